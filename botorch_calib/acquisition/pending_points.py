@@ -114,7 +114,7 @@ def _checked(model: Any, X_pending: Tensor) -> Tensor:
     if getattr(model, "batch_shape", ()):
         raise UnsupportedError(
             "`X_pending` needs a model without batch dimensions. That of an ensemble's members "
-            "does not matter to Monte Carlo acquisition functions as qLogExpectedImprovement."
+            "does not matter to Monte Carlo acquisition functions like qLogExpectedImprovement."
         )
     if not hasattr(model, "fantasize"):
         raise UnsupportedError(
