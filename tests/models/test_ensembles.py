@@ -179,6 +179,10 @@ def test_acquisition_functions_and_search():
         qLogCalibratedNoisyExpectedImprovement(model, X, sampler=sampler),
     ):
         assert acquisition(points(5, 1)).shape == (5,)
+    with pytest.raises(UnsupportedError, match="qLogExpectedImprovement"):
+        LogCalibratedExpectedImprovement(model, 33.0, X_pending=points(2))
+    remedy = qLogExpectedImprovement(model, 33.0, sampler=sampler, X_pending=points(2) + 0.5)
+    assert remedy(points(5, 1)).shape == (5,)
     bounds = torch.tensor([[-5.0, -5.0], [5.0, 5.0]]).double()
     _, value = optimize_acqf(
         LogCalibratedExpectedImprovement(model, 33.0), bounds, q=1, num_restarts=2, raw_samples=8
