@@ -151,7 +151,7 @@ class LaplaceModel(Model):
 
     num_outputs = 1
 
-    def posterior(self, X: Tensor, *args: Any, **kwargs: Any) -> Posterior:  # type: ignore[override]
+    def posterior(self, X: Tensor, *args: Any, **kwargs: Any) -> Posterior:
         """Around the sum of ``X``, ``b x 1 x 2``."""
         return TorchPosterior(Laplace(X.sum(dim=-1, keepdim=True), torch.tensor(0.5).to(X)))
 
