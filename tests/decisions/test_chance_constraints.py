@@ -68,7 +68,7 @@ def value(y: float, num: int = 1) -> Tensor:
 def leave_one_out(gp: SingleTaskGP) -> float:
     """The factor of the model's own data, from the definition."""
     z = loo_residuals(gp)
-    return min(2.0, math.sqrt((8 + float(z.square().sum())) / (8 + len(z))))
+    return min(3.0, math.sqrt((8 + float(z.square().sum())) / (8 + len(z))))
 
 
 def expected_margin(gp: Any, X: Tensor, limits: dict[str, Any], level: float, k: float) -> Tensor:
