@@ -229,8 +229,8 @@ plt.show()
 print(constraint)
 
 # %% [markdown]
-# Six in place of eleven, learning included. The model is still wrong, and all that a quantile can
-# do about it is to keep away from the limit, everywhere. So ask what is wrong:
+# Three in place of eleven. The model is still wrong, and all that a quantile can do about it is to
+# keep away from the limit, everywhere. So ask what is wrong:
 
 # %%
 diagnosis = noise_diagnosis(process(X, Y, REPORTED, mean=LIMIT, scale=1.0))
@@ -276,11 +276,11 @@ for name, noise, width in (
 print(f"the brightest setting with a risk of 10 %: {best:.2f}")
 
 # %% [markdown]
-# By the model's own quantile, three times as many violations as stated; by the learned one half of
-# them, in 40 shifts that include the learning, far below what is proved; and with the noise
-# corrected fewer than stated. The price is brightness: much of what the first campaigns found was
-# not allowed. The model that knows the true noise pays it too. Nobody tells you how wrong your
-# model is, so improve it *and* let the quantile learn.
+# By the model's own quantile, three times as many violations as stated; by the learned one, about
+# as many, whether the noise was corrected or not, and far fewer than is proved. The price is
+# brightness: much of what the first campaigns found was not allowed. The model that knows the true
+# noise pays it too. Nobody tells you how wrong your model is, so improve it *and* let the quantile
+# learn.
 #
 # ## In a call of `optimize_acqf`
 #
