@@ -316,17 +316,17 @@ ENTRIES = (
     Entry(
         "KroneckerMultiTaskGP",
         lambda: of_class(KroneckerMultiTaskGP, 2),
-        "its outcomes depend on one another: a `CalibratedModelList` of one `SingleTaskGP` each",
+        "Its outcomes depend on one another: a `CalibratedModelList` of one `SingleTaskGP` each",
     ),
     Entry(
         "HigherOrderGP",
         of_surfaces,
-        "its outcome is a tensor: a `CalibratedModelList` of one model per element",
+        "Its outcome is a tensor: a `CalibratedModelList` of one model per element",
     ),
     Entry(
         "LatentKroneckerGP",
         of_curves,
-        "its outcome is a curve: a `SingleTaskGP` of the value at one step",
+        "Its outcome is a curve: a `SingleTaskGP` of the value at one step",
     ),
     Entry("SACGP", lambda: of_class(lambda X, Y: SACGP(X, Y, None, {"1": [0], "2": [1]}))),
     Entry("LCEAGP", lambda: of_class(lambda X, Y: LCEAGP(X, Y, None, {"1": [0], "2": [1]}))),
@@ -340,7 +340,7 @@ ENTRIES = (
     Entry(
         "PairwiseGP",
         of_preferences,
-        "its outcome is which of two is preferred: `OutcomeProbability` calibrates its probability",
+        "Its outcome is which of two is preferred: `OutcomeProbability` calibrates its probability",
     ),
 )
 

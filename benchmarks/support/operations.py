@@ -26,6 +26,9 @@ from botorch_calib import (
     calibration_report,
 )
 
+#: How errors begin that a model of BoTorch's has without us.
+BOTORCHS = "BoTorch's own"
+
 
 class Verdict(NamedTuple):
     """Whether an operation is supported; if not, the error says what to do."""
@@ -115,7 +118,7 @@ def save_and_load(case: Case) -> None:
     try:
         case.model.load_state_dict(case.model.state_dict())
     except (RuntimeError, AttributeError) as error:
-        raise UnsupportedError(f"BoTorch's own cannot be loaded: {error}") from error
+        raise UnsupportedError(f"{BOTORCHS} cannot be loaded.") from error
     for each in _outcomes(model):
         each.calibrator.update(case.X, torch.tensor([3.0, -2.0, 4.0], dtype=torch.double))
     expected = model.posterior(case.X).variance
@@ -128,7 +131,7 @@ def pickled(case: Case) -> None:
     try:
         pickle.dumps(case.model)
     except (AttributeError, pickle.PicklingError) as error:
-        raise UnsupportedError(f"BoTorch's own cannot be pickled: {error}.") from error
+        raise UnsupportedError(f"{BOTORCHS} cannot be pickled.") from error
     model = _wrapped(case)
     expected = model.posterior(case.X).mean
     other = pickle.loads(pickle.dumps(model))

@@ -96,7 +96,8 @@ class OutcomeQuantiles:
             posterior = self._posterior
             if posterior.mean.shape[-2] != self._X.shape[-2]:
                 raise UnsupportedError(
-                    "Outcomes cannot be predicted one by one under one-to-many input transforms."
+                    "Outcomes cannot be predicted one by one under one-to-many transforms: give "
+                    "a model of the same data without the transform."
                 )
             variance = objective_variance(observed, posterior)
             noise = observation_noise_variance(observed, posterior, self._X)

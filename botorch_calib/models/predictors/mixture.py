@@ -71,7 +71,8 @@ class MixturePredictor(Predictor):
         posterior = _members_at(self.observed, X)
         if posterior.mean.shape[-2] != 1:
             raise UnsupportedError(
-                "Observations cannot be predicted one by one under one-to-many input transforms."
+                "Observations cannot be predicted one by one under one-to-many transforms: give "
+                "a model of the same data without the transform."
             )
         if Yvar is None:
             noise = observation_noise_variance(self.observed, posterior, X)
