@@ -368,7 +368,7 @@ def _factorise(model: Any) -> tuple[_Factor | None, DefaultPredictionStrategy | 
         return None, None
     strategy = covariance.kernel.prediction_strategy(inputs, prior, targets, likelihood)
     is_usual = type(strategy) in (DefaultPredictionStrategy, LinearPredictionStrategy)
-    if not (is_usual and _tells_its_diagonal(model, inputs[0])):
+    if not (is_usual and _tells_its_diagonal(model, covariance)):
         return None, strategy
     noisy = likelihood(prior, inputs).lazy_covariance_matrix.to_dense()
     cholesky = psd_safe_cholesky(noisy)
@@ -384,11 +384,14 @@ def _factorise(model: Any) -> tuple[_Factor | None, DefaultPredictionStrategy | 
     return _Factor(points, cholesky, weights), strategy
 
 
-def _tells_its_diagonal(model: Any, inputs: Tensor) -> bool:
+def _tells_its_diagonal(model: Any, covariance: LazyEvaluatedKernelTensor) -> bool:
     """Whether the kernel evaluates diagonals alone, as GPyTorch asks of it: some overlook that."""
-    covariance = model.forward(inputs[..., :2, :]).lazy_covariance_matrix
+    points = model.train_inputs[0][..., :2, :]
+    # As `moments` gives them: products of kernels want the batch dimensions of members.
+    points = points.expand(*covariance.shape[:-2], *points.shape[-2:])
+    own = model.forward(points).lazy_covariance_matrix
     try:
-        diagonal: Tensor = covariance.diagonal(dim1=-1, dim2=-2)
+        diagonal: Tensor = own.diagonal(dim1=-1, dim2=-2)
     except RuntimeError:
         return False
-    return diagonal.shape == covariance.shape[:-1]
+    return diagonal.shape == own.shape[:-1]
