@@ -15,7 +15,8 @@ from botorch.utils.datasets import SupervisedDataset
 from botorch.utils.sampling import draw_sobol_samples
 from torch import Tensor
 
-from botorch_calib.models.inspection import observed_process, raw_train_inputs, raw_train_targets
+from botorch_calib.models.inspection import observed_process, raw_train_inputs
+from botorch_calib.models.outcome_transforms import raw_train_targets
 
 Limits = tuple[float | None, float | None]
 TrainingData = SupervisedDataset | dict[Hashable, SupervisedDataset]

@@ -28,9 +28,9 @@ from botorch_calib.models.inspection import (
     least_variance,
     observed_process,
     outcome_units,
-    raw_train_targets,
 )
 from botorch_calib.models.marginals import posterior_at
+from botorch_calib.models.outcome_transforms import raw_train_targets
 from botorch_calib.models.training_prior import training_prior
 from botorch_calib.posteriors import (
     CalibratedPosterior,

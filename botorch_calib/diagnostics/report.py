@@ -58,11 +58,10 @@ from botorch_calib.models.inspection import (
     observed_process,
     outcome_units,
     raw_train_inputs,
-    raw_train_targets,
     with_task_feature,
 )
 from botorch_calib.models.marginals import in_space_of_targets
-from botorch_calib.models.outcome_transforms import InverseTransform
+from botorch_calib.models.outcome_transforms import InverseTransform, raw_train_targets
 from botorch_calib.models.predictors import GaussianPredictor, predictor_of
 from botorch_calib.models.predictors.transformed import TransformedPredictor
 from botorch_calib.models.requirements import check_fits

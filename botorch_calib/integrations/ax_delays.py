@@ -39,7 +39,8 @@ from botorch_calib.asynchronous.delay_strategy import STRATEGIES
 from botorch_calib.integrations._ax_models import ReplayedModel, calibrated_or_plain, model_within
 from botorch_calib.integrations.ax import experiment_with_one_objective, strategy_with
 from botorch_calib.models import CensoredDelayModel
-from botorch_calib.models.inspection import observed_process, raw_train_targets
+from botorch_calib.models.inspection import observed_process
+from botorch_calib.models.outcome_transforms import raw_train_targets
 
 # Pending values have to be imputed, or the search would repeat itself.
 IMPUTATIONS = ("censor", "hallucinate")

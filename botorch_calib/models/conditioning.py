@@ -21,6 +21,7 @@ from torch.nn import Module
 from botorch_calib.models.factorization import row_updates
 from botorch_calib.models.inspection import as_in_training, inputs_of_transform, with_task_feature
 from botorch_calib.models.marginals import keep_in_step, remember_factor
+from botorch_calib.models.outcome_transforms import check_takes
 from botorch_calib.models.requirements import check_fits
 from botorch_calib.models.wrapper import WrapperModel
 
@@ -35,6 +36,7 @@ def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     """
     if isinstance(model, WrapperModel):  # which comes back here with the model inside
         return model.condition_on_observations(X, Y, **kwargs)
+    check_takes(model, X, Y)
     before = [(module, _attributes(module)) for module in model.modules()]
     try:
         with as_in_training(model):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.errors import UnsupportedError
 from torch import Tensor
 
 from botorch_calib.models.conditioning import conditioned_on, given_noise
 from botorch_calib.models.inspection import as_in_training, observed_process
+from botorch_calib.models.outcome_transforms import check_takes
 from botorch_calib.posteriors.single_points import is_gaussian
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def impute(
     gp = observed_process(model)
     if censor_value is not None and imputation == "censor":
         Y = X_pending.new_full((len(X_pending), 1), censor_value)
+        check_takes(gp, X_pending, Y, "censor_value")
     else:
         with as_in_training(gp):
             posterior = gp.posterior(X_pending)
@@ -54,10 +56,4 @@ def impute(
                 "observations beforehand."
             )
         Y = posterior.mean
-    conditioned: Any = conditioned_on(model, X_pending, Y, **given_noise(gp, X_pending, Y, None))
-    if not conditioned.train_targets.isfinite().all():
-        raise InputDataError(
-            f"`censor_value` {censor_value} is not finite after the outcome transform of "
-            f"{type(gp).__name__}."
-        )
-    return conditioned, Y
+    return conditioned_on(model, X_pending, Y, **given_noise(gp, X_pending, Y, None)), Y

@@ -77,16 +77,6 @@ def raw_train_inputs(model: Any) -> Tensor | None:
     return inputs[0]
 
 
-def raw_train_targets(model: Any) -> Tensor:
-    """Training outcomes of a single-output model in their own units, ``n x 1``."""
-    targets: Tensor = model.train_targets.unsqueeze(-1)
-    transform = getattr(model, "outcome_transform", None)
-    if transform is None:
-        return targets
-    values: Tensor = transform.untransform(targets, **inputs_of_transform(model))[0]
-    return values
-
-
 def inputs_of_transform(model: Any, X: Tensor | None = None) -> dict[str, Tensor]:
     """The argument ``X`` of a model's outcome transform, where that differs between inputs.
 

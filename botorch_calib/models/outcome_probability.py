@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -22,7 +23,7 @@ class OutcomeProbability(DeterministicModel):
     """Probability that an evaluation succeeds, that a point is feasible or preferred, kept true.
 
     Its value at a point is the calibrated probability itself, without uncertainty. So it stands
-    beside the model of an objective in a ``ModelList``, and
+    beside the model of an objective in a `CalibratedModelList`, and
     ``constraints=[lambda Y: 0.9 - Y[..., 1]]`` of a Monte Carlo acquisition function asks for nine
     successes in ten.
 
@@ -36,7 +37,7 @@ class OutcomeProbability(DeterministicModel):
     Example:
         >>> feasible = OutcomeProbability.of_classifier(gp, ProbabilityCalibrator())
         >>> feasible.observe(X_new, happened)  # before the classifier is refitted
-        >>> model = ModelList(objective, feasible)
+        >>> model = CalibratedModelList(objective, feasible)
     """
 
     def __init__(
@@ -60,13 +61,7 @@ class OutcomeProbability(DeterministicModel):
                 f"{type(model).__name__} has no BernoulliLikelihood: give OutcomeProbability a "
                 "function that computes the probability from points."
             )
-
-        def probability(X: Tensor) -> Tensor:
-            posterior: Any = model.posterior(X.unsqueeze(-2))
-            score = posterior.mean / (1.0 + posterior.variance).sqrt()
-            return torch.special.ndtr(score).squeeze(-1).squeeze(-1)
-
-        return cls(probability, calibrator)
+        return cls(partial(_probability_of_yes, model), calibrator)
 
     @classmethod
     def of_preference(
@@ -82,19 +77,7 @@ class OutcomeProbability(DeterministicModel):
                 f"{type(model).__name__} has no PairwiseProbitLikelihood: give OutcomeProbability "
                 "a function that computes the probability from points."
             )
-
-        def probability(X: Tensor) -> Tensor:
-            pairs = torch.stack([X, reference.to(X).expand_as(X)], dim=-2)
-            posterior: Any = model.posterior(pairs)
-            normal = posterior.distribution
-            covariance = normal.covariance_matrix
-            difference = normal.mean[..., 0] - normal.mean[..., 1]
-            shared = covariance[..., 0, 1] + covariance[..., 1, 0]
-            variance = covariance.diagonal(dim1=-2, dim2=-1).sum(dim=-1) - shared
-            # Each utility is observed with a variance of 1.
-            return torch.special.ndtr(difference / (2.0 + variance.clamp(min=0.0)).sqrt())
-
-        return cls(probability, calibrator)
+        return cls(partial(_probability_of_preference, model, reference), calibrator)
 
     def forward(self, X: Tensor) -> Tensor:
         """Calibrated probabilities at ``batch_shape x q x d``, ``batch_shape x q x 1``."""
@@ -119,3 +102,24 @@ class OutcomeProbability(DeterministicModel):
                 f"{tuple(X.shape)} and {tuple(happened.shape)}."
             )
         self.calibrator.update(self.probability(X), happened.squeeze(-1).to(X))
+
+
+# Functions of the module, with which a model can be pickled
+
+
+def _probability_of_yes(model: Model, X: Tensor) -> Tensor:
+    posterior: Any = model.posterior(X.unsqueeze(-2))
+    score = posterior.mean / (1.0 + posterior.variance).sqrt()
+    return torch.special.ndtr(score).squeeze(-1).squeeze(-1)
+
+
+def _probability_of_preference(model: Model, reference: Tensor, X: Tensor) -> Tensor:
+    pairs = torch.stack([X, reference.to(X).expand_as(X)], dim=-2)
+    posterior: Any = model.posterior(pairs)
+    normal = posterior.distribution
+    covariance = normal.covariance_matrix
+    difference = normal.mean[..., 0] - normal.mean[..., 1]
+    shared = covariance[..., 0, 1] + covariance[..., 1, 0]
+    variance = covariance.diagonal(dim1=-2, dim2=-1).sum(dim=-1) - shared
+    # Each utility is observed with a variance of 1.
+    return torch.special.ndtr(difference / (2.0 + variance.clamp(min=0.0)).sqrt())

@@ -22,6 +22,7 @@ from botorch_calib.posteriors import OutcomeMap
 # How far beyond the data, in units of their range, a transform of a user's own has to increase
 _BEYOND = 3.0
 _CHECKED = 129
+_FARTHEST = 1e30  # a target that stands for infinity
 
 
 class InverseTransform(OutcomeMap):
@@ -50,34 +51,54 @@ class InverseTransform(OutcomeMap):
         return latent
 
     def latent(self, outcome: Tensor) -> Tensor:
-        """Targets of outcomes; infinite for numbers that cannot be outcomes.
+        """The greatest targets whose outcomes are at most these; infinite beyond all outcomes.
 
-        The transforms have no value there. They lie below or above a typical outcome.
+        An outcome transform need not have a value there. Where the inverse is constant in a tail,
+        the last outcome has a probability of its own.
         """
-        target = outcome
-        for part in self._parts:
-            target = _forward(part, target, self._inputs)
+        target = self.target(outcome)
         with torch.no_grad():
-            inside = self.outcome(torch.zeros_like(target))
-            limit = torch.where(outcome < inside, -torch.inf, torch.inf)
-        return torch.where(target.isnan(), limit, target)
+            far = torch.full_like(target, _FARTHEST)
+            least, greatest = self.outcome(-far), self.outcome(far)
+        target = torch.where(outcome < least, -torch.inf, target)
+        return torch.where(outcome >= greatest, torch.inf, target)
+
+    def target(self, outcome: Tensor) -> Tensor:
+        """What the model makes of observations; NaN where its transform does not take them."""
+        for part in self._parts:
+            outcome = _forward(part, outcome, self._inputs)
+        return outcome
 
 
-def targets_of(model: Any, X: Tensor, Y: Tensor) -> Tensor:
+def targets_of(model: Any, X: Tensor, Y: Tensor, name: str = "Y") -> Tensor:
     """The targets of observations ``n x 1``.
 
     Raises:
-        InputDataError: If the model's outcome transform does not take one of them.
+        InputDataError: If the model's outcome transform does not take one of them; it calls them
+            by their ``name``.
     """
-    targets = InverseTransform(model, X).latent(Y)
+    targets = InverseTransform(model, X).target(Y)
     if not targets.isfinite().all():
-        name, culprits = transform_name(model), Y[~targets.isfinite()].tolist()
+        culprit = Y.expand_as(targets)[~targets.isfinite()][0]
         raise InputDataError(
-            f"`Y` holds {culprits[0]:g}, which the outcome transform {name} of this "
-            f"{type(model).__name__} does not take: leave such observations out, or use another "
+            f"`{name}` holds {culprit:g}, which the outcome transform {transform_name(model)} of "
+            f"this {type(model).__name__} does not take: give values that it takes, or use another "
             "transform, such as Bilog, which takes all numbers."
         )
     return targets
+
+
+def check_takes(model: Any, X: Tensor, Y: Tensor, name: str = "Y") -> None:
+    """Raise as `targets_of` where values to condition a model on have no targets."""
+    if not getattr(getattr(model, "outcome_transform", None), "_is_linear", True):
+        targets_of(model, X, Y, name)
+
+
+def raw_train_targets(model: Any) -> Tensor:
+    """Training outcomes of a single-output model in their own units, ``n x 1``."""
+    targets: Tensor = model.train_targets.unsqueeze(-1)
+    transform = getattr(model, "outcome_transform", None)
+    return targets if transform is None else InverseTransform(model).outcome(targets)
 
 
 def transform_name(model: Any) -> str:

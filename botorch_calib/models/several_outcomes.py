@@ -35,6 +35,7 @@ from botorch_calib.models.inspection import (
     with_task_feature,
 )
 from botorch_calib.models.marginals import posterior_at
+from botorch_calib.models.outcome_transforms import check_takes
 from botorch_calib.models.requirements import check_observations, one_outcome_of
 from botorch_calib.models.wrapper import WrapperModel
 from botorch_calib.posteriors.several_outcomes import CalibratedPosteriorList
@@ -175,7 +176,8 @@ class CalibratedModelList(ModelList):
 
     def _posterior_of(self, index: int, X: Tensor, noise: bool | Tensor) -> Posterior:
         model = self.models[index]
-        posterior = posterior_at(model, X, noise)
+        is_known = isinstance(model, DeterministicModel)  # without noise
+        posterior = posterior_at(model, X, False if is_known else noise)
         return as_calibrated(model, posterior) if is_gaussian(posterior) else posterior
 
     def fantasize(
@@ -275,6 +277,7 @@ class CalibratedModelList(ModelList):
             given = Yvar[..., i : i + 1] if Yvar is not None and takes_noise else None
             data.append((i, with_task_feature(gp, own), Y[..., i : i + 1], given))
             check_observations(gp, *data[-1][1:])
+            check_takes(gp, *data[-1][1:3])
         for i, own, values, given in data:
             model = self.models[i]
             if isinstance(model, CalibratedModel):
@@ -304,8 +307,8 @@ def _check_member(model: Any) -> None:
     is_known = isinstance(model, DeterministicModel)
     if is_ensemble(model) or (isinstance(model, EnsembleModel) and not is_known):
         raise UnsupportedError(
-            f"{name} is an ensemble, whose samples are not those of one process: calibrate it if "
-            "CalibratedModel takes it, or give all models to BoTorch's ModelList."
+            f"{name} is an ensemble, whose samples are not those of one process: give all models "
+            "to BoTorch's ModelList, and that to BoTorch's own acquisition functions."
         )
 
 

@@ -135,8 +135,12 @@ class _Inverted(OutcomeMap):
     def latent(self, outcome: Tensor) -> Tensor:
         support: Any = self._distribution.support
         inside = support.check(outcome)
-        typical = self._distribution.icdf(torch.full_like(outcome, 0.5))
-        level = self._distribution.cdf(torch.where(inside, outcome, typical))
+        # Farther out PyTorch refuses some values, whose probability it rounds to 0 or 1
+        least, typical, greatest = (
+            self._distribution.icdf(torch.full_like(outcome, level))
+            for level in (_LEAST, 0.5, 1.0 - _NEAREST)
+        )
+        level = self._distribution.cdf(torch.where(inside, outcome, typical).clamp(least, greatest))
         score = torch.special.ndtri(level.clamp(_LEAST, 1.0 - _NEAREST))
         return torch.where(inside, score, torch.where(outcome < typical, -torch.inf, torch.inf))
 

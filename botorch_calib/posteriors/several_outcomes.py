@@ -12,6 +12,7 @@ from botorch.posteriors.posterior_list import PosteriorList
 from torch import Size, Tensor
 
 from botorch_calib.distributions.moments import WithMoments
+from botorch_calib.posteriors.stated import StatedPosterior
 
 _NOT_NORMAL = (
     "The outcomes of a CalibratedModelList are not jointly normal, so their posterior has no "
@@ -138,7 +139,7 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
 
     def quantile(self, value: Tensor | float) -> Tensor:
         """Quantiles of the marginals; levels are as in `CalibratedPosterior.quantile`."""
-        return torch.cat([each.quantile(value) for each in self.posteriors], dim=-1)
+        return torch.cat([_stated(each).quantile(value) for each in self.posteriors], dim=-1)
 
     def _of_each(self, name: str, value: Tensor | float) -> Tensor:
         num = len(self.posteriors)
@@ -146,7 +147,7 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
         if isinstance(value, Tensor) and value.dim() >= 2:
             values = value.expand(*value.shape[:-1], num).split(1, dim=-1)
         pairs = zip(self.posteriors, values, strict=True)
-        return torch.cat([getattr(each, name)(own) for each, own in pairs], dim=-1)
+        return torch.cat([getattr(_stated(each), name)(own) for each, own in pairs], dim=-1)
 
     @property
     def distribution(self) -> Any:
@@ -154,6 +155,17 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
         raise UnsupportedError(_NOT_NORMAL)
 
     mvn = distribution
+
+
+def _stated(posterior: Any) -> StatedPosterior:
+    """A posterior that has probabilities and quantiles, or else an error."""
+    if not isinstance(posterior, StatedPosterior):
+        raise UnsupportedError(
+            f"The {type(posterior).__name__} of one of the outcomes states no probabilities and "
+            "quantiles: name the others by `output_indices`, or give its model as "
+            "`CalibratedModel(model, NoCalibration())`, if that takes it."
+        )
+    return posterior
 
 
 def _is_known(posterior: Posterior) -> bool:

@@ -15,7 +15,6 @@ from botorch_calib.distributions.moments import WithMoments
 class StatedPosterior(WithMoments, Posterior, ABC):
     """A posterior of the objective, or an observation, with its distribution at each point.
 
-
     Closed forms, chance constraints and reports read these methods, so they take any posterior that
     has them, whatever the base model. Values are in units of the outcome, and have the shape
     ``batch_shape x q x 1``.

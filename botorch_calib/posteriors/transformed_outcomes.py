@@ -17,6 +17,7 @@ from botorch_calib.posteriors.stated import StatedPosterior
 # Where the growth of a map is looked at, in deviations, and how much of it is followed
 _FAR_OUT = (-8.0, -7.0, -6.0, 6.0, 7.0, 8.0)
 _MOST_GROWTH = 12.0
+_GREATEST = 1e300  # outcomes beyond are this
 # Nodes on a panel: for moments, and for improvement, which a search evaluates again and again
 _FINE, _COARSE = 16, 12
 
@@ -27,8 +28,10 @@ class TransformedOutcomePosterior(StatedPosterior):
     Quantiles and samples are those of ``f``, mapped by ``g``, and probabilities those of ``f`` at
     ``g^-1``: all of them are exact, as is the median. Moments and expected improvement are
     integrals of ``g`` under the distribution of ``f``, by quadrature that is accurate to about 1e-6
-    and differentiable, in whatever tail. (BoTorch's ``TransformedPosterior`` has moments at most,
-    and its analytic improvement takes them for those of a normal distribution.)
+    and differentiable, in whatever tail, for a smooth ``g``; to a few per cent where all of the
+    improvement is about a kink of it, such as the end of a clamp. (BoTorch's
+    ``TransformedPosterior`` has moments at most, and its analytic improvement takes them for those
+    of a normal distribution.)
 
     Where ``g`` grows so fast that a moment does not exist, what is stated is a finite part of it.
 
@@ -142,9 +145,10 @@ class TransformedOutcomePosterior(StatedPosterior):
         """Mean and variance, ``batch_shape x q x 1``, by quadrature."""
         everywhere = self.posterior.mean.new_full((1, 1), -math.inf, dtype=torch.float64)
         values, log_weights = self._rule(everywhere, _FINE, powers=2.0)
-        weights = log_weights.softmax(dim=0)  # they sum to 1 but for the error of the rule
-        mean = (weights * values).sum(dim=0)
-        variance = (weights * (values - mean).square()).sum(dim=0)
+        log_weights = log_weights.log_softmax(dim=0)  # they sum to 1 but for the error of the rule
+        mean = (log_weights.exp() * values).sum(dim=0)
+        # Roots of the weights, as weights of zero times squares that overflow would be NaN
+        variance = ((0.5 * log_weights).exp() * (values - mean)).square().sum(dim=0)
         return mean.to(self.dtype), variance.to(self.dtype)
 
     def log_expected_improvement(self, best_f: Tensor | float) -> Tensor:
@@ -180,7 +184,8 @@ class TransformedOutcomePosterior(StatedPosterior):
         """Outcomes above that of ``threshold``, a latent value, and log weights, ``N x shape``."""
         growth = powers * self._growth()
         latent, log_weights = self.posterior.rule_above(threshold.detach(), growth, order)
-        return self.outcome_map.outcome(latent), log_weights
+        # Held to finite numbers, as an infinite one would be NaN times a weight of zero
+        return self.outcome_map.outcome(latent).clamp(-_GREATEST, _GREATEST), log_weights
 
     @torch.no_grad()
     def _growth(self) -> Tensor:

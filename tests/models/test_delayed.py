@@ -772,7 +772,9 @@ def test_nonlinear_outcome_transform():
     """Censoring needs a finite transform; hallucination a mean on the scale of the outcome."""
     X, Y, _ = Setting().data()
     gp = SingleTaskGP(X, Y.exp(), outcome_transform=Log())
-    with pytest.raises(InputDataError, match="`censor_value` 0.0 is not finite after"):
+    with pytest.raises(
+        InputDataError, match="`censor_value` holds 0, which the outcome transform Log"
+    ):
         CensoredDelayModel(gp, GOOD, 0.0)
     with pytest.raises(UnsupportedError, match="hallucinate.*TransformedPosterior"):
         CensoredDelayModel(gp, GOOD, imputation="hallucinate")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -64,6 +66,24 @@ def test_preferences_against_samples() -> None:
     assert_close(stated, share, rtol=0.0, atol=4 * 0.5 / 40000**0.5)  # four standard errors
     equal = probability(reference.view(1, 2))
     assert_close(equal, torch.full_like(equal, 0.5), rtol=0.0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["classifier", "preference"])
+def test_copies(kind: str) -> None:
+    """They have a model and a calibrator of their own."""
+    calibrator, X = ProbabilityCalibrator(), uniform(5, 2, seed=4)
+    if kind == "classifier":
+        model = OutcomeProbability.of_classifier(classifier(), calibrator)
+    else:
+        model = OutcomeProbability.of_preference(preferences(), X[0], calibrator)
+    before = model(X)
+    copies = [pickle.loads(pickle.dumps(model))]
+    if kind == "preference":  # caches of a variational model cannot be copied otherwise
+        copies.append(deepcopy(model))
+    for copied in copies:
+        copied.observe(X, torch.zeros(5, 1))
+        assert not torch.equal(copied(X), before)
+        assert torch.equal(model(X), before)
 
 
 def test_a_constraint_beside_an_objective() -> None:

@@ -21,6 +21,7 @@ from torch.testing import assert_close
 
 from botorch_calib import (
     CalibratedModel,
+    CalibratedModelList,
     CalibratedUpperConfidenceBound,
     CensoredDelayModel,
     LogCalibratedExpectedImprovement,
@@ -29,7 +30,7 @@ from botorch_calib import (
     calibration_report,
     qLogCalibratedNoisyExpectedImprovement,
 )
-from botorch_calib.models.outcome_transforms import InverseTransform
+from botorch_calib.models.outcome_transforms import InverseTransform, raw_train_targets
 from botorch_calib.models.residuals import prequential_residuals
 from tests import random_numbers
 from tests.gps import GaussianLaw, far_from_gaussian, make_data
@@ -336,11 +337,43 @@ def test_observations_outside_the_domain(name: str, value: float) -> None:
     model = CalibratedModel(gp, far_from_gaussian())
     seen, X = model.calibrator.num_updates, uniform(2, 2)
     Y = torch.tensor([[0.5], [value]]).double()
-    if name == "root" and value == 0.0:
-        return
-    with pytest.raises(InputDataError, match=f"`Y` holds {value:g}, which .*does not take"):
-        model.observe(X, Y)
+    for call in (
+        model.observe,
+        model.condition_on_observations,
+        CalibratedModelList(model).observe,
+        CalibratedModelList(gp).observe,
+        CensoredDelayModel(gp).observe,
+    ):
+        with pytest.raises(InputDataError, match=f"`Y` holds {value:g}, which .*does not take"):
+            call(X, Y)
     assert model.calibrator.num_updates == seen and model.model is gp
+    for base in (gp, model):
+        with pytest.raises(InputDataError, match=f"`censor_value` holds {value:g}.*does not take"):
+            CensoredDelayModel(base, X, value)
+
+
+def test_probabilities_of_the_ends_of_a_clamp() -> None:
+    """An inverse that is constant beyond its domain gives its ends probabilities of their own."""
+    gp = own(lambda Y: Y.clamp(3.0, 5.0), lambda t: t.clamp(3.0, 5.0))
+    posterior = CalibratedModel(gp, far_from_gaussian()).posterior(uniform(4, 1, 2))
+    with torch.no_grad():
+        samples = posterior.rsample(Size([40_000]))
+        for value in (2.0, 3.0, 3.5, 4.5, 5.0, 6.0):
+            share = (samples <= value).double().mean(dim=0)
+            assert_close(posterior.cdf(value), share, atol=0.01, rtol=0.0)  # 4 deviations
+            assert_close(posterior.probability_of_improvement(value), 1 - posterior.cdf(value))
+    assert (posterior.cdf(5.0) == 1.0).all() and (posterior.cdf(2.9) == 0.0).all()
+
+
+def test_report_and_outcomes_of_negative_cubes() -> None:
+    """BoTorch's inverse of ``Power(3)`` is NaN for negative targets."""
+    X, Y, _ = make_data()
+    gp = make_gp(X, Y, Power(3.0))
+    assert (Y < 0.0).any()
+    assert_close(raw_train_targets(gp), Y)
+    report = calibration_report(CalibratedModel.from_history(gp, OnlineConformal(0.2)))
+    assert report.calibrated is not None and report.calibrated.mean_crps > 0.0
+    assert report.base.mean_interval_score > 0.0
 
 
 @pytest.mark.parametrize("held_out", [False, True])

@@ -34,7 +34,7 @@ from botorch.models import (
 )
 from botorch.models.deterministic import GenericDeterministicModel
 from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
-from botorch.models.transforms import Normalize, Standardize
+from botorch.models.transforms import Log, Normalize, Standardize
 from botorch.models.transforms.input import InputPerturbation
 from botorch.optim.initializers import sample_points_around_best
 from botorch.sampling.list_sampler import ListSampler
@@ -50,6 +50,7 @@ from botorch_calib import (
     LocalizedConformal,
     QuantileRecalibrator,
 )
+from botorch_calib.calibration import NoCalibration
 from botorch_calib.testing import ModelContract
 from tests.gps import DOUBLE, GaussianLaw, far_from_gaussian, make_data, make_gp, make_model
 
@@ -251,6 +252,11 @@ def test_a_known_outcome() -> None:
     assert_close(posterior.mean[:, 1], T.sum(dim=-1))
     samples = SobolQMCNormalSampler(Size([4]), seed=0)(posterior)
     assert_close(samples[..., 1], T.sum(dim=-1).expand(4, 3))
+    noise = torch.full((3, 2), 0.3, **DOUBLE)
+    noisy = model.posterior(T, observation_noise=noise)
+    assert_close(noisy.variance[:, 1], torch.zeros(3, **DOUBLE))
+    alone = model.models[0].posterior(T, observation_noise=noise[:, :1])
+    assert_close(noisy.variance[:, :1], alone.variance)
     before = model.models[0].posterior(T).mean
     model.observe(NEW_X, NEW_Y)
     assert not torch.equal(model.models[0].posterior(T).mean, before)
@@ -359,6 +365,29 @@ def test_observe(fixed_noise: bool) -> None:
         assert_close(posterior.variance[:, i : i + 1], alone.posterior(T).variance)
     assert model.models[0].calibrator.num_updates == 32
     assert len(model.models[2].X_pending) == 0
+
+
+def test_an_outcome_outside_a_domain_changes_no_model() -> None:
+    positive = SingleTaskGP(X, Y.exp(), outcome_transform=Log())
+    models = CalibratedModelList(CalibratedModel(make_gp(), far_from_gaussian()), positive)
+    seen = models.models[0].calibrator.num_updates
+    with pytest.raises(InputDataError, match="`Y` holds -1, which the outcome transform Log"):
+        models.observe(NEW_X, NEW_Y)
+    assert models.models[0].calibrator.num_updates == seen
+    assert models.models[0].train_inputs[0].shape == X.shape
+
+
+def test_outcomes_without_probabilities_and_the_remedy() -> None:
+    positive = SingleTaskGP(X, Y.exp(), outcome_transform=Log()).eval()
+    calibrated, total = uncorrected().models[0], GenericDeterministicModel(lambda X: X[..., :1])
+    models = CalibratedModelList(calibrated, positive, total)
+    with pytest.raises(UnsupportedError, match="TransformedPosterior .*NoCalibration.*takes it"):
+        models.posterior(T).quantile(0.5)
+    with pytest.raises(UnsupportedError, match="EnsemblePosterior .*name the others by `output_in"):
+        models.posterior(T, output_indices=[2]).cdf(0.5)
+    stated = CalibratedModelList(calibrated, CalibratedModel(positive, NoCalibration()))
+    median = SingleTaskGP(X, Y).eval().posterior(T).mean.exp()
+    assert_close(stated.posterior(T).quantile(0.5)[..., 1:], median)
 
 
 def test_what_cannot_be_observed_changes_no_model() -> None:

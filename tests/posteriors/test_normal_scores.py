@@ -16,6 +16,7 @@ from torch.autograd import gradcheck
 from torch.distributions import (
     Distribution,
     Gamma,
+    Gumbel,
     Independent,
     Laplace,
     LogNormal,
@@ -63,6 +64,13 @@ def test_against_the_distributions_own_cdf(name: str) -> None:
     outcomes = normal_scores(TorchPosterior(distribution)).outcome(Z)
     expected = torch.special.ndtr(Z).expand(7, 3, 1, 1)
     assert_close(distribution.cdf(outcomes), expected, rtol=1e-8, atol=1e-14)
+
+
+def test_far_from_a_distribution_that_pytorch_refuses_to_evaluate_there() -> None:
+    """Of a Gumbel distribution's own uniform variable PyTorch refuses the value 0."""
+    scores = normal_scores(TorchPosterior(Gumbel(LOC, SCALE)))
+    z = scores.latent(torch.tensor([-1e3, 1e4]).double().view(-1, 1, 1, 1))
+    assert (z[0] < -36.0).all() and (z[1] > 8.0).all() and z.isfinite().all()
 
 
 def test_beyond_the_support() -> None:

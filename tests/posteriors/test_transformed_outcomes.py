@@ -184,6 +184,14 @@ def test_single_precision(best: float) -> None:
         assert_close(value.double(), getattr(exact, name)(best), rtol=1e-4, atol=1e-4)
 
 
+def test_outcomes_that_overflow() -> None:
+    """Where none is finite any more, a moment is large or infinite, and no NaN."""
+    posterior = transformed("gaussian", make_points(3, q=1), Exponential(1000.0))
+    mean, variance = posterior.moments()
+    assert not mean.isnan().any() and not variance.isnan().any() and (mean > 1e200).all()
+    assert not posterior.log_expected_improvement(1.0).isnan().any()
+
+
 def test_errors() -> None:
     posterior = transformed("gaussian", make_points(3, q=1), Exponential())
     with pytest.raises(InputDataError, match="weight"):
