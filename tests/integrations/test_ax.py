@@ -71,7 +71,7 @@ from botorch_calib.integrations.ax import (
     calibrated_generation_strategy,
     calibrated_model_config,
 )
-from botorch_calib.models.inspection import raw_train_targets
+from botorch_calib.models.outcome_transforms import raw_train_targets
 
 NUM_INITIAL = 4
 

@@ -19,7 +19,6 @@ from botorch_calib.models.inspection import (
     predicting_part,
     predicting_process,
     raw_train_inputs,
-    raw_train_targets,
     stated_moments,
 )
 

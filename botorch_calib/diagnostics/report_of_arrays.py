@@ -1,0 +1,121 @@
+"""`report_from_pits` and `report_from_moments`: reports of predictions of any library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from botorch.exceptions import BotorchTensorDimensionError, InputDataError
+from torch import Tensor
+
+from botorch_calib._validation import (
+    check_finite,
+    check_inputs,
+    check_open_unit,
+    check_unit_interval,
+)
+from botorch_calib.diagnostics.report import (
+    LEVELS,
+    CalibrationReport,
+    Forecasts,
+    normal_forecasts,
+    report_of,
+)
+from botorch_calib.diagnostics.stated_forecasts import StatedForecasts
+
+
+@torch.no_grad()
+def report_from_pits(
+    pits: Any,
+    *,
+    alpha: float = 0.2,
+    levels: Tensor | Sequence[float] = LEVELS,
+    X: Any = None,
+    num_regions: int = 4,
+) -> CalibrationReport:
+    """Judge predictive distributions of any library, by their PITs alone.
+
+    Widths and the scores that depend on them are not known, and left out.
+
+    Args:
+        pits: Stated probabilities of a value below the observed one, ``n``, in [0, 1], in time
+            order: a tensor, an array or a list.
+        alpha: The central ``1 - alpha`` interval is judged, in (0, 1).
+        levels: ``M`` increasing quantile levels in (0, 1).
+        X: The inputs, ``n x d``, if coverage is to be counted in cells of these.
+        num_regions: Number of cells.
+
+    Raises:
+        InputDataError: If an argument is malformed or out of its range.
+        BotorchTensorDimensionError: If a shape is another one.
+
+    Warns:
+        CalibrationWarning: If there are fewer than ``1 / alpha`` observations.
+    """
+    check_open_unit("alpha", alpha)
+    values = check_unit_interval("pits", _vector("pits", pits))
+    forecasts = Forecasts(
+        _rows_of(X, len(values)), StatedForecasts.of_pits(values, alpha), base_name="stated"
+    )
+    return report_of(forecasts, alpha, levels, "given", num_regions)
+
+
+@torch.no_grad()
+def report_from_moments(
+    mean: Any,
+    deviation: Any,
+    observed: Any,
+    *,
+    alpha: float = 0.2,
+    levels: Tensor | Sequence[float] = LEVELS,
+    X: Any = None,
+    num_regions: int = 4,
+) -> CalibrationReport:
+    """Judge normal predictive distributions of any library.
+
+    Args:
+        mean: Their means, ``n``, in units of the outcome: a tensor, an array or a list.
+        deviation: Their standard deviations, noise included, ``n``.
+        observed: The observations, ``n``, none of which the prediction of it had seen, in time
+            order.
+        alpha: As in `report_from_pits`, with the same errors; and the rest too.
+        levels: As in `report_from_pits`.
+        X: As in `report_from_pits`.
+        num_regions: As in `report_from_pits`.
+    """
+    check_open_unit("alpha", alpha)
+    names = ("mean", "deviation", "observed")
+    mean, deviation, observed = map(_vector, names, (mean, deviation, observed))
+    if not len(mean) == len(deviation) == len(observed):
+        raise BotorchTensorDimensionError(
+            "`mean`, `deviation` and `observed` must have the same length, got "
+            f"{len(mean)}, {len(deviation)} and {len(observed)}."
+        )
+    if not (deviation > 0.0).all():
+        raise InputDataError("`deviation` must be positive.")
+    base = normal_forecasts((observed - mean) / deviation, deviation, alpha)
+    forecasts = Forecasts(_rows_of(X, len(mean)), base, base_name="stated")
+    return report_of(forecasts, alpha, levels, "given", num_regions)
+
+
+def _vector(name: str, values: Any) -> Tensor:
+    """Finite numbers in any container as a vector in double precision."""
+    vector = torch.as_tensor(values, dtype=torch.double).detach().cpu()
+    if vector.dim() != 1 or not len(vector):
+        raise BotorchTensorDimensionError(
+            f"`{name}` must be a vector of at least one number, got {tuple(vector.shape)}."
+        )
+    return check_finite(name, vector)
+
+
+def _rows_of(X: Any, num: int) -> Tensor | None:
+    """Given inputs as a matrix of ``num`` rows."""
+    if X is None:
+        return None
+    rows = check_inputs("X", torch.as_tensor(X, dtype=torch.double).detach().cpu())
+    if len(rows) != num:
+        raise BotorchTensorDimensionError(
+            f"`X` must have {num} rows, one for each observation, got {len(rows)}."
+        )
+    return rows

@@ -1,0 +1,259 @@
+"""`calibration_report`: how far a model's stated distributions can be relied on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, cast
+
+import torch
+from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from botorch.models.model import Model
+from botorch.utils.transforms import is_ensemble
+from gpytorch.models import ExactGP
+from torch import Tensor
+from torch.nn import Module
+
+from botorch_calib._validation import (
+    check_finite,
+    check_inputs,
+    check_model,
+    check_one_of,
+    check_open_unit,
+    check_tensor,
+)
+from botorch_calib.calibration import NoCalibration, pit
+from botorch_calib.diagnostics.noise import noise_diagnosis
+from botorch_calib.diagnostics.objective import (
+    ObjectiveForecasts,
+    Statements,
+    Truth,
+    predicted_objective,
+    present_objective,
+    true_values,
+    without_pending,
+)
+from botorch_calib.diagnostics.report import (
+    BASE_NAME,
+    LEVELS,
+    CalibrationReport,
+    Forecasts,
+    normal_forecasts,
+    report_of,
+)
+from botorch_calib.diagnostics.stated_forecasts import StatedForecasts
+from botorch_calib.models.calibrated import CalibratedModel
+from botorch_calib.models.inspection import (
+    as_in_training,
+    in_output_task,
+    observed_process,
+    outcome_units,
+    raw_train_inputs,
+    with_task_feature,
+)
+from botorch_calib.models.marginals import in_space_of_targets
+from botorch_calib.models.outcome_transforms import InverseTransform, raw_train_targets
+from botorch_calib.models.predictors import GaussianPredictor, predictor_of
+from botorch_calib.models.predictors.transformed import TransformedPredictor
+from botorch_calib.models.requirements import check_fits
+from botorch_calib.models.residuals import RESIDUALS, forecast_history
+from botorch_calib.models.wrapper import batch_shape_of
+
+
+@torch.no_grad()
+def calibration_report(
+    model: Module,
+    X: Tensor | None = None,
+    Y: Tensor | None = None,
+    *,
+    alpha: float = 0.2,
+    levels: Tensor | Sequence[float] = LEVELS,
+    num_initial: int = 0,
+    residuals: Literal["prequential", "loo"] = "prequential",
+    num_regions: int = 4,
+    truth: Truth | None = None,
+) -> CalibrationReport:
+    """Judge the predictive distributions of a model, beside those of its Gaussian process.
+
+    Without ``X`` and ``Y`` the training data are the evidence. The Gaussian process predicts each
+    observation at its current hyperparameters, which were fitted to all of them, and a calibrator
+    that has learned nothing is replayed over the residuals: an observation is judged by the
+    distribution stated before it was learned from. With held-out data the present model is judged,
+    as it is.
+
+    With ``truth``, statements on the objective, without noise, are judged at the same points: as
+    each was predicted and, for training data, as the model is now, having seen the observation
+    there. The latter is what a claim on a visited point rests on. Held-out points spread over the
+    box tell the coverage over the box. No bound on the coverage of the objective is proved: it
+    rests on the stated noise, about which `noise_diagnosis` of an exact Gaussian process is added.
+
+    The model keeps its state and what its calibrator has learned; held-out data and ``truth``, like
+    any prediction, leave it in eval mode.
+
+    Args:
+        model: A `CalibratedModel`, a BoTorch model that it takes, or an exact Gaussian process of
+            GPyTorch's, with one output.
+        X: Held-out inputs, ``n x d``.
+        Y: Held-out observations, ``n x 1``.
+        alpha: The central ``1 - alpha`` interval is judged, in (0, 1).
+        levels: ``M`` increasing quantile levels in (0, 1).
+        num_initial: Number of initial training data (the design) to leave out.
+        residuals: Whether a training observation is predicted from those before it or, with
+            ``"loo"``, from all others.
+        num_regions: Number of cells of the inputs in which coverage is counted.
+        truth: The objective without noise: its values ``n x 1`` at ``X`` or, without it, at all
+            training inputs, or a function that computes them from inputs ``n x d``.
+
+    Raises:
+        UnsupportedError: If the model has more outputs, or is of a kind that no `CalibratedModel`
+            takes.
+        InputDataError: If there are no observations, or an argument is out of its range.
+        BotorchTensorDimensionError: If ``X``, ``Y`` or ``truth`` have other shapes.
+
+    Warns:
+        CalibrationWarning: If there are fewer than ``1 / alpha`` observations.
+    """
+    check_open_unit("alpha", alpha)
+    check_one_of("residuals", residuals, RESIDUALS)
+    with as_in_training(observed_process(model)):
+        if X is None and Y is None:
+            forecasts = _of_history(model, num_initial, residuals, truth, alpha)
+        elif num_initial:
+            raise InputDataError("`num_initial` is for training data: slice `X` and `Y` instead.")
+        else:
+            forecasts = _of_held_out(model, X, Y, truth, alpha)
+    try:
+        noise = noise_diagnosis(model)
+    except (UnsupportedError, InputDataError):  # not all models that are judged have one
+        noise = None
+    source = residuals if X is None else "held-out"
+    return report_of(forecasts, alpha, levels, source, num_regions, noise)
+
+
+def _of_history(
+    model: Any, num_initial: int, residuals: str, truth: Truth | None, alpha: float
+) -> Forecasts:
+    """Forecasts of the training data of a model, without the first ``num_initial``."""
+    model = without_pending(model)
+    calibrator = model.calibrator.fresh() if isinstance(model, CalibratedModel) else None
+    predictor = predictor_of(model.model if calibrator is not None else model)
+    gp = predictor.observed
+    if not isinstance(predictor, GaussianPredictor):
+        inputs, z = predictor.history(residuals)
+        kept = _kept(torch.arange(len(z)), num_initial)
+        base = StatedForecasts.of_pits(pit(z[kept]), alpha)
+        if calibrator is None:
+            return Forecasts(inputs[kept], base, base_name=type(gp).__name__)
+        stated = calibrator.to(z).update(inputs[kept], z[kept])
+        pits = stated.to(torch.double).cdf(z[kept].double().unsqueeze(-1)).reshape(-1)
+        calibrated = StatedForecasts.of_pits(pits, alpha)
+        return Forecasts(inputs[kept], base, calibrated, base_name=type(gp).__name__)
+    inputs, z, deviations = forecast_history(gp, residuals)
+    kept = _kept(in_output_task(gp, inputs).nonzero().squeeze(-1), num_initial)
+    predictive = None
+    if calibrator is not None:
+        predictive = calibrator.to(z).update(inputs[kept], z[kept])
+    raw_inputs = cast(Tensor, raw_train_inputs(gp)).detach()
+    is_transformed = isinstance(predictor, TransformedPredictor)
+    if is_transformed:
+        predictor.check()
+    targets = in_space_of_targets(gp) if is_transformed else gp
+    deviations = outcome_units(targets) * deviations
+    excess = getattr(model, "excess", "noise")  # a Gaussian process alone has none
+
+    def predicted(denoise: bool) -> Statements:
+        parts = predicted_objective(targets, z, deviations, kept, predictive, excess, denoise)
+        return parts.mapped(InverseTransform(gp, raw_inputs[kept])) if is_transformed else parts
+
+    objective = None
+    if truth is not None:
+        objective = ObjectiveForecasts(
+            true_values(truth, raw_inputs)[kept],
+            predicted(denoise=True),
+            present_objective(model, raw_inputs[kept]),
+        )
+    if is_transformed:
+        observed, statements = raw_train_targets(gp)[kept], predicted(denoise=False)
+        of_base, *of_calibrated = (
+            StatedForecasts.of_posterior(each, observed, alpha)
+            for each in statements
+            if each is not None
+        )
+        return Forecasts(raw_inputs[kept], of_base, next(iter(of_calibrated), None), objective)
+    z, deviations = z[kept], deviations[kept]
+    base = normal_forecasts(z, deviations, alpha)
+    if predictive is None:
+        return Forecasts(raw_inputs[kept], base, objective=objective)
+    calibrated = StatedForecasts.of_residuals(predictive, z, deviations, alpha)
+    return Forecasts(raw_inputs[kept], base, calibrated, objective)
+
+
+def _kept(own: Tensor, num_initial: int) -> Tensor:
+    """The observations that are judged, by their places."""
+    if not 0 <= num_initial < len(own):
+        raise InputDataError(
+            f"`num_initial` must be at least 0 and leave some of the {len(own)} observations, "
+            f"got {num_initial}."
+        )
+    return own[num_initial:]
+
+
+def _of_held_out(
+    model: Any, X: Tensor | None, Y: Tensor | None, truth: Truth | None, alpha: float
+) -> Forecasts:
+    """Forecasts of observations that the model has not seen, each by itself."""
+    if X is None or Y is None:
+        raise InputDataError("Give both of `X` and `Y`, or neither.")
+    check_inputs("X", X)
+    if check_tensor("Y", Y).shape != (len(X), 1):
+        raise BotorchTensorDimensionError(
+            f"`Y` must have shape {len(X)} x 1, one observation for each row of `X`, "
+            f"got {tuple(Y.shape)}."
+        )
+    if len(X) == 0:
+        raise InputDataError("`X` and `Y` are empty: there is nothing to judge.")
+    check_finite("Y", Y)
+    if isinstance(model, ExactGP) and not isinstance(model, Model):
+        return _of_plain_process(model, X, Y, alpha)
+    check_model(model)
+    if model.num_outputs != 1 or (batch_shape_of(model) and not is_ensemble(model)):
+        raise _unsupported(model)
+    is_calibrated = isinstance(model, CalibratedModel)
+    predictor = predictor_of(model.model if is_calibrated else model)
+    if not is_calibrated:
+        predictor.check()
+    points = X.unsqueeze(-2)
+    try:
+        posteriors = [predictor.posterior(points, NoCalibration(), False, "noise")]
+        if is_calibrated:
+            posteriors.append(model.posterior(points, observation_noise=True))
+    except (RuntimeError, BotorchTensorDimensionError):
+        # Not before: models whose input transforms add columns need not tell their own width.
+        gp = predictor.observed
+        check_fits(gp, with_task_feature(gp, X))
+        raise
+    if any(posterior.quantile(0.5).shape != (len(X), 1, 1) for posterior in posteriors):
+        raise _unsupported(model)
+    stated = [StatedForecasts.of_posterior(posterior, Y, alpha) for posterior in posteriors]
+    objective = None
+    if truth is not None:
+        objective = ObjectiveForecasts(true_values(truth, X), present_objective(model, X))
+    is_gaussian = isinstance(predictor, GaussianPredictor)
+    name = BASE_NAME if is_gaussian else type(predictor.observed).__name__
+    return Forecasts(X, stated[0], stated[1] if is_calibrated else None, objective, name)
+
+
+def _of_plain_process(gp: Any, X: Tensor, Y: Tensor, alpha: float) -> Forecasts:
+    """Forecasts of an exact process of GPyTorch's that is no BoTorch model."""
+    gp.eval()
+    points = X.unsqueeze(-2)
+    observed = gp.likelihood(gp(points), [points])
+    deviation = observed.variance.sqrt().reshape(-1)
+    residuals = (Y.reshape(-1) - observed.mean.reshape(-1)) / deviation
+    return Forecasts(X, normal_forecasts(residuals, deviation, alpha))
+
+
+def _unsupported(model: Any) -> UnsupportedError:
+    return UnsupportedError(
+        f"{type(model).__name__} must have one output and no batch dimension, and state one value "
+        "for each point. Several outputs: one report each."
+    )
