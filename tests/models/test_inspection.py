@@ -21,6 +21,7 @@ from botorch_calib.models.inspection import (
     raw_train_inputs,
     stated_moments,
 )
+from botorch_calib.models.outcome_transforms import raw_train_targets
 
 X = torch.rand(6, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0))
 Y = (X.sum(dim=-1, keepdim=True) - X.sum(dim=-1).mean()) / X.sum(dim=-1).std()
