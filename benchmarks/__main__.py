@@ -1,4 +1,4 @@
-"""Command line: ``python -m benchmarks {list,run,report,archive,perf,gpu}``."""
+"""Command line: ``python -m benchmarks {list,run,report,archive,perf,gpu,support}``."""
 
 from __future__ import annotations
 
@@ -71,6 +71,7 @@ def build_parser() -> argparse.ArgumentParser:
     perf.add_argument("--json", action="store_true", help="print JSON instead of a table")
     perf.add_argument("--only", nargs="+", metavar="NAME", help="only these comparisons")
 
+    commands.add_parser("support", help="find out which models are supported; writes the tables")
     gpu = commands.add_parser("gpu", help="measure large batches on a device; writes gpu.md")
     gpu.add_argument("--device", default="cuda", help="cuda, or cpu to try it out")
     gpu.add_argument("--small", action="store_true", help="tiny sizes, to try it out")
@@ -177,6 +178,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return report_command(args)
     if args.command == "archive":
         return archive_command(args)
+    if args.command == "support":
+        from benchmarks.support.matrix import run_matrix, write
+
+        write(run_matrix())
+        return 0
     if args.command == "gpu":
         from benchmarks.perf import gpu
 

@@ -218,7 +218,8 @@ print(constraint)
 
 # %% [markdown]
 # What is certified (purple) grows fast, and beyond what is true (dashed). The crosses are
-# violations: twice as many as stated. Now the quantile is learned, and nothing else changes.
+# violations: nearly three times as many as stated. Now the quantile is learned, and nothing else
+# changes.
 
 # %%
 figure, panels = plt.subplots(1, 3, figsize=(16, 4.4), layout="constrained")
@@ -228,8 +229,8 @@ plt.show()
 print(constraint)
 
 # %% [markdown]
-# The promise is kept, at a price. The model is still wrong, and all that a quantile can do about it
-# is to keep away from the limit, everywhere. So ask what is wrong:
+# Three in place of eleven. The model is still wrong, and all that a quantile can do about it is to
+# keep away from the limit, everywhere. So ask what is wrong:
 
 # %%
 diagnosis = noise_diagnosis(process(X, Y, REPORTED, mean=LIMIT, scale=1.0))
@@ -276,9 +277,10 @@ print(f"the brightest setting with a risk of 10 %: {best:.2f}")
 
 # %% [markdown]
 # By the model's own quantile, three times as many violations as stated; by the learned one, about
-# as many. The price is brightness: much of what the first campaigns found was not allowed. The
-# model that knows the true noise pays it too: its quantile is as wide from the start as what is
-# learned. Nobody tells you how wrong your model is, so improve it *and* calibrate.
+# as many, whether the noise was corrected or not, and far fewer than is proved. The price is
+# brightness: much of what the first campaigns found was not allowed. The model that knows the true
+# noise pays it too. Nobody tells you how wrong your model is, so improve it *and* let the quantile
+# learn.
 #
 # ## In a call of `optimize_acqf`
 #
@@ -504,8 +506,8 @@ for name, width in (("the model's", 1.0), ("learned", None)):
     print(f"{name:12} {num:4} of 600 batches certified, of these below today's: {wrong:.1%}")
 
 # %% [markdown]
-# The learned constraint decides far less often, as it should: in many of these processes no setting
-# beats today's in nine batches out of ten.
+# The learned constraint decides less often, as it should: in many of these processes no setting
+# beats today's in nine batches out of ten. In fifty batches each it has not learned all of it.
 #
 # In short:
 #
@@ -518,8 +520,8 @@ for name, width in (("the model's", 1.0), ("learned", None)):
 # * **The guarantee** is about the number of violations, for any model, any rule of choice and any
 #   environment: `violation_bound(T)`.
 # * **To stop at one setting** use `recommend`, and confirm it by a `ConfirmationTest`.
-# * **Calibration keeps the promise, a better model makes more of it.** Look at `noise_diagnosis`,
-#   correct the noise, and keep calibrating.
+# * **The budget keeps the promise, a better model makes more of it.** Look at `noise_diagnosis`,
+#   and correct the noise.
 # * **Of the objective less is guaranteed.** In at most twice as many certified rounds as the bound
 #   says is the mean itself beyond the limit (`objective_coverage_bound`). "The mean at this setting
 #   is better" needs the noise to be right.

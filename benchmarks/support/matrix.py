@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.support.models import ENTRIES, Entry
-from benchmarks.support.operations import OPERATIONS, Verdict, verdict
+from benchmarks.support.operations import BOTORCHS, OPERATIONS, Verdict, verdict
 
 ROOT = Path(__file__).parents[2]
 #: The page of the documentation, and the file with the short table.
@@ -29,14 +29,18 @@ def page(verdicts: Verdicts) -> str:
     rows = [_table_row(entry, verdicts[entry.name], notes) for entry in ENTRIES]
     head = ["model", *OPERATIONS]
     table = [_row(head), _row(["---"] * len(head)), *rows]
-    return "\n".join([*_INTRODUCTION, "", *table, "", *notes, ""])
+    numbered = [f"{i + 1}. {note}" for i, note in enumerate(notes)]
+    return "\n".join([*_INTRODUCTION, "", *table, "", *numbered, ""])
 
 
 def short_table(verdicts: Verdicts) -> str:
     """The models of the README, by whether all is supported, part of it or nothing."""
-    whole, part, none = [], [], []
+    whole: list[str] = []
+    part: list[str] = []
+    none: list[str] = []
     for entry in ENTRIES:
-        supported = [each.supported for each in verdicts[entry.name].values()]
+        row = verdicts[entry.name].values()
+        supported = [each.supported or each.error.startswith(BOTORCHS) for each in row]
         (whole if all(supported) else part if any(supported) else none).append(entry.name)
     kinds = {"everything": whole, "in part": part, "not at all": none}
     lines = [f"| {kind} | {_names(names)} |" for kind, names in kinds.items() if names]
@@ -68,7 +72,8 @@ _INTRODUCTION = (
     "* *fantasize*: as for pending points and look-ahead.",
     "* *sample*: joint samples, and BoTorch's Monte Carlo acquisition functions.",
     "* *closed-form EI*: {any}`LogCalibratedExpectedImprovement`, of a single outcome.",
-    "* *chance constraint*: {any}`ChanceConstraint`; *report*: {any}`calibration_report` on new data.",
+    "* *chance constraint*: {any}`ChanceConstraint`.",
+    "* *report*: {any}`calibration_report` on new data.",
 )
 
 
@@ -78,11 +83,18 @@ def _table_row(entry: Entry, verdicts: dict[str, Verdict], notes: list[str]) -> 
         if each.supported:
             cells.append("yes")
             continue
-        note = entry.instead or each.error
+        note = _note(entry, each)
         if note not in notes:
             notes.append(note)
         cells.append(f"no ({notes.index(note) + 1})")
     return _row([f"`{entry.name}`" if " " not in entry.name else entry.name, *cells])
+
+
+def _note(entry: Entry, each: Verdict) -> str:
+    """What to do instead, in the same words for all models."""
+    name = entry.name.split()[0]
+    note = each.error.replace(name, "model") if each.error else ""
+    return " ".join((entry.instead or note).split())
 
 
 def _row(cells: list[str]) -> str:

@@ -6,7 +6,7 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import botorch.models
@@ -48,7 +48,9 @@ from botorch_community.models.gp_regression_multisource import SingleTaskAugment
 from botorch_community.models.vblls import VBLLModel
 from torch import Tensor
 
-DOUBLE = {"dtype": torch.double}
+from botorch_calib.models import NoisyEnsemble
+
+DOUBLE: dict[str, Any] = {"dtype": torch.double}
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,15 @@ class Case:
         model: The model.
         X: Inputs of new observations, ``3 x d``.
         Y: Their values, ``3 x m``.
+        denoise: Whether the model states anything of the objective.
+        num_points: How many points the input transform makes of one.
     """
 
     model: Model
     X: Tensor
     Y: Tensor
+    denoise: bool = True
+    num_points: int = 1
 
 
 @dataclass(frozen=True)
@@ -126,11 +132,12 @@ def with_draws(case: Case, num_draws: int = 4) -> Case:
 
     samples = {
         "lengthscale": draw(1, 2),
-        "outputscale": draw(),
         "mean": draw(),
         "noise": 0.1 * draw(1),
         "weight_variance": draw(1, 2),
     }
+    if isinstance(model, (SaasFullyBayesianSingleTaskGP, SaasFullyBayesianMultiTaskGP)):
+        samples["outputscale"] = draw()
     if isinstance(model, SaasFullyBayesianMultiTaskGP):
         rank = model._rank
         of_tasks = {
@@ -140,6 +147,7 @@ def with_draws(case: Case, num_draws: int = 4) -> Case:
         }
         samples |= of_tasks
     model.load_mcmc_samples(samples)
+    model.eval()
     return case
 
 
@@ -161,7 +169,7 @@ class Forest(EnsembleModel):
 def of_forest() -> Case:
     """The case of an ensemble of a user's own."""
     X, Y = data(3, seed=1)
-    return Case(Forest(), X, Y)
+    return Case(NoisyEnsemble(Forest(), 0.01), X, Y)
 
 
 def of_list() -> Case:
@@ -186,7 +194,7 @@ def of_network() -> Case:
     model = VBLLModel(in_features=2, hidden_features=8, out_features=1, num_layers=1)
     model.fit(X, Y, optimization_settings={"num_epochs": 20})
     new, values = data(3, seed=1)
-    return Case(model, new, values)
+    return Case(model, new, values, denoise=False)
 
 
 def of_surfaces() -> Case:
@@ -213,17 +221,17 @@ def of_sources() -> Case:
 
 def of_conditional_tasks() -> Case:
     """The case of a model of two tasks with inputs that only count under a condition."""
-    tasks = with_column(_half, lambda X, Y: (X, Y))
-    X, Y = tasks.model
+    (X, Y), (new, values) = data(), data(3, seed=1)
     task = torch.arange(len(X), **DOUBLE).remainder(2).unsqueeze(-1)
     model = HierarchicalConditionalKernelMultiTaskGP(
-        torch.cat([X, task], -1),
+        torch.cat([X, _half(X), task], -1),
         Y,
         task_feature=3,
         output_tasks=[0],
         hierarchical_dependencies=_CONDITIONAL,
     )
-    return Case(model, torch.cat([tasks.X, torch.zeros(3, 1, **DOUBLE)], -1), tasks.Y)
+    first = torch.zeros(3, 1, **DOUBLE)
+    return Case(model, torch.cat([new, _half(new), first], -1), values)
 
 
 def of_tasks_with_inputs_of_their_own() -> Case:
@@ -240,7 +248,6 @@ def _half(X: Tensor) -> Tensor:
     return (X[:, :1] > 0.5).double()
 
 
-_CHAIN = {"log": Log, "standardize": lambda: Standardize(1)}
 _PERTURBATIONS = 0.02 * torch.tensor([[0.0, 0.0], [1.0, -1.0], [-1.0, 1.0]], **DOUBLE)
 _CONDITIONAL: dict[int, dict[int | float, list[int]]] = {2: {0: [0], 1: [1]}}
 
@@ -256,7 +263,9 @@ ENTRIES = (
     ),
     Entry(
         "SingleTaskGP with InputPerturbation",
-        lambda: of_class(SingleTaskGP, input_transform=InputPerturbation(_PERTURBATIONS)),
+        lambda: replace(
+            of_class(SingleTaskGP, input_transform=InputPerturbation(_PERTURBATIONS)), num_points=3
+        ),
     ),
     Entry("SingleTaskGP with Log", lambda: of_class(SingleTaskGP, outcome_transform=Log())),
     Entry("SingleTaskGP with Power", lambda: of_class(SingleTaskGP, outcome_transform=Power(0.5))),
@@ -265,7 +274,7 @@ ENTRIES = (
         "SingleTaskGP with Log and Standardize",
         lambda: of_class(
             SingleTaskGP,
-            outcome_transform=ChainedOutcomeTransform(**{k: v() for k, v in _CHAIN.items()}),
+            outcome_transform=ChainedOutcomeTransform(log=Log(), standardize=Standardize(1)),
         ),
     ),
     Entry("SingleTaskGP of two outcomes", lambda: of_class(SingleTaskGP, 2)),
@@ -307,17 +316,17 @@ ENTRIES = (
     Entry(
         "KroneckerMultiTaskGP",
         lambda: of_class(KroneckerMultiTaskGP, 2),
-        "its outcomes depend on one another: a `CalibratedModelList` of one `SingleTaskGP` each",
+        "Its outcomes depend on one another: a `CalibratedModelList` of one `SingleTaskGP` each",
     ),
     Entry(
         "HigherOrderGP",
         of_surfaces,
-        "its outcome is a tensor: a `CalibratedModelList` of one model per element",
+        "Its outcome is a tensor: a `CalibratedModelList` of one model per element",
     ),
     Entry(
         "LatentKroneckerGP",
         of_curves,
-        "its outcome is a curve: a `SingleTaskGP` of the value at one step",
+        "Its outcome is a curve: a `SingleTaskGP` of the value at one step",
     ),
     Entry("SACGP", lambda: of_class(lambda X, Y: SACGP(X, Y, None, {"1": [0], "2": [1]}))),
     Entry("LCEAGP", lambda: of_class(lambda X, Y: LCEAGP(X, Y, None, {"1": [0], "2": [1]}))),
@@ -326,9 +335,13 @@ ENTRIES = (
         "SingleTaskVariationalGP",
         lambda: of_class(lambda X, Y: SingleTaskVariationalGP(X, Y, inducing_points=X[:8])),
     ),
-    Entry("EnsembleModel", of_forest),
-    Entry("VBLLModel", of_network),
-    Entry("PairwiseGP", of_preferences),
+    Entry("EnsembleModel in a NoisyEnsemble", of_forest),
+    Entry("VBLLModel with `denoise=False`", of_network),
+    Entry(
+        "PairwiseGP",
+        of_preferences,
+        "Its outcome is which of two is preferred: `OutcomeProbability` calibrates its probability",
+    ),
 )
 
 #: Model classes without a row of their own, and why.

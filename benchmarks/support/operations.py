@@ -10,7 +10,10 @@ from typing import Any, NamedTuple
 import torch
 from botorch.acquisition import qLogExpectedImprovement
 from botorch.acquisition.objective import LinearMCObjective
-from botorch.exceptions import BotorchError
+from botorch.acquisition.risk_measures import Expectation
+from botorch.exceptions import BotorchError, UnsupportedError
+from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel
+from botorch.models.model import ModelList
 from botorch.sampling.normal import SobolQMCNormalSampler
 
 from benchmarks.support.models import Case, Entry
@@ -22,6 +25,9 @@ from botorch_calib import (
     LogCalibratedExpectedImprovement,
     calibration_report,
 )
+
+#: How errors begin that a model of BoTorch's has without us.
+BOTORCHS = "BoTorch's own"
 
 
 class Verdict(NamedTuple):
@@ -81,33 +87,54 @@ def sample(case: Case) -> None:
     """Joint samples, and BoTorch's Monte Carlo acquisition functions."""
     model = _wrapped(case)
     assert model.posterior(case.X).rsample(torch.Size([4])).isfinite().all()
-    objective = LinearMCObjective(torch.ones(case.Y.shape[-1], dtype=torch.double))
+    objective: Any = LinearMCObjective(torch.ones(case.Y.shape[-1], dtype=torch.double))
+    if case.num_points > 1:
+        objective = Expectation(n_w=case.num_points)
     _check_value(qLogExpectedImprovement(model, case.Y.sum(-1).min(), objective=objective), case)
 
 
 def improvement(case: Case) -> None:
-    """Closed-form expected improvement of the objective."""
-    _check_value(LogCalibratedExpectedImprovement(_wrapped(case), case.Y.min()), case)
+    """Closed-form expected improvement of each outcome."""
+    for model in _outcomes(_wrapped(case)):
+        _check_value(LogCalibratedExpectedImprovement(model, case.Y.min()), case)
 
 
 def constraint(case: Case) -> None:
     """A chance constraint on an outcome."""
-    limit = float(case.Y.max())
-    margin = ChanceConstraint(_wrapped(case, denoise=False), upper=limit).margin
-    assert margin(case.X.unsqueeze(-2)).isfinite().all()
+    for model in _outcomes(_wrapped(case, denoise=False)):
+        limited = ChanceConstraint(model, upper=float(case.Y.max()))
+        assert limited.margin(case.X.unsqueeze(-2)).isfinite().all()
 
 
 def report(case: Case) -> None:
     """A calibration report on new observations."""
-    str(calibration_report(_wrapped(case), case.X, case.Y))
+    for i, model in enumerate(_outcomes(_wrapped(case))):
+        str(calibration_report(model, case.X, case.Y[:, i : i + 1]))
 
 
 def save_and_load(case: Case) -> None:
-    """A state dictionary carries it over, and so does pickling."""
+    """A state dictionary carries what was learned to another model of the same data."""
+    model, other = _wrapped(case), _wrapped(case)
+    try:
+        case.model.load_state_dict(case.model.state_dict())
+    except (RuntimeError, AttributeError) as error:
+        raise UnsupportedError(f"{BOTORCHS} cannot be loaded.") from error
+    for each in _outcomes(model):
+        each.calibrator.update(case.X, torch.tensor([3.0, -2.0, 4.0], dtype=torch.double))
+    expected = model.posterior(case.X).variance
+    other.load_state_dict(model.state_dict())
+    torch.testing.assert_close(other.posterior(case.X).variance, expected)
+
+
+def pickled(case: Case) -> None:
+    """It is pickled, wherever BoTorch's model can be."""
+    try:
+        pickle.dumps(case.model)
+    except (AttributeError, pickle.PicklingError) as error:
+        raise UnsupportedError(f"{BOTORCHS} cannot be pickled.") from error
     model = _wrapped(case)
     expected = model.posterior(case.X).mean
     other = pickle.loads(pickle.dumps(model))
-    other.load_state_dict(model.state_dict())
     torch.testing.assert_close(other.posterior(case.X).mean, expected)
 
 
@@ -123,6 +150,7 @@ OPERATIONS: dict[str, Callable[[Case], None]] = {
     "chance constraint": constraint,
     "report": report,
     "save and load": save_and_load,
+    "pickle": pickled,
 }
 
 
@@ -130,16 +158,29 @@ OPERATIONS: dict[str, Callable[[Case], None]] = {
 
 
 def _wrapped(case: Case, **options: Any) -> Any:
-    """The model with a calibrator that has learned nothing."""
-    if case.model.num_outputs > 1:
-        calibrators = [LocalizedConformal(0.2) for _ in range(case.model.num_outputs)]
-        return CalibratedModelList.wrap(case.model, calibrators, **options)
-    return CalibratedModel(case.model, LocalizedConformal(0.2), **options)
+    """The model with calibrators that have learned nothing."""
+    options = {"denoise": case.denoise} | options
+
+    def calibrated(model: Any) -> CalibratedModel:
+        return CalibratedModel(model, LocalizedConformal(0.2), **options)
+
+    model: Any = case.model
+    if isinstance(model, ModelList):
+        return CalibratedModelList(*map(calibrated, model.models))
+    if isinstance(model, BatchedMultiOutputGPyTorchModel) and model.num_outputs > 1:
+        parts = [model.subset_output([i]) for i in range(model.num_outputs)]
+        return CalibratedModelList(*map(calibrated, parts))
+    return calibrated(model)
 
 
 def _replayed(case: Case) -> Any:
     kind = CalibratedModelList if case.model.num_outputs > 1 else CalibratedModel
-    return kind.from_history(case.model, LocalizedConformal(0.2))
+    return kind.from_history(case.model, LocalizedConformal(0.2), denoise=case.denoise)
+
+
+def _outcomes(model: Any) -> list[Any]:
+    """The calibrated models of each outcome."""
+    return list(model.models) if isinstance(model, CalibratedModelList) else [model]
 
 
 def _check_finite(posterior: Any) -> None:

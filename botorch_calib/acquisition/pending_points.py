@@ -112,7 +112,10 @@ def fantasy_models(models: Sequence[Any], X_pending: Tensor, num_fantasies: int)
 def _checked(model: Any, X_pending: Tensor) -> Tensor:
     """The points with all columns of a model, the task included, if it can be conditioned."""
     if getattr(model, "batch_shape", ()):
-        raise UnsupportedError("`X_pending` needs a model without batch dimensions.")
+        raise UnsupportedError(
+            "`X_pending` needs a model without batch dimensions. That of an ensemble's members "
+            "does not matter to Monte Carlo acquisition functions like qLogExpectedImprovement."
+        )
     if not hasattr(model, "fantasize"):
         raise UnsupportedError(
             f"`X_pending` needs models that can be conditioned on observations, which a "

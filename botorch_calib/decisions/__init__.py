@@ -4,6 +4,7 @@
 file                          content
 ============================= ======================================================================
 ``chance_constraints``        `ChanceConstraint`: an outcome that keeps its limits
+``several_constraints``       several of them with one budget
 ``budget``                    `Budget`: how many violations there may be, and how wide quantiles are
 ``outcome_quantiles``         quantiles of the next outcome, of any model
 ``decision_records``          decisions as plain records
@@ -20,14 +21,11 @@ from botorch_calib.decisions.chance_constrained_search import (
     ChanceConstrainedCandidate,
     optimize_chance_constrained,
 )
-from botorch_calib.decisions.chance_constraints import (
-    ChanceConstraint,
-    joint_chance_constraints,
-    joint_level,
-)
+from botorch_calib.decisions.chance_constraints import ChanceConstraint
 from botorch_calib.decisions.confirmation_test import ConfirmationTest
 from botorch_calib.decisions.objective_coverage import objective_coverage_bound
 from botorch_calib.decisions.recommendation import Recommendation, recommend
+from botorch_calib.decisions.several_constraints import joint_chance_constraints, joint_level
 
 __all__ = [
     "CertifiedSetExpansion",

@@ -32,7 +32,7 @@ from botorch_calib.posteriors.single_points import SinglePointPosterior
 _FARTHEST = 8.0
 # As many observations as the model itself counts for, and the largest factor; chosen on tuning
 # seeds, as the constants in `budget`.
-PRIOR_COUNT, MOST_FACTOR = 8.0, 2.0
+PRIOR_COUNT, MOST_FACTOR = 8.0, 3.0
 
 
 class OutcomeQuantiles:
@@ -96,7 +96,8 @@ class OutcomeQuantiles:
             posterior = self._posterior
             if posterior.mean.shape[-2] != self._X.shape[-2]:
                 raise UnsupportedError(
-                    "Outcomes cannot be predicted one by one under one-to-many input transforms."
+                    "Outcomes cannot be predicted one by one under one-to-many transforms: give "
+                    "a model of the same data without the transform."
                 )
             variance = objective_variance(observed, posterior)
             noise = observation_noise_variance(observed, posterior, self._X)
@@ -133,7 +134,7 @@ def _quantile_of(posterior: Posterior, score: Tensor | float) -> Tensor:
 def leave_one_out_factor(model: Any) -> Tensor | float:
     r"""Factor by which the model's own data call for wider quantiles, a scalar.
 
-    ``min(2, sqrt((8 + sum_i z_i^2) / (8 + n)))`` with the normal scores ``z_i`` of the model's
+    ``min(3, sqrt((8 + sum_i z_i^2) / (8 + n)))`` with the normal scores ``z_i`` of the model's
     ``n`` data, each predicted from all others. 1 for a calibrated model, whose calibrator has them
     already, and for models whose scores would take refits.
     """

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, cast
 import torch
 from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models.model import Model
+from botorch.utils.transforms import is_ensemble
 from gpytorch.models import ExactGP
 from torch import Tensor
 from torch.nn import Module
@@ -65,6 +66,7 @@ from botorch_calib.models.predictors import GaussianPredictor, predictor_of
 from botorch_calib.models.predictors.transformed import TransformedPredictor
 from botorch_calib.models.requirements import check_fits
 from botorch_calib.models.residuals import RESIDUALS, forecast_history
+from botorch_calib.models.wrapper import batch_shape_of
 
 #: With fewer observations than these a report says that its numbers are rough.
 FEW_OBSERVATIONS = 20
@@ -443,7 +445,7 @@ def _of_held_out(
     if isinstance(model, ExactGP) and not isinstance(model, Model):
         return _of_plain_process(model, X, Y, alpha)
     check_model(model)
-    if model.num_outputs != 1 or getattr(model, "batch_shape", ()):
+    if model.num_outputs != 1 or (batch_shape_of(model) and not is_ensemble(model)):
         raise _unsupported(model)
     is_calibrated = isinstance(model, CalibratedModel)
     predictor = predictor_of(model.model if is_calibrated else model)
@@ -459,7 +461,7 @@ def _of_held_out(
         gp = predictor.observed
         check_fits(gp, with_task_feature(gp, X))
         raise
-    if any(posterior.mean.shape != (len(X), 1, 1) for posterior in posteriors):
+    if any(posterior.quantile(0.5).shape != (len(X), 1, 1) for posterior in posteriors):
         raise _unsupported(model)
     stated = [StatedForecasts.of_posterior(posterior, Y, alpha) for posterior in posteriors]
     objective = None

@@ -61,13 +61,13 @@ class StatedForecasts(NamedTuple):
     @classmethod
     def of_posterior(cls, posterior: StatedPosterior, Y: Tensor, alpha: float) -> StatedForecasts:
         """A posterior at ``n x 1 x d`` or ``n x d`` of observations that were ``Y``, ``n x 1``."""
-        if isinstance(posterior, CalibratedPosterior):
+        if type(posterior) is CalibratedPosterior:
             base = posterior.base_posterior.mean
             unit = posterior._deviation.expand(base.shape).reshape(-1)
             z = (Y.double() - base.squeeze(-1).double()).reshape(-1) / unit
             return cls.of_residuals(posterior.predictive, z, unit, alpha)
-        y = Y.reshape(posterior._extended_shape())
         ends = (posterior.quantile(alpha / 2), posterior.quantile(1 - alpha / 2))
+        y = Y.reshape(ends[0].shape)
         lower, upper = (end.reshape(-1).double() for end in ends)
         y_row = Y.reshape(-1).double()
         # CRPS = int_0^1 2 (1{y <= q(p)} - p) (q(p) - y) dp, by the midpoint rule: the integrand is
@@ -76,9 +76,12 @@ class StatedForecasts(NamedTuple):
         quantiles = posterior.quantile(levels).reshape(_NUM_LEVELS, -1).double()
         p = levels.to(quantiles).unsqueeze(-1)
         pinball = 2 * ((y_row <= quantiles).double() - p) * (quantiles - y_row)
+        # Of the mixture; BoTorch's ensembles call the variances of their members `variance`.
+        variance = getattr(posterior, "mixture_variance", None)
+        variance = posterior.variance if variance is None else variance
         sizes = Sizes(
             upper - lower,
-            posterior.variance.reshape(-1).double().sqrt(),
+            variance.reshape(-1).double().sqrt(),
             interval_score(lower, upper, y_row, alpha),
             pinball.mean(dim=0),
         )

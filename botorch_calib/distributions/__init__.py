@@ -34,6 +34,8 @@ What each file holds:
   `UnsmoothedPredictive`, the same questions without noise (the observation).
 * ``expectations.py``: expectations of any function of these, by quadrature.
 * ``student_t.py``: Student's t distribution and its inverse, on the scale of normal scores.
+* ``mixture.py``: normal scores of a mixture of normal distributions, their inverse and a table.
+* ``denoised_mixture.py``: `DenoisedMixture`, what is stated under a calibrated mixture.
 * ``scoring.py``: scores of forecasts (CRPS, interval score, calibration error).
 * ``_denoised.py``: the integrals of a distribution with noise, and their derivatives.
 * ``_bivariate_tails.py``: what normal pieces need for that.

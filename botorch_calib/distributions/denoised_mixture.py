@@ -48,12 +48,12 @@ from botorch_calib.distributions.mixture import (
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.distributions.smoothed import UnsmoothedPredictive, _WithTails
 
-# Ends of panels, in scores, where the distribution has few pieces and where its many have ends in
-# the bulk, and nodes of a panel
-_FEW, _MANY = 8, 3  # pieces, and nodes if there are more
+_ORDER = 4  # nodes of a panel
+# Ends of panels, in scores, where the distribution has up to so many pieces, and where it has more,
+# whose ends lie in the bulk
+_FEW = 8
 _BULK = (-6.5, -4.2, -2.6, -1.5, -0.5, 0.5, 1.5, 2.6, 4.2, 6.5)
 _TAILS = (-6.5, -4.6, -3.4, -2.4, 0.0, 2.4, 3.4, 4.6, 6.5)
-_ORDER = 4
 # Ends around the value asked about, in widths of the noise there, and between these and 8 scores
 _AROUND = (0.5, 2.0, 8.0)
 _NUM_GRADED = 2
@@ -178,8 +178,7 @@ class DenoisedMixture(_WithTails):
         edges = edges.sort(dim=0).values
         low, span = edges[:-1].unsqueeze(1), edges.diff(dim=0).unsqueeze(1)
         nodes, weights = (
-            align_members(v, len(shape))
-            for v in unit_legendre(_ORDER if few else _MANY, edges.dtype, edges.device)
+            align_members(v, len(shape)) for v in unit_legendre(_ORDER, edges.dtype, edges.device)
         )
         z = torch.addcmul(low, span, nodes).flatten(0, 1)
         log_weight = (span * weights).clamp_(min=1e-300).log_().flatten(0, 1)
@@ -249,8 +248,13 @@ class DenoisedMixture(_WithTails):
         parts = self._components(x)
         return parts.total(log_phi(parts.residuals(x)), -parts.deviation.log())
 
-    def quantile(self, level: float) -> Tensor:
-        """The ``level``-quantile, with first derivatives where it is that of ``f~``."""
+    def quantile(self, level: float | Tensor) -> Tensor:
+        """The ``level``-quantile, with first derivatives where it is that of ``f~``.
+
+        Several levels stand in front of ``shape``, as those of `SmoothedPredictive`.
+        """
+        if isinstance(level, Tensor):
+            return torch.stack([self.quantile(float(each)) for each in level.flatten()])
         zeta = NormalDist().inv_cdf(level)
         if self.corrects_nothing:
             deviation = self._components().deviation.squeeze(1)

@@ -24,7 +24,7 @@ from ax.storage.botorch_modular_registry import (
 )
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.model import Model
-from botorch.posteriors.fully_bayesian import GaussianMixturePosterior
+from botorch.posteriors.ensemble import EnsemblePosterior
 from botorch.utils.datasets import MultiTaskDataset, SupervisedDataset
 from gpytorch.mlls import MarginalLogLikelihood
 
@@ -229,4 +229,4 @@ def _fit_replayed(
 
 register_model(ReplayedModel)
 # Of such a posterior Ax predicts the mixture's moments, of any other `mean` and `variance`.
-GaussianMixturePosterior.register(CalibratedMixturePosterior)
+EnsemblePosterior.register(CalibratedMixturePosterior)

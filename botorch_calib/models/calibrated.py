@@ -234,6 +234,16 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
                 stacklevel=3,
             )
 
+    def fantasize(self, X: Tensor, sampler: Any, *args: Any, **kwargs: Any) -> CalibratedModel:
+        """BoTorch's ``fantasize``; ``UnsupportedError`` for models that cannot be conditioned."""
+        predicting = predicting_process(self.model)
+        if not hasattr(predicting, "fantasize"):
+            raise UnsupportedError(
+                f"{type(predicting).__name__} cannot be conditioned on fantasies: give pending "
+                "points to a Monte Carlo acquisition function."
+            )
+        return super().fantasize(X, sampler, *args, **kwargs)
+
     def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> CalibratedModel:
         """The model conditioned on fantasies or imputed values, its calibrator unchanged.
 

@@ -64,11 +64,13 @@ def _attributes(module: Module) -> dict[str, Any]:
 
 def _reason(error: Exception) -> str | None:
     """Why a model cannot be conditioned, as the end of a sentence; None for other errors."""
-    is_copied = any(frame.f_code is deepcopy.__code__ for frame, _ in walk_tb(error.__traceback__))
+    if any(frame.f_code is deepcopy.__code__ for frame, _ in walk_tb(error.__traceback__)):
+        return f" (it cannot be copied: {str(error).partition('.')[0]})"
+    if "Unsupported batch shapes" in str(error):
+        return " (its data have no dimension of the members)"
     # BoTorch's variational models lack the method that its base class calls.
     lacks = isinstance(error, AttributeError) and "get_fantasy_model" in str(error)
-    is_known = is_copied or lacks or isinstance(error, NotImplementedError)
-    return f" ({error})" if is_known else None
+    return f" ({error})" if lacks or isinstance(error, NotImplementedError) else None
 
 
 def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:

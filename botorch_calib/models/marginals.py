@@ -275,6 +275,8 @@ def remember_factor(model: Any, cholesky: Tensor, weights: Tensor) -> None:
     if _may_serve(model):
         with torch.no_grad(), gpt_posterior_settings():
             covariance = model.forward(*model.train_inputs).lazy_covariance_matrix
+        if not isinstance(covariance, LazyEvaluatedKernelTensor):
+            return
         factor = _Factor(covariance.x1, cholesky, weights)
         _KNOWN[model] = _Known(factor, _ModelState(model), model.prediction_strategy)
 
@@ -365,7 +367,8 @@ def _factorise(model: Any) -> tuple[_Factor | None, DefaultPredictionStrategy | 
     ):
         return None, None
     strategy = covariance.kernel.prediction_strategy(inputs, prior, targets, likelihood)
-    if type(strategy) not in (DefaultPredictionStrategy, LinearPredictionStrategy):
+    is_usual = type(strategy) in (DefaultPredictionStrategy, LinearPredictionStrategy)
+    if not (is_usual and _tells_its_diagonal(model, covariance)):
         return None, strategy
     noisy = likelihood(prior, inputs).lazy_covariance_matrix.to_dense()
     cholesky = psd_safe_cholesky(noisy)
@@ -379,3 +382,16 @@ def _factorise(model: Any) -> tuple[_Factor | None, DefaultPredictionStrategy | 
         add_to_cache(strategy, "mean_cache", weights.squeeze(-1), observation_nan_policy.value())
     points = covariance.x1.clone() if covariance.x1.is_inference() else covariance.x1
     return _Factor(points, cholesky, weights), strategy
+
+
+def _tells_its_diagonal(model: Any, covariance: LazyEvaluatedKernelTensor) -> bool:
+    """Whether the kernel evaluates diagonals alone, as GPyTorch asks of it: some overlook that."""
+    points = model.train_inputs[0][..., :2, :]
+    # As `moments` gives them: products of kernels want the batch dimensions of members.
+    points = points.expand(*covariance.shape[:-2], *points.shape[-2:])
+    own = model.forward(points).lazy_covariance_matrix
+    try:
+        diagonal: Tensor = own.diagonal(dim1=-1, dim2=-2)
+    except RuntimeError:
+        return False
+    return diagonal.shape == own.shape[:-1]

@@ -7,6 +7,7 @@ from typing import Any
 from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
 from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel, MultiTaskGPyTorchModel
+from botorch.models.heterogeneous_mtgp import HeterogeneousMTGP
 from botorch.models.higher_order_gp import HigherOrderGP
 from botorch.models.model import Model, ModelList
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
@@ -44,6 +45,11 @@ def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
             "adds Gaussian noise a GaussianLikelihood as `likelihood`. Of a classifier or a model "
             "of preferences, the probability of an outcome is calibrated by `OutcomeProbability`, "
             "of `botorch_calib.models`."
+        )
+    if isinstance(model, HeterogeneousMTGP):
+        raise UnsupportedError(
+            f"The tasks of a {name} have inputs of their own, which {wrapper} does not take: use a "
+            "MultiTaskGP of the inputs that all have, or a SingleTaskGP of the target task."
         )
     if isinstance(model, HigherOrderGP):
         raise UnsupportedError(

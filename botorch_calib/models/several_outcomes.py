@@ -244,7 +244,13 @@ class CalibratedModelList(ModelList):
         return CalibratedModelList(*conditioned)
 
     @torch.no_grad()
-    def observe(self, X: Tensor | Sequence[Tensor], Y: Tensor, Yvar: Tensor | None = None) -> None:
+    def observe(
+        self,
+        X: Tensor | Sequence[Tensor],
+        Y: Tensor,
+        Yvar: Tensor | None = None,
+        condition: bool = True,
+    ) -> None:
         """Score new observations of all outcomes, update calibrators, and condition the models.
 
         See `CalibratedModel.observe`; observations of a single outcome go to that of its model,
@@ -255,6 +261,7 @@ class CalibratedModelList(ModelList):
             Y: ``n x m``, in units of the outcomes.
             Yvar: Their noise variances ``n x m``; those of outcomes whose model learns its noise
                 are not used.
+            condition: Whether to also condition the models; those with pending points always are.
 
         Raises:
             InputDataError: If an argument is malformed. No model has changed then.
@@ -273,9 +280,11 @@ class CalibratedModelList(ModelList):
             check_takes(gp, *data[-1][1:3])
         for i, own, values, given in data:
             model = self.models[i]
-            if hasattr(model, "observe"):
+            if isinstance(model, CalibratedModel):
+                model.observe(own, values, given, condition)
+            elif hasattr(model, "observe"):
                 model.observe(own, values, given)
-            else:
+            elif condition:
                 noise = given_noise(model, own, values, given)
                 self.models[i] = conditioned_on(model, own, values, **noise)
 

@@ -91,7 +91,7 @@ class _PriorAndNoise(Module):
         prior, likelihood = self.gp.forward(*inputs), self.gp.likelihood
         if not _is_single(prior, self.members):
             return prior, ()
-        if self.members:  # whose products of kernels do not tell their diagonal
+        if type(prior) is MultivariateNormal:  # not all kernels tell their diagonal
             dense = to_linear_operator(prior.lazy_covariance_matrix.to_dense())
             prior = MultivariateNormal(prior.mean, dense)
         noise = _added(likelihood, prior, inputs)

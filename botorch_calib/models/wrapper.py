@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
+from inspect import signature
 from typing import Any, Self
 
 import torch
@@ -15,6 +16,7 @@ from botorch.exceptions.errors import UnsupportedError
 from botorch.models import SingleTaskGP
 from botorch.models.model import Model
 from botorch.models.transforms import Normalize, Standardize
+from gpytorch.models import ExactGP
 from torch import Tensor
 
 
@@ -136,9 +138,12 @@ class WrapperModel(Model):
             )
         try:
             self._load_own(own, strict, assign)
+            options = {"strict": strict, "keep_transforms": keep_transforms, "assign": assign}
+            # Those of BoTorch's ensembles take less.
+            known = signature(self.model.load_state_dict).parameters
             with _changing(self.model):
                 return self.model.load_state_dict(
-                    base, strict=strict, keep_transforms=keep_transforms, assign=assign
+                    base, **{name: value for name, value in options.items() if name in known}
                 )
         except Exception:
             self._load_own(before, strict=False, assign=False)
@@ -175,7 +180,9 @@ def _changing(model: Model) -> Iterator[None]:
     transformed ones, which `eval` mode transforms anew.
     """
     was_training = model.training
-    model.train()
+    # A fully Bayesian model would lose its draws, and a variational one has no training data.
+    if isinstance(model, ExactGP) and not getattr(model, "_is_fully_bayesian", False):
+        model.train()
     try:
         yield
     finally:

@@ -8,11 +8,19 @@ from botorch.sampling.normal import IIDNormalSampler, NormalMCSampler, SobolQMCN
 from torch.quasirandom import SobolEngine
 
 from botorch_calib.posteriors.calibrated import CalibratedPosterior
+from botorch_calib.posteriors.mixture import CalibratedMixturePosterior
 from botorch_calib.posteriors.several_outcomes import CalibratedPosteriorList
 from botorch_calib.posteriors.transformed_outcomes import TransformedOutcomePosterior
 
 
-@GetSampler.register((CalibratedPosterior, CalibratedPosteriorList, TransformedOutcomePosterior))
+@GetSampler.register(
+    (
+        CalibratedPosterior,
+        CalibratedMixturePosterior,
+        CalibratedPosteriorList,
+        TransformedOutcomePosterior,
+    )
+)
 def _get_sampler_calibrated(
     posterior: CalibratedPosterior | CalibratedPosteriorList | TransformedOutcomePosterior,
     sample_shape: torch.Size,

@@ -307,7 +307,7 @@ def test_a_mixed_batch_is_chosen_point_by_point() -> None:
     check_joint_value(acqf, *chosen)
 
 
-def check_joint_value(acqf: AcquisitionFunction, X: Tensor, value: Tensor) -> None:
+def check_joint_value(acqf: AcquisitionFunction, X: Tensor, value: Tensor | None) -> None:
     """Of points ``q x d`` chosen one after another: their values then, added."""
     assert acqf.X_pending is None
     total = torch.zeros(1, **DOUBLE)

@@ -12,7 +12,17 @@ from benchmarks.framework.result_store import ARCHIVES_DIR
 from tests.documentation import run_blocks
 
 ROOT = Path(__file__).parents[2] / "benchmarks"
-ROOMS = {"calibration", "decisions", "delay", "radio", "robust", "perf", "demo", "studies"}
+ROOMS = {
+    "calibration",
+    "decisions",
+    "delay",
+    "radio",
+    "robust",
+    "perf",
+    "demo",
+    "studies",
+    "support",
+}
 
 
 def imported_rooms(path: Path) -> set[str]:

@@ -266,10 +266,11 @@ def test_linear_constraints_are_met_without_a_long_random_walk(
     taken: list[int] = []
 
     def counted(
-        n: int, bounds: Tensor, *lines: Any, n_burnin: int = 10_000, n_thinning: int = 32
+        n: int, bounds: Tensor, *lines: Any, n_burnin: int = 10_000, **options: Any
     ) -> Tensor:
         taken.append(n_burnin)
-        return get_polytope_samples(n, bounds, *lines, n_burnin=n_burnin, n_thinning=n_thinning)
+        more: dict[str, Any] = {"n_burnin": n_burnin, **options}
+        return get_polytope_samples(n, bounds, *lines, **more)
 
     monkeypatch.setattr(region_module, "get_polytope_samples", counted)
     bounds = torch.tensor([[0.0] * 3, [1.0] * 3], dtype=torch.double)

@@ -891,7 +891,7 @@ def test_expansion_of_the_certified_set(tmp_path: Path) -> None:
     (constraint,) = acqf.constraints
     names, models = adapter_of(loaded).outcomes, model_of(loaded).models
     targets = raw_train_targets(models[names.index("z")].model)
-    assert torch.equal(raw_train_targets(constraint.model.model), targets)
+    assert torch.equal(raw_train_targets(constraint.model), targets)
     assert acqf.X_pending.shape == (1, 2)
 
 

@@ -179,6 +179,10 @@ def test_acquisition_functions_and_search():
         qLogCalibratedNoisyExpectedImprovement(model, X, sampler=sampler),
     ):
         assert acquisition(points(5, 1)).shape == (5,)
+    with pytest.raises(UnsupportedError, match="qLogExpectedImprovement"):
+        LogCalibratedExpectedImprovement(model, 33.0, X_pending=points(2))
+    remedy = qLogExpectedImprovement(model, 33.0, sampler=sampler, X_pending=points(2) + 0.5)
+    assert remedy(points(5, 1)).shape == (5,)
     bounds = torch.tensor([[-5.0, -5.0], [5.0, 5.0]]).double()
     _, value = optimize_acqf(
         LogCalibratedExpectedImprovement(model, 33.0), bounds, q=1, num_restarts=2, raw_samples=8
@@ -236,6 +240,16 @@ def test_refusals_name_the_remedy():
         NoisyEnsemble(Lines(), 0.0)
     with pytest.raises(UnsupportedError, match="EnsembleModel"):
         NoisyEnsemble(make_ensemble(), 0.1)
+
+
+def test_states_are_loaded():
+    """By the ensemble's own method, which takes fewer arguments than other models' do."""
+    model, other = (CalibratedModel(make_ensemble(num=9), OnlineConformal(0.2)) for _ in range(2))
+    model.model.likelihood.noise = 0.3
+    model.observe(points(3), torch.full((3, 1), 1e3).double(), condition=False)
+    other.load_state_dict(model.state_dict())
+    X = points(4, 1)
+    assert_close(other.posterior(X).quantile(0.9), model.posterior(X).quantile(0.9))
 
 
 def test_unfitted():

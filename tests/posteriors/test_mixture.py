@@ -61,8 +61,9 @@ def test_samples_have_the_stated_marginals(options, name, apart):
     mean, variance = calibrated.moments()
     error = 4.5 * (variance / 10000).sqrt() + (0.05 * variance.sqrt() if apart > 1 else 0.0)
     assert ((pooled.mean(dim=0) - mean).abs() < error).all()
-    own = samples.mean(dim=0) - calibrated.mean
-    assert (own.abs() < 5 * (calibrated.variance / 2500).sqrt() * (2 if apart > 1 else 1)).all()
+    if apart == 1:  # a member far from the others may be moved to anywhere between them
+        own = samples.mean(dim=0) - calibrated.mean
+        assert (own.abs() < 5 * (calibrated.variance / 2500).sqrt()).all()
 
 
 def test_nothing_corrected():

@@ -71,7 +71,8 @@ class MixturePredictor(Predictor):
         posterior = _members_at(self.observed, X)
         if posterior.mean.shape[-2] != 1:
             raise UnsupportedError(
-                "Observations cannot be predicted one by one under one-to-many input transforms."
+                "Observations cannot be predicted one by one under one-to-many transforms: give "
+                "a model of the same data without the transform."
             )
         if Yvar is None:
             noise = observation_noise_variance(self.observed, posterior, X)
@@ -92,6 +93,7 @@ class MixturePredictor(Predictor):
                 f"{type(self.observed).__name__} has no draws of its hyperparameters yet: fit it "
                 "by `fit_fully_bayesian_model_nuts`, or load them by `load_mcmc_samples`."
             )
+        self.observed.eval()  # in training mode fully Bayesian models have no draws
         X, t, _ = forecast_history(self.observed, residuals, members=True)
         own = in_output_task(self.observed, X)
         return X[own], score_of_members(t)[own]

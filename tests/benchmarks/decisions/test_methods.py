@@ -151,7 +151,7 @@ def test_the_rule_is_the_default_of_the_package(gp: SingleTaskGP) -> None:
     assert constraint.violation_bound(50) == default.violation_bound(50) == pytest.approx(15.9)
     method = METHODS["budget"]
     assert isinstance(method, Budgeted)
-    assert method.constants == (10.0, 1.05, 0.15, 0.1, 7, 8.0, 2.0)
+    assert method.constants == (10.0, 1.05, 0.15, 0.1, 7, 8.0, 3.0)
 
 
 def state(constraint: ChanceConstraint) -> int:

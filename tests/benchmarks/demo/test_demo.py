@@ -55,7 +55,7 @@ TEXTS = {
     "coverage": ("best of 7 settings", "LOCBO", "BO with LogEI", "misses of 80 %", "kappa = 2"),
     "delays": ("GP-UCB-SDF", "UCB, ignoring delays", "GP-BUCB", "qLogEI", "2 queries"),
     "robustness": ("WDRBO, radius 0.1", "ERBO", "difference, run by run", "2 rounds"),
-    "decisions": ("GP, reported errors", "calibrated", "at most 2", "2 rounds", "noise: stated"),
+    "decisions": ("GP, reported errors", "reported, budget rule", "at most 2", "2 rounds", "noise: stated"),
 }
 
 

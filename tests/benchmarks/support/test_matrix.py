@@ -1,0 +1,97 @@
+"""The tables of supported models are complete, up to date, and their remedies work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from botorch.acquisition import qLogExpectedImprovement
+from botorch.acquisition.risk_measures import CVaR
+from botorch.models import ModelListGP, MultiTaskGP, SingleTaskGP
+from botorch.models.robust_relevance_pursuit_model import RobustRelevancePursuitSingleTaskGP
+
+from benchmarks.support.matrix import PAGE, README, Verdicts, page, run_matrix, short_table
+from benchmarks.support.models import ENTRIES, NO_ROW, data, model_classes
+from benchmarks.support.operations import OPERATIONS
+from botorch_calib import CalibratedModel, CalibratedModelList, LocalizedConformal
+
+ROWS = {entry.name: entry for entry in ENTRIES}
+
+
+@pytest.fixture(scope="module")
+def verdicts() -> Verdicts:
+    return run_matrix()
+
+
+def test_each_model_class_has_a_row_or_a_reason() -> None:
+    """So that the next release of BoTorch shows."""
+    rows = {name.split()[0] for name in ROWS}
+    assert model_classes() == rows | set(NO_ROW)
+    assert not rows & set(NO_ROW)
+
+
+def test_the_tables_are_up_to_date(verdicts: Verdicts) -> None:
+    """If not: ``python -m benchmarks support``."""
+    assert PAGE.read_text(encoding="utf-8") == page(verdicts)
+    assert short_table(verdicts) in README.read_text(encoding="utf-8")
+
+
+def test_what_is_not_supported_says_what_to_do(verdicts: Verdicts) -> None:
+    words = ("use ", "call ", "give ", "cannot be pickled", "cannot be loaded", "calibrate", ": a ")
+    for name, row in verdicts.items():
+        for each in row.values():
+            note = ROWS[name].instead or each.error
+            assert each.supported or any(word in note for word in words), (name, note)
+
+
+def test_the_usual_models_support_everything(verdicts: Verdicts) -> None:
+    for name in ("SingleTaskGP", "ModelListGP", "SingleTaskGP with Log", "MixedSingleTaskGP"):
+        assert all(each.supported for each in verdicts[name].values())
+        assert list(verdicts[name]) == list(OPERATIONS)
+
+
+# ------------------------------------------------------------ remedies
+
+
+def improvement(model: Any, X: Any, **options: Any) -> torch.Tensor:
+    value = qLogExpectedImprovement(model, 0.5, **options)(X.unsqueeze(-2))
+    assert value.isfinite().all()
+    return value
+
+
+def test_remedy_of_correlated_outcomes() -> None:
+    """A list of a model of each outcome, element or step."""
+    case = ROWS["KroneckerMultiTaskGP"].make()
+    X, Y = data()
+    model = CalibratedModelList.from_history(
+        ModelListGP(SingleTaskGP(X, Y), SingleTaskGP(X, 2 * Y)), LocalizedConformal(0.2)
+    )
+    assert model.posterior(case.X).mean.shape == case.Y.shape
+
+
+def test_remedy_of_tasks_with_inputs_of_their_own() -> None:
+    (X, Y), (Z, W) = data(), data(12, 3, seed=4)
+    tasks = torch.cat([torch.zeros(20, 1), torch.ones(12, 1)]).to(X)
+    common = torch.cat([torch.cat([X, Z[:, :2]]), tasks], dim=-1)
+    gp = MultiTaskGP(common, torch.cat([Y, W]), task_feature=2, output_tasks=[0])
+    improvement(CalibratedModel.from_history(gp, LocalizedConformal(0.2)), X[:3])
+
+
+def test_remedy_where_conditioning_fails() -> None:
+    """Observe to calibrate only, refit, and give pending points to a Monte Carlo function."""
+    X, Y = data()
+    model = CalibratedModel(RobustRelevancePursuitSingleTaskGP(X, Y), LocalizedConformal(0.2))
+    new, values = data(3, seed=1)
+    model.observe(new, values, condition=False)
+    refitted = RobustRelevancePursuitSingleTaskGP(torch.cat([X, new]), torch.cat([Y, values]))
+    model = model.with_model(refitted.eval())
+    assert model.calibrator.num_updates == 3
+    without = improvement(model, X[:3] / 2)
+    assert not torch.equal(improvement(model, X[:3] / 2, X_pending=X[5:6] / 2), without)
+
+
+def test_remedy_of_closed_forms_under_perturbed_inputs() -> None:
+    case = ROWS["SingleTaskGP with InputPerturbation"].make()
+    model = CalibratedModel.from_history(case.model, LocalizedConformal(0.2))
+    improvement(model, case.X, objective=CVaR(alpha=0.5, n_w=case.num_points))
