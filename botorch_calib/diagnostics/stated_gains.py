@@ -48,7 +48,7 @@ def stated_gains(
         stated: Stated mean gains ``n``, positive, each from before its outcome.
         gains: Gains ``n`` of the outcomes, at least 0, with their noise if ``stated`` is of the
             observation.
-        ratios: Multiples of the stated gain to count.
+        ratios: Multiples of the stated gain to count, positive.
 
     Raises:
         InputDataError: If a number is out of its range, or the two differ in length.
@@ -61,6 +61,8 @@ def stated_gains(
             "`stated` must hold positive numbers and `gains` as many of at least 0, got "
             f"{len(s)} and {len(g)}."
         )
+    if not all(r > 0.0 for r in ratios):
+        raise InputDataError(f"`ratios` must be positive, got {tuple(ratios)}.")
     ratio, stakes = g / s, torch.tensor(_STAKES, dtype=torch.double, device=g.device)
     wealth = torch.log1p(stakes.unsqueeze(-1) * (ratio - 1.0)).cumsum(dim=-1)
     evidence = (wealth.logsumexp(dim=0).max() - torch.log(stakes.new_tensor(len(stakes)))).exp()

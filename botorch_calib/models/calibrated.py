@@ -23,7 +23,7 @@ from botorch_calib.models.inspection import (
     predicting_process,
     with_task_feature,
 )
-from botorch_calib.models.predictors import GaussianPredictor, predictor_of
+from botorch_calib.models.predictors import predictor_of
 from botorch_calib.models.requirements import (
     check_observations,
     scalar_affine,
@@ -178,19 +178,6 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         conditioned = predictor.conditioned(X, Y, Yvar) if condition else self.model
         self.calibrator.update(inputs, z)
         self.model = conditioned
-
-    def observation_moments(self, X: Tensor, Yvar: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of an observation under the Gaussian model of observed data.
-
-        Both are ``batch_shape x q x 1``, in units of the outcome. By these its residual is
-        standardised, ``z = (y - mean) / deviation``.
-
-        Args:
-            X: ``batch_shape x q x d``.
-            Yvar: Noise variances ``n x 1``, for ``X`` of shape ``n x 1 x d`` (default: the
-                model's).
-        """
-        return GaussianPredictor(self.model).moments(X, Yvar)
 
     # ------------------------------------------------------------ the model interface
 

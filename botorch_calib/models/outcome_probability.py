@@ -34,6 +34,9 @@ class OutcomeProbability(DeterministicModel):
         probability: Maps points ``... x d`` to the stated probabilities, ``...``.
         calibrator: Shared, not copied, with what it has learned.
 
+    Raises:
+        UnsupportedError: If ``probability`` is a model, or ``calibrator`` another object.
+
     Example:
         >>> feasible = OutcomeProbability.of_classifier(gp, ProbabilityCalibrator())
         >>> feasible.observe(X_new, happened)  # before the classifier is refitted
@@ -44,6 +47,15 @@ class OutcomeProbability(DeterministicModel):
         self, probability: Callable[[Tensor], Tensor], calibrator: ProbabilityCalibrator
     ) -> None:
         super().__init__()
+        if isinstance(probability, Model) or not callable(probability):
+            raise UnsupportedError(
+                "`probability` must be a function of points, got "
+                f"{type(probability).__name__}: of a model take `of_classifier` or `of_preference`."
+            )
+        if not isinstance(calibrator, ProbabilityCalibrator):
+            raise UnsupportedError(
+                f"`calibrator` must be a ProbabilityCalibrator, got {type(calibrator).__name__}."
+            )
         self._num_outputs = 1
         self.probability = probability
         self.calibrator = calibrator
@@ -81,8 +93,17 @@ class OutcomeProbability(DeterministicModel):
 
     def forward(self, X: Tensor) -> Tensor:
         """Calibrated probabilities at ``batch_shape x q x d``, ``batch_shape x q x 1``."""
-        probability: Tensor = self.calibrator(self.probability(X))
+        probability: Tensor = self.calibrator(self._stated(X))
         return probability.unsqueeze(-1)
+
+    def _stated(self, X: Tensor) -> Tensor:
+        stated = self.probability(X)
+        if stated.shape != X.shape[:-1]:
+            raise BotorchTensorDimensionError(
+                f"`probability` must give one number for each point, of shape "
+                f"{tuple(X.shape[:-1])}, got {tuple(stated.shape)}."
+            )
+        return stated
 
     @torch.no_grad()
     def observe(self, X: Tensor, happened: Tensor) -> None:
@@ -101,7 +122,7 @@ class OutcomeProbability(DeterministicModel):
                 "`X` and `happened` must have shapes n x d and n x 1, got "
                 f"{tuple(X.shape)} and {tuple(happened.shape)}."
             )
-        self.calibrator.update(self.probability(X), happened.squeeze(-1).to(X))
+        self.calibrator.update(self._stated(X), happened.squeeze(-1).to(X))
 
 
 # Functions of the module, with which a model can be pickled

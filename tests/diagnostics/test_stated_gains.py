@@ -42,3 +42,5 @@ def test_bad_arguments_are_named() -> None:
     for stated, gains in (([0.0], [1.0]), ([1.0], [-1.0]), ([1.0], [1.0, 1.0]), ([], [])):
         with pytest.raises(InputDataError, match="`stated`"):
             stated_gains(torch.tensor(stated), torch.tensor(gains))
+    with pytest.raises(InputDataError, match="`ratios` must be positive"):
+        stated_gains(torch.ones(2), torch.ones(2), ratios=(1.0, 0.0))

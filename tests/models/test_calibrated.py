@@ -45,6 +45,7 @@ from botorch_calib.calibration import GaussianScore
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models import CensoredDelayModel, prequential_residuals
 from botorch_calib.models.inspection import observation_noise_variance
+from botorch_calib.models.predictors import GaussianPredictor
 from botorch_calib.posteriors import StatedPosterior
 from botorch_calib.testing import ModelContract, PosteriorContract
 from tests.gps import (
@@ -743,7 +744,7 @@ def test_statements_do_not_depend_on_the_unit(fixed_noise, dtype, unit, rtol):
         gp = SingleTaskGP(X, unit * Y, Yvar, outcome_transform=Standardize(1))
         model = CalibratedModel.from_history(gp, LocalizedConformal(**TEMPLATE))
         noisy = CalibratedModel(gp, model.calibrator, denoise=False)
-        mean, deviation = model.observation_moments(X_new)
+        mean, deviation = GaussianPredictor(model.model).moments(X_new)
         negated = ScalarizedPosteriorTransform(torch.tensor([-1.0], dtype=dtype))
         found = [mean, deviation]
         for posterior in (

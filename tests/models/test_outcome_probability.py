@@ -114,6 +114,17 @@ def test_errors() -> None:
     own = OutcomeProbability(lambda X: X[..., 0], calibrator)
     with pytest.raises(BotorchTensorDimensionError, match="n x d and n x 1"):
         own.observe(uniform(3, 2), torch.zeros(3))
+    wrong: Any
+    for wrong in (classifier(), 0.5):
+        with pytest.raises(UnsupportedError, match="`probability` .* take `of_classifier`"):
+            OutcomeProbability(wrong, calibrator)
+    wrong = OnlineConformal(0.2)
+    with pytest.raises(UnsupportedError, match="`calibrator` must be a ProbabilityCalibrator"):
+        OutcomeProbability(own.probability, wrong)
+    column = OutcomeProbability(lambda X: X[..., :1], calibrator)
+    for call in (column, lambda X: column.observe(X, torch.ones(3, 1))):
+        with pytest.raises(BotorchTensorDimensionError, match="`probability` must give one number"):
+            call(uniform(3, 2))
     own.observe(uniform(3, 2), torch.ones(3, 1))
     assert calibrator.num_updates == 3
     for base in (classifier(), preferences()):
