@@ -50,6 +50,7 @@ from botorch_calib.models import CalibratedModel
 from botorch_calib.models.inspection import (
     observed_process,
     raw_train_inputs,
+    sole_member,
     with_task_feature,
 )
 from botorch_calib.models.predictors import predictor_of
@@ -376,7 +377,8 @@ class ChanceConstraint:
         """Enter outcomes, and teach the model.
 
         A point whose decision was recorded by `commit` is judged by that; any other is committed
-        to first. A calibrated model's calibrator learns from all rows.
+        to first. Outcomes of one point that was committed to several times belong to its decisions
+        in their order. A calibrated model's calibrator learns from all rows.
 
         Args:
             X: Points ``n x d``, in any order.
@@ -615,13 +617,14 @@ def chance_constraints_of(
 
 
 def _checked_model(model: Any) -> Model:
-    """``model``, if it states a distribution of single outcomes."""
+    """``model``, or the only one of a list, if it states a distribution of single outcomes."""
+    model = sole_member(check_model(model))
     if isinstance(model, CalibratedModel) and model.denoise:
         raise UnsupportedError(
             "`model` is denoised: it describes the objective behind the noise, while limits are "
             "met or not by outcomes. Make it with `denoise=False`."
         )
-    if any(isinstance(part, CalibratedModel) for part in [*check_model(model).modules()][1:]):
+    if any(isinstance(part, CalibratedModel) for part in [*model.modules()][1:]):
         raise UnsupportedError(
             f"The model inside this {type(model).__name__} is calibrated: give that one itself."
         )
@@ -631,4 +634,5 @@ def _checked_model(model: Any) -> Model:
             raise UnsupportedError(
                 f"`model` must not be a batch of models, got batch shape {[*model.batch_shape]}."
             )
-    return model
+    checked: Model = model
+    return checked

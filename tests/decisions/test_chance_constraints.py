@@ -33,6 +33,7 @@ from torch.testing import assert_close
 
 from botorch_calib import (
     CalibratedModel,
+    CalibratedModelList,
     CensoredDelayModel,
     ChanceConstraint,
     LocalizedConformal,
@@ -772,3 +773,15 @@ def test_one_output_of_an_outcome_in_any_units() -> None:
         margins.append(margin / factor)
     assert_close(margins[1], margins[0], rtol=1e-6, atol=1e-8)
     assert_close(margins[2], margins[0], rtol=1e-6, atol=1e-8)
+
+
+def test_the_only_model_of_a_list_is_taken_out_of_it() -> None:
+    X = torch.rand(8, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0))
+    gp = SingleTaskGP(X, X.sum(dim=-1, keepdim=True)).eval()
+    model = CalibratedModel(gp, OnlineConformal(0.2), denoise=False)
+    points = X[:3].unsqueeze(-2)
+    listed, alone = (
+        ChanceConstraint(each, upper=1.0) for each in (CalibratedModelList(model), model)
+    )
+    assert listed.model is model
+    assert torch.equal(listed.margin(points), alone.margin(points))
