@@ -28,7 +28,7 @@ class OutcomeProbability(DeterministicModel):
     successes in ten.
 
     What is kept true are the probabilities of what was observed, all rounds together, whatever the
-    classifier (see `botorch_calib.calibration.ProbabilityCalibrator`): no statement on one point.
+    classifier (see `ProbabilityCalibrator`): no statement on one point.
 
     Args:
         probability: Maps points ``... x d`` to the stated probabilities, ``...``.
