@@ -21,6 +21,7 @@ from botorch_calib.models.inspection import (
     raw_width,
     with_task_feature,
 )
+from botorch_calib.models.requirements import check_fantasizes
 
 
 class PendingPoints(AcquisitionFunction):
@@ -116,11 +117,7 @@ def _checked(model: Any, X_pending: Tensor) -> Tensor:
             "`X_pending` needs a model without batch dimensions. That of an ensemble's members "
             "does not matter to Monte Carlo acquisition functions like qLogExpectedImprovement."
         )
-    if not hasattr(model, "fantasize"):
-        raise UnsupportedError(
-            f"`X_pending` needs models that can be conditioned on observations, which a "
-            f"{type(model).__name__} cannot: use an exact GP such as SingleTaskGP."
-        )
+    check_fantasizes(model, "`X_pending`")
     base = observed_process(model)
     X = check_inputs("X_pending", with_task_feature(base, X_pending), raw_width(base))
     inputs = raw_train_inputs(base)

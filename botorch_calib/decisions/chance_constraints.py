@@ -11,7 +11,6 @@ import copy
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from statistics import NormalDist
 from typing import Any, Self
 from weakref import WeakKeyDictionary
@@ -54,7 +53,11 @@ from botorch_calib.models.inspection import (
     with_task_feature,
 )
 from botorch_calib.models.predictors import predictor_of
-from botorch_calib.models.requirements import check_fits, check_observations
+from botorch_calib.models.requirements import (
+    batch_of_models,
+    check_fits,
+    check_observations,
+)
 
 # What BoTorch lets a constraint be violated by, and what that stands for, in standard deviations.
 _TOLERANCE, _ROOM = 1e-8, 1e-6
@@ -629,10 +632,9 @@ def _checked_model(model: Any) -> Model:
             f"The model inside this {type(model).__name__} is calibrated: give that one itself."
         )
     predictor_of(model).check()
-    with suppress(NotImplementedError):  # a model that need not have one
-        if model.batch_shape and not getattr(observed_process(model), "_is_ensemble", False):
-            raise UnsupportedError(
-                f"`model` must not be a batch of models, got batch shape {[*model.batch_shape]}."
-            )
+    if batch_shape := batch_of_models(model):
+        raise UnsupportedError(
+            f"`model` must not be a batch of models, got batch shape {[*batch_shape]}."
+        )
     checked: Model = model
     return checked

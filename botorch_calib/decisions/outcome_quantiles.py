@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from botorch.exceptions.errors import BotorchError, UnsupportedError
+from botorch.exceptions.errors import BotorchError
 from botorch.posteriors import Posterior
 from torch import Tensor
 
@@ -26,7 +26,7 @@ from botorch_calib.models.inspection import (
 )
 from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.predictors import GaussianPredictor, predictor_of
-from botorch_calib.posteriors.single_points import SinglePointPosterior
+from botorch_calib.models.requirements import check_one_value_each
 
 # Levels closer to 0 and 1 are the same numbers in double precision.
 _FARTHEST = 8.0
@@ -75,12 +75,11 @@ class OutcomeQuantiles:
     def quantile(self, score: Tensor | float) -> Tensor:
         """The quantile with a normal score, a scalar."""
         if not self._is_gaussian:
-            return _quantile_of(self._stated(denoise=False), score)
+            return _quantile_of(self._outcome, score)
         mean = self.mean
         score = torch.as_tensor(score, dtype=mean.dtype, device=mean.device)
         if isinstance(self._model, CalibratedModel):
-            at_hand = isinstance(self._posterior, SinglePointPosterior)
-            inputs = self._posterior.inputs if at_hand else self._predictor.inputs(self._X)
+            inputs = self._predictor.inputs(self._X, self._posterior)
             score = _flat(self._model.calibrator.predictive(inputs).transport(score))
         return mean + score * self.deviation
 
@@ -94,17 +93,13 @@ class OutcomeQuantiles:
         observed = self._observed
         if self._is_gaussian:
             posterior = self._posterior
-            if posterior.mean.shape[-2] != self._X.shape[-2]:
-                raise UnsupportedError(
-                    "Outcomes cannot be predicted one by one under one-to-many transforms: give "
-                    "a model of the same data without the transform."
-                )
+            check_one_value_each(posterior.mean.shape[-2], self._X, "A quantile of an outcome")
             variance = objective_variance(observed, posterior)
             noise = observation_noise_variance(observed, posterior, self._X)
             return _flat(posterior.mean), _flat(variance), _flat(noise.expand_as(variance))
-        outcome = self._stated(denoise=False)
+        outcome = self._outcome
         # Some models do not say what is noise.
-        objective = self._stated(self._predictor.states_objective)
+        objective = self._stated(denoise=True) if self._predictor.states_objective else outcome
         whole, own = (
             0.5 * (_quantile_of(each, 1.0) - _quantile_of(each, -1.0))
             for each in (outcome, objective)
@@ -112,11 +107,16 @@ class OutcomeQuantiles:
         variance = torch.minimum(whole, own).square()
         return _quantile_of(outcome, 0.0), variance, whole.square() - variance
 
+    @cached_property
+    def _outcome(self) -> Posterior:
+        """The distribution of the outcome, where it is not Gaussian."""
+        return self._stated(denoise=False)
+
     def _stated(self, denoise: bool) -> Posterior:
         """What a calibrated model of the observed data states."""
         calibrated = isinstance(self._model, CalibratedModel)
         calibrator = self._model.calibrator if calibrated else NoCalibration()
-        return CalibratedModel(self._observed, calibrator, denoise).posterior(self._X)
+        return self._predictor.posterior(self._X, calibrator, denoise, "noise")
 
 
 def _flat(values: Tensor) -> Tensor:

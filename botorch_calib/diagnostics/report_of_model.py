@@ -8,7 +8,6 @@ from typing import Any, Literal, cast
 import torch
 from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models.model import Model
-from botorch.utils.transforms import is_ensemble
 from gpytorch.models import ExactGP
 from torch import Tensor
 from torch.nn import Module
@@ -54,9 +53,8 @@ from botorch_calib.models.marginals import in_space_of_targets
 from botorch_calib.models.outcome_transforms import InverseTransform, raw_train_targets
 from botorch_calib.models.predictors import GaussianPredictor, predictor_of
 from botorch_calib.models.predictors.transformed import TransformedPredictor
-from botorch_calib.models.requirements import check_fits
+from botorch_calib.models.requirements import batch_of_models, check_fits
 from botorch_calib.models.residuals import RESIDUALS, forecast_history
-from botorch_calib.models.wrapper import batch_shape_of
 
 
 @torch.no_grad()
@@ -215,7 +213,7 @@ def _of_held_out(
     if isinstance(model, ExactGP) and not isinstance(model, Model):
         return _of_plain_process(model, X, Y, alpha)
     check_model(model)
-    if model.num_outputs != 1 or (batch_shape_of(model) and not is_ensemble(model)):
+    if model.num_outputs != 1 or batch_of_models(model):
         raise _unsupported(model)
     is_calibrated = isinstance(model, CalibratedModel)
     predictor = predictor_of(model.model if is_calibrated else model)
@@ -231,7 +229,7 @@ def _of_held_out(
         gp = predictor.observed
         check_fits(gp, with_task_feature(gp, X))
         raise
-    if any(posterior.quantile(0.5).shape != (len(X), 1, 1) for posterior in posteriors):
+    if any(posterior._extended_shape()[-2:] != (1, 1) for posterior in posteriors):
         raise _unsupported(model)
     stated = [StatedForecasts.of_posterior(posterior, Y, alpha) for posterior in posteriors]
     objective = None

@@ -25,6 +25,7 @@ from botorch_calib.models.inspection import (
 )
 from botorch_calib.models.predictors import predictor_of
 from botorch_calib.models.requirements import (
+    check_fantasizes,
     check_observations,
     scalar_affine,
 )
@@ -236,12 +237,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
 
     def fantasize(self, X: Tensor, sampler: Any, *args: Any, **kwargs: Any) -> CalibratedModel:
         """BoTorch's ``fantasize``; ``UnsupportedError`` for models that cannot be conditioned."""
-        predicting = predicting_process(self.model)
-        if not hasattr(predicting, "fantasize"):
-            raise UnsupportedError(
-                f"{type(predicting).__name__} cannot be conditioned on fantasies: give pending "
-                "points to a Monte Carlo acquisition function."
-            )
+        check_fantasizes(predicting_process(self.model), "`fantasize`")
         return super().fantasize(X, sampler, *args, **kwargs)
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> CalibratedModel:

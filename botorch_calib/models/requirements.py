@@ -10,9 +10,10 @@ from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel, MultiTaskGP
 from botorch.models.heterogeneous_mtgp import HeterogeneousMTGP
 from botorch.models.higher_order_gp import HigherOrderGP
 from botorch.models.model import Model, ModelList
+from botorch.utils.transforms import is_ensemble
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
-from torch import Tensor
+from torch import Size, Tensor
 
 from botorch_calib._validation import check_finite, check_model, check_precision, check_tensor
 from botorch_calib.models.inspection import raw_train_inputs, raw_width
@@ -75,9 +76,14 @@ def one_outcome_of(model: Model) -> str:
     return "each around a model that was fitted to that outcome alone"
 
 
+def batch_of_models(model: Any) -> Size:
+    """The batch shape of a batch of models: none of an ensemble, whose members are one model."""
+    return Size() if is_ensemble(model) else batch_shape_of(model)
+
+
 def check_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
     """Raise unless these are finite observations ``n x d``, ``n x 1`` of a single model."""
-    if (batch_shape := batch_shape_of(model)) and not getattr(model, "_is_ensemble", False):
+    if batch_shape := batch_of_models(model):
         raise UnsupportedError(
             f"`observe` needs a model without batch dimensions, got {tuple(batch_shape)}."
         )
@@ -144,11 +150,22 @@ def check_fits(model: Any, X: Tensor, name: str = "X") -> None:
     check_precision(name, X, inputs.dtype)
 
 
+def check_fantasizes(model: Any, subject: str) -> None:
+    """Raise ``UnsupportedError`` unless a model can be conditioned on fantasies."""
+    if not hasattr(model, "fantasize"):
+        raise UnsupportedError(
+            f"{subject} needs models that can be conditioned on observations, which a "
+            f"{type(model).__name__} cannot: use an exact GP such as SingleTaskGP, or give pending "
+            "points to a Monte Carlo acquisition function."
+        )
+
+
 def check_one_value_each(num: int, X: Tensor, subject: str) -> None:
     """Raise ``UnsupportedError`` unless a model states ``num = q`` values at ``... x q x d``."""
     if num != X.shape[-2]:
         raise UnsupportedError(
             f"{subject} needs one value for each point, and the input transform of `model` makes "
             f"{num // X.shape[-2]} points of each: use a Monte Carlo acquisition function whose "
-            "`objective` is a risk measure of `botorch.acquisition.risk_measures`."
+            "`objective` is a risk measure of `botorch.acquisition.risk_measures`, or a model of "
+            "the same data without the transform."
         )

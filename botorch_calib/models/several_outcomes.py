@@ -36,7 +36,7 @@ from botorch_calib.models.inspection import (
 )
 from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.outcome_transforms import check_takes
-from botorch_calib.models.requirements import check_observations, one_outcome_of
+from botorch_calib.models.requirements import check_fantasizes, check_observations, one_outcome_of
 from botorch_calib.models.wrapper import WrapperModel
 from botorch_calib.posteriors.several_outcomes import CalibratedPosteriorList
 from botorch_calib.posteriors.single_points import is_gaussian
@@ -203,11 +203,7 @@ class CalibratedModelList(ModelList):
             UnsupportedError: If a model cannot be conditioned.
         """
         for model in self.models:
-            if not hasattr(model, "fantasize"):
-                raise UnsupportedError(
-                    f"Fantasies need models that can be conditioned on observations, which a "
-                    f"{type(model).__name__} cannot: use an exact GP such as SingleTaskGP."
-                )
+            check_fantasizes(model, "`fantasize`")
             # BoTorch evaluates it first, unless the mask leaves no point of its outcome.
             if getattr(model, "prediction_strategy", sampler) is None:
                 with torch.no_grad():

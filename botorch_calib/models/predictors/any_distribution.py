@@ -104,7 +104,7 @@ class DistributionPredictor(Predictor):
         if noise is not None:
             raise self._takes_no_noise()
         observations = self._observations(self.predicting, X)
-        predictive = calibrator.predictive(self.predicting.transform_inputs(X))
+        predictive = calibrator.predictive(self.inputs(X))
         mean = torch.zeros(X.shape[:-1], dtype=X.dtype, device=X.device)
         scores = MultivariateNormal(mean, DiagLinearOperator(torch.ones_like(mean)))
         calibrated = CalibratedPosterior(

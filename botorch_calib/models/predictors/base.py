@@ -7,11 +7,13 @@ from typing import Any
 
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.model import Model
+from botorch.posteriors import Posterior
 from torch import Tensor
 
 from botorch_calib.calibration import Calibrator
 from botorch_calib.models.inspection import observed_process, predicting_process
 from botorch_calib.posteriors import StatedPosterior
+from botorch_calib.posteriors.single_points import SinglePointPosterior
 
 
 class Predictor(ABC):
@@ -29,14 +31,13 @@ class Predictor(ABC):
 
     #: Whether it tells the objective from the noise of an observation.
     states_objective = True
+    #: Whether samples of the posterior have a dimension of members, as BoTorch's ensembles' have.
+    is_ensemble = False
 
     def __init__(self, model: Any) -> None:
         self.model = model
         self.observed: Any = observed_process(model)
         self.predicting: Any = predicting_process(model)
-
-    #: Whether samples of the posterior have a dimension of members, as BoTorch's ensembles' have.
-    is_ensemble = False
 
     @abstractmethod
     def check(self) -> None:
@@ -49,8 +50,17 @@ class Predictor(ABC):
             "their noise: make the CalibratedModel with `denoise=False`."
         )
 
-    def inputs(self, X: Tensor) -> Tensor:
-        """Points ``... x d`` in the transformed space, where calibrators work."""
+    def inputs(self, X: Tensor, posterior: Posterior | None = None) -> Tensor:
+        """Points ``... x d`` in the transformed space, where calibrators work.
+
+        Args:
+            X: The points.
+            posterior: That of `predicting` there, which may hold them.
+        """
+        if self.predicting.training:  # an input transform would learn from X
+            self.predicting.eval()
+        if isinstance(posterior, SinglePointPosterior):
+            return posterior.inputs
         transformed: Tensor = self.predicting.transform_inputs(X)
         return transformed
 

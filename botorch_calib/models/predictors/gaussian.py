@@ -10,7 +10,6 @@ from botorch.posteriors import GPyTorchPosterior
 from torch import Tensor
 
 from botorch_calib.calibration import Calibrator
-from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.models.conditioning import conditioned_on, given_noise
 from botorch_calib.models.inspection import (
     in_output_task,
@@ -22,10 +21,10 @@ from botorch_calib.models.inspection import (
 from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.outcome_transforms import check_increasing
 from botorch_calib.models.predictors.base import Predictor
-from botorch_calib.models.requirements import check_base
+from botorch_calib.models.requirements import check_base, check_one_value_each
 from botorch_calib.models.residuals import forecast_history
 from botorch_calib.posteriors import CalibratedPosterior
-from botorch_calib.posteriors.single_points import SinglePointPosterior, is_gaussian
+from botorch_calib.posteriors.single_points import is_gaussian
 
 
 class GaussianPredictor(Predictor):
@@ -48,11 +47,7 @@ class GaussianPredictor(Predictor):
         """
         X = with_task_feature(self.observed, X)
         posterior = _gaussian_posterior(self.observed, X)
-        if posterior.mean.shape[-2] != X.shape[-2]:
-            raise UnsupportedError(
-                f"{type(self.observed).__name__} has a one-to-many input transform, under which "
-                "there is no one observation at a point: use a Monte Carlo acquisition function."
-            )
+        check_one_value_each(posterior.mean.shape[-2], X, "The score of an observation")
         learned = getattr(self.observed.likelihood, "second_noise_covar", None)
         if Yvar is None:
             noise = observation_noise_variance(self.observed, posterior, X)
@@ -115,14 +110,9 @@ class GaussianPredictor(Predictor):
             excess: As in `posterior`.
             noise: As in `posterior`.
         """
-        predicting = self.predicting
-        if predicting.training:  # an input transform would learn from X
-            predicting.eval()
-        noise = observation_noise_variance(predicting, posterior, X, given=noise)
-        at_hand = isinstance(posterior, SinglePointPosterior)
-        inputs = posterior.inputs if at_hand else predicting.transform_inputs(X)
-        predictive: PiecewisePredictive = calibrator.predictive(inputs)
-        least = least_variance(predicting, posterior)
+        predictive = calibrator.predictive(self.inputs(X, posterior))
+        noise = observation_noise_variance(self.predicting, posterior, X, given=noise)
+        least = least_variance(self.predicting, posterior)
         return CalibratedPosterior(
             posterior, predictive, noise, denoise, excess, least, validate_args=False
         )

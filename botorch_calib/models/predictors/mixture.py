@@ -10,7 +10,7 @@ from typing import Any
 
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.model import Model
-from botorch.posteriors import GPyTorchPosterior
+from botorch.posteriors import GPyTorchPosterior, Posterior
 from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
 from torch import Tensor
 
@@ -27,10 +27,11 @@ from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.noisy_ensemble import NoisyEnsemble
 from botorch_calib.models.outcome_transforms import check_increasing, transform_name
 from botorch_calib.models.predictors.base import Predictor
+from botorch_calib.models.requirements import check_one_value_each
 from botorch_calib.models.residuals import forecast_history
 from botorch_calib.posteriors.mixture import MEMBER_DIM, CalibratedMixturePosterior
 from botorch_calib.posteriors.moments import marginal_variance
-from botorch_calib.posteriors.single_points import SinglePointPosterior, raw_variance
+from botorch_calib.posteriors.single_points import raw_variance
 
 
 class MixturePredictor(Predictor):
@@ -60,20 +61,15 @@ class MixturePredictor(Predictor):
             )
         check_increasing(model)
 
-    def inputs(self, X: Tensor) -> Tensor:
+    def inputs(self, X: Tensor, posterior: Posterior | None = None) -> Tensor:
         """Transformed points, those of members with warps of their own averaged."""
-        transformed: Tensor = self.predicting.transform_inputs(X.unsqueeze(MEMBER_DIM))
-        return transformed.mean(dim=MEMBER_DIM)
+        return super().inputs(X.unsqueeze(MEMBER_DIM), posterior).mean(dim=MEMBER_DIM)
 
     def scores(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Tensor:
         """Normal scores under the mixture of the members' predictions, ``n``."""
         X = with_task_feature(self.observed, X).unsqueeze(-2)
         posterior = _members_at(self.observed, X)
-        if posterior.mean.shape[-2] != 1:
-            raise UnsupportedError(
-                "Observations cannot be predicted one by one under one-to-many transforms: give "
-                "a model of the same data without the transform."
-            )
+        check_one_value_each(posterior.mean.shape[-2], X, "The score of an observation")
         if Yvar is None:
             noise = observation_noise_variance(self.observed, posterior, X)
         else:
@@ -118,15 +114,11 @@ class MixturePredictor(Predictor):
         predicting = self.predicting
         X = with_task_feature(predicting, X)
         base = _members_at(predicting, X)
-        if predicting.training:  # an input transform would learn from X
-            predicting.eval()
-        noise = observation_noise_variance(predicting, base, X, given=noise)
-        at_hand = isinstance(base, SinglePointPosterior)
-        inputs = base.inputs.mean(dim=MEMBER_DIM) if at_hand else self.inputs(X)
+        predictive = calibrator.predictive(self.inputs(X, base))
         return CalibratedMixturePosterior(
             base,
-            calibrator.predictive(inputs),
-            noise,
+            predictive,
+            observation_noise_variance(predicting, base, X, given=noise),
             denoise,
             excess,
             self._least_variance(predicting, base),
