@@ -13,6 +13,13 @@ from botorch_calib.posteriors import CalibratedPosterior, CalibratedPosteriorLis
 DOUBLE: dict[str, Any] = {"dtype": torch.double}
 
 
+def value_and_gradient(acquisition: Any, X: Tensor) -> tuple[Tensor, Tensor]:
+    """Values at ``X``, and the gradient of their sum."""
+    at = X.clone().requires_grad_()
+    value = acquisition(at)
+    return value.detach(), torch.autograd.grad(value.sum(), at)[0]
+
+
 class PathSampler(NormalMCSampler):
     """Draws the same paths of a Gaussian process, whether that is calibrated or not.
 

@@ -58,7 +58,7 @@ from botorch_calib import (
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
 )
 from botorch_calib.calibration import NoCalibration
-from tests.botorch_tutorials import DOUBLE, PathSampler
+from tests.botorch_tutorials import DOUBLE, PathSampler, value_and_gradient
 
 N = 14
 Acquisition = Callable[[Tensor], Tensor]
@@ -100,19 +100,15 @@ def calibrated(model: Model, calibrator: Any) -> Any:
     return kind.from_history(model, calibrator)
 
 
-def evaluated(acquisition: Acquisition, X: Tensor) -> tuple[Tensor, Tensor]:
-    at = X.clone().requires_grad_()
-    value = acquisition(at)
-    return value.detach(), torch.autograd.grad(value.sum(), at)[0]
-
-
 def check(model: Model, make: Callable[[Any], Acquisition], X: Tensor) -> None:
     """Values and gradients are the plain model's where nothing is corrected."""
-    expected = evaluated(make(model), X)
-    uncorrected = evaluated(make(calibrated(model, NoCalibration())), X)
+    expected = value_and_gradient(make(model), X)
+    uncorrected = value_and_gradient(make(calibrated(model, NoCalibration())), X)
     for value, own in zip(uncorrected, expected, strict=True):
         assert_close(value, own, rtol=1e-8, atol=1e-8)
-    corrected = evaluated(make(calibrated(model, LocalizedConformal(0.2, step_size=0.2))), X)
+    corrected = value_and_gradient(
+        make(calibrated(model, LocalizedConformal(0.2, step_size=0.2))), X
+    )
     assert all(value.isfinite().all() for value in corrected)
     assert not torch.allclose(corrected[0], expected[0], rtol=1e-6)
 
@@ -123,10 +119,10 @@ def check_fantasies(model: Model, make: Callable[[Any], Acquisition], X: Tensor)
     By default GPyTorch leaves out a part of the gradient by points that a model was conditioned on,
     the first of each batch here, so the plain model's gradients are no oracle there.
     """
-    values, _ = evaluated(make(model), X)
+    values, _ = value_and_gradient(make(model), X)
     for calibrator in (NoCalibration(), LocalizedConformal(0.2, step_size=0.2)):
         acquisition: Any = make(calibrated(model, calibrator))
-        own, gradient = evaluated(acquisition, X)
+        own, gradient = value_and_gradient(acquisition, X)
         close = torch.allclose(own, values, rtol=NEARLY, atol=NEARLY)
         assert close == isinstance(calibrator, NoCalibration)
         generator = torch.Generator().manual_seed(3)

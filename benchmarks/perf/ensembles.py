@@ -12,10 +12,9 @@ import torch
 from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from botorch.models.transforms import Normalize
 
-from benchmarks.framework.strategies import log_calibrated_ei, log_expected_improvement
-from benchmarks.perf.calibrated_and_delayed import NUM_INITIAL, automatic_calibrator, recalibrator
-from benchmarks.perf.measure import Call, Workload, comparison, value_and_gradient
-from botorch_calib import CalibratedModel
+from benchmarks.perf.calibrated_and_delayed import automatic_calibrator, recalibrator
+from benchmarks.perf.measure import Workload, comparison
+from benchmarks.perf.single_points import log_ei_pair
 from botorch_calib.calibration import Calibrator
 
 NUM_MEMBERS = 16
@@ -43,24 +42,10 @@ def ensemble(work: Workload) -> EnsembleMapSaasSingleTaskGP:
     return model
 
 
-def log_ei_pair(
-    work: Workload, size: tuple[int, int], template: Callable[[], Calibrator]
-) -> tuple[Call, Call]:
-    """Log expected improvement of a calibrated ensemble, and BoTorch's of the one beneath it."""
-    num_points, batch_size = size
-    work = Workload(work.device, num_points)
-    plain, batch = ensemble(work), work.points(batch_size, 1, seed=1)
-    model = CalibratedModel.from_history(plain, template(), NUM_INITIAL)
-    return (
-        value_and_gradient(log_calibrated_ei(model, work.best_f), batch),
-        value_and_gradient(log_expected_improvement(plain, work.best_f), batch),
-    )
-
-
 for _size in SIZES:
     for _name, _template in CALIBRATORS.items():
         comparison(
             f"{_name} / plain log EI, {NUM_MEMBERS} members, n = {_size[0]}, b = {_size[1]}",
             repetitions=30,
             warm_up=3,
-        )(partial(log_ei_pair, size=_size, template=_template))
+        )(partial(log_ei_pair, size=_size, make_model=ensemble, template=_template))

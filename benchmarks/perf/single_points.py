@@ -10,6 +10,7 @@ from functools import partial
 
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
+from botorch.models.model import Model
 from botorch.models.transforms import Normalize
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
@@ -50,17 +51,17 @@ CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
 def log_ei_pair(
     work: Workload,
     size: tuple[int, int],
-    make_gp: Callable[[Workload], SingleTaskGP],
+    make_model: Callable[[Workload], Model],
     template: Callable[[], Calibrator],
 ) -> tuple[Call, Call]:
-    """Log expected improvement of a calibrated model, and BoTorch's of the GP beneath it."""
+    """Log expected improvement of a calibrated model, and BoTorch's of the one beneath it."""
     num_points, batch_size = size
     work = Workload(work.device, num_points)
-    gp, batch = make_gp(work), work.points(batch_size, 1, seed=1)
-    model = CalibratedModel.from_history(gp, template(), NUM_INITIAL)
+    plain, batch = make_model(work), work.points(batch_size, 1, seed=1)
+    model = CalibratedModel.from_history(plain, template(), NUM_INITIAL)
     return (
         value_and_gradient(log_calibrated_ei(model, work.best_f), batch),
-        value_and_gradient(log_expected_improvement(gp, work.best_f), batch),
+        value_and_gradient(log_expected_improvement(plain, work.best_f), batch),
     )
 
 
@@ -71,4 +72,4 @@ for _size in SIZES:
                 f"{_name} / plain log EI, n = {_size[0]}, b = {_size[1]}, {_kernel}",
                 repetitions=100,
                 warm_up=10,
-            )(partial(log_ei_pair, size=_size, make_gp=_make_gp, template=_template))
+            )(partial(log_ei_pair, size=_size, make_model=_make_gp, template=_template))

@@ -46,7 +46,7 @@ from botorch_calib import (
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
     qLogCalibratedNoisyExpectedImprovement,
 )
-from tests.botorch_tutorials import PathSampler
+from tests.botorch_tutorials import PathSampler, value_and_gradient
 from tests.gps import DOUBLE, GaussianLaw, far_from_gaussian, make_data
 
 X, Y, _ = make_data(10)
@@ -91,6 +91,11 @@ LINEAR = LinearMCObjective(torch.tensor([1.0, 0.5], **DOUBLE))
 FIRST = GenericMCObjective(lambda samples, X: samples[..., 0])
 FIRST_TWO = IdentityMCMultiOutputObjective(outcomes=[0, 1])
 CONSTRAINTS = [lambda samples: samples[..., -1] - 0.8]
+CONSTRAINED: dict[str, Any] = {
+    "objective": FIRST_TWO,
+    "constraints": CONSTRAINTS,
+    "X_pending": PENDING,
+}
 
 
 def boxes() -> Any:
@@ -110,9 +115,7 @@ FUNCTIONS: dict[str, tuple[int, Any]] = {
             REF_POINT,
             boxes(),
             sampler=s,
-            objective=FIRST_TWO,
-            constraints=CONSTRAINTS,
-            X_pending=PENDING,
+            **CONSTRAINED,
         ),
     ),
     "noisy hypervolume": (
@@ -126,9 +129,7 @@ FUNCTIONS: dict[str, tuple[int, Any]] = {
             REF_POINT,
             X,
             sampler=s,
-            objective=FIRST_TWO,
-            constraints=CONSTRAINTS,
-            X_pending=PENDING,
+            **CONSTRAINED,
         ),
     ),
     "noisy hypervolume, root kept": (
@@ -169,20 +170,13 @@ FUNCTIONS: dict[str, tuple[int, Any]] = {
 }
 
 
-def value_and_gradient(function: Any, new: Tensor = NEW) -> tuple[Tensor, Tensor]:
-    new = new.clone().requires_grad_()
-    value = function(new)
-    (gradient,) = torch.autograd.grad(value.sum(), new)
-    return value.detach(), gradient
-
-
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_without_a_correction_values_are_those_of_the_processes(name: str) -> None:
     num, build = FUNCTIONS[name]
     torch.manual_seed(0)  # BoTorch draws which points to prune
-    ours = value_and_gradient(build(uncorrected(num), PathSampler()))
+    ours = value_and_gradient(build(uncorrected(num), PathSampler()), NEW)
     torch.manual_seed(0)
-    theirs = value_and_gradient(build(plain(num), PathSampler()))
+    theirs = value_and_gradient(build(plain(num), PathSampler()), NEW)
     for own, expected in zip(ours, theirs, strict=True):
         assert expected.abs().max() > 1e-6
         assert_close(own, expected, rtol=1e-8, atol=1e-8)
@@ -194,7 +188,7 @@ def test_the_sampler_of_the_tutorials(name: str, given: bool) -> None:
     """One Sobol sequence for all outcomes, or BoTorch's choice."""
     num, build = FUNCTIONS[name]
     sampler = SobolQMCNormalSampler(Size([16]), seed=1) if given else None
-    value, gradient = value_and_gradient(build(corrected(num), sampler))
+    value, gradient = value_and_gradient(build(corrected(num), sampler), NEW)
     assert value.shape == (2,) and value.isfinite().all() and gradient.isfinite().all()
     assert (gradient != 0).any()
 
