@@ -1,8 +1,8 @@
-"""The directive ``drawn``: a figure that a script in ``docs/figures`` draws when the site is built.
+"""The directive ``drawn``: a figure that a script in ``docs/figures`` draws at build time.
 
-A script defines ``draw()``, which returns a figure of matplotlib. It is called twice, in colours for
-light and for dark pages, and the page shows the one that fits. Drawings go to ``docs/images/drawn``,
-which git ignores, and are kept until the script or the package changes:
+A script defines ``draw()``, which returns a figure of matplotlib. It is called twice, in colours
+for light and for dark pages, and the page shows the one that fits. Drawings go to
+``docs/images/drawn``, which git ignores, and are kept until the script or the package changes:
 
     ```{drawn} stated_and_met
     :alt: What is seen

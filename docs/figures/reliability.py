@@ -19,7 +19,11 @@ def report() -> CalibrationReport:
     X = torch.rand(150, 1, dtype=torch.double)
     Y = torch.sin(9.0 * X) + 0.3 * torch.randn_like(X)
     gp = SingleTaskGP(
-        X, Y, torch.full_like(Y, 0.1**2), input_transform=Normalize(1), outcome_transform=Standardize(1)
+        X,
+        Y,
+        torch.full_like(Y, 0.1**2),
+        input_transform=Normalize(1),
+        outcome_transform=Standardize(1),
     )
     gp.covar_module.lengthscale = 0.2
     model = CalibratedModel.from_history(gp, QuantileRecalibrator(), num_initial=10)
