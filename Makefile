@@ -89,7 +89,7 @@ build/tutorials/%.ipynb: tutorials/%.py $(SOURCES) $(STAMP)
 
 .PHONY: docs
 docs: $(STAMP) $(NOTEBOOKS) ## Build the documentation into build/docs; warnings are errors
-	$(BIN)/python -m sphinx --fail-on-warning --keep-going --nitpicky --quiet \
+	$(ONE_THREAD) $(BIN)/python -m sphinx --fail-on-warning --keep-going --nitpicky --quiet \
 		-b html -d build/doctrees docs build/docs
 
 .PHONY: build

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from botorch.acquisition import UpperConfidenceBound
 from botorch.models import SingleTaskGP
+from botorch.settings import validate_input_scaling
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -19,7 +20,8 @@ ROUNDS = 60
 
 def process(X: Tensor, Y: Tensor, deviation: float) -> SingleTaskGP:
     """A Gaussian process with given hyperparameters, which is told the deviation of the noise."""
-    gp = SingleTaskGP(X, Y, torch.full_like(Y, deviation**2), outcome_transform=None)
+    with validate_input_scaling(False):  # the outcome is of order one as it is
+        gp = SingleTaskGP(X, Y, torch.full_like(Y, deviation**2), outcome_transform=None)
     gp.covar_module.lengthscale = 0.5
     return gp
 
