@@ -24,7 +24,7 @@ from botorch_calib.asynchronous.progress import ProgressBar
 from botorch_calib.asynchronous.termination import termination_as_exit
 from botorch_calib.asynchronous.workers import Workers
 from botorch_calib.exceptions import EvaluationError, EvaluationWarning, TrialStateError
-from botorch_calib.ledger.ledger import FeedbackLedger
+from botorch_calib.ledger.ledger import DecidedQuery, FeedbackLedger
 from botorch_calib.ledger.trials import Trial, TrialStatus
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class RunSettings:
     """The checked arguments of an `AsynchronousOptimizer`, except for where evaluations run."""
 
     ledger: FeedbackLedger
-    propose: Callable[[FeedbackLedger], Tensor]
+    propose: Callable[[FeedbackLedger], Tensor | DecidedQuery]
     max_parallel: int
     limits: EvaluationLimits
     resume: str
@@ -188,7 +188,7 @@ class EvaluationLoop:
         except _TimeIsOver:
             return None
 
-    def _propose(self, ledger: FeedbackLedger) -> Tensor:
+    def _propose(self, ledger: FeedbackLedger) -> Tensor | DecidedQuery:
         x = self._settings.propose(ledger)
         if self._is_over():
             raise _TimeIsOver

@@ -54,7 +54,13 @@ class Account(NamedTuple):
     relief: int = 0  # r / 0.1, by rounds without a certified point
 
     @classmethod
-    def of(cls, decisions: Iterable[Decision], share: float, size: float = SIZE) -> Account:
+    def of(
+        cls,
+        decisions: Iterable[Decision],
+        share: float,
+        size: float = SIZE,
+        least: float = -math.inf,
+    ) -> Account:
         """The account of decisions in the order in which they were taken.
 
         Certified rounds add ``1 - share`` to the excess if the outcome was a miss, and take off
@@ -65,6 +71,7 @@ class Account(NamedTuple):
             decisions: The decisions.
             share: Stated share of misses.
             size: Size of the budget.
+            least: The excess does not fall below it.
         """
         T = V = outstanding = relief = 0
         excess = 0.0
@@ -73,6 +80,7 @@ class Account(NamedTuple):
                 T, V, outstanding = T + 1, V + bool(violated), outstanding + (violated is None)
                 relief = max(relief - 1, 0)
                 excess += 0.0 if missed is None else missed - share
+                excess = max(excess, least)
             else:
                 relief = min(relief + 1, MOST_RELIEF) if excess < size / 2 else relief
                 if missed is False and excess > 0.0:
