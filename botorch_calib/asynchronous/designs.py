@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from botorch_calib.asynchronous.feasibility import Feasibility
-from botorch_calib.asynchronous.repeated_points import ROUNDED, is_any_of
+from botorch_calib.models.matching_rows import ROUNDED, is_any_of
 from botorch_calib.optim.random_seeds import derived_seed
 
 # Points from which a new one is chosen.

@@ -106,8 +106,8 @@ class Feasibility:
 
     after failures that cost ``F`` evaluations. At first the search halves the distance to a region
     that fails again and again, as the best point may lie on its border; the more has been lost, the
-    closer to known values it stays. What values at the border may cost is bounded by
-    `keep_off_border`.
+    closer to known values it stays. Scores near failures vanish the farther from these, the more
+    values at the border were no better than the best: up to `BORDER` after `PATIENCE` of them.
 
     Args:
         X: Queries that brought values or failed, ``n x d``.
@@ -117,6 +117,7 @@ class Feasibility:
             cost many.
         factors: Those for earlier labels, which grow by these: the first of ``X`` should be
             those of before.
+        in_vain: Queries with values that arrived after the best one, ``n x d``.
     """
 
     def __init__(
@@ -126,11 +127,14 @@ class Feasibility:
         bounds: Tensor,
         cost: float | None = None,
         factors: GrowingFactors | None = None,
+        in_vain: Tensor | None = None,
     ) -> None:
-        self.bounds, self.keeps_off = bounds, 0.0
+        self.bounds = bounds
         self.X = self._in_unit_cube(X)
         self.failures = self.X[failed.to(self.X) == 1.0]
-        self.border = BORDER * math.sqrt(X.shape[-1])
+        border = BORDER * math.sqrt(X.shape[-1])
+        num = 0 if in_vain is None else int((self._distance(in_vain) < border).sum())
+        self.keeps_off = min(num / PATIENCE, 1.0) * border
         cost = float(failed.sum()) if cost is None else cost
         self.threshold = 1.0 - 0.5 / (1.0 + cost / CAUTION)
         residuals = -failed.to(self.X).unsqueeze(-1)
@@ -153,14 +157,6 @@ class Feasibility:
         X = self._in_unit_cube(X.to(self.bounds))
         k = _matern(_distances(X, self.X) / self.lengthscale)
         return 1.0 + (k @ self.weights).squeeze(-1)
-
-    def keep_off_border(self, X: Tensor) -> None:
-        """Have scores near failures vanish, after values at ``X``, ``n x d``, none the best.
-
-        The distance grows with each of them at the border, up to its width after `PATIENCE`.
-        """
-        num = int((self._distance(X) < self.border).sum())
-        self.keeps_off = min(num / PATIENCE, 1.0) * self.border
 
     def _distance(self, X: Tensor) -> Tensor:
         """That of ``X``, ``batch_shape x d``, to the nearest failure, in widths of the box."""

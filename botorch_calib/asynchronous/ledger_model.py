@@ -1,8 +1,4 @@
-"""The model of a ledger.
-
-It is fitted on a schedule (`botorch_calib.asynchronous.refits`) and conditioned on later values, on
-values for failed queries and on values for pending ones.
-"""
+"""The model of a ledger: fitted on a schedule, conditioned on later, failed and pending queries."""
 
 from __future__ import annotations
 

@@ -102,7 +102,15 @@ class AsynchronousOptimizer:
         *,
         workers: int | None = None,
     ) -> None:
-        _check_executor(executor, workers)
+        if (executor is None) == (workers is None):
+            raise InputDataError("Give either an `executor` or a number of `workers`.")
+        if workers is not None:
+            check_count("workers", workers, 1)
+        elif not isinstance(executor, Executor) and not callable(executor):
+            raise InputDataError(
+                "`executor` must be a concurrent.futures.Executor or a function that makes one, "
+                f"got {type(executor).__name__}."
+            )
         if not isinstance(ledger, FeedbackLedger):
             raise InputDataError(f"`ledger` must be a FeedbackLedger, got {type(ledger).__name__}.")
         for name, function in (("objective", objective), ("propose", propose)):
@@ -205,16 +213,3 @@ class AsynchronousOptimizer:
                 executor, self._objective, make is not None, limits.longest_without_workers
             )
         return CallersExecutors(executor, make, self._objective)
-
-
-def _check_executor(executor: object, workers: int | None) -> None:
-    """Check that exactly one of them says where evaluations run."""
-    if (executor is None) == (workers is None):
-        raise InputDataError("Give either an `executor` or a number of `workers`.")
-    if workers is not None:
-        check_count("workers", workers, 1)
-    elif not isinstance(executor, Executor) and not callable(executor):
-        raise InputDataError(
-            "`executor` must be a concurrent.futures.Executor or a function that makes one, got "
-            f"{type(executor).__name__}."
-        )

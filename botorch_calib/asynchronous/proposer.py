@@ -31,12 +31,12 @@ from botorch_calib.asynchronous.feasibility import FeasibleAcquisition, GrowingF
 from botorch_calib.asynchronous.ledger_model import LedgerModel
 from botorch_calib.asynchronous.overdue import with_overdue_failed
 from botorch_calib.asynchronous.refits import WarmStartedFit, check_refit_every
-from botorch_calib.asynchronous.repeated_points import is_any_of
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.ledger.argument_checks import as_number, check_flag
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.fit_to_ledger import Fit
 from botorch_calib.models.inspection import like, unit_of_targets
+from botorch_calib.models.matching_rows import is_any_of
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
 from botorch_calib.optim.unit_box import optimize_in_unit_box
 
