@@ -1,4 +1,4 @@
-"""What all ambiguity sets share: `AmbiguitySet`, and `Ball` for those with a radius."""
+"""Base classes of ambiguity sets: `AmbiguitySet`, and `Ball` for those with a radius."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class AmbiguitySet:
         return f"{type(self).__name__}({arguments})"
 
     def _arguments(self) -> dict[str, Any]:
-        """What `__repr__` shows."""
+        """The arguments that `__repr__` shows."""
         return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
     @torch.no_grad()
@@ -146,8 +146,8 @@ class AmbiguitySet:
     def _solve(self, u: Tensor, contexts: ContextDistribution) -> Tensor:
         """Minimisers ``b x M`` for values ``b x M`` in float64, each row from 0 to 1 or constant.
 
-        All atoms have positive weights if ``_keeps_support``. What is returned for a constant row
-        is not used, and may be NaN.
+        All atoms have positive weights if ``_keeps_support``. The result for a constant row is not
+        used, and may be NaN.
         """
         raise UnsupportedError(
             f"{self!r} is not determined by values at the atoms of the contexts: call `evaluate`."
