@@ -125,7 +125,7 @@ class EvaluationLoop:
                     self._has_ended = True
 
     def _advance(self) -> bool:
-        """Record what has arrived, then start one evaluation or wait; False at the end."""
+        """Record arrivals, then start one evaluation or wait; False at the end."""
         if self._running:  # before outcomes are read: evaluations that a cluster lost did not fail
             self._workers.check()
         self._collect()
@@ -206,7 +206,7 @@ class EvaluationLoop:
     def _on_done(self, evaluation: Evaluation, future: Future[Any]) -> None:
         """Record a value, as the loop may be choosing a query for minutes, and wake the loop.
 
-        Called in a thread of the executor. What fails here is tried again by the loop.
+        Called in a thread of the executor; after an error here the loop tries again.
         """
         try:
             outcome = read_outcome(future, self._workers.cause_of_death)
@@ -266,7 +266,7 @@ class EvaluationLoop:
         finally:  # a second ctrl-C must not leave processes behind either
             self._workers.close(kill=True)
 
-    # ------------------------------------------------------------ what has arrived
+    # ------------------------------------------------------------ arrivals
 
     def _collect(self) -> None:
         """Settle finished evaluations, and give up late ones."""

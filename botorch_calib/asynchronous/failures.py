@@ -74,7 +74,7 @@ def feasibility_of(
     has_value, is_pending = (
         _among(statuses, (status,)) for status in (TrialStatus.OBSERVED, TrialStatus.PENDING)
     )
-    # By id: what was known before comes first, but for trials that others have overtaken.
+    # By id: earlier labels come first, but for trials that others have overtaken.
     X, known = ledger.queries(now), lost | has_value
     cost, in_vain = _evaluations_lost(ledger, now, lost, has_value), _after_the_best(ledger, now)
     feasibility = Feasibility(X[known], lost[known], bounds, cost, factors, in_vain)
@@ -82,7 +82,7 @@ def feasibility_of(
     at_risk = risks > 1.0 - SAFE
     if not at_risk.any():
         return feasibility
-    # At the end, so that the factors of what is known can still be used.
+    # At the end, so that the factors of the known labels can still be used.
     failed = torch.cat([lost[known].to(risks), (RISK * risks[at_risk]).clamp_max(1.0)])
     X = torch.cat([X[known], X[is_pending][at_risk]])
     return Feasibility(X, failed, bounds, cost, factors, in_vain)

@@ -171,7 +171,8 @@ class DelayAwareProposer:
         if fit is None:
             on_device = self.bounds.to(self.device)
             fit = WarmStartedFit(on_device, self.refit_every, self.search.seed)
-        self._ledger_model = LedgerModel(fit, self.refit_every, self.device)
+        stream = self.search.seed, FIT
+        self._ledger_model = LedgerModel(fit, self.refit_every, self.device, stream)
         self._factors = GrowingFactors()
 
     def __call__(self, ledger: FeedbackLedger) -> Tensor:
@@ -229,7 +230,7 @@ class DelayAwareProposer:
             spread = self._design(SPREAD, fixed, choices).new_point(place, asked, feasibility)
             if spread is not None:
                 return spread
-        model = self._ledger_model(ledger, now, strategy, real, (self.search.seed, FIT))
+        model = self._ledger_model(ledger, now, strategy, real)
         seed = derived_seed(self.search.seed, SEARCH, count)
         with random_stream(seed, like(model, self.bounds).device):
             acqf = self._acquisition_function(model, ledger, now, choices, strategy)

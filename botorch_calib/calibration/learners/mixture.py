@@ -51,7 +51,7 @@ class Member(NamedTuple):
 
 
 class _Average(NamedTuple):
-    """What thresholds are made of: a sum, or ``everywhere`` the same; ``shift`` is the net's."""
+    """The average of thresholds: a sum, or ``everywhere`` the same; ``shift`` is the net's."""
 
     radial: RadialSum | None
     everywhere: Tensor
@@ -358,7 +358,7 @@ def adahedge_weights(losses: Tensor, gap: Tensor) -> Tensor:
 def adahedge(rounds: Tensor, losses: Tensor, gap: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Run AdaHedge [deRooij2014] through ``n`` rounds: exponential weights without tuning.
 
-    Each round adds to the mixability gap what the weighted average loses beyond the mix loss. From
+    Each round adds the loss of the weighted average beyond the mix loss to the mixability gap. From
     losses ``n x K`` in each round, and accumulated losses ``K`` and the gap before, it gives the
     weights ``n x K`` before each round, and the losses and the gap after the last.
     """

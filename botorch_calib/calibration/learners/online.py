@@ -240,8 +240,8 @@ class Descent(NamedTuple):
                 for columns, part, kernel in parts:
                     part.addr_(kernel[i], move[columns], beta=shrink[i])
         if parts:
-            # Row i is the product of the factors from step i on: what all later steps leave of an
-            # increment made before step i.
+            # Row i is the product of the factors from step i on: the share of an increment made
+            # before step i that all later steps leave.
             remaining = u.new_tensor([*shrink, 1.0]).flip(0).cumprod(0).flip(0).unsqueeze(-1)
             increments = torch.stack(deltas) * remaining[1:]
             coefficients = torch.cat([coefficients * remaining[0], increments])
