@@ -21,7 +21,13 @@ from botorch.models.model import Model
 from botorch.optim import optimize_acqf_discrete
 from torch import Tensor
 
-from botorch_calib._validation import check_bounds, check_count, check_finite, check_inputs
+from botorch_calib._validation import (
+    check_bounds,
+    check_count,
+    check_finite,
+    check_inputs,
+    check_instance,
+)
 from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy, strategy_of
@@ -159,11 +165,8 @@ class DelayAwareProposer:
         self.fixed_features = fixed_features
         if not callable(fixed_features):
             self._checked_features(fixed_features)
-        self.search = SearchSettings() if search is None else search
-        if not isinstance(self.search, SearchSettings):
-            raise InputDataError(
-                f"`search` must be SearchSettings or None, got {type(search).__name__}."
-            )
+        search = SearchSettings() if search is None else search
+        self.search = check_instance("search", search, SearchSettings)
         self.maximize = None if maximize is None else check_flag("maximize", maximize)
         self.refit_every = check_refit_every(refit_every)
         if fit is not None and not callable(fit):
@@ -196,9 +199,7 @@ class DelayAwareProposer:
                 the ``censor_value`` is better than all observed values; or if known noise cannot be
                 used.
         """
-        if not isinstance(ledger, FeedbackLedger):
-            raise InputDataError(f"`ledger` must be a FeedbackLedger, got {type(ledger).__name__}.")
-        if ledger.dim != self.dim:
+        if check_instance("ledger", ledger, FeedbackLedger).dim != self.dim:
             raise BotorchTensorDimensionError(
                 f"`ledger` holds queries of {ledger.dim} features, and `bounds` is for {self.dim}: "
                 "give the bounds of these features, or begin another ledger."

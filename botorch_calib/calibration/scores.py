@@ -196,16 +196,6 @@ class _InverseSoftsign(Function):
 DEFAULT_SCORE = RationalScore()
 
 
-def check_score(score: object) -> Score:
-    """Return ``score`` if it is a `Score`, else raise ``InputDataError``."""
-    if not isinstance(score, Score):
-        kind = "the class itself" if isinstance(score, type) else repr(score)
-        raise InputDataError(
-            f"`score` must be a Score such as RationalScore(max_width=50.0), got {kind}."
-        )
-    return score
-
-
 def _softsign(z: Tensor) -> Tensor:
     """``z / (1 + |z|)``, also for infinite ``z``."""
     # An infinite z would give inf / inf; the largest finite one rounds to 1 already.

@@ -10,7 +10,13 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from torch import Tensor
 
-from botorch_calib._validation import check_count, check_finite, check_nonnegative, check_tensor
+from botorch_calib._validation import (
+    check_count,
+    check_finite,
+    check_instance,
+    check_nonnegative,
+    check_tensor,
+)
 from botorch_calib.robust.contexts import ContextDistribution
 from botorch_calib.robust.contextual_function import ContextualFunction
 
@@ -205,10 +211,7 @@ def check_radius(radius: float | Tensor) -> float:
 
 def check_values(values: Tensor, contexts: ContextDistribution) -> None:
     """Raise unless ``values`` are finite numbers of shape ``... x M``."""
-    if not isinstance(contexts, ContextDistribution):
-        raise InputDataError(
-            f"`contexts` must be a ContextDistribution, got {type(contexts).__name__}."
-        )
+    check_instance("contexts", contexts, ContextDistribution)
     if check_tensor("values", values).dim() == 0 or values.shape[-1] != contexts.num_points:
         raise BotorchTensorDimensionError(
             f"`values` must have shape ... x {contexts.num_points}, one for each atom of "
