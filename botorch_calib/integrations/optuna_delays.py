@@ -42,12 +42,12 @@ from optuna.trial import FrozenTrial, TrialState
 from torch import Tensor
 
 from botorch_calib.asynchronous.proposer import DelayAwareProposer, DelayStrategy, SearchSettings
-from botorch_calib.asynchronous.repeated_points import ROUNDED, is_any_of
 from botorch_calib.calibration import Calibrator
 from botorch_calib.integrations.optuna import fit_in_unit_cube
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.fit_to_ledger import Fit
+from botorch_calib.models.matching_rows import ROUNDED, is_any_of
 
 # One proposal at a time: threads share a sampler, each has to know what the one before was given,
 # and the proposer sets torch's random state. Not an attribute, since a sampler is pickled.

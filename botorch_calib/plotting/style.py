@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.stats import binom
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -79,11 +78,3 @@ def as_array(values: Any) -> np.ndarray:
     if isinstance(values, Tensor):
         values = values.detach().cpu().numpy()
     return np.asarray(values, dtype=float)
-
-
-def binomial_band(
-    num_observations: Any, probability: Any, confidence: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Ends of the band in which a relative frequency lies with probability ``confidence``."""
-    low, high = binom.interval(confidence, num_observations, probability)
-    return low / num_observations, high / num_observations
