@@ -1,11 +1,13 @@
-"""The suite on chance constraints."""
+"""The suites on chance constraints."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from benchmarks.decisions import methods
+from benchmarks.decisions import faults, methods
 from benchmarks.decisions.analysis import ARCHIVED
+from benchmarks.decisions.faults_report import FaultsReport
+from benchmarks.decisions.oracle import Oracle
 from benchmarks.decisions.replicate import replicate
 from benchmarks.decisions.report import DecisionReport
 from benchmarks.decisions.tasks import CASES, LEVEL, tasks
@@ -40,4 +42,27 @@ BUDGET = replace(
     protocol="decisions_budget",
 )
 
-SUITES = (DECISIONS, BUDGET)
+# The same rule where nobody tuned it, and an oracle.
+FAULTS = Suite(
+    name="decisions_faults",
+    problems=faults.tasks(),
+    methods=(
+        *(m for m in methods.budgeted() if m.name in ("budget", "plain", "wide")),
+        Oracle("oracle"),
+    ),
+    baseline="budget",
+    seeds=range(13000, 13030),
+    replicate=replicate,
+    report=FaultsReport(
+        stated=round(1.0 - LEVEL, 12),
+        cases=tuple(faults.CASES),
+        primary="plain",
+        multiples={"plain": 1.0, "wide": 1.5},
+        hidden=(),
+        oracle="oracle",
+    ),
+    protocol="decisions_faults",
+    archive=ARCHIVED,
+)
+
+SUITES = (DECISIONS, BUDGET, FAULTS)
