@@ -1,4 +1,4 @@
-"""The report of suite `decisions_faults`: each method beside the plain quantile and the oracle."""
+"""The report of suites with an oracle: each method beside it and beside the plain quantile."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WORSE_IN = {
 
 
 @dataclass(frozen=True)
-class FaultsReport(DecisionReport):
+class OracleReport(DecisionReport):
     """As `DecisionReport`, with an oracle in place of rewards at matched violations.
 
     Args:

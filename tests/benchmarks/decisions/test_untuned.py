@@ -10,17 +10,18 @@ from botorch.utils.sampling import manual_seed
 from torch import Tensor
 
 from benchmarks.decisions import tasks as tuned
-from benchmarks.decisions.faults import CASES, FUNCTIONS, tasks
 from benchmarks.decisions.oracle import Oracle
 from benchmarks.decisions.replicate import replicate
-from benchmarks.decisions.suites import FAULTS
+from benchmarks.decisions.suites import SMALL_SETS as SUITE
 from benchmarks.decisions.tasks import DecisionTask, Search
+from benchmarks.decisions.untuned import FAULTS, FUNCTIONS, SMALL_SETS, tasks
 from benchmarks.framework.runner import without_expected_warnings
 from benchmarks.framework.surrogates import DefaultPriors, Fixed
 from tests.benchmarks.decisions.test_replicate import without_times
 
-TASKS = {task.name: task for task in tasks()}
-SMALL_SETS = {"quarter": 0.25, "tenth": 0.1}
+CASES = FAULTS | SMALL_SETS
+TASKS = {task.name: task for task in tasks(CASES)}
+SHARES = {"quarter": 0.25, "tenth": 0.1}
 ORACLE = Oracle("oracle")
 
 
@@ -58,7 +59,7 @@ def test_sizes_and_models(name: str) -> None:
 def test_the_stated_share_of_the_box_is_safe_and_the_limit_binds(name: str) -> None:
     task = TASKS[name]
     U = uniform(20000, task.dim, seed=1)
-    expected = SMALL_SETS.get(name.rsplit("_", 1)[1], 0.5)
+    expected = SHARES.get(name.rsplit("_", 1)[1], 0.5)
     share = float(task.outcome.safe(U, time=0.5).double().mean())
     assert share == pytest.approx(expected, abs=0.02)
     later = float(task.outcome.safe(U, time=1.0).double().mean())
@@ -148,7 +149,7 @@ def test_the_oracle_certifies_all_that_is_safe() -> None:
         assert 0.2 < certified.double().mean() < 0.8
 
 
-@pytest.mark.parametrize("method", FAULTS.methods, ids=lambda method: method.name)
+@pytest.mark.parametrize("method", SUITE.methods, ids=lambda method: method.name)
 def test_every_method_runs_and_is_reproducible(method: object) -> None:
     for name in ("dixon_price_grid", "levy_quarter"):
         with without_expected_warnings():

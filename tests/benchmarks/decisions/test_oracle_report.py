@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.decisions.suites import FAULTS
+from benchmarks.decisions.suites import FAULTS, SMALL_SETS
 from benchmarks.framework.protocol import ExperimentProtocol
 from benchmarks.framework.report import collect
 from benchmarks.framework.result import replicate_config
@@ -113,7 +113,9 @@ def test_from_the_archive_the_report_is_the_same(tmp_path: Path) -> None:
     assert [axes.get_title() for axes in figure.axes] == ["jump", ""]
 
 
-def test_the_protocol_is_that_of_the_suite() -> None:
-    protocol = ExperimentProtocol.load("decisions_faults")
-    protocol.check(FAULTS)
-    assert protocol.seeds == FAULTS.seeds == range(13000, 13030)
+@pytest.mark.parametrize("suite", [FAULTS, SMALL_SETS], ids=lambda suite: suite.name)
+def test_the_protocol_is_that_of_the_suite(suite: Suite[Any, Any]) -> None:
+    assert suite.protocol == suite.name
+    protocol = ExperimentProtocol.load(suite.name)
+    protocol.check(suite)
+    assert protocol.seeds == suite.seeds == range(13000, 13030)

@@ -1,4 +1,4 @@
-"""The tasks of suite `decisions_faults`: faults and small safe sets on functions of their own.
+"""The tasks of suites `decisions_faults` and `decisions_small_sets`, on functions of their own.
 
 Everything is as in `tasks`, but no constant of any rule was chosen on these functions.
 
@@ -8,9 +8,9 @@ Functions, by the name of the limited one, each with the other as the objective,
 * ``dixon_price`` (5-d, on [-2, 2]^5): a curved valley, steep at the corners. Levy is on the same
   box, on a wider one of which the oracle, too, stays at local optima.
 
-Cases with faults, of 100 rounds after 5 points for each dimension: half of the box is safe at half
-time, and the outcome's Gaussian process is `SingleTaskGP` at its defaults, fitted in every fifth
-round. Where nothing else is said, noise is Gaussian and has a deviation of 0.3.
+Cases of `decisions_faults`, of 100 rounds after 5 points for each dimension: half of the box is
+safe at half time, and the outcome's Gaussian process is `SingleTaskGP` at its defaults, fitted in
+every fifth round. Where nothing else is said, noise is Gaussian and has a deviation of 0.3.
 
 * ``control``: no fault.
 * ``student_t``: Student's t noise with 2.5 degrees of freedom, times 0.3.
@@ -19,8 +19,8 @@ round. Where nothing else is said, noise is Gaussian and has a deviation of 0.3.
 * ``trend``: the outcome rises steadily, by 0.6 over the rounds.
 * ``grid``: outcomes are rounded to multiples of 0.5 from the limit, which they may reach.
 
-Cases with small safe sets, of 120 rounds after 4 points for each dimension: hyperparameters are
-given, but for a noise variance that is ten times too small. Gaussian noise of 0.5.
+Cases of `decisions_small_sets`, of 120 rounds after 4 points for each dimension: hyperparameters
+are given, but for a noise variance that is ten times too small. Gaussian noise of 0.5.
 
 * ``quarter``: a quarter of the box is safe.
 * ``tenth``: a tenth of it.
@@ -28,7 +28,7 @@ given, but for a noise variance that is ten times too small. Gaussian noise of 0
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from botorch.test_functions.base import BaseTestProblem
@@ -61,22 +61,21 @@ def _small(safe_share: float) -> Case:
     )
 
 
-CASES: dict[str, Case] = {
+FAULTS: dict[str, Case] = {
     "control": Case(NOISE, fitted=FITTED),
     "student_t": Case(StudentNoise(2.5, 0.3), fitted=FITTED),
     "jump": Case(NOISE, jump=0.6, fitted=FITTED),
     "outliers": Case(OutlierNoise(0.3, 2.0, 0.05), fitted=FITTED),
     "trend": Case(NOISE, drift=0.6, fitted=FITTED),
     "grid": Case(NOISE, grid=0.5, fitted=FITTED),
-    "quarter": _small(0.25),
-    "tenth": _small(0.1),
 }
+SMALL_SETS: dict[str, Case] = {"quarter": _small(0.25), "tenth": _small(0.1)}
 
 
-def tasks() -> tuple[DecisionTask, ...]:
+def tasks(cases: Mapping[str, Case]) -> tuple[DecisionTask, ...]:
     """Both functions in all cases."""
     return tuple(
         kind.task(f"{function}_{case}", *pair)
-        for case, kind in CASES.items()
+        for case, kind in cases.items()
         for function, pair in FUNCTIONS.items()
     )
