@@ -17,7 +17,9 @@ SIZE = 10.0
 # The width at the start, what a miss in excess adds to its logarithm, and by how much rounds
 # without a certified point lower that, each and (times 7) together. Chosen on the tuning seeds of
 # two studies.
-START, GAIN, RELIEF, MOST_RELIEF = 1.05, 0.15, 0.1, 7
+START, GAIN, RELIEF, MOST_RELIEF = 1.05, 0.2, 0.1, 7
+# The least width of a statement about a single point, of which rounds that went well say nothing.
+OF_ONE_POINT = 1.25
 # Beyond e^20 deviations, numbers of misses say nothing.
 _MOST = 20.0
 
@@ -79,7 +81,7 @@ class Account(NamedTuple):
 
 
 def width(account: Account) -> float:
-    """Factor of the deciding quantile: ``1.05 exp(0.15 excess - 0.1 relief)``."""
+    """Factor of the deciding quantile: ``1.05 exp(0.2 excess - 0.1 relief)``."""
     exponent = GAIN * account.excess - RELIEF * account.relief
     return START * math.exp(min(max(exponent, -_MOST), _MOST))
 

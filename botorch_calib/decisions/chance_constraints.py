@@ -35,7 +35,7 @@ from botorch_calib._validation import (
     check_tensor,
 )
 from botorch_calib.calibration import Calibrator
-from botorch_calib.decisions.budget import SIZE, Account, Budget, together, width
+from botorch_calib.decisions.budget import OF_ONE_POINT, SIZE, Account, Budget, together, width
 from botorch_calib.decisions.decision_records import (
     KEYS,
     Record,
@@ -99,7 +99,8 @@ class ChanceConstraint:
     Args:
         model: Any model of one outcome: a Gaussian process, one whose posterior has quantiles, or
             a `CalibratedModel` with ``denoise=False``. With hyperparameters fitted to the data,
-            certify from some 8 observations for each input on: the first fits know too little.
+            certify from some 8 observations for each input on: the first fits know too little. Of
+            a process whose hyperparameters are given, state the `sharpened` one.
         upper: Upper limit of the outcome, in its units, or None.
         lower: Lower limit of the outcome, in its units, or None.
         level: Probability, in (0, 1), with which an outcome shall be within the limits.
@@ -241,7 +242,8 @@ class ChanceConstraint:
             confidence: The margin of a statement about *this point* rather than about the rounds:
                 the quantile of its outcomes is within the limit with this confidence. In place of
                 ``z sqrt(v_f + v_n)`` it takes ``z sqrt(v_n) + Phi^{-1}(confidence) sqrt(v_f)``,
-                with the variances of noise and noise-free value (default: the rounds').
+                with the variances of noise and noise-free value, and a width of 1.25 at least
+                (default: the rounds').
 
         Returns:
             Margins of shape ``b``, in units of the outcome.
@@ -275,6 +277,8 @@ class ChanceConstraint:
         z, factor = self._score_of_level, self._own_factor()
         if self.width is None:
             k = width(self._account())
+            if confidence is not None:
+                k = max(k, OF_ONE_POINT)
             score, scale = factor * (z + (k - 1.0) * max(z, 1.0)), factor * k
         else:
             score, scale = factor * z, factor
