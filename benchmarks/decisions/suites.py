@@ -52,7 +52,7 @@ def _untuned(name: str, cases: Mapping[str, Case], names: Sequence[str]) -> Suit
         name=name,
         problems=untuned.tasks(cases),
         methods=(*(known[name] for name in names), Oracle("oracle")),
-        baseline="budget",
+        baseline=names[0],
         seeds=range(13000, 13030),
         replicate=replicate,
         report=OracleReport(
@@ -69,6 +69,9 @@ def _untuned(name: str, cases: Mapping[str, Case], names: Sequence[str]) -> Suit
 
 
 FAULTS = _untuned("decisions_faults", untuned.FAULTS, ("budget", "plain", "wide"))
-SMALL_SETS = _untuned("decisions_small_sets", untuned.SMALL_SETS, ("budget", "plain", "wide"))
+# Hyperparameters are given here alone, so that there is something to correct.
+SMALL_SETS = _untuned(
+    "decisions_small_sets", untuned.SMALL_SETS, ("budget_sharp", "budget", "plain", "wide")
+)
 
 SUITES = (DECISIONS, BUDGET, FAULTS, SMALL_SETS)

@@ -19,8 +19,8 @@ DECLARED = {
     "decisions_budget": (5, 25),
     # Six cases; two other methods in each.
     "decisions_faults": (6, 12),
-    # Two cases; two other methods in each.
-    "decisions_small_sets": (2, 4),
+    # Two cases; three other methods in each.
+    "decisions_small_sets": (2, 6),
     # Six with what ignores delays, and seven with `qlogei_pending`.
     "delay": (4, 13),
     "delay_workers": (3,),
