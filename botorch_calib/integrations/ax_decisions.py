@@ -23,7 +23,7 @@ Importing this module teaches Ax to load what is stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -68,7 +68,7 @@ from botorch.models.transforms import Standardize
 from torch import Tensor
 
 from botorch_calib._validation import check_open_unit, check_positive
-from botorch_calib.decisions import CertifiedSetExpansion, recommend
+from botorch_calib.decisions import CertifiedSetExpansion, Recommendation, recommend
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import (
     LeastMargin,
@@ -97,7 +97,7 @@ _INITIAL = 8
 class CertifiedPoints(ConstrainedClosedForm):
     """Ax's acquisition, maximised over the points that chance constraints certify."""
 
-    recommended: Any = None
+    recommended: Recommendation
 
     def optimize(
         self,
@@ -166,8 +166,8 @@ class CertifyingAdapter(TorchAdapter):
     """Ax's adapter, which makes the constraints of what is stored and stores what they decide."""
 
     generator: BoTorchGenerator
-    # Decisions of this call about candidates that are no trials yet, with the arms' signatures.
-    _proposed: tuple[tuple[Arm, dict[str, Any]], ...] = ()
+    # What has been decided in this call about candidates, which are no trials yet.
+    _proposed: tuple[DecidedArm, ...] = ()
 
     def gen(
         self,
@@ -186,18 +186,19 @@ class CertifyingAdapter(TorchAdapter):
             for features in each
             if features.trial_index is None
         }
-        self._proposed = tuple(each for each in self._proposed if each[0].signature in waiting)
+        self._proposed = tuple(each for each in self._proposed if each.arm.signature in waiting)
         run = super().gen(
             n,
             search_space,
-            optimization_config,
+            # Ax keeps the one that the adapter was made with.
+            optimization_config or self._experiment.optimization_config,
             pending_observations,
             fixed_features,
             model_gen_options,
         )
         stored: Any = run.candidate_metadata_by_arm_signature or {}
         self._proposed += tuple(
-            (arm, stored[arm.signature][KEY])
+            DecidedArm(None, arm, stored[arm.signature][KEY], {})
             for arm in run.arms
             if KEY in stored.get(arm.signature, {})
         )
@@ -214,8 +215,8 @@ class CertifyingAdapter(TorchAdapter):
     ) -> GenResults:
         assert optimization_config is not None
         options, key = dict(model_gen_options or {}), Keys.AX_ACQUISITION_KWARGS.value
-        books = self.books(optimization_config)
-        constraints = books.constraints(self.models)
+        books = self.books(optimization_config, self._proposed)
+        constraints = books.constraints(models_by_metric(self))
         num = len(books.trials)
         options[key] = {**options.get(key, {}), "constraints": constraints}
         results = super()._gen(
@@ -231,35 +232,36 @@ class CertifyingAdapter(TorchAdapter):
             features.metadata = {**(features.metadata or {}), KEY: stored}
         return results
 
-    @property
-    def models(self) -> dict[str, Model]:
-        """The model of each outcome, by its name."""
-        surrogate = self.generator.surrogate
-        model: Any = surrogate.model
-        each = list(model.models) if isinstance(model, ModelList) else [model]
-        names = {metric.signature: name for name, metric in self._experiment.metrics.items()}
-        return {
-            names.get(signature, signature): own
-            for signature, own in zip(surrogate.outcomes, each, strict=True)
-        }
+    def books(
+        self, transformed: OptimizationConfig | None = None, proposed: Iterable[DecidedArm] = ()
+    ) -> Books:
+        """The books under the constraints of today, those relative to a baseline being resolved.
 
-    def books(self, transformed: OptimizationConfig) -> Books:
-        """The books under the constraints of today, those relative to a baseline being resolved."""
+        Args:
+            transformed: Ax's transform of the configuration, if there is one.
+            proposed: Candidates that are no trials yet.
+        """
+        if transformed is None:
+            space = self._search_space.clone()
+            config = self._experiment.optimization_config
+            transformed = self._get_transformed_gen_args(space, config).optimization_config
+            assert transformed is not None
         options = self.generator.acquisition_options
-        assert self._optimization_config is not None
-        own = stated_limits(self._optimization_config).keys()
+        config = self._experiment.optimization_config
+        assert config is not None
+        own = stated_limits(config).keys()
         limits = {k: v for k, v in stated_limits(transformed).items() if k in own}
-        decided = decided_trials(self._experiment)
-        arms = [arm for arm, _, _ in decided] + [arm for arm, _ in self._proposed]
-        features = [ObservationFeatures.from_arm(arm) for arm in arms]
-        points = self.transform_observation_features(features).tolist() if arms else []
-        rows = [(stored, outcomes) for _, stored, outcomes in decided]
-        rows += [(stored, {}) for _, stored in self._proposed]
+        decided = [*decided_trials(self._experiment), *proposed]
+        features = [ObservationFeatures.from_arm(each.arm) for each in decided]
+        points = self.transform_observation_features(features).tolist() if features else []
         return Books(
             limits,
             options["level"],
             options["budget"],
-            (DecidedTrial(point, *row) for point, row in zip(points, rows, strict=True)),
+            [
+                DecidedTrial(point, each.decision, each.outcomes)
+                for point, each in zip(points, decided, strict=True)
+            ],
         )
 
 
@@ -285,10 +287,17 @@ def stated_limits(config: OptimizationConfig) -> dict[str, Limits]:
     return limits
 
 
-def decided_trials(
-    experiment: Experiment,
-) -> list[tuple[Arm, Mapping[str, Any], dict[str, float | None]]]:
-    """Arms that a model has chosen, in their order, the decisions about them, and what came."""
+class DecidedArm(NamedTuple):
+    """An arm that a model has chosen, what decided about it, and what came."""
+
+    trial: int | None  # None before there is one
+    arm: Arm
+    decision: Mapping[str, Any]  # as it is stored, empty if nothing is
+    outcomes: Mapping[str, float | None]  # by name, once the trial is over
+
+
+def decided_trials(experiment: Experiment) -> list[DecidedArm]:
+    """Arms that models have chosen, in their order, without those of trials that have failed."""
     found = observed_means(experiment)
     decided = []
     for index, trial in sorted(experiment.trials.items()):
@@ -298,15 +307,29 @@ def decided_trials(
             of_model = setup is not None and issubclass(setup.adapter_class, TorchAdapter)
             for arm in run.arms:
                 decision = stored.get(arm.signature, {}).get(KEY, {})
-                # As the data call it: arms get their names with their trial.
-                named = experiment.arms_by_signature[arm.signature].name
-                came = found.get((index, named), {})
-                if trial.status.is_failed and not came:
-                    continue
-                over = trial.status.is_terminal
-                if decision or of_model:
-                    decided.append((arm, decision, came if over else {}))
+                # Arms of a run get their names with their trial.
+                named = experiment.arms_by_signature[arm.signature]
+                came = found.get((index, named.name), {})
+                never_run = trial.status.is_failed and not came
+                if (decision or of_model) and not never_run:
+                    over = trial.status.is_terminal
+                    decided.append(DecidedArm(index, named, decision, came if over else {}))
     return decided
+
+
+def models_by_metric(adapter: TorchAdapter) -> dict[str, Model]:
+    """The model of each metric, by its name."""
+    generator: Any = adapter.generator
+    model, outcomes = generator.surrogate.model, generator.surrogate.outcomes
+    each: list[Any]
+    if isinstance(model, ModelList):
+        each = list(model.models)
+    elif len(outcomes) > 1:
+        each = [model.subset_output([i]) for i in range(len(outcomes))]
+    else:
+        each = [model]
+    names = {metric.signature: name for name, metric in adapter._experiment.metrics.items()}
+    return {names.get(key, key): own for key, own in zip(outcomes, each, strict=True)}
 
 
 def observed_means(experiment: Experiment) -> dict[tuple[int, str], dict[str, float | None]]:
@@ -417,31 +440,10 @@ def _in_own_units(config: ModelConfig) -> ModelConfig:
     return config
 
 
-class RecommendedParameters(NamedTuple):
-    """What `recommendation` returns. The objective is the noise-free one, in its units.
-
-    Args:
-        parameters: The parameters to stop at.
-        certified: Whether all outcomes are within their limits there, with the confidence asked
-            for in this one point.
-        value: Mean of the objective there.
-        lower: Lower end of the interval that holds it with that confidence.
-        upper: Its upper end.
-        better: Probability that it is better there than at the baseline; None without one.
-    """
-
-    parameters: dict[str, Any]
-    certified: bool
-    value: float
-    lower: float
-    upper: float
-    better: float | None
-
-
 def recommendation(
     client: Client, confidence: float = 0.95, baseline: Mapping[str, Any] | None = None
-) -> RecommendedParameters:
-    """The parameters to stop at, and what can be said of them: see `recommend`.
+) -> tuple[dict[str, Any], Recommendation]:
+    """The parameters to stop at, and what `recommend` says of them.
 
     ``client.get_best_parameterization`` prefers trials that were lucky. Here models of all data
     judge all points, also those not tried.
@@ -471,7 +473,7 @@ def recommendation(
         if baseline is None and experiment.status_quo is not None:
             baseline = experiment.status_quo.parameters
         options = {
-            "objective": adapter.models[config.objective.metric_names[0]],
+            "objective": models_by_metric(adapter)[config.objective.metric_names[0]],
             "maximize": not config.objective.minimize,
             "confidence": check_open_unit("confidence", confidence),
             "baseline": None
@@ -482,7 +484,7 @@ def recommendation(
             1, model_gen_options={Keys.AX_ACQUISITION_KWARGS.value: {"recommend": options}}
         )
     acquisition: Any = adapter.generator._acquisition
-    return RecommendedParameters(run.arms[0].parameters, *acquisition.recommended[1:])
+    return run.arms[0].parameters, acquisition.recommended
 
 
 def certifying_spec(strategy: GenerationStrategy | None) -> GeneratorSpec:
