@@ -59,6 +59,7 @@ class SearchedSpace:
         """Points ``n x d`` with values that Ax can express."""
         return X if self.rounding is None else self.rounding(X)
 
+    @torch.enable_grad()
     def best(self, acqf: AcquisitionFunction, margin: LeastMargin) -> tuple[Tensor, bool]:
         """The best certified point ``1 x d`` and True, else the most promising one and False.
 

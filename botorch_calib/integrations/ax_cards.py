@@ -32,7 +32,20 @@ from botorch_calib.integrations.ax_decisions import (
 )
 
 
-class CertifiedTrials(Analysis):
+class _Card(Analysis):
+    """An analysis for any state: where there is nothing to show, an error says so on its card."""
+
+    def validate_applicable_state(
+        self,
+        experiment: Experiment | None = None,
+        generation_strategy: GenerationStrategy | None = None,
+        adapter: Adapter | None = None,
+    ) -> str | None:
+        """Ax's, which asks before it computes."""
+        return None
+
+
+class CertifiedTrials(_Card):
     """A row for each trial that was decided about: what was stated, and what came.
 
     ``quantile`` columns hold the quantiles that were compared with the limits. The subtitle counts
@@ -80,7 +93,7 @@ def _row(experiment: Experiment, decided: DecidedArm) -> dict[str, Any]:
     return row
 
 
-class CalibrationReports(Analysis):
+class CalibrationReports(_Card):
     """Whether what the models of the metrics state is true: a row of `calibration_report` each.
 
     Each observation is predicted from those of the trials before it.

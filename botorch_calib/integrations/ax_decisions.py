@@ -131,8 +131,7 @@ class CertifiedPoints(ConstrainedClosedForm):
         for _ in range(n):
             expand = expands(share, constraints[0].num_decisions)
             acqf = CertifiedSetExpansion(constraints) if expand else self.acqf
-            with torch.enable_grad():
-                point, certified = space.best(acqf, LeastMargin(constraints))
+            point, certified = space.best(acqf, LeastMargin(constraints))
             if not certified:
                 warn_uncertified(constraints, stacklevel=2)
             point = space.rounded(point)
@@ -153,8 +152,7 @@ class CertifiedPoints(ConstrainedClosedForm):
         constraints = self.options["constraints"]
         margin = LeastMargin(constraints, settings["confidence"])
         mean = PosteriorMean(objective, maximize=settings["maximize"])
-        with torch.enable_grad():
-            best, _ = space.best(mean, margin)
+        best, _ = space.best(mean, margin)
         choices = torch.cat([space.rounded(best), space.points(margin)])
         self.recommended = recommend(
             objective, constraints, choices=choices, baseline=baseline, **settings
