@@ -117,19 +117,13 @@ def optimize_chance_constrained(
     several = chance_constraints_of(constraints)
     check_acquisition(acq_function)
     searched = acq_function
-    if _expands(expansion_share, several[0].num_decisions):
+    if expands(expansion_share, several[0].num_decisions):
         searched = CertifiedSetExpansion(several)
     linear = (inequality_constraints, equality_constraints)
     place = Place(bounds, choices, fixed_features, *linear, num_restarts, raw_samples)
     candidate, certified = best_certified(searched, LeastMargin(several), place)
     if not certified:
-        warnings.warn(
-            f"No certified point was found{_why(several)}: the one returned may meet the limits, "
-            "and nothing is stated of it. Start from points known to meet the limits, lower the "
-            "`level`, or raise `raw_samples`.",
-            NotCertifiedWarning,
-            stacklevel=3,  # the decorator is a frame of its own
-        )
+        warn_uncertified(several, stacklevel=4)  # the decorator is a frame of its own
     with torch.no_grad(), repeated_points():
         return ChanceConstrainedCandidate(candidate, acq_function(candidate).squeeze(), certified)
 
@@ -181,10 +175,17 @@ def repeated_points() -> Iterator[None]:
         yield
 
 
-def _why(constraints: Sequence[ChanceConstraint]) -> str:
-    """Why there may be none."""
+def warn_uncertified(constraints: Sequence[ChanceConstraint], stacklevel: int) -> None:
+    """Say that no certified point was found, and why there may be none."""
     spent = any(constraint.budget_left <= 0.0 for constraint in constraints)
-    return ", and none will be, as the budget of violations is spent or out" if spent else ""
+    why = ", and none will be, as the budget of violations is spent or out" if spent else ""
+    warnings.warn(
+        f"No certified point was found{why}: the one returned may meet the limits, and nothing is "
+        "stated of it. Start from points known to meet the limits, lower the `level`, or raise "
+        "`raw_samples`.",
+        NotCertifiedWarning,
+        stacklevel=stacklevel,
+    )
 
 
 class LeastMargin(AcquisitionFunction):
@@ -220,7 +221,7 @@ class LeastOptimism(LeastMargin):
         return self._least(lambda constraint: constraint.optimism(X))
 
 
-def _expands(share: float, num_decisions: int) -> bool:
+def expands(share: float, num_decisions: int) -> bool:
     """Whether the next round is one of the ``share`` that expand, however many points rounds have.
 
     Multiples of the golden ratio are spread evenly over [0, 1), and so are those of every step.
@@ -270,7 +271,7 @@ def _search(
 
 def _pool(margin: LeastMargin, region: Region, num: int, raw_samples: int) -> tuple[Tensor, Tensor]:
     """Points to start from, sampled, known and, if few are certified, searched; their margins."""
-    pool = torch.cat([region.sample(raw_samples), _known_points(margin, region)])
+    pool = torch.cat([region.sample(raw_samples), known_points(margin, region)])
     if not len(pool):
         raise InfeasibilityError("No point within `bounds` meets the linear constraints.")
     values = evaluated(margin, pool)
@@ -284,7 +285,7 @@ def _pool(margin: LeastMargin, region: Region, num: int, raw_samples: int) -> tu
     return torch.cat([pool, more]), torch.cat([values, evaluated(margin, more)])
 
 
-def _known_points(margin: LeastMargin, region: Region) -> Tensor:
+def known_points(margin: LeastMargin, region: Region) -> Tensor:
     """Training inputs within the region: a few of them may be all that is certified."""
     width = region.bounds.shape[-1]
     known = [region.bounds.new_zeros(0, 1, width)]

@@ -358,7 +358,7 @@ def test_infinite_and_undefined_values_of_the_acquisition_are_the_last_choice() 
 def test_points_at_which_several_outcomes_were_observed_are_looked_at_once() -> None:
     margin = search_module.LeastMargin([constraint(), constraint(peak=0.2, upper=2.0)])
     region = region_module.Region(BOUNDS, None)
-    assert len(search_module._known_points(margin, region)) == 40
+    assert len(search_module.known_points(margin, region)) == 40
 
 
 def test_choices_are_all_that_is_considered() -> None:
