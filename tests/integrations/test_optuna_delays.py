@@ -35,6 +35,7 @@ from botorch_calib.acquisition import thompson
 from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy, proposer
 from botorch_calib.asynchronous.overdue import overdue
 from botorch_calib.integrations import optuna_delays
+from botorch_calib.integrations._optuna_search_space import SearchSpace, without
 from botorch_calib.integrations.optuna_delays import DelayAwareSampler
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from tests.integrations.test_optuna import NewStorage, mixed, new_storage, quiet
@@ -281,7 +282,7 @@ def test_points_of_a_grid() -> None:
         transform.transform(dict(zip(space, values, strict=True)))
         for values in itertools.product(*names)
     ]
-    points = optuna_delays._all_points(transform)
+    points = SearchSpace(space).points()
     assert points is not None and points.shape == (3 * 8 * 3 * 8, 6)
     low, high = torch.from_numpy(transform.bounds).T
     rows = low + (high - low) * points
@@ -292,15 +293,15 @@ def test_points_of_a_grid() -> None:
         {"many": IntDistribution(0, 10**15)},
     ]
     for other in spaces:
-        assert optuna_delays._all_points(_SearchSpaceTransform(other)) is None
+        assert SearchSpace(other).points() is None
 
 
 def test_points_that_are_left() -> None:
     points = torch.tensor([[0.0], [0.5], [1.0]], dtype=torch.double)
-    left = optuna_delays._without(points, [*(points[1:] + 1e-12)])
+    left = without(points, [*(points[1:] + 1e-12)])
     assert left is not None and left.tolist() == [[0.0]]
-    assert optuna_delays._without(points, [*points]) is None
-    everything = optuna_delays._without(points, [])
+    assert without(points, [*points]) is None
+    everything = without(points, [])
     assert everything is not None and torch.equal(everything, points)
 
 
@@ -673,17 +674,3 @@ class TestErrors:
         name = next(iter(options))
         with pytest.raises(BotorchError, match=name):
             new_sampler(**options)
-
-    def test_several_objectives(self) -> None:
-        study = optuna.create_study(directions=["minimize", "minimize"], sampler=new_sampler())
-        with pytest.raises(UnsupportedError, match="calibrated_candidates_func"):
-            study.optimize(lambda trial: (line(trial), 0.0), n_trials=NUM_INITIAL + 1)
-
-    def test_constraints(self) -> None:
-        def objective(trial: Any) -> float:
-            trial.set_constraint("c", 0.0)
-            return line(trial)
-
-        study = optuna.create_study(sampler=new_sampler())
-        with pytest.raises(UnsupportedError, match="calibrated_candidates_func"):
-            study.optimize(objective, n_trials=NUM_INITIAL + 1)
