@@ -17,7 +17,6 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.model import Model
 from botorch.utils.sampling import draw_sobol_samples
 from optuna import Study
-from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
@@ -27,6 +26,7 @@ from botorch_calib._validation import check_open_unit, check_positive
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy
 from botorch_calib.asynchronous.proposer import DelayAwareProposer
 from botorch_calib.decisions import (
+    ChanceConstrainedCandidate,
     ChanceConstraint,
     Recommendation,
     joint_chance_constraints,
@@ -47,6 +47,7 @@ from botorch_calib.integrations.optuna_delays import (
     others_of,
     store,
 )
+from botorch_calib.models.conditioning import conditioned_on, given_noise
 from botorch_calib.models.fit_to_ledger import Fit
 from botorch_calib.models.inspection import like
 
@@ -175,14 +176,16 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         )
         return look.space.parameters(stated.candidate.squeeze(0).cpu()), stated
 
-    def sample_relative(
-        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        """Parameters of the next trial, with the decision about it in its attributes."""
-        parameters = super().sample_relative(study, trial, search_space)
-        if not parameters:
-            store(study, trial, DECISION, {})
-        return parameters
+    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+        """Note that the trial is of this sampler, and decide about it if it is enqueued as a whole.
+
+        Optuna does not ask a sampler for parameters that are all given.
+        """
+        super().before_trial(study, trial)
+        store(study, trial, DECISION, {})
+        space = self.infer_relative_search_space(study, trial)
+        if space and space.keys() <= trial.system_attrs.get("fixed_params", {}).keys():
+            self.sample_relative(study, trial, space)
 
     def _is_startup(self, trials: Sequence[FrozenTrial]) -> bool:
         complete = sum(trial.state is TrialState.COMPLETE for trial in trials)
@@ -195,7 +198,8 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         if not constraints[0].num_decisions:
             _warn_of_others(look.trials)
         proposer: Any = self._proposer(look.space.dim)
-        proposer.constraints, proposer.space = constraints, look.space
+        proposer.space, proposer.constraints = look.space, constraints
+        proposer.expecting = partial(self._expecting, look, constraints)
         parameters = super()._parameters(study, trial, look, given)
         X = like(constraints[0].model, look.space.encoded([parameters]))
         certified = bool(constraints[0].commit(X))
@@ -241,6 +245,18 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         models = self._models(look, names) if models is None else models
         return joint_chance_constraints(models, limits, self._level, self._budget, records)
 
+    def _expecting(
+        self, look: Look, constraints: Sequence[ChanceConstraint], X: Tensor
+    ) -> list[ChanceConstraint]:
+        """The constraints once points ``n x d`` have brought what is expected of them."""
+        models = []
+        with torch.no_grad():
+            for model in (constraint.model for constraint in constraints):
+                values = model.posterior(X).mean
+                noise = given_noise(model, X, values, None)
+                models.append(conditioned_on(model, X, values, **noise))
+        return self._constraints_at(look, models)
+
     def _models(self, look: Look, names: Sequence[str]) -> list[Model]:
         """Models of the constraints, by all trials that have set them."""
         known = [
@@ -257,10 +273,11 @@ class ChanceConstrainedSampler(DelayAwareSampler):
 
 
 class _CertifiedProposer(DelayAwareProposer):
-    """Chooses the best certified point; a sampler sets the constraints."""
+    """Chooses the best certified point; a sampler sets these attributes."""
 
-    constraints: list[ChanceConstraint]
     space: SearchSpace
+    constraints: list[ChanceConstraint]
+    expecting: Callable[[Tensor], list[ChanceConstraint]]
 
     def __init__(
         self, bounds: Tensor, strategy: Any, fit: Any, search: Any, expansion_share: float
@@ -269,40 +286,55 @@ class _CertifiedProposer(DelayAwareProposer):
         self.expansion_share = expansion_share
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "constraints": [], "space": None}
+        return {**super().__getstate__(), "space": None, "constraints": [], "expecting": None}
 
     def _maximizer(
         self,
         acqf: AcquisitionFunction,
-        model: Model,
+        model: Any,
         choices: Tensor | None,
         fixed: dict[int, float],
         failed: Tensor,
     ) -> Tensor:
+        """The best certified point, else one from which most can be learned beside what runs."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NotCertifiedWarning)  # of the point that is decided
+            best = self._best(acqf, self.constraints, choices, fixed)
+            pending = model.X_pending
+            if not best.certified and len(pending):  # which would be chosen once more
+                best = self._best(acqf, self.expecting(pending), choices, fixed)
+        return best.candidate.squeeze(0).to(self.bounds)
+
+    def _best(
+        self,
+        acqf: AcquisitionFunction,
+        constraints: list[ChanceConstraint],
+        choices: Tensor | None,
+        fixed: dict[int, float],
+    ) -> ChanceConstrainedCandidate:
         """The best certified point, of those that Optuna does not round to another one."""
+        model = constraints[0].model
         box = like(model, self.bounds)
         optimize = partial(
             optimize_chance_constrained,
             acqf,
-            self.constraints,
+            constraints,
             num_restarts=self.search.num_restarts,
             raw_samples=self.search.raw_samples,
             expansion_share=self.expansion_share,
         )
         columns = self.space.columns(self.space.rounded_names)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", NotCertifiedWarning)  # of the point that is decided
-            if choices is None and not columns:
-                return optimize(bounds=box, fixed_features=fixed).candidate.squeeze(0)
-            if choices is None:
-                relaxed = optimize(bounds=box, fixed_features=fixed).candidate.to(self.bounds)
-                choices = self._rounded_near(relaxed, fixed)
-            best = optimize(bounds=None, choices=like(model, choices))
-            held = fixed | {column: best.candidate[0, column].item() for column in columns}
-            if len(held) < self.dim:
-                found = optimize(bounds=box, fixed_features=held)
-                best = found if found.certified or not best.certified else best
-        return best.candidate.squeeze(0)
+        if choices is None and not columns:
+            return optimize(bounds=box, fixed_features=fixed)
+        if choices is None:
+            relaxed = optimize(bounds=box, fixed_features=fixed).candidate.to(self.bounds)
+            choices = self._rounded_near(relaxed, fixed)
+        best = optimize(bounds=None, choices=like(model, choices))
+        held = fixed | {column: best.candidate[0, column].item() for column in columns}
+        if len(held) == self.dim:
+            return best
+        found = optimize(bounds=box, fixed_features=held)
+        return found if found.certified or not best.certified else best
 
     def _rounded_near(self, point: Tensor, fixed: dict[int, float]) -> Tensor:
         """Rounded points ``n x d``: of the whole cube, and around one (``1 x d``)."""

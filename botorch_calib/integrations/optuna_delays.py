@@ -44,6 +44,7 @@ from botorch_calib.asynchronous.feasibility import Feasibility
 from botorch_calib.asynchronous.overdue import with_overdue_failed
 from botorch_calib.asynchronous.proposer import DelayAwareProposer, DelayStrategy, SearchSettings
 from botorch_calib.calibration import Calibrator
+from botorch_calib.decisions.chance_constrained_search import repeated_points
 from botorch_calib.integrations._optuna_search_space import SearchSpace, without
 from botorch_calib.integrations.optuna import StudyData, fit_in_unit_cube, improvement
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
@@ -247,9 +248,10 @@ class DelayAwareSampler(BoTorchSampler):
         if points is not None:
             others = [trial.x for trial in look.ledger if trial.status is not TrialStatus.OBSERVED]
             proposer.choices = without(points, others)
-        point = proposer(look.ledger)
-        if points is None and look.space.rounded_names:
-            point = self._unless_repeated(point, proposer, look)
+        with repeated_points():
+            point = proposer(look.ledger)
+            if points is None and look.space.rounded_names:
+                point = self._unless_repeated(point, proposer, look)
         return point
 
     def _strategy_for(self, look: Look) -> DelayStrategy:
