@@ -47,7 +47,7 @@ from botorch_calib.integrations.optuna_delays import (
     others_of,
     store,
 )
-from botorch_calib.models.conditioning import conditioned_on, given_noise
+from botorch_calib.models.conditioning import hallucinated
 from botorch_calib.models.fit_to_ledger import Fit
 from botorch_calib.models.inspection import like
 
@@ -249,13 +249,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         self, look: Look, constraints: Sequence[ChanceConstraint], X: Tensor
     ) -> list[ChanceConstraint]:
         """The constraints once points ``n x d`` have brought what is expected of them."""
-        models = []
-        with torch.no_grad():
-            for model in (constraint.model for constraint in constraints):
-                values = model.posterior(X).mean
-                noise = given_noise(model, X, values, None)
-                models.append(conditioned_on(model, X, values, **noise))
-        return self._constraints_at(look, models)
+        return self._constraints_at(look, [hallucinated(each.model, X) for each in constraints])
 
     def _models(self, look: Look, names: Sequence[str]) -> list[Model]:
         """Models of the constraints, by all trials that have set them."""
