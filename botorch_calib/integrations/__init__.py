@@ -13,6 +13,9 @@ file                     content
 ``optuna_decisions``     chance constraints in Optuna
 ``_optuna_search_space`` parameters of Optuna as points of the unit cube
 ``xopt``                 calibrated models in Xopt
+``xopt_decisions``       chance constraints in Xopt
+``baybe``                chance constraints in BayBE
+``_stored_decisions``    decisions as plain values, and the records made of them
 ``stored_calibrators``   calibrators in the files of a client
 ``stored_robustness``    contexts and ambiguity sets in the files of a client
 ======================== ===========================================================================

@@ -37,8 +37,8 @@ from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.decision_records import Record
 from botorch_calib.exceptions import CalibrationWarning, NotCertifiedWarning
 from botorch_calib.integrations._optuna_search_space import SearchSpace
+from botorch_calib.integrations._stored_decisions import INFINITE, last_decision, records_of
 from botorch_calib.integrations.optuna_delays import (
-    INFINITE,
     DelayAwareSampler,
     Look,
     encoded,
@@ -203,7 +203,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         parameters = super()._parameters(study, trial, look, given)
         X = like(constraints[0].model, look.space.encoded([parameters]))
         certified = bool(constraints[0].commit(X))
-        decision = _decision(constraints, names_of_constraints(look.trials))
+        decision = last_decision(constraints, names_of_constraints(look.trials))
         store(study, trial, DECISION, decision)
         if certified:  # by what other processes have decided meanwhile, the budget may be spent
             now = look._replace(trials=others_of(study, trial))
@@ -339,18 +339,6 @@ class _CertifiedProposer(DelayAwareProposer):
         return self.space.rounded(points).unique(dim=0)
 
 
-def _decision(constraints: Sequence[ChanceConstraint], names: Sequence[str]) -> dict[str, Any]:
-    """The last decision of all constraints, as it is stored with its trial."""
-    records = [constraint.decisions[-1] for constraint in constraints]
-    quantiles = {name: own["quantiles"] for name, own in zip(names, records, strict=True)}
-    return {
-        "point": records[0]["point"],
-        "certified": records[0]["certified"],
-        "level": records[0]["level"],
-        "quantiles": quantiles,
-    }
-
-
 def _checked_names(trials: Sequence[FrozenTrial]) -> list[str]:
     names = names_of_constraints(trials)
     if not names:
@@ -363,26 +351,14 @@ def _checked_names(trials: Sequence[FrozenTrial]) -> list[str]:
 
 def _records(trials: Sequence[FrozenTrial], names: Sequence[str]) -> list[list[Record]]:
     """The records of each constraint, which the trials hold."""
-    records: list[list[Record]] = [[] for _ in names]
-    for trial in trials:
-        decision = trial.system_attrs.get(DECISION)
-        if not decision or (trial.state.is_finished() and not trial.params):
-            continue  # drawn at random, or never run
-        if decision["quantiles"].keys() != {*names}:
-            raise InputDataError(
-                f"Trial {trial.number} was decided by the constraints {[*decision['quantiles']]}, "
-                f"and the complete trials have {[*names]}: set the same ones in each trial."
-            )
-        for own, name in zip(records, names, strict=True):
-            value = trial.constraints.get(name)
-            own.append(
-                {
-                    **decision,
-                    "quantiles": decision["quantiles"][name],
-                    "outcome": None if value is None else min(max(value, -INFINITE), INFINITE),
-                }
-            )
-    return records
+    decided = [
+        trial
+        for trial in trials
+        if trial.system_attrs.get(DECISION)  # neither drawn at random, nor never run
+        and not (trial.state.is_finished() and not trial.params)
+    ]
+    decisions = [trial.system_attrs[DECISION] for trial in decided]
+    return records_of(decisions, [trial.constraints for trial in decided], names)
 
 
 def _warn_of_others(trials: Sequence[FrozenTrial]) -> None:

@@ -46,6 +46,7 @@ from botorch_calib.asynchronous.proposer import DelayAwareProposer, DelayStrateg
 from botorch_calib.calibration import Calibrator
 from botorch_calib.decisions.chance_constrained_search import repeated_points
 from botorch_calib.integrations._optuna_search_space import SearchSpace, without
+from botorch_calib.integrations._stored_decisions import INFINITE
 from botorch_calib.integrations.optuna import StudyData, fit_in_unit_cube, improvement
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
@@ -54,9 +55,6 @@ from botorch_calib.models.fit_to_ledger import Fit
 # One proposal at a time: threads share a sampler, each has to know what the one before was given,
 # and the proposer sets torch's random state. Not an attribute, since a sampler is pickled.
 _one_at_a_time = threading.RLock()
-
-# To Optuna infinity is a value; to a Gaussian process all is infinite whose square overflows.
-INFINITE = 1e150
 
 RUNNING = TrialState.RUNNING
 

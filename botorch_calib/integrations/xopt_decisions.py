@@ -32,6 +32,7 @@ from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, best_certified
 from botorch_calib.decisions.decision_records import Record
 from botorch_calib.exceptions import NotCertifiedWarning
+from botorch_calib.integrations._stored_decisions import last_decision, records_of, rows_of
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.conditioning import hallucinated
 from botorch_calib.models.marginals import posterior_at
@@ -131,7 +132,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
                     NotCertifiedWarning,
                     stacklevel=2,
                 )
-            self.decisions = [*self.decisions, self._decision(constraints)]
+            decision = last_decision(constraints, self.vocs.constraint_names)
+            self.decisions = [*self.decisions, decision]
             chosen.append(point)
         columns = [self.model_input_names.index(name) for name in self._candidate_names]
         return torch.cat(chosen)[:, columns]
@@ -195,53 +197,12 @@ class ChanceConstrainedGenerator(BayesianGenerator):
                 limits.append(tuple(constraint.range))
         return limits
 
-    def _decision(self, constraints: list[ChanceConstraint]) -> dict[str, Any]:
-        """The last decision of all constraints."""
-        records = [constraint.decisions[-1] for constraint in constraints]
-        quantiles = [record.pop("quantiles") for record in records]
-        records[0].pop("outcome")
-        return {
-            **records[0],
-            "quantiles": dict(zip(self.vocs.constraint_names, quantiles, strict=True)),
-        }
-
     def _records(self) -> list[list[Record]]:
         """The records of each constraint, with the outcomes that are in the data."""
         names = self.vocs.constraint_names
-        records: list[list[Record]] = [[] for _ in names]
-        rows = self._rows_of_decisions()
-        for decision, row in zip(self.decisions, rows, strict=True):
-            if decision["quantiles"].keys() != {*names}:
-                raise InputDataError(
-                    f"`decisions` are of the constraints {[*decision['quantiles']]}, and `vocs` "
-                    f"has {names}."
-                )
-            for own, name in zip(records, names, strict=True):
-                value = None if row is None else float(self.data[name].iloc[row])
-                is_known = value is not None and abs(value) < float("inf")
-                own.append(
-                    {
-                        **decision,
-                        "quantiles": decision["quantiles"][name],
-                        "outcome": value if is_known else None,
-                    }
-                )
-        return records
-
-    def _rows_of_decisions(self) -> list[int | None]:
-        """For each decision the first row of the data that has its inputs, and is no other's."""
-        inputs = self.get_input_data(self.data).cpu()
-        points = torch.tensor([decision["point"] for decision in self.decisions])
-        is_free = torch.ones(len(inputs), dtype=torch.bool)
-        rows: list[int | None] = []
-        for point in points.to(inputs):
-            # Files of Xopt hold ten decimals.
-            same = ((inputs - point).abs() <= 2e-10 + 1e-12 * point.abs()).all(dim=-1) & is_free
-            row = int(same.double().argmax()) if bool(same.any()) else None
-            rows.append(row)
-            if row is not None:
-                is_free[row] = False
-        return rows
+        values = self.data[names].to_dict("records")
+        rows = rows_of(self.decisions, self.get_input_data(self.data))
+        return records_of(self.decisions, [{} if r is None else values[r] for r in rows], names)
 
 
 class _WithinDeviations(LeastMargin):
