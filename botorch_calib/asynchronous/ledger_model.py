@@ -73,18 +73,15 @@ class LedgerModel:
         return CensoredDelayModel(model, pending, censor_value, imputation)
 
     def _known_noise(self, ledger: FeedbackLedger, now: float) -> Tensor | None:
-        """The noise variances of all observed values, if they are known and `fit` takes them."""
+        """The noise variances of the observed values, if any is known and `fit` takes them."""
         Yvar = ledger.noise_variances(now)
-        unknown = int(Yvar.isnan().sum())
-        if unknown == len(Yvar):
+        if Yvar.isnan().all():
             return None
-        takes_noise = "Yvar" in signature(self.fit).parameters
-        if not unknown and takes_noise:
+        if "Yvar" in signature(self.fit).parameters:
             return Yvar
-        reason = f"{unknown} of {len(Yvar)} are missing" if unknown else "`fit` has no `Yvar`"
         warnings.warn(
-            f"The variances of the noise that the ledger knows are not used, as {reason}: the "
-            "model learns the noise instead.",
+            "The variances of the noise that the ledger knows are not used, as `fit` has no "
+            "`Yvar`: the model learns the noise instead.",
             InputDataWarning,
             stacklevel=4,
         )
