@@ -30,13 +30,13 @@ DECISIONS = Suite(
     archive=ARCHIVED,
 )
 
-# The budget rule, with the rule before it among its rivals.
+# The budget rule, with the rule before it among its rivals, whose replicates are those of
+# `DECISIONS`.
 BUDGET = replace(
     DECISIONS,
     name="decisions_budget",
     methods=methods.budgeted(),
-    baseline="budget",
-    seeds=range(12000, 12050),
+    baseline="budget_sharp",
     protocol="decisions_budget",
 )
 

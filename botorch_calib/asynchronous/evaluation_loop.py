@@ -25,7 +25,7 @@ from botorch_calib.asynchronous.evaluation_outcomes import End, Outcome, describ
 from botorch_calib.asynchronous.progress import ProgressBar
 from botorch_calib.asynchronous.workers import Workers
 from botorch_calib.exceptions import EvaluationError, EvaluationWarning, TrialStateError
-from botorch_calib.ledger.ledger import FeedbackLedger
+from botorch_calib.ledger.ledger import DecidedQuery, FeedbackLedger
 from botorch_calib.ledger.trials import Trial, TrialStatus
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class RunSettings:
     """The checked arguments of an `AsynchronousOptimizer`, except for where evaluations run."""
 
     ledger: FeedbackLedger
-    propose: Callable[[FeedbackLedger], Tensor]
+    propose: Callable[[FeedbackLedger], Tensor | DecidedQuery]
     max_parallel: int
     limits: EvaluationLimits
     resume: str
@@ -189,7 +189,7 @@ class EvaluationLoop:
         except _TimeIsOver:
             return None
 
-    def _propose(self, ledger: FeedbackLedger) -> Tensor:
+    def _propose(self, ledger: FeedbackLedger) -> Tensor | DecidedQuery:
         x = self._settings.propose(ledger)
         if self._is_over():
             raise _TimeIsOver

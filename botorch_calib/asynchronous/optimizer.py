@@ -21,7 +21,7 @@ from botorch_calib.asynchronous.progress import RunSummary, summarize
 from botorch_calib.asynchronous.watched_processes import WatchedProcesses
 from botorch_calib.asynchronous.workers import Objective, Workers
 from botorch_calib.exceptions import LedgerError
-from botorch_calib.ledger.ledger import FeedbackLedger
+from botorch_calib.ledger.ledger import DecidedQuery, FeedbackLedger
 
 # The ledgers that runs in this process use: their files or, in memory, their ids.
 _IN_USE: set[Path | int] = set()
@@ -70,7 +70,8 @@ class AsynchronousOptimizer:
             element. Process pools need it to be picklable.
         ledger: Where trials are recorded.
         propose: Chooses the next query, such as a `DelayAwareProposer`: a function from the ledger
-            to a tensor of shape ``d`` or ``1 x d``. Called in the thread that calls `run`.
+            to a tensor of shape ``d`` or ``1 x d``, or to a `DecidedQuery`, whose constraint is on
+            the value. Called in the thread that calls `run`.
         max_parallel: Number of evaluations to keep running (default, and at most: ``workers``).
         limits: When to give up an evaluation, a trial or the run (default: ``EvaluationLimits()``,
             without a time-out).
@@ -93,7 +94,7 @@ class AsynchronousOptimizer:
         executor: Executor | ExecutorFactory | None = None,
         objective: Objective | None = None,
         ledger: FeedbackLedger | None = None,
-        propose: Callable[[FeedbackLedger], Tensor] | None = None,
+        propose: Callable[[FeedbackLedger], Tensor | DecidedQuery] | None = None,
         max_parallel: int | None = None,
         limits: EvaluationLimits | None = None,
         maximize: bool | None = None,

@@ -35,7 +35,6 @@ from botorch_calib.decisions.chance_constraints import (
     clearance,
 )
 from botorch_calib.exceptions import NotCertifiedWarning
-from botorch_calib.models.inspection import observed_process, raw_train_inputs
 from botorch_calib.optim.region import LinearConstraints, Region
 from botorch_calib.optim.separate_starts import SEPARATE_STARTS
 from botorch_calib.optim.unit_box import InUnitBox
@@ -44,7 +43,7 @@ from botorch_calib.optim.unit_box import InUnitBox
 _RARE = 0.05
 # How far ends of the search are drawn back towards their certified starts.
 _BACKWARD = (0.0, 1e-8, 1e-6, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0)
-# Points that are evaluated at a time.
+# Points, or pairs with contexts, that are evaluated at a time.
 _CHUNK = 2048
 _MAX_ITERATIONS = 100
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
@@ -201,6 +200,7 @@ class LeastMargin(AcquisitionFunction):
         super().__init__(model=constraints[0].model)
         self.constraints, self.confidence = list(constraints), confidence
         self.scales = [constraint.typical_deviation() for constraint in self.constraints]
+        self.num_contexts = max(constraint.num_contexts for constraint in self.constraints)
 
     def forward(self, X: Tensor) -> Tensor:
         """Evaluate the margin at ``b x 1 x d``; values of shape ``b``."""
@@ -288,7 +288,7 @@ def _known_points(margin: LeastMargin, region: Region) -> Tensor:
     width = region.bounds.shape[-1]
     known = [region.bounds.new_zeros(0, 1, width)]
     for constraint in margin.constraints:
-        inputs = raw_train_inputs(observed_process(constraint.model))
+        inputs = constraint.known_decisions()
         if inputs is not None and inputs.shape[-1] == width:
             known.append(region.placed(inputs.to(region.bounds).unsqueeze(-2)))
     # Several outcomes are mostly observed at the same points.
@@ -411,5 +411,6 @@ def _best_of(X: Tensor, acqf: AcquisitionFunction, margin: LeastMargin) -> tuple
 @torch.no_grad()
 def evaluated(acqf: AcquisitionFunction, X: Tensor) -> Tensor:
     """Values ``b`` at ``X`` (``b x 1 x d``); a NaN is worse than anything."""
-    values = torch.cat([acqf(chunk) for chunk in X.split(_CHUNK)])
+    size = max(1, _CHUNK // getattr(acqf, "num_contexts", 1))
+    values = torch.cat([acqf(chunk) for chunk in X.split(size)])
     return torch.where(values.isnan(), -torch.inf, values)

@@ -16,11 +16,14 @@ from botorch_calib.diagnostics.simultaneous_bands import (
     simultaneous_histogram_band,
 )
 from botorch_calib.plotting.style import (
+    BAND,
     BASE_COLOR,
     CALIBRATED_COLOR,
     COLORS,
     MARKERS,
+    REFERENCE_COLOR,
     as_array,
+    ink,
     label_axes,
     legend_above,
     legend_beside,
@@ -91,8 +94,8 @@ def plot_reliability(
     low, high = simultaneous_band(num_observations, stated, confidence)
     grid, low, high = (np.concatenate([[0.0], each, [1.0]]) for each in (stated, low, high))
     label = f"{confidence:.0%} band for true\nstatements, n = {num_observations}"
-    ax.fill_between(grid, low, high, color="0.88", lw=0, label=label)
-    ax.plot([0, 1], [0, 1], color="0.4", linewidth=1.2, label="stated = observed")
+    ax.fill_between(grid, low, high, **BAND, label=label)
+    ax.plot([0, 1], [0, 1], color=REFERENCE_COLOR, linewidth=1.2, label="stated = observed")
     for index, (name, frequencies) in enumerate(shares.items()):
         color, marker = COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)]
         ax.plot(stated, frequencies, color=color, marker=marker, linewidth=2, label=name)
@@ -123,8 +126,8 @@ def plot_pit_histogram(
     count, edges = report.num_observations, np.linspace(0.0, 1.0, num_bins + 1)
     low, high = simultaneous_histogram_band(count, num_bins, confidence)
     label = f"{confidence:.0%} band for true\nstatements, n = {count}"
-    ax.axhspan(low * num_bins, high * num_bins, color="0.88", lw=0, label=label)
-    ax.axhline(1.0, color="0.4", linewidth=1.2, label="uniform")
+    ax.axhspan(low * num_bins, high * num_bins, **BAND, label=label)
+    ax.axhline(1.0, color=REFERENCE_COLOR, linewidth=1.2, label="uniform")
     for name, scores in report.forecasts.items():
         heights = np.histogram(to_numpy(scores.pits), edges)[0] * num_bins / count
         color = CALIBRATED_COLOR if scores is report.calibrated else BASE_COLOR
@@ -161,8 +164,8 @@ def plot_coverage_over_time(
     steps, target = np.arange(1, report.num_observations + 1), 1.0 - report.alpha
     low, high = binom.interval(confidence, steps, target)
     band = f"{confidence:.0%} band for\ntrue statements"
-    ax.fill_between(steps, low / steps, high / steps, color="0.88", lw=0, label=band)
-    ax.axhline(target, color="0.4", linewidth=1.2, label=f"target, {target:.4g}")
+    ax.fill_between(steps, low / steps, high / steps, **BAND, label=band)
+    ax.axhline(target, color=REFERENCE_COLOR, linewidth=1.2, label=f"target, {target:.4g}")
     for name, scores in report.forecasts.items():
         color = CALIBRATED_COLOR if scores is report.calibrated else BASE_COLOR
         running = to_numpy(scores.running_coverage)
@@ -182,17 +185,17 @@ def plot_calibration_alarm(alarm: CalibrationAlarm, ax: Axes | None = None) -> A
     """How much bets against a model's predictions have won, and where the alarm is raised.
 
     Args:
-        alarm: The alarm, after some calls of ``observe``.
+        alarm: The alarm, after some calls of ``observe``, or one of a report's ``alarms``.
         ax: Axes to draw into.
     """
     ax = new_axes((9.4, 4.2)) if ax is None else ax
     rounds, wealth = np.arange(len(alarm.history) + 1), [1.0, *alarm.history]
     ax.plot(rounds, wealth, color=BASE_COLOR, linewidth=2.2, label="wealth")
     needed = 1.0 / alarm.false_alarm
-    ax.axhline(needed, color="black", linestyle="--", label=f"alarm, {needed:.4g}")
-    if alarm.finding is not None:
-        first = int(np.argmax(np.array(wealth) >= needed))
-        ax.plot([first], [wealth[first]], "o", color="black", label=str(alarm.finding))
+    ax.axhline(needed, color=ink(), linestyle="--", label=f"alarm, {needed:.4g}")
+    if alarm.raised_at is not None:
+        first = alarm.raised_at
+        ax.plot([first], [wealth[first]], "o", color=ink(), label=str(alarm.finding))
     ax.set(yscale="log", xlim=(0, max(len(rounds) - 1, 1)))
     label_axes(ax, "rounds", "wealth")
     legend_above(ax)
