@@ -113,7 +113,7 @@ class Unlearning:
     outcome: LimitedOutcome
     factor: Callable[[SingleTaskGP], float]
 
-    def constraint(self, gp: SingleTaskGP) -> ChanceConstraint:
+    def constraint(self, gp: SingleTaskGP, time: float = 1.0) -> ChanceConstraint:
         """See `Certifier`."""
         return fixed_width(gp, self.outcome, self.factor(gp))
 
@@ -194,7 +194,7 @@ class Learning:
         self.outcome = outcome
         self.kept: ChanceConstraint | None = None
 
-    def constraint(self, gp: SingleTaskGP) -> ChanceConstraint:
+    def constraint(self, gp: SingleTaskGP, time: float = 1.0) -> ChanceConstraint:
         """See `Certifier`."""
         if self.kept is None:
             self.kept = ChanceConstraint(

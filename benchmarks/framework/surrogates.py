@@ -137,6 +137,22 @@ class Refitted:
 
 
 @dataclass(frozen=True)
+class DefaultPriors(Refitted):
+    """BoTorch's default kernel and priors on the unit cube."""
+
+    def fit(self, X: Tensor, Y: Tensor, bounds: Tensor) -> SingleTaskGP:
+        """The GP fitted to ``n x d`` points and ``n x 1`` outcomes."""
+        gp = SingleTaskGP(
+            X,
+            Y,
+            input_transform=Normalize(X.shape[-1], bounds=bounds),
+            outcome_transform=Standardize(1),
+        )
+        fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
+        return gp
+
+
+@dataclass(frozen=True)
 class Fixed:
     """Hyperparameters and outcome transform are those of a template, made wrong on purpose.
 

@@ -237,12 +237,7 @@ class DelayAwareProposer:
             acqf = self._acquisition_function(model, ledger, now, choices, strategy)
             if feasibility is not None and not strategy.imputes_failures:
                 acqf = FeasibleAcquisition(acqf, model, feasibility, poor_value(ledger, now))
-            if choices is not None:
-                return _best_of(choices, acqf, model)
-            point = self._search(acqf, model, fixed)
-            if self._has_failed(point, failed) and len(fixed) < self.dim:
-                point = self._search_elsewhere(acqf, model, fixed, failed)
-            return point
+            return self._maximizer(acqf, model, choices, fixed, failed)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_factors": GrowingFactors()}  # which grow again
@@ -326,6 +321,22 @@ class DelayAwareProposer:
             return self.strategy.feedback_bound
         scale = ledger.to_observations(now)[1].std().item()
         return 1.0 / scale if scale > 0.0 else 1.0
+
+    def _maximizer(
+        self,
+        acqf: AcquisitionFunction,
+        model: Model,
+        choices: Tensor | None,
+        fixed: dict[int, float],
+        failed: Tensor,
+    ) -> Tensor:
+        """The best one of ``choices`` or, without any, of the box without ``failed`` queries."""
+        if choices is not None:
+            return _best_of(choices, acqf, model)
+        point = self._search(acqf, model, fixed)
+        if self._has_failed(point, failed) and len(fixed) < self.dim:
+            point = self._search_elsewhere(acqf, model, fixed, failed)
+        return point
 
     def _search(self, acqf: AcquisitionFunction, model: Model, fixed: dict[int, float]) -> Tensor:
         """The maximizer over the box, searched for in the model's precision."""

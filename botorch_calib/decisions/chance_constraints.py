@@ -176,7 +176,7 @@ class ChanceConstraint:
         # The constraints that hold together, which share a budget; the present one at its place.
         self._together, self._place = [self], 0
         self._counts: dict[str, Account] = {}
-        self._factor: Tensor | float | None = None
+        self._factor: float | None = None
         if records is None:
             self._warn_if_decided()
 
@@ -351,7 +351,7 @@ class ChanceConstraint:
         margins = [side.sign * (side.limit - end) for side, end in sides]
         return torch.stack(margins).amin(dim=0)
 
-    def _own_factor(self) -> Tensor | float:
+    def _own_factor(self) -> float:
         """The factor of the model's quantile before misses tell, kept while the model is."""
         if self.width is not None:
             return self.width

@@ -152,6 +152,5 @@ class OutcomeScores(OutcomeQuantiles):
         if self._is_gaussian and not isinstance(self._model, CalibratedModel):
             return (value - self.mean.double()) / self.deviation.double()
         shape = torch.broadcast_shapes(value.shape, self._X.shape[:-2])
-        outcome: Any = self._outcome
-        p = outcome.cdf(value.expand(shape)[..., None, None])
+        p = self._outcome.cdf(value.expand(shape)[..., None, None])
         return torch.special.ndtri(p.double().clamp(_LEAST, _MOST))[..., 0, 0]

@@ -7,9 +7,10 @@ excess ``E[(X - c)+ ; Z beyond k]``, the probability ``P(X > c, Z beyond k)`` an
 ``c``, for the standard bivariate normal pair ``(X, Z)``: `bivariate_tails`.
 
 Values are divided by the density at the knot and by what is left of it at the point of the region
-that is nearest to the origin, so that an expected improvement of ``exp(-700)`` keeps its digits. ``botorch.utils.probability.bvn`` is
-accurate in absolute terms only, which is why the bivariate probability is computed from Nicholson's
-V function instead: a sum of positive terms with a smooth integrand, at a tenth of the cost.
+that is nearest to the origin, so that an expected improvement of ``exp(-700)`` keeps its digits.
+``botorch.utils.probability.bvn`` is accurate in absolute terms only, which is why the bivariate
+probability is computed from Nicholson's V function instead: a sum of positive terms with a smooth
+integrand, at a tenth of the cost.
 
 .. [Nicholson1943]
     C. Nicholson. The probability integral for two variables. Biometrika, 1943.

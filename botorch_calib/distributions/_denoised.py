@@ -531,7 +531,7 @@ class _Integral(Function):
             by_scale.addcmul_(ratio, rows[1], value=-1)
         rows.append(by_scale.add_(1.0) if which == EXCESS else by_scale)
         saved: list[Tensor | None] = [None] * 4
-        if with_pieces:
+        if with_pieces and values.of_pieces is not None:
             log_sum = log_total.masked_fill(nothing, math.inf)
             saved = [at, held, log_sum, values.of_pieces()[which] / total]
         slopes = torch.stack(rows).div_(unit)

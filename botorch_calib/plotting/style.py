@@ -21,7 +21,7 @@ BASE_COLOR, CALIBRATED_COLOR = COLORS[:2]
 
 #: Lines and bands of what is stated, on light and on dark pages.
 REFERENCE_COLOR = "0.5"
-BAND = {"color": REFERENCE_COLOR, "alpha": 0.25, "lw": 0}
+BAND: dict[str, Any] = {"color": REFERENCE_COLOR, "alpha": 0.25, "lw": 0}
 
 LABEL_SIZE = 13
 TICK_SIZE = 12

@@ -56,7 +56,7 @@ def plot_timeline(
             label=f"{status.value} ({len(chosen)})",
         )
     ax.invert_yaxis()
-    ax.yaxis.get_major_locator().set_params(integer=True)
+    ax.locator_params(axis="y", integer=True)
     label_axes(ax, "time on the ledger's clock", "trial")
     legend_beside(ax)
     return ax

@@ -41,6 +41,7 @@ from botorch_calib import (
     optimize_chance_constrained,
 )
 from botorch_calib.decisions import CertifiedSetExpansion
+from botorch_calib.decisions.budget import GAIN, START
 from botorch_calib.decisions.outcome_quantiles import leave_one_out_factor
 from botorch_calib.robust import AmbiguitySet, RadiusSchedule
 from tests.decisions.test_chance_constraints import LaplaceModel
@@ -95,7 +96,7 @@ def test_at_the_deciding_quantile_the_worst_probability_is_the_level(
     tested.commit(DECISIONS.squeeze(1))
     noisy = gp.posterior(pairs(DECISIONS), observation_noise=True)
     mean, deviation = (v[..., 0, 0].detach() for v in (noisy.mean, noisy.variance.sqrt()))
-    k, level = 1.05 * float(leave_one_out_factor(gp)), 1 - 0.1 / len(limits)
+    k, level = START * float(leave_one_out_factor(gp)), 1 - 0.1 / len(limits)
     for row, record in enumerate(tested.decisions):
         signs = [sign for name, sign in (("lower", -1), ("upper", 1)) if name in limits]
         for sign, end in zip(signs, record["quantiles"], strict=True):
@@ -223,7 +224,7 @@ def test_a_decision_waits_for_its_context() -> None:
     assert tested.model.train_inputs[0].shape == (13, 2)
     more = ChanceConstraint(make_gp(), upper=100.0, **BALL)
     more.observe(joint[1:2], torch.tensor([[101.0]], **DOUBLE), condition=False)
-    k = math.exp(0.15 * 0.9) * 1.05 * float(leave_one_out_factor(make_gp()))
+    k = math.exp(GAIN * 0.9) * START * float(leave_one_out_factor(make_gp()))
     wide = ChanceConstraint(make_gp(), upper=100.0, width=k, **BALL)
     assert_close(more.margin(DECISIONS), wide.margin(DECISIONS))
 

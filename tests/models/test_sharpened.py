@@ -98,7 +98,7 @@ def test_units_and_precision_do_not_matter() -> None:
 
 
 def test_a_lengthscale_five_times_too_long_is_found_and_right_values_are_kept() -> None:
-    gp = make_gp()
+    gp: Any = make_gp()
     generator = torch.Generator().manual_seed(2)
     X = uniform(80, 2, generator=generator)
     with torch.no_grad():
@@ -125,7 +125,7 @@ def test_it_stays_within_constraints() -> None:
 
 
 def test_other_models_are_refused() -> None:
-    gp = make_gp()
+    gp: Any = make_gp()
     X, Y, _ = make_data()
     robust = RobustRelevancePursuitSingleTaskGP(X, Y, outcome_transform=Standardize(1))
     two = SingleTaskGP(X, torch.cat([Y, -Y], dim=-1))
