@@ -8,6 +8,10 @@ file                     content
 ``_ax_acquisition``      which acquisition functions Ax is given for one
 ``ax_delays``            delay-aware proposals in Ax
 ``ax_robust``            robust decisions in Ax
+``ax_decisions``         chance constraints in Ax
+``ax_cards``             analysis cards of certified trials and of calibration in Ax
+``_ax_search_space``     parameters of Ax as points of the model's space
+``_trial_records``       decisions that Ax stores with its trials, and the constraints made of them
 ``optuna``               calibrated models in Optuna
 ``optuna_delays``        delay-aware proposals in Optuna
 ``optuna_decisions``     chance constraints in Optuna
