@@ -68,10 +68,12 @@ from botorch.models.transforms import Standardize
 from torch import Tensor
 
 from botorch_calib._validation import check_open_unit, check_positive
+from botorch_calib.acquisition import LogCalibratedConstrainedExpectedImprovement
 from botorch_calib.decisions import CertifiedSetExpansion, Recommendation, recommend
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import (
     LeastMargin,
+    evaluated,
     expands,
     repeated_points,
     warn_uncertified,
@@ -98,6 +100,34 @@ class CertifiedPoints(ConstrainedClosedForm):
     """Ax's acquisition, maximised over the points that chance constraints certify."""
 
     recommended: Recommendation
+
+    def _construct_botorch_acquisition(
+        self,
+        botorch_acqf_class: type[AcquisitionFunction],
+        botorch_acqf_options: dict[str, Any],
+        model: Model,
+    ) -> AcquisitionFunction:
+        """Ax's, improving upon the best known point that is certified: others are out of reach."""
+        is_closed = botorch_acqf_class is LogCalibratedConstrainedExpectedImprovement
+        if is_closed and (best := self._best_certified_mean(model)) is not None:
+            botorch_acqf_options = {"best_f": best, **botorch_acqf_options}
+        return super()._construct_botorch_acquisition(
+            botorch_acqf_class, botorch_acqf_options, model
+        )
+
+    @torch.no_grad()
+    def _best_certified_mean(self, model: Any) -> Tensor | None:
+        constraints = self.options.get("constraints")
+        if constraints is None or self.X_observed is None:
+            return None
+        X = self.X_observed.unsqueeze(-2)
+        certified = evaluated(LeastMargin(constraints), X) >= 0.0
+        if not bool(certified.any()):
+            return None
+        (weights,) = self._objective_weights
+        index = int(weights.abs().argmax())
+        means = model.models[index].posterior(X[certified]).mean
+        return means.max() if bool(weights[index] > 0.0) else means.min()
 
     def optimize(
         self,

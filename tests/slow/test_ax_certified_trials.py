@@ -98,6 +98,7 @@ SCRIPT = """
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", ["json", "sql"])
 def test_sixty_trials(kind: str, tmp_path: Path) -> None:
     script = tmp_path / "run.py"
@@ -108,7 +109,7 @@ def test_sixty_trials(kind: str, tmp_path: Path) -> None:
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
-            timeout=900,
+            timeout=1700,
         )
         assert done.returncode == code, done.stderr
     if kind == "json":
