@@ -22,4 +22,5 @@ file                     content
 ``_stored_decisions``    decisions as plain values, and the records made of them
 ``stored_calibrators``   calibrators in the files of a client
 ``stored_robustness``    contexts and ambiguity sets in the files of a client
-======================== ===================================================================="""
+======================== ====================================================================
+"""
