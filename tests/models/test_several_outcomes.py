@@ -285,7 +285,7 @@ def test_hypervolume_varies_over_seeds_as_that_of_processes(q: int) -> None:
     models = uncorrected(), plain()  # which state the same
     points = SobolEngine(2 * q, scramble=True, seed=0).draw(8).double().view(8, q, 2)
     reference = Y.mean() - 2.0 * torch.ones(2, **DOUBLE)
-    partitioning = FastNondominatedPartitioning(reference, Y=torch.cat([Y, -Y], dim=-1))
+    partitioning: Any = FastNondominatedPartitioning(reference, Y=torch.cat([Y, -Y], dim=-1))
 
     def deviation(model: Any) -> Tensor:
         values = []
