@@ -43,7 +43,7 @@ def draw(name: str, folder: Path = DRAWN) -> dict[str, Path]:
     return paths
 
 
-def _style(ink: str) -> dict[str, Any]:
+def _style(ink: str) -> Any:
     colored = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
     return {
         "backend": "agg",

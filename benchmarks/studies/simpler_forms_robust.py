@@ -60,7 +60,7 @@ from botorch_calib.robust import contextual_function
 from botorch_calib.robust.contextual_function import norm_and_direction
 from botorch_calib.robust.gp import radial_kernels
 from botorch_calib.robust.gp.autograd_fallback import PointwiseFunction
-from botorch_calib.robust.gp.calibrated_bonus import CalibratedBonus
+from botorch_calib.robust.gp.bonus import CalibratedBonus
 from botorch_calib.robust.gp.closed_form_bound import ClosedFormConfidenceBound
 from botorch_calib.robust.gp.pairwise_moments import PairwiseMoments
 from botorch_calib.robust.gp.stationary_gp import stationary_gp

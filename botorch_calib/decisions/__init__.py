@@ -7,6 +7,7 @@ file                          content
 ``several_constraints``       several of them with one budget
 ``budget``                    `Budget`: how many violations there may be, and how wide quantiles are
 ``outcome_quantiles``         quantiles of the next outcome, of any model
+``worst_contexts``            the same for every distribution of a context in an ambiguity set
 ``decision_records``          decisions as plain records
 ``chance_constrained_search`` `optimize_chance_constrained`: the best point that is certified
 ``certified_set_expansion``   where an observation would do most for the certified set

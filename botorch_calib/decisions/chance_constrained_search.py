@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Real
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from botorch.acquisition import AcquisitionFunction
@@ -35,16 +35,16 @@ from botorch_calib.decisions.chance_constraints import (
     clearance,
 )
 from botorch_calib.exceptions import NotCertifiedWarning
-from botorch_calib.models.inspection import observed_process, raw_train_inputs
 from botorch_calib.optim.region import LinearConstraints, Region
 from botorch_calib.optim.separate_starts import SEPARATE_STARTS
+from botorch_calib.optim.side_by_side import Function, side_by_side
 from botorch_calib.optim.unit_box import InUnitBox
 
 # Below this share of certified samples the certified set is searched for, and in, more closely.
 _RARE = 0.05
 # How far ends of the search are drawn back towards their certified starts.
 _BACKWARD = (0.0, 1e-8, 1e-6, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0)
-# Points that are evaluated at a time.
+# Points, or pairs with contexts, that are evaluated at a time.
 _CHUNK = 2048
 _MAX_ITERATIONS = 100
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
@@ -202,6 +202,7 @@ class LeastMargin(AcquisitionFunction):
         super().__init__(model=constraints[0].model)
         self.constraints, self.confidence = list(constraints), confidence
         self.scales = [constraint.typical_deviation() for constraint in self.constraints]
+        self.num_contexts = max(constraint.num_contexts for constraint in self.constraints)
 
     def forward(self, X: Tensor) -> Tensor:
         """Evaluate the margin at ``b x 1 x d``; values of shape ``b``."""
@@ -289,7 +290,7 @@ def known_points(margin: LeastMargin, region: Region) -> Tensor:
     width = region.bounds.shape[-1]
     known = [region.bounds.new_zeros(0, 1, width)]
     for constraint in margin.constraints:
-        inputs = raw_train_inputs(observed_process(constraint.model))
+        inputs = constraint.known_decisions()
         if inputs is not None and inputs.shape[-1] == width:
             known.append(region.placed(inputs.to(region.bounds).unsqueeze(-2)))
     # Several outcomes are mostly observed at the same points.
@@ -342,8 +343,8 @@ def _climb(
     ones as well. Its end is drawn back, in a few steps, towards its start, which meets all of them.
     """
 
-    def clear(x: Tensor) -> Tensor:
-        return margin(x.reshape(1, 1, -1)).squeeze(0) - clearance(x.dtype)
+    def clear(X: Tensor) -> Tensor:
+        return margin(X) - clearance(X.dtype)
 
     ends = _maximize(acqf, unit, region, starts, clear)
     if region.equal:  # which SLSQP meets up to its own tolerance
@@ -370,34 +371,48 @@ def _maximize(
 ) -> Tensor:
     """Ends of BoTorch's search from each of ``starts`` (``b x 1 x d``) on its own.
 
-    In widths of the box and a unit of the values, as tolerances are absolute. A ``limit`` on a
-    point ``d`` is kept at zero or above.
+    In widths of the box and a unit of the values, as tolerances are absolute. A ``limit``, ``b`` at
+    ``b x 1 x d``, is kept at zero or above.
     """
     in_widths = InUnitBox(acqf, region.bounds, unit)
-    nonlinear = None
-    if limit is not None:
-        nonlinear = [(lambda x: limit(in_widths.inputs(x)), True)]
     options: dict[str, object] = {"maxiter": _MAX_ITERATIONS, **SEPARATE_STARTS}
-    if nonlinear or region.linear or region.equal:
+    functions: list[Function] = [in_widths]
+    if limit is not None:
+        functions.append(lambda X: limit(in_widths.inputs(X)))
+    is_constrained = bool(limit or region.linear or region.equal)
+    if is_constrained:
         # SLSQP's own tolerance, unless single precision cannot tell such values apart.
         options["ftol"] = max(1e-6, clearance(starts.dtype))
-    # Why it stops does not matter, as its ends are checked. BoTorch shows warnings of that kind
-    # whatever the filter, so they are caught and the others passed on.
-    with warnings.catch_warnings(record=True) as caught:
+
+    def search(X: Tensor, functions: list[Function]) -> Tensor:
+        limits = [(lambda x, of=of: of(x.view(1, 1, -1)).squeeze(0), True) for of in functions[1:]]
         ends, _ = gen_candidates_scipy(
-            region.in_widths(starts),
-            in_widths,
+            X,
+            functions[0],  # type: ignore[arg-type]
             lower_bounds=in_widths.bounds[0],
             upper_bounds=in_widths.bounds[1],
             inequality_constraints=region.linear_in_widths,
             equality_constraints=region.equal_in_widths,
-            nonlinear_inequality_constraints=nonlinear,
+            nonlinear_inequality_constraints=limits or None,
             options=options,
         )
+        return ends
+
+    # Why it stops does not matter, as its ends are checked. BoTorch shows warnings of that kind
+    # whatever the filter, so they are caught and the others passed on.
+    with warnings.catch_warnings(record=True) as caught:
+        starts = region.in_widths(starts)
+        # SLSQP takes one start at a time.
+        ends = (side_by_side if is_constrained else _at_once)(functions, starts, search)
     for w in caught:
         if not issubclass(w.category, OptimizationWarning):
             warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
     return in_widths.inputs(ends).detach()
+
+
+def _at_once(functions: list[Function], starts: Tensor, search: Any) -> Tensor:
+    ends: Tensor = search(starts, functions)
+    return ends
 
 
 def _best_of(X: Tensor, acqf: AcquisitionFunction, margin: LeastMargin) -> tuple[Tensor, bool]:
@@ -412,5 +427,6 @@ def _best_of(X: Tensor, acqf: AcquisitionFunction, margin: LeastMargin) -> tuple
 @torch.no_grad()
 def evaluated(acqf: AcquisitionFunction, X: Tensor) -> Tensor:
     """Values ``b`` at ``X`` (``b x 1 x d``); a NaN is worse than anything."""
-    values = torch.cat([acqf(chunk) for chunk in X.split(_CHUNK)])
+    size = max(1, _CHUNK // getattr(acqf, "num_contexts", 1))
+    values = torch.cat([acqf(chunk) for chunk in X.split(size)])
     return torch.where(values.isnan(), -torch.inf, values)

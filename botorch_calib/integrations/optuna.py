@@ -115,8 +115,8 @@ def calibrated_candidates_func(
 
 
 @dataclass(frozen=True)
-class _Trials:
-    """The sampler's data, with inputs in the unit cube; objectives are maximised."""
+class StudyData:
+    """Data of complete trials, with inputs in the unit cube; objectives are maximised."""
 
     X: Tensor
     objectives: Tensor
@@ -139,6 +139,7 @@ class _Trials:
 
     @property
     def num_objectives(self) -> int:
+        """Number of objectives."""
         return self.objectives.shape[-1]
 
 
@@ -171,13 +172,13 @@ class _CalibratedCandidates:
                     "fitted to: return a finite value, or prune such trials."
                 )
         pending = None if pending_x is None or not len(pending_x) else normalize(pending_x, bounds)
-        trials = _Trials(normalize(train_x, bounds), train_obj, train_con, pending)
+        trials = StudyData(normalize(train_x, bounds), train_obj, train_con, pending)
         if len(trials.X) < 2:
             # The sampler counts running trials among those to start with, so there may be none.
             point = torch.rand_like(bounds[:1])
         else:
             point, _ = optimize_acqf(
-                self._acquisition_function(trials),
+                improvement(self._models(trials), trials),
                 bounds=_unit_cube(trials.X),
                 q=1,
                 num_restarts=self.num_restarts,
@@ -187,17 +188,7 @@ class _CalibratedCandidates:
         # Rounding may lead out of the bounds.
         return unnormalize(point, bounds).clamp(bounds[0], bounds[1])
 
-    def _acquisition_function(self, trials: _Trials) -> AcquisitionFunction:
-        models = self._models(trials)
-        if trials.num_objectives > 1:
-            return _hypervolume_improvement(CalibratedModelList(*models), trials)
-        if trials.constraints is not None:
-            return _constrained_improvement(CalibratedModelList(*models), trials)
-        return LogCalibratedExpectedImprovement(
-            models[0], best_f=trials.objectives.max(), X_pending=trials.X_pending
-        )
-
-    def _models(self, trials: _Trials) -> list[CalibratedModel]:
+    def _models(self, trials: StudyData) -> list[CalibratedModel]:
         outcomes = trials.outcomes.split(1, dim=-1)
         calibrators = self.calibrators
         if len(calibrators) == 1:
@@ -220,7 +211,18 @@ class _CalibratedCandidates:
         ]
 
 
-def _constrained_improvement(model: Model, trials: _Trials) -> AcquisitionFunction:
+def improvement(models: Sequence[Model], trials: StudyData) -> AcquisitionFunction:
+    """Log improvement by the next trial, by a model of each outcome, calibrated or Gaussian."""
+    if trials.num_objectives > 1:
+        return _hypervolume_improvement(CalibratedModelList(*models), trials)
+    if trials.constraints is not None:
+        return _constrained_improvement(CalibratedModelList(*models), trials)
+    return LogCalibratedExpectedImprovement(
+        models[0], best_f=trials.objectives.max(), X_pending=trials.X_pending
+    )
+
+
+def _constrained_improvement(model: Model, trials: StudyData) -> AcquisitionFunction:
     """Outcome 0 is the objective; the others are constraints, met where they are at most 0."""
     limits = {i: (None, 0.0) for i in range(1, model.num_outputs)}
     feasible = trials.is_feasible
@@ -235,7 +237,7 @@ def _constrained_improvement(model: Model, trials: _Trials) -> AcquisitionFuncti
     )
 
 
-def _hypervolume_improvement(model: Model, trials: _Trials) -> AcquisitionFunction:
+def _hypervolume_improvement(model: Model, trials: StudyData) -> AcquisitionFunction:
     """The first outcomes are the objectives; the others are constraints."""
     num, feasible = trials.num_objectives, trials.is_feasible
     # Without a feasible trial, the front of all of them still tells the scale.
@@ -262,6 +264,6 @@ def _unit_cube(X: Tensor) -> Tensor:
     return torch.stack([torch.zeros_like(X[0]), torch.ones_like(X[0])])
 
 
-def fit_in_unit_cube(X: Tensor, Y: Tensor) -> Model:
+def fit_in_unit_cube(X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
     """The Gaussian process that is fitted by default, of inputs ``n x d`` in the unit cube."""
-    return fit_single_task_gp(X, Y, _unit_cube(X))
+    return fit_single_task_gp(X, Y, _unit_cube(X), Yvar)

@@ -1,4 +1,4 @@
-"""Delay-aware proposals in Optuna, by a ``BoTorchSampler`` that knows the state of all trials.
+"""Delay-aware proposals in Optuna, by a sampler that knows the state of all trials.
 
 It needs optuna-integration (``pip install botorch_calib[optuna]``). For each proposal the trials of
 the study become a `FeedbackLedger`, from which a `DelayAwareProposer` chooses. Storages, retries
@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 import os
 import threading
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from itertools import product
+from inspect import signature
 from typing import Any, NamedTuple
 
 try:
@@ -25,56 +26,70 @@ except ImportError as error:
     ) from error
 import numpy as np
 import torch
-from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.acquisition import AcquisitionFunction
+from botorch.exceptions.errors import InputDataError
+from botorch.exceptions.warnings import InputDataWarning
 from botorch.models.model import Model
 from botorch.utils.sampling import draw_sobol_samples
 from optuna import Study
-from optuna._transform import _SearchSpaceTransform
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
+from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from torch import Tensor
 
+from botorch_calib.asynchronous.delay_strategy import strategy_of
+from botorch_calib.asynchronous.failures import feasibility_of
+from botorch_calib.asynchronous.feasibility import Feasibility
+from botorch_calib.asynchronous.overdue import with_overdue_failed
 from botorch_calib.asynchronous.proposer import DelayAwareProposer, DelayStrategy, SearchSettings
-from botorch_calib.asynchronous.repeated_points import ROUNDED, is_any_of
 from botorch_calib.calibration import Calibrator
-from botorch_calib.integrations.optuna import fit_in_unit_cube
+from botorch_calib.decisions.chance_constrained_search import repeated_points
+from botorch_calib.integrations._optuna_search_space import SearchSpace, without
+from botorch_calib.integrations._stored_decisions import INFINITE
+from botorch_calib.integrations.optuna import StudyData, fit_in_unit_cube, improvement
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
-from botorch_calib.models import CalibratedModel
+from botorch_calib.models import CalibratedModel, CensoredDelayModel
 from botorch_calib.models.fit_to_ledger import Fit
 
 # One proposal at a time: threads share a sampler, each has to know what the one before was given,
 # and the proposer sets torch's random state. Not an attribute, since a sampler is pickled.
 _one_at_a_time = threading.RLock()
 
-# The largest number of points of a space without continuous parameters that is searched as it is.
-MOST_POINTS = 2048
-
-# To Optuna infinity is a value; to a Gaussian process all is infinite whose square overflows.
-INFINITE = 1e150
+RUNNING = TrialState.RUNNING
 
 
-class _Look(NamedTuple):
-    """The state of a study when a trial is asked for; Optuna's sampler hands over less."""
+# System attributes of a trial: the parameters that it was given, which other processes see before
+# its objective asks for them; and user attributes: the variances of the noise of its outcomes.
+PARAMETERS, YVAR = "botorch_calib:parameters", "Yvar"
 
-    ledger: FeedbackLedger  # in the unit cube of the encoding, to be maximised
-    points: Tensor | None  # all points of the search space, ``n x d``, there, if they are few
-    transform: _SearchSpaceTransform
+
+class Look(NamedTuple):
+    """The state of a study when a trial is asked for, in the unit cube of the encoding."""
+
+    trials: Sequence[FrozenTrial]
+    space: SearchSpace
+    ledger: FeedbackLedger  # all trials, by the first objective, which is to be maximised
+    X: Tensor  # of the complete trials, ``n x d``, in the order in which they ended
+    objectives: Tensor  # ``n x m``, to be maximised
+    constraints: Tensor | None
+    noise: list[Tensor | None]  # variances ``n x 1`` of each outcome, where they are known
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is one objective and no constraint."""
+        return self.constraints is None and self.objectives.shape[-1] == 1
 
 
 class DelayAwareSampler(BoTorchSampler):
     """A sampler for many workers: trials that still run, and that failed, count in each proposal.
 
-    It is for one objective without constraints. Trials that run are censored or hallucinated, as
-    ``strategy`` says; the value of a pruned one never comes. The search keeps away from points that
-    have failed: by an exception, because the heartbeat of their process stopped, or by an infinite
-    value; and from trials that hang, until their value comes (see ``failures`` of `DelayStrategy`).
+    With one objective, trials that run are censored or hallucinated, as ``strategy`` says. With
+    constraints or several objectives the log improvement of `calibrated_candidates_func` is
+    maximised, averaged over what running trials may bring. The value of a pruned trial never comes.
+    The search keeps away from points that have failed: by an exception, because the heartbeat of
+    their process stopped, or by an infinite value; and from trials that hang, until their value
+    comes (see ``failures`` of `DelayStrategy`).
     If all parameters are integers, categories or have steps, and there are at most 2048 points, the
     search is among these, and a point that failed, was pruned or runs is asked again only if there
     is no other. Elsewhere a point that Optuna would round to that of an earlier trial gives way to
@@ -84,13 +99,18 @@ class DelayAwareSampler(BoTorchSampler):
     machines differ by more than a trial takes. A trial whose process was killed hangs: tell the
     study that it failed, or give the storage heartbeats.
 
+    **Noise that is known.** If all complete trials have the user attribute ``"Yvar"``, the models
+    take the variances of the noise in it: a number for the objective, or a list for objectives and
+    then constraints, of which the last ones may be left out.
+
     Args:
         strategy: ``"hallucinate"``, ``"ucb"``, ``"ts"`` or a `DelayStrategy`.
         calibrator: Calibrates the Gaussian process, by a replay of the complete trials in the order
             in which they ended; each fit starts from a copy that has learned nothing.
         fit: Builds a fitted Gaussian process from ``X`` (``n x d``), scaled to the unit cube, and
-            ``Y`` (``n x 1``), which is to be maximised. The default is a ``SingleTaskGP``, fitted
-            by marginal likelihood.
+            ``Y`` (``n x 1``): an objective, which is to be maximised, or a constraint. If it has a
+            parameter ``Yvar``, it is given known variances (``n x 1``). The default is a
+            ``SingleTaskGP``, fitted by marginal likelihood.
         censor_value: The worst value that the objective can take, as a trial returns it; None for
             the worst one observed so far.
         num_restarts: Number of starting points of the gradient-based search.
@@ -101,8 +121,11 @@ class DelayAwareSampler(BoTorchSampler):
         device: Where the model is, and the data that ``fit`` is given (default: the CPU).
 
     Raises:
-        InputDataError: If a setting is unknown or out of its range.
-        UnsupportedError: On a study with several objectives or with constraints.
+        InputDataError: If a setting is unknown or out of its range; when a trial is asked for, if
+            complete trials have different constraints.
+
+    Warns:
+        InputDataWarning: If known variances cannot be used, as some are missing.
     """
 
     def __init__(
@@ -147,67 +170,133 @@ class DelayAwareSampler(BoTorchSampler):
         self._search = SearchSettings(num_restarts, raw_samples, base)
         self._seeded_in: int | None = os.getpid()
         self._proposers: dict[int, DelayAwareProposer] = {}
-        self._handed_out: dict[int, dict[str, Any]] = {}  # by number of trial
         self._proposer(1)  # so that a wrong setting is noticed now
         FeedbackLedger(1, censor_value=censor_value)
-        # Optuna's own `device` stays the CPU: only the bounds that it moves there are used.
         super().__init__(
-            candidates_func=self._candidate,
-            n_startup_trials=n_startup_trials,
-            consider_running_trials=True,
-            independent_sampler=independent_sampler,
-            seed=seed,
+            n_startup_trials=n_startup_trials, independent_sampler=independent_sampler, seed=seed
         )
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Parameters of the next trial, from Optuna."""
+        """Parameters of the next trial; those of an enqueued one that it was given are kept."""
         if not search_space:
             return {}
-        if len(study.directions) > 1:
-            raise UnsupportedError(
-                "DelayAwareSampler is for one objective. For several, "
-                "BoTorchSampler(candidates_func=calibrated_candidates_func(), "
-                "consider_running_trials=True) takes account of running trials."
-            )
         with _one_at_a_time:
-            self._look = self._look_at(study, search_space)
-            parameters: dict[str, Any] = super().sample_relative(study, trial, search_space)
-            self._handed_out[trial.number] = parameters
+            # One look for all: so no trial counts twice, and none that ends is overlooked.
+            trials = others_of(study, trial)
+            if self._is_startup(trials):
+                return {}
+            space = SearchSpace(search_space)
+            enqueued = trial.system_attrs.get("fixed_params", {})
+            given = {name: enqueued[name] for name in search_space if name in enqueued}
+            parameters = self._parameters(study, trial, self._look_at(study, trials, space), given)
+            store(study, trial, PARAMETERS, parameters)
         return parameters
 
-    def _look_at(self, study: Study, search_space: dict[str, BaseDistribution]) -> _Look:
-        """The state of the trials that have all parameters of the search space."""
-        # In one look, and not from Optuna's own, which follows: so no trial counts twice, and none
-        # that ends in between is overlooked.
-        transform = _SearchSpaceTransform(search_space)
-        trials = [
-            trial
-            for trial in study.get_trials(deepcopy=False)
-            if trial.state is not TrialState.WAITING
-        ]
-        # A trial's parameters are in the study when the objective asks for them, and not before.
-        self._handed_out = {
-            trial.number: self._handed_out[trial.number]
-            for trial in trials
-            if trial.state is TrialState.RUNNING
-            and trial.number in self._handed_out
-            and not search_space.keys() <= trial.params.keys()
-        }
+    def _is_startup(self, trials: Sequence[FrozenTrial]) -> bool:
+        counted = [each for each in trials if each.state in (TrialState.COMPLETE, RUNNING)]
+        return len(counted) < self._n_startup_trials
+
+    def _parameters(
+        self, study: Study, trial: FrozenTrial, look: Look, given: dict[str, Any]
+    ) -> dict[str, Any]:
+        """All parameters of a trial of which some are given."""
+        if look.space.holds(given):
+            return given
+        return look.space.parameters(self._point(look, given)) | given
+
+    def _look_at(self, study: Study, trials: Sequence[FrozenTrial], space: SearchSpace) -> Look:
+        """The state of those trials that have all parameters of the search space."""
+        signs = [-1.0 if each is StudyDirection.MINIMIZE else 1.0 for each in study.directions]
         value = self._censor_value
-        sign = -1.0 if study.direction is StudyDirection.MINIMIZE else 1.0
         ledger = FeedbackLedger(
-            len(transform.bounds),
-            censor_value=None if value is None else sign * value,
+            space.dim,
+            censor_value=None if value is None else signs[0] * value,
             clock="seconds",
         )
+        complete: list[tuple[int, Tensor, FrozenTrial]] = []
         for trial, (start, end) in zip(trials, _places_in_time(trials), strict=True):
-            parameters = self._handed_out.get(trial.number, trial.params)
-            if search_space.keys() <= parameters.keys():
-                (x,) = _encoded(transform, [parameters])
-                _record(ledger, trial, x, sign, start, end)
-        return _Look(ledger, _all_points(transform), transform)
+            x = encoded(space, trial)
+            if x is None:
+                continue
+            if trial.state is TrialState.COMPLETE and _is_finite(trial):
+                complete.append((end, x, trial))
+            _record(ledger, trial, x, signs[0], start, end)
+        complete.sort(key=lambda each: each[0])
+        names, ended = names_of_constraints(trials), [trial for *_, trial in complete]
+        X = torch.stack([x for _, x, _ in complete]) if complete else torch.zeros(0, space.dim)
+        constraints = [[trial.constraints[name] for name in names] for trial in ended]
+        return Look(
+            trials,
+            space,
+            ledger,
+            X,
+            _rows((t.values for t in ended), len(signs)) * torch.tensor(signs, dtype=torch.double),
+            _rows(constraints, len(names)) if names else None,
+            [known_noise(ended, place) for place in range(len(signs) + len(names))],
+        )
+
+    def _point(self, look: Look, given: dict[str, Any]) -> Tensor:
+        """The next point, length ``d``, in the unit cube."""
+        proposer = self._proposer(look.space.dim)
+        proposer.strategy = self._strategy_for(look)
+        proposer.fixed_features, proposer.choices = look.space.fixed(given), None
+        points = look.space.points()
+        if points is not None:
+            others = [trial.x for trial in look.ledger if trial.status is not TrialStatus.OBSERVED]
+            proposer.choices = without(points, others)
+        with repeated_points():
+            point = proposer(look.ledger)
+            if points is None and look.space.rounded_names:
+                point = self._unless_repeated(point, proposer, look)
+        return point
+
+    def _strategy_for(self, look: Look) -> DelayStrategy:
+        """The strategy, which is one for improvement if there are several outcomes."""
+        strategy = strategy_of(self._strategy)
+        if look.is_plain or callable(strategy.acquisition):
+            return strategy
+        return replace(
+            strategy,
+            acquisition=partial(self._improvement, look, strategy),
+            imputation="hallucinate",
+            window=None,
+            failures="ignore",  # by the proposer, which knows of one outcome
+        )
+
+    def _improvement(
+        self, look: Look, strategy: DelayStrategy, model: CensoredDelayModel, ledger: FeedbackLedger
+    ) -> AcquisitionFunction:
+        """The log improvement of all outcomes, less where trials may fail."""
+        now = ledger.now()
+        if strategy.failures != "ignore":
+            ledger = with_overdue_failed(ledger, now)
+        data = StudyData(
+            look.X.to(self._device),
+            look.objectives.to(self._device),
+            None if look.constraints is None else look.constraints.to(self._device),
+            pending.to(self._device) if len(pending := ledger.pending(now)) else None,
+        )
+        others = zip(data.outcomes.split(1, dim=-1)[1:], look.noise[1:], strict=True)
+        models = [model.model, *(self._fit(look.X, Y, Yvar) for Y, Yvar in others)]
+        acqf = improvement(models, data)
+        strategy = replace(strategy, imputation="hallucinate")
+        feasibility = feasibility_of(ledger, now, strategy, self._proposer(ledger.dim).bounds)
+        return acqf if feasibility is None else _FeasibleImprovement(acqf, feasibility)
+
+    def _unless_repeated(self, point: Tensor, proposer: DelayAwareProposer, look: Look) -> Tensor:
+        """The point or, if Optuna would round it to that of an earlier trial, one that is new.
+
+        It is chosen from a Sobol sample of rounded points, all in the unit cube.
+        """
+        known = [trial.x for trial in look.ledger]
+        if without(look.space.rounded(point.unsqueeze(0)), known) is not None:
+            return point
+        num, seed = self._search.raw_samples, self._search.seed + len(look.ledger)
+        sample = draw_sobol_samples(proposer.bounds, n=num, q=1, seed=seed).squeeze(-2)
+        proposer.choices = without(look.space.rounded(sample).unique(dim=0), known)
+        return point if proposer.choices is None else proposer(look.ledger)
 
     def reseed_rng(self) -> None:
         """Draw new seeds, once in each process and for each copy.
@@ -228,58 +317,102 @@ class DelayAwareSampler(BoTorchSampler):
         # A copy goes on with the same numbers, unless it is told to draw others.
         return {**self.__dict__, "_seeded_in": None}
 
-    def _candidate(
-        self,
-        X: Tensor,
-        Y: Tensor,
-        constraints: Tensor | None,
-        bounds: Tensor,
-        X_running: Tensor | None,
-    ) -> Tensor:
-        """The next point, length ``d``, within ``bounds``, ``2 x d``; ``Y`` is maximised."""
-        if constraints is not None:
-            raise UnsupportedError(
-                "DelayAwareSampler knows nothing of constraints: "
-                "BoTorchSampler(candidates_func=calibrated_candidates_func(), "
-                "consider_running_trials=True) takes account of running trials and of them."
-            )
-        ledger, points, transform = self._look
-        proposer = self._proposer(ledger.dim)
-        proposer.choices = None
-        if points is not None:
-            others = [trial.x for trial in ledger if trial.status is not TrialStatus.OBSERVED]
-            proposer.choices = _without(points, others)
-        point = proposer(ledger)
-        if points is None and _rounds(transform):
-            point = self._unless_repeated(point, proposer)
-        return (bounds[0] + (bounds[1] - bounds[0]) * point).clamp(bounds[0], bounds[1])
-
-    def _unless_repeated(self, point: Tensor, proposer: DelayAwareProposer) -> Tensor:
-        """The point or, if Optuna would round it to that of an earlier trial, one that is new.
-
-        It is chosen from a Sobol sample of rounded points, all in the unit cube.
-        """
-        ledger, _, transform = self._look
-        known = [trial.x for trial in ledger]
-        if _without(_rounded(transform, point.unsqueeze(0)), known) is not None:
-            return point
-        sample = draw_sobol_samples(
-            proposer.bounds, n=self._search.raw_samples, q=1, seed=self._search.seed + len(ledger)
-        )
-        rounded = _rounded(transform, sample.squeeze(-2)).unique(dim=0)
-        proposer.choices = _without(rounded, known)
-        return point if proposer.choices is None else proposer(ledger)
-
     def _proposer(self, dim: int) -> DelayAwareProposer:
         """One for each number of encoded parameters, which changes with the search space."""
         if dim not in self._proposers:
             unit_cube = torch.tensor(
                 [[0.0] * dim, [1.0] * dim], dtype=torch.double, device=self._device
             )
-            self._proposers[dim] = DelayAwareProposer(
-                unit_cube, self._strategy, self._fit, num_initial=0, search=self._search
-            )
+            self._proposers[dim] = self._new_proposer(unit_cube)
         return self._proposers[dim]
+
+    def _new_proposer(self, bounds: Tensor) -> DelayAwareProposer:
+        return DelayAwareProposer(
+            bounds, self._strategy, self._fit, num_initial=0, search=self._search
+        )
+
+
+class _FeasibleImprovement(AcquisitionFunction):
+    """Log improvement, times how far to rely on a value: its logarithm."""
+
+    _log = True
+
+    def __init__(self, acqf: AcquisitionFunction, feasibility: Feasibility) -> None:
+        super().__init__(model=acqf.model)
+        self.acqf, self.feasibility = acqf, feasibility
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Evaluate it at ``b x 1 x d``; values of shape ``b``."""
+        score = self.feasibility.score(X.squeeze(-2)).to(X)
+        return self.acqf(X) + score.clamp_min(torch.finfo(X.dtype).tiny).log()
+
+
+def others_of(study: Study, trial: FrozenTrial | None = None) -> list[FrozenTrial]:
+    """The trials of a study that have begun, but for one, by number."""
+    return [
+        other
+        for other in study.get_trials(deepcopy=False)
+        if other.state is not TrialState.WAITING and (trial is None or other.number != trial.number)
+    ]
+
+
+def encoded(space: SearchSpace, trial: FrozenTrial) -> Tensor | None:
+    """The point ``d`` of a trial, as far as it is known."""
+    parameters = trial.params
+    if trial.state is RUNNING:  # the study has them when its objective asks for them
+        parameters = trial.system_attrs.get(PARAMETERS, {}) | parameters
+    return space.encoded([parameters])[0] if space.holds(parameters) else None
+
+
+def names_of_constraints(trials: Sequence[FrozenTrial]) -> list[str]:
+    """Names of the constraints, in the order of the first complete trial.
+
+    Raises:
+        InputDataError: If complete trials differ in them.
+    """
+    names = [[*trial.constraints] for trial in trials if trial.state is TrialState.COMPLETE]
+    if any({*each} != {*names[0]} for each in names):
+        other = next(each for each in names if {*each} != {*names[0]})
+        raise InputDataError(
+            f"Complete trials have the constraints {names[0]} and {other}: set the same ones in "
+            "each trial."
+        )
+    return names[0] if names else []
+
+
+def known_noise(trials: Sequence[FrozenTrial], place: int) -> Tensor | None:
+    """Variances ``n x 1`` of an outcome; None, with a warning if trials differ, if not known."""
+    each = [_variances(trial)[place : place + 1] for trial in trials]
+    if all(each):
+        return torch.tensor(each, dtype=torch.double) if each else None
+    if any(each):
+        warnings.warn(
+            f"{sum(not known for known in each)} of {len(each)} trials have no variance of outcome "
+            f'{place} in their attribute "{YVAR}": those of the others are not used, and its model '
+            "learns the noise instead.",
+            InputDataWarning,
+            stacklevel=2,
+        )
+    return None
+
+
+def _variances(trial: FrozenTrial) -> list[float]:
+    stated = trial.user_attrs.get(YVAR, [])
+    return [*stated] if isinstance(stated, Sequence) else [stated]
+
+
+def _rows(values: Iterable[Sequence[float]], num: int) -> Tensor:
+    """Rows of so many numbers."""
+    return torch.tensor([*values], dtype=torch.double).reshape(-1, num)
+
+
+def _is_finite(trial: FrozenTrial) -> bool:
+    return all(abs(value) < INFINITE for value in [*trial.values, *trial.constraints.values()])
+
+
+def store(study: Study, trial: FrozenTrial, key: str, value: Any) -> None:
+    """Store a system attribute of a trial, as Optuna's own samplers do."""
+    study._storage.set_trial_system_attr(trial._trial_id, key, value)
 
 
 def _places_in_time(trials: Sequence[FrozenTrial]) -> list[tuple[int, int]]:
@@ -307,71 +440,14 @@ def _record(
     number = ledger.submit(x, time=start)
     if trial.state is TrialState.PRUNED:
         ledger.abandon(number, time=end)
-    elif trial.state is TrialState.COMPLETE and trial.value is not None:
-        if abs(trial.value) < INFINITE:
-            ledger.observe(number, sign * trial.value, time=end)
+    elif trial.state is TrialState.COMPLETE:
+        if _is_finite(trial):
+            Yvar = next(iter(_variances(trial)), None)
+            ledger.tell(number, sign * trial.values[0], Yvar, time=end)
         else:
             ledger.fail(number, "infinite value", time=end)
     elif trial.state is TrialState.FAIL:
         ledger.fail(number, time=end)
-
-
-def _encoded(transform: _SearchSpaceTransform, points: Iterable[dict[str, Any]]) -> Tensor:
-    """Parameters of points, encoded in the unit cube, ``n x d``."""
-    low, high = transform.bounds.T
-    rows = np.array([transform.transform(parameters) for parameters in points])
-    return torch.from_numpy((rows - low) / (high - low))
-
-
-def _all_points(transform: _SearchSpaceTransform) -> Tensor | None:
-    """All points ``n x d`` of a space without continuous parameters; None if many.
-
-    Between them the acquisition function may have a maximum whose rounding is always one and the
-    same point.
-    """
-    space = transform._search_space
-    values = [_all_values(distribution) for distribution in space.values()]
-    if not 0 < math.prod(map(len, values)) <= MOST_POINTS:
-        return None
-    points = (dict(zip(space, each, strict=True)) for each in product(*values))
-    return _encoded(transform, points)
-
-
-def _rounds(transform: _SearchSpaceTransform) -> bool:
-    """Whether a search space holds integers, categories or steps."""
-    return any(
-        not isinstance(each, FloatDistribution) or each.step is not None
-        for each in transform._search_space.values()
-    )
-
-
-def _rounded(transform: _SearchSpaceTransform, points: Tensor) -> Tensor:
-    """Points of the unit cube, ``n x d``, as Optuna rounds them."""
-    low, high = transform.bounds.T
-    rows = low + (high - low) * points.numpy()
-    return _encoded(transform, map(transform.untransform, rows))
-
-
-def _all_values(distribution: BaseDistribution) -> Sequence[Any]:
-    """The values of a parameter, none if they are continuous or many."""
-    if isinstance(distribution, CategoricalDistribution):
-        return distribution.choices
-    assert isinstance(distribution, IntDistribution | FloatDistribution)
-    if distribution.step is None:
-        return ()
-    # Optuna sees to it that the greatest value is a whole number of steps above the least one.
-    last = round((distribution.high - distribution.low) / distribution.step)
-    if last >= MOST_POINTS:
-        return ()
-    return [distribution.low + i * distribution.step for i in range(last + 1)]
-
-
-def _without(points: Tensor, excluded: Sequence[Tensor]) -> Tensor | None:
-    """The points that are not excluded; None if none is left, for a search of the whole box."""
-    if not excluded:
-        return points
-    is_free = ~is_any_of(points, torch.stack(list(excluded)), ROUNDED)
-    return points[is_free] if bool(is_free.any()) else None
 
 
 def _random_seed() -> int:
@@ -379,8 +455,24 @@ def _random_seed() -> int:
 
 
 def _fitted(
-    X: Tensor, Y: Tensor, fit: Fit, calibrator: Calibrator | None, device: torch.device
+    X: Tensor,
+    Y: Tensor,
+    Yvar: Tensor | None = None,
+    *,
+    fit: Fit,
+    calibrator: Calibrator | None,
+    device: torch.device,
 ) -> Model:
     """The Gaussian process, fitted and calibrated."""
-    gp = fit(X.to(device), Y.to(device))
+    noise = {}
+    if Yvar is not None:
+        if "Yvar" in signature(fit).parameters:
+            noise["Yvar"] = Yvar.to(device)
+        else:
+            warnings.warn(
+                f'The variances in "{YVAR}" are not used, as `fit` has no parameter `Yvar`.',
+                InputDataWarning,
+                stacklevel=2,
+            )
+    gp = fit(X.to(device), Y.to(device), **noise)
     return gp if calibrator is None else CalibratedModel.from_history(gp, calibrator.fresh())

@@ -8,6 +8,7 @@ data in their order.
 from __future__ import annotations
 
 import math
+import warnings
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,6 +24,7 @@ from xopt.generators.bayesian.models.standard import StandardModelConstructor
 from xopt.pydantic import remove_none_values
 
 from botorch_calib._validation import check_one_of
+from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.integrations.stored_calibrators import (
     calibrator_class,
     check_calibrator,
@@ -101,12 +103,25 @@ class CalibratedModelConstructor(StandardModelConstructor):
 
 
 def load_xopt(file: str | Path) -> Xopt:
-    """Load what ``Xopt.dump`` has written, also with a `CalibratedModelConstructor`.
+    """Load what ``Xopt.dump`` has written, also with the classes of this package.
 
-    ``Xopt.from_file`` knows Xopt's own model constructors alone, and raises for this one.
+    ``Xopt.from_file`` knows Xopt's own model constructors and generators alone.
+
+    Warns:
+        CalibrationWarning: If a `ChanceConstrainedGenerator` has data and no decisions in its file.
     """
+    from botorch_calib.integrations import xopt_decisions  # which registers the generator
+
     config = remove_none_values(yaml.safe_load(Path(file).read_text(encoding="utf-8")))
     generator = config["generator"]
+    if generator["name"] == xopt_decisions.NAME and config.get("data"):
+        if not generator.get("decisions"):
+            warnings.warn(
+                "The file holds data, and no decisions about them: the count of violations starts "
+                "now, and theirs are not in it.",
+                CalibrationWarning,
+                stacklevel=2,
+            )
     constructor = generator.get("gp_constructor")
     if constructor is not None and constructor["name"] == NAME:
         generator["gp_constructor"] = CalibratedModelConstructor(**constructor)

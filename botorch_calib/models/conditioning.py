@@ -144,3 +144,10 @@ def given_noise(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> dict[s
         strata = inputs_of_transform(model, with_task_feature(model, X))
         Yvar = model.outcome_transform(Y, Yvar, **strata)[1]
     return {"noise": Yvar + likelihood.second_noise}
+
+
+@torch.no_grad()
+def hallucinated(model: Any, X: Tensor) -> Any:
+    """The model once points ``n x d`` have brought what it expects of them."""
+    values = model.posterior(X).mean
+    return conditioned_on(model, X, values, **given_noise(model, X, values, None))

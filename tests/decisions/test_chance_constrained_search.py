@@ -378,6 +378,26 @@ def test_choices_are_all_that_is_considered() -> None:
     )
 
 
+def test_a_million_choices_take_little_memory(monkeypatch) -> None:
+    """They pass in chunks, and only certified ones reach the acquisition function."""
+    sizes: list[int] = []
+
+    class Watched(Linear):
+        def forward(self, X: Tensor) -> Tensor:
+            sizes.append(len(X))
+            return super().forward(X)
+
+    monkeypatch.setattr(ChanceConstraint, "margin", lambda self, X, _: 1.0 - X.sum(dim=(-2, -1)))
+    choices = torch.rand(1_000_000, 2, dtype=torch.double)
+    acqf = Watched(torch.tensor([1.0, 0.5]))
+    candidate, value, certified = optimize_chance_constrained(
+        acqf, constraint(), None, choices=choices
+    )
+    inside = choices[choices.sum(dim=-1) <= 1.0]
+    assert certified and value == (inside @ torch.tensor([1.0, 0.5]).double()).max()
+    assert max(sizes) <= 2048 and sum(sizes) == len(inside) + 1
+
+
 def test_single_precision_points_outside_training_and_plain_acquisitions() -> None:
     tested = constraint(dtype=torch.float)
     acqf = UpperConfidenceBound(make_gp(dtype=torch.float), beta=4.0)

@@ -18,7 +18,8 @@ pytest.importorskip("optuna_integration")
 import numpy as np
 import optuna
 import torch
-from botorch.exceptions.errors import BotorchError, UnsupportedError
+from botorch.exceptions.errors import BotorchError, InputDataError
+from botorch.exceptions.warnings import InputDataWarning
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Standardize
 from optuna._transform import _SearchSpaceTransform
@@ -30,11 +31,18 @@ from optuna.distributions import (
 )
 from torch import Tensor
 
-from botorch_calib import CalibratedModel, CalibratedPosterior, LocalizedConformal
+from botorch_calib import (
+    CalibratedModel,
+    CalibratedPosterior,
+    LocalizedConformal,
+    qLogCalibratedNoisyExpectedHypervolumeImprovement,
+)
 from botorch_calib.acquisition import thompson
 from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy, proposer
 from botorch_calib.asynchronous.overdue import overdue
 from botorch_calib.integrations import optuna_delays
+from botorch_calib.integrations._optuna_search_space import SearchSpace, without
+from botorch_calib.integrations.optuna import StudyData, improvement
 from botorch_calib.integrations.optuna_delays import DelayAwareSampler
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from tests.integrations.test_optuna import NewStorage, mixed, new_storage, quiet
@@ -281,7 +289,7 @@ def test_points_of_a_grid() -> None:
         transform.transform(dict(zip(space, values, strict=True)))
         for values in itertools.product(*names)
     ]
-    points = optuna_delays._all_points(transform)
+    points = SearchSpace(space).points()
     assert points is not None and points.shape == (3 * 8 * 3 * 8, 6)
     low, high = torch.from_numpy(transform.bounds).T
     rows = low + (high - low) * points
@@ -292,15 +300,15 @@ def test_points_of_a_grid() -> None:
         {"many": IntDistribution(0, 10**15)},
     ]
     for other in spaces:
-        assert optuna_delays._all_points(_SearchSpaceTransform(other)) is None
+        assert SearchSpace(other).points() is None
 
 
 def test_points_that_are_left() -> None:
     points = torch.tensor([[0.0], [0.5], [1.0]], dtype=torch.double)
-    left = optuna_delays._without(points, [*(points[1:] + 1e-12)])
+    left = without(points, [*(points[1:] + 1e-12)])
     assert left is not None and left.tolist() == [[0.0]]
-    assert optuna_delays._without(points, [*points]) is None
-    everything = optuna_delays._without(points, [])
+    assert without(points, [*points]) is None
+    everything = without(points, [])
     assert everything is not None and torch.equal(everything, points)
 
 
@@ -674,16 +682,116 @@ class TestErrors:
         with pytest.raises(BotorchError, match=name):
             new_sampler(**options)
 
-    def test_several_objectives(self) -> None:
-        study = optuna.create_study(directions=["minimize", "minimize"], sampler=new_sampler())
-        with pytest.raises(UnsupportedError, match="calibrated_candidates_func"):
-            study.optimize(lambda trial: (line(trial), 0.0), n_trials=NUM_INITIAL + 1)
 
-    def test_constraints(self) -> None:
+class TestSeveralOutcomes:
+    """Constraints and several objectives: improvement, where running and failed trials count."""
+
+    @staticmethod
+    def constrained(trial: Any) -> float:
+        """The best feasible point is at 60."""
+        x = trial.suggest_float("x", 0.0, 100.0)
+        trial.set_constraint("c", (x - 60.0) / 100.0)
+        return float(x)
+
+    @pytest.mark.parametrize("calibrated", [False, True])
+    def test_constraints(self, calibrated: bool) -> None:
+        sampler = new_sampler(calibrator=LocalizedConformal(0.2) if calibrated else None)
+        study = optuna.create_study(direction="maximize", sampler=sampler)
+        study.optimize(self.constrained, n_trials=16, n_jobs=2)
+        assert study.best_value > 57.0
+
+    def test_the_function_is_that_of_all_outcomes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """With what runs pending, by models of all outcomes in the order in which they ended."""
+        found: list[Any] = []
+
+        def watched(models: Any, data: StudyData) -> Any:
+            found.append((models, data, improvement(models, data)))
+            return found[-1][-1]
+
+        monkeypatch.setattr(optuna_delays, "improvement", watched)
+        study = optuna.create_study(
+            directions=["maximize", "minimize"], sampler=new_sampler(n_startup_trials=0)
+        )
+        trials = [study.ask() for _ in range(5)]
+        for trial in trials:
+            self.constrained(trial)
+        for trial in [trials[i] for i in (2, 0, 1, 3)]:
+            x = trial.params["x"]
+            study.tell(trial, [x, x**2])
+        study.ask().suggest_float("x", 0.0, 100.0)
+        models, data, acqf = found[-1]
+        xs = torch.tensor([trials[i].params["x"] for i in (2, 0, 1, 3)], dtype=torch.double)
+        torch.testing.assert_close(data.X.squeeze(-1), xs / 100.0)
+        torch.testing.assert_close(data.objectives, torch.stack([xs, -(xs**2)], dim=-1))
+        torch.testing.assert_close(data.constraints.squeeze(-1), (xs - 60.0) / 100.0)
+        assert data.X_pending.tolist() == [[pytest.approx(trials[4].params["x"] / 100.0)]]
+        assert type(acqf) is qLogCalibratedNoisyExpectedHypervolumeImprovement
+        for model, Y in zip(models, data.outcomes.T, strict=True):
+            targets = model.outcome_transform.untransform(model.train_targets)[0]
+            torch.testing.assert_close(targets.flatten(), Y)
+
+    @pytest.mark.parametrize("is_grid", [True, False])
+    def test_failed_trials_are_not_asked_again(self, is_grid: bool) -> None:
+        def objective(trial: Any) -> tuple[float, float]:
+            step = 5.0 if is_grid else None
+            x = trial.suggest_float("x", 0.0, 100.0, step=step)
+            trial.set_constraint("c", 10.0 - x)
+            if trial.number >= NUM_INITIAL and x > 50.0:
+                raise ValueError("it broke")
+            return x, x**2 / 100.0
+
+        study = optuna.create_study(directions=["maximize", "minimize"], sampler=new_sampler())
+        study.optimize(objective, n_trials=18, catch=(ValueError,))
+        failed = [trial.params["x"] for trial in study.trials if trial.values is None]
+        assert len(set(failed)) == len(failed) <= 9
+
+    def test_constraints_that_differ(self) -> None:
         def objective(trial: Any) -> float:
-            trial.set_constraint("c", 0.0)
+            trial.set_constraint(f"c{trial.number}", 0.0)
             return line(trial)
 
         study = optuna.create_study(sampler=new_sampler())
-        with pytest.raises(UnsupportedError, match="calibrated_candidates_func"):
+        with pytest.raises(InputDataError, match=r"\['c0'\] and \['c1'\]"):
             study.optimize(objective, n_trials=NUM_INITIAL + 1)
+
+
+class TestKnownNoise:
+    @staticmethod
+    def noise_given_to_fits(stated: Any, fits: Any = None) -> list[Any]:
+        """Variances that each fit of a trial was given, of an objective and a constraint."""
+        given: list[Any] = []
+
+        def fit(X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> SingleTaskGP:
+            given.append(None if Yvar is None else Yvar.squeeze(-1).tolist())
+            return SingleTaskGP(X, Y, Yvar, outcome_transform=Standardize(1))
+
+        def objective(trial: Any) -> float:
+            trial.set_constraint("c", -trial.suggest_float("x", 0.0, 100.0))
+            value = stated(trial.number)
+            if value is not None:
+                trial.set_user_attr("Yvar", value)
+            return line(trial)
+
+        study = optuna.create_study(sampler=new_sampler(fit=fits or fit))
+        study.optimize(objective, n_trials=NUM_INITIAL + 1)
+        return given
+
+    def test_of_each_outcome(self) -> None:
+        found = self.noise_given_to_fits(lambda number: [0.1 + number, 0.2])
+        assert found == [[0.1, 1.1, 2.1, 3.1], [0.2] * NUM_INITIAL]
+
+    def test_of_the_objective(self) -> None:
+        assert self.noise_given_to_fits(lambda number: 0.5) == [[0.5] * NUM_INITIAL, None]
+
+    def test_of_none(self) -> None:
+        assert self.noise_given_to_fits(lambda number: None) == [None, None]
+
+    @pytest.mark.filterwarnings("ignore:The variances of the noise that the ledger knows")
+    def test_of_some_trials(self) -> None:
+        with pytest.warns(InputDataWarning, match="1 of 4 trials have no variance of outcome 0"):
+            found = self.noise_given_to_fits(lambda number: None if number == 2 else 0.5)
+        assert found == [None, None]
+
+    def test_a_fit_that_cannot_use_it(self) -> None:
+        with pytest.warns(InputDataWarning, match="`fit` has no parameter `Yvar`"):
+            self.noise_given_to_fits(lambda number: 0.5, unfitted)

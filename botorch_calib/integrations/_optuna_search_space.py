@@ -1,0 +1,124 @@
+"""A search space of Optuna, as the unit cube of its encoding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+from optuna._transform import _SearchSpaceTransform
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from torch import Tensor
+
+from botorch_calib.asynchronous.repeated_points import ROUNDED, is_any_of
+
+# The largest number of points of a space without continuous parameters that is searched as it is.
+MOST_POINTS = 2048
+
+
+class SearchSpace:
+    """Parameters of Optuna as points of the unit cube; categories are one-hot.
+
+    Args:
+        distributions: Those of the parameters by name, as a sampler is given them.
+    """
+
+    def __init__(self, distributions: dict[str, BaseDistribution]) -> None:
+        self.distributions = distributions
+        self._transform = _SearchSpaceTransform(distributions)
+        self._low, self._width = self._transform.bounds[:, 0], np.ptp(self._transform.bounds, 1)
+
+    @property
+    def dim(self) -> int:
+        """Number of columns of the encoding."""
+        return len(self._low)
+
+    def holds(self, parameters: Mapping[str, Any]) -> bool:
+        """Whether there is a value of each parameter."""
+        return self.distributions.keys() <= parameters.keys()
+
+    def encoded(self, points: Iterable[Mapping[str, Any]]) -> Tensor:
+        """Points ``n x d`` of these parameters."""
+        rows = [
+            self._transform.transform({name: values[name] for name in self.distributions})
+            for values in points
+        ]
+        return torch.from_numpy((np.array(rows) - self._low) / self._width)
+
+    def parameters(self, point: Tensor) -> dict[str, Any]:
+        """Parameters of a point ``d``, rounded where they are no continuous ones."""
+        inside = point.clamp(0.0, 1.0).numpy()
+        return dict(self._transform.untransform(self._low + self._width * inside))
+
+    def rounded(self, points: Tensor) -> Tensor:
+        """Points ``n x d`` that Optuna makes of others."""
+        return self.encoded(map(self.parameters, points))
+
+    def columns(self, names: Iterable[str]) -> list[int]:
+        """Columns of some parameters."""
+        chosen, encoded = set(names), self._transform.column_to_encoded_columns
+        return [
+            int(column)
+            for place, name in enumerate(self.distributions)
+            if name in chosen
+            for column in encoded[place]
+        ]
+
+    def fixed(self, parameters: Mapping[str, Any]) -> dict[int, float]:
+        """Values by column of the parameters that are given."""
+        given = {name: parameters[name] for name in self.distributions if name in parameters}
+        others = self.parameters(torch.full((self.dim,), 0.5, dtype=torch.double))
+        (point,) = self.encoded([others | given])
+        return {column: point[column].item() for column in self.columns(given)}
+
+    @property
+    def rounded_names(self) -> list[str]:
+        """Parameters that are integers, categories or have steps."""
+        return [
+            name
+            for name, each in self.distributions.items()
+            if not isinstance(each, FloatDistribution) or each.step is not None
+        ]
+
+    def points(self) -> Tensor | None:
+        """All points ``n x d``, if none of the parameters is continuous; None if they are many.
+
+        Between them an acquisition function may have a maximum whose rounding is always one and the
+        same point.
+        """
+        values = [_values(distribution) for distribution in self.distributions.values()]
+        if not 0 < math.prod(map(len, values)) <= MOST_POINTS:
+            return None
+        return self.encoded(
+            dict(zip(self.distributions, each, strict=True)) for each in product(*values)
+        )
+
+
+def without(points: Tensor, excluded: Sequence[Tensor]) -> Tensor | None:
+    """The points ``n x d`` that are not excluded; None if none is left."""
+    if not excluded:
+        return points
+    is_free = ~is_any_of(points, torch.stack(list(excluded)), ROUNDED)
+    return points[is_free] if bool(is_free.any()) else None
+
+
+def _values(distribution: BaseDistribution) -> Sequence[Any]:
+    """The values of a parameter, none if they are continuous or many."""
+    if isinstance(distribution, CategoricalDistribution):
+        return distribution.choices
+    assert isinstance(distribution, IntDistribution | FloatDistribution)
+    if distribution.step is None:
+        return ()
+    # Optuna sees to it that the greatest value is a whole number of steps above the least one.
+    last = round((distribution.high - distribution.low) / distribution.step)
+    if last >= MOST_POINTS:
+        return ()
+    return [distribution.low + i * distribution.step for i in range(last + 1)]

@@ -1,0 +1,170 @@
+"""Chance constraints in BayBE, by a recommender whose decisions are stored with the campaign.
+
+It needs BayBE (``pip install botorch_calib[baybe]``). It is for discrete search spaces, of which it
+certifies each candidate.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+try:
+    from baybe.recommenders import BotorchRecommender
+except ImportError as error:
+    raise ImportError(
+        "botorch_calib.integrations.baybe needs BayBE: pip install botorch_calib[baybe]"
+    ) from error
+import pandas as pd
+import torch
+from attrs import define, field
+from baybe.objectives.base import Objective
+from baybe.searchspace import SearchSpace, SearchSpaceType
+from botorch.acquisition import UpperConfidenceBound
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from torch import Tensor
+
+from botorch_calib.decisions import ChanceConstraint, joint_chance_constraints
+from botorch_calib.decisions.budget import SIZE
+from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, best_certified
+from botorch_calib.exceptions import NotCertifiedWarning
+from botorch_calib.integrations._stored_decisions import last_decision, records_of, rows_of
+from botorch_calib.models import CensoredDelayModel
+from botorch_calib.models.conditioning import hallucinated
+
+
+def _as_lists(limits: Mapping[str, Sequence[float | None]]) -> dict[str, list[float | None]]:
+    return {name: [*pair] for name, pair in limits.items()}
+
+
+# With slots there are two classes of this name, and loading finds either.
+@define(slots=False, kw_only=True)
+class ChanceConstrainedRecommender(BotorchRecommender):
+    """Recommendations that keep targets within limits with a stated probability, kept true.
+
+    The campaign has a ``ParetoObjective`` of the target to be optimised and of those that have
+    limits. Each recommendation is the best one by the upper confidence bound of the former among
+    the candidates that `joint_chance_constraints` certify, on BayBE's surrogate models. Pending
+    experiments have their expected values.
+
+    Of the first ``T`` certified recommendations at most ``(1 - level) T + budget + level`` violate
+    a limit, see `ChanceConstraint`. What was decided is in ``decisions``, which BayBE writes to its
+    files; outcomes are those of the measurements at the same candidate. A certified recommendation
+    counts as a violation until it is measured. It is for the second phase of a campaign, after some
+    8 measurements for each parameter.
+
+    Args:
+        limits: ``(lower, upper)`` of each limited target, in its units, None for no limit.
+        level: Probability, in (0, 1), with which a recommendation shall keep all limits.
+        budget: What may be violated beyond the stated share, see `ChanceConstraint`.
+        beta: Squared multiplier of the standard deviation in the upper confidence bound.
+        decisions: Those taken so far.
+
+    Raises:
+        InputDataError: When it recommends, if all but one of the targets do not have limits, or
+            an argument is malformed.
+        UnsupportedError: When it recommends, if the search space is not discrete.
+
+    Warns:
+        NotCertifiedWarning: If a recommendation is not certified.
+    """
+
+    limits: dict[str, list[float | None]] = field(converter=_as_lists)
+    level: float = field(default=0.9)
+    budget: float = field(default=SIZE)
+    beta: float = field(default=4.0)
+    decisions: list[dict[str, Any]] = field(factory=list)
+
+    def recommend(
+        self,
+        batch_size: int,
+        searchspace: SearchSpace,
+        objective: Objective | None = None,
+        measurements: pd.DataFrame | None = None,
+        pending_experiments: pd.DataFrame | None = None,
+    ) -> pd.DataFrame:
+        """Recommend some of the candidates of a discrete search space."""
+        if searchspace.type is not SearchSpaceType.DISCRETE:
+            raise UnsupportedError(
+                "It certifies each candidate: the search space must be discrete."
+            )
+        if objective is None or measurements is None or measurements.empty:
+            raise InputDataError(
+                "An objective and measurements are needed: recommend at random before, as the "
+                "initial recommender of a TwoPhaseMetaRecommender does."
+            )
+        models = self._models(searchspace, objective, measurements)
+        target: Any
+        (target,) = (each for each in objective.targets if each.name not in self.limits)
+        constraints = self._constraints_on(models, searchspace, measurements)
+        candidates, _ = searchspace.discrete.get_candidates()
+        choices = _points(searchspace, candidates)
+        pending = choices[:0]
+        if pending_experiments is not None and len(pending_experiments):
+            pending = _points(searchspace, pending_experiments)
+        chosen: list[int] = []
+        for _ in range(batch_size):
+            own = CensoredDelayModel(models[target.name], pending, imputation="hallucinate")
+            acqf = UpperConfidenceBound(own, beta=self.beta, maximize=not target.minimize)
+            left = torch.ones(len(choices), dtype=torch.bool)
+            left[chosen] = False
+            place = Place(None, choices[left])
+            point, certified = best_certified(acqf, LeastMargin(constraints), place)
+            if not certified and len(pending):  # beside which more can be learned
+                expected = {name: hallucinated(models[name], pending) for name in self.limits}
+                others = self._constraints_on(expected, searchspace, measurements)
+                point, _ = best_certified(acqf, LeastMargin(others), place)
+            if not bool(constraints[0].commit(point)):
+                warnings.warn(
+                    "A recommendation is not certified: it may keep the limits, and nothing is "
+                    "stated of it. Measure candidates known to keep them, or lower the `level`.",
+                    NotCertifiedWarning,
+                    stacklevel=2,
+                )
+            self.decisions.append(last_decision(constraints, [*self.limits]))
+            chosen.append(int(((choices == point).all(dim=-1) & left).double().argmax()))
+            pending = torch.cat([pending, point])
+        return candidates.iloc[chosen]
+
+    def chance_constraints(
+        self, searchspace: SearchSpace, objective: Objective, measurements: pd.DataFrame
+    ) -> list[ChanceConstraint]:
+        """The constraints as they stand: their books, and models of all measurements.
+
+        Args:
+            searchspace: That of the campaign.
+            objective: That of the campaign.
+            measurements: Those of the campaign.
+        """
+        models = self._models(searchspace, objective, measurements)
+        return self._constraints_on(models, searchspace, measurements)
+
+    def _models(
+        self, searchspace: SearchSpace, objective: Objective, measurements: pd.DataFrame
+    ) -> dict[str, Any]:
+        """The models of all targets."""
+        names = [target.name for target in objective.targets]
+        if len(set(names) - set(self.limits)) != 1 or not set(self.limits) < set(names):
+            raise InputDataError(
+                f"All but one of the targets {names} must have limits, got `limits` of "
+                f"{[*self.limits]}: make a ParetoObjective of them."
+            )
+        model: Any = self.get_surrogate(searchspace, objective, measurements).to_botorch()
+        return dict(zip(names, model.models, strict=True))
+
+    def _constraints_on(
+        self, models: dict[str, Any], searchspace: SearchSpace, measurements: pd.DataFrame
+    ) -> list[ChanceConstraint]:
+        limits: Any = list(self.limits.values())
+        rows = rows_of(self.decisions, _points(searchspace, measurements))
+        values: Any = measurements[[*self.limits]].to_dict("records")
+        outcomes = [{} if row is None else values[row] for row in rows]
+        records = records_of(self.decisions, outcomes, [*self.limits])
+        own = [models[name] for name in self.limits]
+        return joint_chance_constraints(own, limits, self.level, self.budget, records)
+
+
+def _points(searchspace: SearchSpace, experiments: pd.DataFrame) -> Tensor:
+    """Points ``n x d`` of experiments, as BayBE encodes them."""
+    return torch.tensor(searchspace.transform(experiments, allow_extra=True).to_numpy())

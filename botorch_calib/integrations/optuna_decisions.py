@@ -1,0 +1,373 @@
+"""Chance constraints in Optuna, by a sampler whose decisions are stored with the trials.
+
+It needs optuna-integration (``pip install botorch_calib[optuna]``). Nothing is kept in the sampler:
+each process makes the constraints of the records of all trials, in whatever storage these are.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from botorch.acquisition import AcquisitionFunction
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.models.model import Model
+from botorch.utils.sampling import draw_sobol_samples
+from optuna import Study
+from optuna.samplers import BaseSampler
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+from torch import Tensor
+
+from botorch_calib._validation import check_open_unit, check_positive
+from botorch_calib.asynchronous.delay_strategy import DelayStrategy
+from botorch_calib.asynchronous.proposer import DelayAwareProposer
+from botorch_calib.decisions import (
+    ChanceConstrainedCandidate,
+    ChanceConstraint,
+    Recommendation,
+    joint_chance_constraints,
+    optimize_chance_constrained,
+    recommend,
+)
+from botorch_calib.decisions.budget import SIZE
+from botorch_calib.decisions.decision_records import Record
+from botorch_calib.exceptions import CalibrationWarning, NotCertifiedWarning
+from botorch_calib.integrations._optuna_search_space import SearchSpace
+from botorch_calib.integrations._stored_decisions import INFINITE, last_decision, records_of
+from botorch_calib.integrations.optuna_delays import (
+    DelayAwareSampler,
+    Look,
+    encoded,
+    known_noise,
+    names_of_constraints,
+    others_of,
+    store,
+)
+from botorch_calib.models.conditioning import hallucinated
+from botorch_calib.models.fit_to_ledger import Fit
+from botorch_calib.models.inspection import like
+
+#: The system attribute of a trial with what was decided about it, empty if it was drawn at random.
+DECISION = "botorch_calib:decision"
+
+# As "hallucinate" of `DelayAwareSampler`, but for a design: its points would not be certified.
+_STRATEGY = DelayStrategy("ucb", "hallucinate", window=None, beta=4.0)
+
+
+class ChanceConstrainedSampler(DelayAwareSampler):
+    """A sampler whose trials meet the constraints with a stated probability, kept true.
+
+    Constraints are Optuna's: ``trial.set_constraint(name, value)``, met if it is at most 0. After
+    the first trials each one is the best that `joint_chance_constraints` certify: by the upper
+    confidence bound of the objective, those that run having their expected values, or by log noisy
+    expected hypervolume improvement of several objectives. A point of rounded parameters is
+    certified as Optuna rounds it. Trials that failed and that hang count as in `DelayAwareSampler`.
+
+    Of the first ``T`` certified trials at most ``(1 - level) T + budget + level`` violate a
+    constraint, see `ChanceConstraint`. What was decided about a trial is in its system attributes,
+    so it holds over restarts and processes, and for enqueued trials, which count if they are
+    certified. A certified trial counts as a violation until its constraints are set: also one that
+    failed, was pruned or killed before, unless it never asked for a parameter. So set constraints
+    as soon as they are known. If no trial is certified, one is asked for from which most can be
+    learned.
+
+    Args:
+        level: Probability, in (0, 1), with which a trial shall meet all constraints.
+        budget: What may be violated beyond the stated share, see `ChanceConstraint`. Add ``level``
+            for each worker beyond a few.
+        expansion_share: Share of the trials that grow the certified set, see
+            `optimize_chance_constrained`. For studies that start from few enqueued safe trials.
+        fit: As in `DelayAwareSampler`, like the next two.
+        num_restarts: Number of starting points.
+        raw_samples: Number of samples.
+        n_startup_trials: Number of complete trials before the first decision. Some 8 for each
+            parameter make the first ones much better.
+        independent_sampler: Draws trials until then, and parameters that are conditional.
+        constraints_func: As in Optuna's samplers.
+        seed: Seed of all random numbers; processes that share a study need different ones.
+        device: Where the models are.
+
+    Raises:
+        InputDataError: If a setting is out of its range; when a trial is asked for, if no complete
+            trial has constraints, or trials have different ones.
+
+    Warns:
+        CalibrationWarning: If the study has trials of another sampler, and no decisions.
+        NotCertifiedWarning: If a trial is not certified.
+    """
+
+    def __init__(
+        self,
+        level: float = 0.9,
+        *,
+        budget: float = SIZE,
+        expansion_share: float = 0.0,
+        fit: Fit | None = None,
+        num_restarts: int = 4,
+        raw_samples: int = 512,
+        n_startup_trials: int = 10,
+        independent_sampler: BaseSampler | None = None,
+        constraints_func: Callable[[FrozenTrial], Sequence[float]] | None = None,
+        seed: int | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        self._level = check_open_unit("level", level)
+        self._budget = check_positive("budget", budget, allow_inf=True)
+        self._expansion_share = expansion_share
+        super().__init__(
+            _STRATEGY,
+            fit=fit,
+            num_restarts=num_restarts,
+            raw_samples=raw_samples,
+            n_startup_trials=n_startup_trials,
+            independent_sampler=independent_sampler,
+            seed=seed,
+            device=device,
+        )
+        self._constraints_func = constraints_func
+
+    def constraints(self, study: Study) -> list[ChanceConstraint]:
+        """The constraints of a study as they stand: their books, and models of all trials.
+
+        Raises:
+            InputDataError: As when a trial is asked for.
+        """
+        return self._constraints_at(self._look_now(study))
+
+    def recommendation(
+        self, study: Study, confidence: float = 0.95
+    ) -> tuple[dict[str, Any], Recommendation]:
+        """The parameters to stop at, and what can be said of them, see `recommend`.
+
+        The candidate is in the unit cube of Optuna's encoding; values are the objective's.
+
+        Args:
+            study: A study with one objective.
+            confidence: Confidence of each statement, in (0, 1).
+
+        Raises:
+            UnsupportedError: If the study has several objectives.
+
+        Warns:
+            NotCertifiedWarning: If no point is safe with this confidence.
+        """
+        if len(study.directions) > 1:
+            raise UnsupportedError("A recommendation is for one objective.")
+        look, maximize = self._look_now(study), study.direction is StudyDirection.MAXIMIZE
+        values = look.objectives if maximize else -look.objectives
+        bounds, choices = (
+            self._proposer(look.space.dim).bounds.to(self._device),
+            look.space.points(),
+        )
+        if choices is None and look.space.rounded_names:
+            sample = draw_sobol_samples(bounds.cpu(), n=4 * self._search.raw_samples, q=1, seed=0)
+            choices = torch.cat([look.X, look.space.rounded(sample.squeeze(-2))])
+        stated = recommend(
+            self._fit(look.X, values, look.noise[0]),
+            self._constraints_at(look),
+            bounds.to(self._device) if choices is None else None,
+            None if choices is None else choices.to(self._device),
+            confidence,
+            maximize=maximize,
+        )
+        return look.space.parameters(stated.candidate.squeeze(0).cpu()), stated
+
+    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+        """Note that the trial is of this sampler, and decide about it if it is enqueued as a whole.
+
+        Optuna does not ask a sampler for parameters that are all given.
+        """
+        super().before_trial(study, trial)
+        store(study, trial, DECISION, {})
+        space = self.infer_relative_search_space(study, trial)
+        if space and space.keys() <= trial.system_attrs.get("fixed_params", {}).keys():
+            self.sample_relative(study, trial, space)
+
+    def _is_startup(self, trials: Sequence[FrozenTrial]) -> bool:
+        complete = sum(trial.state is TrialState.COMPLETE for trial in trials)
+        return complete < max(self._n_startup_trials, 2)
+
+    def _parameters(
+        self, study: Study, trial: FrozenTrial, look: Look, given: dict[str, Any]
+    ) -> dict[str, Any]:
+        constraints = self._constraints_at(look)
+        if not constraints[0].num_decisions:
+            _warn_of_others(look.trials)
+        proposer: Any = self._proposer(look.space.dim)
+        proposer.space, proposer.constraints = look.space, constraints
+        proposer.expecting = partial(self._expecting, look, constraints)
+        parameters = super()._parameters(study, trial, look, given)
+        X = like(constraints[0].model, look.space.encoded([parameters]))
+        certified = bool(constraints[0].commit(X))
+        decision = last_decision(constraints, names_of_constraints(look.trials))
+        store(study, trial, DECISION, decision)
+        if certified:  # by what other processes have decided meanwhile, the budget may be spent
+            now = look._replace(trials=others_of(study, trial))
+            models = [constraint.model for constraint in constraints]
+            certified = self._constraints_at(now, models)[0].budget_left > 0.0
+            if not certified:
+                store(study, trial, DECISION, decision | {"certified": False})
+        if not certified:
+            warnings.warn(
+                "A trial is not certified: it may meet the constraints, and nothing is stated of "
+                "it. Enqueue trials known to meet them, or lower the `level`.",
+                NotCertifiedWarning,
+                stacklevel=2,
+            )
+        return parameters
+
+    def _strategy_for(self, look: Look) -> DelayStrategy:
+        return _STRATEGY if look.objectives.shape[-1] == 1 else super()._strategy_for(look)
+
+    def _unless_repeated(self, point: Tensor, proposer: DelayAwareProposer, look: Look) -> Tensor:
+        return point  # which may be evaluated again
+
+    def _new_proposer(self, bounds: Tensor) -> DelayAwareProposer:
+        return _CertifiedProposer(bounds, _STRATEGY, self._fit, self._search, self._expansion_share)
+
+    def _look_now(self, study: Study) -> Look:
+        trials = others_of(study)
+        _checked_names(trials)
+        search_space = self.infer_relative_search_space(study, trials[-1])
+        return self._look_at(study, trials, SearchSpace(search_space))
+
+    def _constraints_at(
+        self, look: Look, models: Sequence[Model] | None = None
+    ) -> list[ChanceConstraint]:
+        """The constraints as all trials tell them, on models of the values they have set."""
+        names = _checked_names(look.trials)
+        limits = [(None, 0.0)] * len(names)
+        records = _records(look.trials, names)
+        models = self._models(look, names) if models is None else models
+        return joint_chance_constraints(models, limits, self._level, self._budget, records)
+
+    def _expecting(
+        self, look: Look, constraints: Sequence[ChanceConstraint], X: Tensor
+    ) -> list[ChanceConstraint]:
+        """The constraints once points ``n x d`` have brought what is expected of them."""
+        return self._constraints_at(look, [hallucinated(each.model, X) for each in constraints])
+
+    def _models(self, look: Look, names: Sequence[str]) -> list[Model]:
+        """Models of the constraints, by all trials that have set them."""
+        known = [
+            (x, trial)
+            for trial in look.trials
+            if all(abs(trial.constraints.get(name, INFINITE)) < INFINITE for name in names)
+            and (x := encoded(look.space, trial)) is not None
+        ]
+        X, trials, models = torch.stack([x for x, _ in known]), [trial for _, trial in known], []
+        for place, name in enumerate(names, look.objectives.shape[-1]):
+            Y = torch.tensor([[trial.constraints[name]] for trial in trials], dtype=torch.double)
+            models.append(self._fit(X, Y, known_noise(trials, place)))
+        return models
+
+
+class _CertifiedProposer(DelayAwareProposer):
+    """Chooses the best certified point; a sampler sets these attributes."""
+
+    space: SearchSpace
+    constraints: list[ChanceConstraint]
+    expecting: Callable[[Tensor], list[ChanceConstraint]]
+
+    def __init__(
+        self, bounds: Tensor, strategy: Any, fit: Any, search: Any, expansion_share: float
+    ) -> None:
+        super().__init__(bounds, strategy, fit, num_initial=0, search=search)
+        self.expansion_share = expansion_share
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "space": None, "constraints": [], "expecting": None}
+
+    def _maximizer(
+        self,
+        acqf: AcquisitionFunction,
+        model: Any,
+        choices: Tensor | None,
+        fixed: dict[int, float],
+        failed: Tensor,
+    ) -> Tensor:
+        """The best certified point, else one from which most can be learned beside what runs."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NotCertifiedWarning)  # of the point that is decided
+            best = self._best(acqf, self.constraints, choices, fixed)
+            pending = model.X_pending
+            if not best.certified and len(pending):  # which would be chosen once more
+                best = self._best(acqf, self.expecting(pending), choices, fixed)
+        return best.candidate.squeeze(0).to(self.bounds)
+
+    def _best(
+        self,
+        acqf: AcquisitionFunction,
+        constraints: list[ChanceConstraint],
+        choices: Tensor | None,
+        fixed: dict[int, float],
+    ) -> ChanceConstrainedCandidate:
+        """The best certified point, of those that Optuna does not round to another one."""
+        model = constraints[0].model
+        box = like(model, self.bounds)
+        optimize = partial(
+            optimize_chance_constrained,
+            acqf,
+            constraints,
+            num_restarts=self.search.num_restarts,
+            raw_samples=self.search.raw_samples,
+            expansion_share=self.expansion_share,
+        )
+        columns = self.space.columns(self.space.rounded_names)
+        if choices is None and not columns:
+            return optimize(bounds=box, fixed_features=fixed)
+        if choices is None:
+            relaxed = optimize(bounds=box, fixed_features=fixed).candidate.to(self.bounds)
+            choices = self._rounded_near(relaxed, fixed)
+        best = optimize(bounds=None, choices=like(model, choices))
+        held = fixed | {column: best.candidate[0, column].item() for column in columns}
+        if len(held) == self.dim:
+            return best
+        found = optimize(bounds=box, fixed_features=held)
+        return found if found.certified or not best.certified else best
+
+    def _rounded_near(self, point: Tensor, fixed: dict[int, float]) -> Tensor:
+        """Rounded points ``n x d``: of the whole cube, and around one (``1 x d``)."""
+        sample = draw_sobol_samples(self.bounds, n=self.search.raw_samples, q=1).squeeze(-2)
+        points = torch.cat([point, sample, point + 0.1 * (sample - 0.5)])
+        for column, value in fixed.items():
+            points[:, column] = value
+        return self.space.rounded(points).unique(dim=0)
+
+
+def _checked_names(trials: Sequence[FrozenTrial]) -> list[str]:
+    names = names_of_constraints(trials)
+    if not names:
+        raise InputDataError(
+            "No complete trial has constraints: call `trial.set_constraint(name, value)` in the "
+            "objective."
+        )
+    return names
+
+
+def _records(trials: Sequence[FrozenTrial], names: Sequence[str]) -> list[list[Record]]:
+    """The records of each constraint, which the trials hold."""
+    decided = [
+        trial
+        for trial in trials
+        if trial.system_attrs.get(DECISION)  # neither drawn at random, nor never run
+        and not (trial.state.is_finished() and not trial.params)
+    ]
+    decisions = [trial.system_attrs[DECISION] for trial in decided]
+    return records_of(decisions, [trial.constraints for trial in decided], names)
+
+
+def _warn_of_others(trials: Sequence[FrozenTrial]) -> None:
+    """Warn where trials are complete of which it is not known how they were decided."""
+    num = sum(t.state is TrialState.COMPLETE and DECISION not in t.system_attrs for t in trials)
+    if num:
+        warnings.warn(
+            f"{num} trials of the study were chosen by other samplers, and none by this one: the "
+            "count of violations starts now, and theirs are not in it.",
+            CalibrationWarning,
+            stacklevel=2,
+        )

@@ -1,0 +1,232 @@
+"""Chance constraints in Xopt, by a generator whose decisions are stored with it.
+
+It needs Xopt (``pip install botorch_calib[xopt]``). Importing this module registers the generator,
+so that ``Xopt.from_file`` loads what ``Xopt.dump`` has written.
+"""
+
+from __future__ import annotations
+
+import warnings
+from itertools import product
+from statistics import NormalDist
+from typing import Any, Self
+
+try:
+    from xopt.generators import generators
+except ImportError as error:
+    raise ImportError(
+        "botorch_calib.integrations.xopt_decisions needs Xopt: pip install botorch_calib[xopt]"
+    ) from error
+import torch
+from botorch.acquisition import AcquisitionFunction, UpperConfidenceBound
+from botorch.exceptions.errors import InputDataError
+from gest_api.vocs import GreaterThanConstraint, LessThanConstraint, MaximizeObjective
+from gpytorch import Module
+from pydantic import Field, model_validator
+from torch import Tensor
+from xopt.generators.bayesian.bayesian_generator import BayesianGenerator
+
+from botorch_calib._validation import check_open_unit, check_positive
+from botorch_calib.decisions import ChanceConstraint, joint_chance_constraints
+from botorch_calib.decisions.budget import SIZE
+from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, best_certified
+from botorch_calib.decisions.decision_records import Record
+from botorch_calib.exceptions import NotCertifiedWarning
+from botorch_calib.integrations._stored_decisions import last_decision, records_of, rows_of
+from botorch_calib.models import CensoredDelayModel
+from botorch_calib.models.conditioning import hallucinated
+from botorch_calib.models.marginals import posterior_at
+
+#: Under which Xopt stores the generator.
+NAME = "chance_constrained"
+
+
+class ChanceConstrainedGenerator(BayesianGenerator):
+    """Candidates that meet the constraints of ``vocs`` with a stated probability, kept true.
+
+    Each is the best one by the upper confidence bound of the objective among the points that
+    `joint_chance_constraints` certify, on the models of ``gp_constructor``. Its fields are those of
+    Xopt's Bayesian generators and the following; all are given by name. Trust regions, the largest
+    travel distances, fixed features and discrete variables hold as in these.
+
+    Of the first ``T`` certified candidates at most ``(1 - level) T + budget + level`` violate a
+    constraint, see `ChanceConstraint`. What was decided is in ``decisions``, which Xopt writes to
+    its files; outcomes are those of the rows with the same inputs. A certified candidate counts as
+    a violation until its outcomes are in the data. Evaluate some 8 points for each variable first.
+
+    Args:
+        level: Probability, in (0, 1), with which a candidate shall meet all constraints.
+        budget: What may be violated beyond the stated share, see `ChanceConstraint`.
+        max_half_widths: Largest half-width, by output, of the interval that holds the noise-free
+            value with probability ``level`` by its model: candidates stay near to the data. Where
+            nothing is certified it does not hold.
+        beta: Squared multiplier of the standard deviation in the upper confidence bound.
+        raw_samples: Number of points sampled for the search.
+        num_restarts: Number of certified points from which it climbs.
+        decisions: Those taken so far.
+
+    Raises:
+        InputDataError: If a field is out of its range, or ``vocs`` has no constraint; when
+            candidates are asked for, if decisions are of other constraints.
+
+    Warns:
+        NotCertifiedWarning: If a candidate is not certified.
+    """
+
+    name = NAME
+    supports_batch_generation: bool = True
+    supports_single_objective: bool = True
+    supports_constraints: bool = True
+    supports_contextual_variables: bool = False
+    level: float = Field(0.9, description="probability of meeting all constraints")
+    budget: float = Field(SIZE, description="violations beyond the stated share")
+    max_half_widths: dict[str, float] = Field({}, description="largest half-widths by output")
+    beta: float = Field(4.0, description="squared multiplier of the upper confidence bound")
+    raw_samples: int = Field(512, description="number of points sampled for the search")
+    num_restarts: int = Field(4, description="number of points from which it climbs")
+    decisions: list[dict[str, Any]] = Field([], description="decisions taken so far")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_open_unit("level", self.level)
+        check_positive("budget", self.budget, allow_inf=True)
+        if not self.vocs.constraint_names:
+            raise InputDataError("`vocs` must have at least one constraint.")
+        for name, width in self.max_half_widths.items():
+            check_positive(f"max_half_widths[{name!r}]", width)
+            if name not in self.model_output_names:
+                raise InputDataError(f"`max_half_widths` names {name!r}, which is no output.")
+        return self
+
+    def chance_constraints(self, model: Any = None) -> list[ChanceConstraint]:
+        """The constraints as they stand: their books, and models of all data.
+
+        Args:
+            model: The models of all outputs (default: they are fitted).
+        """
+        model = self.train_model() if model is None else model
+        models = [self._model_of(model, name) for name in self.vocs.constraint_names]
+        return self._constraints_on(models)
+
+    def _constraints_on(self, models: list[Any]) -> list[ChanceConstraint]:
+        records = self._records()
+        return joint_chance_constraints(models, self._limits(), self.level, self.budget, records)
+
+    def propose_candidates(self, model: Module, n_candidates: int = 1) -> Tensor:
+        """Certified candidates ``n x d``, each with the decision about it in ``decisions``."""
+        if self.turbo_controller is not None:
+            self.turbo_controller.update_state(self, n_candidates)
+        constraints = self.chance_constraints(model)
+        chosen: list[Tensor] = []
+        for _ in range(n_candidates):
+            pending = torch.cat(chosen) if chosen else None
+            acqf = self._upper_bound(model, pending)
+            point, certified = self._best(acqf, self._margin(constraints, model))
+            if not certified and pending is not None:  # which would be chosen once more
+                expected = [hallucinated(each.model, pending) for each in constraints]
+                point, _ = self._best(acqf, self._margin(self._constraints_on(expected), model))
+            if not bool(constraints[0].commit(point)):
+                warnings.warn(
+                    "A candidate is not certified: it may meet the constraints, and nothing is "
+                    "stated of it. Evaluate points known to meet them, or lower the `level`.",
+                    NotCertifiedWarning,
+                    stacklevel=2,
+                )
+            decision = last_decision(constraints, self.vocs.constraint_names)
+            self.decisions = [*self.decisions, decision]
+            chosen.append(point)
+        columns = [self.model_input_names.index(name) for name in self._candidate_names]
+        return torch.cat(chosen)[:, columns]
+
+    def _get_acquisition(self, model: Any) -> AcquisitionFunction:
+        return self._upper_bound(model, None)
+
+    def _upper_bound(self, model: Any, pending: Tensor | None) -> AcquisitionFunction:
+        """That of the objective, candidates of the same batch having their expected values."""
+        ((name, objective),) = self.vocs.objectives.items()
+        own = self._model_of(model, name)
+        if pending is not None:
+            own = CensoredDelayModel(own, pending, imputation="hallucinate")
+        return UpperConfidenceBound(
+            own, beta=self.beta, maximize=isinstance(objective, MaximizeObjective)
+        )
+
+    def _best(self, acqf: AcquisitionFunction, margin: LeastMargin) -> tuple[Tensor, bool]:
+        """The best point ``1 x d`` of the model's inputs, and whether it is certified."""
+        names = self.model_input_names
+        free = self._get_optimization_bounds()
+        bounds = free.new_zeros(2, len(names))
+        columns = [names.index(name) for name in self._candidate_names]
+        bounds[:, columns] = free
+        fixed = {names.index(name): value for name, value in (self.fixed_features or {}).items()}
+        for column, value in fixed.items():
+            bounds[:, column] = value
+        discrete = self._get_active_discrete_variable_values()
+        found = []
+        for values in product(*discrete.values()):
+            held = dict(zip((columns[place] for place in discrete), values, strict=True)) | fixed
+            box = bounds.clone()
+            for column, value in held.items():  # which a trust region may exclude
+                box[0, column], box[1, column] = value - 1.0, value + 1.0
+            place = Place(box, None, held, None, None, self.num_restarts, self.raw_samples)
+            if len(held) == len(names):
+                place = Place(None, box.mean(dim=0, keepdim=True))
+            point, certified = best_certified(acqf, margin, place)
+            with torch.no_grad():
+                found.append((certified, float(acqf(point)), point))
+        certified, _, point = max(found, key=lambda each: each[:2])
+        return point, certified
+
+    def _model_of(self, model: Any, name: str) -> Any:
+        return model.models[self.model_output_names.index(name)]
+
+    def _margin(self, constraints: list[ChanceConstraint], model: Any) -> LeastMargin:
+        score = NormalDist().inv_cdf(0.5 * (1.0 + self.level))
+        widths = self.max_half_widths.items()
+        deviations = [(self._model_of(model, name), width / score) for name, width in widths]
+        return _WithinDeviations(constraints, deviations)
+
+    def _limits(self) -> list[tuple[float | None, float | None]]:
+        limits: list[tuple[float | None, float | None]] = []
+        for constraint in self.vocs.constraints.values():
+            if isinstance(constraint, LessThanConstraint):
+                limits.append((None, constraint.value))
+            elif isinstance(constraint, GreaterThanConstraint):
+                limits.append((constraint.value, None))
+            else:
+                limits.append(tuple(constraint.range))
+        return limits
+
+    def _records(self) -> list[list[Record]]:
+        """The records of each constraint, with the outcomes that are in the data."""
+        names = self.vocs.constraint_names
+        values = self.data[names].to_dict("records")
+        rows = rows_of(self.decisions, self.get_input_data(self.data))
+        return records_of(self.decisions, [{} if r is None else values[r] for r in rows], names)
+
+
+class _WithinDeviations(LeastMargin):
+    """The least margin, negative where a standard deviation exceeds its largest value.
+
+    Args:
+        constraints: As of `LeastMargin`.
+        deviations: Models and the largest standard deviations of their noise-free values.
+    """
+
+    def __init__(
+        self, constraints: list[ChanceConstraint], deviations: list[tuple[Any, float]]
+    ) -> None:
+        super().__init__(constraints)
+        self.deviations = deviations
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Evaluate it at ``b x 1 x d``; values of shape ``b``."""
+        margin = super().forward(X)
+        for model, largest in self.deviations:
+            posterior: Any = posterior_at(model, X)
+            deviation = posterior.variance.sqrt().squeeze(-1).squeeze(-1)
+            margin = torch.minimum(margin, 1.0 - deviation / largest)
+        return margin
+
+
+generators[NAME] = ChanceConstrainedGenerator

@@ -1,0 +1,434 @@
+"""Chance constraints in Optuna: certified trials, their books in any storage, restarts."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("optuna_integration")
+
+import optuna
+import torch
+from botorch.acquisition import UpperConfidenceBound
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Standardize
+from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
+from torch import Tensor
+
+from botorch_calib import ChanceConstraint, optimize_chance_constrained
+from botorch_calib.asynchronous.proposer import SEARCH
+from botorch_calib.exceptions import CalibrationWarning, NotCertifiedWarning
+from botorch_calib.integrations import optuna_decisions
+from botorch_calib.integrations.optuna_decisions import DECISION, ChanceConstrainedSampler
+from botorch_calib.optim.random_seeds import derived_seed, random_stream
+from tests.integrations.test_optuna import NewStorage, new_storage, quiet
+
+__all__ = ["new_storage", "quiet"]  # fixtures
+
+NUM_INITIAL = 6
+
+# Where the acquisition function has kinks or is flat, the line search may stop there.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Optimization failed:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore:A trial is not certified"),
+]
+
+
+def unfitted(X: Tensor, Y: Tensor) -> SingleTaskGP:
+    return SingleTaskGP(X, Y, outcome_transform=Standardize(1))
+
+
+def new_sampler(level: float = 0.9, **options: Any) -> ChanceConstrainedSampler:
+    """In a short search, with a Gaussian process that is not fitted."""
+    settings: dict[str, Any] = {
+        "fit": unfitted,
+        "num_restarts": 2,
+        "raw_samples": 32,
+        "n_startup_trials": NUM_INITIAL,
+        "seed": 0,
+        **options,
+    }
+    return ChanceConstrainedSampler(level, **settings)
+
+
+def new_study(direction: Any = "maximize", **options: Any) -> Any:
+    return optuna.create_study(direction=direction, sampler=new_sampler(**options))
+
+
+def noise(number: int, column: int) -> float:
+    """Standard normal, by the trial."""
+    generator = torch.Generator().manual_seed(100 * number + column)
+    return torch.randn(1, generator=generator).item()
+
+
+def limited(trial: Any) -> float:
+    """Large values, at large ``x``, are beyond the limit: ``x < 0.6`` but for noise."""
+    x = trial.suggest_float("x", 0.0, 1.0)
+    trial.set_constraint("loss", x - 0.6 + 0.1 * noise(trial.number, 1))
+    return x + 0.02 * noise(trial.number, 2)
+
+
+def counted(study: optuna.Study) -> tuple[int, int, int]:
+    """Certified trials, those that violated a constraint, and those that are out."""
+    certified = violated = out = 0
+    for trial in study.trials:
+        decision = trial.system_attrs.get(DECISION, {})
+        if decision.get("certified") and (trial.params or trial.state is TrialState.RUNNING):
+            values = [trial.constraints.get(name) for name in decision["quantiles"]]
+            certified += 1
+            if any(value is not None and value > 0.0 for value in values):
+                violated += 1
+            elif None in values:
+                out += 1
+    return certified, violated, out
+
+
+def space_of(trial: Any) -> optuna_decisions.SearchSpace:
+    return optuna_decisions.SearchSpace(dict(sorted(trial.distributions.items())))
+
+
+def books(constraint: ChanceConstraint) -> tuple[int, int, int]:
+    account = constraint._joint_account()
+    return account.num_certified, account.num_violations, account.num_outstanding
+
+
+def test_candidates_are_those_of_the_bare_loop() -> None:
+    """A constraint is carried there from round to round; here each trial makes it of records."""
+    study = new_study()
+    study.optimize(limited, n_trials=NUM_INITIAL)
+    bounds = torch.tensor([[0.0], [1.0]], dtype=torch.double)
+    constraint = None
+    for number in range(NUM_INITIAL, NUM_INITIAL + 6):
+        X = torch.tensor([[trial.params["x"]] for trial in study.trials], dtype=torch.double)
+        gain = torch.tensor([[trial.value] for trial in study.trials], dtype=torch.double)
+        loss = torch.tensor(
+            [[trial.constraints["loss"]] for trial in study.trials], dtype=torch.double
+        )
+        model = unfitted(X, loss)
+        if constraint is None:
+            constraint = ChanceConstraint(model, upper=0.0, level=0.9)
+        else:
+            constraint.observe(X[-1:], loss[-1:], condition=False)
+            constraint = constraint.with_model(model)
+        acqf = UpperConfidenceBound(unfitted(X, gain), beta=4.0)
+        with random_stream(derived_seed(0, SEARCH, number)):
+            expected = optimize_chance_constrained(
+                acqf, constraint, bounds, num_restarts=2, raw_samples=32
+            )
+        study.optimize(limited, n_trials=1)
+        x = study.trials[-1].params["x"]
+        assert x == pytest.approx(expected.candidate.item(), abs=1e-7)
+        constraint.commit(torch.tensor([[x]], dtype=torch.double))
+        (known,) = study.sampler.constraints(study)
+        for ours, theirs in zip(known.decisions[:-1], constraint.decisions, strict=False):
+            assert ours == {
+                **theirs,
+                "quantiles": [pytest.approx(theirs["quantiles"][0], abs=1e-9)],
+            }
+    assert constraint is not None and constraint.num_certified > 2
+
+
+def storages(path: Path, new_storage: NewStorage) -> dict[str, BaseStorage]:
+    return {
+        "memory": InMemoryStorage(),
+        "sqlite": new_storage(),
+        "journal": JournalStorage(JournalFileBackend(str(path / "journal.log"))),
+    }
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "journal"])
+def test_books_of_trials_in_any_state(kind: str, tmp_path: Path, new_storage: NewStorage) -> None:
+    """Set constraints count at once; what is out counts until they are set; others never."""
+    storage = storages(tmp_path, new_storage)[kind]
+    sampler = new_sampler(level=0.5)
+    study = optuna.create_study(
+        study_name="one", storage=storage, direction="maximize", sampler=sampler
+    )
+    study.optimize(limited, n_trials=NUM_INITIAL)
+    (constraint,) = sampler.constraints(study)
+    assert books(constraint) == (0, 0, 0)
+
+    def ask() -> optuna.Trial:
+        trial = study.ask()
+        assert trial.relative_params and study.trials[-1].system_attrs[DECISION]["certified"]
+        return trial
+
+    never_run = ask()
+    study.tell(never_run, state=TrialState.FAIL)
+    out = ask()
+    x = out.suggest_float("x", 0.0, 1.0)
+    failed, pruned, running = ask(), ask(), ask()
+    for trial, state, loss in (
+        (failed, TrialState.FAIL, None),
+        (pruned, TrialState.PRUNED, 0.2),
+        (running, None, -0.1),
+    ):
+        trial.suggest_float("x", 0.0, 1.0)
+        if loss is not None:
+            trial.set_constraint("loss", loss)
+        if state is not None:
+            study.tell(trial, state=state)
+    complete = ask()
+    limited(complete)
+    study.tell(complete, 0.3)
+    loaded = optuna.load_study(study_name="one", storage=storage, sampler=new_sampler(level=0.5))
+    each: Any
+    for each in (study, loaded):
+        (constraint,) = each.sampler.constraints(each)
+        violated = 1 + (complete.constraints["loss"] > 0.0)
+        assert books(constraint) == counted(each) == (5, violated, 2)
+        # Its own decision, and the outcome of the trial, in the order of trials.
+        first = constraint.decisions[0]
+        assert first["point"] == [pytest.approx(x)] and first["outcome"] is None
+        assert [d["outcome"] for d in constraint.decisions][2:4] == [0.2, -0.1]
+
+
+def test_values_of_trials_without_an_objective_teach_the_constraint() -> None:
+    study = new_study()
+    study.optimize(limited, n_trials=NUM_INITIAL)
+    trial = study.ask()
+    x = trial.suggest_float("x", 0.0, 1.0)
+    trial.set_constraint("loss", 0.7)
+    study.tell(trial, state=TrialState.PRUNED)
+    (constraint,) = study.sampler.constraints(study)
+    inputs, targets = constraint.model.train_inputs[0], constraint.model.train_targets
+    assert len(inputs) == NUM_INITIAL + 1
+    assert inputs[-1].item() == pytest.approx(x)
+    assert targets.argmax() == NUM_INITIAL
+
+
+def test_points_are_certified_as_optuna_rounds_them() -> None:
+    """The best continuous point lies between two steps, of which the upper one is not safe."""
+
+    def objective(trial: Any) -> float:
+        step = trial.suggest_float("step", 0.0, 1.0, step=0.25)
+        number = trial.suggest_int("number", 1, 1000, log=True)
+        kind = trial.suggest_categorical("kind", ["u", "v"])
+        x = trial.suggest_float("x", 0.0, 1.0)
+        size = step + math.log10(number) / 3.0 + (kind == "u") + x
+        trial.set_constraint("loss", size - 2.0)
+        return size
+
+    study = new_study(n_startup_trials=12)
+    study.optimize(objective, n_trials=20)
+    sampler: Any = study.sampler
+    for trial in study.trials[12:]:
+        decision = trial.system_attrs[DECISION]
+        space = space_of(trial)
+        (point,) = space.encoded([trial.params])
+        assert decision["point"] == point.tolist()
+        if decision["certified"]:
+            assert decision["quantiles"]["loss"][0] <= 0.0
+    (constraint,) = sampler.constraints(study)
+    assert constraint.num_certified > 3
+    parameters, stated = sampler.recommendation(study)
+    (point,) = space_of(trial).encoded([parameters])
+    torch.testing.assert_close(point, stated.candidate.squeeze(0), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+def test_recommendation(direction: str) -> None:
+    sign = 1.0 if direction == "maximize" else -1.0
+    study = new_study(direction)
+    study.optimize(lambda trial: sign * limited(trial), n_trials=NUM_INITIAL + 4)
+    parameters, stated = study.sampler.recommendation(study)
+    assert 0.1 < parameters["x"] < 0.6 and stated.certified
+    assert stated.lower <= sign * parameters["x"] <= stated.upper
+
+
+def test_enqueued_trials_are_decided_about_as_they_are() -> None:
+    def objective(trial: Any) -> float:
+        y = trial.suggest_float("y", 0.0, 1.0)
+        return limited(trial) + y
+
+    study = new_study(n_startup_trials=12, fit=None)
+    study.optimize(objective, n_trials=12)
+    for given in ({"x": 0.05, "y": 0.5}, {"x": 0.95, "y": 0.5}, {"x": 0.125}):
+        study.enqueue_trial(given)
+    study.optimize(objective, n_trials=3)
+    safe, unsafe, part = study.trials[-3:]
+    assert safe.params == {"x": 0.05, "y": 0.5} and safe.system_attrs[DECISION]["certified"]
+    assert unsafe.params["x"] == 0.95 and not unsafe.system_attrs[DECISION]["certified"]
+    assert part.params["x"] == 0.125
+    for trial in (safe, unsafe, part):
+        space = space_of(trial)
+        assert trial.system_attrs[DECISION]["point"] == space.encoded([trial.params])[0].tolist()
+
+
+def test_what_another_process_decides_meanwhile_spends_the_budget() -> None:
+    """It leaves room for one: the trial that sees the other one's decision is not certified."""
+    study = new_study(budget=0.5)
+    study.optimize(limited, n_trials=NUM_INITIAL)
+    original = optuna_decisions.store
+
+    def store_and_be_overtaken(study: Any, trial: Any, key: str, value: Any) -> None:
+        original(study, trial, key, value)
+        if value and value["certified"]:
+            other = study._storage.create_new_trial(study._study_id)
+            study._storage.set_trial_system_attr(other, DECISION, value)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(optuna_decisions, "store", store_and_be_overtaken)
+        assert study.ask().relative_params
+    first, other = study.trials[-2:]
+    assert not first.system_attrs[DECISION]["certified"]
+    assert other.system_attrs[DECISION]["certified"]
+    assert counted(study) == (1, 0, 1)
+
+
+@pytest.mark.parametrize("is_mixed", [False, True])
+def test_workers_that_know_too_little_do_not_ask_alike(is_mixed: bool) -> None:
+    """Nothing is certified, and none of the first trials has ended when the last one is asked."""
+
+    def objective(trial: Any) -> float:
+        kind = trial.suggest_categorical("kind", ["u", "v"]) if is_mixed else "u"
+        trial.set_constraint("loss", 1.0 + trial.suggest_float("x", 0.0, 1.0) + (kind == "v"))
+        return noise(trial.number, 1)
+
+    study = new_study()
+    study.optimize(objective, n_trials=NUM_INITIAL)
+    asked = [study.ask().relative_params["x"] for _ in range(4)]
+    apart = [abs(x - y) for i, x in enumerate(asked) for y in asked[:i]]
+    assert min(apart) > 1e-4
+
+
+def test_several_constraints_share_a_budget() -> None:
+    def objective(trial: Any) -> float:
+        value = limited(trial)
+        trial.set_constraint("size", 0.2 - trial.params["x"])
+        return value
+
+    study = new_study()
+    study.optimize(objective, n_trials=NUM_INITIAL + 6)
+    constraints = study.sampler.constraints(study)
+    assert [constraint.level for constraint in constraints] == [pytest.approx(0.95)] * 2
+    assert all(books(constraint) == counted(study) for constraint in constraints)
+    assert constraints[0].num_certified > 0
+    assert constraints[0].violation_bound(30) == pytest.approx(0.1 * 30 + 10.9)
+
+
+def test_several_objectives() -> None:
+    """Trials spread along the front within the limit."""
+    sampler = new_sampler(n_startup_trials=12)
+    study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
+
+    def objectives(trial: Any) -> tuple[float, float]:
+        return limited(trial), trial.params["x"] ** 2
+
+    study.optimize(objectives, n_trials=17)
+    (constraint,) = sampler.constraints(study)
+    assert constraint.num_certified >= 4
+    certified = [t for t in study.trials if t.system_attrs[DECISION].get("certified")]
+    xs = [trial.params["x"] for trial in certified]
+    assert max(xs) - min(xs) > 0.1 and max(xs) < 0.65
+    with pytest.raises(UnsupportedError, match="one objective"):
+        sampler.recommendation(study)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_constraints_func_of_optuna() -> None:
+    sampler = new_sampler(constraints_func=lambda trial: [trial.params["x"] - 0.6])
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    study.optimize(lambda trial: trial.suggest_float("x", 0.0, 1.0), n_trials=NUM_INITIAL + 3)
+    (constraint,) = sampler.constraints(study)
+    assert books(constraint) == counted(study)
+    assert constraint.num_certified > 0
+
+
+def test_stored_by_one_process_and_gone_on_with_by_another(new_storage: NewStorage) -> None:
+    storage = new_storage()
+    sampler = new_sampler(fit=None)
+    study = optuna.create_study(
+        study_name="one", storage=storage, direction="maximize", sampler=sampler
+    )
+    study.optimize(limited, n_trials=NUM_INITIAL + 2)
+    script = f"""
+import json, optuna
+from botorch_calib.integrations.optuna_decisions import ChanceConstrainedSampler
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+sampler = ChanceConstrainedSampler(
+    0.9, num_restarts=2, raw_samples=32, n_startup_trials={NUM_INITIAL}, seed=0
+)
+study = optuna.load_study(study_name="one", storage="{storage.url}", sampler=sampler)
+(constraint,) = sampler.constraints(study)
+print(json.dumps([constraint.decisions, study.ask().relative_params]))
+"""
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    decisions, parameters = json.loads(found.stdout)
+    (constraint,) = sampler.constraints(study)
+    assert decisions == constraint.decisions[:2]
+    # The same point, as the trial that was asked for there is the last one here.
+    asked = study.trials[-1].system_attrs["botorch_calib:parameters"]
+    assert asked == parameters
+
+
+def test_studies_of_other_samplers_start_their_books_and_say_so() -> None:
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    study.optimize(limited, n_trials=NUM_INITIAL)
+    study.sampler = new_sampler()
+    with pytest.warns(CalibrationWarning, match=f"{NUM_INITIAL} trials .* other samplers"):
+        study.optimize(limited, n_trials=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CalibrationWarning)
+        study.optimize(limited, n_trials=1)
+        new_study().optimize(limited, n_trials=NUM_INITIAL + 1)
+
+
+def test_what_is_not_certified_warns() -> None:
+    def hopeless(trial: Any) -> float:
+        trial.set_constraint("loss", 1.0 + trial.suggest_float("x", 0.0, 1.0))
+        return noise(trial.number, 1)
+
+    study = new_study()
+    study.optimize(hopeless, n_trials=NUM_INITIAL)
+    with pytest.warns(NotCertifiedWarning, match="not certified"):
+        study.optimize(hopeless, n_trials=1)
+    assert not study.trials[-1].system_attrs[DECISION]["certified"]
+
+
+def test_a_copy_of_the_sampler_goes_on_alike() -> None:
+    study = new_study()
+    study.optimize(limited, n_trials=NUM_INITIAL + 2)
+    sampler = pickle.loads(pickle.dumps(study.sampler))
+    (first,), (second,) = study.sampler.constraints(study), sampler.constraints(study)
+    assert first.decisions == second.decisions
+
+
+class TestErrors:
+    @pytest.mark.parametrize("options", [{"level": 1.0}, {"budget": 0.0}, {"raw_samples": 1}])
+    def test_settings(self, options: dict[str, Any]) -> None:
+        with pytest.raises(InputDataError, match=next(iter(options))):
+            new_sampler(**options)
+
+    def test_no_constraints(self) -> None:
+        study = new_study()
+        with pytest.raises(InputDataError, match="set_constraint"):
+            study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=NUM_INITIAL + 1)
+
+    def test_constraints_that_change(self) -> None:
+        def objective(trial: Any) -> float:
+            value = limited(trial)
+            if trial.number == 2:
+                trial.set_constraint("size", -1.0)
+            return value
+
+        with pytest.raises(InputDataError, match=r"\['loss'\] and \['loss', 'size'\]"):
+            new_study().optimize(objective, n_trials=NUM_INITIAL + 1)
+
+    def test_another_level(self) -> None:
+        study = new_study()
+        study.optimize(limited, n_trials=NUM_INITIAL + 1)
+        with pytest.raises(InputDataError, match=r"level 0\.9, not 0\.8"):
+            new_sampler(level=0.8).constraints(study)
