@@ -89,12 +89,27 @@ build/tutorials/%.ipynb: tutorials/%.py $(SOURCES) $(STAMP)
 
 .PHONY: docs
 docs: $(STAMP) $(NOTEBOOKS) ## Build the documentation into build/docs; warnings are errors
-	$(BIN)/python -m sphinx --fail-on-warning --keep-going --nitpicky --quiet \
+	$(ONE_THREAD) $(BIN)/python -m sphinx --fail-on-warning --keep-going --nitpicky --quiet \
 		-b html -d build/doctrees docs build/docs
 
 .PHONY: build
 build: $(STAMP) ## Build the wheel and the source distribution into dist
+	rm -rf dist
 	$(BIN)/python -m build
+
+.PHONY: changes
+changes: $(STAMP) ## Show the section that the files in changes/ would add to CHANGELOG.md
+	$(BIN)/towncrier build --draft --version next
+
+# As the release workflow does: what is built is checked, installed into an empty environment and run.
+.PHONY: release-check
+release-check: build ## Check the wheel and the source distribution in an environment of their own
+	rm -rf build/release && $(PYTHON) -m venv build/release
+	build/release/bin/python -m pip install --quiet $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) dist/*.whl
+	build/release/bin/python -m pip check
+	build/release/bin/python -m pip install --quiet twine
+	build/release/bin/twine check --strict dist/*
+	cd build && release/bin/python ../tutorials/quickstart.py
 
 .PHONY: clean
 clean: ## Delete built files and caches, but keep the virtual environment

@@ -97,6 +97,17 @@ def check_tensor(name: str, value: Any) -> Tensor:
     return value
 
 
+def check_instance(name: str, value: Any, kind: Any, example: str = "") -> Any:
+    """An object of a class, such as the ``example``."""
+    if not isinstance(value, kind):
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        such = f" such as {example}" if example else ""
+        raise InputDataError(
+            f"`{name}` must be {article} {kind.__name__}{such}, got {type(value).__name__}."
+        )
+    return value
+
+
 def check_model(model: Any) -> Model:
     """A BoTorch model."""
     if not isinstance(model, Model):

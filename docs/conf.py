@@ -35,12 +35,17 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
-    "sphinx.ext.mathjax",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
+    "sphinx_design",
+    "drawn_figures",
+    "mathml",
 ]
 exclude_patterns = ["_build", "Thumbs.db"]
 templates_path = ["_templates"]
+
+# Formulas are written by `mathml.py`: no script, no network.
+html_math_renderer = "mathml"
 
 # Pages and notebooks. Tutorials come executed, with their pictures: see `copy_tutorials`.
 nb_execution_mode = "off"
@@ -106,6 +111,8 @@ toc_object_entries = False
 html_theme = "furo"
 html_title = f"botorch_calib {release}"
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_theme_options = {"navigation_with_keys": True}
 # A copied example leaves the prompts and the output behind.
 copybutton_prompt_text = r">>> |\.\.\. |\$ "

@@ -5,6 +5,7 @@ That the site builds without a warning is for ``make docs`` to say.
 
 import importlib
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 
 from botorch_calib import FeedbackLedger
 from docs.api_names import documented_names
+from docs.drawn_figures import SCRIPTS, draw
 from tests.documentation import DOCS, ROOT, frozen_heap, python_blocks, run_blocks
 
 PUBLIC_MODULES = (
@@ -134,3 +136,18 @@ def test_spawned_processes_import_the_script_without_running_it(
     script = ROOT / "tutorials" / "scripts" / "tune_svc.py"
     names = runpy.run_path(str(script), run_name="__mp_main__")
     assert "accuracy" in names and "optimizer" not in names
+
+
+def test_drawn_figures_are_shown_and_described() -> None:
+    """Each script is used, and each use says what is seen."""
+    pages = "\n".join(page.read_text(encoding="utf-8") for page in DOCS.rglob("*.md"))
+    used = re.findall(r"```\{drawn\} (\w+)\n:alt: .{40,}\n", pages)
+    assert sorted(used) == sorted(script.stem for script in SCRIPTS.glob("*.py"))
+
+
+@pytest.mark.parametrize("kind", ["light", "dark"])
+def test_picture_of_the_readme_is_current(kind: str, tmp_path: Path) -> None:
+    """If not, copy the new one from ``docs/images/drawn``, where the site's build draws it."""
+    drawn = draw("stated_and_met", tmp_path)[kind]
+    committed = DOCS / "images" / f"stated_and_met-{kind}.svg"
+    assert drawn.read_bytes() == committed.read_bytes()

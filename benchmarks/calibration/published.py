@@ -31,10 +31,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
-from botorch.models.transforms import Normalize, Standardize
-from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from benchmarks.calibration.ackley import heteroscedastic_ackley, noise_free_ackley
@@ -43,7 +40,7 @@ from benchmarks.calibration.methods import ALPHA
 from benchmarks.calibration.stateful import StatefulStrategy
 from benchmarks.framework.sequential import Method, Problem, Strategy
 from benchmarks.framework.strategies import AcquisitionStrategy
-from benchmarks.framework.surrogates import Refitted, fit_gp
+from benchmarks.framework.surrogates import DefaultPriors, Refitted, fit_gp
 from botorch_calib.calibration import (
     Calibrator,
     GaussianScore,
@@ -76,22 +73,6 @@ class RawInputs(Refitted):
     def fit(self, X: Tensor, Y: Tensor, bounds: Tensor) -> SingleTaskGP:
         """The GP fitted to ``n x d`` points and ``n x 1`` outcomes."""
         return fit_gp(X, Y, bounds, normalized=False)
-
-
-@dataclass(frozen=True)
-class DefaultPriors(Refitted):
-    """BoTorch's default kernel and priors on the unit cube."""
-
-    def fit(self, X: Tensor, Y: Tensor, bounds: Tensor) -> SingleTaskGP:
-        """The GP fitted to ``n x d`` points and ``n x 1`` outcomes."""
-        gp = SingleTaskGP(
-            X,
-            Y,
-            input_transform=Normalize(X.shape[-1], bounds=bounds),
-            outcome_transform=Standardize(1),
-        )
-        fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
-        return gp
 
 
 GPS: dict[str, Refitted] = {

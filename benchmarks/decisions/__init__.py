@@ -5,10 +5,13 @@ file                 content
 ==================== ===============================================================
 ``suites``           the suites
 ``tasks``            their problems: an objective and an outcome with a limit
+``untuned``          further ones, on which nothing was tuned: faults and small safe sets
 ``methods``          their methods: what states the quantile
+``oracle``           a method that knows the true quantile
 ``tracked_quantile`` the rule of chance constraints before the budget
 ``replicate``        the loop: a certified choice in each round
 ``analysis``         what runs are judged by, and rewards at equal rates of violations
 ``report``           the report
+``oracle_report``    that of suites with an oracle: beside it and the plain quantile
 ==================== ===============================================================
 """

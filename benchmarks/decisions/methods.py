@@ -15,7 +15,8 @@ the level:
 Learners, kept from round to round:
 
 * ``budget``: `ChanceConstraint` at its defaults.
-* ``budget_refit``: likewise, with the Gaussian process of ``refit``.
+* ``budget_sharp``: likewise, with hyperparameters that were given corrected by `sharpened` in every
+  fifth round. Where the task fits its Gaussian process anyway it is ``budget`` over again.
 * ``recalibrated``: the rule before it, `tracked_quantile`.
 * ``localized``: likewise, with a quantile that depends on the inputs.
 
@@ -36,11 +37,15 @@ from torch import Tensor
 from benchmarks.decisions.replicate import Certifier
 from benchmarks.decisions.tasks import REFIT_EVERY, LimitedOutcome
 from benchmarks.decisions.tracked_quantile import INTEGRAL_GAIN, STEP_SIZE, TrackedQuantile
-from benchmarks.framework.surrogates import Fixed, NoiseRefitted, Surrogate
+from benchmarks.framework.surrogates import Fixed, NoiseRefitted, Sharpened, Surrogate
 from botorch_calib import ChanceConstraint
 from botorch_calib.calibration import QuantileRecalibrator
 from botorch_calib.decisions import budget, outcome_quantiles
 from botorch_calib.models import loo_residuals
+from botorch_calib.models.sharpened import LENGTHSCALE_WIDTH, NOISE_WIDTH
+
+# Rounds from one correction of given hyperparameters to the next, and how far these are trusted.
+SHARPEN_EVERY, PRIOR_WIDTHS = 5, (NOISE_WIDTH, LENGTHSCALE_WIDTH)
 
 # Factors of the plain quantile that are no methods of their own.
 MULTIPLES = (0.5, 0.75, 2.0, 3.0)
@@ -108,7 +113,7 @@ class Unlearning:
     outcome: LimitedOutcome
     factor: Callable[[SingleTaskGP], float]
 
-    def constraint(self, gp: SingleTaskGP) -> ChanceConstraint:
+    def constraint(self, gp: SingleTaskGP, time: float = 1.0) -> ChanceConstraint:
         """See `Certifier`."""
         return fixed_width(gp, self.outcome, self.factor(gp))
 
@@ -153,22 +158,25 @@ class Budgeted:
 
     Args:
         name: Names the method.
-        noise_every: As in `GaussianQuantile`.
+        sharpen_every: Rounds from one correction of given hyperparameters to the next; ``None``
+            leaves them as they are.
         confidence: With which the point that is recommended is safe.
         constants: Those of the rule, in the package, so that changed ones are noticed.
     """
 
     name: str
-    noise_every: int | None = None
+    sharpen_every: int | None = None
     confidence: float | None = 0.95
     constants: tuple[float, ...] = (
         *(budget.SIZE, budget.START, budget.GAIN, budget.RELIEF, budget.MOST_RELIEF),
-        *(outcome_quantiles.PRIOR_COUNT, outcome_quantiles.MOST_FACTOR),
+        *(outcome_quantiles.PRIOR_COUNT, outcome_quantiles.MOST_FACTOR, budget.OF_ONE_POINT),
     )
 
     def surrogate(self, given: Surrogate) -> Surrogate:
         """See `DecisionMethod`."""
-        return GaussianQuantile("", noise_every=self.noise_every).surrogate(given)
+        if self.sharpen_every is not None and isinstance(given, Fixed):
+            return Sharpened(given, self.sharpen_every, PRIOR_WIDTHS)
+        return given
 
     def start(self, outcome: LimitedOutcome) -> Certifier:
         """See `DecisionMethod`."""
@@ -186,7 +194,7 @@ class Learning:
         self.outcome = outcome
         self.kept: ChanceConstraint | None = None
 
-    def constraint(self, gp: SingleTaskGP) -> ChanceConstraint:
+    def constraint(self, gp: SingleTaskGP, time: float = 1.0) -> ChanceConstraint:
         """See `Certifier`."""
         if self.kept is None:
             self.kept = ChanceConstraint(
@@ -227,7 +235,7 @@ def compared() -> DecisionMethods:
 def budgeted() -> DecisionMethods:
     """The methods of suite `decisions_budget`: the rules themselves in place of the localized."""
     rivals = tuple(method for method in compared() if method.name != "localized")
-    return (Budgeted("budget"), Budgeted("budget_refit", noise_every=REFIT_EVERY), *rivals)
+    return (Budgeted("budget_sharp", SHARPEN_EVERY), Budgeted("budget"), *rivals)
 
 
 def multiples() -> tuple[GaussianQuantile, ...]:

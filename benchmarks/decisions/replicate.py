@@ -36,8 +36,11 @@ DESIGN, CHOICES = 30, 31
 class Certifier(Protocol):
     """States the chance constraint of one replicate, round by round."""
 
-    def constraint(self, gp: SingleTaskGP) -> ChanceConstraint:
-        """The constraint of a round, from the outcome's Gaussian process of all data so far."""
+    def constraint(self, gp: SingleTaskGP, time: float = 1.0) -> ChanceConstraint:
+        """The constraint of a round, from the outcome's Gaussian process of all data so far.
+
+        The ``time`` runs from 0 to 1, for those that know how the outcome depends on it.
+        """
 
     def observe(self, constraint: ChanceConstraint, x: Tensor, y: Tensor) -> None:
         """Take in the outcome ``y`` (``1 x 1``) at ``x`` (``1 x d``), chosen by ``constraint``."""
@@ -54,7 +57,10 @@ class DecisionMethod(Protocol):
         """The outcome's Gaussian process, from the one that the task gives."""
 
     def start(self, outcome: LimitedOutcome) -> Certifier:
-        """The certifier of one replicate; of the outcome it may use limit and level alone."""
+        """The certifier of one replicate; of the outcome it may use limit and level alone.
+
+        `Oracle`, which knows all of it, is no rival but what others are compared with.
+        """
 
 
 class Round(NamedTuple):
@@ -87,7 +93,8 @@ class DecisionReplicate(Replicate[DecisionTask, DecisionMethod, Round]):
         """The Gaussian processes of all data so far, and the method's constraint."""
         self.gp = self.surrogate(self.X, self.outcomes, self.bounds, step, self.gp)
         objective = with_data(self.reference(), self.X, self.objectives)
-        return Round(objective.eval(), self.certifier.constraint(self.gp))
+        constraint = self.certifier.constraint(self.gp, self._time(step))
+        return Round(objective.eval(), constraint)
 
     def propose(self, model: Round) -> Tensor:
         """The choice of a round, ``1 x d``."""
@@ -175,8 +182,8 @@ class DecisionReplicate(Replicate[DecisionTask, DecisionMethod, Round]):
             )
 
     def _time(self, step: int) -> float:
-        """From 0 before the first round to 1 in the last one."""
-        return (step + 1) / self.num_steps
+        """From 0 before the first round to 1 in the last one, and after it."""
+        return min((step + 1) / self.num_steps, 1.0)
 
     def _note(self, **values: float) -> None:
         for name, value in values.items():

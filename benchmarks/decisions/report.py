@@ -49,13 +49,7 @@ class DecisionReport:
 
     def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
         """A legend, tables over the functions of each case, and one for each problem."""
-        cases = self._by_case(collected)
-        lines = [
-            *self._violation_section(suite, cases),
-            *self._regime_section(collected),
-            *self._matched_section(cases),
-            *self._recommendation_section(cases),
-        ]
+        lines = self._case_sections(suite, collected)
         note = "Rates of single problems are over the certified rounds of all seeds together."
         lines += ["## Problems", "", note, ""]
         for problem, by_method in collected.items():
@@ -78,6 +72,15 @@ class DecisionReport:
         return figure
 
     # ------------------------------------------------------------ tables
+
+    def _case_sections(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
+        cases = self._by_case(collected)
+        return [
+            *self._violation_section(suite, cases),
+            *self._regime_section(collected),
+            *self._matched_section(cases),
+            *self._recommendation_section(cases),
+        ]
 
     def _violation_section(
         self, suite: Suite[Any, Any], cases: Mapping[str, list[ByMethod]]
@@ -140,8 +143,8 @@ class DecisionReport:
         for methods in ([self.primary], [m for m in rivals if m != self.primary]):
             pairs = {
                 (name, method): (
-                    _seed_means(cases.get(name, []), method, gap),
-                    _seed_means(cases.get(name, []), suite.baseline, gap),
+                    values_by_seed(cases.get(name, []), method, gap),
+                    values_by_seed(cases.get(name, []), suite.baseline, gap),
                 )
                 for name in self.cases
                 for method in methods
@@ -341,11 +344,11 @@ class DecisionReport:
 
 
 def _values(case: Sequence[ByMethod], method: str, score: Score) -> list[float]:
-    """By seed; rates are weighted by the certified rounds that they are of."""
-    return list(_seed_means(case, method, score).values())
+    return list(values_by_seed(case, method, score).values())
 
 
-def _seed_means(case: Sequence[ByMethod], method: str, score: Score) -> dict[int, float]:
+def values_by_seed(case: Sequence[ByMethod], method: str, score: Score) -> dict[int, float]:
+    """Averages over a case; rates are weighted by the certified rounds that they are of."""
     of_rates = isinstance(score, ViolationGap) or score in RATES
     weight = analysis.certified_rounds if of_rates else None
     return seed_means(case, method, score, weight)

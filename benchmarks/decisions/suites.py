@@ -1,14 +1,18 @@
-"""The suite on chance constraints."""
+"""The suites on chance constraints."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from benchmarks.decisions import methods
+from benchmarks.decisions import methods, untuned
 from benchmarks.decisions.analysis import ARCHIVED
+from benchmarks.decisions.oracle import Oracle
+from benchmarks.decisions.oracle_report import OracleReport
 from benchmarks.decisions.replicate import replicate
 from benchmarks.decisions.report import DecisionReport
-from benchmarks.decisions.tasks import CASES, LEVEL, tasks
+from benchmarks.decisions.tasks import CASES, LEVEL, Case, tasks
 from benchmarks.framework.suite import Suite
 
 # Certified choices under a stated probability, judged by how often they violate the limit.
@@ -30,14 +34,44 @@ DECISIONS = Suite(
     archive=ARCHIVED,
 )
 
-# The budget rule, with the rule before it among its rivals.
+# The budget rule, with the rule before it among its rivals, whose replicates are those of
+# `DECISIONS`.
 BUDGET = replace(
     DECISIONS,
     name="decisions_budget",
     methods=methods.budgeted(),
-    baseline="budget",
-    seeds=range(12000, 12050),
+    baseline="budget_sharp",
     protocol="decisions_budget",
 )
 
-SUITES = (DECISIONS, BUDGET)
+
+def _untuned(name: str, cases: Mapping[str, Case], names: Sequence[str]) -> Suite[Any, Any]:
+    """The same rule on functions that nobody tuned it on, and an oracle."""
+    known = {method.name: method for method in methods.budgeted()}
+    return Suite(
+        name=name,
+        problems=untuned.tasks(cases),
+        methods=(*(known[name] for name in names), Oracle("oracle")),
+        baseline=names[0],
+        seeds=range(13000, 13030),
+        replicate=replicate,
+        report=OracleReport(
+            stated=round(1.0 - LEVEL, 12),
+            cases=tuple(cases),
+            primary="plain",
+            multiples={"plain": 1.0, "wide": 1.5},
+            hidden=(),
+            oracle="oracle",
+        ),
+        protocol=name,
+        archive=ARCHIVED,
+    )
+
+
+FAULTS = _untuned("decisions_faults", untuned.FAULTS, ("budget", "plain", "wide"))
+# Hyperparameters are given here alone, so that there is something to correct.
+SMALL_SETS = _untuned(
+    "decisions_small_sets", untuned.SMALL_SETS, ("budget_sharp", "budget", "plain", "wide")
+)
+
+SUITES = (DECISIONS, BUDGET, FAULTS, SMALL_SETS)

@@ -41,7 +41,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from statistics import NormalDist
 
 import torch
 from botorch.test_functions.base import BaseTestProblem
@@ -52,12 +51,11 @@ from botorch.test_functions.synthetic import (
     SixHumpCamel,
     StyblinskiTang,
 )
-from botorch.utils.probability.utils import ndtr
 from botorch.utils.sampling import manual_seed
 from torch import Tensor
 
 from benchmarks.calibration.misspecified import ackley
-from benchmarks.framework.landscapes import GaussianNoise, NoisyLandscape, ReferenceGP
+from benchmarks.framework.landscapes import GaussianNoise, Noise, NoisyLandscape, ReferenceGP
 from benchmarks.framework.sequential import Bounds, sobol_design
 from benchmarks.framework.surrogates import Fixed, Refitted, Surrogate
 
@@ -115,16 +113,21 @@ class LimitedOutcome:
     Args:
         surface: Its mean at time 0.
         noise: Its noise.
-        drift: By how much its mean rises in all.
+        drift: By how much its mean rises in all, steadily.
         safe_share: Share of the box that is truly safe at half time, which sets the limit.
         level: The probability with which it shall be below the limit.
+        jump: By how much its mean rises at once, after half time.
+        grid: Width of the grid that it is rounded to, on which the limit lies.
     """
 
     surface: Standardized
-    noise: GaussianNoise
+    noise: Noise
     drift: float = 0.0
     safe_share: float = 0.5
     level: float = LEVEL
+    # None where there is none, which leaves older configurations as they were.
+    jump: float | None = None
+    grid: float | None = None
 
     @property
     def limit(self) -> float:
@@ -133,17 +136,37 @@ class LimitedOutcome:
 
     def observe(self, U: Tensor, time: float) -> Tensor:
         """Outcomes ``n x 1`` at ``n x d`` points, with noise from torch's global random state."""
-        return self.surface(U) + self.drift * time + self.noise(U)
+        return self._rounded(self._mean(U, time) + self.noise(U))
 
     def violation_probability(self, U: Tensor, time: float) -> Tensor:
         """True probability, ``n x 1``, that an outcome exceeds the limit."""
-        room = self.limit - self.surface(U) - self.drift * time
-        return ndtr(-room / self.noise.deviation(U))
+        return self.noise.exceedance(U, self._most - self._mean(U, time))
 
     def quantile(self, U: Tensor, time: float) -> Tensor:
         """The true ``level``-quantile of outcomes, ``n x 1``."""
-        reach = NormalDist().inv_cdf(self.level) * self.noise.deviation(U)
-        return self.surface(U) + self.drift * time + reach
+        return self._rounded(self.quantile_before_rounding(U, time))
+
+    def quantile_before_rounding(self, U: Tensor, time: float) -> Tensor:
+        """Likewise, if outcomes were not rounded."""
+        return self._mean(U, time) + self.noise.quantile(U, self.level)
+
+    def room(self, U: Tensor, time: float) -> Tensor:
+        """How much higher outcomes could be and still be safe, ``n x 1``: negative if unsafe."""
+        return self._most - self.quantile_before_rounding(U, time)
+
+    @property
+    def _most(self) -> float:
+        """The largest value before rounding that does not exceed the limit."""
+        return self.limit + 0.5 * (self.grid or 0.0)
+
+    def _mean(self, U: Tensor, time: float) -> Tensor:
+        jump = self.jump if self.jump is not None and time > 0.5 else 0.0
+        return self.surface(U) + (self.drift * time + jump)
+
+    def _rounded(self, values: Tensor) -> Tensor:
+        if self.grid is None:
+            return values
+        return self.limit + self.grid * ((values - self.limit) / self.grid).round()
 
     def safe(self, U: Tensor, time: float) -> Tensor:
         """Whether outcomes at each point are below the limit with probability ``level``: ``n``."""
@@ -153,7 +176,8 @@ class LimitedOutcome:
 @cache
 def _limit(outcome: LimitedOutcome) -> float:
     U = cube(outcome.surface.dim, LIMIT_POINTS, seed=2)
-    return float(outcome.quantile(U, time=0.5).quantile(outcome.safe_share))
+    quantiles = outcome.quantile_before_rounding(U, time=0.5)
+    return float(quantiles.quantile(outcome.safe_share)) - 0.5 * (outcome.grid or 0.0)
 
 
 @dataclass(frozen=True)
@@ -261,46 +285,69 @@ class Case:
     Args:
         noise: Noise of the outcome.
         drift: Its drift.
-        fitted: Whether hyperparameters are fitted to the data of the run.
+        jump: Its jump at half time.
+        grid: The grid that it is rounded to.
+        safe_share: Share of the box that is safe.
+        fitted: How hyperparameters are fitted to the data of the run, if they are.
         lengthscale_factor: Otherwise, by how much the lengthscale is too long.
         noise_factor: Otherwise, by how much the noise variance is too large.
+        points_per_dimension: Number of initial points for each dimension.
+        num_rounds: Number of rounds after them.
     """
 
-    noise: GaussianNoise
+    noise: Noise
     drift: float = 0.0
-    fitted: bool = False
+    jump: float | None = None
+    grid: float | None = None
+    safe_share: float = 0.5
+    fitted: Refitted | None = None
     lengthscale_factor: float = 1.0
     noise_factor: float = 1.0
+    points_per_dimension: int = 5
+    num_rounds: int = 100
+
+    def task(self, name: str, limited: Standardized, objective: Standardized) -> DecisionTask:
+        """A pair of functions in this case."""
+        outcome = LimitedOutcome(
+            limited,
+            self.noise,
+            self.drift,
+            self.safe_share,
+            jump=self.jump,
+            grid=self.grid,
+        )
+        return DecisionTask(
+            name=name,
+            objective=objective,
+            outcome=outcome,
+            surrogate=self.surrogate(outcome),
+            num_initial=self.points_per_dimension * objective.dim,
+            num_rounds=self.num_rounds,
+        )
 
     def surrogate(self, outcome: LimitedOutcome) -> Surrogate:
         """The Gaussian process that methods are given."""
-        if self.fitted:
-            return Refitted(every=REFIT_EVERY)
+        if self.fitted is not None:
+            return self.fitted
         reference = ReferenceGP(NoisyLandscape(outcome.surface, outcome.noise))
         return Fixed(reference, self.lengthscale_factor, self.noise_factor)
+
+
+FITTED = Refitted(every=REFIT_EVERY)
 
 
 CASES: dict[str, Case] = {
     "right": Case(GaussianNoise(0.3, 0.3)),
     "noise": Case(GaussianNoise(0.5, 0.5), noise_factor=0.1),
-    "heteroscedastic": Case(GaussianNoise(0.05, 0.8), fitted=True),
+    "heteroscedastic": Case(GaussianNoise(0.05, 0.8), fitted=FITTED),
     "lengthscale": Case(GaussianNoise(0.1, 0.1), lengthscale_factor=5.0),
-    "drift": Case(GaussianNoise(0.3, 0.3), drift=0.5, fitted=True),
+    "drift": Case(GaussianNoise(0.3, 0.3), drift=0.5, fitted=FITTED),
 }
 
 
 def task(function: str, case: str) -> DecisionTask:
     """One pair of functions in one case."""
-    limited, objective = FUNCTIONS[function]
-    kind = CASES[case]
-    outcome = LimitedOutcome(limited, kind.noise, kind.drift)
-    return DecisionTask(
-        name=f"{function}_{case}",
-        objective=objective,
-        outcome=outcome,
-        surrogate=kind.surrogate(outcome),
-        num_initial=5 * objective.dim,
-    )
+    return CASES[case].task(f"{function}_{case}", *FUNCTIONS[function])
 
 
 def tasks() -> tuple[DecisionTask, ...]:

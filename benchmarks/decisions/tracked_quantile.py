@@ -66,7 +66,7 @@ class TrackedQuantile:
         self.num_certified = self.num_violations = self.num_misses = self.num_idle = 0
         self.ends: tuple[float, float] | None = None
 
-    def constraint(self, gp: SingleTaskGP) -> TrackedConstraint:
+    def constraint(self, gp: SingleTaskGP, time: float = 1.0) -> TrackedConstraint:
         """The constraint of a round; the first one replays the data of its process."""
         if self.ends is None:
             model = CalibratedModel.from_history(gp, self.calibrator, denoise=False)

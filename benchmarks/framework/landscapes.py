@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from statistics import NormalDist
 from typing import Protocol
 
 import torch
 from botorch.models import SingleTaskGP
 from botorch.test_functions.base import BaseTestProblem
+from botorch.utils.probability.utils import ndtr
 from botorch.utils.sampling import draw_sobol_samples, manual_seed
+from scipy import stats
+from scipy.optimize import brentq
 from torch import Tensor
 
 from benchmarks.framework.sequential import Bounds, Oracle, box
@@ -95,6 +99,12 @@ class Noise(Protocol):
     def __call__(self, U: Tensor) -> Tensor:
         """Noise ``n x 1`` at ``n x d`` points of the unit cube."""
 
+    def exceedance(self, U: Tensor, room: Tensor) -> Tensor:
+        """Probability that the noise at each point is above ``room``, both ``n x 1``."""
+
+    def quantile(self, U: Tensor, level: float) -> Tensor:
+        """The ``level``-quantile of the noise at each point; broadcasts to ``n x 1``."""
+
 
 @dataclass(frozen=True)
 class GaussianNoise:
@@ -111,6 +121,14 @@ class GaussianNoise:
         """See `Noise`."""
         return self.deviation(U) * torch.randn_like(U[:, :1])
 
+    def exceedance(self, U: Tensor, room: Tensor) -> Tensor:
+        """See `Noise`."""
+        return ndtr(-room / self.deviation(U))
+
+    def quantile(self, U: Tensor, level: float) -> Tensor:
+        """See `Noise`."""
+        return NormalDist().inv_cdf(level) * self.deviation(U)
+
 
 @dataclass(frozen=True)
 class StudentNoise:
@@ -123,6 +141,50 @@ class StudentNoise:
         """See `Noise`."""
         distribution = torch.distributions.StudentT(U.new_tensor(self.degrees_of_freedom))
         return self.scale * distribution.sample(torch.Size([len(U), 1]))
+
+    def exceedance(self, U: Tensor, room: Tensor) -> Tensor:
+        """See `Noise`."""
+        return room.new_tensor(stats.t.sf(room / self.scale, self.degrees_of_freedom))
+
+    def quantile(self, U: Tensor, level: float) -> Tensor:
+        """See `Noise`."""
+        return U.new_tensor(self.scale * stats.t.ppf(level, self.degrees_of_freedom))
+
+
+@dataclass(frozen=True)
+class OutlierNoise:
+    """Gaussian noise of which a share has another deviation: outliers on both sides.
+
+    Args:
+        deviation: Standard deviation of most of it.
+        outlying: That of outliers.
+        share: Their share.
+    """
+
+    deviation: float
+    outlying: float
+    share: float
+
+    def __call__(self, U: Tensor) -> Tensor:
+        """See `Noise`."""
+        outlies = torch.rand_like(U[:, :1]) < self.share
+        return torch.where(outlies, self.outlying, self.deviation) * torch.randn_like(U[:, :1])
+
+    def exceedance(self, U: Tensor, room: Tensor) -> Tensor:
+        """See `Noise`."""
+        most, others = ndtr(-room / self.deviation), ndtr(-room / self.outlying)
+        return (1.0 - self.share) * most + self.share * others
+
+    def quantile(self, U: Tensor, level: float) -> Tensor:
+        """See `Noise`."""
+
+        def excess(value: float) -> float:
+            room = torch.tensor(value, dtype=torch.double)
+            return float(self.exceedance(U, room)) - (1.0 - level)
+
+        # Between those of its two parts.
+        ends = (NormalDist().inv_cdf(level) * s for s in (self.deviation, self.outlying))
+        return U.new_tensor(brentq(excess, *ends, xtol=1e-14))
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,10 @@ BENCHMARKS_DIR = Path(__file__).parents[1]
 RESULTS_DIR = BENCHMARKS_DIR / "results"
 ARCHIVES_DIR = BENCHMARKS_DIR / "results-archive"
 
+# Suites whose archive serves another one as well: replicates of the same problem, method and seed
+# with the same configuration are the same replicates.
+LENT = {"decisions_budget": "decisions"}
+
 
 class Status(Enum):
     """What there is of a replicate."""
@@ -88,8 +92,8 @@ class ResultStore:
                 return Status.UNREADABLE, None
             written = result.config_hash
         else:
-            archive = self._archive(suite)
-            entry = None if archive is None else archive.entries.get(key)
+            entries = [archive.entries.get(key) for archive in self._archives(suite)]
+            entry = next((entry for entry in entries if entry is not None), None)
             if entry is None:
                 return Status.MISSING, None
             result, written = entry.result(), entry.group.config_hash
@@ -98,14 +102,18 @@ class ResultStore:
     def _seeds(self, suite: str, problem: str, method: str) -> set[int]:
         """The seeds of a method on a problem that there is anything of."""
         folder = self.path(suite, problem, method, seed=0).parent
-        archive = self._archive(suite)
         return {
             *(int(path.stem.removeprefix("seed_")) for path in folder.glob("seed_*.json")),
-            *(archive.seeds(problem, method) if archive is not None else ()),
+            *(s for archive in self._archives(suite) for s in archive.seeds(problem, method)),
         }
 
-    def _archive(self, suite: str) -> Archive | None:
-        return None if self.archives is None else read_archive(self.archives, suite)
+    def _archives(self, suite: str) -> list[Archive]:
+        """Its own archive and the one that is lent to it, as far as there are any."""
+        if self.archives is None:
+            return []
+        names = [suite, *([LENT[suite]] if suite in LENT else [])]
+        found = [read_archive(self.archives, name) for name in names]
+        return [archive for archive in found if archive is not None]
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

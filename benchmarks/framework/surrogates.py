@@ -20,6 +20,8 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.priors import GammaPrior
 from torch import Tensor
 
+from botorch_calib.models.sharpened import sharpened
+
 
 class Surrogate(Protocol):
     """Makes the GP of one step, deterministic in its arguments and torch's random state."""
@@ -135,6 +137,22 @@ class Refitted:
 
 
 @dataclass(frozen=True)
+class DefaultPriors(Refitted):
+    """BoTorch's default kernel and priors on the unit cube."""
+
+    def fit(self, X: Tensor, Y: Tensor, bounds: Tensor) -> SingleTaskGP:
+        """The GP fitted to ``n x d`` points and ``n x 1`` outcomes."""
+        gp = SingleTaskGP(
+            X,
+            Y,
+            input_transform=Normalize(X.shape[-1], bounds=bounds),
+            outcome_transform=Standardize(1),
+        )
+        fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
+        return gp
+
+
+@dataclass(frozen=True)
 class Fixed:
     """Hyperparameters and outcome transform are those of a template, made wrong on purpose.
 
@@ -184,4 +202,28 @@ class NoiseRefitted:
             for name, parameter in gp.named_parameters():
                 parameter.requires_grad_(name.startswith("likelihood."))
             fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
+        return gp
+
+
+@dataclass(frozen=True)
+class Sharpened:
+    """A Gaussian process whose given hyperparameters are corrected by the data so far.
+
+    Args:
+        given: Makes the process with all hyperparameters as given.
+        every: Steps from one correction to the next.
+        widths: Those of `sharpened`, in its order.
+    """
+
+    given: Fixed
+    every: int
+    widths: tuple[float, float]
+
+    def __call__(
+        self, X: Tensor, Y: Tensor, bounds: Tensor, step: int, previous: SingleTaskGP | None
+    ) -> SingleTaskGP:
+        """See `Surrogate`."""
+        if previous is not None and step % self.every:
+            return with_data(previous, X, Y)
+        gp: SingleTaskGP = sharpened(self.given(X, Y, bounds, step, None), *self.widths)
         return gp

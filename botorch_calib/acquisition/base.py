@@ -1,9 +1,4 @@
-"""Base class of the closed forms: predictive distributions of single points, and fantasies.
-
-A closed form reads marginals from ``_marginals``, computes its value, and hands that to
-``_reduce``, which averages it over fantasies of pending points. For joint batches (``q > 1``) use
-BoTorch's Monte Carlo acquisition functions.
-"""
+"""Base class of the closed forms, for single points: joint batches need BoTorch's Monte Carlo."""
 
 from __future__ import annotations
 
@@ -28,7 +23,8 @@ from botorch_calib.posteriors import StatedPosterior
 class CalibratedAcquisitionFunction(PendingPoints, ABC):
     """Base class of closed forms for single points (``q = 1``); a subclass writes `forward`.
 
-    A constructor ends with ``self.set_X_pending(X_pending)``.
+    That reads ``_marginals``, and hands its value to ``_reduce``, which averages over fantasies. A
+    constructor ends with ``self.set_X_pending(X_pending)``.
 
     Args:
         model: Model with one output and a calibrated posterior, such as a `CalibratedModel`; with

@@ -1,10 +1,8 @@
 """Closed-form acquisition functions under constraints on calibrated outcomes (``q = 1``).
 
-Outcomes are independent, each with its own model in a `CalibratedModelList`, so log expected
-improvement and log probabilities of feasibility add up. Each term is exact under the predictive
-distribution of its model, calibrated or Gaussian. BoTorch's ``LogConstrainedExpectedImprovement``
-sees moments alone, which is wrong by many orders of magnitude far from feasibility if a
-distribution is not normal.
+Outcomes are independent, so log expected improvement and log probabilities of feasibility add up.
+Each term is exact under its predictive distribution. BoTorch's terms see moments alone, which is
+wrong by many orders of magnitude far from feasibility if a distribution is not normal.
 """
 
 from __future__ import annotations

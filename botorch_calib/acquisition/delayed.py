@@ -7,18 +7,12 @@ a query by the censoring value ``c`` moves the mean at ``x`` by
 
 where ``noise`` is the noise variance, and the covariance and the standard deviations are those of
 the posterior given all queries. The paper ([Verma2022]_, eq. 2) adds these bounds to the usual
-multiplier of ``sigma``:
-
-    ``nu = feedback_bound * sum_s sigma(x_s) + sqrt(beta)``,
-
-with ``beta`` as in BoTorch, the square of the paper's. The sum is over the queries of the last
-``m`` iterations, ``s = max(1, t - m), ..., t - 1``. (In the paper it starts at ``t - m``, which
-lies before the first query while ``t <= m``.) Only queries without a value cause a bias, so a sum
-over these alone is a valid and smaller multiplier.
-
-The sum is not tight: with ``S`` the covariance matrix of the ``f(x_s)``, ``feedback_bound *
-sqrt(sum_st |S_st|)`` covers the bias as well, by Cauchy-Schwarz. That did not help: many values far
-below the mean bend it everywhere. So a `DelayAwareProposer` hallucinates if many are pending.
+multiplier ``sqrt(beta)`` of ``sigma``, over the queries of the last ``m`` iterations,
+``s = max(1, t - m), ..., t - 1``. (In the paper the sum starts at ``t - m``, which lies before the
+first query while ``t <= m``.) Only queries without a value cause a bias, so a sum over these alone
+is a valid and smaller multiplier. It is not tight, but a tighter one, ``sqrt(sum_st |S_st|)`` with
+the covariance matrix ``S`` of the ``f(x_s)``, did not help: many values far below the mean bend it
+everywhere. So a `DelayAwareProposer` hallucinates if many are pending.
 """
 
 from __future__ import annotations

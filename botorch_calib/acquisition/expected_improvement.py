@@ -18,7 +18,7 @@ from botorch_calib.posteriors.calibrated import broadcasts_to
 class ImprovementFunction(CalibratedAcquisitionFunction):
     """Base class of those that measure improvement over ``best_f``.
 
-    Each fantasy of pending points has its own incumbent: ``best_f``, or what they bring if better.
+    Each fantasy of pending points has its own incumbent: ``best_f``, or a better fantasised value.
     """
 
     best_f: Tensor

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
-from typing import NamedTuple
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
@@ -22,11 +22,8 @@ Limits = tuple[float | None, float | None]
 TrainingData = SupervisedDataset | dict[Hashable, SupervisedDataset]
 
 
-class _Observations(NamedTuple):
-    """Observations of one outcome: the points ``n x d`` and the values ``n``."""
-
-    X: Tensor | None
-    values: Tensor
+# Points ``n x d`` at which one outcome was observed, and the values ``n``
+Observations = tuple[Tensor | None, Tensor]
 
 
 def best_observation(
@@ -36,8 +33,7 @@ def best_observation(
     maximize: bool,
 ) -> Tensor:
     """The best observed value of a model's only outcome, in units after the transform."""
-    (observed,) = _observations([model], training_data)
-    values = observed.values
+    ((_, values),) = _observations([model], training_data)
     if posterior_transform is not None:
         values = posterior_transform.evaluate(values.unsqueeze(-1))
     return values.amax(dim=-1) if maximize else values.amin(dim=-1)
@@ -52,24 +48,13 @@ def best_feasible_observation(
 ) -> Tensor:
     """The best observed value of the objective where all constraints were observed to hold.
 
-    Feasibility is that of the observed values, as in BoTorch. If outcomes were observed at
-    different points, a point counts if each constraint was observed there, and held each time.
-
-    If no observation is feasible, any feasible point is an improvement. As in BoTorch the value is
-    then a bound ``M`` that the objective hardly ever passes, the smallest ``mean - 6 std``
-    (greatest ``mean + 6 std`` when minimising) over the observed points and 32 others around them,
-    or 0 if that is worse. ``log E(f - M)+`` is nearly ``log(E f - M)``, which differs between two
-    points by about the difference of their means over ``|M|``: the probability of feasibility
-    decides.
-
-    ``members`` are models with one output for each outcome; the rest is as of
-    `LogCalibratedConstrainedExpectedImprovement`.
-
-    Raises:
-        NotImplementedError: If the data do not match the outcomes, and a model holds none.
-
-    Warns:
-        BotorchWarning: If no observation is feasible.
+    If outcomes were observed at different points, a point counts if each constraint was observed
+    there, and held each time. If no observation is feasible, any feasible point is an improvement:
+    as in BoTorch the value is then a bound ``M`` that the objective hardly ever passes, the
+    smallest ``mean - 6 std`` (greatest ``mean + 6 std`` when minimising) over the observed points
+    and 32 others around them, or 0 if that is worse. ``log E(f - M)+`` is nearly ``log(E f - M)``,
+    which differs between two points by about the difference of their means over ``|M|``, so the
+    probability of feasibility decides. ``members`` are models with one output for each outcome.
     """
     observed = _observations(members, training_data)
     X, values = observed[objective_index]
@@ -90,11 +75,11 @@ def best_feasible_observation(
     return _hardly_ever_passed(members[objective_index], X, maximize)
 
 
-def _observations(members: Sequence[Model], training_data: TrainingData) -> list[_Observations]:
+def _observations(members: Sequence[Model], training_data: TrainingData) -> list[Observations]:
     """Observations of each model's outcome."""
     datasets = list(training_data.values()) if isinstance(training_data, dict) else [training_data]
-    observed = [
-        _Observations(dataset.X, values) for dataset in datasets for values in dataset.Y.unbind(-1)
+    observed: list[Observations] = [
+        (dataset.X, values) for dataset in datasets for values in dataset.Y.unbind(-1)
     ]
     if len(observed) == len(members):
         return observed
@@ -102,24 +87,19 @@ def _observations(members: Sequence[Model], training_data: TrainingData) -> list
     bases = [observed_process(member) for member in members]
     if not all(base.num_outputs == 1 and hasattr(base, "train_targets") for base in bases):
         raise _unknown_data()
-    return [
-        _Observations(raw_train_inputs(base), raw_train_targets(base).squeeze(-1)) for base in bases
-    ]
+    return [(raw_train_inputs(base), raw_train_targets(base).squeeze(-1)) for base in bases]
 
 
-def _held(limits: Limits, observed: _Observations, X: Tensor | None) -> Tensor:
+def _held(limits: Limits, observed: Observations, X: Tensor | None) -> Tensor:
     """For each row of ``X``, whether limits were observed to hold there."""
-    lower, upper = limits
-    holds = torch.ones_like(observed.values, dtype=torch.bool)
-    if lower is not None:
-        holds = holds & (observed.values >= lower)
-    if upper is not None:
-        holds = holds & (observed.values <= upper)
-    if X is None or observed.X is None:
+    (lower, upper), (places, values) = limits, observed
+    low, high = (-math.inf if lower is None else lower), (math.inf if upper is None else upper)
+    holds = (low <= values) & (values <= high)
+    if X is None or places is None:
         raise _unknown_data()
-    if torch.equal(X, observed.X):
+    if torch.equal(X, places):
         return holds
-    same = (X.unsqueeze(-2) == observed.X.unsqueeze(-3)).all(dim=-1)
+    same = (X.unsqueeze(-2) == places.unsqueeze(-3)).all(dim=-1)
     return same.any(dim=-1) & ~(same & ~holds).any(dim=-1)
 
 

@@ -73,24 +73,21 @@ def _register(
 ) -> None:
     """Register a constructor that hands the arguments of a class on to it, by name.
 
-    It also takes those named in ``extra``; then ``adapt`` makes arguments of the class of all.
-    A class without ``X_pending``, which BoTorch and Ax always give, refuses pending points.
-    ``defaults`` are those that the class does not have; a function computes one from the other
-    arguments and ``training_data``.
+    ``defaults`` are those that the class does not have. It also takes arguments named in ``extra``;
+    ``adapt`` makes arguments of the class of all. A class without ``X_pending``, which BoTorch and
+    Ax always give, refuses pending points.
     """
     own = inspect.signature(acqf_class).parameters
-    computed = {name: default for name, default in defaults.items() if callable(default)}
     parameters = [
         parameter.replace(
-            kind=parameter.KEYWORD_ONLY,
-            default=None if name in computed else defaults.get(name, parameter.default),
+            kind=parameter.KEYWORD_ONLY, default=defaults.get(name, parameter.default)
         )
         for name, parameter in own.items()
     ]
-    more = [*extra, *(["X_pending"] if "X_pending" not in own else [])]
-    parameters += [Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in more]
-    if computed:
-        parameters.append(Parameter("training_data", Parameter.KEYWORD_ONLY))
+    more: dict[str, Any] = dict.fromkeys(extra if "X_pending" in own else [*extra, "X_pending"])
+    if "training_data" in more:
+        more["training_data"] = Parameter.empty
+    parameters += [Parameter(name, Parameter.KEYWORD_ONLY, default=d) for name, d in more.items()]
     signature = inspect.Signature(parameters)
 
     def construct_inputs(**kwargs: Any) -> dict[str, Any]:
@@ -99,9 +96,6 @@ def _register(
         arguments = bound.arguments
         if adapt is not None:
             arguments.update(adapt(arguments))
-        for name, compute in computed.items():
-            if arguments[name] is None:
-                arguments[name] = compute(arguments)
         if "X_pending" not in own:
             refuse_pending(acqf_class.__name__, arguments["X_pending"])
         return {name: arguments[name] for name in own}
@@ -112,12 +106,15 @@ def _register(
     register_once(acqf_class)(construct_inputs)
 
 
-def _best_f(arguments: Mapping[str, Any]) -> Tensor:
+def _improvement(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The best observation, unless ``best_f`` is given."""
     names = ("model", "training_data", "posterior_transform", "maximize")
-    return best_observation(*(arguments[name] for name in names))
+    if arguments["best_f"] is not None:
+        return {}
+    return {"best_f": best_observation(*(arguments[name] for name in names))}
 
 
-def _number_of_observations(arguments: Mapping[str, Any]) -> int:
+def _own_draw(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """A seed: each proposal needs its own draw, and clients do not count proposals.
 
     Between two proposals comes another observation, or another pending point, whose number changes
@@ -125,13 +122,8 @@ def _number_of_observations(arguments: Mapping[str, Any]) -> int:
     """
     data: TrainingData = arguments["training_data"]
     datasets = data.values() if isinstance(data, dict) else [data]
-    return sum(len(dataset.X) for dataset in datasets)
-
-
-def _best_feasible_f(arguments: Mapping[str, Any]) -> Tensor:
-    names = ("training_data", "objective_index", "constraints", "maximize")
-    members = members_of(arguments["model"])
-    return best_feasible_observation(members, *(arguments[name] for name in names))
+    given = arguments["seed"]
+    return {"seed": sum(len(each.X) for each in datasets) if given is None else given}
 
 
 def _limited(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,24 +141,29 @@ def _limited_objective(arguments: Mapping[str, Any]) -> dict[str, Any]:
     names = ("model", "objective_index", "posterior_transform")
     index, weight = _objective(*(arguments[name] for name in names))
     maximize = arguments["maximize"] == (weight > 0)
-    return {**_limited(arguments), "objective_index": index, "maximize": maximize}
+    adapted = {**_limited(arguments), "objective_index": index, "maximize": maximize}
+    if arguments["best_f"] is None:
+        members, data = members_of(arguments["model"]), arguments["training_data"]
+        limits = adapted["constraints"]
+        adapted["best_f"] = best_feasible_observation(members, data, index, limits, maximize)
+    return adapted
 
 
-_register(CalibratedExpectedImprovement, best_f=_best_f)
-_register(LogCalibratedExpectedImprovement, best_f=_best_f)
-_register(CalibratedProbabilityOfImprovement, best_f=_best_f)
+_register(CalibratedExpectedImprovement, ["training_data"], _improvement, best_f=None)
+_register(LogCalibratedExpectedImprovement, ["training_data"], _improvement, best_f=None)
+_register(CalibratedProbabilityOfImprovement, ["training_data"], _improvement, best_f=None)
 _register(CalibratedUpperConfidenceBound)
 _register(CalibratedExpectedShortfall)
 _register(DelayedUpperConfidenceBound)
-_register(DelayedThompsonSampling, seed=_number_of_observations)
+_register(DelayedThompsonSampling, ["training_data"], _own_draw, seed=None)
 _register(WassersteinUpperConfidenceBound, beta=2.25)  # the paper's
 _register(RobustUpperConfidenceBound, beta=2.25)
 _register(LogCalibratedProbabilityOfFeasibility, ["constraints_tuple"], _limited, constraints=None)
 _register(
     LogCalibratedConstrainedExpectedImprovement,
-    ["constraints_tuple", "posterior_transform"],
+    ["training_data", "constraints_tuple", "posterior_transform"],
     _limited_objective,
-    best_f=_best_feasible_f,
+    best_f=None,
     objective_index=None,
     constraints=None,
 )
@@ -191,8 +188,8 @@ def _objective(
         if len(named) != 1 or len(weights) != num:
             raise UnsupportedError(
                 "`posterior_transform` must weigh one of the model's outcomes, got the weights "
-                f"{weights} for {num}. Of a sum of outcomes qLogNoisyExpectedImprovement, a Monte "
-                "Carlo acquisition function, finds the constrained improvement."
+                f"{weights} for {num}. qLogNoisyExpectedImprovement, a Monte Carlo acquisition "
+                "function, finds the constrained improvement of a sum of outcomes."
             )
         if index is not None and index % num != named[0]:
             raise InputDataError(

@@ -16,12 +16,12 @@ import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.acquisition import MCSamplerMixin
 from botorch.acquisition.objective import PosteriorTransform
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
 from botorch.models.model import Model
 from botorch.utils.transforms import is_ensemble, t_batch_mode_transform
 from torch import Tensor
 
-from botorch_calib._validation import check_nonnegative
+from botorch_calib._validation import check_instance, check_nonnegative
 from botorch_calib.acquisition.base import sole_output
 from botorch_calib.acquisition.delayed import input_width
 from botorch_calib.acquisition.pending_points import PendingPoints
@@ -53,11 +53,7 @@ class ContextRobustFunction(PendingPoints, ABC):
         self, model: Model | None, ambiguity: AmbiguitySet, contexts: ContextDistribution | Tensor
     ) -> None:
         super().__init__(model=model)  # type: ignore[arg-type]
-        if not isinstance(ambiguity, AmbiguitySet):
-            raise InputDataError(
-                "`ambiguity` must be an AmbiguitySet such as WassersteinBall(0.1), got "
-                f"{type(ambiguity).__name__}."
-            )
+        check_instance("ambiguity", ambiguity, AmbiguitySet, "WassersteinBall(0.1)")
         self.ambiguity = at_observations(ambiguity, model)
         self.contexts = as_distribution(contexts)
         self.num_columns = None if model is None else input_width(model)
@@ -154,7 +150,7 @@ class ContextRobustFunction(PendingPoints, ABC):
 
     @abstractmethod
     def _basis(self) -> tuple[object, ...]:
-        """What the function depends on, to be compared by `same_basis`."""
+        """All that the function depends on, to be compared by `same_basis`."""
 
     @abstractmethod
     def _build(self, columns: Columns) -> ContextualFunction:
@@ -299,7 +295,7 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
         own = settings, self.posterior_transform, self.model, part
         if gp is None:
             return own  # its posterior is evaluated as it is at that time
-        # What a calibrator has learned is read at that time, too.
+        # A calibrator's state is read at that time, too.
         return *own, *gp.modules(), *closed_form_state(gp)
 
 

@@ -156,11 +156,7 @@ def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
     same mean, and ``nu^2`` times the covariance, so the draw is one of that posterior. A calibrated
     model has no such prior: its draw, a `CalibratedPath`, is widened about the calibrated mean.
 
-    It maps ``batch_shape x n x d`` to ``batch_shape x n``, in units of the outcome; the global
-    random state stays unchanged. Models are those of `DelayedThompsonSampling` without ``choices``.
-
-    Raises:
-        UnsupportedError: For other models, and for kernels without random features.
+    It maps ``batch_shape x n x d`` to ``batch_shape x n``, in units of the outcome.
     """
     gp = process_of_paths(model, "give `choices` to draw at these points")
     is_calibrated = isinstance(predicting_part(model), CalibratedModel)

@@ -4,7 +4,7 @@
 file                         content
 ============================ ===================================================================
 ``optimizer``                `AsynchronousOptimizer`: the user's entry point
-``evaluation_loop``          starts, awaits, records and repeats evaluations
+``evaluation_loop``          starts, awaits, records and repeats evaluations; SIGTERM
 ``evaluation_limits``        `EvaluationLimits`: time-outs, retries, when a run gives up
 ``evaluation_outcomes``      whether an evaluation has brought a value, a failure or a loss
 ``workers``                  `Workers`: the interface to the places where evaluations run
@@ -12,7 +12,6 @@ file                         content
 ``callers_executors``        threads, process pools and others: a broken one is replaced
 ``dask_workers``             a Dask cluster: whether it is lost; restarts workers
 ``process_startup``          code that runs inside a process of our own
-``termination``              SIGTERM, taken like ctrl-C
 ``progress``                 the progress bar, and `RunSummary`
 ``proposer``                 `DelayAwareProposer`: chooses the next query
 ``delay_strategy``           `DelayStrategy`: options for pending and failed queries
@@ -21,7 +20,6 @@ file                         content
 ``feasibility``              a model of failures: where queries bring values
 ``failures``                 which failures count, their values, their cost
 ``overdue``                  which queries hang, by how many later ones have overtaken them
-``repeated_points``          which points repeat one of others
 ``refits``                   the schedule of fits, and conditioning on later values
 ============================ ===================================================================
 """

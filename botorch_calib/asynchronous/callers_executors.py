@@ -85,7 +85,7 @@ class CallersExecutors(Workers):
         return workers is None or (future.running() and future in self._unfinished()[:workers])
 
     def cause_of_death(self, future: Future[Any], error: BaseException) -> str | None:
-        """What a broken executor says; None if the objective has broken one of its own."""
+        """The error of a broken executor; None if the objective has broken one of its own."""
         is_broken = getattr(self._executors[future], "_broken", True)
         return describe(error) if isinstance(error, BrokenExecutor) and is_broken else None
 
@@ -99,7 +99,7 @@ class CallersExecutors(Workers):
         return future.cancel() or future.done()
 
     def close(self, kill: bool) -> None:
-        """Cancel what has not started, and shut down an executor that was made here."""
+        """Cancel evaluations that have not started, and shut down an executor made here."""
         for future in self._unfinished():
             future.cancel()
         if self._make is None:

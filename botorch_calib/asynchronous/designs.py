@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from botorch_calib.asynchronous.feasibility import Feasibility
-from botorch_calib.asynchronous.repeated_points import ROUNDED, is_any_of
+from botorch_calib.models.matching_rows import ROUNDED, is_any_of
 from botorch_calib.optim.random_seeds import derived_seed
 
 # Points from which a new one is chosen.
@@ -38,14 +38,11 @@ class Design:
     def new_point(
         self, count: int, asked: Tensor, feasibility: Feasibility | None
     ) -> Tensor | None:
-        """Point ``count``, of length ``d``, or one after it if that has been asked.
+        """Point ``count``, ``d``, or one after it if that was ``asked`` (``n x d``) already.
 
         If queries have failed, it is the one of several points that is the most likely to bring a
         value. They are from another sequence for each ``count``, as those of one sequence would be
-        met again. Choices that have not been asked are drawn at random.
-
-        There have been ``count`` points of this design so far, and queries ``asked``, ``n x d``.
-        The result is None if nothing else is left.
+        met again. Choices are drawn at random from those not asked; None if all have been.
         """
         own = derived_seed(self.seed, count)
         if self.choices is not None:

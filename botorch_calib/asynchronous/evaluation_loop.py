@@ -6,6 +6,7 @@ import contextlib
 import logging
 import math
 import queue
+import signal
 import threading
 import time
 import warnings
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from types import FrameType
 from typing import Any
 
 from torch import Tensor
@@ -21,10 +23,9 @@ from torch import Tensor
 from botorch_calib.asynchronous.evaluation_limits import EvaluationLimits
 from botorch_calib.asynchronous.evaluation_outcomes import End, Outcome, describe, read_outcome
 from botorch_calib.asynchronous.progress import ProgressBar
-from botorch_calib.asynchronous.termination import termination_as_exit
 from botorch_calib.asynchronous.workers import Workers
 from botorch_calib.exceptions import EvaluationError, EvaluationWarning, TrialStateError
-from botorch_calib.ledger.ledger import FeedbackLedger
+from botorch_calib.ledger.ledger import DecidedQuery, FeedbackLedger
 from botorch_calib.ledger.trials import Trial, TrialStatus
 
 logger = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ class RunSettings:
     """The checked arguments of an `AsynchronousOptimizer`, except for where evaluations run."""
 
     ledger: FeedbackLedger
-    propose: Callable[[FeedbackLedger], Tensor]
+    propose: Callable[[FeedbackLedger], Tensor | DecidedQuery]
     max_parallel: int
     limits: EvaluationLimits
     resume: str
@@ -124,7 +125,7 @@ class EvaluationLoop:
                     self._has_ended = True
 
     def _advance(self) -> bool:
-        """Record what has arrived, then start one evaluation or wait; False at the end."""
+        """Record arrivals, then start one evaluation or wait; False at the end."""
         if self._running:  # before outcomes are read: evaluations that a cluster lost did not fail
             self._workers.check()
         self._collect()
@@ -188,7 +189,7 @@ class EvaluationLoop:
         except _TimeIsOver:
             return None
 
-    def _propose(self, ledger: FeedbackLedger) -> Tensor:
+    def _propose(self, ledger: FeedbackLedger) -> Tensor | DecidedQuery:
         x = self._settings.propose(ledger)
         if self._is_over():
             raise _TimeIsOver
@@ -205,7 +206,7 @@ class EvaluationLoop:
     def _on_done(self, evaluation: Evaluation, future: Future[Any]) -> None:
         """Record a value, as the loop may be choosing a query for minutes, and wake the loop.
 
-        Called in a thread of the executor. What fails here is tried again by the loop.
+        Called in a thread of the executor; after an error here the loop tries again.
         """
         try:
             outcome = read_outcome(future, self._workers.cause_of_death)
@@ -265,7 +266,7 @@ class EvaluationLoop:
         finally:  # a second ctrl-C must not leave processes behind either
             self._workers.close(kill=True)
 
-    # ------------------------------------------------------------ what has arrived
+    # ------------------------------------------------------------ arrivals
 
     def _collect(self) -> None:
         """Settle finished evaluations, and give up late ones."""
@@ -379,3 +380,24 @@ class EvaluationLoop:
 
 def _is_pending(trial: Trial) -> bool:
     return trial.status is TrialStatus.PENDING
+
+
+@contextlib.contextmanager
+def termination_as_exit() -> Iterator[None]:
+    """Let SIGTERM, like ctrl-C, end the main thread: by ``SystemExit`` with the shell's status.
+
+    Nothing changes in other threads, or if the program has a handler of its own.
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _exit)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)

@@ -14,16 +14,12 @@ from botorch_calib.ledger.argument_checks import as_number
 
 
 class End(Enum):
-    """How an evaluation ended.
-
-    The objective is not blamed for a ``LOSS``, usually with a worker; the user makes an
-    ``INTERRUPT``.
-    """
+    """How an evaluation ended."""
 
     VALUE = "value"
     FAILURE = "failure"
-    LOSS = "loss"
-    INTERRUPT = "interrupt"
+    LOSS = "loss"  # usually with its worker: the objective is not blamed
+    INTERRUPT = "interrupt"  # by the user
 
 
 @dataclass(frozen=True)

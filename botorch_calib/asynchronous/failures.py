@@ -66,9 +66,6 @@ def feasibility_of(
     once: with ten workers that costs up to nearly twice as many failures. It is in part, as
     failures that have nothing to do with the query would otherwise drive the search away from the
     best queries that are pending.
-
-    The search keeps off the border of failures the more, the more values there were no better than
-    the best, until a better one is found.
     """
     statuses = ledger.statuses(now)
     lost = _among(statuses, strategy.lost_statuses)
@@ -77,21 +74,18 @@ def feasibility_of(
     has_value, is_pending = (
         _among(statuses, (status,)) for status in (TrialStatus.OBSERVED, TrialStatus.PENDING)
     )
-    # By id: what was known before comes first, but for trials that others have overtaken.
+    # By id: earlier labels come first, but for trials that others have overtaken.
     X, known = ledger.queries(now), lost | has_value
-    cost = _evaluations_lost(ledger, now, lost, has_value)
-    feasibility = Feasibility(X[known], lost[known], bounds, cost, factors)
-    feasibility.keep_off_border(tried := _after_the_best(ledger, now))
+    cost, in_vain = _evaluations_lost(ledger, now, lost, has_value), _after_the_best(ledger, now)
+    feasibility = Feasibility(X[known], lost[known], bounds, cost, factors, in_vain)
     risks = 1.0 - feasibility.predict(X[is_pending])
     at_risk = risks > 1.0 - SAFE
     if not at_risk.any():
         return feasibility
-    # At the end, so that the factors of what is known can still be used.
+    # At the end, so that the factors of the known labels can still be used.
     failed = torch.cat([lost[known].to(risks), (RISK * risks[at_risk]).clamp_max(1.0)])
     X = torch.cat([X[known], X[is_pending][at_risk]])
-    feasibility = Feasibility(X, failed, bounds, cost, factors)
-    feasibility.keep_off_border(tried)
-    return feasibility
+    return Feasibility(X, failed, bounds, cost, factors, in_vain)
 
 
 def _after_the_best(ledger: FeedbackLedger, now: float) -> Tensor:

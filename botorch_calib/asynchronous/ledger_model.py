@@ -1,8 +1,4 @@
-"""The model of a ledger.
-
-It is fitted on a schedule (`botorch_calib.asynchronous.refits`) and conditioned on later values, on
-values for failed queries and on values for pending ones.
-"""
+"""The model of a ledger: fitted on a schedule, conditioned on later, failed and pending queries."""
 
 from __future__ import annotations
 
@@ -29,12 +25,18 @@ from botorch_calib.optim.random_seeds import derived_seed, random_stream
 
 
 class LedgerModel:
-    """The model of a ledger; ``fit`` and ``refit_every`` are those of a `DelayAwareProposer`."""
+    """The model of a ledger; ``fit`` and ``refit_every`` are those of a `DelayAwareProposer`.
 
-    def __init__(self, fit: Fit, refit_every: int | float, device: torch.device) -> None:
+    The seed of a fit is derived from ``stream`` and the number of values.
+    """
+
+    def __init__(
+        self, fit: Fit, refit_every: int | float, device: torch.device, stream: tuple[int, int]
+    ) -> None:
         self.fit = fit
         self.refit_every = refit_every
         self.device = device
+        self.stream = stream
         self.fitted: Remembered | None = None
         # The fitted model, conditioned on later values.
         self._extended: Remembered | None = None
@@ -49,21 +51,19 @@ class LedgerModel:
         now: float,
         strategy: DelayStrategy,
         real: FeedbackLedger,
-        stream: tuple[int, int],
     ) -> CensoredDelayModel:
         """The model of a ledger at ``now``, in which overdue queries have failed.
 
         In the ``real`` one they are pending, for a censored fit, which is as of an earlier time.
-        The seed of a fit is derived from ``stream`` and the number of values.
         """
         imputation = strategy.imputation
         if imputation == "censor":
             _warn_of_wrong_sign(ledger, now)
         if strategy.hyperparameters == "observed":
-            fit = partial(self._fit, stream, Yvar=self._known_noise(ledger, now))
+            fit = partial(self._fit, Yvar=self._known_noise(ledger, now))
             model = fitted_model(ledger, fit, "observed", now)
         else:
-            model = self._fit_with_censored(stream, real, now)
+            model = self._fit_with_censored(real, now)
         model = with_failures_imputed(model, ledger, now, strategy)
         pending = queries_to_impute(ledger, imputation, now)
         censor_value = ledger.censor_value
@@ -90,18 +90,14 @@ class LedgerModel:
         )
         return None
 
-    def _fit(
-        self, stream: tuple[int, int], X: Tensor, Y: Tensor, Yvar: Tensor | None = None
-    ) -> Model:
+    def _fit(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
         """The model of all values, in order of arrival, fitted to the first of them."""
         count = fitted_count(len(Y), self.refit_every)
         noise = None if Yvar is None else Yvar[:count]
-        model = self._fit_to_all(stream, X[:count], Y[:count], noise)
+        model = self._fit_to_all(X[:count], Y[:count], noise)
         return self._with_later_values(model, X, Y, Yvar, slice(count, None))
 
-    def _fit_with_censored(
-        self, stream: tuple[int, int], ledger: FeedbackLedger, now: float
-    ) -> Model:
+    def _fit_with_censored(self, ledger: FeedbackLedger, now: float) -> Model:
         """The model of all values, fitted to these and to censored ones.
 
         The fit is as of the arrival of the last value that the schedule counts: with later queries
@@ -109,19 +105,17 @@ class LedgerModel:
         """
         X, Y = ledger.to_observations(now)
         then = _arrival(ledger, now, fitted_count(len(Y), self.refit_every))
-        model = fitted_model(ledger, partial(self._fit_to_all, stream), "censored", then)
+        model = fitted_model(ledger, self._fit_to_all, "censored", then)
         known = torch.cat(ledger.to_observations(then), dim=-1)
         rows = matching_rows(torch.cat([X, Y], dim=-1), known)
         later = [index for index, row in enumerate(rows) if row is None]
         return self._with_later_values(model, X, Y, None, later)
 
-    def _fit_to_all(
-        self, stream: tuple[int, int], X: Tensor, Y: Tensor, Yvar: Tensor | None = None
-    ) -> Model:
+    def _fit_to_all(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
         """The model fitted to these data; that of the last call if they have not changed."""
         if self.fitted is None or not self.fitted.is_of(X, Y, Yvar):
             noise = {} if Yvar is None else {"Yvar": Yvar}
-            with random_stream(derived_seed(*stream, len(Y)), self.device):
+            with random_stream(derived_seed(*self.stream, len(Y)), self.device):
                 self.fitted = Remembered((X, Y, Yvar), self.fit(X, Y, **noise))
             self._extended = None
         return self.fitted.result

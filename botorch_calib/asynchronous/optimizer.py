@@ -12,7 +12,7 @@ from typing import Any
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
-from botorch_calib._validation import check_count, check_one_of, check_positive
+from botorch_calib._validation import check_count, check_instance, check_one_of, check_positive
 from botorch_calib.asynchronous.callers_executors import CallersExecutors, ExecutorFactory, made_by
 from botorch_calib.asynchronous.dask_workers import DaskWorkers, is_dask
 from botorch_calib.asynchronous.evaluation_limits import EvaluationLimits
@@ -21,7 +21,7 @@ from botorch_calib.asynchronous.progress import RunSummary, summarize
 from botorch_calib.asynchronous.watched_processes import WatchedProcesses
 from botorch_calib.asynchronous.workers import Objective, Workers
 from botorch_calib.exceptions import LedgerError
-from botorch_calib.ledger.ledger import FeedbackLedger
+from botorch_calib.ledger.ledger import DecidedQuery, FeedbackLedger
 
 # The ledgers that runs in this process use: their files or, in memory, their ids.
 _IN_USE: set[Path | int] = set()
@@ -35,16 +35,15 @@ class AsynchronousOptimizer:
     another run with the same ledger file continues this one, however it ends.
 
     **Processes.** ``workers=4`` runs evaluations in four spawned processes. If one crashes or has
-    to be killed, the others keep their work. They leave signals to this process, and end when it
-    ends; on POSIX, programs that the objective has started are killed with its process. They import
-    the main script, so guard what starts the run by ``if __name__ == "__main__":``, but not this
-    package, so they start fast if the objective is in a module with few imports.
+    to be killed, the others keep their work. They end with this process, and on POSIX the programs
+    that an objective has started end with its process. They import the main script: guard the
+    start of the run by ``if __name__ == "__main__":``.
 
     **Failures.** A trial fails if the objective raises an exception or returns anything but one
-    finite number. If its worker dies, the trial is run again; it fails once it was lost more than
-    ``limits.max_retries`` times. A process pool of yours breaks as a whole when one of its
-    processes dies. If a function makes it, it is replaced, and its evaluations are run again one at
-    a time; otherwise the run stops with an error. Dask replaces its workers itself.
+    finite number, or if it has lost its worker more than ``limits.max_retries`` times; until then
+    it is run again. A process pool of yours breaks as a whole when one of its processes dies. If a
+    function makes it, it is replaced, and its evaluations are run again one at a time; otherwise
+    the run stops with an error. Dask replaces its workers itself.
 
     **Time-outs.** A trial fails once its evaluation has taken ``limits.timeout`` seconds, from when
     a worker is free or, with Dask and other executors whose workers are not known, from submission:
@@ -70,7 +69,8 @@ class AsynchronousOptimizer:
             element. Process pools need it to be picklable.
         ledger: Where trials are recorded.
         propose: Chooses the next query, such as a `DelayAwareProposer`: a function from the ledger
-            to a tensor of shape ``d`` or ``1 x d``. Called in the thread that calls `run`.
+            to a tensor of shape ``d`` or ``1 x d``, or to a `DecidedQuery`, whose constraint is on
+            the value. Called in the thread that calls `run`.
         max_parallel: Number of evaluations to keep running (default, and at most: ``workers``).
         limits: When to give up an evaluation, a trial or the run (default: ``EvaluationLimits()``,
             without a time-out).
@@ -93,7 +93,7 @@ class AsynchronousOptimizer:
         executor: Executor | ExecutorFactory | None = None,
         objective: Objective | None = None,
         ledger: FeedbackLedger | None = None,
-        propose: Callable[[FeedbackLedger], Tensor] | None = None,
+        propose: Callable[[FeedbackLedger], Tensor | DecidedQuery] | None = None,
         max_parallel: int | None = None,
         limits: EvaluationLimits | None = None,
         maximize: bool | None = None,
@@ -102,19 +102,23 @@ class AsynchronousOptimizer:
         *,
         workers: int | None = None,
     ) -> None:
-        _check_executor(executor, workers)
-        if not isinstance(ledger, FeedbackLedger):
-            raise InputDataError(f"`ledger` must be a FeedbackLedger, got {type(ledger).__name__}.")
+        if (executor is None) == (workers is None):
+            raise InputDataError("Give either an `executor` or a number of `workers`.")
+        if workers is not None:
+            check_count("workers", workers, 1)
+        elif not isinstance(executor, Executor) and not callable(executor):
+            raise InputDataError(
+                "`executor` must be a concurrent.futures.Executor or a function that makes one, "
+                f"got {type(executor).__name__}."
+            )
+        ledger = check_instance("ledger", ledger, FeedbackLedger)
         for name, function in (("objective", objective), ("propose", propose)):
             if not callable(function):
                 raise InputDataError(f"`{name}` must be callable, got {function!r}.")
         if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
             raise InputDataError(f"`callbacks` must be a sequence of functions, got {callbacks!r}.")
         limits = EvaluationLimits() if limits is None else limits
-        if not isinstance(limits, EvaluationLimits):
-            raise InputDataError(
-                f"`limits` must be EvaluationLimits or None, got {type(limits).__name__}."
-            )
+        check_instance("limits", limits, EvaluationLimits)
         if limits.evaluations_per_process is not None and workers is None:
             raise InputDataError(
                 "`limits.evaluations_per_process` is for `workers`, not for an `executor`."
@@ -205,16 +209,3 @@ class AsynchronousOptimizer:
                 executor, self._objective, make is not None, limits.longest_without_workers
             )
         return CallersExecutors(executor, make, self._objective)
-
-
-def _check_executor(executor: object, workers: int | None) -> None:
-    """Check that exactly one of them says where evaluations run."""
-    if (executor is None) == (workers is None):
-        raise InputDataError("Give either an `executor` or a number of `workers`.")
-    if workers is not None:
-        check_count("workers", workers, 1)
-    elif not isinstance(executor, Executor) and not callable(executor):
-        raise InputDataError(
-            "`executor` must be a concurrent.futures.Executor or a function that makes one, got "
-            f"{type(executor).__name__}."
-        )

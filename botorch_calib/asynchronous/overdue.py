@@ -16,8 +16,8 @@ def overdue_places(submitted: ArrayLike, arrived: ArrayLike) -> list[int]:
     """Which trials without a value more later trials have overtaken than ever before.
 
     One trial overtakes another if it was submitted later, by its place and by its time, and has
-    its value no later. Of ``W`` evaluations of similar length at a time, one is overtaken by fewer
-    than ``W`` others; one that hangs is overtaken by all that the other workers finish. A trial is
+    its value no later. If ``W`` evaluations of similar length run at a time, fewer than ``W``
+    overtake one of them; one that hangs is overtaken by all that other workers finish. A trial is
     overdue if it has been overtaken by more than ``max(W, M)`` trials, where ``W`` is the most
     trials that were without a value at once since it was submitted, and ``M`` the most that have
     overtaken a trial with a value. Only the order of times matters: neither pauses nor batches do.

@@ -21,7 +21,13 @@ from botorch.models.model import Model
 from botorch.optim import optimize_acqf_discrete
 from torch import Tensor
 
-from botorch_calib._validation import check_bounds, check_count, check_finite, check_inputs
+from botorch_calib._validation import (
+    check_bounds,
+    check_count,
+    check_finite,
+    check_inputs,
+    check_instance,
+)
 from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy, strategy_of
@@ -31,12 +37,12 @@ from botorch_calib.asynchronous.feasibility import FeasibleAcquisition, GrowingF
 from botorch_calib.asynchronous.ledger_model import LedgerModel
 from botorch_calib.asynchronous.overdue import with_overdue_failed
 from botorch_calib.asynchronous.refits import WarmStartedFit, check_refit_every
-from botorch_calib.asynchronous.repeated_points import is_any_of
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.ledger.argument_checks import as_number, check_flag
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.fit_to_ledger import Fit
 from botorch_calib.models.inspection import like, unit_of_targets
+from botorch_calib.models.matching_rows import is_any_of
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
 from botorch_calib.optim.unit_box import optimize_in_unit_box
 
@@ -159,11 +165,8 @@ class DelayAwareProposer:
         self.fixed_features = fixed_features
         if not callable(fixed_features):
             self._checked_features(fixed_features)
-        self.search = SearchSettings() if search is None else search
-        if not isinstance(self.search, SearchSettings):
-            raise InputDataError(
-                f"`search` must be SearchSettings or None, got {type(search).__name__}."
-            )
+        search = SearchSettings() if search is None else search
+        self.search = check_instance("search", search, SearchSettings)
         self.maximize = None if maximize is None else check_flag("maximize", maximize)
         self.refit_every = check_refit_every(refit_every)
         if fit is not None and not callable(fit):
@@ -171,7 +174,8 @@ class DelayAwareProposer:
         if fit is None:
             on_device = self.bounds.to(self.device)
             fit = WarmStartedFit(on_device, self.refit_every, self.search.seed)
-        self._ledger_model = LedgerModel(fit, self.refit_every, self.device)
+        stream = self.search.seed, FIT
+        self._ledger_model = LedgerModel(fit, self.refit_every, self.device, stream)
         self._factors = GrowingFactors()
 
     def __call__(self, ledger: FeedbackLedger) -> Tensor:
@@ -195,9 +199,7 @@ class DelayAwareProposer:
                 the ``censor_value`` is better than all observed values; or if known noise cannot be
                 used.
         """
-        if not isinstance(ledger, FeedbackLedger):
-            raise InputDataError(f"`ledger` must be a FeedbackLedger, got {type(ledger).__name__}.")
-        if ledger.dim != self.dim:
+        if check_instance("ledger", ledger, FeedbackLedger).dim != self.dim:
             raise BotorchTensorDimensionError(
                 f"`ledger` holds queries of {ledger.dim} features, and `bounds` is for {self.dim}: "
                 "give the bounds of these features, or begin another ledger."
@@ -229,7 +231,7 @@ class DelayAwareProposer:
             spread = self._design(SPREAD, fixed, choices).new_point(place, asked, feasibility)
             if spread is not None:
                 return spread
-        model = self._ledger_model(ledger, now, strategy, real, (self.search.seed, FIT))
+        model = self._ledger_model(ledger, now, strategy, real)
         seed = derived_seed(self.search.seed, SEARCH, count)
         with random_stream(seed, like(model, self.bounds).device):
             acqf = self._acquisition_function(model, ledger, now, choices, strategy)

@@ -138,9 +138,9 @@ class Remembered(NamedTuple):
 class WarmStartedFit:
     """`fit_single_task_gp`, which with many values starts from a fit to the first half of them.
 
-    That fit is one of the schedule ``refit_every``, and is remembered. When a run was resumed it is
-    repeated, which costs an eighth as much, and a seventh with the fits from which it starts in
-    turn. The model is on the device of ``bounds``; the ``seed`` is for fits that fail at first.
+    That fit is one of the schedule ``refit_every``, and is remembered. A resumed run repeats it,
+    which costs an eighth as much, and a seventh with the fits from which it starts in turn. The
+    model is on the device of ``bounds``; the ``seed`` is for fits that fail at first.
     """
 
     def __init__(self, bounds: Tensor, refit_every: int | float, seed: int = 0) -> None:

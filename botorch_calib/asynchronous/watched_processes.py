@@ -166,7 +166,7 @@ class _Process:
 
 
 class _Spawned(SpawnProcess):
-    """A process that Pebble watches: what it has started ends with it."""
+    """A process that Pebble watches: the programs that it has started end with it."""
 
     patience = 0.0
 
@@ -224,7 +224,7 @@ def _is_process(pid: int) -> bool:
 
 
 def _check_importable(objective: bytes) -> None:
-    """Refuse what new processes cannot import, before every trial would fail for it."""
+    """Refuse an objective that new processes cannot import: every trial would fail for it."""
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
     is_stdin = file is not None and file.startswith("<")

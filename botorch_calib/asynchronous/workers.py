@@ -24,7 +24,7 @@ class Workers(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Start what the next evaluation needs, before its query is chosen."""
+        """Start a worker for the next evaluation if needed, before its query is chosen."""
 
     @abstractmethod
     def submit(self, x: np.ndarray, alone: bool) -> Future[Any]:
@@ -53,7 +53,7 @@ class Workers(ABC):
 
     @abstractmethod
     def close(self, kill: bool) -> None:
-        """Shut down what was made here, and ``kill`` busy workers."""
+        """Shut down the workers that were made here, and ``kill`` busy ones."""
 
 
 def pickled(objective: Objective) -> bytes:

@@ -1,4 +1,4 @@
-"""What every calibrator does: turn the history of a model's residuals into a distribution.
+"""`Calibrator`: turns the history of a model's residuals into a distribution.
 
 It sees inputs in the base model's transformed space (the unit cube under ``Normalize``) and
 residuals ``z`` in units of the predictive standard deviation: neither models nor outcome units.
@@ -68,7 +68,7 @@ class Calibrator(Module, ABC):
 
         Returns:
             The distributions, of batch shape ``n x 1``, that were stated when each residual
-            arrived, before it was learned from: what the calibrator is judged by.
+            arrived, before it was learned from: by them the calibrator is judged.
 
         Raises:
             InputDataError, BotorchTensorDimensionError: If an argument is malformed.
@@ -125,7 +125,7 @@ class TrackedCalibrator(Calibrator):
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        if name != "_common":  # what is remembered was made with the earlier settings
+        if name != "_common":  # that was made with the earlier settings
             self._common = None
 
     @property

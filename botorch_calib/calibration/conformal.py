@@ -6,7 +6,7 @@ import math
 
 from torch import Tensor
 
-from botorch_calib._validation import check_one_of, check_open_unit
+from botorch_calib._validation import check_instance, check_one_of, check_open_unit
 from botorch_calib.calibration.base import TAILS, TrackedCalibrator
 from botorch_calib.calibration.learners.mixture import (
     AggregatedQuantileTracker,
@@ -14,7 +14,7 @@ from botorch_calib.calibration.learners.mixture import (
     quantile_learner,
 )
 from botorch_calib.calibration.learners.online import OnlineQuantileTracker
-from botorch_calib.calibration.scores import DEFAULT_SCORE, Score, check_score
+from botorch_calib.calibration.scores import DEFAULT_SCORE, Score
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 
 
@@ -62,7 +62,7 @@ class LocalizedConformal(TrackedCalibrator):
     ) -> None:
         super().__init__()
         self.alpha = check_open_unit("alpha", alpha)
-        self.score = check_score(score)
+        self.score = check_instance("score", score, Score, "RationalScore(max_width=50.0)")
         self.tails = check_one_of("tails", tails, TAILS)
         self.tracker = quantile_learner(
             [self.score.two_sided_level(alpha)],

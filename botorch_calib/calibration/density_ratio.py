@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
@@ -73,48 +74,35 @@ class ClassifierDensityRatio(Module):
         return f"d={len(self.center)}, max_ratio={self.max_ratio}"
 
 
-@torch.no_grad()
 def _fit_quadratic(X_past: Tensor, X_proposal: Tensor, penalty: float) -> dict[str, Tensor]:
     """The log-odds ``constant + linear u + u' quadratic u`` with ``u`` the standardised inputs."""
     try:
         from sklearn.linear_model import LogisticRegression
+        from sklearn.preprocessing import PolynomialFeatures, StandardScaler
     except ImportError as error:
         raise ImportError(
             "ClassifierDensityRatio needs scikit-learn: pip install botorch_calib[weighted]"
         ) from error
+    samples = [points.double().cpu().numpy() for points in (X_past, X_proposal)]
+    sizes, dim = [len(points) for points in samples], X_past.shape[-1]
     # Both classes get the weight of the smaller one: the prior odds are then 1, and the log-odds
     # are the logarithm of the ratio as they are.
-    sizes = len(X_past), len(X_proposal)
-    X = torch.cat([X_past.double(), X_proposal.to(X_past.device).double()])
-    labels = torch.cat([X.new_zeros(sizes[0]), X.new_ones(sizes[1])])
-    weights = torch.cat([X.new_full((size,), min(sizes) / size) for size in sizes])
-    center, spread = _weighted_moments(X, weights)
-    u = (X - center) / spread
-    rows, columns = torch.triu_indices(X.shape[-1], X.shape[-1], device=X.device).unbind()
-    features = torch.cat([u, u[:, rows] * u[:, columns]], dim=-1)
-    mean, scale = _weighted_moments(features, weights)
+    weights = np.repeat([min(sizes) / size for size in sizes], sizes)
+    inputs, terms = StandardScaler(), StandardScaler()
+    u = inputs.fit_transform(np.concatenate(samples), sample_weight=weights)
+    u = PolynomialFeatures(2, include_bias=False).fit_transform(u)
+    u = terms.fit_transform(u, sample_weight=weights)
     model = LogisticRegression(C=1.0 / penalty, solver="newton-cholesky", tol=1e-10, max_iter=1000)
-    model.fit(((features - mean) / scale).cpu(), labels.cpu(), sample_weight=weights.cpu())
-    # Back from standardised features: the slopes are divided, the constant takes up the means.
-    slopes = torch.from_numpy(model.coef_).to(X).squeeze(0) / scale
-    constant = torch.from_numpy(model.intercept_).to(X).squeeze(0)
-    linear, products = slopes.split([X.shape[-1], len(rows)])
-    quadratic = X.new_zeros(X.shape[-1], X.shape[-1])
-    quadratic[rows, columns] = products
-    return {
-        "center": center,
-        "spread": spread,
-        "constant": constant - slopes @ mean,
-        "linear": linear,
+    model.fit(u, np.repeat([0, 1], sizes), sample_weight=weights)
+    # Back from standardised terms: the slopes are divided, the constant takes up the means.
+    slopes = model.coef_[0] / terms.scale_
+    quadratic = np.zeros((dim, dim))
+    quadratic[np.triu_indices(dim)] = slopes[dim:]
+    fitted = {
+        "center": inputs.mean_,
+        "spread": inputs.scale_,
+        "constant": model.intercept_[0] - slopes @ terms.mean_,
+        "linear": slopes[:dim],
         "quadratic": quadratic,
     }
-
-
-def _weighted_moments(values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of the columns, the latter 1 for a constant column."""
-    share = weights / weights.sum()
-    mean = share @ values
-    deviation = (share @ (values - mean).square()).sqrt()
-    # What rounding leaves of a constant column would otherwise be blown up to unit size.
-    constant = deviation <= 1e-10 * (1.0 + mean.abs())
-    return mean, deviation.masked_fill(constant, 1.0)
+    return {name: torch.as_tensor(value) for name, value in fitted.items()}

@@ -1,7 +1,7 @@
 r"""`ProbabilityCalibrator`: stated probabilities of an event, corrected online.
 
-Of yes or no outcomes ``b`` a model states a probability ``s``. The correction is a piecewise linear
-function of ``s``, ``p = sum_j phi_j(s) c_j``, with hat functions ``phi_j`` about ``M`` equidistant
+A model states the probability ``s`` of an outcome ``b``, 1 or 0. The correction is piecewise linear
+in ``s``, ``p = sum_j phi_j(s) c_j``, with hat functions ``phi_j`` about ``M`` equidistant
 probabilities. After each outcome it descends the squared error: ``c_j += eta phi_j(s) (b - p)``.
 
 **Guarantee.** About each of these probabilities forecasts have no bias in the long run, for *any*

@@ -9,12 +9,12 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
-from botorch_calib._validation import check_levels, check_one_of, check_open_unit
+from botorch_calib._validation import check_instance, check_levels, check_one_of, check_open_unit
 from botorch_calib.calibration.base import TAILS, TrackedCalibrator
 from botorch_calib.calibration.learners.base import as_vector
 from botorch_calib.calibration.learners.exact import ExactQuantileLearner
 from botorch_calib.calibration.learners.mixture import Setting, quantile_learner
-from botorch_calib.calibration.scores import DEFAULT_SCORE, Score, check_score
+from botorch_calib.calibration.scores import DEFAULT_SCORE, Score
 from botorch_calib.distributions.piecewise import PiecewisePredictive, has_rare_ends
 
 #: Default number of levels: 0.05, 0.10, ..., 0.95.
@@ -78,7 +78,7 @@ class QuantileRecalibrator(TrackedCalibrator):
         if levels is None:
             levels = torch.arange(1, NUM_LEVELS + 1, dtype=torch.double) / (NUM_LEVELS + 1)
         levels = check_levels("levels", as_vector(levels))
-        self.score = check_score(score)
+        self.score = check_instance("score", score, Score, "RationalScore(max_width=50.0)")
         if tails is None:
             tails = "stretched" if len(levels) > 1 else "gaussian"
         self.tails = check_one_of("tails", tails, TAILS)

@@ -1,9 +1,4 @@
-"""Conformity scores: monotone maps of standardised residuals to [0, 1] and back.
-
-A residual is ``z = (y - mu) / s_y``, where ``mu`` and ``s_y`` are the predictive mean and standard
-deviation of ``y``, noise included. `GaussianScore` is that of the papers, `RationalScore` the
-package's default.
-"""
+"""Conformity scores: monotone maps of residuals in predictive deviations to [0, 1] and back."""
 
 from __future__ import annotations
 
@@ -12,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from botorch.exceptions.errors import InputDataError
@@ -61,6 +56,8 @@ class Score(ABC):
     """
 
     max_width: float
+    #: Whether the two-sided score grows with surprise, as ``|z|`` does; a p-value falls.
+    grows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if check_positive("max_width", self.max_width) <= MIN_HALF_WIDTH:
@@ -72,13 +69,15 @@ class Score(ABC):
     def two_sided(self, z: Tensor) -> Tensor:
         """Score of ``|z|`` in [0, 1], of the shape of ``z``."""
 
-    @abstractmethod
     def two_sided_level(self, alpha: float) -> float:
         """Level at which the tracker follows the two-sided score for miscoverage ``alpha``."""
+        check_open_unit("alpha", alpha)
+        return 1.0 - alpha if self.grows else alpha
 
-    @abstractmethod
     def initial_two_sided(self, alpha: float) -> float:
         """Threshold at which the Gaussian model itself has coverage ``1 - alpha``."""
+        width = NormalDist().inv_cdf(0.5 * check_open_unit("alpha", alpha))
+        return float(self.two_sided(torch.tensor(width, dtype=torch.double)))
 
     @abstractmethod
     def signed(self, z: Tensor) -> Tensor:
@@ -115,26 +114,15 @@ class GaussianScore(Score):
     """
 
     max_width: float = 3.4
+    grows = False
 
     def two_sided(self, z: Tensor) -> Tensor:
-        """``2 Phi(-|z|)``: small for surprising observations, so tracked at ``alpha``."""
+        """``2 Phi(-|z|)``, tracked at ``alpha``: an observation at or below is a miss."""
         return two_sided_p_value(z)
-
-    def two_sided_level(self, alpha: float) -> float:
-        """``alpha``: an observation at or below the threshold is a miss."""
-        return check_open_unit("alpha", alpha)
-
-    def initial_two_sided(self, alpha: float) -> float:
-        """``alpha``, since the p-value of a correct model is uniform."""
-        return check_open_unit("alpha", alpha)
 
     def signed(self, z: Tensor) -> Tensor:
         """The PIT ``Phi(z)``."""
         return pit(z)
-
-    def initial_signed(self, levels: Tensor) -> Tensor:
-        """The levels themselves, since the PIT of a correct model is uniform."""
-        return levels.clone()
 
     def half_width(self, theta: Tensor) -> Tensor:
         """``-Phi^-1(theta / 2)`` within its bounds, see `Score.half_width`."""
@@ -163,17 +151,8 @@ class RationalScore(Score):
     max_width: float = 50.0
 
     def two_sided(self, z: Tensor) -> Tensor:
-        """``|z| / (1 + |z|)``: large for surprising observations."""
+        """``|z| / (1 + |z|)``, tracked at ``1 - alpha``: an observation at or below is covered."""
         return _softsign(z.abs())
-
-    def two_sided_level(self, alpha: float) -> float:
-        """``1 - alpha``: an observation at or below the threshold is covered."""
-        return 1.0 - check_open_unit("alpha", alpha)
-
-    def initial_two_sided(self, alpha: float) -> float:
-        """``w / (1 + w)`` at the Gaussian half-width ``w = Phi^{-1}(1 - alpha/2)``."""
-        width = -NormalDist().inv_cdf(0.5 * check_open_unit("alpha", alpha))
-        return width / (1.0 + width)
 
     def signed(self, z: Tensor) -> Tensor:
         """``(1 + z / (1 + |z|)) / 2``, tracked at the quantile level itself."""
@@ -215,16 +194,6 @@ class _InverseSoftsign(Function):
 
 #: The score of calibrators that are not given one.
 DEFAULT_SCORE = RationalScore()
-
-
-def check_score(score: object) -> Score:
-    """Return ``score`` if it is a `Score`, else raise ``InputDataError``."""
-    if not isinstance(score, Score):
-        kind = "the class itself" if isinstance(score, type) else repr(score)
-        raise InputDataError(
-            f"`score` must be a Score such as RationalScore(max_width=50.0), got {kind}."
-        )
-    return score
 
 
 def _softsign(z: Tensor) -> Tensor:

@@ -7,10 +7,14 @@ file                          content
 ``several_constraints``       several of them with one budget
 ``budget``                    `Budget`: how many violations there may be, and how wide quantiles are
 ``outcome_quantiles``         quantiles of the next outcome, of any model
+``worst_contexts``            the same for every distribution of a context in an ambiguity set
+``decision_books``            what has been decided under the limits, and what is left of the budget
 ``decision_records``          decisions as plain records
+``traces_of_decisions``       what notices a constraint that does not know of earlier decisions
 ``chance_constrained_search`` `optimize_chance_constrained`: the best point that is certified
 ``certified_set_expansion``   where an observation would do most for the certified set
 ``recommendation``            `recommend`: the point to stop at
+``remaining_gain``            `remaining_gain`: what may be gained elsewhere, and when to stop
 ``confirmation_test``         `ConfirmationTest`: that one point is safe, by repetition
 ``objective_coverage``        what bounds on outcomes say of the objective behind them
 ============================= ======================================================================
@@ -25,6 +29,7 @@ from botorch_calib.decisions.chance_constraints import ChanceConstraint
 from botorch_calib.decisions.confirmation_test import ConfirmationTest
 from botorch_calib.decisions.objective_coverage import objective_coverage_bound
 from botorch_calib.decisions.recommendation import Recommendation, recommend
+from botorch_calib.decisions.remaining_gain import RemainingGain, remaining_gain
 from botorch_calib.decisions.several_constraints import joint_chance_constraints, joint_level
 
 __all__ = [
@@ -33,9 +38,11 @@ __all__ = [
     "ChanceConstraint",
     "ConfirmationTest",
     "Recommendation",
+    "RemainingGain",
     "joint_chance_constraints",
     "joint_level",
     "objective_coverage_bound",
     "optimize_chance_constrained",
     "recommend",
+    "remaining_gain",
 ]

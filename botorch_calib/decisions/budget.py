@@ -17,7 +17,9 @@ SIZE = 10.0
 # The width at the start, what a miss in excess adds to its logarithm, and by how much rounds
 # without a certified point lower that, each and (times 7) together. Chosen on the tuning seeds of
 # two studies.
-START, GAIN, RELIEF, MOST_RELIEF = 1.05, 0.15, 0.1, 7
+START, GAIN, RELIEF, MOST_RELIEF = 1.05, 0.2, 0.1, 7
+# The least width of a statement about a single point, of which rounds that went well say nothing.
+OF_ONE_POINT = 1.25
 # Beyond e^20 deviations, numbers of misses say nothing.
 _MOST = 20.0
 
@@ -52,7 +54,13 @@ class Account(NamedTuple):
     relief: int = 0  # r / 0.1, by rounds without a certified point
 
     @classmethod
-    def of(cls, decisions: Iterable[Decision], share: float, size: float = SIZE) -> Account:
+    def of(
+        cls,
+        decisions: Iterable[Decision],
+        share: float,
+        size: float = SIZE,
+        least: float = -math.inf,
+    ) -> Account:
         """The account of decisions in the order in which they were taken.
 
         Certified rounds add ``1 - share`` to the excess if the outcome was a miss, and take off
@@ -63,6 +71,7 @@ class Account(NamedTuple):
             decisions: The decisions.
             share: Stated share of misses.
             size: Size of the budget.
+            least: The excess does not fall below it.
         """
         T = V = outstanding = relief = 0
         excess = 0.0
@@ -71,6 +80,7 @@ class Account(NamedTuple):
                 T, V, outstanding = T + 1, V + bool(violated), outstanding + (violated is None)
                 relief = max(relief - 1, 0)
                 excess += 0.0 if missed is None else missed - share
+                excess = max(excess, least)
             else:
                 relief = min(relief + 1, MOST_RELIEF) if excess < size / 2 else relief
                 if missed is False and excess > 0.0:
@@ -79,7 +89,7 @@ class Account(NamedTuple):
 
 
 def width(account: Account) -> float:
-    """Factor of the deciding quantile: ``1.05 exp(0.15 excess - 0.1 relief)``."""
+    """Factor of the deciding quantile: ``1.05 exp(0.2 excess - 0.1 relief)``."""
     exponent = GAIN * account.excess - RELIEF * account.relief
     return START * math.exp(min(max(exponent, -_MOST), _MOST))
 

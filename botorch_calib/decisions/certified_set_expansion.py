@@ -35,7 +35,7 @@ class CertifiedSetExpansion(PendingPoints):
     Args:
         constraints: The constraints, on the same inputs, or a single one.
         X_pending: Points under evaluation, ``n x d``: they lower ``sigma``, whatever their outcomes
-            will be, and leave the margins as they are.
+            will be, and leave the margins as they are. They hold contexts, if there are any.
 
     Raises:
         InputDataError, BotorchTensorDimensionError: If an argument is malformed.
@@ -77,9 +77,11 @@ class CertifiedSetExpansion(PendingPoints):
         for constraint, model, unit in zip(
             self.constraints, self._models(), self.units, strict=True
         ):
-            _, sigma = stated_moments(model, posterior_at(model, X))
-            sigma = sigma.squeeze(-1).squeeze(-1)
-            to_border = constraint.margin(X) / OutcomeQuantiles(constraint.model, X).deviation
+            inputs = constraint.inputs(X)
+            _, sigma = stated_moments(model, posterior_at(model, inputs))
+            sigma = constraint.in_contexts(sigma.squeeze(-1).squeeze(-1))
+            deviation = OutcomeQuantiles(constraint.model, inputs).deviation
+            to_border = constraint.margin(X) / constraint.in_contexts(deviation)
             gains.append((sigma / unit).log() - 0.5 * to_border.square())
         return torch.stack(gains).amax(dim=0)
 

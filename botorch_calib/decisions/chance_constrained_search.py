@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Real
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from botorch.acquisition import AcquisitionFunction
@@ -35,16 +35,16 @@ from botorch_calib.decisions.chance_constraints import (
     clearance,
 )
 from botorch_calib.exceptions import NotCertifiedWarning
-from botorch_calib.models.inspection import observed_process, raw_train_inputs
 from botorch_calib.optim.region import LinearConstraints, Region
 from botorch_calib.optim.separate_starts import SEPARATE_STARTS
+from botorch_calib.optim.side_by_side import Function, side_by_side
 from botorch_calib.optim.unit_box import InUnitBox
 
 # Below this share of certified samples the certified set is searched for, and in, more closely.
 _RARE = 0.05
 # How far ends of the search are drawn back towards their certified starts.
 _BACKWARD = (0.0, 1e-8, 1e-6, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0)
-# Points that are evaluated at a time.
+# Points, or pairs with contexts, that are evaluated at a time.
 _CHUNK = 2048
 _MAX_ITERATIONS = 100
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
@@ -117,19 +117,13 @@ def optimize_chance_constrained(
     several = chance_constraints_of(constraints)
     check_acquisition(acq_function)
     searched = acq_function
-    if _expands(expansion_share, several[0].num_decisions):
+    if expands(expansion_share, several[0].num_decisions):
         searched = CertifiedSetExpansion(several)
     linear = (inequality_constraints, equality_constraints)
     place = Place(bounds, choices, fixed_features, *linear, num_restarts, raw_samples)
     candidate, certified = best_certified(searched, LeastMargin(several), place)
     if not certified:
-        warnings.warn(
-            f"No certified point was found{_why(several)}: the one returned may meet the limits, "
-            "and nothing is stated of it. Start from points known to meet the limits, lower the "
-            "`level`, or raise `raw_samples`.",
-            NotCertifiedWarning,
-            stacklevel=3,  # the decorator is a frame of its own
-        )
+        warn_uncertified(several, stacklevel=4)  # the decorator is a frame of its own
     with torch.no_grad(), repeated_points():
         return ChanceConstrainedCandidate(candidate, acq_function(candidate).squeeze(), certified)
 
@@ -181,10 +175,17 @@ def repeated_points() -> Iterator[None]:
         yield
 
 
-def _why(constraints: Sequence[ChanceConstraint]) -> str:
-    """Why there may be none."""
+def warn_uncertified(constraints: Sequence[ChanceConstraint], stacklevel: int) -> None:
+    """Say that no certified point was found, and why there may be none."""
     spent = any(constraint.budget_left <= 0.0 for constraint in constraints)
-    return ", and none will be, as the budget of violations is spent or out" if spent else ""
+    why = ", and none will be, as the budget of violations is spent or out" if spent else ""
+    warnings.warn(
+        f"No certified point was found{why}: the one returned may meet the limits, and nothing is "
+        "stated of it. Start from points known to meet the limits, lower the `level`, or raise "
+        "`raw_samples`.",
+        NotCertifiedWarning,
+        stacklevel=stacklevel,
+    )
 
 
 class LeastMargin(AcquisitionFunction):
@@ -201,6 +202,7 @@ class LeastMargin(AcquisitionFunction):
         super().__init__(model=constraints[0].model)
         self.constraints, self.confidence = list(constraints), confidence
         self.scales = [constraint.typical_deviation() for constraint in self.constraints]
+        self.num_contexts = max(constraint.num_contexts for constraint in self.constraints)
 
     def forward(self, X: Tensor) -> Tensor:
         """Evaluate the margin at ``b x 1 x d``; values of shape ``b``."""
@@ -219,7 +221,7 @@ class LeastOptimism(LeastMargin):
         return self._least(lambda constraint: constraint.optimism(X))
 
 
-def _expands(share: float, num_decisions: int) -> bool:
+def expands(share: float, num_decisions: int) -> bool:
     """Whether the next round is one of the ``share`` that expand, however many points rounds have.
 
     Multiples of the golden ratio are spread evenly over [0, 1), and so are those of every step.
@@ -269,7 +271,7 @@ def _search(
 
 def _pool(margin: LeastMargin, region: Region, num: int, raw_samples: int) -> tuple[Tensor, Tensor]:
     """Points to start from, sampled, known and, if few are certified, searched; their margins."""
-    pool = torch.cat([region.sample(raw_samples), _known_points(margin, region)])
+    pool = torch.cat([region.sample(raw_samples), known_points(margin, region)])
     if not len(pool):
         raise InfeasibilityError("No point within `bounds` meets the linear constraints.")
     values = evaluated(margin, pool)
@@ -283,12 +285,12 @@ def _pool(margin: LeastMargin, region: Region, num: int, raw_samples: int) -> tu
     return torch.cat([pool, more]), torch.cat([values, evaluated(margin, more)])
 
 
-def _known_points(margin: LeastMargin, region: Region) -> Tensor:
+def known_points(margin: LeastMargin, region: Region) -> Tensor:
     """Training inputs within the region: a few of them may be all that is certified."""
     width = region.bounds.shape[-1]
     known = [region.bounds.new_zeros(0, 1, width)]
     for constraint in margin.constraints:
-        inputs = raw_train_inputs(observed_process(constraint.model))
+        inputs = constraint.known_decisions()
         if inputs is not None and inputs.shape[-1] == width:
             known.append(region.placed(inputs.to(region.bounds).unsqueeze(-2)))
     # Several outcomes are mostly observed at the same points.
@@ -341,8 +343,8 @@ def _climb(
     ones as well. Its end is drawn back, in a few steps, towards its start, which meets all of them.
     """
 
-    def clear(x: Tensor) -> Tensor:
-        return margin(x.reshape(1, 1, -1)).squeeze(0) - clearance(x.dtype)
+    def clear(X: Tensor) -> Tensor:
+        return margin(X) - clearance(X.dtype)
 
     ends = _maximize(acqf, unit, region, starts, clear)
     if region.equal:  # which SLSQP meets up to its own tolerance
@@ -369,34 +371,48 @@ def _maximize(
 ) -> Tensor:
     """Ends of BoTorch's search from each of ``starts`` (``b x 1 x d``) on its own.
 
-    In widths of the box and a unit of the values, as tolerances are absolute. A ``limit`` on a
-    point ``d`` is kept at zero or above.
+    In widths of the box and a unit of the values, as tolerances are absolute. A ``limit``, ``b`` at
+    ``b x 1 x d``, is kept at zero or above.
     """
     in_widths = InUnitBox(acqf, region.bounds, unit)
-    nonlinear = None
-    if limit is not None:
-        nonlinear = [(lambda x: limit(in_widths.inputs(x)), True)]
     options: dict[str, object] = {"maxiter": _MAX_ITERATIONS, **SEPARATE_STARTS}
-    if nonlinear or region.linear or region.equal:
+    functions: list[Function] = [in_widths]
+    if limit is not None:
+        functions.append(lambda X: limit(in_widths.inputs(X)))
+    is_constrained = bool(limit or region.linear or region.equal)
+    if is_constrained:
         # SLSQP's own tolerance, unless single precision cannot tell such values apart.
         options["ftol"] = max(1e-6, clearance(starts.dtype))
-    # Why it stops does not matter, as its ends are checked. BoTorch shows warnings of that kind
-    # whatever the filter, so they are caught and the others passed on.
-    with warnings.catch_warnings(record=True) as caught:
+
+    def search(X: Tensor, functions: list[Function]) -> Tensor:
+        limits = [(lambda x, of=of: of(x.view(1, 1, -1)).squeeze(0), True) for of in functions[1:]]
         ends, _ = gen_candidates_scipy(
-            region.in_widths(starts),
-            in_widths,
+            X,
+            functions[0],  # type: ignore[arg-type]
             lower_bounds=in_widths.bounds[0],
             upper_bounds=in_widths.bounds[1],
             inequality_constraints=region.linear_in_widths,
             equality_constraints=region.equal_in_widths,
-            nonlinear_inequality_constraints=nonlinear,
+            nonlinear_inequality_constraints=limits or None,
             options=options,
         )
+        return ends
+
+    # Why it stops does not matter, as its ends are checked. BoTorch shows warnings of that kind
+    # whatever the filter, so they are caught and the others passed on.
+    with warnings.catch_warnings(record=True) as caught:
+        starts = region.in_widths(starts)
+        # SLSQP takes one start at a time.
+        ends = (side_by_side if is_constrained else _at_once)(functions, starts, search)
     for w in caught:
         if not issubclass(w.category, OptimizationWarning):
             warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
     return in_widths.inputs(ends).detach()
+
+
+def _at_once(functions: list[Function], starts: Tensor, search: Any) -> Tensor:
+    ends: Tensor = search(starts, functions)
+    return ends
 
 
 def _best_of(X: Tensor, acqf: AcquisitionFunction, margin: LeastMargin) -> tuple[Tensor, bool]:
@@ -411,5 +427,6 @@ def _best_of(X: Tensor, acqf: AcquisitionFunction, margin: LeastMargin) -> tuple
 @torch.no_grad()
 def evaluated(acqf: AcquisitionFunction, X: Tensor) -> Tensor:
     """Values ``b`` at ``X`` (``b x 1 x d``); a NaN is worse than anything."""
-    values = torch.cat([acqf(chunk) for chunk in X.split(_CHUNK)])
+    size = max(1, _CHUNK // getattr(acqf, "num_contexts", 1))
+    values = torch.cat([acqf(chunk) for chunk in X.split(size)])
     return torch.where(values.isnan(), -torch.inf, values)

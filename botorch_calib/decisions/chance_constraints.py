@@ -8,12 +8,12 @@ the environment; how often the quantiles that decide were missed makes them wide
 from __future__ import annotations
 
 import copy
+import math
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from statistics import NormalDist
 from typing import Any, Self
-from weakref import WeakKeyDictionary
 
 import torch
 from botorch.exceptions.errors import (
@@ -25,9 +25,7 @@ from botorch.models.model import Model
 from torch import Tensor
 
 from botorch_calib._validation import (
-    check_count,
     check_finite,
-    check_limit,
     check_model,
     check_open_unit,
     check_positive,
@@ -35,15 +33,12 @@ from botorch_calib._validation import (
     check_tensor,
 )
 from botorch_calib.calibration import Calibrator
-from botorch_calib.decisions.budget import SIZE, Account, Budget, together, width
-from botorch_calib.decisions.decision_records import (
-    KEYS,
-    Record,
-    Side,
-    checked_records,
-    decision_of,
-)
+from botorch_calib.decisions.budget import OF_ONE_POINT, SIZE, width
+from botorch_calib.decisions.decision_books import DecisionBooks
+from botorch_calib.decisions.decision_records import KEYS, Record
 from botorch_calib.decisions.outcome_quantiles import OutcomeQuantiles, leave_one_out_factor
+from botorch_calib.decisions.traces_of_decisions import have_decided, leave_traces
+from botorch_calib.decisions.worst_contexts import OutcomeScores, WorstContexts
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.inspection import (
@@ -58,15 +53,13 @@ from botorch_calib.models.requirements import (
     check_fits,
     check_observations,
 )
+from botorch_calib.robust import AmbiguitySet, ContextDistribution
 
 # What BoTorch lets a constraint be violated by, and what that stands for, in standard deviations.
 _TOLERANCE, _ROOM = 1e-8, 1e-6
-# What models and calibrators have decided about, and the last points that were decided about.
-_DECIDED: WeakKeyDictionary[Any, set[Any]] = WeakKeyDictionary()
-_RECENT: deque[tuple[Any, ...]] = deque(maxlen=100)
 
 
-class ChanceConstraint:
+class ChanceConstraint(DecisionBooks):
     r"""``P(lower <= y <= upper) >= level`` for an outcome ``y``, an observation with its noise.
 
     The margin at ``x`` is the distance from a quantile of the outcome up to its upper limit (or
@@ -93,13 +86,26 @@ class ChanceConstraint:
     `objective_coverage_bound`. There is none for points that were not certified, nor for a single
     point: see `recommend` and `ConfirmationTest`.
 
+    **Contexts.** Where part of the model's inputs is a context ``c`` that nobody controls, a
+    decision ``x`` is certified if ``P(lower <= y(x, c) <= upper) >= level`` for *every*
+    distribution of ``c`` in an ambiguity set: with ``k`` as above, for an upper limit,
+
+        ``min_p E_p[Phi(score(upper; x, c) / k)] >= level``,
+
+    where ``score`` is the normal score of the limit by the model's predictive distribution, such as
+    ``(upper - mean) / deviation``. The quantile that decides is the least limit for which that
+    holds. All points are decisions then, ``b x 1 x d_x``; only `observe` is told the contexts that
+    came. The guarantee holds whether or not the set is right, since violations are counted, and
+    contexts that come kinder than the worst ones do not make quantiles narrower.
+
     **Records.** What has been decided is data: `decisions` are plain dictionaries, and
     `from_records` makes the same constraint of them.
 
     Args:
         model: Any model of one outcome: a Gaussian process, one whose posterior has quantiles, or
             a `CalibratedModel` with ``denoise=False``. With hyperparameters fitted to the data,
-            certify from some 8 observations for each input on: the first fits know too little.
+            certify from some 8 observations for each input on: the first fits know too little. Of
+            a process whose hyperparameters are given, state the `sharpened` one.
         upper: Upper limit of the outcome, in its units, or None.
         lower: Lower limit of the outcome, in its units, or None.
         level: Probability, in (0, 1), with which an outcome shall be within the limits.
@@ -108,11 +114,15 @@ class ChanceConstraint:
         budget: What may be violated beyond the stated share, see `Budget`. Add ``level`` for each
             point that may be out at a time, beyond a few. Infinity leaves out the guarantee.
         records: `decisions` of an earlier constraint, see `from_records`.
+        ambiguity: The set of distributions of the contexts, if there are contexts. Its worst
+            distribution has to be known, so it is no bound by gradients.
+        contexts: The centre of that set, as of `RobustUpperConfidenceBound`: a
+            `ContextDistribution`, which says which columns are contexts, or contexts ``n x d_c``.
 
     Raises:
         InputDataError: If an argument is malformed, or there is no limit.
         UnsupportedError: If ``model`` has several outputs, is one of the objective
-            (``denoise=True``) or a batch of models.
+            (``denoise=True``) or a batch of models, or ``ambiguity`` has no worst distribution.
 
     Warns:
         CalibrationWarning: If the model or its data have been decided by before, and there are no
@@ -128,26 +138,32 @@ class ChanceConstraint:
         width: float | None = None,
         budget: float = SIZE,
         records: Iterable[Mapping[str, Any]] | None = None,
+        ambiguity: AmbiguitySet | None = None,
+        contexts: ContextDistribution | Tensor | None = None,
     ) -> None:
         self.model: Any = _checked_model(model)
-        self.upper = check_limit("upper", upper)
-        self.lower = check_limit("lower", lower)
-        self.level = check_open_unit("level", level)
-        self.width = None if width is None else check_positive("width", width)
-        if self.upper is None and self.lower is None:
-            raise InputDataError("Give `upper`, `lower` or both: there is nothing to constrain.")
-        if self.upper is not None and self.lower is not None and not self.lower < self.upper:
+        self._contexts: WorstContexts | None = None
+        if ambiguity is not None and contexts is not None:
+            self._contexts = WorstContexts(ambiguity, contexts, observed_process(self.model))
+        elif ambiguity is not None or contexts is not None:
             raise InputDataError(
-                f"`lower` must be less than `upper`, got {self.lower} and {self.upper}."
+                "Give both of `ambiguity` and `contexts`, or neither; TotalVariationBall(0.0) "
+                "takes the distribution of the contexts as it is."
             )
-        self._budget = Budget(self.level, check_positive("budget", budget, allow_inf=True))
-        self._records = checked_records(records or [], self._sides, self.level)
-        # The constraints that hold together, which share a budget; the present one at its place.
-        self._together, self._place = [self], 0
-        self._counts: dict[str, Account] = {}
-        self._factor: Tensor | float | None = None
-        if records is None:
-            self._warn_if_decided()
+        # That contexts come kinder than the worst ones is no reason to trust the model more.
+        least_excess = -math.inf if self._contexts is None else 0.0
+        super().__init__(upper, lower, level, budget, records or [], least_excess)
+        self.width = None if width is None else check_positive("width", width)
+        self._factor: float | None = None
+        if records is None and have_decided(self._parts(), self._statement, self.known_decisions()):
+            warnings.warn(
+                "Decisions have been taken by this model or on these data, which a constraint that "
+                "is made anew does not know: its violations count from zero. Go on by "
+                "`with_model`, or by `ChanceConstraint.from_records(model, records, ...)` with the "
+                "`decisions` of the earlier one.",
+                CalibrationWarning,
+                stacklevel=2,
+            )
 
     @classmethod
     def from_history(
@@ -158,6 +174,7 @@ class ChanceConstraint:
         level: float = 0.9,
         num_initial: int = 0,
         calibrator: Calibrator | None = None,
+        **settings: Any,
     ) -> Self:
         """A constraint of a fitted Gaussian process, calibrated on its own data if you like.
 
@@ -171,6 +188,7 @@ class ChanceConstraint:
             level: Probability.
             num_initial: Number of initial observations (the design) that the calibrator skips.
             calibrator: Copied, and taught by the history (default: none, since the width learns).
+            settings: Further arguments of the class.
 
         Raises:
             InputDataError: If an argument is malformed.
@@ -178,7 +196,7 @@ class ChanceConstraint:
         """
         if calibrator is not None:
             model = CalibratedModel.from_history(model, calibrator, num_initial, denoise=False)
-        return cls(model, upper, lower, level)
+        return cls(model, upper, lower, level, **settings)
 
     @classmethod
     def from_records(
@@ -201,7 +219,7 @@ class ChanceConstraint:
             upper: As in the class, like the next two.
             lower: Lower limit.
             level: Probability.
-            settings: ``width`` and ``budget`` of the class.
+            settings: ``width``, ``budget``, ``ambiguity`` and ``contexts`` of the class.
 
         Raises:
             InputDataError: If a record is malformed, or of a constraint with other limits.
@@ -241,7 +259,8 @@ class ChanceConstraint:
             confidence: The margin of a statement about *this point* rather than about the rounds:
                 the quantile of its outcomes is within the limit with this confidence. In place of
                 ``z sqrt(v_f + v_n)`` it takes ``z sqrt(v_n) + Phi^{-1}(confidence) sqrt(v_f)``,
-                with the variances of noise and noise-free value (default: the rounds').
+                with the variances of noise and noise-free value, and a width of 1.25 at least
+                (default: the rounds').
 
         Returns:
             Margins of shape ``b``, in units of the outcome.
@@ -251,11 +270,11 @@ class ChanceConstraint:
                 f"`X` must have shape b x 1 x d, one point at a time, got {tuple(X.shape)}."
             )
         self.check_points("X", X)
-        outcome = OutcomeQuantiles(self.model, X)
+        outcome = self._outcome(X)
         margin = self._margin(self._quantiles(outcome, confidence))
         if confidence is not None or self._budget.allows(*self._at_stake()):
             return margin
-        return torch.minimum(margin, -outcome.deviation)
+        return torch.minimum(margin, -self.in_contexts(outcome.deviation))
 
     def optimism(self, X: Tensor) -> Tensor:
         """Where to learn while nothing is certified, ``b`` at ``b x 1 x d``: the larger the better.
@@ -264,27 +283,52 @@ class ChanceConstraint:
         ``limit - mean - z sqrt(v_n) + sqrt(v_f)``.
         """
         self.check_points("X", X)
-        outcome = OutcomeQuantiles(self.model, X)
+        outcome = self._outcome(X)
         likely = self._score_of_level * outcome.noise_deviation - outcome.objective_deviation
-        return self._margin([outcome.mean + side.sign * likely for side in self._sides])
+        ends = [outcome.mean + side.sign * likely for side in self._sides]
+        return self.in_contexts(self._margin(ends))
 
-    def _quantiles(
-        self, outcome: OutcomeQuantiles, confidence: float | None = None
-    ) -> list[Tensor]:
+    def _outcome(self, X: Tensor) -> OutcomeScores:
+        """The outcome at points, ``b``, or at all pairs of decisions and contexts, ``b x M``."""
+        return OutcomeScores(self.model, self.inputs(X))
+
+    def inputs(self, X: Tensor) -> Tensor:
+        """The model's inputs at ``b x 1 x d``: these, or their pairs with the ``M`` contexts."""
+        return X if self._contexts is None else self._contexts.pairs(X)
+
+    def in_contexts(self, values: Tensor) -> Tensor:
+        """Values ``b``: of ``b x M`` the worst expectation, the larger the better."""
+        observed = observed_process(self.model)
+        return values if self._contexts is None else self._contexts.expectation(values, observed)
+
+    def _quantiles(self, outcome: OutcomeScores, confidence: float | None = None) -> list[Tensor]:
         """Deciding quantiles of each side, ``b``."""
         z, factor = self._score_of_level, self._own_factor()
         if self.width is None:
             k = width(self._account())
+            if confidence is not None:
+                k = max(k, OF_ONE_POINT)
             score, scale = factor * (z + (k - 1.0) * max(z, 1.0)), factor * k
         else:
             score, scale = factor * z, factor
-        quantiles = [outcome.quantile(side.sign * score) for side in self._sides]
-        if confidence is None:
-            return quantiles
-        own = NormalDist().inv_cdf(check_open_unit("confidence", confidence))
-        stated = z * outcome.noise_deviation + own * outcome.objective_deviation
-        more = scale * (stated - z * outcome.deviation)
-        return [q + side.sign * more for side, q in zip(self._sides, quantiles, strict=True)]
+        more: Tensor | float = 0.0
+        if confidence is not None:
+            own = NormalDist().inv_cdf(check_open_unit("confidence", confidence))
+            stated = z * outcome.noise_deviation + own * outcome.objective_deviation
+            more = scale * (stated - z * outcome.deviation)
+        ends = [outcome.quantile(s.sign * score) + s.sign * more for s in self._sides]
+        if self._contexts is None:
+            return ends
+        worst = partial(self._contexts.quantile, self._level_of_side, observed_process(self.model))
+
+        def at_most(sign: float) -> Callable[[Tensor], Tensor]:
+            """Normal scores of the widened probability that ``sign * y`` is at most ``t``."""
+            return lambda t: z + (sign * outcome.score(sign * (t - more)) - score) / scale
+
+        return [
+            s.sign * worst(at_most(s.sign), s.sign * end)
+            for s, end in zip(self._sides, ends, strict=True)
+        ]
 
     def _margin(self, ends: Sequence[Tensor]) -> Tensor:
         """The smallest distance of ``ends``, ``b`` for each side, from the limits."""
@@ -292,7 +336,7 @@ class ChanceConstraint:
         margins = [side.sign * (side.limit - end) for side, end in sides]
         return torch.stack(margins).amin(dim=0)
 
-    def _own_factor(self) -> Tensor | float:
+    def _own_factor(self) -> float:
         """The factor of the model's quantile before misses tell, kept while the model is."""
         if self.width is not None:
             return self.width
@@ -301,14 +345,13 @@ class ChanceConstraint:
         return self._factor
 
     @property
-    def _sides(self) -> list[Side]:
-        limits = ((self.lower, -1.0), (self.upper, 1.0))
-        return [Side(limit, sign) for limit, sign in limits if limit is not None]
+    def _score_of_level(self) -> float:
+        return NormalDist().inv_cdf(self._level_of_side)
 
     @property
-    def _score_of_level(self) -> float:
-        """Normal score of the level of each side, which share what may fail."""
-        return NormalDist().inv_cdf(1.0 - (1.0 - self.level) / len(self._sides))
+    def _level_of_side(self) -> float:
+        """Level of each side, which share what may fail."""
+        return 1.0 - (1.0 - self.level) / len(self._sides)
 
     def check_points(self, name: str, X: Tensor) -> None:
         """Raise unless points ``... x d`` have the width and the precision of the model's inputs.
@@ -317,12 +360,26 @@ class ChanceConstraint:
         ``name``.
         """
         observed = observed_process(self.model)
+        if self._contexts is not None:
+            X = self._contexts.check_decisions(name, X, observed)
         check_fits(observed, with_task_feature(observed, X), name)
 
     @torch.no_grad()
     def certified(self, X: Tensor) -> Tensor:
         """Whether each point of ``b x 1 x d`` is certified, ``b``."""
         return self.margin(X) >= 0.0
+
+    @property
+    def num_contexts(self) -> int:
+        """Number of contexts at which the outcome is predicted for each point; 1 without any."""
+        return 1 if self._contexts is None else self._contexts.centre.num_points
+
+    def known_decisions(self) -> Tensor | None:
+        """Training inputs ``n x d`` before any transform, without contexts; None if not told."""
+        inputs = raw_train_inputs(observed_process(self.model))
+        if inputs is None or self._contexts is None:
+            return inputs
+        return self._contexts.decisions(inputs)
 
     @torch.no_grad()
     def typical_deviation(self) -> Tensor:
@@ -371,7 +428,7 @@ class ChanceConstraint:
         Returns:
             Whether each is certified, ``n``; while others are out the budget may not last for it.
         """
-        return torch.tensor(self._enter(self._decided(X)), dtype=torch.bool, device=X.device)
+        return torch.tensor(self._recorded(self._decided(X)), dtype=torch.bool, device=X.device)
 
     @torch.no_grad()
     def observe(
@@ -384,7 +441,7 @@ class ChanceConstraint:
         in their order. A calibrated model's calibrator learns from all rows.
 
         Args:
-            X: Points ``n x d``, in any order.
+            X: Points ``n x d``, in any order, with the contexts that came.
             Y: Their outcomes ``n x 1``, in the units of the outcome.
             Yvar: Their noise variances ``n x 1``, for a model with given noise (default: the mean
                 of its training noise). They condition the model and judge no outcome.
@@ -394,31 +451,25 @@ class ChanceConstraint:
             InputDataError, BotorchTensorDimensionError: If an argument is malformed.
             UnsupportedError: If the model cannot be conditioned.
         """
-        self._check_rows(X)
+        decisions = self._decisions_of(X)
         if check_tensor("Y", Y).shape != (len(X), 1):
             raise BotorchTensorDimensionError(
                 f"`Y` must have shape {len(X)} x 1, one row for each of `X`, got {tuple(Y.shape)}."
             )
         check_precision("Y", check_finite("Y", Y), X.dtype)
-        out = [record for record in self._records if record["outcome"] is None]
-        rows: list[Record | None] = []
-        for point in X.tolist():
-            found = next((record for record in out if record["point"] == point), None)
-            rows.append(found)
-            if found is not None:
-                out.remove(found)
+        rows = self._out_at(decisions.tolist())
         is_new = torch.tensor([row is None for row in rows], dtype=torch.bool, device=X.device)
-        decided = self._decided(X[is_new])
+        decided = self._decided(decisions[is_new])
         taught = self._taught(X, Y, Yvar, condition)  # which may raise: nothing has changed yet
         num = len(self._records)
-        self._enter(decided)
+        self._recorded(decided)
         new = iter(self._records[num:])
         for row, y in zip(rows, Y.squeeze(-1).tolist(), strict=True):
             (next(new) if row is None else row)["outcome"] = y
         self._forget_counts()
         if taught is not self.model:
             self.model, self._factor = taught, None
-        self._leave_traces()
+        leave_traces(self._parts(), self._statement)
 
     def _check_rows(self, X: Tensor) -> None:
         if check_tensor("X", X).dim() != 2:
@@ -426,12 +477,21 @@ class ChanceConstraint:
         self.check_points("X", X)
         check_finite("X", X)
 
+    def _decisions_of(self, X: Tensor) -> Tensor:
+        """The checked decisions ``n x d_x`` among observed inputs: without contexts, all of it."""
+        if self._contexts is None:
+            self._check_rows(X)
+            return X
+        observed = observed_process(self.model)
+        check_fits(observed, with_task_feature(observed, X))
+        return self._contexts.decisions(check_finite("X", X))
+
     def _decided(self, X: Tensor) -> list[list[Record]]:
         """Records of the decisions about ``n x d``: for each point one of each constraint."""
         self._check_rows(X)
         if not len(X):
             return []
-        stated = [OutcomeQuantiles(each.model, X.unsqueeze(-2)) for each in self._together]
+        stated = [each._outcome(X.unsqueeze(-2)) for each in self._together]
         ends = [each._quantiles(of) for each, of in zip(self._together, stated, strict=True)]
         margins = [each._margin(own) for each, own in zip(self._together, ends, strict=True)]
         inside = (torch.stack(margins) >= 0.0).all(dim=0).tolist()
@@ -449,15 +509,11 @@ class ChanceConstraint:
             )
         return decided
 
-    def _enter(self, decided: list[list[Record]]) -> list[bool]:
-        """Add records of decisions; whether each was certified."""
-        for records in decided:
-            for each, record in zip(self._together, records, strict=True):
-                each._records.append(record)
-            _RECENT.append((*self._statement, *records[0]["point"]))
-        self._forget_counts()
-        self._leave_traces()
-        return [records[0]["certified"] for records in decided]
+    def _recorded(self, decided: list[list[Record]]) -> list[bool]:
+        """Enter records of decisions, and leave traces of them; whether each was certified."""
+        points = [records[0]["point"] for records in decided]
+        leave_traces(self._parts(), self._statement, points)
+        return self._enter(decided)
 
     def _taught(self, X: Tensor, Y: Tensor, Yvar: Tensor | None, condition: bool) -> Any:
         """The model after observations; the calibrator of a calibrated one has learned."""
@@ -471,126 +527,13 @@ class ChanceConstraint:
             return predictor.conditioned(X, Y, Yvar)
         return self.model
 
-    # ------------------------------------------------------------ what has come of them
-
-    @property
-    def decisions(self) -> list[Record]:
-        """Records of all decisions, in their order: dictionaries that may be stored as JSON.
-
-        Their entries are the ``point``, a list of numbers; the ``quantiles`` that decided, of the
-        lower limit and of the upper one, those there are; the ``level``; whether the point was
-        ``certified``; and its ``outcome``, None as long as that is out.
-        """
-        return copy.deepcopy(self._records)
-
-    @property
-    def num_decisions(self) -> int:
-        """Number of decisions, certified or not."""
-        return len(self._records)
-
-    @property
-    def num_observed(self) -> int:
-        """Number of decisions whose outcome has come."""
-        return sum(record["outcome"] is not None for record in self._records)
-
-    @property
-    def num_certified(self) -> int:
-        """Number of decisions that were certified."""
-        return self._account().num_certified
-
-    @property
-    def num_outstanding(self) -> int:
-        """Number of certified points whose outcome is out."""
-        return self._account().num_outstanding
-
-    @property
-    def num_violations(self) -> int:
-        """Number of certified points whose outcome violated a limit."""
-        return self._account().num_violations
-
-    def violated(self, Y: Tensor) -> Tensor:
-        """Whether outcomes ``... x 1`` are outside their limits, ``...``."""
-        ends = [side.sign * (Y.double() - side.limit) > 0.0 for side in self._sides]
-        return torch.cat(ends, dim=-1).any(dim=-1)
-
-    def violation_bound(self, num_certified: int) -> float:
-        """Largest number of violations among the first ``num_certified`` certified points.
-
-        Of `joint_chance_constraints` it is the number of points that violate any of the limits.
-
-        Raises:
-            InputDataError: If ``num_certified`` is not a positive integer.
-        """
-        return self._budget.bound(check_count("num_certified", num_certified))
-
-    @property
-    def budget_left(self) -> float:
-        """What is left of the budget, points that are out counting as violations."""
-        return self._budget.left(*self._at_stake())
-
-    def _at_stake(self) -> tuple[int, int]:
-        """Numbers of certified points, and of violations there may be among them."""
-        account = self._joint_account()
-        return account.num_certified, account.num_violations + account.num_outstanding
-
-    def _account(self) -> Account:
-        """The account of this constraint's decisions, which its width depends on."""
-        if "own" not in self._counts:
-            decisions = (decision_of(record, self._sides) for record in self._records)
-            self._counts["own"] = Account.of(decisions, 1.0 - self.level, self._budget.size)
-        return self._counts["own"]
-
-    def _joint_account(self) -> Account:
-        """The account of all constraints that share the budget."""
-        if len(self._together) == 1:
-            return self._account()
-        if "joint" not in self._counts:
-            each = [[decision_of(r, c._sides) for r in c._records] for c in self._together]
-            decisions = (together(row) for row in zip(*each, strict=True))
-            self._counts["joint"] = Account.of(decisions, 1.0 - self._budget.level)
-        return self._counts["joint"]
-
-    def _forget_counts(self) -> None:
-        for each in self._together:
-            each._counts.clear()
-
     @property
     def _statement(self) -> tuple[Any, ...]:
         return self.lower, self.upper, self.level
 
-    def _deciding_parts(self) -> set[Any]:
+    def _parts(self) -> set[Any]:
+        """What decides, and may decide again in another constraint."""
         return {self.model, observed_process(self.model), self.calibrator} - {None}
-
-    def _leave_traces(self) -> None:
-        """Note that the model has decided, for `_warn_if_decided`."""
-        for part in self._deciding_parts():
-            _DECIDED.setdefault(part, set()).add(self._statement)
-
-    def _warn_if_decided(self) -> None:
-        inputs = raw_train_inputs(observed_process(self.model))
-        last = [] if inputs is None or not inputs.numel() else inputs[..., -1, :].tolist()
-        decided = any(self._statement in _DECIDED.get(part, ()) for part in self._deciding_parts())
-        if decided or (*self._statement, *last) in _RECENT:
-            warnings.warn(
-                "Decisions have been taken by this model or on these data, which a constraint that "
-                "is made anew does not know: its violations count from zero. Go on by "
-                "`with_model`, or by `ChanceConstraint.from_records(model, records, ...)` with the "
-                "`decisions` of the earlier one.",
-                CalibrationWarning,
-                stacklevel=3,
-            )
-
-    def __repr__(self) -> str:
-        limits = [
-            f"{name}={value:g}"
-            for name, value in (("lower", self.lower), ("upper", self.upper))
-            if value is not None
-        ]
-        return (
-            f"{type(self).__name__}({', '.join(limits)}, level={self.level:g}, "
-            f"certified={self.num_certified} of {self.num_decisions}, "
-            f"violations={self.num_violations})"
-        )
 
 
 def clearance(dtype: torch.dtype) -> float:

@@ -8,12 +8,12 @@ pending does not count.
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import Any
 
 import torch
 from botorch.exceptions.errors import BotorchError
-from botorch.posteriors import Posterior
 from torch import Tensor
 
 from botorch_calib.calibration import NoCalibration
@@ -27,6 +27,7 @@ from botorch_calib.models.inspection import (
 from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.predictors import GaussianPredictor, predictor_of
 from botorch_calib.models.requirements import check_one_value_each
+from botorch_calib.posteriors import StatedPosterior
 
 # Levels closer to 0 and 1 are the same numbers in double precision.
 _FARTHEST = 8.0
@@ -72,16 +73,15 @@ class OutcomeQuantiles:
         """Standard deviation of the noise."""
         return self._moments[2].sqrt()
 
-    def quantile(self, score: Tensor | float) -> Tensor:
-        """The quantile with a normal score, a scalar."""
+    def quantile(self, score: Any) -> Tensor:
+        """The quantile with a normal score, a number."""
         if not self._is_gaussian:
             return _quantile_of(self._outcome, score)
-        mean = self.mean
-        score = torch.as_tensor(score, dtype=mean.dtype, device=mean.device)
         if isinstance(self._model, CalibratedModel):
             inputs = self._predictor.inputs(self._X, self._posterior)
-            score = _flat(self._model.calibrator.predictive(inputs).transport(score))
-        return mean + score * self.deviation
+            wanted = self.mean.new_tensor(score)
+            score = _flat(self._model.calibrator.predictive(inputs).transport(wanted))
+        return self.mean + score * self.deviation
 
     @cached_property
     def _posterior(self) -> Any:
@@ -105,14 +105,16 @@ class OutcomeQuantiles:
             for each in (outcome, objective)
         )
         variance = torch.minimum(whole, own).square()
-        return _quantile_of(outcome, 0.0), variance, whole.square() - variance
+        # Not 0, where a root has no derivative.
+        noise = (whole.square() - variance).clamp_min(torch.finfo(whole.dtype).tiny)
+        return _quantile_of(outcome, 0.0), variance, noise
 
     @cached_property
-    def _outcome(self) -> Posterior:
+    def _outcome(self) -> StatedPosterior:
         """The distribution of the outcome, where it is not Gaussian."""
         return self._stated(denoise=False)
 
-    def _stated(self, denoise: bool) -> Posterior:
+    def _stated(self, denoise: bool) -> StatedPosterior:
         """What a calibrated model of the observed data states."""
         calibrated = isinstance(self._model, CalibratedModel)
         calibrator = self._model.calibrator if calibrated else NoCalibration()
@@ -123,16 +125,16 @@ def _flat(values: Tensor) -> Tensor:
     return values.squeeze(-1).squeeze(-1)
 
 
-def _quantile_of(posterior: Posterior, score: Tensor | float) -> Tensor:
+def _quantile_of(posterior: StatedPosterior, score: float) -> Tensor:
     """The quantile of a posterior with a normal score, ``b``."""
-    score = torch.as_tensor(score, dtype=torch.double, device=posterior.device)
-    level = torch.special.ndtr(score.clamp(-_FARTHEST, _FARTHEST))
+    # A number, as a tensor would be read back from its device.
+    level = 0.5 * math.erfc(-min(max(float(score), -_FARTHEST), _FARTHEST) / math.sqrt(2.0))
     return _flat(posterior.quantile(level)).to(posterior.dtype)
 
 
 @torch.no_grad()
-def leave_one_out_factor(model: Any) -> Tensor | float:
-    r"""Factor by which the model's own data call for wider quantiles, a scalar.
+def leave_one_out_factor(model: Any) -> float:
+    r"""Factor by which the model's own data call for wider quantiles.
 
     ``min(3, sqrt((8 + sum_i z_i^2) / (8 + n)))`` with the normal scores ``z_i`` of the model's
     ``n`` data, each predicted from all others. 1 for a calibrated model, whose calibrator has them
@@ -145,4 +147,4 @@ def leave_one_out_factor(model: Any) -> Tensor | float:
     except BotorchError:
         return 1.0
     factor = (PRIOR_COUNT + z.double().square().sum()) / (PRIOR_COUNT + len(z))
-    return factor.sqrt().clamp(max=MOST_FACTOR)
+    return min(float(factor.sqrt()), MOST_FACTOR)

@@ -114,7 +114,7 @@ def recommend(
                 stacklevel=2,
             )
     else:
-        candidate, certified = _best(acqf, bounds, choices, raw_samples), True
+        candidate, certified = best_mean(acqf, bounds, choices, raw_samples), True
     with torch.no_grad(), repeated_points():
         return _stated(
             objective,
@@ -127,10 +127,10 @@ def recommend(
         )
 
 
-def _best(
+def best_mean(
     acqf: PosteriorMean, bounds: Tensor | None, choices: Tensor | None, raw_samples: int
 ) -> Tensor:
-    """The point with the best mean, without constraints."""
+    """The point ``1 x d`` with the best posterior mean, in a box or among choices."""
     if choices is not None:
         if bounds is not None:
             raise InputDataError("`choices` excludes `bounds`: give None.")

@@ -7,10 +7,12 @@ from typing import Any
 
 from botorch.exceptions.errors import InputDataError
 from botorch.models.model import Model, ModelList
+from torch import Tensor
 
 from botorch_calib._validation import check_count, check_open_unit
 from botorch_calib.decisions.budget import SIZE, Budget
 from botorch_calib.decisions.chance_constraints import ChanceConstraint
+from botorch_calib.robust import AmbiguitySet, ContextDistribution
 
 
 def joint_level(level: float, num_constraints: int) -> float:
@@ -33,6 +35,8 @@ def joint_chance_constraints(
     level: float = 0.9,
     budget: float = SIZE,
     records: Sequence[Iterable[Mapping[str, Any]]] | None = None,
+    ambiguity: AmbiguitySet | None = None,
+    contexts: ContextDistribution | Tensor | None = None,
 ) -> list[ChanceConstraint]:
     """Constraints on several outcomes that hold together with probability ``level``.
 
@@ -49,6 +53,8 @@ def joint_chance_constraints(
         level: Joint level, in (0, 1).
         budget: As in `ChanceConstraint`.
         records: `ChanceConstraint.decisions` of each, to go on with.
+        ambiguity: As in `ChanceConstraint`, for all of them.
+        contexts: As in `ChanceConstraint`, for all of them.
 
     Raises:
         InputDataError: If ``models``, ``limits`` and ``records`` differ in number, or one is
@@ -68,7 +74,16 @@ def joint_chance_constraints(
     each = joint_level(level, len(several))
     known = [None] * len(several) if records is None else records
     made = [
-        ChanceConstraint(model, upper, lower, each, budget=budget, records=own)
+        ChanceConstraint(
+            model,
+            upper,
+            lower,
+            each,
+            budget=budget,
+            records=own,
+            ambiguity=ambiguity,
+            contexts=contexts,
+        )
         for model, (lower, upper), own in zip(several, limits, known, strict=True)
     ]
     rows = [[(r["point"], r["certified"]) for r in constraint._records] for constraint in made]

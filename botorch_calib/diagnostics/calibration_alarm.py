@@ -61,7 +61,8 @@ class CalibrationAlarm:
     other: the mean of their factors takes their place, which has the mean 1 too.
 
     The predictions have to be those that were made: the alarm is told before a model learns from
-    the outcomes. Residuals of a fitted model's own data are no such predictions.
+    the outcomes. Residuals of a fitted model's own data are no such predictions: the alarm that
+    `calibration_report` replays over them is an indication, without this bound.
 
     Args:
         false_alarm: Probability of ever warning where all predictions are right.
@@ -90,6 +91,8 @@ class CalibrationAlarm:
         self.history: list[float] = []
         #: What was found when the alarm was raised; None before.
         self.finding: Finding | None = None
+        #: The round in which it was raised, 1 being the first call of `observe`; None before.
+        self.raised_at: int | None = None
 
     @property
     def raised(self) -> bool:
@@ -134,7 +137,7 @@ class CalibrationAlarm:
         share = self._stakes / wealth[..., 0].numel()
         self.history.append(float((share * wealth).sum()))
         if self.finding is None and self.wealth >= 1.0 / self.false_alarm:
-            self.finding = self.suspicion
+            self.finding, self.raised_at = self.suspicion, t
         return self.raised
 
     @torch.no_grad()
@@ -188,9 +191,19 @@ class CalibrationAlarm:
         middle = float(self.bounds[:, column].mean())
         return f"where input {column} is {'above' if is_upper else 'at most'} {middle:.4g}"
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and text, ready for ``json.dumps``; the wealth is that after each round."""
+        finding = None if self.finding is None else self.finding._asdict()
+        return {
+            "false_alarm": self.false_alarm,
+            "raised_at": self.raised_at,
+            "finding": finding,
+            "wealth": list(self.history),
+        }
+
     def __str__(self) -> str:
         if self.finding is not None:
-            return f"Calibration alarm: {self.finding}"
+            return f"Calibration alarm in round {self.raised_at}: {self.finding}"
         return (
             f"No calibration alarm after {len(self.history)} rounds: wealth {self.wealth:.3g} of "
             f"{math.ceil(1.0 / self.false_alarm)}"

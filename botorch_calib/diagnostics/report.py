@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from botorch_calib._validation import (
     check_count,
     check_levels,
 )
+from botorch_calib.diagnostics.calibration_alarm import CalibrationAlarm
 from botorch_calib.diagnostics.forecast_scores import ForecastScores, forecast_scores
 from botorch_calib.diagnostics.noise import NoiseDiagnosis
 from botorch_calib.diagnostics.objective import (
@@ -24,6 +25,7 @@ from botorch_calib.diagnostics.regions import median_cells
 from botorch_calib.diagnostics.stated_forecasts import StatedForecasts
 from botorch_calib.diagnostics.table import (
     ON_THE_OBJECTIVE,
+    alarm_rows,
     level_rows,
     objective_rows,
     region_rows,
@@ -42,6 +44,9 @@ LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 #: How the base model is called where it is a Gaussian process.
 BASE_NAME = "Gaussian process"
 
+# Where an alarm can be replayed.
+_IN_TIME_ORDER = ("prequential", "given")
+
 _SOURCES = {
     "prequential": "each predicted from those before it",
     "loo": "each predicted from all others",
@@ -56,7 +61,7 @@ class CalibrationReport:
 
     ``print(report)`` shows a table, `to_dict` exports plain numbers; the functions
     ``plot_reliability``, ``plot_pit_histogram`` and ``plot_coverage_over_time`` of
-    `botorch_calib.plotting` draw it.
+    `botorch_calib.plotting` draw it, and ``plot_calibration_alarm`` each of its alarms.
 
     Attributes:
         alpha: The intervals judged are the central ``1 - alpha`` ones.
@@ -67,6 +72,10 @@ class CalibrationReport:
         noise: The observation noise that the training data support; None for models of which
             `noise_diagnosis` can tell nothing.
         base_name: What the base model is called in tables and figures.
+        alarms: Where outcomes were predicted in time order, a `CalibrationAlarm` by the name of the
+            forecaster: whether and when it was raised, and what it found. Its false alarms are
+            bounded if the predictions were carried, as those are that ``"carried"`` has watched;
+            replayed by a fitted model (``source="prequential"``) it is an indication.
     """
 
     alpha: float
@@ -76,6 +85,7 @@ class CalibrationReport:
     base: ForecastScores
     noise: NoiseDiagnosis | None = None
     base_name: str = BASE_NAME
+    alarms: dict[str, CalibrationAlarm] = field(default_factory=dict)
 
     @property
     def num_observations(self) -> int:
@@ -105,6 +115,7 @@ class CalibrationReport:
             "calibrated": _plain(self.calibrated),
             "base": _plain(self.base),
             "noise": None if self.noise is None else self.noise.to_dict(),
+            "alarms": {name: alarm.to_dict() for name, alarm in self.alarms.items()},
         }
 
     def __str__(self) -> str:
@@ -122,6 +133,7 @@ class CalibrationReport:
         ]
         if self.base.objective is not None:
             lines += ["", *ON_THE_OBJECTIVE]
+        lines += alarm_rows(self.alarms, self.source)
         if self.noise is not None:
             lines += ["", str(self.noise)]
         return "\n".join(lines if self.note is None else [*lines, "", self.note])
@@ -146,8 +158,10 @@ def report_of(
     source: str,
     num_regions: int,
     noise: NoiseDiagnosis | None = None,
+    bounds: Tensor | None = None,
+    carried: CalibrationAlarm | None = None,
 ) -> CalibrationReport:
-    """The scores of forecasts."""
+    """The scores of forecasts, and alarms that tell the halves of a box apart."""
     levels = torch.as_tensor(levels, dtype=torch.double, device="cpu")
     check_levels("levels", levels)
     check_count("num_regions", num_regions)
@@ -162,7 +176,22 @@ def report_of(
     stated = forecasts.calibrated
     calibrated = None if stated is None else scores(stated, "calibrated")
     base = scores(forecasts.base, "base")
-    return CalibrationReport(alpha, levels, source, calibrated, base, noise, forecasts.base_name)
+    report = CalibrationReport(alpha, levels, source, calibrated, base, noise, forecasts.base_name)
+    if carried is not None:
+        report.alarms["carried"] = carried
+    if source in _IN_TIME_ORDER:
+        for name, forecaster in report.forecasts.items():
+            report.alarms[name] = _alarm_of(forecaster.pits, inputs, bounds)
+    return report
+
+
+def _alarm_of(pits: Tensor, X: Tensor | None, bounds: Tensor | None) -> CalibrationAlarm:
+    """The alarm after outcomes that came one by one."""
+    alarm = CalibrationAlarm(bounds=bounds)
+    places = None if X is None or bounds is None else X.detach().cpu().split(1)
+    for t, pit in enumerate(pits.detach().cpu().split(1)):
+        alarm.observe(pit, None if places is None else places[t])
+    return alarm
 
 
 def normal_forecasts(residuals: Tensor, deviations: Tensor, alpha: float) -> StatedForecasts:

@@ -33,6 +33,7 @@ def report_from_pits(
     levels: Tensor | Sequence[float] = LEVELS,
     X: Any = None,
     num_regions: int = 4,
+    bounds: Tensor | None = None,
 ) -> CalibrationReport:
     """Judge predictive distributions of any library, by their PITs alone.
 
@@ -45,6 +46,7 @@ def report_from_pits(
         levels: ``M`` increasing quantile levels in (0, 1).
         X: The inputs, ``n x d``, if coverage is to be counted in cells of these.
         num_regions: Number of cells.
+        bounds: ``2 x d``: a box, known beforehand, whose halves the report's alarm tells apart.
 
     Raises:
         InputDataError: If an argument is malformed or out of its range.
@@ -58,7 +60,7 @@ def report_from_pits(
     forecasts = Forecasts(
         _rows_of(X, len(values)), StatedForecasts.of_pits(values, alpha), base_name="stated"
     )
-    return report_of(forecasts, alpha, levels, "given", num_regions)
+    return report_of(forecasts, alpha, levels, "given", num_regions, bounds=bounds)
 
 
 @torch.no_grad()
@@ -71,6 +73,7 @@ def report_from_moments(
     levels: Tensor | Sequence[float] = LEVELS,
     X: Any = None,
     num_regions: int = 4,
+    bounds: Tensor | None = None,
 ) -> CalibrationReport:
     """Judge normal predictive distributions of any library.
 
@@ -83,6 +86,7 @@ def report_from_moments(
         levels: As in `report_from_pits`.
         X: As in `report_from_pits`.
         num_regions: As in `report_from_pits`.
+        bounds: As in `report_from_pits`.
     """
     check_open_unit("alpha", alpha)
     names = ("mean", "deviation", "observed")
@@ -96,7 +100,7 @@ def report_from_moments(
         raise InputDataError("`deviation` must be positive.")
     base = normal_forecasts((observed - mean) / deviation, deviation, alpha)
     forecasts = Forecasts(_rows_of(X, len(mean)), base, base_name="stated")
-    return report_of(forecasts, alpha, levels, "given", num_regions)
+    return report_of(forecasts, alpha, levels, "given", num_regions, bounds=bounds)
 
 
 def _vector(name: str, values: Any) -> Tensor:

@@ -21,6 +21,7 @@ from botorch_calib._validation import (
     check_tensor,
 )
 from botorch_calib.calibration import NoCalibration, pit
+from botorch_calib.diagnostics.calibration_alarm import CalibrationAlarm
 from botorch_calib.diagnostics.noise import noise_diagnosis
 from botorch_calib.diagnostics.objective import (
     ObjectiveForecasts,
@@ -69,6 +70,7 @@ def calibration_report(
     residuals: Literal["prequential", "loo"] = "prequential",
     num_regions: int = 4,
     truth: Truth | None = None,
+    alarm: CalibrationAlarm | None = None,
 ) -> CalibrationReport:
     """Judge the predictive distributions of a model, beside those of its Gaussian process.
 
@@ -100,6 +102,9 @@ def calibration_report(
         num_regions: Number of cells of the inputs in which coverage is counted.
         truth: The objective without noise: its values ``n x 1`` at ``X`` or, without it, at all
             training inputs, or a function that computes them from inputs ``n x d``.
+        alarm: One that has watched the predictions as they were made, to stand in the report with
+            its guarantee. Alarms that are replayed over training data are indications only, since
+            hyperparameters were fitted to the same outcomes.
 
     Raises:
         UnsupportedError: If the model has more outputs, or is of a kind that no `CalibratedModel`
@@ -124,7 +129,12 @@ def calibration_report(
     except (UnsupportedError, InputDataError):  # not all models that are judged have one
         noise = None
     source = residuals if X is None else "held-out"
-    return report_of(forecasts, alpha, levels, source, num_regions, noise)
+    bounds = None if forecasts.inputs is None else _box_of(forecasts.inputs)
+    return report_of(forecasts, alpha, levels, source, num_regions, noise, bounds, alarm)
+
+
+def _box_of(X: Tensor) -> Tensor:
+    return torch.stack([X.amin(dim=0), X.amax(dim=0)])
 
 
 def _of_history(

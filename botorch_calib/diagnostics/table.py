@@ -7,6 +7,7 @@ import textwrap
 import torch
 from torch import Tensor
 
+from botorch_calib.diagnostics.calibration_alarm import CalibrationAlarm
 from botorch_calib.diagnostics.forecast_scores import ForecastScores, RegionCoverage
 
 _LABEL_WIDTH, _COLUMN_WIDTH = 26, 20
@@ -18,6 +19,16 @@ ON_THE_OBJECTIVE = textwrap.wrap(
     "several points of one function depend on each other, so its shares have no binomial "
     "intervals.",
     width=100,
+)
+
+
+_REPLAYED = (
+    "An alarm that is replayed with hyperparameters fitted to the same outcomes is an indication: "
+    "nothing bounds its false alarms."
+)
+_CARRIED = (
+    "If each prediction was made before its outcome, knowing those before, the probability that an "
+    "alarm is ever false is bounded, however often one looks."
 )
 
 
@@ -80,6 +91,20 @@ def objective_rows(alpha: float, columns: list[ForecastScores]) -> list[str]:
             widths = [f"{scores.mean_width:.4g}" for scores in known]
             lines += [title, row(f"  coverage (stated {1 - alpha:.4g})", coverage)]
             lines.append(row("  mean interval width", widths))
+    return lines
+
+
+def alarm_rows(alarms: dict[str, CalibrationAlarm], source: str) -> list[str]:
+    """Whether and when each alarm was raised, and what that proves."""
+    if not alarms:
+        return []
+    lines = [""]
+    for name, alarm in alarms.items():
+        lines += textwrap.wrap(f"{name}: {alarm}", width=100, subsequent_indent="  ")
+    if source == "prequential":
+        lines += textwrap.wrap(_REPLAYED, width=100)
+    if source == "given" or "carried" in alarms:
+        lines += textwrap.wrap(_CARRIED, width=100)
     return lines
 
 

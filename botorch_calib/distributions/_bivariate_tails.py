@@ -6,10 +6,11 @@ This is where the normal pieces' share of a log expected improvement far below u
 excess ``E[(X - c)+ ; Z beyond k]``, the probability ``P(X > c, Z beyond k)`` and its derivative by
 ``c``, for the standard bivariate normal pair ``(X, Z)``: `bivariate_tails`.
 
-Values are divided by the density at the point of the region that is nearest to the origin, so that
-an expected improvement of ``exp(-700)`` keeps its digits. ``botorch.utils.probability.bvn`` is
-accurate in absolute terms only, which is why the bivariate probability is computed from Nicholson's
-V function instead: a sum of positive terms with a smooth integrand, at a tenth of the cost.
+Values are divided by the density at the knot and by what is left of it at the point of the region
+that is nearest to the origin, so that an expected improvement of ``exp(-700)`` keeps its digits.
+``botorch.utils.probability.bvn`` is accurate in absolute terms only, which is why the bivariate
+probability is computed from Nicholson's V function instead: a sum of positive terms with a smooth
+integrand, at a tenth of the cost.
 
 .. [Nicholson1943]
     C. Nicholson. The probability integral for two variables. Biometrika, 1943.
@@ -39,28 +40,27 @@ def _wedge(h: Tensor, eta: Tensor, mills_h: Tensor, mills_eta: Tensor) -> Tensor
     mass of the wedge beyond the line at distance ``h``, on one side of the ray through its
     point at height ``eta``: in polar coordinates, ``int exp(-h^2 / (2 cos^2)) d angle``.
 
-    Far from the origin the integral is taken over ``[eta, eta + reach]``, where
-    ``(y^2 - eta^2) / 2`` has grown to 32 and less than 1e-13 is left. Near the origin the kernel
-    ``h / (h^2 + y^2)`` has a sharp peak there, which the rule would miss. With ``h >= eta`` the
-    complement ``Phi(-h)/2 - V`` is an integral over ``[0, eta]``, no wider than the peak,
-    on which it is smooth; else ``V(h, eta) + V(eta, h) = Phi(-h) Phi(-eta)`` exchanges the two.
+    ``V(h, eta) + V(eta, h) = Phi(-h) Phi(-eta)`` exchanges the two, so let ``h >= eta``: then the
+    peak of the kernel ``h / (h^2 + y^2)`` is no narrower than ``eta``. Far from the origin the
+    integral is taken over ``[eta, eta + reach]``, where ``(y^2 - eta^2) / 2`` has grown to 32 and
+    less than 1e-13 is left. Near the origin the rule would miss the peak: there the complement
+    ``Phi(-h)/2 - V`` is an integral over ``[0, eta]``, on which the kernel is smooth.
     The subtraction costs most where both are 2.5, two digits, which is why the corner ends there.
     Very close to the origin V depends on ``eta / h`` only.
     """
     high, low = torch.maximum(h, eta), torch.minimum(h, eta)
-    corner = less(high, _CORNER)
-    at_corner = high.clamp(min=1e-10)  # keeps the squares from underflow
-    dist = torch.lerp(h, at_corner, corner)
-    start = torch.addcmul(eta, eta, corner, value=-1)
-    # sqrt(eta^2 + _CUT) - eta, without cancellation
-    reach = (eta * eta).add_(_CUT).sqrt_().add_(eta).reciprocal_().mul_(_CUT)
-    width = reach.lerp_(at_corner.mul_(low).div_(high), corner)
+    corner, square = less(high, _CORNER), low * low
+    dist = high.clamp(min=1e-10)  # keeps its square from underflow
+    start = torch.addcmul(low, low, corner, value=-1)
+    # sqrt(low^2 + _CUT) - low, without cancellation
+    reach = (square + _CUT).sqrt_().add_(low).reciprocal_().mul_(_CUT)
+    width = reach.lerp_(low.mul_(dist).div_(high), corner)
 
     # int dist / (dist^2 + y^2) exp((start^2 - y^2) / 2) dy, y - start in [0, width]
     nodes, weights = graded_rule(_ORDER, dist.dtype, dist.device)
     distance2 = torch.addcmul(dist * dist, start, start).view(-1)
     # With y = start + u width the exponent is a polynomial of u, and y^2 = start^2 - 2 exponent.
-    terms = torch.stack([start * width, (width * width).mul_(0.5)]).neg_().view(2, -1)
+    terms = torch.stack([start.mul_(width), (width * width).mul_(0.5)]).neg_().view(2, -1)
     integral = torch.empty_like(distance2)
     num = max(1, _CHUNK // _ORDER)
     parts = (distance2.split(num), terms.split(num, dim=1), integral.split(num))
@@ -72,9 +72,9 @@ def _wedge(h: Tensor, eta: Tensor, mills_h: Tensor, mills_eta: Tensor) -> Tensor
     integral = integral.view(dist.shape).mul_(width).mul_(dist)
 
     near = torch.minimum(mills_h, mills_eta).mul_(_SQRT_HALF_PI).sub_(integral)
-    near.mul_((low * low).mul_(0.5).clamp_(max=_CORNER**2).exp_())
-    near = torch.lerp(near, mills_h * mills_eta - near, less(h, eta))
-    return integral.lerp_(near, corner)
+    near.mul_(square.mul_(0.5).clamp_(max=_CORNER**2).exp_())
+    integral.lerp_(near, corner)
+    return integral.lerp_(torch.addcmul(-integral, mills_h, mills_eta), less(h, eta))
 
 
 def off_zero(knots: Tensor) -> Tensor:
@@ -86,65 +86,78 @@ def off_zero(knots: Tensor) -> Tensor:
     return torch.copysign(knots.abs().clamp_(min=1e-150), knots)
 
 
+def log_scale_of(x: Tensor, knot: Tensor, r: Tensor, norm: Tensor) -> Tensor:
+    r"""Logarithm of ``P(z + r eps > x)`` given that ``z`` is just beyond ``knot >= 0``, roughly.
+
+    With ``c = x / norm`` it is minus half of what the square of the distance of the region
+    ``X > c, Z > knot`` from the origin exceeds ``knot^2`` by: 0 for ``x < knot``,
+    ``((x - knot) / r)^2`` where the nearest point is the corner, and ``c^2 - knot^2`` from
+    ``x = knot norm^2`` on. It increases with the knot.
+    """
+    square = norm * norm
+    corner = torch.minimum(x, square * knot)
+    ahead = (corner - knot).clamp_(min=0.0).div_(r)
+    beyond = (x - corner).mul_(x + corner).div_(square)
+    return torch.addcmul(beyond, ahead, ahead).mul_(-0.5)
+
+
 def bivariate_tails(
+    x: Tensor,
     c: Tensor,
-    knots: Tensor,
-    t: Tensor,
     r: Tensor,
     norm: Tensor,
+    knots: Tensor,
     ratios: Tensor,
     mills_k: Tensor,
-) -> tuple[Tensor, Tensor]:
+    log_scale: Tensor,
+) -> Tensor:
     r"""Integrals over the tails of a normal piece beyond its knots, scaled, without a graph.
 
     ``(X, Z)`` is standard bivariate normal with correlation ``(1 + r^2)^(-1/2)``. The tail
     of ``Z`` is the upper one for ``knot > 0`` and the lower one for ``knot < 0``:
     ``s Z > k`` with ``k = |knot|``. With ``eta_c = (k - rho c)/q`` and
-    ``eta_k = (c - rho k)/q`` the corner of the region lies at squared distance
+    ``eta_k = (c - rho k)/q = (x - knot)/r`` the corner of the region lies at squared distance
     ``c^2 + eta_c^2 = k^2 + eta_k^2`` from the origin, and
     ``P = sign(c) V(|c|, eta_c) + V(k, eta_k)``, ``V(h, -eta) = Phi(-h) - V(h, eta)``.
+    In units of ``phi(k)`` all that the corner enters has the factor ``exp(-eta_k^2 / 2)``.
 
     Args:
-        c: Threshold on ``X``, of the shape ``batch_shape``.
+        x: Thresholds on ``z + r eps``, of the shape ``batch_shape``.
+        c: ``x / norm``, those on ``X``.
+        r: Noise-to-signal ratio.
+        norm: ``sqrt(1 + r^2)``.
         knots: ``num_knots x batch_shape``, or ``x 1`` where they are common; none zero (see
             `off_zero`).
-        t: ``(knot - c norm) / r``, which is ``-eta_k``, ``num_knots x batch_shape``.
-        r: Noise-to-signal ratio, of the shape of ``c``.
-        norm: ``sqrt(1 + r^2)``.
         ratios: `first_tails` of ``|c|``.
         mills_k: Mills ratios of ``|knots|``, of the shape of these.
+        log_scale: `log_scale_of` the last knot, or that of 0 if it is negative.
 
     Returns:
         ``3 x num_knots x batch_shape``: ``E[(X - c)+ ; s Z > k]``, ``P(X > c, s Z > k)`` and
-        ``phi(c) P(s Z > k | X = c)``, divided by the normal density at the distance of the
-        region from the origin; and half the square of that distance.
+        ``phi(c) P(s Z > k | X = c)``, divided by ``phi(k)`` and by ``exp(log_scale)``.
     """
-    side = knots.sign()
-    eta = torch.stack([torch.addcmul(t, r, knots).mul_(side).div_(norm), -t])
-    dist = torch.stack([c.expand_as(t), knots.expand_as(t)]).abs_()
-    height, below = eta.abs(), less(eta, 0.0)
-    (mills_c, ramp_c), mills_eta = ratios, mills_ratio(height)
-    mills_dist = torch.stack([mills_c.expand_as(t), mills_k.expand_as(t)])
-
-    # The region is nearest to the origin at its corner, or at the foot of the perpendicular to one
-    # of its two sides, if that foot lies on its border (eta < 0).
-    square = dist * dist
-    corner2 = torch.addcmul(square[1], t, t)
-    nearest2 = torch.minimum(*torch.lerp(corner2.expand_as(square), square, below))
-    decay = nearest2 - torch.cat([square, corner2.unsqueeze(0)])
-    decay = decay.mul_(0.5).clamp_(LEAST, 0.0).exp_()
-    phi, at_corner = decay[:2], decay[2].mul(_INV_SQRT_2PI)
-    # V and phi(c) Phi(-eta_c), phi(k) Phi(-eta_k), first for |eta| and then for eta
-    wedges = _wedge(dist, height, mills_dist, mills_eta)
-    part = torch.stack([wedges, mills_eta]).mul_(at_corner)
-    whole = torch.stack([phi * mills_dist, phi])
-    (wedge_c, wedge_k), (edge_c, edge_k) = torch.lerp(part, whole - part, below)
-    sign = c.sign()
-    prob = torch.addcmul(wedge_k, sign, wedge_c)  # at c = 0 the other one vanishes
+    side, sign = knots.sign(), c.sign()
+    eta_k = (x - knots).div_(r)
+    eta = torch.stack([torch.addcmul(-eta_k, r, knots).mul_(side).div_(norm), eta_k])
+    below, height = less(eta, 0.0), eta.abs()
+    dist = torch.stack([c.expand_as(eta_k), knots.expand_as(eta_k)]).abs_()
+    mills = torch.stack([ratios[0].expand_as(eta_k), mills_k.expand_as(eta_k)])
+    edges = mills_ratio(height)
+    wedges = _wedge(dist, height, mills, edges)
+    # Where eta < 0 the region is nearest to the origin at the foot of the perpendicular to the
+    # side of the corner, and what the ray cuts off is taken from the whole side.
+    corner = (eta_k * eta_k).mul_(-0.5).sub_(log_scale).clamp_(LEAST, 0.0).exp_()
+    corner = torch.addcmul(corner, corner, below, value=-2.0).mul_(_INV_SQRT_2PI)
+    wedges.mul_(corner)
+    edges.mul_(corner)
+    foot = torch.sub(knots * knots, c * c).mul_(0.5).sub_(log_scale).clamp_(LEAST, 0.0).exp_()
+    foot.mul_(below[0])
+    # `log_scale` is 0 wherever the nearest point is the foot on the knot's side.
+    wedge_k = torch.addcmul(wedges[1], below[1], mills_k)
+    edge_c, edge_k = edges[0] + foot, edges[1] + below[1]
+    half = torch.addcmul(wedge_k, sign, wedges[0])
+    prob = torch.addcmul(half, sign * ratios[0], foot)  # at c = 0 the other one vanishes
     # edge_c - c prob; what the whole line beyond c has of it is known, far out to more digits.
-    rest, edge = part[:, 0] * (1.0 - 2.0 * below[0])
-    excess = torch.addcmul(
-        below[0] * phi[0] * ramp_c, c, torch.addcmul(wedge_k, sign, rest), value=-1
-    )
-    excess.add_(edge).add_(edge_k.mul_(side).div_(norm))
-    return torch.stack([excess, prob, edge_c]), nearest2.mul_(0.5)
+    excess = torch.addcmul(edges[0], foot, ratios[1])
+    excess.addcmul_(half, c, value=-1).addcdiv_(edge_k.mul_(side), norm)
+    return torch.stack([excess, prob, edge_c])

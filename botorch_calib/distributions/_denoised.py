@@ -41,7 +41,11 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn.functional import pad
 
-from botorch_calib.distributions._bivariate_tails import bivariate_tails, off_zero
+from botorch_calib.distributions._bivariate_tails import (
+    bivariate_tails,
+    log_scale_of,
+    off_zero,
+)
 from botorch_calib.distributions._normal_functions import (
     LEAST,
     LOG_ZERO,
@@ -219,17 +223,19 @@ class Values:
     """``E``, ``S`` and ``p`` at ``x`` over ``exp(log_scale)``, without a graph.
 
     Attributes:
-        pieces: All three of each piece, taken as a distribution, ``3 x num_pieces x n``. A
-            stretched form has them only ``with_pieces``.
         totals: ``E`` and ``S``, ``2 x n``.
         density: ``p``.
         normal_density: What the normal pieces add to it, a function, as few ask for it.
+        of_pieces: ``E``, ``S`` and ``p`` of each piece, taken as a distribution,
+            ``3 x num_pieces x n``; a function, None for a stretched form unless ``with_pieces``.
     """
 
     norm: Tensor
     log_scale: Tensor
-    pieces: Tensor
+    totals: Tensor
+    density: Tensor
     normal_density: Callable[[], Tensor]
+    of_pieces: Callable[[], Tensor] | None
 
     def __init__(
         self,
@@ -243,46 +249,40 @@ class Values:
         with_pieces: bool = False,
     ) -> None:
         if r is None:
-            self._set_totals(self._without_noise(x, knots, masses, form), x, masses, form)
+            self._set_pieces(self._without_noise(x, knots, masses, form), x, masses, form)
             return
         self.norm = (r * r).add_(1.0).sqrt_() if like is None else like.norm
         c = x / self.norm
-        peak = c.clamp(min=0.0).square_().mul_(-0.5)
+        if parts.normal is not None:
+            self._set_tails(x, c, r, knots, masses, parts, parts.normal, form)
+            return
+        self.log_scale = peak = c.clamp(min=0.0).square_().mul_(-0.5)
         if form.stretched and not with_pieces:
-            self.log_scale = peak
             values = _whole_line(c, self.norm, first_tails(c.abs()))
             change, uniform = _beside_normal(x, r, knots, parts, peak)
-            values += change
-            self.totals, self.density = values[:2].clamp_(min=0.0), values[2]
-            self.normal_density = lambda: values[2] - uniform()
+            self._set_totals(values.add_(change), lambda: values[2] - uniform())
             return
-        if parts.normal is None:
-            self.log_scale = peak
-            flats, ratios = _flats(x, r, knots[:1], knots[1:], peak, c, True)
-            flat, within = flats.unbind(1)
-            whole = _whole_line(c, self.norm, ratios).unsqueeze(1)
-            tail = (whole - within).mul_(0.5 / ndtr(knots[:1]))
-            pieces = torch.cat([tail, flat * parts.at_low[1:2], tail], dim=1)
-        else:
-            pieces = self._by_tails(x, r, knots, c, peak, parts.normal, form)
-            if any(form.uniform):
-                rows = [i for i, is_flat in enumerate(form.uniform) if is_flat]
-                low, high = _rows(knots, [i - 1 for i in rows]), _rows(knots, rows)
-                flat, _ = _flats(x, r, low, high, self.log_scale, c, False)
-                flat = flat * _rows(parts.at_low, rows)
-                found = dict(zip(rows, flat.unbind(1), strict=True))
-                others = pieces.unbind(1)
-                pieces = torch.stack([found.get(i, v) for i, v in enumerate(others)], dim=1)
-        self._set_totals(pieces, x, masses, form)
+        flats, ratios = _flats(x, r, knots[:1], knots[1:], peak, c, True)
+        flat, within = flats.unbind(1)
+        whole = _whole_line(c, self.norm, ratios).unsqueeze(1)
+        tail = (whole - within).mul_(0.5 / ndtr(knots[:1]))
+        pieces = torch.cat([tail, flat * parts.at_low[1:2], tail], dim=1)
+        self._set_pieces(pieces, x, masses, form)
 
-    def _set_totals(self, pieces: Tensor, x: Tensor, masses: Tensor, form: PiecewiseForm) -> None:
-        self.pieces = pieces
-        shares = self.pieces * masses
-        total = shares.sum(dim=1)
-        self.totals, self.density = total[:2].clamp_(min=0.0), total[2]
-        self.normal_density = lambda: (
-            (shares[2] * form.is_normal(x)).sum(dim=0) if any(form.uniform) else total[2]
+    def _set_pieces(self, pieces: Tensor, x: Tensor, masses: Tensor, form: PiecewiseForm) -> None:
+        shares = pieces * masses
+        self._set_totals(
+            shares.sum(dim=1), lambda: (shares[2] * form.is_normal(x)).sum(dim=0), lambda: pieces
         )
+
+    def _set_totals(
+        self,
+        values: Tensor,
+        normal_density: Callable[[], Tensor],
+        of_pieces: Callable[[], Tensor] | None = None,
+    ) -> None:
+        self.totals, self.density = values[:2].clamp_(min=0.0), values[2]
+        self.normal_density, self.of_pieces = normal_density, of_pieces
 
     def _without_noise(
         self, x: Tensor, knots: Tensor, masses: Tensor, form: PiecewiseForm
@@ -299,34 +299,56 @@ class Values:
         units = (logs - self.log_scale).clamp_(LEAST, -LEAST).exp_()
         return units.masked_fill_(logs <= LOG_ZERO, 0.0)
 
-    def _by_tails(
+    def _set_tails(
         self,
         x: Tensor,
+        c: Tensor,
         r: Tensor,
         knots: Tensor,
-        c: Tensor,
-        peak: Tensor,
+        masses: Tensor,
+        parts: Parts,
         normal: NormalShares,
         form: PiecewiseForm,
-    ) -> Tensor:
-        """All pieces as if they were normal ones, by differences of tails."""
-        ratios, mills = first_tails(c.abs()), normal.mills[1:-1]
-        t = (knots - x) / r
-        tails, nearest = bivariate_tails(c, knots, t, r, self.norm, ratios, mills)
-        offset = (knots * knots).mul_(0.5) - nearest  # exactly 0 where all of a tail counts
+    ) -> None:
+        """By the tails beyond the knots, each weighted by the jump of the density there."""
+        ratios, side = first_tails(c.abs()), knots.sign()
+        last = knots[-1] if form.around_zero else knots[-1].clamp(min=0.0)
+        self.log_scale = log_scale_of(x, last, r, self.norm)
+        tails = bivariate_tails(
+            x, c, r, self.norm, knots, ratios, normal.mills[1:-1], self.log_scale
+        )
         tails[0].mul_(self.norm)
         tails[2].div_(self.norm)
-        self.log_scale = offset.amax(dim=0)
+        tails.mul_(side)
+        values = (tails * parts.jumps).sum(dim=1)
+        whole: Tensor | None = None
         if not form.only_tails:
-            self.log_scale = torch.maximum(self.log_scale, peak)
-        tails.mul_((offset - self.log_scale).clamp_(LEAST, -LEAST).exp_().div_(mills))
-        lower, upper = normal.low[1:] * tails, normal.high[:-1] * tails
-        pieces = pad(lower, (0, 0, 1, 0)) - pad(upper, (0, 0, 0, 1))
-        if form.only_tails:
-            return pieces
-        whole = _whole_line(c, self.norm, ratios)
-        whole.mul_((peak - self.log_scale).clamp_(min=LEAST).exp_())
-        return torch.addcmul(pieces, normal.around, whole.unsqueeze(1))
+            whole = _whole_line(c, self.norm, ratios)
+            # From the density at max(c, 0), which is no nearer than the region beyond the last knot
+            whole.mul_(
+                (c.clamp(min=0.0).square_().mul_(-0.5) - self.log_scale).clamp_(min=LEAST).exp_()
+            )
+            values.addcmul_(whole, (masses * normal.around).sum(dim=0))
+        normal_density = values[2]
+        flat: dict[int, Tensor] = {}
+        if any(form.uniform):
+            rows = [i for i, is_flat in enumerate(form.uniform) if is_flat]
+            low, high = _rows(knots, [i - 1 for i in rows]), _rows(knots, rows)
+            flats = _flats(x, r, low, high, self.log_scale, c, False)[0]
+            flats.mul_(_rows(parts.at_low, rows))
+            flat = dict(zip(rows, flats.unbind(1), strict=True))
+            values = values + (flats * _rows(masses.expand(len(form.uniform), -1), rows)).sum(dim=1)
+
+        def of_pieces() -> Tensor:
+            above = parts.at_low[1:] * tails
+            pieces = pad(above, (0, 0, 1, 0)) - pad(parts.at_high[:-1] * tails, (0, 0, 0, 1))
+            if whole is not None:
+                pieces.addcmul_(normal.around, whole.unsqueeze(1))
+            if not flat:
+                return pieces
+            return torch.stack([flat.get(i, v) for i, v in enumerate(pieces.unbind(1))], dim=1)
+
+        self._set_totals(values, lambda: normal_density, of_pieces)
 
 
 def density_slopes(
@@ -509,9 +531,9 @@ class _Integral(Function):
             by_scale.addcmul_(ratio, rows[1], value=-1)
         rows.append(by_scale.add_(1.0) if which == EXCESS else by_scale)
         saved: list[Tensor | None] = [None] * 4
-        if with_pieces:
+        if with_pieces and values.of_pieces is not None:
             log_sum = log_total.masked_fill(nothing, math.inf)
-            saved = [at, held, log_sum, values.pieces[which] / total]
+            saved = [at, held, log_sum, values.of_pieces()[which] / total]
         slopes = torch.stack(rows).div_(unit)
         ctx.save_for_backward(x, noise, scale, knots, masses, slopes, *saved)
         ctx.parts, ctx.form, ctx.which = parts, form, which

@@ -14,18 +14,22 @@ standard normal ``z``, the same nodes serving all members:
 
     ``E g(f~) = sum_s int phi(z) p_s(z) E g(N(mu_s + a_s (y~(z) - mu_s), a_s n_s)) dz``.
 
-A rule for it makes ``f~`` a mixture of (nodes x members) normal distributions. Panels end where
-``T`` has kinks and are graded towards the value that is asked about, so that the narrowest of the
-noises is resolved; each member keeps its mass exactly. Where members lie apart, ``y~(z)`` and
-``p_s(z)`` climb like steps, and the rule errs by up to a node's share of a step: the logarithms of
-improvement and survival are right to 1e-6 (median) and 4e-4 (99 of 100) where means differ by less
-than the members' deviations, to 3e-5 and 4e-2 where they differ by 2.5 of them.
+A rule for it makes ``f~`` a mixture of (nodes x members) normal distributions. Nodes are in ``u``,
+``z = c + w sinh(u)``: about the score ``c`` at which ``f~`` is likeliest to be the value asked for
+they lie as close as the narrowest noise demands, whose width is ``w``, and farther apart elsewhere.
+Panels of Gauss and Legendre's rule end where ``T`` has kinks, where ``y~`` is that value, and at
+the widest gap between members. With means in order the first ``k`` members hold the probability
+``k / S``, so ``y`` leaps over the gap behind them at the score ``Phi^{-1}(k / S)``, and ``y~`` does
+where ``T`` takes that value. The logarithms of improvement and survival are right to 6e-6 (median)
+and 1e-4 (99 of 100) where means differ by less than the members' deviations, to 5e-5 and 7e-4 where
+they differ by 3 of them or form two groups that are 5 apart, and to 2e-4 and 4e-3 with groups that
+are 12 apart, where the table of scores errs. With three such groups one gap is not at an end.
 """
 
 from __future__ import annotations
 
 import math
-from functools import cached_property, lru_cache
+from functools import cached_property
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -44,20 +48,14 @@ from botorch_calib.distributions.mixture import (
     log_shares,
     mixture_quantile,
     mixture_score,
+    widest_gap,
 )
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.distributions.smoothed import UnsmoothedPredictive, _WithTails
 
-_ORDER = 4  # nodes of a panel
-# Ends of panels, in scores, where the distribution has up to so many pieces, and where it has more,
-# whose ends lie in the bulk
-_FEW = 8
-_BULK = (-6.5, -4.2, -2.6, -1.5, -0.5, 0.5, 1.5, 2.6, 4.2, 6.5)
-_TAILS = (-6.5, -4.6, -3.4, -2.4, 0.0, 2.4, 3.4, 4.6, 6.5)
-# Ends around the value asked about, in widths of the noise there, and between these and 8 scores
-_AROUND = (0.5, 2.0, 8.0)
-_NUM_GRADED = 2
-_LEAST_WIDTH = 1e-6  # of the noise, in scores
+_ORDER, _NUM_PANELS = 6, 7  # nodes of a panel, and panels besides those that end at kinks
+_REACH = 42.0  # square of the score where the range ends: beyond, the probability is 1e-10
+_LEAST_WIDTH = 0.01  # of the noise, in scores
 _FARTHEST = 40.0  # score about which panels are graded
 _LEAST_NOISE = 1e-12  # over the deviation of the observation, which stands for none
 _QUANTILE_STEPS = 12
@@ -131,12 +129,12 @@ class DenoisedMixture(_WithTails):
 
         ``x`` broadcasts against ``shape``, with further dimensions in front.
         """
-        count = -math.log(len(self.deviation))
         if self.corrects_nothing:
+            count = -math.log(len(self.deviation))
             deviation = self.variance_of_members.sqrt() if self.denoise else self.deviation
             start, deviation = self.mean_of_members.unsqueeze(1), deviation.unsqueeze(1)
             zero = torch.zeros_like(start)
-            return _Components(zero, zero + count, start, zero, zero, deviation)
+            return _Components(zero + count, start, zero, zero, deviation)
         z, log_weight = self._rule(x)
         scores = torch.cat(torch.broadcast_tensors(z, self.predictive.transport(z)))
         y, moved = self.table.quantile(scores).chunk(2)
@@ -148,8 +146,7 @@ class DenoisedMixture(_WithTails):
         t = torch.addcmul(-mean * inverse, y, inverse)
         log_share = torch.addcmul(-deviation.log(), t, t, value=-0.5)
         log_weight = log_share + (log_weight - log_share.logsumexp(dim=0))
-        norm = count - log_weight.logsumexp(dim=1, keepdim=True)
-        return _Components(log_weight, norm, mean * (1.0 - gain), gain, moved, rest)
+        return _Components(log_weight, mean * (1.0 - gain), gain, moved, rest)
 
     @torch.no_grad()
     def _rule(self, x: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -159,35 +156,51 @@ class DenoisedMixture(_WithTails):
         ``sqrt(1 - a_s)``, if ``T`` is the identity. The largest gain has the narrowest noise.
         """
         shape = self.deviation.shape[1:] if x is None else self._shape_with(x)
-        breaks = self.predictive.breaks().movedim(-1, 0).clamp(_BULK[0], _BULK[-1])
-        few = self.predictive.num_pieces <= _FEW
-        ends = [_constants(_BULK if few else _TAILS, breaks.device), breaks]
-        if x is not None:
+        steps = torch.linspace(0.0, 1.0, _NUM_PANELS + 1, dtype=torch.float64)
+        nodes, weights = unit_legendre(_ORDER, torch.float64, self.deviation.device)
+        steps, nodes, weights = (
+            align_members(values, len(shape)) for values in (steps.to(nodes), nodes, weights)
+        )
+        kinks = self._kinks()
+        if x is None:
+            center, width = nodes.new_zeros(shape), nodes.new_ones(())
+        else:
             at = self._score_before(x)
             gain = self.gain_and_rest()[0].amax(dim=0)
             width = (1.0 - gain).clamp(min=0.0).sqrt_()
             width = torch.minimum(width, at.abs().clamp_(min=1.0).reciprocal_())
-            width = width.clamp_(min=_LEAST_WIDTH)
-            ratio = (8.0 / _AROUND[-1] / width).pow_(1.0 / _NUM_GRADED)
-            away = [width * factor for factor in _AROUND]
-            for _ in range(_NUM_GRADED):
-                away.append(away[-1] * ratio)
-            center, distance = gain * at, torch.stack(away)
-            ends += [at.unsqueeze(0), center.unsqueeze(0), center - distance, center + distance]
-        edges = torch.cat([align_members(end, len(shape)).expand(-1, *shape) for end in ends])
-        edges = edges.sort(dim=0).values
+            width, center = width.clamp_(min=_LEAST_WIDTH), gain * at
+            kinks.append(at.unsqueeze(0))
+        ends = torch.stack([-center, center]).clamp_(min=0.0).square_().add_(_REACH).sqrt_()
+        low, high = ((end - center).div_(width).asinh_() for end in (-ends[0], ends[1]))
+        inner = torch.cat([align_members(end, len(shape)).expand(-1, *shape) for end in kinks])
+        inner = torch.minimum(torch.maximum(inner.sub_(center).div_(width).asinh_(), low), high)
+        edges = torch.cat([inner, torch.lerp(low, high, steps)]).sort(dim=0).values
         low, span = edges[:-1].unsqueeze(1), edges.diff(dim=0).unsqueeze(1)
-        nodes, weights = (
-            align_members(v, len(shape)) for v in unit_legendre(_ORDER, edges.dtype, edges.device)
-        )
-        z = torch.addcmul(low, span, nodes).flatten(0, 1)
-        log_weight = (span * weights).clamp_(min=1e-300).log_().flatten(0, 1)
-        return z, log_weight.add_(log_phi(z))
+        u = torch.addcmul(low, span, nodes).flatten(0, 1)
+        z = torch.addcmul(center, width, u.sinh())
+        log_weight = (span * weights).flatten(0, 1).mul_(u.cosh_()).clamp_(min=1e-300).log_()
+        log_weight.add_(z.square(), alpha=-0.5)
+        return z, log_weight.sub_(log_weight.logsumexp(dim=0))
+
+    def _kinks(self) -> list[Tensor]:
+        """Scores where ``T`` has kinks, and where ``y``, or ``y~``, leaps over a gap of members."""
+        kinks = [self.predictive.breaks().movedim(-1, 0)]
+        num = len(self.deviation)
+        if num > 1:
+            _, below = widest_gap(self.mean_of_members, self.deviation)
+            gap = torch.special.ndtri(below.double() / num)
+            kinks += [gap, self._taken_to(gap)]
+        return kinks
 
     def _score_before(self, x: Tensor) -> Tensor:
         """The score ``z`` at which ``y~ = x``, of the shape of ``x`` broadcast."""
+        return self._taken_to(self._score(x))
+
+    def _taken_to(self, score: Tensor) -> Tensor:
+        """``T^-1`` of scores."""
         # Below all that is stated it is rounded, and nothing depends on it.
-        log_survival = UnsmoothedPredictive(self.predictive).log_survival(self._score(x))
+        log_survival = UnsmoothedPredictive(self.predictive).log_survival(score)
         return -ndtri_exp(log_survival.clamp(max=0.0)).clamp(-_FARTHEST, _FARTHEST)
 
     def _score(self, x: Tensor) -> Tensor:
@@ -207,7 +220,7 @@ class DenoisedMixture(_WithTails):
     def moments_of_members(self) -> tuple[Tensor, Tensor]:
         """Mean and variance given the member, ``num_members x shape``."""
         parts = self._components()
-        weight = (parts.log_weight + parts.norm).exp() * len(self.deviation)
+        weight = parts.log_weight.softmax(dim=1)
         mean = parts.start + parts.gain * parts.moved
         center = (weight * mean).sum(dim=1, keepdim=True)
         variance = (weight * (mean - center).square()).sum(dim=1, keepdim=True)
@@ -319,7 +332,6 @@ class _Components(NamedTuple):
     """
 
     log_weight: Tensor
-    norm: Tensor  # to be added to it, so that each member has its share
     start: Tensor
     gain: Tensor
     moved: Tensor
@@ -332,11 +344,5 @@ class _Components(NamedTuple):
 
     def total(self, log_values: Tensor, log_factors: Tensor | float = 0.0) -> Tensor:
         """Logarithm of the weighted sum of values, with a factor for each member."""
-        each = log_values + self.log_weight + (self.norm + log_factors)
+        each = log_values + (self.log_weight + log_factors)
         return each.flatten(0, 1).logsumexp(dim=0)
-
-
-@lru_cache(maxsize=8)
-def _constants(values: tuple[float, ...], device: torch.device) -> Tensor:
-    with torch.inference_mode(False):  # else no graph could use what the cache holds
-        return torch.tensor(values, dtype=torch.float64, device=device)

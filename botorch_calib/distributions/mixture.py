@@ -15,9 +15,10 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from botorch.utils.probability.utils import log_phi, ndtr
+from botorch.utils.probability.utils import ndtr
 from torch import Tensor
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 from botorch_calib.distributions._normal_functions import LEAST, lower_quantile, mills_ratio
 
@@ -28,7 +29,8 @@ _NUM_STEPS = 48
 _CLOSE = 1e-13  # distance in scores that counts as there
 # Nodes of a table: evenly spaced, and about how many members, how many deviations from the mean
 _NUM_BULK, _NUM_CHOSEN, _ABOUT = 49, 16, (-1.5, 0.0, 1.5)
-_STEEPEST = 60.0  # logarithm of a slope
+_SHOULDER = (0.7, 1.1, 2.2, 3.2)  # and about those beside the widest gap, on the side of it
+_STEEPEST = 1e26  # slope
 _THIN = 1e-12  # cell of a table
 _SHALLOW = 600.0  # exponents up to which densities and tails do not underflow
 _BELOW_ONE = -1e-16  # logarithm of a cdf that rounding has made 1
@@ -84,6 +86,19 @@ def align_members(values: Tensor, num_dims: int) -> Tensor:
     return values if missing <= 0 else values[(slice(None), *[None] * missing)]
 
 
+def widest_gap(mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
+    """The order of members by their means, and how many lie below the widest gap, ``1 x shape``.
+
+    The score there is ``Phi^{-1}`` of that number over the number of members, if none overlap.
+    """
+    mean, order = mean.sort(dim=0)
+    deviation = deviation.gather(0, order)
+    gaps = mean.diff(dim=0) / (deviation[1:] + deviation[:-1])
+    if not len(gaps):
+        return order, order + 1
+    return order, gaps.argmax(dim=0, keepdim=True) + 1
+
+
 class ScoreTable:
     """`mixture_score` and its inverse by interpolation, for many numbers of each mixture.
 
@@ -104,26 +119,32 @@ class ScoreTable:
             self._unit = spread.mean(dim=0).sqrt()
             nodes = self._nodes((mean - self._center) / self._unit, deviation / self._unit)
         x = self._center + self._unit * nodes
-        z = mixture_score(x, mean, deviation)
-        log_slope = log_shares(x, mean, deviation)[1] + self._unit.log() - log_phi(z)
-        slope = log_slope.clamp(-_STEEPEST, _STEEPEST).exp()
+        z, slope = _Curve.apply(x, mean, deviation)
+        slope = (slope * self._unit).clamp(1.0 / _STEEPEST, _STEEPEST)
         self._nodes_x, self._nodes_z, self._slope = (
             values.movedim(0, -1).contiguous() for values in (nodes, z, slope)
         )
 
     @staticmethod
     def _nodes(mean: Tensor, deviation: Tensor) -> Tensor:
-        """Evenly over the bulk and the range of all members, and about some members each."""
+        """Evenly over the bulk and the range of all members, about some, and at the widest gap."""
         low, high = (mean - 8.0 * deviation).amin(dim=0), (mean + 8.0 * deviation).amax(dim=0)
         steps = torch.linspace(0.0, 1.0, _NUM_BULK, dtype=mean.dtype, device=mean.device)
         steps = align_members(steps, mean.dim() - 1)
-        chosen = torch.linspace(0, len(mean) - 1, min(len(mean), _NUM_CHOSEN)).round().long()
-        order = mean.argsort(dim=0)[chosen.to(mean.device)]
+        count = len(mean)
+        chosen = torch.linspace(0, count - 1, min(count, _NUM_CHOSEN)).round().long()
+        order, gap = widest_gap(mean, deviation)
+        beside = order.gather(0, torch.cat([gap - 1, gap.clamp(max=count - 1)]))
+        (left, right), (wide, other) = (each.gather(0, beside) for each in (mean, deviation))
+        order = order[chosen.to(mean.device)]
         mean, deviation = mean.gather(0, order), deviation.gather(0, order)
+        shoulder = align_members(steps.new_tensor(_SHOULDER), left.dim())
         nodes = [
             (12.0 * steps - 6.0).expand(-1, *low.shape),
             torch.lerp(low, high, steps[::4]),
             *(mean + factor * deviation for factor in _ABOUT),
+            left + shoulder * wide,
+            right - shoulder * other,
         ]
         return torch.cat(nodes).sort(dim=0).values
 
@@ -165,9 +186,7 @@ class _Score(Function):
 
     @staticmethod
     def forward(ctx: Any, t: Tensor) -> Tensor:
-        below, above = _LowerTail(t).log_mass, _LowerTail(-t).log_mass
-        z = lower_quantile(torch.minimum(below, above))
-        z = torch.where(below < above, z, -z)
+        z = _score(t)
         ctx.save_for_backward(t, z)
         return z
 
@@ -176,6 +195,43 @@ class _Score(Function):
         t, z = ctx.saved_tensors
         log_rate = 0.5 * (z - t) * (z + t)
         return grad * log_rate.clamp(max=_LARGEST).exp() / len(t)
+
+
+def _score(t: Tensor) -> Tensor:
+    """`score_of_members` without a graph."""
+    below, above = _LowerTail(t).log_mass, _LowerTail(-t).log_mass
+    z = lower_quantile(torch.minimum(below, above))
+    return torch.where(below < above, z, -z)
+
+
+class _Curve(Function):
+    """`mixture_score` of constants ``y``, ``num x shape``, and its slope, with derivatives of both.
+
+    With ``D_s = phi(t_s) / (S s_s)`` the score is ``z`` with the slope ``g = sum_s D_s / phi(z)``,
+    ``dz/dmu_s = -D_s / phi(z)``, ``dz/ds_s = t_s dz/dmu_s``, and ``dg`` is
+    ``g z dz + D_s t_s / (s_s phi(z)) dmu_s + D_s (t_s^2 - 1) / (s_s phi(z)) ds_s``.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
+        mean, deviation = (align_members(values, y.dim()) for values in (mean, deviation))
+        inverse = deviation.reciprocal()
+        t = (y - mean) * inverse
+        z = _score(t)
+        log_rate = (t * t).sub_(z * z).mul_(-0.5).clamp_(max=_LARGEST)
+        rate = log_rate.exp_().mul_(inverse).div_(len(t))  # D_s / phi(z)
+        slope = rate.sum(dim=0)
+        ctx.save_for_backward(t, inverse, rate, z, slope)
+        return z, slope
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_z: Tensor, by_slope: Tensor) -> tuple[Tensor | None, ...]:
+        t, inverse, rate, z, slope = ctx.saved_tensors
+        by_z, pull = torch.addcmul(by_z, by_slope, slope * z), by_slope * inverse
+        by_mean = (t * pull).sub_(by_z).mul_(rate)
+        by_deviation = t.mul(by_mean).sub_(pull.mul_(rate))
+        return None, by_mean.sum(dim=1), by_deviation.sum(dim=1)
 
 
 class _Quantile(Function):

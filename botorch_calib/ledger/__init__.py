@@ -17,7 +17,7 @@ file                content
 =================== ======================================================================
 """
 
-from botorch_calib.ledger.ledger import FeedbackLedger
+from botorch_calib.ledger.ledger import DecidedQuery, FeedbackLedger
 from botorch_calib.ledger.trials import EarlierValue, Trial, TrialStatus
 
-__all__ = ["EarlierValue", "FeedbackLedger", "Trial", "TrialStatus"]
+__all__ = ["DecidedQuery", "EarlierValue", "FeedbackLedger", "Trial", "TrialStatus"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import reprlib
+from collections.abc import Iterable, Mapping
 from numbers import Real
 from typing import Any
 
@@ -51,6 +53,27 @@ def as_variance(name: str, value: Any) -> float | None:
     if variance < 0.0:
         raise InputDataError(f"`{name}` is a variance: it must be at least 0, got {variance!r}.")
     return variance
+
+
+def as_outcomes(outcomes: Iterable[Any] | None) -> tuple[float | None, ...] | None:
+    """Convert outcomes of decisions to floats, None for one that is out, or return None."""
+    if outcomes is None:
+        return None
+    return tuple(None if y is None else as_number("outcomes", y) for y in outcomes)
+
+
+def as_decisions(decisions: Any) -> str:
+    """Convert the record of a decision, or several, to JSON."""
+    several = [decisions] if isinstance(decisions, Mapping) else list(decisions or [])
+    try:
+        if not all(isinstance(record, Mapping) for record in several):
+            raise TypeError("not dictionaries")
+        return json.dumps([dict(record) for record in several])
+    except (TypeError, ValueError) as error:
+        raise InputDataError(
+            "`decisions` must be records such as `ChanceConstraint.decisions` holds, got "
+            f"{reprlib.repr(decisions)}."
+        ) from error
 
 
 def as_time(time: Any) -> float | None:

@@ -48,6 +48,7 @@ DAMAGE = {
     sqlite3.SQLITE_ERROR,
     sqlite3.SQLITE_CONSTRAINT,
     sqlite3.SQLITE_MISMATCH,
+    sqlite3.SQLITE_TOOBIG,  # the length of a text
 }
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from botorch.exceptions.errors import InputDataError
@@ -17,7 +17,9 @@ from torch import Tensor
 
 from botorch_calib.ledger.argument_checks import (
     as_array,
+    as_decisions,
     as_number,
+    as_outcomes,
     as_query,
     as_time,
     as_variance,
@@ -32,8 +34,20 @@ from botorch_calib.ledger.view_at_time import ViewAtTime
 if TYPE_CHECKING:
     import pandas
 
-# Chooses a query, of shape ``d`` or ``1 x d``, from a ledger.
+# Chooses a query, of shape ``d`` or ``1 x d``, or a `DecidedQuery` from a ledger.
 Propose = Callable[["FeedbackLedger"], Any]
+
+
+class DecidedQuery(NamedTuple):
+    """What a proposer may return in place of a query: it, and the records of decisions about it.
+
+    Args:
+        x: The query, of shape ``d`` or ``1 x d``.
+        decisions: As `FeedbackLedger.submit` takes them.
+    """
+
+    x: Any
+    decisions: Any
 
 
 class FeedbackLedger:
@@ -243,19 +257,23 @@ class FeedbackLedger:
 
     # ------------------------------------------------------------ recording
 
-    def submit(self, x: Any, time: float | None = None) -> int:
+    def submit(self, x: Any, time: float | None = None, decisions: Any = None) -> int:
         """Record a query, before its evaluation starts; returns the id of the trial, from 0 on.
 
         Args:
             x: The query, a tensor or array of shape ``d`` or ``1 x d``.
             time: Time of submission (default: now). Times need not be in order.
+            decisions: The record of the decision to make it, the last of
+                `ChanceConstraint.decisions` after `ChanceConstraint.commit`; of several
+                constraints a list of such, one of each. They are recorded with the query, all or
+                nothing, for `decisions` to return.
 
         Raises:
-            BotorchError: If ``x`` or ``time`` is malformed.
+            BotorchError: If an argument is malformed.
         """
-        query, at = as_query(x, self.dim), as_time(time)
+        query, at, records = as_query(x, self.dim), as_time(time), as_decisions(decisions)
         with self._storage.transaction() as change:
-            return change.append(query, at)
+            return change.append(query, at, decisions=records)
 
     def ask(self, propose: Propose | None = None) -> Trial:
         """Choose a query, and submit it: a new trial, whose value is to be told by `tell`.
@@ -265,8 +283,8 @@ class FeedbackLedger:
         evaluates the trial, unless its ``resume`` is ``"keep"``.
 
         Args:
-            propose: A function from the ledger to a tensor of shape ``d`` or ``1 x d`` (default:
-                the ledger's own).
+            propose: A function from the ledger to a tensor of shape ``d`` or ``1 x d``, or to a
+                `DecidedQuery` (default: the ledger's own).
 
         Raises:
             BotorchError: If there is nothing to ask, or the answer is malformed.
@@ -280,15 +298,23 @@ class FeedbackLedger:
         with self._storage.choosing():
             while True:
                 num_trials = len(self)
-                query = as_query(propose(self), self.dim, "propose(ledger)")
+                chosen = propose(self)
+                x, decisions = chosen if isinstance(chosen, DecidedQuery) else (chosen, None)
+                query = as_query(x, self.dim, "propose(ledger)")
+                records = as_decisions(decisions)
                 with self._storage.transaction() as change:
                     if len(change.entries) == num_trials:
-                        trial_id = change.append(query, None)
+                        trial_id = change.append(query, None, decisions=records)
                         break
         return self[trial_id]
 
     def tell(
-        self, trial_id: int, y: Any, yvar: float | None = None, time: float | None = None
+        self,
+        trial_id: int,
+        y: Any,
+        yvar: float | None = None,
+        time: float | None = None,
+        outcomes: Sequence[Any] | None = None,
     ) -> None:
         """Record the value of a pending or expired trial, with the variance of its noise if known.
 
@@ -298,24 +324,34 @@ class FeedbackLedger:
             yvar: The variance of the noise of ``y``: of a mean of ``k`` repetitions, theirs over
                 ``k``. A `DelayAwareProposer` uses variances once those of all values are known.
             time: Time of arrival (default: now), until which the value stays hidden.
+            outcomes: Of the trial's decisions, in their order, None for one that is out (default:
+                ``y``, if there is one decision: then its constraint has to be on the value).
 
         Raises:
             UnknownTrialError: If there is no such trial.
             TrialStateError: If the trial already has a value or has failed.
-            BotorchError: If a number is malformed.
+            BotorchError: If a number is malformed, or ``outcomes`` are others than the decisions.
 
         Warns:
             InputDataWarning: If the value arrives now, too late to be used; it is recorded.
         """
-        self._tell(trial_id, y, yvar, time)
+        self._tell(trial_id, y, yvar, time, outcomes)
 
     def observe(self, trial_id: int, y: Any, time: float | None = None) -> None:
         """Record a value whose noise is not known: `tell` without ``yvar``."""
         self._tell(trial_id, y, None, time)
 
-    def _tell(self, trial_id: int, y: Any, yvar: float | None, time: float | None) -> None:
+    def _tell(
+        self,
+        trial_id: int,
+        y: Any,
+        yvar: float | None,
+        time: float | None,
+        outcomes: Sequence[Any] | None = None,
+    ) -> None:
         value, variance, at = as_number("y", y), as_variance("yvar", yvar), as_time(time)
-        self._change(trial_id, lambda entry, clock: entry.observed(value, variance, at, clock))
+        own = as_outcomes(outcomes)
+        self._change(trial_id, lambda entry, clock: entry.observed(value, variance, own, at, clock))
         # Whoever gives times, as in simulations, knows which values are late.
         # Without PyTorch, which could hang in a process that is forked meanwhile.
         if at is None and self.late == "discard" and self._view(None).expired[int(trial_id)]:
@@ -328,7 +364,12 @@ class FeedbackLedger:
             )
 
     def amend(
-        self, trial_id: int, y: Any, yvar: float | None = None, time: float | None = None
+        self,
+        trial_id: int,
+        y: Any,
+        yvar: float | None = None,
+        time: float | None = None,
+        outcomes: Sequence[Any] | None = None,
     ) -> None:
         """Replace the value of a trial, for example after a slip of the pen.
 
@@ -339,12 +380,14 @@ class FeedbackLedger:
             y: The right value.
             yvar: The variance of its noise (default: as before).
             time: Time from which it stands (default: now), not before that of the last value.
+            outcomes: Of the trial's decisions, as in `tell` (default: as before).
 
         Raises:
             TrialStateError: If the trial has no value; for the rest see `tell`.
         """
         value, variance, at = as_number("y", y), as_variance("yvar", yvar), as_time(time)
-        self._change(trial_id, lambda entry, clock: entry.amended(value, variance, at, clock))
+        own = as_outcomes(outcomes)
+        self._change(trial_id, lambda entry, clock: entry.amended(value, variance, own, at, clock))
 
     def add(self, X: Any, Y: Any, Yvar: Any = None, time: float | None = None) -> list[int]:
         """Record queries with their values, all or none, and return the ids of the new trials.
@@ -483,6 +526,22 @@ class FeedbackLedger:
         """
         view = self._view(now)
         return view.waits[view.submitted].tolist()
+
+    def decisions(self, constraint: int = 0, now: float | None = None) -> list[dict[str, Any]]:
+        """Records of the decisions about queries by a constraint, by id, with their outcomes.
+
+        `ChanceConstraint.from_records` makes the constraint of them that was carried. A late value
+        is an outcome, whatever ``late`` says; a trial that has failed, or has no value yet, has
+        none, and counts as a violation where it was certified.
+
+        Args:
+            constraint: Which of the constraints that decide about each query.
+            now: Time at which outcomes are known (default: now).
+        """
+        view = self._view(now)
+        entries = (view.entry(row) for row in np.flatnonzero(view.submitted).tolist())
+        found = (entry.decided(view.now, constraint) for entry in entries)
+        return [record for record in found if record is not None]
 
     def pending(self, now: float | None = None) -> Tensor:
         """Queries ``n x d`` of pending trials, in order of submission."""

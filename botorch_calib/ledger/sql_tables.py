@@ -10,10 +10,10 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from botorch_calib.ledger.contents import Settings
-from botorch_calib.ledger.trials import NUMBERS, EarlierValue, Entry
+from botorch_calib.ledger.trials import NUMBERS, EarlierValue, Entry, Outcomes
 
 APPLICATION_ID = 0x62634C67  # "bcLg", in bytes 68 to 71 of the file
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 # `y` has no type: in a column of type REAL, SQLite would keep -0.0 as 0.
 SCHEMA = {
@@ -23,10 +23,13 @@ SCHEMA = {
 )""",
     "trials": """CREATE TABLE trials (
     id INTEGER PRIMARY KEY, x BLOB, submitted_at REAL, y, observed_at REAL, abandoned_at REAL,
-    failed_at REAL, yvar REAL, note TEXT, earlier TEXT, checksum INTEGER
+    failed_at REAL, yvar REAL, note TEXT, earlier TEXT, decisions TEXT, outcomes TEXT,
+    checksum INTEGER
 )""",
 }
-SELECT_TRIALS = f"SELECT id, x, {', '.join(NUMBERS)}, note, earlier, checksum FROM trials"
+SELECT_TRIALS = (
+    f"SELECT id, x, {', '.join(NUMBERS)}, note, earlier, decisions, outcomes, checksum FROM trials"
+)
 
 
 class DamagedRowError(ValueError):
@@ -78,7 +81,8 @@ def write_trials(database: sqlite3.Connection, entries: Iterable[Entry]) -> None
     for entry in entries:
         numbers = [getattr(entry, name) for name in NUMBERS]
         earlier = json.dumps([astuple(value) for value in entry.earlier])
-        rows.append(_sealed((entry.id, entry.x, *numbers, entry.note, earlier)))
+        texts = (entry.note, earlier, entry.decisions, json.dumps(entry.outcomes))
+        rows.append(_sealed((entry.id, entry.x, *numbers, *texts)))
     _write(database, "REPLACE INTO trials", rows)
 
 
@@ -86,9 +90,19 @@ def entry_of(row: tuple[Any, ...]) -> Entry:
     """The trial in a row of ``SELECT_TRIALS``; `DamagedRowError` if it is damaged."""
     if not _is_intact(row):
         raise DamagedRowError(f"trial {row[0]} is damaged")
-    earlier = tuple(EarlierValue(*value) for value in json.loads(row[-2]))
-    values: list[Any] = [*row[:-2], earlier]
-    return Entry(*values)
+    *values, earlier, decisions, outcomes, _ = row
+    before = tuple(map(_earlier_of, json.loads(earlier)))
+    fields: list[Any] = [*values, before, decisions, _outcomes_of(json.loads(outcomes))]
+    return Entry(*fields)
+
+
+def _earlier_of(stored: list[Any]) -> EarlierValue:
+    y, yvar, replaced_at, outcomes = stored
+    return EarlierValue(y, yvar, replaced_at, _outcomes_of(outcomes))
+
+
+def _outcomes_of(stored: list[float | None] | None) -> Outcomes:
+    return None if stored is None else tuple(stored)
 
 
 def _write(database: sqlite3.Connection, statement: str, rows: list[tuple[Any, ...]]) -> None:

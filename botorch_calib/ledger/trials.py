@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
+from typing import Any
 
 import torch
 from botorch.exceptions.errors import InputDataError
@@ -12,6 +14,8 @@ from torch import Tensor
 
 from botorch_calib.exceptions import TrialStateError
 
+# Outcomes of a trial's decisions, None for one that is out; or None: the value is the outcome.
+Outcomes = tuple[float | None, ...] | None
 # Tells the time of an event now, given that of an earlier event of the same trial.
 Clock = Callable[[float], float]
 
@@ -33,11 +37,13 @@ class EarlierValue:
         y: The value that stood before.
         yvar: The variance of its noise, or None.
         replaced_at: Time from which the next value stands, on the ledger's clock.
+        outcomes: Those of the trial's decisions with it, or None.
     """
 
     y: float
     yvar: float | None
     replaced_at: float
+    outcomes: Outcomes = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +92,8 @@ NUMBERS = ("submitted_at", "y", "observed_at", "abandoned_at", "failed_at", "yva
 class Entry:
     """The stored form of one trial. Times of events that have not happened are None.
 
-    ``x`` holds the query as consecutive little-endian doubles.
+    ``x`` holds the query as consecutive little-endian doubles, and ``decisions`` the records of the
+    decisions about it as JSON.
     """
 
     id: int
@@ -99,14 +106,21 @@ class Entry:
     yvar: float | None = None
     note: str = ""
     earlier: tuple[EarlierValue, ...] = ()
+    decisions: str = "[]"
+    outcomes: Outcomes = None
 
-    def observed(self, y: float, yvar: float | None, time: float | None, clock: Clock) -> Entry:
+    def observed(
+        self, y: float, yvar: float | None, outcomes: Outcomes, time: float | None, clock: Clock
+    ) -> Entry:
         """This trial with its value, which arrived at ``time`` (default: now)."""
         self._refuse_if_closed("observed")
         at = self._checked_time(time, clock)
-        return replace(self, y=y, yvar=yvar, observed_at=at)
+        self._check_outcomes(outcomes)
+        return replace(self, y=y, yvar=yvar, outcomes=outcomes, observed_at=at)
 
-    def amended(self, y: float, yvar: float | None, time: float | None, clock: Clock) -> Entry:
+    def amended(
+        self, y: float, yvar: float | None, outcomes: Outcomes, time: float | None, clock: Clock
+    ) -> Entry:
         """This trial with another value from ``time`` on (default: now)."""
         if self.y is None or self.observed_at is None:
             state = "has failed" if self.failed_at is not None else "has none yet"
@@ -116,9 +130,10 @@ class Entry:
         last = self.earlier[-1].replaced_at if self.earlier else self.observed_at
         at = self._checked_time(time, clock, last, "the last value")
         yvar = self.yvar if yvar is None else yvar
-        return replace(
-            self, y=y, yvar=yvar, earlier=(*self.earlier, EarlierValue(self.y, self.yvar, at))
-        )
+        outcomes = self.outcomes if outcomes is None else outcomes
+        self._check_outcomes(outcomes)
+        before = EarlierValue(self.y, self.yvar, at, self.outcomes)
+        return replace(self, y=y, yvar=yvar, outcomes=outcomes, earlier=(*self.earlier, before))
 
     def failed(self, reason: str, time: float | None, clock: Clock) -> Entry:
         """This trial marked as failed at ``time`` (default: now)."""
@@ -131,6 +146,27 @@ class Entry:
         if self.abandoned_at is not None:
             raise TrialStateError(f"Trial {self.id} has been abandoned already.")
         return replace(self, abandoned_at=self._checked_time(time, clock))
+
+    def _check_outcomes(self, outcomes: Outcomes) -> None:
+        num = len(json.loads(self.decisions))
+        if num > 1 if outcomes is None else len(outcomes) != num:
+            raise InputDataError(
+                f"`outcomes` must hold one for each of the {num} decisions about trial {self.id}, "
+                f"got {outcomes if outcomes is None else list(outcomes)}."
+            )
+
+    def decided(self, now: float, place: int) -> dict[str, Any] | None:
+        """The record of its decision at a place, as known at a time; None if there is none."""
+        records = json.loads(self.decisions)
+        if not 0 <= place < len(records):
+            return None
+        outcome = None
+        if self.observed_at is not None and self.observed_at <= now:
+            later = (value for value in self.earlier if value.replaced_at > now)
+            standing: Entry | EarlierValue = next(later, self)
+            outcomes = standing.outcomes
+            outcome = standing.y if outcomes is None else outcomes[place]
+        return {**records[place], "outcome": outcome}
 
     def _refuse_if_closed(self, change: str) -> None:
         if self.y is not None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from botorch_calib.ledger.contents import Contents
-from botorch_calib.ledger.trials import Trial, TrialStatus
+from botorch_calib.ledger.trials import Entry, Trial, TrialStatus
 
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.intp]
@@ -116,6 +116,10 @@ class ViewAtTime:
                     columns["yvar"][trial_id] = math.nan if value.yvar is None else value.yvar
                     break
         return columns
+
+    def entry(self, row: int) -> Entry:
+        """The stored form of a trial, with all that came after this time."""
+        return self._contents.entries[row]
 
     def trials(self, rows: Rows) -> tuple[Trial, ...]:
         """The trials of some rows. One that is submitted only after ``now`` counts as pending."""

@@ -10,6 +10,7 @@ from botorch_calib.models.outcome_probability import OutcomeProbability
 from botorch_calib.models.residuals import loo_residuals, prequential_residuals
 from botorch_calib.models.sample_paths import CalibratedPath
 from botorch_calib.models.several_outcomes import CalibratedModelList
+from botorch_calib.models.sharpened import sharpened
 
 __all__ = [
     "CalibratedModel",
@@ -20,4 +21,5 @@ __all__ = [
     "OutcomeProbability",
     "loo_residuals",
     "prequential_residuals",
+    "sharpened",
 ]

@@ -5,17 +5,20 @@ limits can still be changed. Legends stand beside the axes: when a figure was no
 ``layout="constrained"``, save it with ``bbox_inches="tight"``.
 """
 
-from botorch_calib.plotting.alarm import plot_calibration_alarm
-from botorch_calib.plotting.coverage import plot_coverage_over_time
+from botorch_calib.plotting.diagnostics import (
+    plot_calibration_alarm,
+    plot_coverage_over_time,
+    plot_noise_likelihood,
+    plot_pit_histogram,
+    plot_reliability,
+)
 from botorch_calib.plotting.intervals import (
     interval_half_width,
     plot_intervals,
     prediction_interval,
 )
 from botorch_calib.plotting.maps import plot_certified_region, plot_threshold_map
-from botorch_calib.plotting.noise import plot_noise_likelihood
 from botorch_calib.plotting.regret import plot_regret
-from botorch_calib.plotting.reliability import plot_pit_histogram, plot_reliability
 from botorch_calib.plotting.style import COLORS, LABEL_SIZE, LEGEND_SIZE, TICK_SIZE
 from botorch_calib.plotting.timeline import plot_timeline
 

@@ -10,7 +10,15 @@ from torch import Tensor
 
 from botorch_calib._validation import check_inputs, check_open_unit
 from botorch_calib.models import CalibratedModel
-from botorch_calib.plotting.style import COLORS, label_axes, legend_beside, new_axes, to_numpy
+from botorch_calib.plotting.style import (
+    COLORS,
+    REFERENCE_COLOR,
+    ink,
+    label_axes,
+    legend_beside,
+    new_axes,
+    to_numpy,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,7 +56,7 @@ def plot_intervals(
     low, high = (to_numpy(end) for end in prediction_interval(model, X_grid, level))
     ax = new_axes((10.5, 4.6)) if ax is None else ax
     x = to_numpy(X_grid)
-    ax.scatter(to_numpy(X), to_numpy(Y), s=14, color="0.45", lw=0, label="observations")
+    ax.scatter(to_numpy(X), to_numpy(Y), s=14, color=REFERENCE_COLOR, lw=0, label="observations")
     stated = f"{level:.0%} interval"
     ax.fill_between(x, low, high, color=COLORS[1], alpha=0.3, lw=0, label=f"calibrated, {stated}")
     if base:
@@ -56,7 +64,7 @@ def plot_intervals(
         for end, label in zip(ends, (f"Gaussian process, {stated}", None), strict=True):
             ax.plot(x, end, color=COLORS[0], linestyle="--", linewidth=1.6, label=label)
     if truth is not None:
-        ax.plot(x, to_numpy(truth), color="black", linewidth=1.4, label="truth, without noise")
+        ax.plot(x, to_numpy(truth), color=ink(), linewidth=1.4, label="truth, without noise")
     ax.set_xlim(x.min(), x.max())
     label_axes(ax, "input x", "outcome y")
     legend_beside(ax)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.stats import binom
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -20,6 +19,10 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 #: Colours of a report's base model and of the calibrated one.
 BASE_COLOR, CALIBRATED_COLOR = COLORS[:2]
 
+#: Lines and bands of what is stated, on light and on dark pages.
+REFERENCE_COLOR = "0.5"
+BAND: dict[str, Any] = {"color": REFERENCE_COLOR, "alpha": 0.25, "lw": 0}
+
 LABEL_SIZE = 13
 TICK_SIZE = 12
 LEGEND_SIZE = 12
@@ -32,6 +35,13 @@ def new_axes(size: tuple[float, float]) -> Axes:
     except ImportError as error:
         raise ImportError("Plotting needs matplotlib: pip install botorch_calib[plot]") from error
     return plt.subplots(figsize=size, layout="constrained")[1]
+
+
+def ink() -> str:
+    """Colour of lines and marks that belong to no method: that of the text."""
+    import matplotlib as mpl
+
+    return str(mpl.rcParams["text.color"])
 
 
 def label_axes(ax: Axes, xlabel: str, ylabel: str) -> None:
@@ -57,8 +67,16 @@ def legend_beside(ax: Axes, title: str | None = None) -> None:
 
 def legend_above(ax: Axes) -> None:
     """A legend above the axes, where a scale of colours stands beside them."""
-    place = (0.0, 1.0)
-    ax.legend(loc="lower left", bbox_to_anchor=place, ncols=2, frameon=False, fontsize=LEGEND_SIZE)
+    ax.legend(
+        loc="lower left",
+        bbox_to_anchor=(0.0, 1.0),
+        ncols=2,
+        fontsize=LEGEND_SIZE,
+        # Marks on a map are black, so they need a light ground here as well.
+        facecolor="white",
+        labelcolor="black",
+        edgecolor="none",
+    )
 
 
 def add_colorbar(ax: Axes, drawn: Any, label: str, **options: Any) -> Any:
@@ -79,11 +97,3 @@ def as_array(values: Any) -> np.ndarray:
     if isinstance(values, Tensor):
         values = values.detach().cpu().numpy()
     return np.asarray(values, dtype=float)
-
-
-def binomial_band(
-    num_observations: Any, probability: Any, confidence: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Ends of the band in which a relative frequency lies with probability ``confidence``."""
-    low, high = binom.interval(confidence, num_observations, probability)
-    return low / num_observations, high / num_observations

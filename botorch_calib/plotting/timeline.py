@@ -56,6 +56,7 @@ def plot_timeline(
             label=f"{status.value} ({len(chosen)})",
         )
     ax.invert_yaxis()
+    ax.locator_params(axis="y", integer=True)
     label_axes(ax, "time on the ledger's clock", "trial")
     legend_beside(ax)
     return ax

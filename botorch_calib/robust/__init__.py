@@ -3,7 +3,7 @@
 A model is one of decisions ``x`` and contexts ``c``, put together by `joint_inputs`. A decision is
 judged by the worst expectation of a function ``u(x, c)`` (`contextual_function`, and `gp` for those
 of models) over the distributions of an ambiguity set (`sets`) around a `ContextDistribution`
-(`contexts`, with draws from `quasi_random`), whose size may be a schedule (`radius`).
+(`contexts`), whose size may be a schedule (`radius`).
 `simplex_in_ellipsoid` is the solver behind `MMDBall`. The acquisition functions are in
 `botorch_calib.acquisition.robust`.
 """

@@ -1,4 +1,4 @@
-"""`ContextualFunction`, the interface of what ambiguity sets evaluate at decisions and contexts."""
+"""`ContextualFunction`: the interface of functions that ambiguity sets evaluate."""
 
 from __future__ import annotations
 
@@ -80,16 +80,9 @@ class ContextualFunction(ABC):
         1, the sum, the maximum is the norm of order ``1 / smoothing`` of the 16 largest norms. The
         steepness is taken over ``steepness_contexts``, ``M' x d_c`` (default: ``contexts``).
         """
-        width, num = X.shape[-1], len(contexts)
         if steepness_contexts is None:
             steepness_contexts = contexts
             values, gradients = self.with_gradients(X, contexts)
-        elif _wants_gradient(X):
-            # In one pass, since values need gradients too.
-            together = torch.cat([contexts, steepness_contexts.to(contexts)])
-            values, gradients = self._evaluate(X.detach(), together, gradients=True)
-            values = with_jacobian(X, values[:, :num], gradients[:, :num, :width])
-            gradients = gradients[:, num:, width:]
         else:
             values = self(X, contexts)
             gradients = self.with_gradients(X, steepness_contexts)[1]

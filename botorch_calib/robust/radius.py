@@ -83,7 +83,7 @@ def log_covering_number(t: int, norm_bound: float, dim: int, constant: float = 1
 class RadiusSchedule:
     """The practical radius ``c / sqrt(t)``, which shrinks like the theoretical one.
 
-    It is what the ``radius`` of any ball may be, such as ``TotalVariationBall(RadiusSchedule(1))``.
+    Any ball takes it as its ``radius``, such as ``TotalVariationBall(RadiusSchedule(1))``.
 
     Attributes:
         c: Radius at ``t = 1``, for Wasserstein balls in the unit of the contexts. The paper's

@@ -133,7 +133,7 @@ class _ActiveSet:
         num = u.shape[-1]
         self.size = size = num + 1
         self.empty = torch.arange(size, 2 * size + _STEPS, device=u.device)
-        # Of atoms and the centre: products as seen from the centre, and values less its mean
+        # Atoms and the centre: their products as seen from the centre, and values less its mean
         images = pad(root - weights @ root, (0, 0, 0, 1))
         self.products = images @ images.mT
         values = pad(u - (u @ weights).unsqueeze(-1), (0, 1))
@@ -147,7 +147,7 @@ class _ActiveSet:
         self.places[:, 0], self.places[:, 1] = num, u.argmin(dim=-1)
         self.shares = torch.full_like(self.places, _TINY, dtype=u.dtype)
         self.shares[:, 0] = 1.0
-        # Of atoms and the centre, and the multiplier of the ellipsoid, in the end
+        # In the end: of atoms and the centre, and the multiplier of the ellipsoid
         self.masses = torch.zeros_like(values)
         self.multipliers = torch.zeros_like(u[:, :1])
 
@@ -219,12 +219,12 @@ class _ActiveSet:
         return torch.addcdiv(nearest, descent, multiplier, value=-1.0), multiplier, level
 
     def _masses(self) -> Tensor:
-        """What the shares add up to for each atom and the centre, ``b x (M + 1)``."""
+        """The sum of the shares of each atom and of the centre, ``b x (M + 1)``."""
         masses = self.shares.new_zeros(len(self.places), len(self.system))
         return masses.scatter_(-1, self.places, self.shares)[:, : self.size]
 
     def _leave(self, solved: Tensor, multiplier: Tensor) -> None:
-        """Keep what has been found so far, and take out the rows that have ended."""
+        """Keep the results so far, and take out the rows that have ended."""
         found = self._masses()
         valid = multiplier.isfinite() & found.isfinite().all(dim=-1, keepdim=True)
         kept = valid.squeeze(-1).nonzero().squeeze(-1)

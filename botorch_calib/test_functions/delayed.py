@@ -21,7 +21,13 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from botorch.test_functions.base import BaseTestProblem, MultiObjectiveTestProblem
 from torch import Tensor
 
-from botorch_calib._validation import check_count, check_inputs, check_nonnegative, check_positive
+from botorch_calib._validation import (
+    check_count,
+    check_inputs,
+    check_instance,
+    check_nonnegative,
+    check_positive,
+)
 
 
 class DelayDistribution(ABC):
@@ -181,12 +187,10 @@ class DelayedProblem(BaseTestProblem):
             delay: The distribution of delays.
             seed: Seeds the delays, at least 0.
         """
-        if not isinstance(problem, BaseTestProblem):
-            raise InputDataError(f"`problem` must be a BoTorch test problem, got {problem!r}.")
+        check_instance("problem", problem, BaseTestProblem)
         if isinstance(problem, MultiObjectiveTestProblem):
             raise UnsupportedError("`problem` must have a single objective.")
-        if not isinstance(delay, DelayDistribution):
-            raise InputDataError(f"`delay` must be a `DelayDistribution`, got {delay!r}.")
+        check_instance("delay", delay, DelayDistribution)
         check_count("seed", seed, least=0)
         bounds: Any = problem.bounds  # a buffer, 2 x d
         self.dim = problem.dim

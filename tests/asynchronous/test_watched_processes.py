@@ -24,7 +24,7 @@ from botorch_calib.asynchronous import (
     SearchSettings,
     watched_processes,
 )
-from botorch_calib.asynchronous.termination import termination_as_exit
+from botorch_calib.asynchronous.evaluation_loop import termination_as_exit
 from botorch_calib.exceptions import EvaluationError
 from botorch_calib.ledger import FeedbackLedger
 from tests.asynchronous.objectives import (

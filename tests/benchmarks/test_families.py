@@ -17,6 +17,10 @@ DECLARED = {
     "decisions": (5, 20),
     # Five other methods in each.
     "decisions_budget": (5, 25),
+    # Six cases; two other methods in each.
+    "decisions_faults": (6, 12),
+    # Two cases; three other methods in each.
+    "decisions_small_sets": (2, 6),
     # Six with what ignores delays, and seven with `qlogei_pending`.
     "delay": (4, 13),
     "delay_workers": (3,),
@@ -45,6 +49,7 @@ NUMBERS = {
     "three": 3,
     "four": 4,
     "five": 5,
+    "six": 6,
     "ten": 10,
     "thirteen": 13,
     "all 18": 18,

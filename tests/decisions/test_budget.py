@@ -93,7 +93,7 @@ def test_the_account_is_that_of_the_definition() -> None:
         assert account.num_violations == sum(each.violated is True for each in certified_ones)
         assert account.num_outstanding == sum(each.violated is None for each in certified_ones)
         assert account.excess == float(excess) and account.relief == relief
-        expected = 1.05 * math.exp(0.15 * float(excess) - 0.1 * relief)
+        expected = 1.05 * math.exp(0.2 * float(excess) - 0.1 * relief)
         assert width(account) == pytest.approx(expected, rel=1e-14)
 
 

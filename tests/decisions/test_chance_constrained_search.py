@@ -358,7 +358,7 @@ def test_infinite_and_undefined_values_of_the_acquisition_are_the_last_choice() 
 def test_points_at_which_several_outcomes_were_observed_are_looked_at_once() -> None:
     margin = search_module.LeastMargin([constraint(), constraint(peak=0.2, upper=2.0)])
     region = region_module.Region(BOUNDS, None)
-    assert len(search_module._known_points(margin, region)) == 40
+    assert len(search_module.known_points(margin, region)) == 40
 
 
 def test_choices_are_all_that_is_considered() -> None:
@@ -376,6 +376,26 @@ def test_choices_are_all_that_is_considered() -> None:
     assert torch.equal(
         candidate.squeeze(0), outside[tested.optimism(outside.unsqueeze(-2)).argmax()]
     )
+
+
+def test_a_million_choices_take_little_memory(monkeypatch) -> None:
+    """They pass in chunks, and only certified ones reach the acquisition function."""
+    sizes: list[int] = []
+
+    class Watched(Linear):
+        def forward(self, X: Tensor) -> Tensor:
+            sizes.append(len(X))
+            return super().forward(X)
+
+    monkeypatch.setattr(ChanceConstraint, "margin", lambda self, X, _: 1.0 - X.sum(dim=(-2, -1)))
+    choices = torch.rand(1_000_000, 2, dtype=torch.double)
+    acqf = Watched(torch.tensor([1.0, 0.5]))
+    candidate, value, certified = optimize_chance_constrained(
+        acqf, constraint(), None, choices=choices
+    )
+    inside = choices[choices.sum(dim=-1) <= 1.0]
+    assert certified and value == (inside @ torch.tensor([1.0, 0.5]).double()).max()
+    assert max(sizes) <= 2048 and sum(sizes) == len(inside) + 1
 
 
 def test_single_precision_points_outside_training_and_plain_acquisitions() -> None:

@@ -99,7 +99,9 @@ def test_it_names_level_direction_and_region() -> None:
     local = run(torch.special.ndtr(torch.where(here, 3 * z, z)), X)
     assert local.finding is not None
     assert local.finding.region == "where input 1 is above 0"
-    assert "Calibration alarm: outcomes" in str(local) and "where input 1" in str(local)
+    assert local.raised_at == 1 + next(t for t, w in enumerate(local.history) if w >= 20)
+    assert f"Calibration alarm in round {local.raised_at}: outcomes" in str(local)
+    assert "where input 1" in str(local)
 
 
 def test_a_late_change_is_noticed() -> None:

@@ -19,7 +19,12 @@ from scipy.stats import binomtest, norm
 from torch import Tensor
 
 from botorch_calib import CalibratedModel, LocalizedConformal, OnlineConformal, calibration_report
-from botorch_calib.diagnostics import CalibrationReport
+from botorch_calib.diagnostics import (
+    CalibrationAlarm,
+    CalibrationReport,
+    report_from_moments,
+    report_from_pits,
+)
 from botorch_calib.diagnostics.forecast_scores import ForecastScores
 from botorch_calib.diagnostics.regions import median_cells
 from botorch_calib.exceptions import CalibrationWarning
@@ -464,3 +469,64 @@ def test_a_variational_model_needs_held_out_data() -> None:
 
 def test_the_type_is_public() -> None:
     assert isinstance(calibration_report(make_gp()), CalibrationReport)
+
+
+# ------------------------------------------------------------ alarms
+
+
+def test_a_history_is_replayed_to_an_alarm_of_each_forecaster() -> None:
+    """As an alarm that is told the PITs of the report one by one; an indication, it says."""
+    report = calibration_report(make_model(num=30))
+    X = make_gp(num=30).train_inputs[0]
+    bounds = torch.stack([X.amin(dim=0), X.amax(dim=0)])
+    assert list(report.alarms) == ["calibrated", "Gaussian process"]
+    for name, scores in report.forecasts.items():
+        expected = CalibrationAlarm(bounds=bounds)
+        for u, x in zip(scores.pits, X, strict=True):
+            expected.observe(u.reshape(1), x.unsqueeze(0))
+        assert report.alarms[name].history == expected.history
+        assert f"{name}: {expected}" in " ".join(str(report).split())
+    assert "is an indication" in str(report) and "is bounded" not in str(report)
+    assert report.to_dict()["alarms"]["calibrated"]["wealth"] == report.alarms["calibrated"].history
+
+
+def test_there_is_no_alarm_where_outcomes_did_not_come_in_turn() -> None:
+    X, Y, _ = make_data()
+    for report in (
+        calibration_report(make_gp(), residuals="loo"),
+        calibration_report(make_gp(), X, Y),
+    ):
+        assert report.alarms == {} and "alarm" not in str(report)
+
+
+def test_a_carried_alarm_stands_in_the_report() -> None:
+    alarm = CalibrationAlarm()
+    alarm.observe(torch.tensor([0.3]))
+    report = calibration_report(make_gp(), alarm=alarm)
+    assert report.alarms["carried"] is alarm and "carried: No calibration alarm" in str(report)
+    assert "is an indication" in str(report) and "is bounded" in str(report)
+
+
+def test_alarms_of_predictions_made_elsewhere() -> None:
+    """Wrong in one half of the box from round 40 on: when, in which direction and where."""
+    generator = torch.Generator().manual_seed(0)
+    u = torch.rand(100, dtype=torch.double, generator=generator)
+    X = torch.rand(100, 2, dtype=torch.double, generator=generator)
+    wrong = (X[:, 1] > 0.5) & (torch.arange(100) >= 40)
+    u = torch.where(wrong, 0.9 + 0.1 * u, u)
+    box = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
+    report = report_from_pits(u, X=X, bounds=box)
+    (alarm,) = report.alarms.values()
+    assert alarm.raised_at is not None and 40 < alarm.raised_at < 80
+    assert alarm.finding is not None and "above the 0.9-quantile" in alarm.finding.event
+    assert alarm.finding.region == "where input 1 is above 0.5"
+    exported = report.to_dict()["alarms"]["stated"]
+    assert exported["raised_at"] == alarm.raised_at and exported["finding"]["stated"] == 0.1
+    assert json.loads(json.dumps(exported)) == exported
+    assert "is bounded" in str(report) and "is an indication" not in str(report)
+    assert report_from_pits(u, X=X).alarms["stated"].bounds is None
+    with pytest.raises(BotorchTensorDimensionError, match="as there are `bounds`"):
+        report_from_pits(u, bounds=box)
+    mean, deviation = torch.zeros(100), torch.ones(100)
+    same = report_from_moments(mean, deviation, torch.special.ndtri(u), X=X, bounds=box)
+    assert same.alarms["stated"].raised_at == alarm.raised_at

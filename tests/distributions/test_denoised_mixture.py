@@ -83,6 +83,21 @@ def test_against_a_fine_grid(name, noise, denoise):
             assert_close(mixture.log_prob(x).exp(), oracle.density(x), rtol=5e-3, atol=0)
 
 
+@pytest.mark.parametrize(("distance", "error"), [(8.0, 2e-3), (20.0, 5e-3)])
+@pytest.mark.parametrize("name", PREDICTIVES)
+def test_two_groups_of_members_that_are_far_apart(name, distance, error):
+    """Their predictions leave a gap, at which scores leap."""
+    mean, variance, noise = moments(0.05)
+    mean = 0.2 * mean + distance * torch.tensor([0.0, 1.0, 0.0, 1.0, 0.0])
+    arguments = mean, variance, noise, PREDICTIVES[name], True
+    mixture, oracle = DenoisedMixture(*arguments), Oracle(*arguments)
+    deviation = (variance + noise).sqrt()
+    for score in torch.tensor([-0.3, 0.6, 1.3, 2.2, 3.5]).double():
+        x = mixture_quantile(score, mean, deviation)
+        assert_close(mixture.log_excess(x), oracle.excess(x).log(), rtol=0, atol=error)
+        assert_close(mixture.log_survival(x), oracle.survival(x).log(), rtol=0, atol=error)
+
+
 @pytest.mark.parametrize("denoise", [True, False], ids=["objective", "observation"])
 @pytest.mark.parametrize("name", PREDICTIVES)
 def test_cdf_at_the_quantile_and_its_slope(name, denoise):

@@ -1,4 +1,4 @@
-"""What learners of thresholds have in common: levels, checks, and a state of any length."""
+"""`QuantileLearner`, the base class of learners of thresholds: levels and a state of any length."""
 
 from __future__ import annotations
 
@@ -44,8 +44,7 @@ class QuantileLearner(Module, ABC):
     centers: Tensor
     step_count: Tensor
 
-    # What `_derived` remembers
-    _kept: Any = None
+    _kept: Any = None  # by `_derived`
     _payload: ClassVar[str] = "coefficients"
     _settings: ClassVar[tuple[str, ...]] = ("levels", "initial")
 
@@ -68,7 +67,7 @@ class QuantileLearner(Module, ABC):
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        if name != "_kept":  # what is remembered was made of the earlier state
+        if name != "_kept":  # that was made of the earlier state
             self._kept = None
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
@@ -76,12 +75,12 @@ class QuantileLearner(Module, ABC):
         return super()._apply(*args, **kwargs)
 
     def _derive(self) -> Any:
-        """What thresholds need of the state alone."""
+        """The part of thresholds that depends on the state alone."""
         raise NotImplementedError
 
     @property
     def _derived(self) -> Any:
-        """What `_derive` makes of the present state, made once."""
+        """The result of `_derive` for the present state, made once."""
         if self._kept is None:
             # A graph may use it later, even if it is first asked for in inference mode.
             with torch.inference_mode(False), torch.no_grad():
@@ -196,7 +195,7 @@ class QuantileLearner(Module, ABC):
         return {name for name, _ in self.named_buffers()} - self._non_persistent_buffers_set
 
     def _mismatch(self, incoming: dict[str, Tensor]) -> str | None:
-        """What keeps ``incoming`` from being a state of this learner, if anything."""
+        """Why ``incoming`` is no state of this learner; None if it is one."""
         if not incoming:
             return None
         if missing := self._state_names() - incoming.keys():

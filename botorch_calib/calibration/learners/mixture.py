@@ -17,11 +17,9 @@ from torch.nn.functional import hardtanh
 from botorch_calib._validation import check_count, check_nonnegative, check_positive, check_width
 from botorch_calib.calibration.learners.base import QuantileLearner
 from botorch_calib.calibration.learners.online import (
+    Descent,
     Localization,
     OnlineQuantileTracker,
-    descend,
-    extended,
-    local_part,
 )
 from botorch_calib.calibration.learners.radial_sum import RadialSum
 
@@ -53,7 +51,7 @@ class Member(NamedTuple):
 
 
 class _Average(NamedTuple):
-    """What thresholds are made of: a sum, or ``everywhere`` the same; ``shift`` is the net's."""
+    """The average of thresholds: a sum, or ``everywhere`` the same; ``shift`` is the net's."""
 
     radial: RadialSum | None
     everywhere: Tensor
@@ -219,14 +217,19 @@ class AggregatedQuantileTracker(QuantileLearner):
         # Members run first and unaware of each other; the weights need all their losses in order.
         times = torch.arange(1, len(u) + 1, dtype=u.dtype, device=u.device) + self.num_updates
         decay = times.pow(-self.step_decay).unsqueeze(-1)
-        thresholds, constants, coefficients = self._run_members(X, u, decay)
+        descent = Descent(self.levels.repeat(len(self.members)), self._scales, self._localizations)
+        state = self.constants.flatten(), self.centers, self.coefficients
+        thresholds, constants, coefficients = descent.run(
+            X, u, decay * self._step_sizes, [1.0] * len(u), state
+        )
+        thresholds = thresholds.view(len(u), *self.constants.shape)
         losses = pinball_loss(u.view(-1, 1, 1), thresholds, self.levels)
         weights, total, gap = adahedge(losses.sum(dim=-1), self.losses, self.mixability_gap)
         # Held to [0, 1], where the scores are: that never adds to the loss, see the class.
         mixed = (weights.to(u).unsqueeze(-1) * thresholds).sum(dim=-2).clamp(0.0, 1.0)
         used, shortfall = self._caught(u, mixed)
 
-        self.constants, self.shortfall = constants, shortfall
+        self.constants, self.shortfall = constants.view_as(self.constants), shortfall
         self.losses, self.mixability_gap = total, gap
         self._store(X, coefficients)
         return used
@@ -241,25 +244,6 @@ class AggregatedQuantileTracker(QuantileLearner):
             theta += _net(shortfall, h)
             shortfall = shortfall + levels - (u_i <= theta)
         return torch.from_numpy(used).to(mixed), torch.from_numpy(shortfall).to(mixed)
-
-    def _run_members(self, X: Tensor, u: Tensor, decay: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Thresholds met ``n x K x M``, and new constants and coefficients of the members."""
-        shape = (len(self.members), len(self.levels))
-        local = None
-        if self.localized and len(X):
-            settings = self.coefficients, self._localizations, self._scales
-            local = local_part(X, self.centers, *settings, shrink=[1.0] * len(X))
-        thresholds, deltas, constants = descend(
-            u,
-            self.levels.repeat(shape[0]),
-            decay * self._step_sizes,
-            self.constants.flatten(),
-            local,
-        )
-        coefficients = self.coefficients
-        if local is not None:
-            coefficients = extended(coefficients, deltas, local.shrink)
-        return thresholds.view(len(u), *shape), constants.view(shape), coefficients
 
 
 def _members(
@@ -374,7 +358,7 @@ def adahedge_weights(losses: Tensor, gap: Tensor) -> Tensor:
 def adahedge(rounds: Tensor, losses: Tensor, gap: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Run AdaHedge [deRooij2014] through ``n`` rounds: exponential weights without tuning.
 
-    Each round adds to the mixability gap what the weighted average loses beyond the mix loss. From
+    Each round adds the loss of the weighted average beyond the mix loss to the mixability gap. From
     losses ``n x K`` in each round, and accumulated losses ``K`` and the gap before, it gives the
     weights ``n x K`` before each round, and the losses and the gap after the last.
     """

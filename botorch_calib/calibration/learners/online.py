@@ -1,7 +1,7 @@
 """`OnlineQuantileTracker`: quantiles tracked by online descent of the pinball loss.
 
-The descent (`descend`) carries many independent *columns* along in one loop over the observations:
-a column is one threshold function, of a level of a tracker or of a member of a bank of trackers.
+A `Descent` carries many independent *columns* along in one loop over the observations: a column is
+one threshold function, of a level of a tracker or of a member of a bank of trackers.
 """
 
 from __future__ import annotations
@@ -161,36 +161,25 @@ class OnlineQuantileTracker(QuantileLearner):
     @property
     def next_step(self) -> float:
         """Step size of the next observation."""
-        return self.step_at(self.num_updates + 1)
+        return self.step_size * math.pow(self.num_updates + 1, -self.step_decay)
 
     def _learn(self, X: Tensor, u: Tensor) -> Tensor:
-        steps, shrink = self._next_steps(u)
-        local = None
-        if self.localized and len(X):
-            everything = [Localization(slice(None), self.lengthscale)]
-            scale = self.levels.new_tensor([self.scale])
-            local = local_part(X, self.centers, self.coefficients, everything, scale, shrink)
-        thresholds, deltas, constants = descend(u, self.levels, steps, self.constants, local)
-        self._add(X, deltas, constants, shrink)
-        return thresholds
-
-    def _next_steps(self, u: Tensor) -> tuple[Tensor, list[float]]:
-        """Step sizes ``n x 1`` of the next observations, and how much each shrinks earlier ones."""
-        steps = [self.step_at(self.num_updates + 1 + i) for i in range(len(u))]
-        shrink = [1.0 - self.regularization * step for step in steps]
-        return torch.tensor(steps, dtype=u.dtype, device=u.device).unsqueeze(-1), shrink
-
-    def _add(self, X: Tensor, deltas: Tensor, constants: Tensor, shrink: list[float]) -> None:
-        """Keep the increments ``n x M`` at ``X`` and the constants after them."""
-        coefficients = self.coefficients
-        if self.localized and len(X):
-            coefficients = extended(coefficients, deltas, shrink)
-        self.constants = constants
+        times = range(self.num_updates + 1, self.num_updates + 1 + len(u))
+        steps = [self.step_size * math.pow(t, -self.step_decay) for t in times]
+        descent = Descent(
+            self.levels,
+            self.levels.new_tensor([self.scale]),
+            [Localization(slice(None), self.lengthscale)] if self.localized else [],
+        )
+        thresholds, self.constants, coefficients = descent.run(
+            X,
+            u,
+            torch.tensor(steps, dtype=u.dtype, device=u.device).unsqueeze(-1),
+            [1.0 - self.regularization * step for step in steps],
+            (self.constants, self.centers, self.coefficients),
+        )
         self._store(X, coefficients)
-
-    def step_at(self, t: int) -> float:
-        """Step size of the ``t``-th observation, counted from 1."""
-        return self.step_size * math.pow(t, -self.step_decay)
+        return thresholds
 
 
 # ------------------------------------------------------------ the descent, without state
@@ -203,72 +192,57 @@ class Localization(NamedTuple):
     lengthscale: float
 
 
-class Local(NamedTuple):
-    """The local part of the thresholds at ``n`` points, and what moves it.
+class Descent(NamedTuple):
+    """Online descent of ``C`` columns, some of which belong to ``localizations``."""
 
-    ``C`` columns belong to ``localizations``, each with a correlation matrix of the points.
-    """
-
-    values: Tensor  # n x C; changed in place by `descend`
-    kernels: Sequence[Tensor]  # n x n each
-    localizations: Sequence[Localization]
+    levels: Tensor  # C
     scale: Tensor  # k(x, x) of each column, C, or 1 for all
-    shrink: Sequence[float]  # the factors by which the n steps shrink earlier increments
+    localizations: Sequence[Localization]
 
+    def run(
+        self,
+        X: Tensor,
+        u: Tensor,
+        steps: Tensor,
+        shrink: Sequence[float],
+        state: tuple[Tensor, Tensor, Tensor],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Run through ``n`` observations: the thresholds they met, ``n x C``, and the state after.
 
-def local_part(
-    X: Tensor,
-    centers: Tensor,
-    coefficients: Tensor,
-    localizations: Sequence[Localization],
-    scale: Tensor,
-    shrink: Sequence[float],
-) -> Local:
-    """The local part at ``X``, from coefficients ``t x C`` at the centers."""
-    values = X.new_zeros(len(X), coefficients.shape[-1])
-    if len(centers):
-        coefficients = coefficients * scale
-        for columns, lengthscale in localizations:
-            correlation = gaussian_correlation(X, centers, lengthscale)
-            values[:, columns] = correlation @ coefficients[:, columns]
-    kernels = [gaussian_correlation(X, X, at.lengthscale) for at in localizations]
-    return Local(values, kernels, localizations, scale, shrink)
-
-
-def descend(
-    u: Tensor, levels: Tensor, steps: Tensor, constants: Tensor, local: Local | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Run through ``n`` observations: the thresholds they met, increments, and constants after.
-
-    Scores are ``n``, steps ``n x C`` or ``n x 1``, levels and constants ``C``.
-    """
-    # delta = eta (p - o) takes two values, known before the loop; which one, the loop decides.
-    hits, misses = steps * (levels - 1.0), steps * levels
-    thresholds, deltas = [], []
-    # Rows are split once: indexing inside the loop would cost more than the arithmetic.
-    rows = zip(u.unbind(), hits.unbind(), misses.unbind(), strict=True)
-    kernel_rows = [] if local is None else [kernel.unbind() for kernel in local.kernels]
-    parts = [] if local is None else [local.values[:, at.columns] for at in local.localizations]
-    for i, (u_i, hit, miss) in enumerate(rows):
-        theta = constants if local is None else constants + local.values[i]
-        delta = torch.where(u_i <= theta, hit, miss)
-        constants = constants + delta
-        thresholds.append(theta)
-        deltas.append(delta)
-        if local is not None:
-            # Only the batch's own points need the local part, so it is carried along.
-            move = delta * local.scale
-            for at, part, kernel in zip(local.localizations, parts, kernel_rows, strict=True):
-                part.addr_(kernel[i], move[at.columns], beta=local.shrink[i])
-    if not deltas:
-        return hits, hits, constants
-    return torch.stack(thresholds), torch.stack(deltas), constants
-
-
-def extended(coefficients: Tensor, deltas: Tensor, shrink: Sequence[float]) -> Tensor:
-    """Coefficients ``t x C`` after ``n`` more increments, each shrunk by the steps after it."""
-    # Row i of `remaining` is the product of the factors from step i on: what all later steps
-    # leave of an increment made before step i.
-    factors = torch.tensor([*shrink, 1.0], dtype=deltas.dtype, device=deltas.device)
-    remaining = factors.flip(0).cumprod(0).flip(0).unsqueeze(-1)
-    return torch.cat([coefficients * remaining[0], deltas * remaining[1:]])
+        Steps are ``n x C`` or ``n x 1``; each shrinks earlier increments by a factor in ``shrink``.
+        The state is constants ``C``, centers ``t x d`` and coefficients ``t x C`` there.
+        """
+        constants, centers, coefficients = state
+        # delta = eta (p - o) takes two values, known before the loop; which one, the loop decides.
+        hits, misses = steps * (self.levels - 1.0), steps * self.levels
+        if not len(u):
+            return hits, constants, coefficients
+        # Only the batch's own points need the local part, so it is carried along.
+        local, parts = X.new_zeros(len(X), len(self.levels)), []
+        for columns, lengthscale in self.localizations:
+            part = local[:, columns]
+            if len(centers):
+                correlation = gaussian_correlation(X, centers, lengthscale)
+                part.copy_(correlation @ (coefficients * self.scale)[:, columns])
+            # Rows are split once: indexing inside the loop would cost more than the arithmetic.
+            parts.append((columns, part, gaussian_correlation(X, X, lengthscale).unbind()))
+        thresholds, deltas = [], []
+        for i, (u_i, hit, miss) in enumerate(
+            zip(u.unbind(), hits.unbind(), misses.unbind(), strict=True)
+        ):
+            theta = constants + local[i] if parts else constants
+            delta = torch.where(u_i <= theta, hit, miss)
+            constants = constants + delta
+            thresholds.append(theta)
+            deltas.append(delta)
+            if parts:
+                move = delta * self.scale
+                for columns, part, kernel in parts:
+                    part.addr_(kernel[i], move[columns], beta=shrink[i])
+        if parts:
+            # Row i is the product of the factors from step i on: the share of an increment made
+            # before step i that all later steps leave.
+            remaining = u.new_tensor([*shrink, 1.0]).flip(0).cumprod(0).flip(0).unsqueeze(-1)
+            increments = torch.stack(deltas) * remaining[1:]
+            coefficients = torch.cat([coefficients * remaining[0], increments])
+        return torch.stack(thresholds), constants, coefficients

@@ -17,7 +17,6 @@ from torch import Tensor
 # Numbers that are held at a time beside the results, on the way to values at all pairs: few enough
 # to stay in the cache. On a device, whose launches have to be few, there are more.
 _ELEMENTS, _DEVICE_ELEMENTS = 2**17, 2**23
-_FEW = 6  # thresholds up to which their derivatives are summed one by one
 
 
 class Terms:
@@ -71,7 +70,7 @@ class RadialSum:
     ) -> None:
         self.constants, self.coefficients = constants, coefficients.double()
         self._terms, self._start = Terms(centers, lengthscales), constants.double()
-        # Of each of the ``T = S t`` terms, as at all pairs the columns are told apart
+        # One of each for every one of the ``T = S t`` terms
         self.origin = self._terms.origin
         self.centers = (centers.double() - self.origin).repeat(len(lengthscales), 1)
         rates = self.origin.new_tensor([scale**-2.0 for scale in lengthscales])
@@ -129,22 +128,16 @@ class PairedSums:
         """From derivatives by the values ``b x M x L`` to those by the inputs ``b x M x d``.
 
         With ``R_t`` the derivative by the logarithm of term ``t`` they are
-        ``2 sum_t rates_t R_t (centers_t - z)``, first columns first. Of few thresholds the sums
-        are products for each; of many, the derivatives by all terms are one product.
+        ``2 sum_t rates_t R_t (centers_t - z)``, first columns first.
         """
-        one, other, coefficients = self._first, self._second, self._coefficients
+        one, other = self._first, self._second
         sides = torch.cat([one.sides, other.sides[:, 1:]], dim=-1)
-        few = len(coefficients) <= _FEW
-        rows = coefficients.unsqueeze(1) * sides.mT if few else other.factors
+        rows = self._coefficients.unsqueeze(1) * sides.mT
         num, parts = self._num_rows(rows), []
         for left, by in zip(one.factors.split(num), by_values.double().split(num), strict=True):
-            if few:
-                products = (left[:, None, None] * rows).flatten(0, 2) @ other.factors.mT
-                products = products.view(len(left), *rows.shape[:2], len(other.factors))
-                parts.append(products.mul_(by.mT.unsqueeze(2)).sum(dim=1).mT)
-            else:
-                by_terms = (by @ coefficients).mul_(left.unsqueeze(1)).mul_(other.factors)
-                parts.append(by_terms @ sides)
+            products = (left[:, None, None] * rows).flatten(0, 2) @ other.factors.mT
+            products = products.view(len(left), *rows.shape[:2], len(other.factors))
+            parts.append(products.mul_(by.mT.unsqueeze(2)).sum(dim=1).mT)
         sums = _joined(parts)
         total, split = sums[..., :1], 1 + one.points.shape[-1]
         sums[..., 1:split].addcmul_(total, one.points.unsqueeze(1), value=-1.0)

@@ -3,8 +3,7 @@
 * `closed_form_bound`: `ClosedFormConfidenceBound`, the bound of an exact Gaussian process, plain or
   calibrated, and `confidence_bound`, which takes any model and chooses between it and the fallback.
 * `pairwise_moments`: mean and variance at all pairs of decisions and contexts, with gradients.
-* `bonus`: what the bound adds to the mean, a function of the variance and of the inputs;
-  `calibrated_bonus`: that of a calibrated model.
+* `bonus`: what the bound adds to the mean, a function of the variance and of the inputs.
 * `stationary_gp`: which models have that closed form, and such a posterior as a few tensors.
 * `radial_kernels`: the kernels of these, as functions of the squared distance.
 * `autograd_fallback`: `PointwiseFunction`, any function of single inputs, by autograd.

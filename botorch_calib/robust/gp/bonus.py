@@ -1,8 +1,11 @@
-"""What a confidence bound adds to the mean of a Gaussian process.
+"""The bonus: a confidence bound less the mean of the Gaussian process, plain or calibrated.
 
-The bound is ``mu(z) + h(v(z), z)``, with the mean ``mu`` and the variance ``v``: of the Gaussian
-process itself ``h = sqrt(beta v)``, and of a calibrated model a function of the variance and of
-what the calibrator, which makes statements on ``(y - mu) / sigma_y``, has learned at ``z``.
+The bound is ``mu(z) + h(v(z), z)``, with the mean ``mu`` and the variance ``v``. A plain Gaussian
+process has the bonus ``h = sqrt(beta v)``. A calibrator states a mean ``m`` and a variance ``s`` of
+``(y - mu) / sigma_y``. With the gain ``a = v / (v + n)``, ``n`` the variance of the noise, the
+objective then has the mean ``mu + a sigma_y m`` and the variance ``(a sigma_y)^2 s + a n``
+(`CalibratedPosterior`). At all pairs ``m`` and ``s`` follow from the sums over past inputs on which
+the calibrator depends, whose derivatives `RadialSum` has; elsewhere from the inputs.
 """
 
 from __future__ import annotations
@@ -12,9 +15,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
+from botorch_calib.distributions.piecewise import PiecewisePredictive
+from botorch_calib.models.calibrated import CalibratedModel
+from botorch_calib.robust.gp.stationary_gp import StationaryGP
 from botorch_calib.robust.joint_inputs import Columns
+
+_TINY = 1e-200
+
+# What a statement is a function of, ``... x k``, the function, whose results have the batch shape
+# ``... x 1 x 1``, and derivatives by joint inputs, ``... x d``, of those by what it is made of.
+Source = tuple[Tensor, Callable[[Tensor], PiecewisePredictive], Callable[[Tensor], Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,3 +102,89 @@ class GaussianBonus(Bonus):
             return Slopes(slope * by_variance / variance.mul(-2.0), None)
 
         return Slopes(slope, None), changes
+
+
+class CalibratedBonus(Bonus):
+    """``sign * (mean - mu) + width * sigma`` of a calibrated posterior, whose process is ``gp``."""
+
+    def __init__(
+        self, model: CalibratedModel, gp: StationaryGP, columns: Columns, width: float, sign: float
+    ) -> None:
+        self.model, self.width, self.sign = model, width, sign
+        self._both = columns.decision, columns.context
+        self._order = columns.decision + columns.context
+        self._maps = [gp.part(part) for part in self._both]
+        self._whole, self._unit = gp.part(sorted(self._order)), gp.part(self._order).slope
+        # The small number keeps the derivative of a root finite where there is no noise.
+        self._noise = max(float(gp.noise), _TINY)
+
+    @torch.no_grad()
+    def values(self, variance: Tensor, inputs: Inputs) -> Tensor:
+        """Values ``...``."""
+        source, predictive, _ = self._at_pairs(variance, inputs)
+        return self._bonus(variance, predictive(source))
+
+    def with_slopes(self, variance: Tensor, inputs: Inputs) -> tuple[Tensor, Slopes]:
+        """Values ``...`` and their derivatives."""
+        source, predictive, pulled = self._at_pairs(variance, inputs)
+        with torch.enable_grad():
+            arguments = variance.detach().requires_grad_(), source.detach().requires_grad_()
+            values = self._bonus(arguments[0], predictive(arguments[1]))
+            slopes = torch.autograd.grad(values.sum(), arguments, allow_unused=True)
+        by_inputs = None if slopes[1] is None else pulled(slopes[1])
+        return values.detach(), Slopes(slopes[0], by_inputs)
+
+    def with_changes(self, variance: Tensor, inputs: Inputs) -> tuple[Slopes, Changes]:
+        """First derivatives, and the second ones as a function of the direction."""
+        with torch.enable_grad():
+            points = inputs.joint(variance).detach().requires_grad_()
+            arguments = variance.detach().requires_grad_(), points
+            total = self._bonus(arguments[0], self._stated(points)).sum()
+            slopes = torch.autograd.grad(total, arguments, create_graph=True, allow_unused=True)
+
+        def ordered(by_inputs: Tensor | None) -> Tensor | None:
+            return None if by_inputs is None else by_inputs.detach()[..., self._order]
+
+        def changes(by_variance: Tensor, by_inputs: Inputs) -> Slopes:
+            pairs = zip(slopes, (by_variance, by_inputs.joint(points)), strict=True)
+            # Where the calibrator is not localized there is no slope by the inputs.
+            outputs, steps = zip(*((s, step) for s, step in pairs if s is not None), strict=True)
+            found = torch.autograd.grad(outputs, arguments, steps, allow_unused=True)
+            return Slopes(found[0], ordered(found[1]))
+
+        return Slopes(slopes[0].detach(), ordered(slopes[1])), changes
+
+    def _stated(self, points: Tensor) -> PiecewisePredictive:
+        """The statement at joint inputs, one point a batch."""
+        return self.model.calibrator.predictive(self._whole.transformed(points).unsqueeze(-2))
+
+    def _at_pairs(self, variance: Tensor, inputs: Inputs) -> Source:
+        calibrator, unit = self.model.calibrator, self._unit
+        radial = calibrator.radial_sum()
+        if radial is None:
+            return inputs.joint(variance), self._stated, lambda slopes: slopes[..., self._order]
+        sides = inputs.X[:, 0], inputs.contexts[0]
+        first, second = (own.transformed(z) for own, z in zip(self._maps, sides, strict=True))
+        sums = radial.at_pairs(first, second, self._both)
+
+        def predictive(values: Tensor) -> PiecewisePredictive:
+            return calibrator.predictive_from(values.unsqueeze(-2))
+
+        return sums.values(), predictive, lambda slopes: sums.pulled(slopes).to(unit) * unit
+
+    def _bonus(self, variance: Tensor, predictive: PiecewisePredictive) -> Tensor:
+        """The bonus ``...``, given what the calibrator states, of batch shape ``... x 1 x 1``."""
+        mean, spread = (part.double().squeeze(-1).squeeze(-1) for part in predictive.moments())
+        v, noise = variance.double(), self._noise
+        deviation = (v + noise).sqrt()
+        # f~ = mu + unit (z + r eps) with the ratio r, see `CalibratedPosterior`
+        unit: Tensor = deviation
+        square: Tensor | float = _TINY
+        if self.model.denoise:
+            unit, square = v / deviation, noise / v
+            if self.model.excess == "objective":
+                stretch = spread.clamp(min=1.0)
+                growth = 1.0 + (stretch - 1.0) * (1.0 + square)
+                unit, square = unit * (growth / stretch), square * (stretch / growth)
+        sigma = (spread + square).sqrt()
+        return (unit * (self.sign * mean + self.width * sigma)).to(variance)

@@ -14,8 +14,7 @@ from botorch_calib.models.inspection import predicting_part, predicting_process,
 from botorch_calib.models.marginals import posterior_at
 from botorch_calib.robust.contextual_function import ContextualFunction, norm_and_direction
 from botorch_calib.robust.gp.autograd_fallback import PointwiseFunction, pairs_per_chunk
-from botorch_calib.robust.gp.bonus import Bonus, GaussianBonus, Inputs
-from botorch_calib.robust.gp.calibrated_bonus import CalibratedBonus
+from botorch_calib.robust.gp.bonus import Bonus, CalibratedBonus, GaussianBonus, Inputs
 from botorch_calib.robust.gp.pairwise_moments import PairwiseMoments, tiles
 from botorch_calib.robust.gp.stationary_gp import StationaryGP, is_stationary, stationary_gp
 from botorch_calib.robust.joint_inputs import Columns

@@ -205,16 +205,16 @@ class PointChanges:
         self.variance = torch.linalg.vecdot(moments._V, dk).mul_(moments._free).mul_(-2.0)
 
     def combined(self, by_variance: Tensor, change: Tensor) -> Tensor:
-        """Change of `PointMoments.combined`, without what decision columns do not see, ``b x d``.
+        """Change of `PointMoments.combined` that decision columns see, ``b x d``.
 
         ``change`` is that of the derivatives ``by_variance``, ``b``.
         """
         at = self._moments
         factors = at._factors(by_variance).mul_(at._curvature).mul_(self._along)
-        # Of the factors, of which the weights do not change
+        # The change of the factors; the weights in them stay.
         changes = (at._free * change).unsqueeze(-1) * at._V
         changes.addcmul_((at._free * by_variance).unsqueeze(-1), self._dV)
-        # The direction itself has no decision columns: what factors * slope * v adds vanishes.
+        # The direction itself has no decision columns, so the term factors * slope * v vanishes.
         return at._summed(factors.addcmul_(at._slope, changes, value=-2.0))
 
 

@@ -24,7 +24,7 @@ class RadialProfile(ABC):
     slope: ClassVar[float]
 
     def prepare(self, squares: Tensor) -> Tensor:
-        """What `fill` takes, from the squared distances along some columns (overwritten)."""
+        """The input of `fill`, from the squared distances along some columns (overwritten)."""
         return squares
 
     @abstractmethod

@@ -77,7 +77,7 @@ class StationaryGP:
     least_variance: Tensor  # variances are at least this
 
     def part(self, columns: list[int]) -> InputMap:
-        """What the model's input transform makes of some columns of joint inputs, in this order."""
+        """The model's input transform of some columns of joint inputs, in this order."""
         parts = self.origin, self.transform_slope, self.transformed_origin
         return InputMap(*(part[columns] for part in parts))
 
@@ -110,9 +110,9 @@ def is_stationary(model: Any) -> bool:
 
 
 def closed_form_state(model: Any) -> tuple[object, ...]:
-    """What the closed form of a model that `is_stationary` depends on, to notice a change.
+    """All numbers of a model that `is_stationary`, by which a change is noticed.
 
-    Numbers are copied into one vector, which is fast to compare: GPyTorch sets hyperparameters in
+    They are copied into one vector, which is fast to compare: GPyTorch sets hyperparameters in
     place without a trace in their version counters.
     """
     inputs = model.train_inputs[0]
@@ -128,18 +128,26 @@ def stationary_gp(model: Any) -> StationaryGP:
     if not is_stationary(model):
         raise UnsupportedError(f"This {type(model).__name__} has no closed form.")
     model.eval()
-    kernel, output_scale = _base_kernel(model.covar_module), _output_scale(model.covar_module)
+    raw, kernel = model.train_inputs[0].detach(), _base_kernel(model.covar_module)
     profile: Any = radial_profile(kernel)
-    raw = model.train_inputs[0].detach()
+    # Double scalars: the kernel's factor, and the deviation and mean of standardised outcomes
+    output_scale, unit, location = raw.new_tensor([1.0, 1.0, 0.0], dtype=torch.double)
+    if kernel is not model.covar_module:
+        output_scale = model.covar_module.outputscale.detach().double()
+    if _has(model, "outcome"):
+        transform = model.outcome_transform
+        unit, location = (t.double().reshape(()) for t in (transform.stdvs, transform.means))
     scale = profile.factor**0.5 / kernel.lengthscale.detach().reshape(-1).expand(raw.shape[-1])
     origin, center, slopes = _input_map(model, raw)
     inputs = (raw - center) * scale
-    unit, location = _outcome_units(model.outcome_transform if _has(model, "outcome") else None)
     factor, weights, prior_mean = _solved(model, inputs, profile, output_scale)
-    precision = torch.cholesky_inverse(factor)
+    precision, root = torch.cholesky_inverse(factor), None
     # Outcomes are location + unit * g, with g of the standardised model, whose kernel is
     # output_scale times one with k(z, z) = 1. These factors go into the weights and the precision.
-    is_bad = is_badly_conditioned(output_scale * precision, raw.dtype)
+    if is_badly_conditioned(output_scale * precision, raw.dtype):
+        eye = torch.eye(len(factor)).to(factor)
+        inverse = torch.linalg.solve_triangular(factor, eye, upper=False)
+        root = unit * output_scale * inverse.mT.contiguous()
     variance = unit.square() * output_scale.to(unit)
     floor = _ROUNDING * torch.finfo(raw.dtype).eps * variance
     least = least_for_scale(unit.square(), raw.dtype)
@@ -152,7 +160,7 @@ def stationary_gp(model: Any) -> StationaryGP:
         inputs=inputs,
         weights=unit * output_scale * weights,
         precision=(unit * output_scale).square() * precision,
-        root=unit * output_scale * _inverse_root(factor) if is_bad else None,
+        root=root,
         mean=location + unit * prior_mean,
         variance=variance,
         noise=constant_noise_variance(model).detach().reshape(()),
@@ -180,20 +188,6 @@ def _base_kernel(kernel: Kernel) -> Kernel:
     # Batch dimensions are the scale's own; the kernel inside is for `radial_profile` to judge.
     is_plain = type(kernel) is ScaleKernel and kernel.raw_outputscale.dim() == 0
     return kernel.base_kernel if is_plain and kernel.active_dims is None else kernel
-
-
-def _output_scale(kernel: Kernel) -> Tensor:
-    """What the kernel is multiplied by, a double scalar."""
-    if _base_kernel(kernel) is kernel:
-        return torch.ones((), dtype=torch.double, device=kernel.device)
-    return kernel.outputscale.detach().double()
-
-
-def _outcome_units(transform: Standardize | None) -> tuple[Tensor, Tensor]:
-    """Standard deviation and mean of the outcome by which it was standardised, double scalars."""
-    if transform is None:
-        return torch.ones((), dtype=torch.double), torch.zeros((), dtype=torch.double)
-    return transform.stdvs.double().reshape(()), transform.means.double().reshape(())
 
 
 def _input_map(model: Any, transformed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -237,12 +231,6 @@ def is_badly_conditioned(precision: Tensor, dtype: torch.dtype) -> bool:
     largest = float(precision.diagonal().amax())
     error = 0.5 * torch.finfo(dtype).eps * len(precision) * largest**1.5
     return error > _TOLERANCE.get(dtype, 0.0)
-
-
-def _inverse_root(factor: Tensor) -> Tensor:
-    """``L^-T`` of a lower factor ``L``."""
-    eye = torch.eye(len(factor), dtype=factor.dtype, device=factor.device)
-    return torch.linalg.solve_triangular(factor, eye, upper=False).mT.contiguous()
 
 
 def _in_precision(gp: StationaryGP, dtype: torch.dtype) -> StationaryGP:

@@ -1,4 +1,4 @@
-"""What all ambiguity sets share: `AmbiguitySet`, and `Ball` for those with a radius."""
+"""Base classes of ambiguity sets: `AmbiguitySet`, and `Ball` for those with a radius."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from torch import Tensor
 
-from botorch_calib._validation import check_count, check_finite, check_nonnegative, check_tensor
+from botorch_calib._validation import (
+    check_count,
+    check_finite,
+    check_instance,
+    check_nonnegative,
+    check_tensor,
+)
 from botorch_calib.robust.contexts import ContextDistribution
 from botorch_calib.robust.contextual_function import ContextualFunction
 
@@ -112,7 +118,7 @@ class AmbiguitySet:
         return f"{type(self).__name__}({arguments})"
 
     def _arguments(self) -> dict[str, Any]:
-        """What `__repr__` shows."""
+        """The arguments that `__repr__` shows."""
         return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
     @torch.no_grad()
@@ -146,8 +152,8 @@ class AmbiguitySet:
     def _solve(self, u: Tensor, contexts: ContextDistribution) -> Tensor:
         """Minimisers ``b x M`` for values ``b x M`` in float64, each row from 0 to 1 or constant.
 
-        All atoms have positive weights if ``_keeps_support``. What is returned for a constant row
-        is not used, and may be NaN.
+        All atoms have positive weights if ``_keeps_support``. The result for a constant row is not
+        used, and may be NaN.
         """
         raise UnsupportedError(
             f"{self!r} is not determined by values at the atoms of the contexts: call `evaluate`."
@@ -205,10 +211,7 @@ def check_radius(radius: float | Tensor) -> float:
 
 def check_values(values: Tensor, contexts: ContextDistribution) -> None:
     """Raise unless ``values`` are finite numbers of shape ``... x M``."""
-    if not isinstance(contexts, ContextDistribution):
-        raise InputDataError(
-            f"`contexts` must be a ContextDistribution, got {type(contexts).__name__}."
-        )
+    check_instance("contexts", contexts, ContextDistribution)
     if check_tensor("values", values).dim() == 0 or values.shape[-1] != contexts.num_points:
         raise BotorchTensorDimensionError(
             f"`values` must have shape ... x {contexts.num_points}, one for each atom of "

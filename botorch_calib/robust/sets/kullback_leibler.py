@@ -94,8 +94,8 @@ class KLBall(Ball):
         """Divergence at tilts ``s``, and its derivative by ``log s``, both of the shape of ``s``.
 
         A shorter `tilt` for the search. With ``Z = E exp(-s u)`` and means under the tilted
-        distribution the divergence is ``-s E[u] - log Z``. Of small ones that leaves no digit:
-        there it is the sum of ``r log r - r + 1``, as in `tilt`.
+        distribution the divergence is ``-s E[u] - log Z``, which leaves small ones no digit: there
+        it is the sum of ``r log r - r + 1``, as in `tilt`.
         """
         scaled = (s.unsqueeze(-1) * u).clamp(max=_FLOOR)
         tilted = (-scaled).exp_().mul_(weights)

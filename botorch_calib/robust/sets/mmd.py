@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
@@ -32,16 +32,12 @@ _LEAST_RADIUS = 1e-5
 
 
 class _Matrices(NamedTuple):
-    """What is computed once from a kernel matrix ``K`` on the atoms.
+    """Computed once from a kernel matrix ``K`` on the atoms."""
 
-    Its lower Cholesky factor ``R``; what maps ``u`` to ``R^-1 (u - c)``, with the number ``c`` that
-    makes its norm smallest, which is the sensitivity ``S``; and the MMD ``M`` between the centre
-    and all mass at an atom.
-    """
-
-    root: Tensor
+    root: Tensor  # its lower Cholesky factor R
+    # Maps u to R^-1 (u - c), with the number c that makes its norm, the sensitivity S, smallest
     whiten: Tensor
-    reach: Tensor
+    reach: Tensor  # the MMD between the centre and all mass at an atom
 
 
 class MMDBall(Ball):
@@ -94,7 +90,12 @@ class MMDBall(Ball):
         check_one_of("method", method, _METHODS)
         if kernel is not None and lengthscale is not None:
             raise InputDataError("Give `lengthscale` or `kernel`, not both.")
-        self.lengthscale = None if lengthscale is None else check_lengthscale(lengthscale)
+        self.lengthscale: tuple[float, ...] | None = None
+        if lengthscale is not None:
+            scale = torch.as_tensor(lengthscale, dtype=torch.double).detach().reshape(-1)
+            if len(scale) == 0 or not (check_finite("lengthscale", scale) > 0).all():
+                raise InputDataError(f"`lengthscale` must be positive, got {lengthscale!r}.")
+            self.lengthscale = tuple(scale.tolist())
         self.method = method
         self.kernel = kernel
         self.jitter = check_nonnegative("jitter", jitter)
@@ -137,8 +138,8 @@ class MMDBall(Ball):
     def _constrained(self, u: Tensor, contexts: ContextDistribution, sensitivity: Tensor) -> Tensor:
         """Exact worst-case distributions, ``b x M``, where nonnegativity matters."""
         matrices, weights = self._matrices(contexts), contexts.weights
-        # What next to no radius changes would be lost in rounding. A worst case of a larger radius
-        # in which no weight vanishes, pulled back to the centre, is one of the smaller radius.
+        # The changes by next to no radius would be lost in rounding. A worst case of a larger
+        # radius in which no weight vanishes, pulled back to the centre, is one of the smaller.
         radius = max(self.radius, _LEAST_RADIUS * float(matrices.reach.amax()))
         share = self.radius / radius
         # The decrease is at most 1, and at most this: a problem in natural units.
@@ -174,8 +175,7 @@ class MMDBall(Ball):
         return contexts.memo(key, lambda: self._factor(contexts))
 
     def _factor(self, contexts: ContextDistribution) -> _Matrices:
-        num = contexts.num_points
-        matrix = self._matrix(contexts)
+        num, matrix = contexts.num_points, self._matrix(contexts)
         if matrix.shape != (num, num):
             raise BotorchTensorDimensionError(
                 f"`kernel` must return a matrix {num} x {num}, got {tuple(matrix.shape)}."
@@ -199,7 +199,8 @@ class MMDBall(Ball):
             return to_dense(self.kernel(contexts.points)).detach()
         points = contexts.points
         if self.lengthscale is None:
-            scale: Any = median_distance(contexts)
+            median = torch.pdist(points).median() if len(points) > 1 else points.new_ones(())
+            scale = torch.where(median > 0, median, 1.0)
         elif len(self.lengthscale) in (1, points.shape[-1]):
             scale = points.new_tensor(self.lengthscale)
         else:
@@ -209,19 +210,3 @@ class MMDBall(Ball):
             )
         points = points / scale
         return torch.exp(-0.5 * pairwise_distances(points, points).square_())
-
-
-def median_distance(contexts: ContextDistribution) -> Tensor:
-    """Median distance between two different atoms, a scalar; 1 if there is one atom."""
-    if contexts.num_points == 1:
-        return contexts.points.new_ones(())
-    median = torch.pdist(contexts.points).median()
-    return torch.where(median > 0, median, 1.0)
-
-
-def check_lengthscale(lengthscale: float | Tensor) -> tuple[float, ...]:
-    """Return positive lengthscales as a tuple."""
-    values = torch.as_tensor(lengthscale, dtype=torch.double).detach().reshape(-1)
-    if len(values) == 0 or not (check_finite("lengthscale", values) > 0).all():
-        raise InputDataError(f"`lengthscale` must be positive, got {lengthscale!r}.")
-    return tuple(values.tolist())

@@ -20,8 +20,8 @@ DEFAULT_SMOOTHING = 1.0 / 256.0
 _GAP = 1e-12
 # The cutting planes are finite; this many never occurred.
 _MAX_STEPS = 200
-# Steps before a device is asked what is left, which it is waited for: 4 to 14 are needed as a rule.
-# A processor is asked at each, as that costs nothing and spares the steps of what is settled.
+# Steps before a device is asked for the rest, which makes the host wait: 4 to 14 are needed as a
+# rule. A processor is asked at each, which costs nothing and spares the steps of settled rows.
 _BLIND_STEPS = 16
 # Numbers in one block of costs: on a processor small enough for its cache.
 _BLOCK, _DEVICE_BLOCK = 2**17, 2**24
@@ -55,7 +55,7 @@ class WassersteinBall(Ball):
     Args:
         radius: Radius in the unit of the contexts (see `Ball`).
         method: ``"exact"``, or ``"lipschitz"`` for the bound by gradients.
-        smoothing: Of the maximum in the bound by gradients, from 0, none, to 1.
+        smoothing: How smooth the maximum in the bound by gradients is, from 0, not at all, to 1.
     """
 
     def __init__(

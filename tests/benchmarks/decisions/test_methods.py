@@ -25,6 +25,7 @@ from benchmarks.decisions.tasks import DecisionTask, task
 from benchmarks.decisions.tracked_quantile import TrackedQuantile
 from benchmarks.framework.surrogates import Fixed, NoiseRefitted, with_data
 from botorch_calib import ChanceConstraint
+from botorch_calib.models import sharpened
 
 METHODS = {method.name: method for method in (*compared(), *budgeted())}
 Z = NormalDist().inv_cdf(0.9)
@@ -45,8 +46,8 @@ def gp() -> SingleTaskGP:
 
 def test_the_names_are_those_of_the_protocol() -> None:
     assert [method.name for method in budgeted()] == [
+        "budget_sharp",
         "budget",
-        "budget_refit",
         "plain",
         "wide",
         "loo",
@@ -136,10 +137,24 @@ def test_the_noise_is_fitted_in_every_tenth_round() -> None:
     assert noises[0] == noises[1] == noises[2] != noises[3] == noises[4]
 
 
+def test_given_hyperparameters_are_corrected_in_every_fifth_round(gp: SingleTaskGP) -> None:
+    surrogate = METHODS["budget_sharp"].surrogate(TASK.surrogate)
+    X, Y = data(TASK, 40)
+    previous, states = None, []
+    for step in (0, 1, 4, 5):
+        previous = surrogate(X[: 20 + step], Y[: 20 + step], BOUNDS, step, previous)
+        assert len(previous.train_targets) == 20 + step
+        states.append(previous.state_dict())
+    for state, number in zip(states, (20, 20, 20, 25), strict=True):
+        expected = sharpened(with_data(gp, X[:number], Y[:number])).state_dict()
+        assert all(torch.equal(value, expected[name]) for name, value in state.items())
+
+
 def test_where_the_model_is_fitted_anyway_refitting_is_plain() -> None:
     given = task("ackley", "drift").surrogate
     assert METHODS["refit"].surrogate(given) is given
-    for name in METHODS.keys() - {"refit", "budget_refit"}:
+    assert METHODS["budget_sharp"].surrogate(given) is given
+    for name in METHODS.keys() - {"refit", "budget_sharp"}:
         assert METHODS[name].surrogate(TASK.surrogate) is TASK.surrogate
 
 
@@ -151,7 +166,7 @@ def test_the_rule_is_the_default_of_the_package(gp: SingleTaskGP) -> None:
     assert constraint.violation_bound(50) == default.violation_bound(50) == pytest.approx(15.9)
     method = METHODS["budget"]
     assert isinstance(method, Budgeted)
-    assert method.constants == (10.0, 1.05, 0.15, 0.1, 7, 8.0, 3.0)
+    assert method.constants == (10.0, 1.05, 0.2, 0.1, 7, 8.0, 3.0, 1.25)
 
 
 def state(constraint: ChanceConstraint) -> int:
@@ -159,7 +174,7 @@ def state(constraint: ChanceConstraint) -> int:
     return constraint.calibrator.num_updates
 
 
-@pytest.mark.parametrize("name", ["recalibrated", "localized", "budget", "budget_refit"])
+@pytest.mark.parametrize("name", ["recalibrated", "localized", "budget", "budget_sharp"])
 def test_learners_are_carried_on(gp: SingleTaskGP, name: str) -> None:
     method = METHODS[name]
     certifier = method.start(TASK.outcome)

@@ -44,7 +44,7 @@ class WatchingCertifier:
     method: Watching
     inner: Unlearning
 
-    def constraint(self, gp: SingleTaskGP) -> ChanceConstraint:
+    def constraint(self, gp: SingleTaskGP, time: float = 1.0) -> ChanceConstraint:
         self.method.sizes.append(len(gp.train_targets))
         return self.inner.constraint(gp)
 

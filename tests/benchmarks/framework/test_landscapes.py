@@ -7,10 +7,17 @@ import math
 import pytest
 import torch
 from botorch.utils.sampling import manual_seed
+from scipy import stats
 from scipy.optimize import brentq
 
 from benchmarks.calibration.misspecified import FUNCTIONS, misspecified
-from benchmarks.framework.landscapes import GaussianNoise, StudentNoise, Warp
+from benchmarks.framework.landscapes import (
+    GaussianNoise,
+    Noise,
+    OutlierNoise,
+    StudentNoise,
+    Warp,
+)
 
 NUM = 20_000
 
@@ -60,6 +67,45 @@ def test_student_noise_by_its_quartiles() -> None:
     # there 0.2318: standard error of the sample quartile sqrt(3/16 / NUM) / 0.2318 = 0.0132.
     quartiles = values.flatten().quantile(torch.tensor([0.25, 0.75], dtype=torch.double)) / 0.3
     assert quartiles.tolist() == pytest.approx([-0.7862, 0.7862], abs=4 * 0.0132)
+
+
+NOISES = (GaussianNoise(0.1, 0.5), StudentNoise(2.5, 0.3), OutlierNoise(0.3, 2.0, 0.05))
+
+
+@pytest.mark.parametrize("noise", NOISES, ids=lambda noise: type(noise).__name__)
+@pytest.mark.parametrize("level", [0.02, 0.5, 0.9, 0.99])
+def test_quantiles_of_noise_by_counting(noise: Noise, level: float) -> None:
+    num = 400_000
+    U = torch.full((num, 2), 0.25, dtype=torch.double)
+    with manual_seed(1):
+        values = noise(U)
+    quantile = noise.quantile(U[:1], level)
+    # Four standard errors of a share.
+    tolerance = 4 * (level * (1 - level) / num) ** 0.5
+    assert (values <= quantile).double().mean().item() == pytest.approx(level, abs=tolerance)
+    room = quantile.expand(1, 1)
+    assert noise.exceedance(U[:1], room).item() == pytest.approx(1.0 - level, abs=1e-12)
+
+
+@pytest.mark.parametrize("noise", NOISES, ids=lambda noise: type(noise).__name__)
+def test_exceedances_of_noise_by_counting(noise: Noise) -> None:
+    num = 100_000
+    U = torch.tensor([[0.0, 0.5], [1.0, 0.5]], dtype=torch.double)
+    room = torch.tensor([[0.2], [-1.1]], dtype=torch.double)
+    with manual_seed(2):
+        values = noise(U.repeat_interleave(num, dim=0)).view(2, num)
+    counted = (values > room).double().mean(dim=-1, keepdim=True)
+    assert torch.allclose(noise.exceedance(U, room), counted, atol=4 * (0.25 / num) ** 0.5)
+
+
+def test_outliers_are_as_many_and_as_far_as_stated() -> None:
+    noise = OutlierNoise(0.3, 2.0, 0.05)
+    with manual_seed(3):
+        values = noise(torch.zeros(NUM, 1, dtype=torch.double))
+    # Nothing else lies beyond 1.5, and of outliers 45 % do: four standard errors of this share.
+    share = 0.05 * 2 * stats.norm.sf(0.75)
+    counted = (values.abs() > 1.5).double().mean().item()
+    assert counted == pytest.approx(share, abs=4 * (share / NUM) ** 0.5)
 
 
 def test_noise_comes_from_the_global_random_state() -> None:

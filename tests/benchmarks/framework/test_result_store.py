@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from benchmarks.calibration.suites import SMOKE
+from benchmarks.framework import result_store
 from benchmarks.framework.result_store import ResultStore, Status, write_atomically
 from benchmarks.framework.sequential import Problem, replicate
+from benchmarks.framework.update_archive import update_archive
 
 PROBLEM, METHOD = SMOKE.problems[0], SMOKE.methods[0]
 
@@ -130,3 +132,24 @@ def test_what_a_killed_writer_leaves_is_ignored(store) -> None:
     (path.parent / ".half.tmp").write_text(result.to_json()[:100])
     assert status(store) is Status.MISSING
     assert store.load("smoke", PROBLEM, METHOD) == ([], 0)
+
+
+def test_an_archive_is_lent_to_another_suite_where_configurations_agree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ResultStore(tmp_path, tmp_path / "archives")
+    result = replicate(PROBLEM, METHOD, 0)
+    store.write("smoke", result)
+    update_archive(replace(SMOKE, seeds=range(1)), store)
+    borrower = ResultStore(tmp_path / "other", store.archives)
+    assert borrower.status("again", PROBLEM, METHOD, 0) is Status.MISSING
+    monkeypatch.setitem(result_store.LENT, "again", "smoke")
+    assert borrower.status("again", PROBLEM, METHOD, 0) is Status.FINISHED
+    assert borrower.status("again", PROBLEM, METHOD, 1) is Status.MISSING
+    assert borrower.status("again", LONGER, METHOD, 0) is Status.CHANGED
+    (lent,), _ = borrower.load("again", PROBLEM, METHOD)
+    (own,), _ = ResultStore(tmp_path / "other", store.archives).load("smoke", PROBLEM, METHOD)
+    assert (lent.config, lent.extras, lent.seed) == (own.config, own.extras, own.seed)
+    # What it has itself comes first.
+    borrower.write("again", result)
+    assert borrower.load("again", PROBLEM, METHOD) == ([result], 0)

@@ -51,9 +51,8 @@ def test_pairs(name, dtype, columns, monkeypatch):
     found = learner.radial_sum()
     assert found is not None
     tolerance = 1e-12 if dtype == torch.double else 1e-5
-    for elements, few in ((2**21, 4), (1, 4), (2**21, 0), (1, 0)):
+    for elements in (2**21, 1):
         monkeypatch.setattr(radial_sum, "_ELEMENTS", elements)
-        monkeypatch.setattr(radial_sum, "_FEW", few)
         pairs = found.at_pairs(first.to(dtype), second.to(dtype), columns)
         sums = pairs.values()
         assert sums.dtype == dtype and not sums.requires_grad

@@ -1,4 +1,4 @@
-"""Stated against observed frequencies: reliability and the histogram of PITs."""
+"""Figures of what `botorch_calib.diagnostics` finds: reports, alarms, the likelihood of noise."""
 
 from __future__ import annotations
 
@@ -7,20 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from scipy.stats import binom
 
 from botorch_calib._validation import check_count, check_open_unit
-from botorch_calib.diagnostics import CalibrationReport
+from botorch_calib.diagnostics import CalibrationAlarm, CalibrationReport, NoiseDiagnosis
 from botorch_calib.diagnostics.simultaneous_bands import (
     simultaneous_band,
     simultaneous_histogram_band,
 )
 from botorch_calib.plotting.style import (
+    BAND,
     BASE_COLOR,
     CALIBRATED_COLOR,
     COLORS,
     MARKERS,
+    REFERENCE_COLOR,
     as_array,
+    ink,
     label_axes,
+    legend_above,
     legend_beside,
     new_axes,
     to_numpy,
@@ -28,6 +33,9 @@ from botorch_calib.plotting.style import (
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+# Lowest logarithm of a relative likelihood that is shown.
+_DEPTH = -8.0
 
 
 def plot_reliability(
@@ -86,8 +94,8 @@ def plot_reliability(
     low, high = simultaneous_band(num_observations, stated, confidence)
     grid, low, high = (np.concatenate([[0.0], each, [1.0]]) for each in (stated, low, high))
     label = f"{confidence:.0%} band for true\nstatements, n = {num_observations}"
-    ax.fill_between(grid, low, high, color="0.88", lw=0, label=label)
-    ax.plot([0, 1], [0, 1], color="0.4", linewidth=1.2, label="stated = observed")
+    ax.fill_between(grid, low, high, **BAND, label=label)
+    ax.plot([0, 1], [0, 1], color=REFERENCE_COLOR, linewidth=1.2, label="stated = observed")
     for index, (name, frequencies) in enumerate(shares.items()):
         color, marker = COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)]
         ax.plot(stated, frequencies, color=color, marker=marker, linewidth=2, label=name)
@@ -118,8 +126,8 @@ def plot_pit_histogram(
     count, edges = report.num_observations, np.linspace(0.0, 1.0, num_bins + 1)
     low, high = simultaneous_histogram_band(count, num_bins, confidence)
     label = f"{confidence:.0%} band for true\nstatements, n = {count}"
-    ax.axhspan(low * num_bins, high * num_bins, color="0.88", lw=0, label=label)
-    ax.axhline(1.0, color="0.4", linewidth=1.2, label="uniform")
+    ax.axhspan(low * num_bins, high * num_bins, **BAND, label=label)
+    ax.axhline(1.0, color=REFERENCE_COLOR, linewidth=1.2, label="uniform")
     for name, scores in report.forecasts.items():
         heights = np.histogram(to_numpy(scores.pits), edges)[0] * num_bins / count
         color = CALIBRATED_COLOR if scores is report.calibrated else BASE_COLOR
@@ -130,5 +138,102 @@ def plot_pit_histogram(
     ax.set(xlim=(0, 1))
     ax.set_ylim(bottom=0.0)
     label_axes(ax, "stated probability of a lower value (PIT)", "relative frequency, uniform = 1")
+    legend_beside(ax)
+    return ax
+
+
+def plot_coverage_over_time(
+    report: CalibrationReport, window: int = 20, confidence: float = 0.95, ax: Axes | None = None
+) -> Axes:
+    """Coverage of the central interval: of all observations so far, and of the latest ones.
+
+    The band holds the running coverage of true statements, step by step. A curve that tends to the
+    target need not be right throughout: the window shows when it was not. Its own band would be as
+    wide as the grey one is at step ``window``.
+
+    Args:
+        report: A calibration report.
+        window: Number of latest observations in the sliding window, which is drawn once there are
+            as many.
+        confidence: Probability of the band, in (0, 1).
+        ax: Axes to draw into.
+    """
+    check_open_unit("confidence", confidence)
+    check_count("window", window)
+    ax = new_axes((9.4, 4.2)) if ax is None else ax
+    steps, target = np.arange(1, report.num_observations + 1), 1.0 - report.alpha
+    low, high = binom.interval(confidence, steps, target)
+    band = f"{confidence:.0%} band for\ntrue statements"
+    ax.fill_between(steps, low / steps, high / steps, **BAND, label=band)
+    ax.axhline(target, color=REFERENCE_COLOR, linewidth=1.2, label=f"target, {target:.4g}")
+    for name, scores in report.forecasts.items():
+        color = CALIBRATED_COLOR if scores is report.calibrated else BASE_COLOR
+        running = to_numpy(scores.running_coverage)
+        ax.plot(steps, running, color=color, linewidth=2.2, label=f"{name}, so far")
+        if len(steps) >= window:
+            weights = np.full(window, 1.0 / window)
+            latest = np.convolve(to_numpy(scores.covered.double()), weights, mode="valid")
+            label = f"{name}, last {window}"
+            ax.plot(steps[window - 1 :], latest, color=color, linewidth=1.3, ls="--", label=label)
+    ax.set(xlim=(1, max(len(steps), 2)), ylim=(0, 1.02))
+    label_axes(ax, "observations", "coverage")
+    legend_beside(ax)
+    return ax
+
+
+def plot_calibration_alarm(alarm: CalibrationAlarm, ax: Axes | None = None) -> Axes:
+    """How much bets against a model's predictions have won, and where the alarm is raised.
+
+    Args:
+        alarm: The alarm, after some calls of ``observe``, or one of a report's ``alarms``.
+        ax: Axes to draw into.
+    """
+    ax = new_axes((9.4, 4.2)) if ax is None else ax
+    rounds, wealth = np.arange(len(alarm.history) + 1), [1.0, *alarm.history]
+    ax.plot(rounds, wealth, color=BASE_COLOR, linewidth=2.2, label="wealth")
+    needed = 1.0 / alarm.false_alarm
+    ax.axhline(needed, color=ink(), linestyle="--", label=f"alarm, {needed:.4g}")
+    if alarm.raised_at is not None:
+        first = alarm.raised_at
+        ax.plot([first], [wealth[first]], "o", color=ink(), label=str(alarm.finding))
+    ax.set(yscale="log", xlim=(0, max(len(rounds) - 1, 1)))
+    label_axes(ax, "rounds", "wealth")
+    legend_above(ax)
+    return ax
+
+
+def plot_noise_likelihood(diagnosis: NoiseDiagnosis, ax: Axes | None = None) -> Axes:
+    """Likelihood of the observation noise, everything else in the model being fixed.
+
+    The noise that the model states is marked, and the interval that the data support is shaded; it
+    reaches the left border where it goes down to no noise.
+
+    Args:
+        diagnosis: A result of `noise_diagnosis`.
+        ax: Axes to draw into.
+    """
+    ax = new_axes((8.6, 4.2)) if ax is None else ax
+    from matplotlib.ticker import LogLocator, NullFormatter  # after `new_axes`, with its error
+
+    deviations, heights = map(to_numpy, (diagnosis.deviations, diagnosis.log_likelihoods))
+    shown = deviations[heights >= _DEPTH]
+    marks = [d for d in (diagnosis.stated, diagnosis.interval[1]) if d > 0.0]
+    right = 1.3 * max(shown[-1], *marks)
+    # A curve that is flat down to no noise has no end on a logarithmic axis.
+    floor = min(marks) / 30.0
+    left = 0.75 * max(min(shown[0], *marks), floor)
+    low, high = max(diagnosis.interval[0], left), diagnosis.interval[1]
+    label = f"{100 * diagnosis.level:.4g} % interval"
+    ax.axvspan(low, high, color=COLORS[1], alpha=0.2, lw=0, label=label)
+    ax.plot(deviations, heights, color=COLORS[1], linewidth=2.2, label="likelihood")
+    if diagnosis.stated > 0.0:
+        ax.axvline(diagnosis.stated, color=COLORS[0], linestyle="--", linewidth=2, label="stated")
+    ax.set(xscale="log", xlim=(left, right), ylim=(_DEPTH, 0.4))
+    # Plain numbers, between the powers of ten where these are few
+    steps = (1.0,) if right / left > 1e3 else (1.0, 2.0, 5.0)
+    ax.xaxis.set_major_locator(LogLocator(subs=steps))
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    label_axes(ax, "standard deviation of the noise", "log likelihood, relative")
     legend_beside(ax)
     return ax

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from botorch_calib.asynchronous.repeated_points import is_any_of
+from botorch_calib.models.matching_rows import is_any_of
 from tests.gps import DOUBLE
 
 

@@ -1,0 +1,74 @@
+"""A method that knows which points are safe, and is no rival: what others are compared with."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from botorch.models import SingleTaskGP
+from torch import Tensor
+
+from benchmarks.decisions.replicate import Certifier
+from benchmarks.decisions.tasks import LimitedOutcome
+from benchmarks.framework.surrogates import Refitted, Surrogate
+from botorch_calib import ChanceConstraint
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """Certifies by the true quantile of the outcome at the time of the round.
+
+    Args:
+        name: Names the method.
+    """
+
+    name: str
+
+    def surrogate(self, given: Surrogate) -> Surrogate:
+        """A model that nothing rests on, fitted once."""
+        return Refitted(every=sys.maxsize)
+
+    def start(self, outcome: LimitedOutcome) -> Certifier:
+        """See `DecisionMethod`; it uses all of the outcome."""
+        return Knowing(outcome)
+
+
+@dataclass(frozen=True)
+class Knowing:
+    """States the true quantile.
+
+    Args:
+        outcome: The outcome.
+    """
+
+    outcome: LimitedOutcome
+
+    def constraint(self, gp: SingleTaskGP, time: float = 1.0) -> ChanceConstraint:
+        """See `Certifier`."""
+        return TrueConstraint(gp, self.outcome, time)
+
+    def observe(self, constraint: ChanceConstraint, x: Tensor, y: Tensor) -> None:
+        """There is nothing to learn."""
+
+
+class TrueConstraint(ChanceConstraint):
+    """The limit by the true quantile.
+
+    Args:
+        model: Any model of the outcome; margins do not depend on it.
+        outcome: The outcome.
+        time: The time from 0 to 1.
+    """
+
+    def __init__(self, model: SingleTaskGP, outcome: LimitedOutcome, time: float) -> None:
+        settings: dict[str, Any] = {"width": 1.0, "budget": math.inf, "records": ()}
+        super().__init__(model, outcome.limit, level=outcome.level, **settings)
+        self.outcome, self.time = outcome, time
+
+    def margin(self, X: Tensor, confidence: float | None = None) -> Tensor:
+        """Positive where the outcome is truly within its limit."""
+        return self.outcome.room(X.squeeze(-2), self.time).squeeze(-1)
+
+    optimism = margin

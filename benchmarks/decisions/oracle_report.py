@@ -1,0 +1,129 @@
+"""The report of suites with an oracle: each method beside it and beside the plain quantile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from benchmarks.decisions import analysis
+from benchmarks.decisions.analysis import RecommendedSafe
+from benchmarks.decisions.report import DecisionReport, values_by_seed
+from benchmarks.framework.collected import ByMethod, Collected
+from benchmarks.framework.comparisons import differences
+from benchmarks.framework.markdown import interval, table
+from benchmarks.framework.result import Result
+from benchmarks.framework.statistics import pooled_ratio
+from benchmarks.framework.suite import Suite
+
+# By whether violations and reward are worse.
+WORSE_IN = {
+    (False, False): "neither",
+    (True, False): "violations",
+    (False, True): "reward",
+    (True, True): "both",
+}
+
+
+@dataclass(frozen=True)
+class OracleReport(DecisionReport):
+    """As `DecisionReport`, with an oracle in place of rewards at matched violations.
+
+    Args:
+        oracle: The method that rewards are stated as shares of.
+    """
+
+    oracle: str
+
+    def _case_sections(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
+        cases = self._by_case(collected)
+        return [
+            *self._violation_section(suite, cases),
+            *self._beside_section(cases),
+            *self._recommendation_section(cases),
+        ]
+
+    def _beside_section(self, cases: Mapping[str, list[ByMethod]]) -> list[str]:
+        plain = self.primary
+        header = [
+            "case",
+            "method",
+            f"violated less {plain}, %",
+            "95 % interval",
+            f"reward less {plain}",
+            "95 % interval",
+            f"worse than {plain} in",
+            f"reward of {self.oracle}'s, %",
+            "95 % interval",
+            "worst run violated, %",
+            "recommended, safe",
+        ]
+        body = []
+        for name, case in cases.items():
+            for method in self._shown(case):
+                share, low, high = (100 * value for value in self._share(case, method))
+                body.append(
+                    [
+                        name,
+                        method,
+                        *self._compared(case, method),
+                        "–" if np.isnan(share) else f"{share:.0f}",
+                        "–" if np.isnan(low) else f"{low:.0f} to {high:.0f}",
+                        _worst(case, method),
+                        self._recommended(case, method),
+                    ]
+                )
+        legend = (
+            f"Differences to `{plain}` are paired by seed, of values averaged over the functions "
+            "of a case as above, with Student's 95 % intervals; a method is worse in what has the "
+            "wrong sign in the mean, whatever its interval. Reward as a share of that of "
+            f"`{self.oracle}`, which certifies by the true quantile at the time of the round: the "
+            "ratio of sums over seeds and functions. The worst run is the one of a seed and a "
+            "function with the largest rate of violations; its violated and certified rounds are "
+            "in brackets. Last: in how many of the runs a point was recommended, and how many of "
+            "these are truly safe."
+        )
+        title = "## Beside the plain quantile and the oracle"
+        return [title, "", legend, "", *table(header, body), ""]
+
+    def _compared(self, case: Sequence[ByMethod], method: str) -> list[str]:
+        """Both differences to the plain quantile with their intervals, and what is worse."""
+        violations, rewards = (
+            differences(values_by_seed(case, method, s), values_by_seed(case, self.primary, s))
+            for s in (analysis.violation_rate, analysis.reward)
+        )
+        if method == self.primary or not violations:
+            return ["–"] * 5
+        percent = [100 * rate for rate in violations]
+        worse = (float(np.mean(percent)) > 0.0, float(np.mean(rewards)) < 0.0)
+        return [
+            f"{np.mean(percent):+.1f}",
+            interval(percent, "+.1f"),
+            f"{np.mean(rewards):+.3f}",
+            interval(rewards, "+.3f"),
+            WORSE_IN[worse],
+        ]
+
+    def _share(self, case: Sequence[ByMethod], method: str) -> tuple[float, float, float]:
+        own, best = (values_by_seed(case, m, analysis.reward) for m in (method, self.oracle))
+        seeds = sorted(own.keys() & best.keys())
+        return pooled_ratio([own[s] for s in seeds], [best[s] for s in seeds])
+
+    def _recommended(self, case: Sequence[ByMethod], method: str) -> str:
+        runs = _runs(case, method)
+        made = sum(r.extras["recommended_probability"] != [None] for r in runs)
+        safe = sum(RecommendedSafe(self.stated)(r) for r in runs)
+        return f"{made} of {len(runs)}, {safe:.0f}"
+
+
+def _worst(case: Sequence[ByMethod], method: str) -> str:
+    """The largest rate of violations of a run, and the numbers that it is of."""
+    worst = max(_runs(case, method), key=analysis.violation_rate)
+    rate, certified = analysis.violation_rate(worst), analysis.certified_rounds(worst)
+    return f"{100 * rate:.0f} ({rate * certified:.0f} of {certified:.0f})"
+
+
+def _runs(case: Sequence[ByMethod], method: str) -> list[Result]:
+    return [result for by_method in case for result in by_method.get(method, [])]

@@ -1,0 +1,156 @@
+r"""Quantiles of an outcome under the worst distribution of a context that nobody controls.
+
+With a decision ``x`` and a context ``c`` the outcome has the predictive distribution ``F_{x,c}``.
+Over an ambiguity set ``P`` of distributions of ``c``,
+
+    ``q(x) = min {t : min_{p in P} E_{c ~ p}[F_{x,c}(t)] >= level}``
+
+is the least bound that the outcome keeps with probability ``level`` whichever of them is the right
+one. So ``q(x) <= limit`` if and only if the worst expectation of ``F_{x,c}(limit)`` is at least
+``level``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from torch import Tensor
+
+from botorch_calib.acquisition.robust import at_observations
+from botorch_calib.decisions.outcome_quantiles import OutcomeQuantiles
+from botorch_calib.models import CalibratedModel
+from botorch_calib.models.inspection import raw_width
+from botorch_calib.robust.contexts import ContextDistribution, as_distribution
+from botorch_calib.robust.joint_inputs import Columns, join_contexts
+from botorch_calib.robust.sets.base import AmbiguitySet
+
+# Steps of a safeguarded Newton iteration: a handful reach rounding, unless contexts are far apart.
+_STEPS = 30
+# Probabilities closer to 0 and 1 than these have no finite normal score in double precision.
+_LEAST, _MOST = 1e-300, 1.0 - 2.0**-53
+
+
+class WorstContexts:
+    """An ambiguity set around a distribution of contexts, and the worst cases over it.
+
+    Args:
+        ambiguity: The set.
+        contexts: Its centre, or contexts ``n x d_c``.
+
+    Raises:
+        InputDataError: If an argument is malformed.
+        UnsupportedError: If the set is evaluated by a bound that no distribution attains.
+    """
+
+    def __init__(
+        self, ambiguity: AmbiguitySet, contexts: ContextDistribution | Tensor, model: Any
+    ) -> None:
+        if not isinstance(ambiguity, AmbiguitySet):
+            raise InputDataError(
+                "`ambiguity` must be an AmbiguitySet such as TotalVariationBall(0.1), got "
+                f"{type(ambiguity).__name__}."
+            )
+        self.ambiguity, self.centre = ambiguity, as_distribution(contexts)
+        width = raw_width(model)
+        if width is not None:  # wrong columns are an error at once
+            self._columns(width)
+        try:
+            at_observations(ambiguity, model).worst_case_weights(self.centre.weights, self.centre)
+        except UnsupportedError as error:
+            raise UnsupportedError(
+                "A chance constraint needs an ambiguity set of which the worst distribution is "
+                f"known, such as WassersteinBall(radius, method='exact'). {error}"
+            ) from error
+
+    def _columns(self, width: int) -> Columns:
+        return Columns(width, self.centre.points.shape[-1], self.centre.indices)
+
+    def pairs(self, X: Tensor) -> Tensor:
+        """All pairs ``... x M x 1 x d`` of decisions ``... x 1 x d_x`` and the ``M`` contexts."""
+        points = self.centre.to(X.dtype, X.device).points.unsqueeze(-2)
+        return join_contexts(X.unsqueeze(-3), points, self.centre.indices)
+
+    def decisions(self, Z: Tensor) -> Tensor:
+        """The decisions ``... x d_x`` in joint inputs ``... x d``."""
+        return Z[..., self._columns(Z.shape[-1]).decision]
+
+    def check_decisions(self, name: str, X: Tensor, model: Any) -> Tensor:
+        """Joint inputs ``... x d`` of decisions ``... x d_x`` and one of the contexts.
+
+        Raises ``BotorchTensorDimensionError`` for points of another width.
+        """
+        width, num = raw_width(model), self.centre.points.shape[-1]
+        if width is not None and X.shape[-1] != width - num:
+            raise BotorchTensorDimensionError(
+                f"`{name}` must have the {width - num} columns of decisions alone, got "
+                f"{X.shape[-1]}: contexts are filled in."
+            )
+        return join_contexts(X, self.centre.to(X.dtype, X.device).points[0], self.centre.indices)
+
+    def expectation(self, values: Tensor, model: Any) -> Tensor:
+        """Worst expectations ``...`` of values ``... x M``, the larger the better."""
+        centre = self.centre.to(values.dtype, values.device)
+        ambiguity: Any = at_observations(self.ambiguity, model)
+        rows = values.reshape(-1, values.shape[-1])
+        worst: Tensor = ambiguity.evaluate(lambda *_: rows, rows, centre)
+        return worst.view(values.shape[:-1])
+
+    def quantile(
+        self, level: float, model: Any, score: Callable[[Tensor], Tensor], ends: Tensor
+    ) -> Tensor:
+        r"""The least ``t`` with a worst probability of ``level``, ``...``, differentiable.
+
+        Newton's steps on the normal score of the probability, which is nearly linear in ``t``; a
+        step out of the bracket is replaced by its middle. The last step is taken with a graph, so
+        that the gradient is that of the implicit function. (By Danskin's theorem the worst
+        distribution counts as constant in it.)
+
+        Args:
+            level: The level.
+            model: The model, whose number of observations a radius may depend on.
+            score: Maps ``t``, ``... x 1``, to normal scores ``... x M`` of the probability of at
+                most ``t`` in each context.
+            ends: The quantiles of that level in each context, ``... x M``: there is the bracket.
+        """
+        dtype, ends = ends.dtype, ends.double()
+        low, high = (end.detach() for end in ends.aminmax(dim=-1))
+        wanted = torch.special.ndtri(low.new_tensor(level))
+        t = -self.expectation(-ends.detach(), model)
+        t, slope = t.clamp(low, high), torch.ones_like(t)
+        for _ in range(_STEPS):
+            with torch.enable_grad():
+                t = t.requires_grad_()
+                p = self._kept(score, t, model)
+                (slope,) = torch.autograd.grad(p.sum(), t)
+            t, p = t.detach(), p.detach()
+            low, high = torch.where(p < level, t, low), torch.where(p < level, high, t)
+            reached = torch.special.ndtri(p.clamp(_LEAST, _MOST))
+            density = (-0.5 * reached.square()).exp() / (2.0 * torch.pi) ** 0.5
+            new = t + (wanted - reached) * density / slope
+            inside = (low <= new) & (new <= high)
+            new = torch.where(inside, new, 0.5 * (low + high))
+            # The loop ends early where that does not have to wait for a device.
+            if t.device.type == "cpu" and torch.allclose(new, t, rtol=1e-12, atol=0.0):
+                break
+            t = new
+        p = self._kept(score, t, model)
+        return (t + (level - p) / torch.where(slope > 0.0, slope, torch.inf)).to(dtype)
+
+    def _kept(self, score: Callable[[Tensor], Tensor], t: Tensor, model: Any) -> Tensor:
+        """The worst probability of keeping ``t``, ``...``."""
+        return self.expectation(torch.special.ndtr(score(t.unsqueeze(-1))), model)
+
+
+class OutcomeScores(OutcomeQuantiles):
+    """Quantiles of an outcome, and back."""
+
+    def score(self, value: Tensor) -> Tensor:
+        """Normal scores ``Phi^{-1}(F(y))`` of values that broadcast against ``b``."""
+        if self._is_gaussian and not isinstance(self._model, CalibratedModel):
+            return (value - self.mean.double()) / self.deviation.double()
+        shape = torch.broadcast_shapes(value.shape, self._X.shape[:-2])
+        p = self._outcome.cdf(value.expand(shape)[..., None, None])
+        return torch.special.ndtri(p.double().clamp(_LEAST, _MOST))[..., 0, 0]

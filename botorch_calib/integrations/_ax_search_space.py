@@ -1,0 +1,121 @@
+"""`SearchedSpace`: where Ax lets a search choose, and the best certified point of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from ax.core.search_space import SearchSpaceDigest
+from botorch.acquisition import AcquisitionFunction
+from botorch.exceptions.errors import InfeasibilityError
+from torch import Tensor
+
+from botorch_calib.decisions.chance_constrained_search import (
+    LeastMargin,
+    Place,
+    best_certified,
+    known_points,
+)
+from botorch_calib.optim.region import LinearConstraints, Region
+
+# Points of a mixed space that are compared, and rounds in which the best of them is improved.
+_POOL, _ROUNDS = 512, 3
+# Share of its parameters that are changed at a time.
+_CHANGED = 0.3
+# The search for the continuous parameters of one of them.
+_RESTARTS, _SAMPLES = 2, 128
+
+
+@dataclass
+class SearchedSpace:
+    """The space of Ax's transformed parameters, as it is handed to an acquisition.
+
+    Args:
+        digest: Its description.
+        like: A tensor in the precision and on the device of the models.
+        linear: Linear inequalities.
+        equal: Linear equations.
+        fixed: Values of fixed columns.
+        rounding: Moves points ``n x d`` to those that Ax can express, if there are others.
+    """
+
+    digest: SearchSpaceDigest
+    like: Tensor
+    linear: LinearConstraints | None = None
+    equal: LinearConstraints | None = None
+    fixed: dict[int, float] = field(default_factory=dict)
+    rounding: Callable[[Tensor], Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        self.bounds = self.like.new_tensor(self.digest.bounds).mT
+        lower, upper = self.bounds
+        between = lower + (upper - lower) * torch.linspace(0.13, 0.89, 5).to(lower).unsqueeze(-1)
+        # Choices without an order are columns of weights, of which the largest wins.
+        moved = ((self.rounded(between) - between).abs() > 1e-6 * (upper - lower)).any(dim=0)
+        self.discrete = set(self.digest.discrete_choices) | set(moved.nonzero().flatten().tolist())
+
+    def rounded(self, X: Tensor) -> Tensor:
+        """Points ``n x d`` with values that Ax can express."""
+        return X if self.rounding is None else self.rounding(X)
+
+    @torch.enable_grad()
+    def best(self, acqf: AcquisitionFunction, margin: LeastMargin) -> tuple[Tensor, bool]:
+        """The best certified point ``1 x d`` and True, else the most promising one and False.
+
+        In a mixed space the best of many points is improved in turns: its continuous parameters by
+        a search, and the discrete ones by comparison with those of all others.
+        """
+        free = [i for i in range(self.bounds.shape[-1]) if i not in {*self.discrete, *self.fixed}]
+        if not self.discrete - set(self.fixed) and free:
+            return best_certified(acqf, margin, self._place(self.fixed))
+        pool = self.points(margin)
+        best, certified = best_certified(acqf, margin, Place(None, pool))
+        for _ in range(_ROUNDS):
+            before = best
+            mixed = torch.where(torch.rand_like(pool) < _CHANGED, pool, best)
+            others = torch.cat([pool, mixed])
+            if free:
+                settings = {i: float(best[0, i]) for i in self.discrete}
+                place = self._place({**settings, **self.fixed}, _RESTARTS, _SAMPLES)
+                climbed, _ = best_certified(acqf, margin, place)
+                others = torch.cat([climbed, others])
+                others[:, free] = climbed[:, free]
+            choices = torch.cat([best, self._allowed(self._expressed(others))]).unique(dim=0)
+            best, certified = best_certified(acqf, margin, Place(None, choices))
+            if torch.equal(best, before):
+                break
+        return best, certified
+
+    def points(self, margin: LeastMargin) -> Tensor:
+        """Points ``n x d`` spread over the space, and known ones in it."""
+        region = self._region()
+        X = torch.cat([region.sample(_POOL), known_points(margin, region)])
+        pool = self._allowed(self._expressed(X.squeeze(-2)))
+        if not len(pool):
+            raise InfeasibilityError("No point that was found meets the parameter constraints.")
+        return pool.unique(dim=0)
+
+    def _expressed(self, X: Tensor) -> Tensor:
+        """Points ``n x d`` moved to the nearest values of the discrete parameters."""
+        X = X.clone()
+        for column, values in self.digest.discrete_choices.items():
+            choices = X.new_tensor(values)
+            nearest = (X[:, column].unsqueeze(-1) - choices).abs().argmin(dim=-1)
+            X[:, column] = choices[nearest]
+        return self.rounded(X) if self.discrete - set(self.digest.discrete_choices) else X
+
+    def _allowed(self, X: Tensor) -> Tensor:
+        return X[self._region().allows(X.unsqueeze(-2))]
+
+    def _region(self) -> Region:
+        bounds = self.bounds.clone()
+        for column, value in self.fixed.items():
+            bounds[:, column] = value
+        return Region(bounds, self.linear, self.equal)
+
+    def _place(
+        self, fixed: dict[int, float], num_restarts: int = 4, raw_samples: int = 512
+    ) -> Place:
+        linear = (self.linear, self.equal)
+        return Place(self.bounds, None, fixed, *linear, num_restarts, raw_samples)

@@ -1,0 +1,545 @@
+"""Certified trials in Ax: outcome constraints that hold with a stated probability.
+
+It needs Ax (``pip install botorch_calib[ax]``). After the initial trials each one is the best point
+that chance constraints certify. They are made anew for each trial, of models fitted to the data so
+far and of the decisions that are stored with earlier trials, as metadata of their candidates. So
+the books are right in a new process too, from JSON or a database; with several trials at a time;
+and whatever became of a trial:
+
+=========================== ========================================================================
+a certified trial that      counts
+=========================== ========================================================================
+is completed, with a value  as what it is
+runs, or has no value yet   as a violation, until one comes
+is *abandoned*              as a violation, unless there is a value
+has *failed*                as never run, unless there is a value: a machine broke, says Ax
+=========================== ========================================================================
+
+Outcomes are modelled in the units of the user: Ax's transforms of outcomes are left out, since a
+limit is about the very values that these would winsorize or compress.
+
+Importing this module teaches Ax to load what is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+
+try:
+    from ax.adapter.torch import TorchAdapter
+except ImportError as error:
+    raise ImportError(
+        "botorch_calib.integrations.ax_decisions needs Ax: pip install botorch_calib[ax]"
+    ) from error
+from ax.adapter.base import GenResults
+from ax.adapter.registry import (
+    GENERATOR_KEY_TO_GENERATOR_SETUP,
+    GeneratorRegistryBase,
+    GeneratorSetup,
+    MBM_X_trans,
+)
+from ax.adapter.transforms.derelativize import Derelativize
+from ax.api.client import Client
+from ax.api.utils.structs import GenerationStrategyDispatchStruct
+from ax.core.arm import Arm
+from ax.core.experiment import Experiment
+from ax.core.generator_run import GeneratorRun
+from ax.core.observation import ObservationFeatures
+from ax.core.optimization_config import OptimizationConfig
+from ax.core.search_space import SearchSpace, SearchSpaceDigest
+from ax.core.trial_status import TrialStatus
+from ax.core.types import ComparisonOp
+from ax.generation_strategy.generation_strategy import GenerationStrategy
+from ax.generation_strategy.generator_spec import GeneratorSpec
+from ax.generators.torch.botorch_modular.generator import BoTorchGenerator
+from ax.generators.torch.botorch_modular.utils import ModelConfig
+from ax.storage.botorch_modular_registry import register_acquisition
+from ax.storage.json_store.registry import CORE_DECODER_REGISTRY
+from ax.utils.common.constants import Keys
+from ax.utils.common.random import with_rng_seed
+from botorch.acquisition import AcquisitionFunction, PosteriorMean
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.models import ModelList
+from botorch.models.model import Model
+from botorch.models.transforms import Standardize
+from torch import Tensor
+
+from botorch_calib._validation import check_open_unit, check_positive
+from botorch_calib.acquisition import LogCalibratedConstrainedExpectedImprovement
+from botorch_calib.decisions import CertifiedSetExpansion, Recommendation, recommend
+from botorch_calib.decisions.budget import SIZE
+from botorch_calib.decisions.chance_constrained_search import (
+    LeastMargin,
+    evaluated,
+    expands,
+    repeated_points,
+    warn_uncertified,
+)
+from botorch_calib.integrations._ax_acquisition import ConstrainedClosedForm
+from botorch_calib.integrations._ax_search_space import SearchedSpace
+from botorch_calib.integrations._trial_records import (
+    KEY,
+    Books,
+    DecidedTrial,
+    Limits,
+    stored_decisions,
+)
+from botorch_calib.integrations.ax import calibrated_generation_strategy, configured_experiment
+from botorch_calib.optim.region import LinearConstraints
+
+#: Ax's transforms, of parameters alone. `AddExecutionViability` of Ax may be added.
+TRANSFORMS = [*MBM_X_trans, Derelativize]
+#: Trials of which, says Ax, there will be no value, and whose point may be tried again.
+NEVER_RUN = (TrialStatus.FAILED, TrialStatus.STALE)
+# Initial trials for each parameter: before that, a fit knows too little to certify by.
+_INITIAL = 8
+
+
+class CertifiedPoints(ConstrainedClosedForm):
+    """Ax's acquisition, maximised over the points that chance constraints certify."""
+
+    recommended: Recommendation
+
+    def _construct_botorch_acquisition(
+        self,
+        botorch_acqf_class: type[AcquisitionFunction],
+        botorch_acqf_options: dict[str, Any],
+        model: Model,
+    ) -> AcquisitionFunction:
+        """Ax's, improving upon the best known point that is certified: others are out of reach."""
+        is_closed = botorch_acqf_class is LogCalibratedConstrainedExpectedImprovement
+        if is_closed and (best := self._best_certified_mean(model)) is not None:
+            botorch_acqf_options = {"best_f": best, **botorch_acqf_options}
+        return super()._construct_botorch_acquisition(
+            botorch_acqf_class, botorch_acqf_options, model
+        )
+
+    @torch.no_grad()
+    def _best_certified_mean(self, model: Any) -> Tensor | None:
+        constraints = self.options.get("constraints")
+        if constraints is None or self.X_observed is None:
+            return None
+        X = self.X_observed.unsqueeze(-2)
+        certified = evaluated(LeastMargin(constraints), X) >= 0.0
+        if not bool(certified.any()):
+            return None
+        (weights,) = self._objective_weights
+        index = int(weights.abs().argmax())
+        means = model.models[index].posterior(X[certified]).mean
+        return means.max() if bool(weights[index] > 0.0) else means.min()
+
+    def optimize(
+        self,
+        n: int,
+        search_space_digest: SearchSpaceDigest,
+        inequality_constraints: LinearConstraints | None = None,
+        equality_constraints: LinearConstraints | None = None,
+        fixed_features: dict[int, float] | None = None,
+        rounding_func: Callable[[Tensor], Tensor] | None = None,
+        optimizer_options: dict[str, Any] | None = None,
+        candidate_set: Tensor | None = None,
+        sampling_strategy: Any = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The best certified points, one after the other, each entered into the books."""
+        if candidate_set is not None or sampling_strategy is not None:
+            raise UnsupportedError("Certified points cannot be chosen among given candidates.")
+        space = SearchedSpace(
+            search_space_digest,
+            self.surrogate.Xs[0],
+            inequality_constraints,
+            equality_constraints,
+            fixed_features or {},
+            rounding_func,
+        )
+        if "recommend" in self.options:
+            points = self._recommended(space, **self.options["recommend"])
+            return points, torch.zeros(1), torch.ones(1)
+        constraints, share = self.options["constraints"], self.options["expansion_share"]
+        chosen: list[Tensor] = []
+        values: list[Tensor] = []
+        for _ in range(n):
+            expand = expands(share, constraints[0].num_decisions)
+            acqf = CertifiedSetExpansion(constraints) if expand else self.acqf
+            point, certified = space.best(acqf, LeastMargin(constraints))
+            if not certified:
+                warn_uncertified(constraints, stacklevel=2)
+            point = space.rounded(point)
+            constraints[0].commit(point)
+            chosen.append(point)
+            with torch.no_grad(), repeated_points():
+                values.append(self.acqf(point).reshape(1))
+            if len(chosen) < n:
+                pending = [] if self.X_pending is None else [self.X_pending]
+                self.X_pending = torch.cat([*pending, point])
+                self._instantiate_acquisition()
+        return torch.cat(chosen), torch.cat(values), torch.ones(n, dtype=self.dtype)
+
+    def _recommended(
+        self, space: SearchedSpace, objective: Model, baseline: Tensor | None, **settings: Any
+    ) -> Tensor:
+        """What `recommend` says of the best point that is safe itself, among many others."""
+        constraints = self.options["constraints"]
+        margin = LeastMargin(constraints, settings["confidence"])
+        mean = PosteriorMean(objective, maximize=settings["maximize"])
+        best, _ = space.best(mean, margin)
+        choices = torch.cat([space.rounded(best), space.points(margin)])
+        self.recommended = recommend(
+            objective, constraints, choices=choices, baseline=baseline, **settings
+        )
+        return self.recommended.candidate
+
+
+class CertifyingAdapter(TorchAdapter):
+    """Ax's adapter, which makes the constraints of what is stored and stores what they decide."""
+
+    generator: BoTorchGenerator
+    # What has been decided in this call about candidates, which are no trials yet.
+    _proposed: tuple[DecidedArm, ...] = ()
+
+    def gen(
+        self,
+        n: int,
+        search_space: SearchSpace | None = None,
+        optimization_config: OptimizationConfig | None = None,
+        pending_observations: dict[str, list[ObservationFeatures]] | None = None,
+        fixed_features: ObservationFeatures | None = None,
+        model_gen_options: dict[str, Any] | None = None,
+    ) -> GeneratorRun:
+        """Ax's, which remembers what it has decided until there are trials of it."""
+        # Ax adds candidates of the same call to the pending ones, without a trial.
+        waiting = {
+            Arm(features.parameters).signature
+            for each in (pending_observations or {}).values()
+            for features in each
+            if features.trial_index is None
+        }
+        self._proposed = tuple(each for each in self._proposed if each.arm.signature in waiting)
+        run = super().gen(
+            n,
+            search_space,
+            # Ax keeps the one that the adapter was made with.
+            optimization_config or self._experiment.optimization_config,
+            pending_observations,
+            fixed_features,
+            model_gen_options,
+        )
+        stored: Any = run.candidate_metadata_by_arm_signature or {}
+        self._proposed += tuple(
+            DecidedArm(None, arm, stored[arm.signature][KEY], {})
+            for arm in run.arms
+            if KEY in stored.get(arm.signature, {})
+        )
+        return run
+
+    def _gen(  # type: ignore[override]  # as Ax's own
+        self,
+        n: int,
+        search_space: SearchSpace,
+        pending_observations: dict[str, list[ObservationFeatures]],
+        fixed_features: ObservationFeatures | None,
+        model_gen_options: dict[str, Any] | None = None,
+        optimization_config: OptimizationConfig | None = None,
+    ) -> GenResults:
+        assert optimization_config is not None
+        options, key = dict(model_gen_options or {}), Keys.AX_ACQUISITION_KWARGS.value
+        books = self.books(optimization_config, self._proposed)
+        constraints = books.constraints(models_by_metric(self))
+        num = len(books.trials)
+        options[key] = {**options.get(key, {}), "constraints": constraints}
+        results = super()._gen(
+            n, search_space, pending_observations, fixed_features, options, optimization_config
+        )
+        count = constraints[0].num_decisions - num  # none for a recommendation
+        names = list(books.limits)
+        for features, stored in zip(
+            results.observation_features,
+            stored_decisions(names, constraints, books.level, count),
+            strict=False,
+        ):
+            features.metadata = {**(features.metadata or {}), KEY: stored}
+        return results
+
+    def books(
+        self, transformed: OptimizationConfig | None = None, proposed: Iterable[DecidedArm] = ()
+    ) -> Books:
+        """The books under the constraints of today, those relative to a baseline being resolved.
+
+        Args:
+            transformed: Ax's transform of the configuration, if there is one.
+            proposed: Candidates that are no trials yet.
+        """
+        config = self._experiment.optimization_config
+        if transformed is None:
+            space = self._search_space.clone()
+            transformed = self._get_transformed_gen_args(space, config).optimization_config
+        assert config is not None and transformed is not None
+        options = self.generator.acquisition_options
+        own = stated_limits(config).keys()  # viability is Ax's
+        limits = {k: v for k, v in stated_limits(transformed).items() if k in own}
+        decided = [*decided_trials(self._experiment), *proposed]
+        features = [ObservationFeatures.from_arm(each.arm) for each in decided]
+        points = self.transform_observation_features(features).tolist() if features else []
+        return Books(
+            limits,
+            options["level"],
+            options["budget"],
+            [
+                DecidedTrial(point, each.decision, each.outcomes)
+                for point, each in zip(points, decided, strict=True)
+            ],
+        )
+
+
+class CertifyingGenerators(GeneratorRegistryBase):
+    """The generator of certified points, by the name under which Ax stores it."""
+
+    CERTIFIED = "Certified"
+
+
+def stated_limits(config: OptimizationConfig) -> dict[str, Limits]:
+    """Lower and upper limit of each constrained outcome, by its name, in the order of statement."""
+    limits: dict[str, Limits] = {}
+    for constraint in config.outcome_constraints:
+        ((_, weight),) = constraint.metric_weights
+        (name,) = constraint.metric_names
+        bound = constraint.bound / weight
+        lower, upper = limits.get(name, (None, None))
+        if (constraint.op is ComparisonOp.LEQ) == (weight > 0.0):
+            upper = bound if upper is None else min(upper, bound)
+        else:
+            lower = bound if lower is None else max(lower, bound)
+        limits[name] = lower, upper
+    return limits
+
+
+class DecidedArm(NamedTuple):
+    """An arm that a model has chosen, what decided about it, and what came."""
+
+    trial: int | None  # None before there is one
+    arm: Arm
+    decision: Mapping[str, Any]  # as it is stored, empty if nothing is
+    outcomes: Mapping[str, float | None]  # by name, once the trial is over
+
+
+def decided_trials(experiment: Experiment) -> list[DecidedArm]:
+    """Arms that models have chosen, in their order, without those of trials that have failed."""
+    found = observed_means(experiment)
+    decided = []
+    for index, trial in sorted(experiment.trials.items()):
+        for run in trial.generator_runs:
+            stored: Any = run.candidate_metadata_by_arm_signature or {}
+            setup = GENERATOR_KEY_TO_GENERATOR_SETUP.get(run._generator_key or "")
+            of_model = setup is not None and issubclass(setup.adapter_class, TorchAdapter)
+            for arm in run.arms:
+                decision = stored.get(arm.signature, {}).get(KEY, {})
+                # Arms of a run get their names with their trial.
+                named = experiment.arms_by_signature[arm.signature]
+                came = found.get((index, named.name), {})
+                never_run = trial.status in NEVER_RUN and not came
+                if (decision or of_model) and not never_run:
+                    over = trial.status.is_terminal
+                    decided.append(DecidedArm(index, named, decision, came if over else {}))
+    return decided
+
+
+def models_by_metric(adapter: TorchAdapter) -> dict[str, Model]:
+    """The model of each metric, by its name."""
+    generator: Any = adapter.generator
+    model, outcomes = generator.surrogate.model, generator.surrogate.outcomes
+    each: list[Any]
+    if isinstance(model, ModelList):
+        each = list(model.models)
+    elif len(outcomes) > 1:
+        each = [model.subset_output([i]) for i in range(len(outcomes))]
+    else:
+        each = [model]
+    names = {metric.signature: name for name, metric in adapter._experiment.metrics.items()}
+    return {names.get(key, key): own for key, own in zip(outcomes, each, strict=True)}
+
+
+def observed_means(experiment: Experiment) -> dict[tuple[int, str], dict[str, float | None]]:
+    """Means of the metrics, of curves the last ones, by trial and arm."""
+    data = experiment.lookup_data().full_df
+    if "step" in data:
+        data = data.sort_values("step", kind="stable", na_position="first")
+    means: dict[tuple[int, str], dict[str, float | None]] = {}
+    for trial, arm, name, mean in zip(
+        data["trial_index"], data["arm_name"], data["metric_name"], data["mean"], strict=True
+    ):
+        means.setdefault((int(trial), str(arm)), {})[str(name)] = float(mean)
+    return means
+
+
+def chance_constrained_generation_strategy(
+    client: Client | Experiment,
+    level: float = 0.9,
+    budget: float = SIZE,
+    expansion_share: float = 0.0,
+    model_config: ModelConfig | None = None,
+    metric_configs: Mapping[str, ModelConfig] | None = None,
+    botorch_acqf_class: type[AcquisitionFunction] | None = None,
+    struct: GenerationStrategyDispatchStruct | None = None,
+) -> GenerationStrategy:
+    """Ax's generation strategy whose trials keep the outcome constraints with a stated probability.
+
+    After the initial trials each one is the best point, by Ax's acquisition function, that a
+    `ChanceConstraint` certifies: of several outcomes all of `joint_chance_constraints`. At most
+    ``violation_bound(T)`` of the first ``T`` certified trials violate a limit, whatever the models
+    do. Where nothing is certified, the trial is one from which most can be learned, and
+    ``NotCertifiedWarning`` is given. Initial trials and attached ones are not certified; attach
+    some that are known to be safe, which count as initial ones, to have few others.
+
+    Constraints may be relative to a baseline. Where its values change, what has been decided is
+    judged by the limits of then.
+
+    Args:
+        client: A client or an experiment, whose optimisation has been configured with constraints
+            on outcomes, each on one metric.
+        level: Probability with which all outcomes shall be within their limits, in (0, 1).
+        budget: As in `ChanceConstraint`: add ``level`` for each trial that may run at a time,
+            beyond a few.
+        expansion_share: Share of the trials, in [0, 1), that grow the certified set instead, see
+            `optimize_chance_constrained`: for a start from few safe trials.
+        model_config: Configuration of the models (default: Ax's own). A `calibrated_model_config`
+            of a constrained metric needs ``denoise=False``, as limits are about observations.
+        metric_configs: Other configurations for some of the metrics, by name.
+        botorch_acqf_class: As in `calibrated_generation_strategy`.
+        struct: Ax's further choices, with the method ``"custom"`` (default: eight initial trials
+            for each parameter, as fits to fewer know too little).
+
+    Raises:
+        InputDataError: If there are no constraints, or an argument is malformed.
+        UnsupportedError: If a constraint is on several metrics, the baseline of a relative one has
+            not been attached yet, a constrained metric is to be denoised, or ``struct`` asks for
+            simpler parameters, which nothing would certify.
+    """
+    experiment, config = configured_experiment(client)
+    if not config.outcome_constraints:
+        raise InputDataError(
+            "`client` states no constraints: call `client.configure_optimization(..., "
+            'outcome_constraints=["cost <= 3"])`, or use `calibrated_generation_strategy`.'
+        )
+    if several := [c for c in config.outcome_constraints if len(c.metric_names) > 1]:
+        raise UnsupportedError(f"Chance constraints are on one metric each, got {several}.")
+    if struct is not None and struct.simplify_parameter_changes:
+        raise UnsupportedError(
+            "`simplify_parameter_changes` would change points after they were certified."
+        )
+    check_open_unit("level", level)
+    expands(expansion_share, 0)
+    if struct is None:
+        struct = GenerationStrategyDispatchStruct(
+            method="custom",
+            initialization_budget=_INITIAL * len(experiment.search_space.tunable_parameters),
+        )
+    by_metric = {name: _in_own_units(each) for name, each in (metric_configs or {}).items()}
+    shared = _in_own_units(ModelConfig(name="Ax's own") if model_config is None else model_config)
+    for name in stated_limits(config):
+        options = getattr(by_metric.get(name, shared), "model_options", {})
+        if options.get("denoise", False):
+            raise UnsupportedError(
+                f"The constrained metric {name!r} is denoised, while limits are met or not by "
+                "observations: give it a `calibrated_model_config(denoise=False)`."
+            )
+    strategy = calibrated_generation_strategy(client, shared, by_metric, botorch_acqf_class, struct)
+    node = strategy.nodes_by_name["MBM"]
+    # Where a point is the best one again, Ax would take a random one that nothing certifies.
+    node.should_deduplicate = False
+    (spec,) = node.generator_specs
+    spec.generator_enum = CertifyingGenerators.CERTIFIED
+    kwargs = spec.generator_kwargs
+    kwargs["acquisition_class"] = CertifiedPoints
+    kwargs["surrogate_spec"] = replace(kwargs["surrogate_spec"], allow_batched_models=False)
+    kwargs["acquisition_options"] = {
+        "level": level,
+        "budget": check_positive("budget", budget, allow_inf=True),
+        "expansion_share": expansion_share,
+    }
+    return strategy
+
+
+def _in_own_units(config: ModelConfig) -> ModelConfig:
+    """The configuration, whose outcomes the model itself standardises unless it says otherwise."""
+    if isinstance(config, ModelConfig) and config.outcome_transform_classes is None:
+        return replace(config, outcome_transform_classes=[Standardize])
+    return config
+
+
+def recommendation(
+    client: Client, confidence: float = 0.95, baseline: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], Recommendation]:
+    """The parameters to stop at, and what `recommend` says of them.
+
+    ``client.get_best_parameterization`` prefers trials that were lucky. Here models of all data
+    judge all points, also those not tried.
+
+    Args:
+        client: Whose strategy is a `chance_constrained_generation_strategy`, with observed trials.
+        confidence: Confidence of each statement, in (0, 1).
+        baseline: Parameters that are used today, to compare with (default: those of
+            ``client.attach_baseline``).
+
+    Raises:
+        InputDataError: If there is no such strategy, or an outcome has not been observed.
+        UnsupportedError: If the objective is not one metric.
+
+    Warns:
+        NotCertifiedWarning: If no point is safe with this confidence.
+    """
+    spec, experiment = certifying_spec(client._maybe_generation_strategy), client._experiment
+    config = experiment.optimization_config
+    assert config is not None  # the strategy was made for it
+    if not config.objective.is_single_objective:
+        raise UnsupportedError(
+            f"A recommendation is for one metric as the objective, not {config.objective}."
+        )
+    with with_rng_seed(client._random_seed):
+        adapter = fitted_adapter(spec, experiment)
+        if baseline is None and experiment.status_quo is not None:
+            baseline = experiment.status_quo.parameters
+        options = {
+            "objective": models_by_metric(adapter)[config.objective.metric_names[0]],
+            "maximize": not config.objective.minimize,
+            "confidence": check_open_unit("confidence", confidence),
+            "baseline": None
+            if baseline is None
+            else adapter.transform_observation_features([ObservationFeatures(dict(baseline))]),
+        }
+        run = adapter.gen(
+            1, model_gen_options={Keys.AX_ACQUISITION_KWARGS.value: {"recommend": options}}
+        )
+    acquisition: Any = adapter.generator._acquisition
+    return run.arms[0].parameters, acquisition.recommended
+
+
+def certifying_spec(strategy: GenerationStrategy | None) -> GeneratorSpec:
+    """The part of a strategy that comes after the initial trials."""
+    node = None if strategy is None else strategy.nodes_by_name.get("MBM")
+    spec = None if node is None else node.generator_specs[0]
+    if spec is None or spec.generator_enum is not CertifyingGenerators.CERTIFIED:
+        raise InputDataError(
+            "The client's strategy is not one by `chance_constrained_generation_strategy`."
+        )
+    return spec
+
+
+def fitted_adapter(spec: GeneratorSpec, experiment: Experiment) -> CertifyingAdapter:
+    """The adapter of a strategy, with models of all data."""
+    config = experiment.optimization_config
+    assert config is not None
+    if missing := config.metric_names - experiment.lookup_data().metric_names:
+        raise InputDataError(f"{sorted(missing)} have not been observed yet: complete a trial.")
+    spec.fit(experiment)
+    adapter: Any = spec.fitted_adapter
+    return adapter
+
+
+GENERATOR_KEY_TO_GENERATOR_SETUP[CertifyingGenerators.CERTIFIED.value] = GeneratorSetup(
+    CertifyingAdapter, BoTorchGenerator, TRANSFORMS
+)
+CORE_DECODER_REGISTRY[CertifyingGenerators.__name__] = CertifyingGenerators
+register_acquisition(CertifiedPoints)

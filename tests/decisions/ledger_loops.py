@@ -1,0 +1,143 @@
+"""Loops on a ledger under a chance constraint: four trials at a time, outcomes out of order.
+
+All that comes next follows from the ledger, so a loop may end anywhere and go on elsewhere. As a
+program: ``python -m tests.decisions.ledger_loops FILE KIND KILL_AT`` kills itself in that round,
+after the decision, or between its record and the next outcome.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+from typing import Any
+
+import torch
+from botorch.models import SingleTaskGP
+from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
+from botorch.settings import validate_input_scaling
+from torch import Tensor
+
+from botorch_calib import (
+    CalibratedModel,
+    CensoredDelayModel,
+    ChanceConstraint,
+    ContextDistribution,
+    FeedbackLedger,
+    QuantileRecalibrator,
+    TotalVariationBall,
+)
+from tests.gps import DOUBLE
+
+CHOICES = torch.linspace(0.0, 1.0, 101, **DOUBLE).unsqueeze(-1)
+WORKERS, LIMIT = 4, 0.9
+CENTRE = ContextDistribution.empirical(torch.tensor([[0.2], [0.5], [0.6]], **DOUBLE))
+KINDS: dict[str, dict[str, Any]] = {
+    "pending": {},
+    "pending, calibrated": {},
+    "Bayesian": {},
+    "pending, calibrated, contexts": {"ambiguity": TotalVariationBall(0.3), "contexts": CENTRE},
+}
+
+
+def context(trial_id: int) -> float:
+    """What the environment drew for a trial: sometimes beyond any context that was expected."""
+    return random.Random(trial_id).choice([0.2, 0.5, 0.6, 1.3])
+
+
+def outcome(trial_id: int, x: float, kind: str) -> float:
+    rng = random.Random(1000 + trial_id)
+    return x + ("contexts" in kind) * 0.3 * (context(trial_id) - 0.5) + rng.gauss(0.0, 0.15)
+
+
+def inputs(trial_id: int, x: Tensor, kind: str) -> Tensor:
+    more = [context(trial_id)] if "contexts" in kind else []
+    return torch.cat([x, torch.tensor(more, **DOUBLE)])
+
+
+def model_of(ledger: FeedbackLedger, kind: str) -> Any:
+    """The model of the values so far, in order of arrival, and of what is pending."""
+    arrived = sorted((t for t in ledger if t.y is not None), key=lambda t: (t.observed_at, t.id))
+    X = torch.stack([inputs(t.id, t.x, kind) for t in arrived])
+    Y = torch.tensor([[t.y] for t in arrived], **DOUBLE)
+    if kind == "Bayesian":
+        return EnsembleMapSaasSingleTaskGP(X, Y, torch.full_like(Y, 0.02), num_taus=3).eval()
+    with validate_input_scaling(False):
+        gp = SingleTaskGP(X, Y, outcome_transform=None)
+    gp.likelihood.noise, gp.covar_module.lengthscale = 0.01, 0.5
+    pending = [inputs(t.id, t.x, kind) for t in ledger if t.status == "pending"]
+    model: Any = CensoredDelayModel(gp.eval(), torch.stack(pending) if pending else X[:0], 0.0)
+    if "calibrated" in kind:
+        calibrator = QuantileRecalibrator([0.1, 0.5, 0.9])
+        model = CalibratedModel.from_history(model, calibrator, denoise=False)
+    return model
+
+
+def begin(ledger: FeedbackLedger, kind: str) -> None:
+    """A design, which no constraint decided about."""
+    if not len(ledger):
+        X = torch.tensor([[0.1], [0.3], [0.2], [0.4]], **DOUBLE)
+        ledger.add(X, [[outcome(i, float(x), kind)] for i, x in enumerate(X)])
+
+
+def chosen(constraint: ChanceConstraint, ledger: FeedbackLedger) -> Tensor:
+    """The greatest new choice that is certified, else the one that may be, ``1 x 1``.
+
+    Of equal points that are out at a time only a ledger knows which one an outcome belongs to.
+    """
+    choices = CHOICES[(CHOICES != ledger.queries().mT).all(dim=-1)]
+    certified = constraint.certified(choices.unsqueeze(-2))
+    with torch.no_grad():
+        hopes = constraint.optimism(choices.unsqueeze(-2))
+    return choices[torch.where(certified, 1e3 + choices[:, 0], hopes).argmax()].unsqueeze(0)
+
+
+def next_outcome(ledger: FeedbackLedger) -> int | None:
+    """The trial whose outcome comes next, if all workers are busy; some never come."""
+    out = [t.id for t in ledger if t.status == "pending" and t.id % 11 != 10]
+    return random.Random(len(ledger)).choice(out) if len(out) == WORKERS else None
+
+
+def run(ledger: FeedbackLedger, kind: str, num: int, kill_at: int = -1) -> None:
+    """Go on to a number of trials with a constraint made of the ledger's records at each step."""
+    begin(ledger, kind)
+    while len(ledger) < num:
+        told = next_outcome(ledger)
+        if told is not None:
+            y = outcome(told, float(ledger[told].x), kind)
+            ledger.tell(told, y)
+        model = model_of(ledger, kind)
+        settings = {"upper": LIMIT, "budget": 14.0, **KINDS[kind]}
+        constraint = ChanceConstraint.from_records(model, ledger.decisions(), **settings)
+        x = chosen(constraint, ledger)
+        constraint.commit(x)
+        if len(ledger) == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        ledger.submit(x, decisions=constraint.decisions[-1])
+        if len(ledger) == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def carry_on(ledger: FeedbackLedger, kind: str, num: int) -> ChanceConstraint:
+    """The same, by one constraint that lives on through all of it."""
+    begin(ledger, kind)
+    settings = {"upper": LIMIT, "budget": 14.0, **KINDS[kind]}
+    constraint = ChanceConstraint.from_records(model_of(ledger, kind), [], **settings)
+    while len(ledger) < num:
+        told = next_outcome(ledger)
+        if told is not None:
+            x = ledger[told].x
+            y = torch.tensor([[outcome(told, float(x), kind)]], **DOUBLE)
+            constraint.observe(inputs(told, x, kind).unsqueeze(0), y, condition=False)
+            ledger.tell(told, y)
+        constraint = constraint.with_model(model_of(ledger, kind))
+        x = chosen(constraint, ledger)
+        constraint.commit(x)
+        ledger.submit(x)
+    return constraint
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    run(FeedbackLedger.open(sys.argv[1], 1), sys.argv[2], 40, int(sys.argv[3]))

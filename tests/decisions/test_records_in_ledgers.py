@@ -1,0 +1,76 @@
+"""A chance constraint's books in a ledger: restarts, several workers, and an optimizer."""
+
+from __future__ import annotations
+
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+
+from botorch_calib import AsynchronousOptimizer, ChanceConstraint, FeedbackLedger
+from botorch_calib.ledger import DecidedQuery, file_storage
+from tests.decisions import ledger_loops as loops
+from tests.gps import DOUBLE
+
+
+@pytest.fixture(autouse=True)
+def without_waiting_for_disks(monkeypatch) -> None:
+    monkeypatch.setattr(file_storage, "SYNCHRONOUS", "OFF")
+
+
+@pytest.mark.parametrize("kind", loops.KINDS)
+def test_restarted_at_each_step_it_is_the_one_that_was_carried(kind: str, tmp_path) -> None:
+    """To the last bit: pending points, calibrators and contexts, four workers, late outcomes."""
+    memory, path, num = FeedbackLedger(1), tmp_path / "ledger.db", 44
+    carried = loops.carry_on(memory, kind, num)
+    for stop in range(4, num + 1, 8):
+        with FeedbackLedger.open(path, 1) as ledger:
+            loops.run(ledger, kind, stop)
+    ledger = FeedbackLedger.read(path)
+    assert ledger.trials == memory.trials
+    assert ledger.decisions() == carried.decisions
+    model = loops.model_of(ledger, kind)
+    settings: dict[str, Any] = {"upper": loops.LIMIT, "budget": 14.0, **loops.KINDS[kind]}
+    rebuilt = ChanceConstraint.from_records(model, ledger.decisions(), **settings)
+    X = loops.CHOICES.unsqueeze(-2)
+    carried = carried.with_model(model)
+    assert torch.equal(rebuilt.margin(X), carried.margin(X)) and repr(rebuilt) == repr(carried)
+    assert rebuilt.budget_left == carried.budget_left
+    assert carried.num_certified > 10 and 0 < carried.num_outstanding < carried.num_certified
+    assert carried.num_violations > 0
+
+
+def test_an_optimizer_with_four_workers_keeps_the_books() -> None:
+    """Each proposal is a decision, made of the books so far, and each value is its outcome."""
+    ledger, kind = FeedbackLedger(1), "pending"
+    loops.begin(ledger, kind)
+    rng = random.Random(0)
+
+    def constraint() -> ChanceConstraint:
+        model = loops.model_of(ledger, kind)
+        return ChanceConstraint.from_records(
+            model, ledger.decisions(), upper=loops.LIMIT, budget=14.0
+        )
+
+    def propose(_: FeedbackLedger) -> DecidedQuery:
+        own = constraint()
+        own.commit(x := loops.chosen(own, ledger))
+        return DecidedQuery(x, own.decisions[-1])
+
+    def objective(x: Any) -> float:
+        time.sleep(rng.random() / 50)
+        return float(x[0]) + rng.gauss(0.0, 0.15)
+
+    with ThreadPoolExecutor(4) as executor:
+        optimizer = AsynchronousOptimizer(executor, objective, ledger, propose, max_parallel=4)
+        optimizer.run(30, progress=False)
+    own = constraint()
+    assert own.num_decisions == len(ledger) - 4 >= 26 and own.num_certified > 10
+    for record, trial in zip(own.decisions, ledger.trials[4:], strict=True):
+        assert record["point"] == trial.x.tolist() and record["outcome"] == trial.y
+    values = torch.tensor([t.y for t in ledger.trials[4:] if t.y is not None], **DOUBLE)
+    assert own.num_violations <= int((values > loops.LIMIT).sum())
+    assert own.num_violations <= own.violation_bound(own.num_certified)

@@ -1,0 +1,537 @@
+"""Certified trials in Ax: the candidates of the bare loop, and books that survive."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("ax")
+
+from ax.adapter.registry import MBM_X_trans, Y_trans
+from ax.adapter.transforms.add_execution_viability import AddExecutionViability
+from ax.api.client import Client
+from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig, StorageConfig
+from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
+from ax.api.utils.structs import GenerationStrategyDispatchStruct
+from ax.generators.torch.botorch_modular.utils import ModelConfig
+from ax.storage.sqa_store.db import (
+    create_all_tables,
+    get_engine,
+    init_engine_and_session_factory,
+)
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.models import ModelListGP, SingleTaskGP
+from botorch.models.transforms import Normalize, Standardize
+from torch import Tensor
+
+from botorch_calib import CalibratedModel, ChanceConstraint, optimize_chance_constrained
+from botorch_calib.exceptions import CalibrationWarning
+from botorch_calib.integrations import ax_decisions
+from botorch_calib.integrations.ax import calibrated_generation_strategy, calibrated_model_config
+from botorch_calib.integrations.ax_cards import CalibrationReports, CertifiedTrials
+from botorch_calib.integrations.ax_decisions import (
+    TRANSFORMS,
+    CertifiedPoints,
+    chance_constrained_generation_strategy,
+    recommendation,
+)
+from tests.integrations.test_ax import quiet
+
+__all__ = ["quiet"]  # a fixture
+
+NUM = 12
+A = RangeParameterConfig("a", bounds=(0, 1), parameter_type="float")
+B = RangeParameterConfig("b", bounds=(0, 10), parameter_type="float")
+KEY = "chance_constraints"
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Optimization failed:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore::botorch_calib.exceptions.NotCertifiedWarning"),
+]
+
+
+def gain(parameters: Any) -> float:
+    return parameters["a"] + parameters["b"] / 10
+
+
+def cost(parameters: Any) -> float:
+    """Within 1 in the lower left half, and rough enough to be taken for noisy."""
+    a, b = parameters["a"], parameters["b"] / 10
+    return a**2 + b + 0.03 * float(torch.tensor(57.0 * a + 71.0 * b).sin())
+
+
+def outcome(parameters: Any) -> dict[str, float]:
+    return {"y": gain(parameters), "z": cost(parameters)}
+
+
+def struct(num: int = NUM) -> GenerationStrategyDispatchStruct:
+    return GenerationStrategyDispatchStruct(
+        method="custom", initialization_budget=num, initialize_with_center=False
+    )
+
+
+def new_client(
+    parameters: Sequence[Any] = (A, B),
+    constraints: Sequence[str] = ("z <= 1",),
+    evaluate: Callable[[Any], Any] = outcome,
+    objective: str = "y",
+    parameter_constraints: Sequence[str] = (),
+    storage: StorageConfig | None = None,
+    baseline: dict[str, Any] | None = None,
+    strategy: Callable[..., Any] = chance_constrained_generation_strategy,
+    **options: Any,
+) -> Client:
+    """A client whose next trial is the first certified one."""
+    client = Client(random_seed=0, storage_config=storage)
+    client.configure_experiment(
+        parameters, parameter_constraints=parameter_constraints, name="certified"
+    )
+    client.configure_optimization(objective, outcome_constraints=constraints)
+    if baseline is not None:
+        trial = client.attach_baseline(baseline)
+        client.complete_trial(trial, evaluate(baseline))
+    client.set_generation_strategy(strategy(client, struct=struct(), **options))
+    play(client, NUM - (baseline is not None), evaluate)
+    return client
+
+
+def play(
+    client: Client, num: int, evaluate: Callable[[Any], Any] = outcome, at_a_time: int = 1
+) -> list[dict[str, Any]]:
+    chosen: list[Any] = []
+    for _ in range(num):
+        for trial, parameters in client.get_next_trials(max_trials=at_a_time).items():
+            client.complete_trial(trial, evaluate(parameters))
+            chosen.append(parameters)
+    return chosen
+
+
+def decision(client: Client, trial: int) -> dict[str, Any]:
+    """What is stored with a trial."""
+    (run,) = client._experiment.trials[trial].generator_runs
+    every: Any = run.candidate_metadata_by_arm_signature
+    (found,) = every.values()
+    return dict(found[KEY])
+
+
+def adapter_of(client: Client) -> Any:
+    return client._generation_strategy.adapter
+
+
+def books_of(client: Client) -> Any:
+    spec = ax_decisions.certifying_spec(client._generation_strategy)
+    return ax_decisions.fitted_adapter(spec, client._experiment).books()
+
+
+def account(client: Client) -> tuple[int, int, int]:
+    found: tuple[int, int, int] = books_of(client).account[:3]
+    return found
+
+
+def counted(client: Client, limit: float = 1.0) -> tuple[int, int, int]:
+    """Certified trials, violations among them and those that are out, from Ax's own tables."""
+    data = client._experiment.lookup_data().df
+    values = {row.trial_index: row.mean for row in data[data.metric_name == "z"].itertuples()}
+    T = V = out = 0
+    for index, trial in client._experiment.trials.items():
+        runs: list[Any] = [
+            run.candidate_metadata_by_arm_signature or {} for run in trial.generator_runs
+        ]
+        stored = [found[KEY] for run in runs for found in run.values() if KEY in found]
+        status = trial.status.name
+        if not stored or not stored[0]["certified"]:
+            continue
+        if status == "FAILED" and index not in values:
+            continue
+        known = index in values and status != "RUNNING"
+        T, V, out = T + 1, V + (known and values[index] > limit), out + (not known)
+    return T, V, out
+
+
+@pytest.fixture
+def seeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each search of Ax's starts from the same random numbers."""
+    original = CertifiedPoints.optimize
+
+    def optimize(self: Any, *args: Any, **kwargs: Any) -> Any:
+        torch.manual_seed(0)
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(CertifiedPoints, "optimize", optimize)
+
+
+def model_like(other: Any, X: Tensor, Y: Tensor) -> SingleTaskGP:
+    """A model of BoTorch's on these data, with the hyperparameters of another."""
+    bounds = torch.tensor([[0.0, 0.0], [1.0, 10.0]], dtype=torch.double)
+    model = SingleTaskGP(
+        X, Y, input_transform=Normalize(2, bounds=bounds), outcome_transform=Standardize(1)
+    )
+    model.load_state_dict(other.state_dict())
+    return model.eval()
+
+
+def test_candidates_and_books_of_the_bare_loop(seeded: None) -> None:
+    """That carries its constraint, while Ax's is made anew for each trial."""
+    client = new_client()
+    trials: Any = client._experiment.trials
+    known = [trials[i].arm.parameters for i in range(NUM)]
+    X = torch.tensor([[p["a"], p["b"]] for p in known], dtype=torch.double)
+    gains, costs = ([f(p) for p in known] for f in (gain, cost))
+    bounds = torch.tensor([[0.0, 0.0], [1.0, 10.0]], dtype=torch.double)
+    bare: ChanceConstraint | None = None
+    for _ in range(4):
+        (parameters,) = play(client, 1)
+        models = ax_decisions.models_by_metric(adapter_of(client))
+        Y, Z = (torch.tensor(v, dtype=torch.double).unsqueeze(-1) for v in (gains, costs))
+        objective, constrained = model_like(models["y"], X, Y), model_like(models["z"], X, Z)
+        if bare is None:
+            bare = ChanceConstraint(constrained, upper=1.0, level=0.9)
+        else:
+            bare = bare.with_model(constrained)
+        acqf: Any = type(adapter_of(client).generator._acquisition.acqf)
+        with torch.no_grad():
+            best = objective.posterior(X[bare.certified(X.unsqueeze(-2))]).mean.max()
+        improvement = acqf(ModelListGP(objective, constrained), best, 0, {1: (None, 1.0)})
+        torch.manual_seed(0)
+        candidate, _, certified = optimize_chance_constrained(improvement, bare, bounds)
+        expected = [parameters["a"], parameters["b"]]
+        assert certified and candidate[0].tolist() == pytest.approx(expected, abs=1e-5)
+        x = torch.tensor([expected], dtype=torch.double)
+        bare.observe(x, torch.tensor([[cost(parameters)]], dtype=torch.double), condition=False)
+        X = torch.cat([X, x])
+        gains.append(gain(parameters))
+        costs.append(cost(parameters))
+    assert bare is not None
+    stored = adapter_of(client).books().records("z")
+    for own, record in zip(bare.decisions, stored, strict=True):
+        assert own.pop("point") == pytest.approx(record.pop("point"), abs=1e-9)
+        assert own.pop("quantiles") == pytest.approx(record.pop("quantiles"), abs=1e-6)
+        assert own == record
+    assert counted(client) == account(client) == bare._account()[:3]
+
+
+def test_whatever_becomes_of_a_trial() -> None:
+    """Completed, running, abandoned, failed, completed without its value, late; in one call."""
+    client = new_client(budget=100.0)
+    asked = [trial for _ in range(6) for trial in client.get_next_trials(max_trials=1)]
+    done, running, abandoned, failed, empty, late = asked
+    assert all(decision(client, trial)["certified"] for trial in asked)
+    assert counted(client) == account(client) == (6, 0, 6)
+    client.complete_trial(done, {"y": 0.0, "z": 2.0})
+    client.mark_trial_abandoned(abandoned)
+    client.mark_trial_failed(failed)
+    client.complete_trial(empty, {"y": 0.0})
+    assert counted(client) == account(client) == (5, 1, 4)
+    client.attach_data(late, {"y": 0.0, "z": 2.0})  # not complete yet
+    assert counted(client) == account(client) == (5, 1, 4)
+    client.complete_trial(late)
+    assert counted(client) == account(client) == (5, 2, 3)
+    client.attach_data(empty, {"z": 2.0})
+    assert counted(client) == account(client) == (5, 3, 2)
+    (next_one,) = client.get_next_trials(max_trials=1)
+    assert running in asked and next_one not in asked
+
+
+def test_candidates_of_one_call_know_of_each_other() -> None:
+    """Each counts as a violation for the next, before there are trials of them."""
+    client = new_client(budget=2.0)
+    play(client, 1, lambda p: {"y": gain(p), "z": 0.0})
+    asked = client.get_next_trials(max_trials=4)
+    # V + p - alpha T < 2 allows for three: -0.1, 0.8 and 1.7.
+    assert [decision(client, trial)["certified"] for trial in asked] == [True] * 3 + [False]
+    (more,) = client.get_next_trials(max_trials=1)
+    assert not decision(client, more)["certified"]
+
+
+@pytest.mark.filterwarnings("ignore:TypeDecorator")  # SQLAlchemy says so of Ax's tables
+@pytest.mark.parametrize("kind", ["json", "sql"])
+def test_stored_and_loaded(kind: str, tmp_path: Path, seeded: None) -> None:
+    """The same next trial, and the same books."""
+    config = None
+    if kind == "sql":
+        config = StorageConfig(url=f"sqlite:///{tmp_path}/ax.db")
+        init_engine_and_session_factory(url=config.url)
+        create_all_tables(get_engine())
+    client = new_client(storage=config)
+    play(client, 2, at_a_time=2)  # the first time one alone, says Ax
+    running = client.get_next_trials(max_trials=1)
+    if kind == "sql":
+        loaded = Client.load_from_database("certified", config)
+    else:
+        client.save_to_json_file(str(tmp_path / "client.json"))
+        loaded = Client.load_from_json_file(str(tmp_path / "client.json"))
+    assert counted(loaded) == account(loaded) == account(client) == (4, counted(client)[1], 1)
+    loaded._random_seed = 0
+    for trial, parameters in running.items():
+        client.complete_trial(trial, outcome(parameters))
+        loaded.complete_trial(trial, outcome(parameters))
+    (expected,), (found,) = (each.get_next_trials(1).values() for each in (client, loaded))
+    assert found == pytest.approx(expected, abs=1e-3)
+    found_spec = ax_decisions.certifying_spec(loaded._generation_strategy)
+    assert found_spec.generator_kwargs["acquisition_options"]["level"] == 0.9
+    assert not loaded._generation_strategy.nodes_by_name["MBM"].should_deduplicate
+
+
+def test_trials_without_records_are_left_out() -> None:
+    """The books start then, and say so, once for each that was chosen by a model."""
+
+    def plain(client: Client, struct: Any) -> Any:
+        return choose_generation_strategy(struct, model_config=ModelConfig(name="plain"))
+
+    client = new_client(strategy=plain)
+    play(client, 2)
+    client.set_generation_strategy(chance_constrained_generation_strategy(client, struct=struct()))
+    with said("2 of 2 trials were chosen by a model without"):
+        (first,) = client.get_next_trials(max_trials=1)
+    client.complete_trial(first, {"y": 0.0, "z": 2.0})
+    with said("2 of 3 trials"):
+        assert account(client) == (1, 1, 0)
+    client.set_generation_strategy(
+        chance_constrained_generation_strategy(client, level=0.8, struct=struct())
+    )
+    with said("3 of 3 trials .* at the level 0.8"):
+        client.get_next_trials(max_trials=1)
+
+
+@contextmanager
+def said(message: str) -> Iterator[None]:
+    """As ``pytest.warns``, which would raise what Ax says of itself."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", CalibrationWarning)
+        yield
+    of_kind = [str(w.message) for w in caught if w.category is CalibrationWarning]
+    assert of_kind and all(re.search(message, each) for each in of_kind)
+
+
+MIXED = (
+    A,
+    RangeParameterConfig("b", bounds=(0, 10), parameter_type="int"),
+    ChoiceParameterConfig("c", values=["u", "v", "w"], parameter_type="str", is_ordered=False),
+    RangeParameterConfig("s", bounds=(1e-3, 1), parameter_type="float", scaling="log"),
+)
+DISCRETE = (
+    RangeParameterConfig("a", bounds=(0, 1), parameter_type="float", step_size=0.25),
+    RangeParameterConfig("b", bounds=(0, 10), parameter_type="int"),
+)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "constraint"),
+    [(MIXED, ()), (MIXED, ("a + 0.1*b <= 1.2",)), (DISCRETE, ()), ((A, B), ("a + 0.1*b <= 0.9",))],
+)
+def test_spaces(parameters: Sequence[Any], constraint: Sequence[str]) -> None:
+    """What is proposed can be expressed, meets the constraints, and is certified as it is."""
+
+    def evaluate(p: Any) -> dict[str, float]:
+        return {"y": gain(p), "z": cost(p) - 0.1 * (p.get("c") == "w")}
+
+    client = new_client(parameters, evaluate=evaluate, parameter_constraints=constraint)
+    for parameters_ in play(client, 2, evaluate):
+        assert client._experiment.search_space.check_membership(parameters_, raise_error=True)
+    for trial in (NUM, NUM + 1):
+        stored = decision(client, trial)
+        assert stored["certified"] == (stored["outcomes"]["z"]["quantiles"][0] <= 1.0)
+        assert stored["certified"]
+
+
+def test_fixed_parameters_and_known_noise() -> None:
+    """Which reach the search, and the model."""
+
+    def evaluate(p: Any) -> dict[str, tuple[float, float]]:
+        return {"y": (gain(p), 0.01), "z": (cost(p), 0.02)}
+
+    client = new_client(evaluate=evaluate)
+    asked = client.get_next_trials(max_trials=1, fixed_parameters={"a": 0.25})
+    assert [p["a"] for p in asked.values()] == [0.25]
+    model: Any = ax_decisions.models_by_metric(adapter_of(client))["z"]
+    scale = model.outcome_transform.stdvs.item()
+    assert model.likelihood.noise.unique().tolist() == pytest.approx([(0.02 / scale) ** 2])
+    assert decision(client, NUM)["certified"]
+
+
+def test_several_constraints_share_one_budget() -> None:
+    """Two limits of one metric, one of another; a point that violates any counts once."""
+
+    def evaluate(p: Any) -> dict[str, float]:
+        return {"y": gain(p), "z": cost(p), "w": p["a"] - p["b"] / 10}
+
+    client = new_client(constraints=("z <= 1", "w <= 0.5", "w >= -0.5"), evaluate=evaluate)
+    (trial,) = client.get_next_trials(max_trials=1)
+    stored = decision(client, trial)
+    limits = {name: each["limits"] for name, each in stored["outcomes"].items()}
+    assert limits == {"z": [None, 1.0], "w": [-0.5, 0.5]}
+    assert stored["certified"]
+    z, w = (stored["outcomes"][name]["quantiles"] for name in "zw")
+    assert z[0] <= 1.0 and -0.5 <= w[0] < w[1] <= 0.5
+    client.complete_trial(trial, {"y": 0.0, "z": 2.0, "w": 2.0})
+    assert account(client) == (1, 1, 0)
+    books = adapter_of(client).books()
+    assert books.records("w")[0]["level"] == pytest.approx(0.95)
+
+
+def test_constraints_relative_to_a_baseline() -> None:
+    """Judged by the limits that were in force when a trial was decided about."""
+    baseline = {"a": 0.5, "b": 5.0}
+    client = new_client(constraints=("z <= 1.2 * baseline",), baseline=baseline)
+    (trial,) = client.get_next_trials(max_trials=1)
+    stored = decision(client, trial)
+    limit = 1.2 * cost(baseline)
+    assert stored["outcomes"]["z"]["limits"] == [None, pytest.approx(limit)]
+    client.complete_trial(trial, {"y": 0.0, "z": limit + 0.01})
+    assert account(client) == (1, 1, 0)
+    client.attach_data(0, {"y": 0.0, "z": 2 * cost(baseline)})  # measured again
+    books = books_of(client)
+    assert books.limits["z"] == (None, pytest.approx(2 * limit))
+    assert books.account[:3] == (1, 1, 0)
+    assert books.records("z")[0]["outcome"] == pytest.approx(2 * limit + 0.01)
+    play(client, 1)
+
+
+def test_a_share_of_the_trials_expands(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    class Watched(ax_decisions.CertifiedSetExpansion):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            made.append(1)
+            super().__init__(*args, **kwargs)
+
+    monkeypatch.setattr(ax_decisions, "CertifiedSetExpansion", Watched)
+    client = new_client(expansion_share=0.5)
+    chosen = play(client, 4)
+    assert len(chosen) == 4 and len(made) == 2
+    assert all(decision(client, NUM + i)["certified"] for i in range(4))
+
+
+def test_calibrated_models() -> None:
+    client = new_client(metric_configs={"z": calibrated_model_config(denoise=False)})
+    play(client, 1)
+    model = ax_decisions.models_by_metric(adapter_of(client))["z"]
+    assert isinstance(model, CalibratedModel) and model.calibrator.num_updates == NUM
+    assert decision(client, NUM)["certified"]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_viability(first: bool) -> None:
+    """Ax's keeps away from abandoned trials, before or after limits are made absolute.
+
+    It is no chance constraint: the books stay those of the client's own limits.
+    """
+    client = new_client(budget=100.0)
+    client.configure_tracking_metrics(["execution_viable"])  # Ax looks it up, and has no data
+    spec = ax_decisions.certifying_spec(client._generation_strategy)
+    others = [AddExecutionViability]
+    place = 0 if first else len(TRANSFORMS)
+    spec.generator_kwargs["transforms"] = TRANSFORMS[:place] + others + TRANSFORMS[place:]
+    for _ in range(4):
+        ((trial, _),) = client.get_next_trials(max_trials=1).items()
+        client.mark_trial_abandoned(trial)
+    assert "execution_viable" in adapter_of(client).outcomes
+    acquisition: Any = adapter_of(client).generator._acquisition
+    rows, _ = acquisition._outcome_constraints
+    assert len(rows) == 2  # the cost and the viability weigh on the improvement
+    assert list(adapter_of(client).books().limits) == ["z"]
+    assert counted(client) == account(client) == (4, 0, 4)
+    assert decision(client, NUM + 3)["outcomes"].keys() == {"z"}
+
+
+@pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
+@pytest.mark.parametrize("after", [True, False])
+def test_viability_with_calibrated_models(after: bool) -> None:
+    """The other strategy, with Ax's transforms of outcomes before or after it."""
+    client = new_client(strategy=calibrated_generation_strategy)
+    client.configure_tracking_metrics(["execution_viable"])
+    (spec,) = client._generation_strategy.nodes_by_name["MBM"].generator_specs
+    outcomes = [AddExecutionViability, *Y_trans] if after else [*Y_trans, AddExecutionViability]
+    spec.generator_kwargs["transforms"] = [*MBM_X_trans, *outcomes]
+    for _ in range(4):
+        ((trial, _),) = client.get_next_trials(max_trials=1).items()
+        client.mark_trial_abandoned(trial)
+    assert "execution_viable" in adapter_of(client).outcomes
+    assert len(adapter_of(client).generator._acquisition._outcome_constraints[0]) == 2
+
+
+def test_recommendation_and_cards() -> None:
+    client = new_client(baseline={"a": 0.1, "b": 1.0})
+    play(client, 3)
+    parameters, stated = recommendation(client)
+    assert stated.certified and cost(parameters) < 1.0
+    assert stated.lower < gain(parameters) < stated.upper
+    assert stated.better is not None and stated.better > 0.99
+    worse = recommendation(client, baseline={"a": 1.0, "b": 10.0})[1]
+    assert worse.better is not None and worse.better < 0.01
+    assert counted(client) == account(client)  # a recommendation is no decision
+    cards: list[Any] = client.compute_analyses(
+        [CertifiedTrials(), CalibrationReports()], display=False
+    )
+    books, reports = cards
+    assert list(books.df["trial_index"]) == [NUM, NUM + 1, NUM + 2]
+    assert books.df["violated"].sum() == account(client)[1]
+    assert (books.df["z: upper quantile"] <= 1.0).all()
+    assert books.subtitle.startswith("At a level of 0.9, 3 of 3 decisions were certified")
+    assert set(reports.df["metric"]) == {"y", "z"}
+    assert reports.df["coverage"].between(0, 1).all()
+
+
+def test_a_minimised_objective() -> None:
+    client = new_client(objective="-y", constraints=("z >= 0.4",))
+    play(client, 2)
+    parameters, stated = recommendation(client)
+    assert stated.certified and cost(parameters) > 0.4
+    # On the border, the least gain has a large a.
+    assert gain(parameters) < 0.6 and stated.lower < gain(parameters) < stated.upper
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("constraints", "options", "error", "match"),
+        [
+            ((), {}, InputDataError, "states no constraints"),
+            (("w + z <= 1",), {}, UnsupportedError, "one metric each"),
+            (("z <= 1.1 * baseline",), {}, UnsupportedError, "attach_baseline"),
+            (("z <= 1",), {"level": 1.0}, InputDataError, "level"),
+            (("z <= 1",), {"budget": 0.0}, InputDataError, "budget"),
+            (("z <= 1",), {"expansion_share": 1.0}, InputDataError, "expansion_share"),
+            (("z <= 1",), {"metric_configs": {"z": 3}}, InputDataError, "metric_configs"),
+            (("z <= 1",), {"model_config": calibrated_model_config()}, UnsupportedError, "denoise"),
+            (
+                ("z <= 1",),
+                {"struct": replace(struct(), simplify_parameter_changes=True)},
+                UnsupportedError,
+                "simplify",
+            ),
+        ],
+    )
+    def test_arguments(
+        self, constraints: Any, options: Any, error: type[Exception], match: str
+    ) -> None:
+        client = Client()
+        client.configure_experiment([A, B])
+        client.configure_optimization("y", outcome_constraints=constraints)
+        with pytest.raises(error, match=match):
+            chance_constrained_generation_strategy(client, **options)
+
+    def test_another_strategy(self) -> None:
+        client = new_client(strategy=calibrated_generation_strategy)
+        with pytest.raises(InputDataError, match="chance_constrained_generation_strategy"):
+            recommendation(client)
+
+    def test_several_objectives(self) -> None:
+        client = new_client(objective="y, x", evaluate=lambda p: {**outcome(p), "x": p["a"]})
+        with pytest.raises(UnsupportedError, match="one metric as the objective"):
+            recommendation(client)
+
+    def test_nothing_observed(self) -> None:
+        client = Client()
+        client.configure_experiment([A, B])
+        client.configure_optimization("y", outcome_constraints=["z <= 1"])
+        client.set_generation_strategy(chance_constrained_generation_strategy(client))
+        with pytest.raises(InputDataError, match="have not been observed yet"):
+            recommendation(client)

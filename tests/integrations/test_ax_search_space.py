@@ -1,0 +1,119 @@
+"""The search in Ax's mixed spaces finds what enumeration finds."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("ax")
+
+from ax.core.search_space import SearchSpaceDigest
+from botorch.acquisition import PosteriorMean
+from botorch.exceptions.errors import InfeasibilityError
+from botorch.models import SingleTaskGP
+from torch import Tensor
+
+from botorch_calib import ChanceConstraint
+from botorch_calib.decisions.chance_constrained_search import LeastMargin
+from botorch_calib.integrations._ax_search_space import SearchedSpace
+
+# A float, an integer, a choice of three as weights.
+BOUNDS = [(0.0, 1.0), (0, 6), (0.0, 1.0), (0.0, 1.0), (0.0, 1.0)]
+NONE = -9.0  # a value worse than any
+LINEAR = [(torch.tensor([0, 1]), torch.tensor([-6.0, -1.0], dtype=torch.double), -7.0)]
+
+
+def rounded(X: Tensor) -> Tensor:
+    """As Ax does: the largest weight wins, integers are integers."""
+    best = X[..., 2:].argmax(dim=-1)
+    weights = torch.nn.functional.one_hot(best, 3).to(X)
+    return torch.cat([X[..., :1], X[..., 1:2].round(), weights], dim=-1)
+
+
+def models(bounds: Any, seed: int) -> tuple[SingleTaskGP, ChanceConstraint]:
+    torch.manual_seed(seed)
+    ends = torch.tensor(bounds, dtype=torch.double).mT
+    X = ends[0] + (ends[1] - ends[0]) * torch.rand(25, len(bounds), dtype=torch.double)
+    units = (X - ends[0]) / (ends[1] - ends[0])
+    made = []
+    for _ in range(2):
+        Y = (2.0 * units @ torch.randn(len(bounds), 1, dtype=torch.double)).sin()
+        gp = SingleTaskGP(X, Y, torch.full_like(Y, 1e-2), outcome_transform=None)
+        gp.covar_module.lengthscale = (ends[1] - ends[0]).clone()
+        made.append(gp.eval())
+    return made[0], ChanceConstraint(made[1], upper=0.5)
+
+
+def space_of(bounds: Any, discrete: Any, **given: Any) -> SearchedSpace:
+    names = [f"x{i}" for i in range(len(bounds))]
+    digest = SearchSpaceDigest(names, bounds, discrete_choices=discrete)
+    return SearchedSpace(digest, torch.ones(1, dtype=torch.double), **given)
+
+
+@torch.no_grad()
+def best_of(X: Tensor, objective: Any, margin: LeastMargin) -> float:
+    values = torch.where(
+        margin(X.unsqueeze(-2)) > 0, PosteriorMean(objective)(X.unsqueeze(-2)), NONE
+    )
+    return float(values.max())
+
+
+pytestmark = pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.InputDataWarning")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("linear", [None, LINEAR])
+@pytest.mark.parametrize("fixed", [{}, {1: 4.0}, {0: 0.3}])
+def test_mixed(seed: int, linear: Any, fixed: dict[int, float]) -> None:
+    objective, constraint = models(BOUNDS, seed)
+    margin = LeastMargin([constraint])
+    space = space_of(BOUNDS, {1: range(7)}, linear=linear, rounding=rounded, fixed=fixed)
+    assert space.discrete == {1, 2, 3, 4}
+    point, certified = space.best(PosteriorMean(objective), margin)
+    assert torch.equal(space.rounded(point), point)
+    assert all(float(point[0, column]) == value for column, value in fixed.items())
+    a = torch.linspace(0, 1, 101).tolist() if 0 not in fixed else [fixed[0]]
+    b = range(7) if 1 not in fixed else [fixed[1]]
+    grid = [(x, i, *row) for x, i, row in itertools.product(a, b, torch.eye(3).tolist())]
+    X = torch.tensor(grid, dtype=torch.double)
+    if linear:
+        X = X[6 * X[:, 0] + X[:, 1] <= 7.0]
+        assert 6 * point[0, 0] + point[0, 1] <= 7.0 + 1e-6
+    best = best_of(X, objective, margin)
+    assert certified == bool(margin(point.unsqueeze(-2)) > 0.0) and certified == (best > NONE)
+    assert not certified or float(PosteriorMean(objective)(point)) >= best - 1e-3
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("seed", range(3))
+def test_discrete(seed: int) -> None:
+    """Of 1089 points, of which twice as many as half are drawn at first."""
+    bounds = [(0, 32), (0.0, 32.0)]
+    objective, constraint = models(bounds, seed)
+    margin = LeastMargin([constraint])
+    space = space_of(bounds, {0: range(33), 1: [float(i) for i in range(33)]})
+    point, certified = space.best(PosteriorMean(objective), margin)
+    X = torch.tensor(list(itertools.product(range(33), range(33))), dtype=torch.double)
+    best = best_of(X, objective, margin)
+    assert certified and float(PosteriorMean(objective)(point)) >= best - 0.01
+    assert torch.equal(point, point.round())
+
+
+def test_everything_fixed() -> None:
+    objective, constraint = models(BOUNDS, 0)
+    fixed = {0: 0.5, 1: 2.0, 2: 1.0, 3: 0.0, 4: 0.0}
+    space = space_of(BOUNDS, {1: range(7)}, rounding=rounded, fixed=fixed)
+    point, _ = space.best(PosteriorMean(objective), LeastMargin([constraint]))
+    assert point.tolist() == [list(fixed.values())]
+
+
+def test_constraints_that_nothing_meets() -> None:
+    objective, constraint = models(BOUNDS, 0)
+    never = [(torch.tensor([1]), torch.ones(1, dtype=torch.double), 5.5)]
+    space = space_of(BOUNDS, {1: [0, 1, 2, 3, 4]}, linear=never, rounding=rounded)
+    with pytest.raises(InfeasibilityError, match="parameter constraints"):
+        space.best(PosteriorMean(objective), LeastMargin([constraint]))

@@ -1,0 +1,99 @@
+"""Decisions stored with trials make the constraint that has taken them."""
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from botorch.models import SingleTaskGP
+from torch import Tensor
+
+from botorch_calib.decisions import joint_chance_constraints
+from botorch_calib.exceptions import CalibrationWarning
+from botorch_calib.integrations._trial_records import Books, DecidedTrial, stored_decisions
+
+pytestmark = pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
+LIMITS = {"y": (None, 0.6), "z": (-0.6, 0.6)}
+
+
+def data(num: int, seed: int, spread: float = 0.2) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    X = torch.rand(num, 1, generator=generator, dtype=torch.double)
+    noise = spread * torch.randn(num, 2, generator=generator, dtype=torch.double)
+    return X, torch.cat([X - 0.5, 0.5 - X], dim=-1) + noise
+
+
+def models() -> dict[str, Any]:
+    X, Y = data(10, 0)
+    noise = torch.full_like(Y[:, :1], 0.04)
+    return {
+        name: SingleTaskGP(X, y, noise, outcome_transform=None).eval()
+        for name, y in zip(LIMITS, Y.split(1, dim=-1), strict=True)
+    }
+
+
+def carried(num_out: int = 0) -> tuple[Any, list[DecidedTrial]]:
+    """Constraints that have decided about 20 points, and what a client stores of it."""
+    made = joint_chance_constraints(list(models().values()), list(LIMITS.values()), level=0.8)
+    X, Y = data(20, 1, spread=0.6)  # more than the models know of
+    trials = []
+    for i in range(20):
+        made[0].commit(X[i : i + 1])
+        (stored,) = stored_decisions(list(LIMITS), made, 0.8, 1)
+        is_out = i >= 20 - num_out
+        came = dict(zip(LIMITS, Y[i].tolist(), strict=True))
+        trials.append(
+            DecidedTrial(X[i].tolist(), json.loads(json.dumps(stored)), {} if is_out else came)
+        )
+        if not is_out:
+            for constraint, y in zip(made, Y[i], strict=True):
+                constraint.observe(X[i : i + 1], y.reshape(1, 1), condition=False)
+    return made, trials
+
+
+@pytest.mark.parametrize("num_out", [0, 4])
+def test_the_constraint_is_the_one_that_was_carried(num_out: int) -> None:
+    made, trials = carried(num_out)
+    books = Books(LIMITS, 0.8, trials=trials)
+    again = books.constraints(models())
+    for constraint, other in zip(made, again, strict=True):
+        assert constraint.decisions == other.decisions
+    x = data(5, 2)[0].unsqueeze(-2)
+    assert torch.equal(made[0].margin(x), again[0].margin(x))
+    assert made[0].budget_left == again[0].budget_left
+    assert books.account == made[0]._joint_account()
+    T, V, out, *_ = books.account
+    assert 0 < V < T and out == sum(t.decision["certified"] for t in trials[20 - num_out :])
+    assert f"{T} of 20 decisions were certified: {V} of these violated" in str(books)
+
+
+def test_an_outcome_is_judged_by_the_limits_of_then() -> None:
+    """Wherever limits have moved, what violated them does, and what missed its quantile."""
+    _, trials = carried()
+    then = Books(LIMITS, 0.8, trials=trials)
+    moved = Books({"y": (None, 5.0), "z": (-7.6, -6.5)}, 0.8, trials=trials)
+    assert moved.account == then.account and then.account.num_violations > 0
+    for record, other in zip(then.records("y"), moved.records("y"), strict=True):
+        slack = 5.0 - other["quantiles"][0]
+        assert slack == pytest.approx(0.6 - record["quantiles"][0])
+    moved.constraints(models())  # its records are those of these limits
+
+
+@pytest.mark.parametrize(
+    ("limits", "level"),
+    [(LIMITS, 0.9), ({"y": (None, 0.6)}, 0.8), ({"y": (0.0, 0.6), "z": (-0.6, 0.6)}, 0.8)],
+)
+def test_other_statements_are_left_out(limits: Any, level: float) -> None:
+    _, trials = carried()
+    with pytest.warns(CalibrationWarning, match="20 of 20 trials"):
+        books = Books(limits, level, trials=trials)
+    assert books.account == (0, 0, 0, 0.0, 0)
+    with pytest.warns(CalibrationWarning, match="1 of 21 trials"):
+        Books(LIMITS, 0.8, trials=[*trials, DecidedTrial([0.0], {}, {})])
+
+
+def test_an_outcome_that_is_no_number_has_not_come() -> None:
+    _, trials = carried()
+    certified = next(i for i, t in enumerate(trials) if t.decision["certified"])
+    trials[certified] = trials[certified]._replace(outcomes={"y": float("nan"), "z": 0.0})
+    assert Books(LIMITS, 0.8, trials=trials).account.num_outstanding == 1
