@@ -105,7 +105,9 @@ class OutcomeQuantiles:
             for each in (outcome, objective)
         )
         variance = torch.minimum(whole, own).square()
-        return _quantile_of(outcome, 0.0), variance, whole.square() - variance
+        # Not 0, where a root has no derivative.
+        noise = (whole.square() - variance).clamp_min(torch.finfo(whole.dtype).tiny)
+        return _quantile_of(outcome, 0.0), variance, noise
 
     @cached_property
     def _outcome(self) -> StatedPosterior:
