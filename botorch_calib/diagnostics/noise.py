@@ -217,7 +217,9 @@ def _judged(gp: Any, task: int | None) -> tuple[Tensor, bool]:
             f"{task} for a {type(gp).__name__}."
         )
     if is_multi_task:
-        rows = raw_train_inputs(gp)[:, gp._task_feature].round() == task
+        base: Any = gp
+        inputs: Any = raw_train_inputs(gp)
+        rows = inputs[:, base._task_feature].round() == task
         if not rows.any():
             raise InputDataError(f"`model` has no observations of `task` {task}.")
     if isinstance(likelihood, PartlyKnownNoiseLikelihood):

@@ -180,10 +180,10 @@ class NoiseDiagnoses(_Card):
 
 def _tasks(model: Any) -> list[int | None]:
     """The values of a model's task feature, or None alone."""
-    gp = observed_process(model)
+    gp: Any = observed_process(model)
+    inputs: Any = raw_train_inputs(gp)
     if not isinstance(gp, MultiTaskGPyTorchModel):
         return [None]
-    inputs = raw_train_inputs(gp)
-    assert inputs is not None
-    tasks: list[int | None] = inputs[:, gp._task_feature].round().long().unique().tolist()
+    place: Any = gp._task_feature
+    tasks: list[int | None] = inputs[:, place].round().long().unique().tolist()
     return tasks

@@ -86,10 +86,11 @@ def statements(gp: Any) -> Tensor:
 def check_against_dense(gp: Any, X: Tensor, Y: Tensor, noise: Tensor) -> None:
     """Predictions, from BoTorch and from the engine of marginals, in the space of the targets."""
     mean, variance = dense_posterior(X, Y.squeeze(-1), noise, X_NEW)
-    for posterior in (
+    posteriors: tuple[Any, ...] = (
         gp.posterior(X_NEW),
         posterior_at(gp, X_NEW.unsqueeze(-2)),
-    ):
+    )
+    for posterior in posteriors:
         assert_close(posterior.mean, mean, 1e-9)
         assert_close(posterior.variance, variance, 1e-9)
     observed = gp.posterior(X_NEW, observation_noise=True)
@@ -157,6 +158,7 @@ def test_marginal_likelihood_and_its_gradient() -> None:
     expected = dense(noise)
     expected.backward()
     assert_close(value.detach(), expected.detach())
+    assert noise.grad is not None
     assert_close(raw.grad, noise.grad, 1e-9)  # BoTorch's constraint is the identity
 
 
@@ -264,7 +266,8 @@ def test_pending_points_and_sample_paths() -> None:
     mean, _ = dense_posterior(
         torch.cat([X, MORE]), torch.cat([Y, values]).squeeze(-1), noise, X_NEW
     )
-    assert_close(delayed.posterior(X_NEW).mean, mean, 1e-9)
+    posterior: Any = delayed.posterior(X_NEW)
+    assert_close(posterior.mean, mean, 1e-9)
     paths = draw_matheron_paths(gp, torch.Size([1000]))
     draws, stated = paths(X_NEW).detach(), gp.posterior(X_NEW)
     error = (draws.mean(dim=0).flatten() - stated.mean.flatten()) / stated.variance.flatten().sqrt()
@@ -419,7 +422,8 @@ def test_datasets() -> None:
         feature_names=["a", "b"],
         outcome_names=["y"],
     )
-    gp = PartlyKnownNoiseGP(**PartlyKnownNoiseGP.construct_inputs(data))
+    inputs: dict[str, Any] = PartlyKnownNoiseGP.construct_inputs(data)
+    gp = PartlyKnownNoiseGP(**inputs)
     assert isinstance(gp.likelihood, PartlyKnownNoiseLikelihood)
 
 
