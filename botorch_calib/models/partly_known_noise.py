@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from botorch.exceptions.errors import InputDataError
 from botorch.models import SingleTaskGP
+from botorch.models.model import Model
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.models.utils.gpytorch_modules import get_gaussian_likelihood_with_lognormal_prior
@@ -158,9 +159,13 @@ class PartlyKnownNoiseGP(SingleTaskGP):
             state_dict = {k: v for k, v in state_dict.items() if not k.startswith(learned)}
         return super().load_state_dict(state_dict, *args, **kwargs)
 
-    def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> PartlyKnownNoiseGP:
+    def condition_on_observations(  # type: ignore[override]  # BoTorch's differ themselves
+        self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any
+    ) -> Model:
         """BoTorch's, in which ``noise`` may be left out, or NaN, where it is not known."""
-        if isinstance(self.likelihood, PartlyKnownNoiseLikelihood) and kwargs.get("noise") is None:
-            kwargs["noise"] = torch.full_like(Y, torch.nan)
-        conditioned: PartlyKnownNoiseGP = super().condition_on_observations(X, Y, **kwargs)
+        if noise is None and isinstance(self.likelihood, PartlyKnownNoiseLikelihood):
+            noise = torch.full_like(Y, torch.nan)
+        if noise is not None:
+            kwargs["noise"] = noise
+        conditioned: Model = super().condition_on_observations(X, Y, **kwargs)
         return conditioned
