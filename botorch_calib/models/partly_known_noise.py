@@ -46,7 +46,8 @@ class PartlyKnownNoiseLikelihood(FixedNoiseGaussianLikelihood):
         if unknown is None:
             unknown = get_gaussian_likelihood_with_lognormal_prior(batch_shape=noise.shape[:-1])
         # Known values are raised to the least that GPyTorch takes: once, here.
-        self.noise_covar = _PartlyKnownNoise(self.noise_covar.noise, unknown.noise_covar)
+        given: Any = self.noise_covar
+        self.noise_covar: Any = _PartlyKnownNoise(given.noise, unknown.noise_covar)
         self.to(noise)
 
     @property
@@ -138,6 +139,7 @@ class PartlyKnownNoiseGP(SingleTaskGP):
         self._validate_tensor_args(X=train_X, Y=train_Y, Yvar=train_Yvar)
         # BoTorch refuses NaN, so the model is made without variances.
         super().__init__(train_X, train_Y, None, likelihood, *parts)
+        Yvar: Any
         Y, Yvar = train_Y, train_Yvar
         if hasattr(self, "outcome_transform"):
             with torch.no_grad():
