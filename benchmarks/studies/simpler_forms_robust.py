@@ -113,6 +113,18 @@ TAKEN_OUT = [
         "equal",
         "taken out",
     ),
+    Row(
+        "derivatives of many localized thresholds by terms / threshold by threshold",
+        "1.02 to 1.10 (19 levels, b = 4 and 64)",
+        "equal",
+        "taken out",
+    ),
+    Row(
+        "contexts of the Lipschitz constant in one pass with the others / by themselves",
+        "1.08 to 1.13 (b = 4), 1.04 (b = 64)",
+        "equal",
+        "taken out",
+    ),
     Row("GaussianScore's ends held by hand / torch.where", "1.00", "equal", "taken out"),
     Row(
         "Newton's method for density ratios (60 lines) / scikit-learn's",

@@ -35,16 +35,15 @@ class AsynchronousOptimizer:
     another run with the same ledger file continues this one, however it ends.
 
     **Processes.** ``workers=4`` runs evaluations in four spawned processes. If one crashes or has
-    to be killed, the others keep their work. They leave signals to this process, and end when it
-    ends; on POSIX, programs that the objective has started are killed with its process. They import
-    the main script, so guard what starts the run by ``if __name__ == "__main__":``, but not this
-    package, so they start fast if the objective is in a module with few imports.
+    to be killed, the others keep their work. They end with this process, and on POSIX the programs
+    that an objective has started end with its process. They import the main script: guard the
+    start of the run by ``if __name__ == "__main__":``.
 
     **Failures.** A trial fails if the objective raises an exception or returns anything but one
-    finite number. If its worker dies, the trial is run again; it fails once it was lost more than
-    ``limits.max_retries`` times. A process pool of yours breaks as a whole when one of its
-    processes dies. If a function makes it, it is replaced, and its evaluations are run again one at
-    a time; otherwise the run stops with an error. Dask replaces its workers itself.
+    finite number, or if it has lost its worker more than ``limits.max_retries`` times; until then
+    it is run again. A process pool of yours breaks as a whole when one of its processes dies. If a
+    function makes it, it is replaced, and its evaluations are run again one at a time; otherwise
+    the run stops with an error. Dask replaces its workers itself.
 
     **Time-outs.** A trial fails once its evaluation has taken ``limits.timeout`` seconds, from when
     a worker is free or, with Dask and other executors whose workers are not known, from submission:

@@ -8,7 +8,9 @@ file                          content
 ``budget``                    `Budget`: how many violations there may be, and how wide quantiles are
 ``outcome_quantiles``         quantiles of the next outcome, of any model
 ``worst_contexts``            the same for every distribution of a context in an ambiguity set
+``decision_books``            what has been decided under the limits, and what is left of the budget
 ``decision_records``          decisions as plain records
+``traces_of_decisions``       what notices a constraint that does not know of earlier decisions
 ``chance_constrained_search`` `optimize_chance_constrained`: the best point that is certified
 ``certified_set_expansion``   where an observation would do most for the certified set
 ``recommendation``            `recommend`: the point to stop at

@@ -10,12 +10,10 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from statistics import NormalDist
 from typing import Any, Self
-from weakref import WeakKeyDictionary
 
 import torch
 from botorch.exceptions.errors import (
@@ -27,9 +25,7 @@ from botorch.models.model import Model
 from torch import Tensor
 
 from botorch_calib._validation import (
-    check_count,
     check_finite,
-    check_limit,
     check_model,
     check_open_unit,
     check_positive,
@@ -37,15 +33,11 @@ from botorch_calib._validation import (
     check_tensor,
 )
 from botorch_calib.calibration import Calibrator
-from botorch_calib.decisions.budget import OF_ONE_POINT, SIZE, Account, Budget, together, width
-from botorch_calib.decisions.decision_records import (
-    KEYS,
-    Record,
-    Side,
-    checked_records,
-    decision_of,
-)
+from botorch_calib.decisions.budget import OF_ONE_POINT, SIZE, width
+from botorch_calib.decisions.decision_books import DecisionBooks
+from botorch_calib.decisions.decision_records import KEYS, Record
 from botorch_calib.decisions.outcome_quantiles import OutcomeQuantiles, leave_one_out_factor
+from botorch_calib.decisions.traces_of_decisions import have_decided, leave_traces
 from botorch_calib.decisions.worst_contexts import OutcomeScores, WorstContexts
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models import CalibratedModel
@@ -65,12 +57,9 @@ from botorch_calib.robust import AmbiguitySet, ContextDistribution
 
 # What BoTorch lets a constraint be violated by, and what that stands for, in standard deviations.
 _TOLERANCE, _ROOM = 1e-8, 1e-6
-# What models and calibrators have decided about, and the last points that were decided about.
-_DECIDED: WeakKeyDictionary[Any, set[Any]] = WeakKeyDictionary()
-_RECENT: deque[tuple[Any, ...]] = deque(maxlen=100)
 
 
-class ChanceConstraint:
+class ChanceConstraint(DecisionBooks):
     r"""``P(lower <= y <= upper) >= level`` for an outcome ``y``, an observation with its noise.
 
     The margin at ``x`` is the distance from a quantile of the outcome up to its upper limit (or
@@ -161,24 +150,20 @@ class ChanceConstraint:
                 "Give both of `ambiguity` and `contexts`, or neither; TotalVariationBall(0.0) "
                 "takes the distribution of the contexts as it is."
             )
-        self.upper = check_limit("upper", upper)
-        self.lower = check_limit("lower", lower)
-        self.level = check_open_unit("level", level)
+        # That contexts come kinder than the worst ones is no reason to trust the model more.
+        least_excess = -math.inf if self._contexts is None else 0.0
+        super().__init__(upper, lower, level, budget, records or [], least_excess)
         self.width = None if width is None else check_positive("width", width)
-        if self.upper is None and self.lower is None:
-            raise InputDataError("Give `upper`, `lower` or both: there is nothing to constrain.")
-        if self.upper is not None and self.lower is not None and not self.lower < self.upper:
-            raise InputDataError(
-                f"`lower` must be less than `upper`, got {self.lower} and {self.upper}."
-            )
-        self._budget = Budget(self.level, check_positive("budget", budget, allow_inf=True))
-        self._records = checked_records(records or [], self._sides, self.level)
-        # The constraints that hold together, which share a budget; the present one at its place.
-        self._together, self._place = [self], 0
-        self._counts: dict[str, Account] = {}
         self._factor: float | None = None
-        if records is None:
-            self._warn_if_decided()
+        if records is None and have_decided(self._parts(), self._statement, self.known_decisions()):
+            warnings.warn(
+                "Decisions have been taken by this model or on these data, which a constraint that "
+                "is made anew does not know: its violations count from zero. Go on by "
+                "`with_model`, or by `ChanceConstraint.from_records(model, records, ...)` with the "
+                "`decisions` of the earlier one.",
+                CalibrationWarning,
+                stacklevel=2,
+            )
 
     @classmethod
     def from_history(
@@ -360,11 +345,6 @@ class ChanceConstraint:
         return self._factor
 
     @property
-    def _sides(self) -> list[Side]:
-        limits = ((self.lower, -1.0), (self.upper, 1.0))
-        return [Side(limit, sign) for limit, sign in limits if limit is not None]
-
-    @property
     def _score_of_level(self) -> float:
         return NormalDist().inv_cdf(self._level_of_side)
 
@@ -448,7 +428,7 @@ class ChanceConstraint:
         Returns:
             Whether each is certified, ``n``; while others are out the budget may not last for it.
         """
-        return torch.tensor(self._enter(self._decided(X)), dtype=torch.bool, device=X.device)
+        return torch.tensor(self._recorded(self._decided(X)), dtype=torch.bool, device=X.device)
 
     @torch.no_grad()
     def observe(
@@ -477,25 +457,19 @@ class ChanceConstraint:
                 f"`Y` must have shape {len(X)} x 1, one row for each of `X`, got {tuple(Y.shape)}."
             )
         check_precision("Y", check_finite("Y", Y), X.dtype)
-        out = [record for record in self._records if record["outcome"] is None]
-        rows: list[Record | None] = []
-        for point in decisions.tolist():
-            found = next((record for record in out if record["point"] == point), None)
-            rows.append(found)
-            if found is not None:
-                out.remove(found)
+        rows = self._out_at(decisions.tolist())
         is_new = torch.tensor([row is None for row in rows], dtype=torch.bool, device=X.device)
         decided = self._decided(decisions[is_new])
         taught = self._taught(X, Y, Yvar, condition)  # which may raise: nothing has changed yet
         num = len(self._records)
-        self._enter(decided)
+        self._recorded(decided)
         new = iter(self._records[num:])
         for row, y in zip(rows, Y.squeeze(-1).tolist(), strict=True):
             (next(new) if row is None else row)["outcome"] = y
         self._forget_counts()
         if taught is not self.model:
             self.model, self._factor = taught, None
-        self._leave_traces()
+        leave_traces(self._parts(), self._statement)
 
     def _check_rows(self, X: Tensor) -> None:
         if check_tensor("X", X).dim() != 2:
@@ -535,15 +509,11 @@ class ChanceConstraint:
             )
         return decided
 
-    def _enter(self, decided: list[list[Record]]) -> list[bool]:
-        """Add records of decisions; whether each was certified."""
-        for records in decided:
-            for each, record in zip(self._together, records, strict=True):
-                each._records.append(record)
-            _RECENT.append((*self._statement, *records[0]["point"]))
-        self._forget_counts()
-        self._leave_traces()
-        return [records[0]["certified"] for records in decided]
+    def _recorded(self, decided: list[list[Record]]) -> list[bool]:
+        """Enter records of decisions, and leave traces of them; whether each was certified."""
+        points = [records[0]["point"] for records in decided]
+        leave_traces(self._parts(), self._statement, points)
+        return self._enter(decided)
 
     def _taught(self, X: Tensor, Y: Tensor, Yvar: Tensor | None, condition: bool) -> Any:
         """The model after observations; the calibrator of a calibrated one has learned."""
@@ -557,128 +527,13 @@ class ChanceConstraint:
             return predictor.conditioned(X, Y, Yvar)
         return self.model
 
-    # ------------------------------------------------------------ what has come of them
-
-    @property
-    def decisions(self) -> list[Record]:
-        """Records of all decisions, in their order: dictionaries that may be stored as JSON.
-
-        Their entries are the ``point``, a list of numbers; the ``quantiles`` that decided, of the
-        lower limit and of the upper one, those there are; the ``level``; whether the point was
-        ``certified``; and its ``outcome``, None as long as that is out.
-        """
-        return copy.deepcopy(self._records)
-
-    @property
-    def num_decisions(self) -> int:
-        """Number of decisions, certified or not."""
-        return len(self._records)
-
-    @property
-    def num_observed(self) -> int:
-        """Number of decisions whose outcome has come."""
-        return sum(record["outcome"] is not None for record in self._records)
-
-    @property
-    def num_certified(self) -> int:
-        """Number of decisions that were certified."""
-        return self._account().num_certified
-
-    @property
-    def num_outstanding(self) -> int:
-        """Number of certified points whose outcome is out."""
-        return self._account().num_outstanding
-
-    @property
-    def num_violations(self) -> int:
-        """Number of certified points whose outcome violated a limit."""
-        return self._account().num_violations
-
-    def violated(self, Y: Tensor) -> Tensor:
-        """Whether outcomes ``... x 1`` are outside their limits, ``...``."""
-        ends = [side.sign * (Y.double() - side.limit) > 0.0 for side in self._sides]
-        return torch.cat(ends, dim=-1).any(dim=-1)
-
-    def violation_bound(self, num_certified: int) -> float:
-        """Largest number of violations among the first ``num_certified`` certified points.
-
-        Of `joint_chance_constraints` it is the number of points that violate any of the limits.
-
-        Raises:
-            InputDataError: If ``num_certified`` is not a positive integer.
-        """
-        return self._budget.bound(check_count("num_certified", num_certified))
-
-    @property
-    def budget_left(self) -> float:
-        """What is left of the budget, points that are out counting as violations."""
-        return self._budget.left(*self._at_stake())
-
-    def _at_stake(self) -> tuple[int, int]:
-        """Numbers of certified points, and of violations there may be among them."""
-        account = self._joint_account()
-        return account.num_certified, account.num_violations + account.num_outstanding
-
-    def _account(self) -> Account:
-        """The account of this constraint's decisions, which its width depends on."""
-        if "own" not in self._counts:
-            decisions = (decision_of(record, self._sides) for record in self._records)
-            # That contexts come kinder than the worst ones is no reason to trust the model more.
-            least = -math.inf if self._contexts is None else 0.0
-            self._counts["own"] = Account.of(decisions, 1.0 - self.level, self._budget.size, least)
-        return self._counts["own"]
-
-    def _joint_account(self) -> Account:
-        """The account of all constraints that share the budget."""
-        if len(self._together) == 1:
-            return self._account()
-        if "joint" not in self._counts:
-            each = [[decision_of(r, c._sides) for r in c._records] for c in self._together]
-            decisions = (together(row) for row in zip(*each, strict=True))
-            self._counts["joint"] = Account.of(decisions, 1.0 - self._budget.level)
-        return self._counts["joint"]
-
-    def _forget_counts(self) -> None:
-        for each in self._together:
-            each._counts.clear()
-
     @property
     def _statement(self) -> tuple[Any, ...]:
         return self.lower, self.upper, self.level
 
-    def _deciding_parts(self) -> set[Any]:
+    def _parts(self) -> set[Any]:
+        """What decides, and may decide again in another constraint."""
         return {self.model, observed_process(self.model), self.calibrator} - {None}
-
-    def _leave_traces(self) -> None:
-        """Note that the model has decided, for `_warn_if_decided`."""
-        for part in self._deciding_parts():
-            _DECIDED.setdefault(part, set()).add(self._statement)
-
-    def _warn_if_decided(self) -> None:
-        inputs = self.known_decisions()
-        last = [] if inputs is None or not inputs.numel() else inputs[..., -1, :].tolist()
-        decided = any(self._statement in _DECIDED.get(part, ()) for part in self._deciding_parts())
-        if decided or (*self._statement, *last) in _RECENT:
-            warnings.warn(
-                "Decisions have been taken by this model or on these data, which a constraint that "
-                "is made anew does not know: its violations count from zero. Go on by "
-                "`with_model`, or by `ChanceConstraint.from_records(model, records, ...)` with the "
-                "`decisions` of the earlier one.",
-                CalibrationWarning,
-                stacklevel=3,
-            )
-
-    def __repr__(self) -> str:
-        limits = [
-            f"{name}={value:g}"
-            for name, value in (("lower", self.lower), ("upper", self.upper))
-            if value is not None
-        ]
-        return (
-            f"{type(self).__name__}({', '.join(limits)}, level={self.level:g}, "
-            f"certified={self.num_certified} of {self.num_decisions}, "
-            f"violations={self.num_violations})"
-        )
 
 
 def clearance(dtype: torch.dtype) -> float:

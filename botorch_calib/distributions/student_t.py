@@ -20,20 +20,25 @@ _ORDER = 24
 _STEPS = 5  # of Newton's method; from one within 0.1 the error is rounding
 _CUT = 72.0  # the integral ends where the integrand has fallen by exp(-36)
 _LARGEST = 1200.0  # logarithm of the square of what would overflow
+_HUGE = 1e100  # from which on a square may overflow, and 1 beside it is nothing
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 _FARTHEST = 37.0  # largest normal score: beyond, probabilities underflow
 
 
 def student_t_score(t: Tensor, df: Tensor) -> Tensor:
     """The normal score ``Phi^-1(F(t))`` of standard t variables, float64, differentiable."""
-    squares = (t.square() / df).log1p().mul(df)
-    w = squares.clamp(min=1e-30).sqrt()
+    near, far = t.clamp(-_HUGE, _HUGE), t.abs().clamp(min=_HUGE)
+    squares = torch.where(t.abs() < _HUGE, (near.square() / df).log1p(), 2.0 * far.log() - df.log())
+    w = squares.mul(df).clamp(min=1e-30).sqrt()
     log_tail = _log_tail(w, df).clamp(min=-0.5 * _FARTHEST**2)
     return -t.sign() * torch.special.ndtri(log_tail.exp().clamp(max=0.5))
 
 
 def student_t_quantile(score: Tensor, df: Tensor) -> Tensor:
-    """``F^-1(Phi(score))`` of the standard t distribution, float64, with first derivatives."""
+    """``F^-1(Phi(score))`` of the standard t distribution, float64, with first derivatives.
+
+    Those beyond 1e260, which occur with few degrees of freedom, are next to it.
+    """
     z = score.abs().clamp(max=_FARTHEST)
     target = log_ndtr(-z)
     with torch.no_grad():

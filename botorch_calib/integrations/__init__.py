@@ -8,6 +8,10 @@ file                     content
 ``_ax_acquisition``      which acquisition functions Ax is given for one
 ``ax_delays``            delay-aware proposals in Ax
 ``ax_robust``            robust decisions in Ax
+``ax_decisions``         certified trials in Ax, and what to recommend
+``ax_cards``             analysis cards for Ax
+``_ax_search_space``     the best certified point of a space of Ax's
+``_trial_records``       decisions that Ax stores with its trials, and the constraints made of them
 ``optuna``               calibrated models in Optuna
 ``optuna_delays``        delay-aware proposals in Optuna
 ``optuna_decisions``     chance constraints in Optuna
@@ -18,5 +22,5 @@ file                     content
 ``_stored_decisions``    decisions as plain values, and the records made of them
 ``stored_calibrators``   calibrators in the files of a client
 ``stored_robustness``    contexts and ambiguity sets in the files of a client
-======================== ===========================================================================
+======================== ====================================================================
 """

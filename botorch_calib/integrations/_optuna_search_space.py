@@ -18,7 +18,7 @@ from optuna.distributions import (
 )
 from torch import Tensor
 
-from botorch_calib.asynchronous.repeated_points import ROUNDED, is_any_of
+from botorch_calib.models.matching_rows import ROUNDED, is_any_of
 
 # The largest number of points of a space without continuous parameters that is searched as it is.
 MOST_POINTS = 2048

@@ -2,7 +2,8 @@
 
 A decision is a dictionary of plain values: its ``point``, whether it was ``certified``, the
 ``level`` of each constraint, and the ``quantiles`` that decided, by the name of the outcome. What
-came of it is in the client's data.
+came of it is in the client's data. Where these are rows of a table, a decision also holds the
+number of rows that there were before, ``after``.
 """
 
 from __future__ import annotations
@@ -57,19 +58,20 @@ def records_of(
             value = values.get(name)
             is_known = value is not None and not math.isnan(value)
             outcome = min(max(value, -INFINITE), INFINITE) if is_known else None  # type: ignore[type-var]
-            quantiles = decision["quantiles"][name]
-            own.append({**decision, "quantiles": quantiles, "outcome": outcome})
+            record = {key: decision[key] for key in ("point", "level", "certified")}
+            own.append({**record, "quantiles": decision["quantiles"][name], "outcome": outcome})
     return records
 
 
 def rows_of(decisions: Iterable[Mapping[str, Any]], X: Tensor) -> list[int | None]:
-    """For each decision the first of points ``n x d`` that is its own, and of no earlier one."""
+    """For each decision the first row of points ``n x d`` that came of it, None if it is out."""
     X, rows = X.double().cpu(), []
     is_free = torch.ones(len(X), dtype=torch.bool)
     for decision in decisions:
         point = torch.tensor(decision["point"], dtype=torch.double)
         # Some files hold ten decimals.
         same = ((X - point).abs() <= 2e-10 + 1e-12 * point.abs()).all(dim=-1) & is_free
+        same[: decision["after"]] = False
         row = int(same.double().argmax()) if bool(same.any()) else None
         rows.append(row)
         if row is not None:

@@ -51,6 +51,7 @@ from ax.core.generator_run import GeneratorRun
 from ax.core.observation import ObservationFeatures
 from ax.core.optimization_config import OptimizationConfig
 from ax.core.search_space import SearchSpace, SearchSpaceDigest
+from ax.core.trial_status import TrialStatus
 from ax.core.types import ComparisonOp
 from ax.generation_strategy.generation_strategy import GenerationStrategy
 from ax.generation_strategy.generator_spec import GeneratorSpec
@@ -68,10 +69,12 @@ from botorch.models.transforms import Standardize
 from torch import Tensor
 
 from botorch_calib._validation import check_open_unit, check_positive
+from botorch_calib.acquisition import LogCalibratedConstrainedExpectedImprovement
 from botorch_calib.decisions import CertifiedSetExpansion, Recommendation, recommend
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import (
     LeastMargin,
+    evaluated,
     expands,
     repeated_points,
     warn_uncertified,
@@ -90,6 +93,8 @@ from botorch_calib.optim.region import LinearConstraints
 
 #: Ax's transforms, of parameters alone. `AddExecutionViability` of Ax may be added.
 TRANSFORMS = [*MBM_X_trans, Derelativize]
+#: Trials of which, says Ax, there will be no value, and whose point may be tried again.
+NEVER_RUN = (TrialStatus.FAILED, TrialStatus.STALE)
 # Initial trials for each parameter: before that, a fit knows too little to certify by.
 _INITIAL = 8
 
@@ -98,6 +103,34 @@ class CertifiedPoints(ConstrainedClosedForm):
     """Ax's acquisition, maximised over the points that chance constraints certify."""
 
     recommended: Recommendation
+
+    def _construct_botorch_acquisition(
+        self,
+        botorch_acqf_class: type[AcquisitionFunction],
+        botorch_acqf_options: dict[str, Any],
+        model: Model,
+    ) -> AcquisitionFunction:
+        """Ax's, improving upon the best known point that is certified: others are out of reach."""
+        is_closed = botorch_acqf_class is LogCalibratedConstrainedExpectedImprovement
+        if is_closed and (best := self._best_certified_mean(model)) is not None:
+            botorch_acqf_options = {"best_f": best, **botorch_acqf_options}
+        return super()._construct_botorch_acquisition(
+            botorch_acqf_class, botorch_acqf_options, model
+        )
+
+    @torch.no_grad()
+    def _best_certified_mean(self, model: Any) -> Tensor | None:
+        constraints = self.options.get("constraints")
+        if constraints is None or self.X_observed is None:
+            return None
+        X = self.X_observed.unsqueeze(-2)
+        certified = evaluated(LeastMargin(constraints), X) >= 0.0
+        if not bool(certified.any()):
+            return None
+        (weights,) = self._objective_weights
+        index = int(weights.abs().argmax())
+        means = model.models[index].posterior(X[certified]).mean
+        return means.max() if bool(weights[index] > 0.0) else means.min()
 
     def optimize(
         self,
@@ -239,15 +272,13 @@ class CertifyingAdapter(TorchAdapter):
             transformed: Ax's transform of the configuration, if there is one.
             proposed: Candidates that are no trials yet.
         """
+        config = self._experiment.optimization_config
         if transformed is None:
             space = self._search_space.clone()
-            config = self._experiment.optimization_config
             transformed = self._get_transformed_gen_args(space, config).optimization_config
-            assert transformed is not None
+        assert config is not None and transformed is not None
         options = self.generator.acquisition_options
-        config = self._experiment.optimization_config
-        assert config is not None
-        own = stated_limits(config).keys()
+        own = stated_limits(config).keys()  # viability is Ax's
         limits = {k: v for k, v in stated_limits(transformed).items() if k in own}
         decided = [*decided_trials(self._experiment), *proposed]
         features = [ObservationFeatures.from_arm(each.arm) for each in decided]
@@ -308,7 +339,7 @@ def decided_trials(experiment: Experiment) -> list[DecidedArm]:
                 # Arms of a run get their names with their trial.
                 named = experiment.arms_by_signature[arm.signature]
                 came = found.get((index, named.name), {})
-                never_run = trial.status.is_failed and not came
+                never_run = trial.status in NEVER_RUN and not came
                 if (decision or of_model) and not never_run:
                     over = trial.status.is_terminal
                     decided.append(DecidedArm(index, named, decision, came if over else {}))

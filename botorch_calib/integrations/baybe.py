@@ -122,7 +122,8 @@ class ChanceConstrainedRecommender(BotorchRecommender):
                     NotCertifiedWarning,
                     stacklevel=2,
                 )
-            self.decisions.append(last_decision(constraints, [*self.limits]))
+            decision = last_decision(constraints, [*self.limits])
+            self.decisions.append({**decision, "after": len(measurements)})
             chosen.append(int(((choices == point).all(dim=-1) & left).double().argmax()))
             pending = torch.cat([pending, point])
         return candidates.iloc[chosen]

@@ -51,7 +51,6 @@ from botorch_calib.integrations.optuna import StudyData, fit_in_unit_cube, impro
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
 from botorch_calib.models.fit_to_ledger import Fit
-from botorch_calib.models.matching_rows import ROUNDED, is_any_of
 
 # One proposal at a time: threads share a sampler, each has to know what the one before was given,
 # and the proposer sets torch's random state. Not an attribute, since a sampler is pickled.

@@ -59,7 +59,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         budget: What may be violated beyond the stated share, see `ChanceConstraint`.
         max_half_widths: Largest half-width, by output, of the interval that holds the noise-free
             value with probability ``level`` by its model: candidates stay near to the data. Where
-            nothing is certified it does not hold.
+            there is no such certified candidate, it does not hold.
         beta: Squared multiplier of the standard deviation in the upper confidence bound.
         raw_samples: Number of points sampled for the search.
         num_restarts: Number of certified points from which it climbs.
@@ -125,7 +125,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
             if not certified and pending is not None:  # which would be chosen once more
                 expected = [hallucinated(each.model, pending) for each in constraints]
                 point, _ = self._best(acqf, self._margin(self._constraints_on(expected), model))
-            if not bool(constraints[0].commit(point)):
+            if not bool(constraints[0].commit(point)) or not certified:
                 warnings.warn(
                     "A candidate is not certified: it may meet the constraints, and nothing is "
                     "stated of it. Evaluate points known to meet them, or lower the `level`.",
@@ -133,7 +133,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
                     stacklevel=2,
                 )
             decision = last_decision(constraints, self.vocs.constraint_names)
-            self.decisions = [*self.decisions, decision]
+            self.decisions = [*self.decisions, {**decision, "after": len(self.data)}]
             chosen.append(point)
         columns = [self.model_input_names.index(name) for name in self._candidate_names]
         return torch.cat(chosen)[:, columns]

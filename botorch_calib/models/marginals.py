@@ -56,6 +56,7 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 
 from botorch_calib.models.inspection import with_task_feature
+from botorch_calib.models.matern import matern_between
 from botorch_calib.models.requirements import check_fits
 from botorch_calib.models.wrapper import WrapperModel
 from botorch_calib.posteriors.single_points import SinglePointPosterior, is_gaussian, raw_variance
@@ -202,6 +203,9 @@ def _kernel_between(inputs: Tensor, own: LazyEvaluatedKernelTensor) -> Tensor:
     In this order: GPyTorch centres distances at the mean of the first points, and what is predicted
     at a point must not depend on its neighbours in a batch.
     """
+    matern = matern_between(inputs, own)
+    if matern is not None:
+        return matern
     cross = LazyEvaluatedKernelTensor(
         inputs, own.x1, own.kernel, last_dim_is_batch=own.last_dim_is_batch, **own.params
     )

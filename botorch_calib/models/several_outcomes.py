@@ -18,6 +18,7 @@ from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel
 from botorch.models.model import Model, ModelList
 from botorch.models.model_list_gp_regression import ModelListGP
 from botorch.posteriors import Posterior
+from botorch.posteriors.ensemble import EnsemblePosterior
 from botorch.sampling.base import MCSampler
 from botorch.sampling.list_sampler import ListSampler
 from botorch.utils.transforms import is_ensemble
@@ -168,6 +169,9 @@ class CalibratedModelList(ModelList):
         if posterior_transform is not None:
             place, transform = _of_sole_outcome(posterior_transform, len(chosen))
             index = chosen[place]
+            if isinstance(self.models[index], DeterministicModel):  # BoTorch takes a Gaussian one
+                known: Any = self.models[index].posterior(X)
+                return EnsemblePosterior(transform.offset + transform.weights * known.values)
             noise = _column(observation_noise, index)
             return posterior_at(self.models[index], X, noise, transform)
         return CalibratedPosteriorList(

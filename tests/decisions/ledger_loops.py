@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from botorch.models import SingleTaskGP
+from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from botorch.settings import validate_input_scaling
 from torch import Tensor
 
@@ -35,6 +36,7 @@ CENTRE = ContextDistribution.empirical(torch.tensor([[0.2], [0.5], [0.6]], **DOU
 KINDS: dict[str, dict[str, Any]] = {
     "pending": {},
     "pending, calibrated": {},
+    "Bayesian": {},
     "pending, calibrated, contexts": {"ambiguity": TotalVariationBall(0.3), "contexts": CENTRE},
 }
 
@@ -59,6 +61,8 @@ def model_of(ledger: FeedbackLedger, kind: str) -> Any:
     arrived = sorted((t for t in ledger if t.y is not None), key=lambda t: (t.observed_at, t.id))
     X = torch.stack([inputs(t.id, t.x, kind) for t in arrived])
     Y = torch.tensor([[t.y] for t in arrived], **DOUBLE)
+    if kind == "Bayesian":
+        return EnsembleMapSaasSingleTaskGP(X, Y, torch.full_like(Y, 0.02), num_taus=3).eval()
     with validate_input_scaling(False):
         gp = SingleTaskGP(X, Y, outcome_transform=None)
     gp.likelihood.noise, gp.covar_module.lengthscale = 0.01, 0.5

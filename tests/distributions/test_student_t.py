@@ -38,6 +38,29 @@ def test_far_out() -> None:
         assert abs(stated / tail - 1) < 1e-9
 
 
+@pytest.mark.parametrize("df", [0.01, 0.05, 0.1])
+def test_few_degrees_of_freedom(df: float) -> None:
+    """Quantiles whose squares overflow; the greatest are held where they still have a score."""
+    degrees = torch.tensor(df, dtype=torch.double)
+    scores = torch.tensor([-8.0, -3.0, -0.5, 1e-3, 1.0, 2.0, 6.0], dtype=torch.double)
+    scores.requires_grad_()
+    t = student_t_quantile(scores, degrees)
+    back = student_t_score(t, degrees)
+    held = t.abs() > 1e255
+    assert_close(back[~held], scores[~held], rtol=1e-9, atol=1e-12)
+    assert t.isfinite().all() and (t.diff()[~held[1:]] > 0).all()
+    assert (back.abs() <= scores.abs() + 1e-9).all()
+    for number in (1e90, 1e110, 1e250):  # on both sides of where 1 + t^2 / nu is rounded
+        with mpmath.workdps(60):
+            x = df / (df + mpmath.mpf(number) ** 2)
+            tail = mpmath.betainc(df / 2, 0.5, 0, x, regularized=True) / 2
+            expected = float(-mpmath.sqrt(2) * mpmath.erfinv(2 * tail - 1))
+        found = student_t_score(torch.tensor(number, dtype=torch.double), degrees)
+        assert found.item() == pytest.approx(expected, rel=1e-8)
+    (slope,) = torch.autograd.grad(t.abs().clamp(max=1e200).log().sum(), scores)
+    assert slope.isfinite().all()
+
+
 @pytest.mark.parametrize("df", [0.7, 3.0, 50.0])
 @pytest.mark.parametrize("function", [student_t_quantile, student_t_score])
 def test_gradients(function, df: float) -> None:

@@ -1,0 +1,176 @@
+"""`DecisionBooks`: decisions under limits on an outcome, what came of them, and the budget left."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from botorch.exceptions.errors import InputDataError
+from torch import Tensor
+
+from botorch_calib._validation import check_count, check_limit, check_open_unit, check_positive
+from botorch_calib.decisions.budget import Account, Budget, together
+from botorch_calib.decisions.decision_records import Record, Side, checked_records, decision_of
+
+
+class DecisionBooks:
+    """Records of decisions about points, and the account and the budget that follow from them.
+
+    `ChanceConstraint` keeps them; of models they know nothing.
+
+    Args:
+        upper: Upper limit of the outcome, or None.
+        lower: Lower limit of the outcome, or None.
+        level: Probability, in (0, 1), with which an outcome shall be within the limits.
+        budget: Size of the `Budget`.
+        records: Decisions of an earlier constraint.
+        least_excess: As in `Account.of`.
+    """
+
+    def __init__(
+        self,
+        upper: float | None,
+        lower: float | None,
+        level: float,
+        budget: float,
+        records: Iterable[Mapping[str, Any]],
+        least_excess: float = -math.inf,
+    ) -> None:
+        self.upper = check_limit("upper", upper)
+        self.lower = check_limit("lower", lower)
+        self.level = check_open_unit("level", level)
+        if self.upper is None and self.lower is None:
+            raise InputDataError("Give `upper`, `lower` or both: there is nothing to constrain.")
+        if self.upper is not None and self.lower is not None and not self.lower < self.upper:
+            raise InputDataError(
+                f"`lower` must be less than `upper`, got {self.lower} and {self.upper}."
+            )
+        self._budget = Budget(self.level, check_positive("budget", budget, allow_inf=True))
+        self._least_excess = least_excess
+        self._records = checked_records(records, self._sides, self.level)
+        # The constraints that hold together, which share a budget; the present one at its place.
+        self._together: list[Any] = [self]
+        self._place = 0
+        self._counts: dict[str, Account] = {}
+
+    @property
+    def decisions(self) -> list[Record]:
+        """Records of all decisions, in their order: dictionaries that may be stored as JSON.
+
+        Their entries are the ``point``, a list of numbers; the ``quantiles`` that decided, of the
+        lower limit and of the upper one, those there are; the ``level``; whether the point was
+        ``certified``; and its ``outcome``, None as long as that is out.
+        """
+        return copy.deepcopy(self._records)
+
+    @property
+    def num_decisions(self) -> int:
+        """Number of decisions, certified or not."""
+        return len(self._records)
+
+    @property
+    def num_observed(self) -> int:
+        """Number of decisions whose outcome has come."""
+        return sum(record["outcome"] is not None for record in self._records)
+
+    @property
+    def num_certified(self) -> int:
+        """Number of decisions that were certified."""
+        return self._account().num_certified
+
+    @property
+    def num_outstanding(self) -> int:
+        """Number of certified points whose outcome is out."""
+        return self._account().num_outstanding
+
+    @property
+    def num_violations(self) -> int:
+        """Number of certified points whose outcome violated a limit."""
+        return self._account().num_violations
+
+    def violated(self, Y: Tensor) -> Tensor:
+        """Whether outcomes ``... x 1`` are outside their limits, ``...``."""
+        ends = [side.sign * (Y.double() - side.limit) > 0.0 for side in self._sides]
+        return torch.cat(ends, dim=-1).any(dim=-1)
+
+    def violation_bound(self, num_certified: int) -> float:
+        """Largest number of violations among the first ``num_certified`` certified points.
+
+        Of `joint_chance_constraints` it is the number of points that violate any of the limits.
+
+        Raises:
+            InputDataError: If ``num_certified`` is not a positive integer.
+        """
+        return self._budget.bound(check_count("num_certified", num_certified))
+
+    @property
+    def budget_left(self) -> float:
+        """What is left of the budget, points that are out counting as violations."""
+        return self._budget.left(*self._at_stake())
+
+    def _at_stake(self) -> tuple[int, int]:
+        """Numbers of certified points, and of violations there may be among them."""
+        account = self._joint_account()
+        return account.num_certified, account.num_violations + account.num_outstanding
+
+    def _account(self) -> Account:
+        """The account of this constraint's decisions, which its width depends on."""
+        if "own" not in self._counts:
+            decisions = (decision_of(record, self._sides) for record in self._records)
+            least = self._least_excess
+            self._counts["own"] = Account.of(decisions, 1.0 - self.level, self._budget.size, least)
+        return self._counts["own"]
+
+    def _joint_account(self) -> Account:
+        """The account of all constraints that share the budget."""
+        if len(self._together) == 1:
+            return self._account()
+        if "joint" not in self._counts:
+            each = [[decision_of(r, c._sides) for r in c._records] for c in self._together]
+            decisions = (together(row) for row in zip(*each, strict=True))
+            self._counts["joint"] = Account.of(decisions, 1.0 - self._budget.level)
+        return self._counts["joint"]
+
+    def _forget_counts(self) -> None:
+        for each in self._together:
+            each._counts.clear()
+
+    def _out_at(self, points: list[list[float]]) -> list[Record | None]:
+        """Of each point the first record without an outcome that no other point has; None else."""
+        out = [record for record in self._records if record["outcome"] is None]
+        found = []
+        for point in points:
+            record = next((record for record in out if record["point"] == point), None)
+            found.append(record)
+            if record is not None:
+                # By identity: equal points may have equal records.
+                out = [other for other in out if other is not record]
+        return found
+
+    def _enter(self, decided: list[list[Record]]) -> list[bool]:
+        """Add records of decisions, one of each constraint; whether each was certified."""
+        for records in decided:
+            for each, record in zip(self._together, records, strict=True):
+                each._records.append(record)
+        self._forget_counts()
+        return [records[0]["certified"] for records in decided]
+
+    @property
+    def _sides(self) -> list[Side]:
+        limits = ((self.lower, -1.0), (self.upper, 1.0))
+        return [Side(limit, sign) for limit, sign in limits if limit is not None]
+
+    def __repr__(self) -> str:
+        limits = [
+            f"{name}={value:g}"
+            for name, value in (("lower", self.lower), ("upper", self.upper))
+            if value is not None
+        ]
+        return (
+            f"{type(self).__name__}({', '.join(limits)}, level={self.level:g}, "
+            f"certified={self.num_certified} of {self.num_decisions}, "
+            f"violations={self.num_violations})"
+        )

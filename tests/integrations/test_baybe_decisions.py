@@ -1,0 +1,167 @@
+"""Chance constraints in BayBE: certified recommendations, their books in its campaigns."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.documentation import frozen_heap
+
+with frozen_heap():
+    pytest.importorskip("baybe")
+
+import torch
+from baybe import Campaign
+from baybe.objectives import ParetoObjective
+from baybe.parameters import (
+    CategoricalParameter,
+    NumericalContinuousParameter,
+    NumericalDiscreteParameter,
+)
+from baybe.recommenders import RandomRecommender, TwoPhaseMetaRecommender
+from baybe.searchspace import SearchSpace
+from baybe.targets import NumericalTarget
+from botorch.acquisition import UpperConfidenceBound
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+
+from botorch_calib import ChanceConstraint, optimize_chance_constrained
+from botorch_calib.exceptions import NotCertifiedWarning
+from botorch_calib.integrations.baybe import ChanceConstrainedRecommender
+
+NUM_INITIAL = 12
+
+pytestmark = pytest.mark.filterwarnings("ignore:A recommendation is not certified")
+
+SPACE = SearchSpace.from_product(
+    [
+        NumericalDiscreteParameter("a", np.linspace(0.0, 1.0, 9)),
+        CategoricalParameter("kind", ["u", "v"]),
+    ]
+)
+OBJECTIVE = ParetoObjective([NumericalTarget("gain"), NumericalTarget("loss", minimize=True)])
+
+
+def measured(experiments: pd.DataFrame, seed: int) -> pd.DataFrame:
+    """The loss is above 0.6 where the gain is best, but for noise."""
+    rng = np.random.default_rng(seed)
+    total = experiments["a"] + 0.1 * (experiments["kind"] == "u")
+    loss = total + 0.05 * rng.standard_normal(len(experiments))
+    return experiments.assign(gain=total, loss=loss)
+
+
+def new_recommender(**options: Any) -> ChanceConstrainedRecommender:
+    return ChanceConstrainedRecommender(**{"limits": {"loss": (None, 0.6)}, **options})
+
+
+def new_campaign(recommender: Any) -> Campaign:
+    np.random.seed(0)
+    phases = TwoPhaseMetaRecommender(
+        initial_recommender=RandomRecommender(), recommender=recommender, switch_after=NUM_INITIAL
+    )
+    campaign = Campaign(
+        SPACE,
+        OBJECTIVE,
+        phases,
+        allow_recommending_already_measured=True,
+        allow_recommending_already_recommended=True,
+    )
+    campaign.add_measurements(measured(campaign.recommend(NUM_INITIAL), 0))
+    return campaign
+
+
+def test_candidates_are_those_of_the_bare_loop_and_books_are_stored() -> None:
+    """A constraint is carried there from round to round; a campaign is loaded for each half."""
+    recommender = new_recommender()
+    campaign = new_campaign(recommender)
+    choices = torch.tensor(SPACE.transform(SPACE.discrete.exp_rep).to_numpy())
+    constraint = None
+    for number in range(6):
+        surrogate: Any = recommender.get_surrogate(SPACE, OBJECTIVE, campaign.measurements)
+        gain, loss = surrogate.to_botorch().models
+        if constraint is None:
+            constraint = ChanceConstraint(loss, upper=0.6, level=0.9)
+        else:
+            constraint = constraint.with_model(loss)
+        expected = optimize_chance_constrained(
+            UpperConfidenceBound(gain, beta=4.0), constraint, None, choices=choices
+        )
+        row = campaign.recommend(1)
+        assert torch.equal(torch.tensor(SPACE.transform(row).to_numpy()), expected.candidate)
+        result = measured(row, 1 + number)
+        campaign.add_measurements(result)
+        constraint.observe(
+            expected.candidate, torch.tensor(result[["loss"]].to_numpy()), condition=False
+        )
+        if number == 2:
+            campaign = Campaign.from_json(campaign.to_json())
+            recommender = campaign.recommender.recommender  # type: ignore[attr-defined]
+            assert type(recommender) is ChanceConstrainedRecommender
+    (known,) = recommender.chance_constraints(SPACE, OBJECTIVE, campaign.measurements)
+    assert constraint is not None
+    for ours, theirs in zip(known.decisions, constraint.decisions, strict=True):
+        assert ours["quantiles"] == pytest.approx(theirs["quantiles"], rel=1e-6)
+        assert {**ours, "quantiles": []} == {**theirs, "quantiles": []}
+    rows = campaign.measurements.iloc[NUM_INITIAL:]
+    certified = [decision["certified"] for decision in recommender.decisions]
+    assert known.num_certified == sum(certified) > 2
+    assert known.num_violations == sum(rows["loss"][certified] > 0.6)
+
+
+def test_batches_and_pending_experiments() -> None:
+    recommender = new_recommender()
+    campaign = new_campaign(recommender)
+    batch = recommender.recommend(3, SPACE, OBJECTIVE, campaign.measurements)
+    assert not batch.duplicated().any()
+    recommender.recommend(1, SPACE, OBJECTIVE, campaign.measurements, pending_experiments=batch)
+    (known,) = recommender.chance_constraints(SPACE, OBJECTIVE, campaign.measurements)
+    assert known.num_decisions == 4 and known.num_observed == 0
+    assert known.num_outstanding == known.num_certified
+    measurements = pd.concat([campaign.measurements, measured(batch, 1)], ignore_index=True)
+    (known,) = recommender.chance_constraints(SPACE, OBJECTIVE, measurements)
+    assert known.num_observed == 3
+
+
+def test_loaded_with_the_documented_import_alone() -> None:
+    recommender = new_recommender()
+    campaign = new_campaign(recommender)
+    campaign.recommend(2)
+    script = """
+import json, sys
+from baybe import Campaign
+from botorch_calib.integrations.baybe import ChanceConstrainedRecommender
+recommender = Campaign.from_json(sys.stdin.read()).recommender.recommender
+print(json.dumps([recommender.decisions, recommender.limits, recommender.level]))
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", script], input=campaign.to_json(), capture_output=True, text=True
+    )
+    assert found.returncode == 0, found.stderr
+    assert json.loads(found.stdout) == [recommender.decisions, {"loss": [None, 0.6]}, 0.9]
+
+
+def test_what_is_not_certified_warns() -> None:
+    recommender = new_recommender(limits={"loss": (None, -9.0)})
+    with pytest.warns(NotCertifiedWarning, match="not certified"):
+        new_campaign(recommender).recommend(1)
+
+
+@pytest.mark.parametrize(
+    "limits", [{"gain": (0.0, None), "loss": (None, 0.6)}, {"cost": (None, 1.0)}, {}]
+)
+def test_wrong_limits(limits: Any) -> None:
+    with pytest.raises(InputDataError, match="All but one of the targets"):
+        new_campaign(new_recommender(limits=limits)).recommend(1)
+
+
+def test_other_spaces_and_no_measurements() -> None:
+    continuous = SearchSpace.from_product([NumericalContinuousParameter("a", (0, 1))])
+    with pytest.raises(UnsupportedError, match="discrete"):
+        new_recommender().recommend(1, continuous, OBJECTIVE, pd.DataFrame())
+    with pytest.raises(InputDataError, match="measurements"):
+        new_recommender().recommend(1, SPACE, OBJECTIVE, pd.DataFrame())

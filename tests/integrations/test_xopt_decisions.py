@@ -1,0 +1,229 @@
+"""Chance constraints in Xopt: certified candidates, their books in Xopt's own files."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+pytest.importorskip("xopt")
+
+from botorch.acquisition import UpperConfidenceBound
+from botorch.exceptions.errors import InputDataError
+from xopt import VOCS, Evaluator, Xopt
+from xopt.generators.bayesian.models.standard import StandardModelConstructor
+
+from botorch_calib import optimize_chance_constrained
+from botorch_calib.decisions import joint_chance_constraints
+from botorch_calib.exceptions import CalibrationWarning, NotCertifiedWarning
+from botorch_calib.integrations.xopt import load_xopt
+from botorch_calib.integrations.xopt_decisions import ChanceConstrainedGenerator
+from botorch_calib.models.marginals import posterior_at
+
+# As in test_xopt.py.
+torch.set_default_dtype(torch.float32)
+
+NUM_INITIAL = 8
+
+
+@pytest.fixture(autouse=True)
+def precision_of_xopt(default_precision: None) -> None:
+    torch.set_default_dtype(torch.double)
+
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Optimization failed:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore:A candidate is not certified"),
+    pytest.mark.filterwarnings("ignore:No certified point was found"),
+]
+
+CONTINUOUS: dict[str, Any] = {"a": [0.0, 1.0], "b": [-1.0, 1.0]}
+
+
+def limited(inputs: dict[str, float]) -> dict[str, float]:
+    """Large gains are beyond the limit of the loss, but for noise that depends on the place."""
+    total = inputs["a"] + inputs["b"]
+    noise = 0.2 * ((1e4 * total) % 1.0 - 0.5)
+    return {"gain": total, "loss": total + noise, "room": inputs["a"]}
+
+
+def new_xopt(variables: Any = CONTINUOUS, **settings: Any) -> Xopt:
+    """After the initial evaluations, without fits."""
+    vocs = VOCS(
+        variables=variables,
+        objectives={"gain": "MAXIMIZE"},
+        constraints=settings.pop("constraints", {"loss": ["LESS_THAN", 0.5]}),
+    )
+    generator = ChanceConstrainedGenerator(
+        vocs=vocs,
+        gp_constructor=StandardModelConstructor(train_model=settings.pop("train_model", False)),
+        num_restarts=2,
+        raw_samples=32,
+        **settings,
+    )
+    torch.manual_seed(0)
+    X = Xopt(generator=generator, evaluator=Evaluator(function=settings.pop("function", limited)))
+    X.random_evaluate(NUM_INITIAL, seed=0)
+    return X
+
+
+def counted(X: Xopt) -> tuple[int, int]:
+    """Certified rows, and those that violate the limit of the loss."""
+    rows = X.data.iloc[NUM_INITIAL:]
+    certified = [each["certified"] for each in X.generator.decisions]
+    violated = [c and loss > 0.5 for c, loss in zip(certified, rows["loss"], strict=True)]
+    return sum(certified), sum(violated)
+
+
+def test_candidates_are_those_of_the_bare_loop() -> None:
+    """A constraint is carried there from round to round."""
+    X = new_xopt()
+    bounds = torch.tensor([[0.0, -1.0], [1.0, 1.0]])
+    constraint = None
+    for _ in range(6):
+        gain, loss = X.generator.train_model(update_internal=False).models
+        if constraint is None:
+            (constraint,) = joint_chance_constraints([loss], [(None, 0.5)])
+        else:
+            constraint = constraint.with_model(loss)
+        torch.manual_seed(1)
+        acqf = UpperConfidenceBound(gain, beta=4.0)
+        expected = optimize_chance_constrained(
+            acqf, constraint, bounds, num_restarts=2, raw_samples=32
+        ).candidate
+        torch.manual_seed(1)
+        X.step()
+        last = torch.tensor(X.data[["a", "b"]].to_numpy()[-1:])
+        torch.testing.assert_close(last, expected, rtol=0, atol=1e-7)
+        constraint.observe(last, torch.tensor(X.data[["loss"]].to_numpy()[-1:]), condition=False)
+    (known,) = X.generator.chance_constraints()
+    assert constraint is not None
+    for ours, theirs in zip(known.decisions, constraint.decisions, strict=True):
+        assert ours["point"] == theirs["point"] and ours["outcome"] == theirs["outcome"]
+        assert ours["certified"] == theirs["certified"]
+        assert ours["quantiles"] == pytest.approx(theirs["quantiles"])
+    assert (known.num_certified, known.num_violations) == counted(X)
+    assert known.num_certified > 1
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"a": [0.0, 1.0], "b": {-1.0, -0.25, 0.25, 1.0}},
+        {"a": {0.0, 0.3, 0.6, 1.0}, "b": {-1.0, -0.25, 0.25, 1.0}},
+    ],
+)
+def test_discrete_variables_and_batches(variables: Any) -> None:
+    X = new_xopt(variables)
+    batch = X.generator.generate(3)
+    assert all(row["b"] in variables["b"] for row in batch)
+    (constraint,) = X.generator.chance_constraints()
+    assert constraint.num_decisions == 3 and constraint.num_observed == 0
+    assert constraint.num_outstanding == constraint.num_certified
+    X.evaluate_data(batch)
+    (constraint,) = X.generator.chance_constraints()
+    assert constraint.num_outstanding == 0 and constraint.num_observed == 3
+
+
+def test_several_limits_fixed_features_and_travel_distances() -> None:
+    X = new_xopt(
+        constraints={"loss": ["BOUNDS", -2.0, 0.5], "room": ["GREATER_THAN", 0.05]},
+        fixed_features={"b": 0.1},
+        max_travel_distances=[0.1],
+    )
+    before = X.data["a"].iloc[-1]
+    X.step()
+    assert X.data["b"].iloc[-1] == 0.1
+    assert abs(X.data["a"].iloc[-1] - before) <= 0.1 + 1e-9
+    first, second = X.generator.chance_constraints()
+    assert (first.lower, first.upper) == (-2.0, 0.5)
+    assert (second.lower, second.upper) == (0.05, None)
+
+
+def test_half_widths_are_bounded() -> None:
+    """Without the bound the candidate is where the model knows less."""
+    widths = []
+    for bound in ({}, {"gain": 0.02}):
+        X = new_xopt(
+            max_half_widths=bound, constraints={"loss": ["LESS_THAN", 9.0]}, train_model=True
+        )
+        model = X.generator.train_model()
+        (row,) = X.generator.generate(1)
+        assert X.generator.decisions[-1]["certified"]
+        at = torch.tensor([[[row["a"], row["b"]]]])
+        posterior: Any = posterior_at(model.models[0], at)
+        widths.append(1.6448536 * posterior.variance.sqrt().item())
+    assert widths[1] <= 0.02 + 1e-6 < widths[0]
+
+
+def test_what_is_not_certified_warns() -> None:
+    X = new_xopt(constraints={"loss": ["LESS_THAN", -9.0]})
+    with pytest.warns(NotCertifiedWarning, match="not certified"):
+        first, second = X.generator.generate(2)
+    assert first != second  # the second one knows of the first
+    assert not any(decision["certified"] for decision in X.generator.decisions)
+
+
+def test_dumped_and_loaded_in_another_process(tmp_path: Path) -> None:
+    X = new_xopt()
+    for _ in range(4):
+        X.step()
+    file = tmp_path / "run.yaml"
+    X.dump(str(file))
+    script = f"""
+import json
+from botorch_calib.integrations.xopt import load_xopt
+X = load_xopt({str(file)!r})
+(constraint,) = X.generator.chance_constraints()
+print(json.dumps([X.generator.decisions, constraint.decisions]))
+"""
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    decisions, records = json.loads(found.stdout)
+    assert decisions == X.generator.decisions
+    (constraint,) = X.generator.chance_constraints()
+    for ours, theirs in zip(constraint.decisions, records, strict=True):
+        outcome = pytest.approx(ours["outcome"], abs=1e-10)  # Xopt writes ten decimals
+        assert theirs == {**ours, "outcome": outcome}
+
+
+def test_a_file_without_decisions_starts_the_books_and_says_so(tmp_path: Path) -> None:
+    X = new_xopt()
+    file = tmp_path / "run.yaml"
+    X.dump(str(file))
+    config = yaml.safe_load(file.read_text())
+    del config["generator"]["decisions"]
+    file.write_text(yaml.dump(config))
+    with pytest.warns(CalibrationWarning, match="no decisions"):
+        loaded = load_xopt(file)
+    (constraint,) = loaded.generator.chance_constraints()
+    assert constraint.num_decisions == 0
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("settings", "match"),
+        [
+            ({"level": 1.0}, "level"),
+            ({"budget": 0.0}, "budget"),
+            ({"max_half_widths": {"loss": 0.0}}, "max_half_widths"),
+            ({"max_half_widths": {"size": 1.0}}, "'size'"),
+            ({"constraints": {}}, "`vocs`"),
+        ],
+    )
+    def test_settings(self, settings: dict[str, Any], match: str) -> None:
+        with pytest.raises(InputDataError, match=match):
+            new_xopt(**settings)
+
+    def test_decisions_by_other_constraints(self) -> None:
+        X = new_xopt()
+        X.step()
+        X.generator.decisions[0]["quantiles"] = {"other": [0.0]}
+        with pytest.raises(InputDataError, match="other"):
+            X.step()
