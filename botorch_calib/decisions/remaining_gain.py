@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, NamedTuple
 
 import torch
@@ -91,7 +92,7 @@ def remaining_gain(
             With ``bounds``, one of which BoTorch's ``draw_matheron_paths`` draws single functions:
             an exact Gaussian process, or a calibrated one. With ``choices`` any, such as an
             ensemble or a fully Bayesian model, of each member of which there are ``num_paths``
-            draws.
+            joint draws.
         bounds: ``2 x d`` lower and upper bounds, equal ones for a feature, such as a context, that
             is given; None with ``choices``.
         choices: ``n x d``: the domain, if it is finite.
@@ -127,13 +128,20 @@ def remaining_gain(
             acqf = PosteriorMean(model, maximize=maximize)
             candidate = best_mean(acqf, bounds, choices, raw_samples=_POINTS)
         check_width(candidate, domain.shape[-1])
+        path = _path(model, num_paths)
         if choices is None:
-            gains = _gains_in_box(model, domain, candidate, num_paths, sign)
+            if path is None:
+                raise UnsupportedError(
+                    f"No single functions are drawn from a {type(model).__name__} on a box: give "
+                    "`choices`, such as some hundred Sobol points and those observed."
+                )
+            gains = _gains_in_box(model, path, domain, candidate, sign)
         else:
+            others = domain[(domain != candidate).any(dim=-1)]
+            X = torch.cat([candidate, others])
             with torch.no_grad():
-                posterior = model.posterior(torch.cat([candidate, domain]))
-                draws = sign * posterior.rsample(torch.Size([num_paths])).squeeze(-1).flatten(0, -2)
-            gains = draws.amax(dim=-1) - draws[:, 0]
+                draws = _joint(model, X, num_paths) if path is None else path(X)
+            gains = (sign * draws).amax(dim=-1) - sign * draws[:, 0]
     return RemainingGain(candidate, gains.sort().values)
 
 
@@ -150,26 +158,29 @@ def _check_single(model: Any) -> None:
         raise UnsupportedError(f"`objective` is a batch of models, {tuple(model.batch_shape)}.")
 
 
-def _gains_in_box(model: Any, bounds: Tensor, candidate: Tensor, num: int, sign: float) -> Tensor:
-    """The gains of functions on a box, in no order.
-
-    What is not found of a maximum would be a gain that is not seen. So a search starts at the best
-    of points all over the box, ever closer to the candidate, and those observed: where the box is
-    wide, hardly any other is better than the candidate.
-    """
+def _path(model: Any, num: int) -> Any:
+    """Functions drawn from a single model; None if BoTorch draws none, or there are several."""
     if is_ensemble(model):
-        raise UnsupportedError(
-            f"{type(model).__name__} holds several models, of which no single functions are drawn "
-            "on a box: give `choices`, such as some hundred Sobol points and those observed."
-        )
+        return None
     try:
         with torch.no_grad():
-            path = draw_matheron_paths(model, torch.Size([num]))
-    except NotImplementedError as error:
-        raise UnsupportedError(
-            f"BoTorch draws no functions of a {type(model).__name__} on a box: give `choices`, "
-            "such as some hundred Sobol points and those observed."
-        ) from error
+            return draw_matheron_paths(model, torch.Size([num]))
+    except NotImplementedError:
+        return None
+
+
+def _joint(model: Any, X: Tensor, num: int) -> Tensor:
+    """Joint draws at ``n x d``, of each member of an ensemble: as many rows, ``... x n``."""
+    return model.posterior(X).rsample(torch.Size([num])).squeeze(-1).flatten(0, -2)
+
+
+def _gains_in_box(model: Any, path: Any, bounds: Tensor, candidate: Tensor, sign: float) -> Tensor:
+    """The gains of functions on a box, in no order.
+
+    A part of a maximum that is not found would be a gain that is not seen. So a search starts at
+    the best of points all over the box, ever closer to the candidate, and those observed: where the
+    box is wide, hardly any other is better than the candidate.
+    """
     spread, toward = draw_sobol_samples(bounds, n=2 * _POINTS, q=1).squeeze(-2).chunk(2)
     shares = torch.logspace(-3, 0, _POINTS).to(bounds).unsqueeze(-1)
     points = torch.cat([candidate, spread, torch.lerp(candidate, toward, shares)])
@@ -179,11 +190,12 @@ def _gains_in_box(model: Any, bounds: Tensor, candidate: Tensor, num: int, sign:
     with torch.no_grad():
         values = sign * path(points)
     start, where = values.topk(_STARTS, dim=-1)
-    _, found = gen_candidates_scipy(
-        points[where],
-        lambda X: sign * path(X),
-        lower_bounds=bounds[0],
-        upper_bounds=bounds[1],
-        use_parallel_mode=False,
-    )
+    with warnings.catch_warnings(record=True):  # why it stops does not matter
+        _, found = gen_candidates_scipy(
+            points[where],
+            lambda X: sign * path(X),
+            lower_bounds=bounds[0],
+            upper_bounds=bounds[1],
+            use_parallel_mode=False,
+        )
     return torch.maximum(found.detach(), start).amax(dim=-1) - values[:, 0]

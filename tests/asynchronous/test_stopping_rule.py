@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +12,7 @@ import pytest
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models import SingleTaskGP
+from botorch.settings import validate_input_scaling
 from torch import Tensor
 
 from botorch_calib.asynchronous import DelayAwareProposer, RemainingGainRule
@@ -25,7 +29,8 @@ def parabola(x: np.ndarray) -> float:
 
 def fit(X: Tensor, Y: Tensor) -> SingleTaskGP:
     """A model with given hyperparameters, which costs nothing."""
-    gp = SingleTaskGP(X, Y, torch.full_like(Y, 1e-8), outcome_transform=None)
+    with validate_input_scaling(False):
+        gp = SingleTaskGP(X, Y, torch.full_like(Y, 1e-6), outcome_transform=None)
     gp.covar_module.lengthscale = 0.5
     return gp.eval()
 
@@ -34,8 +39,10 @@ def proposer(**kwargs: object) -> DelayAwareProposer:
     return DelayAwareProposer(BOX, "ucb", fit, maximize=True, **kwargs)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("executor", [Inline, Threads])
-def test_nothing_starts_after_a_stop_and_the_summary_says_so(executor: type) -> None:
+@pytest.mark.parametrize("executor", [Inline, partial(Threads, 1)])
+def test_nothing_starts_after_a_stop_and_the_summary_says_so(
+    executor: Callable[[], Executor],
+) -> None:
     told: list[int] = []
 
     def stop(ledger: FeedbackLedger) -> bool:
@@ -111,8 +118,13 @@ def test_choices_and_held_features_are_those_of_the_proposer() -> None:
     assert rule.gain is not None
     expected = remaining_gain(fit(*ledger.to_observations()), choices=choices)
     assert torch.equal(rule.gain.gains, expected.gains)
-    held = RemainingGainRule(proposer(fixed_features={0: 0.7}), eps=1e-9, min_values=2)
-    assert held(ledger)  # as nothing is free
+    square = DelayAwareProposer(2 * torch.tensor(BOX).repeat(1, 2), fit=fit, fixed_features={1: 3})
+    wide = FeedbackLedger(2, maximize=True)
+    for x in (0.0, 0.4, 0.8):
+        wide.observe(wide.submit(torch.tensor([x, 3.0])), parabola(np.array([x])))
+    rule = RemainingGainRule(square, eps=1e-9, min_values=2)
+    assert not rule(wide)
+    assert rule.gain.candidate[0, 1] == 3.0  # outside of the box, as it may be
     with pytest.raises(UnsupportedError, match="next context"):
         RemainingGainRule(proposer(fixed_features=lambda ledger: {0: 0.7}), eps=0.1)
 

@@ -13,6 +13,7 @@ from botorch.models import SingleTaskGP
 from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from botorch.models.transforms import Log, Standardize
 from botorch.models.transforms.input import InputPerturbation
+from botorch.settings import validate_input_scaling
 from scipy.stats import binom, ks_2samp
 from torch import Tensor
 
@@ -115,7 +116,7 @@ def test_pending_points_state_nothing() -> None:
 
 
 def test_units_of_the_outcome() -> None:
-    """Of scaled data the gains are scaled; of a model of logarithms they are in the data's units."""
+    """Gains of scaled data are scaled; those of a model of logarithms are in units of the data."""
     gp = process()
     X, Y = gp.train_inputs[0], gp.train_targets.unsqueeze(-1)
     one, ten = (
@@ -149,7 +150,8 @@ def test_a_maximum_beside_the_candidate_is_found_in_six_dimensions() -> None:
     peak = torch.full((1, 6), 0.4, dtype=torch.double)
     X = torch.cat([peak + 0.05 * torch.randn(40, 6).double(), torch.rand(20, 6).double()])
     Y = 5.0 * torch.exp(-(X - peak).square().sum(dim=-1, keepdim=True) / 0.05)
-    gp = SingleTaskGP(X, Y, torch.full_like(Y, 1e-6), outcome_transform=None)
+    with validate_input_scaling(False):
+        gp = SingleTaskGP(X, Y, torch.full_like(Y, 1e-6), outcome_transform=None)
     gp.covar_module.lengthscale = 0.4
     worst = X[:40][Y[:40].argmin()].unsqueeze(0)
     found = remaining_gain(gp.eval(), BOUNDS.expand(2, 6), candidate=worst, num_paths=20)
