@@ -48,6 +48,7 @@ from botorch_calib.decisions import remaining_gain
 
 NOISE, EPS, DELTA, BUDGET = 0.05, 0.1, 0.05, 40
 CHECKS = range(10, BUDGET, 4)
+RULES = ("plain", "calibrated", 'excess="objective"', "Optuna", "Ax")
 SITUATIONS = ("right", "understated", "varies", "long")
 
 
@@ -117,7 +118,9 @@ def optuna_stops(X: Tensor, Y: Tensor, seed: int) -> bool:
     import optuna
     from optuna.terminator import RegretBoundEvaluator
 
-    space = {f"x{i}": optuna.distributions.FloatDistribution(0.0, 1.0) for i in range(X.shape[-1])}
+    space: dict[str, Any] = {
+        f"x{i}": optuna.distributions.FloatDistribution(0.0, 1.0) for i in range(X.shape[-1])
+    }
     trials = [
         optuna.trial.create_trial(
             params=dict(zip(space, x, strict=True)), distributions=space, value=y
@@ -158,23 +161,22 @@ def stops(name: str, situation: str, seed: int) -> dict[str, tuple[int, float]]:
     while len(X) < BUDGET:
         gp = model_of(name, situation, X, Y)
         if len(X) in CHECKS:
-            calibrated = [
-                CalibratedModel.from_history(gp, LocalizedConformal(0.2), excess=excess)
-                for excess in ("noise", "objective")
-            ]
-            top = X[Y.argmax()].unsqueeze(0)
-            rules: dict[str, Callable[[], tuple[bool, Tensor]]] = {
-                "plain": lambda gp=gp: of_gain(gp, dim),
-                "calibrated": lambda model=calibrated[0]: of_gain(model, dim),
-                'excess="objective"': lambda model=calibrated[1]: of_gain(model, dim),
-                "Optuna": lambda X=X, Y=Y, top=top: (optuna_stops(X, Y, seed), top),
-                "Ax": lambda X=X, Y=Y, top=top: (ax_stops(X, Y), top),
+            models = {"plain": gp} | {
+                rule: CalibratedModel.from_history(gp, LocalizedConformal(0.2), excess=excess)
+                for rule, excess in (("calibrated", "noise"), (RULES[2], "objective"))
             }
-            for rule, judge in rules.items():
-                if rule not in found:
-                    stop, candidate = judge()
-                    if stop:
-                        found[rule] = len(X), best - f(candidate).item()
+            top = X[Y.argmax()].unsqueeze(0)
+            for rule in RULES:
+                if rule in found:
+                    continue
+                if rule == "Optuna":
+                    stop, candidate = optuna_stops(X, Y, seed), top
+                elif rule == "Ax":
+                    stop, candidate = ax_stops(X, Y), top
+                else:
+                    stop, candidate = of_gain(models[rule], dim)
+                if stop:
+                    found[rule] = len(X), best - f(candidate).item()
         with torch.no_grad():
             best_f = gp.posterior(X).mean.max()
             x = pool[LogExpectedImprovement(gp, best_f)(pool).argmax()]
@@ -186,17 +188,19 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description="How often stopping rules are right.")
     parser.add_argument("--seeds", type=int, default=10)
-    num = parser.parse_args().seeds
+    parser.add_argument("--first", type=int, default=10_000, help="first seed; 1000 for a trial")
+    arguments = parser.parse_args()
+    num, first = arguments.seeds, arguments.first
     warnings.simplefilter("ignore")
     print("| situation | rule | stopped | right | 95 % interval | evaluations |")
     print("|---|---|---|---|---|---|")
     for situation in SITUATIONS:
         rows: dict[str, list[tuple[int, float]]] = defaultdict(list)
         for name in FUNCTIONS:
-            for seed in range(10_000, 10_000 + num):
+            for seed in range(first, first + num):
                 for rule, row in stops(name, situation, seed).items():
                     rows[rule].append(row)
-        for rule in ("plain", "calibrated", 'excess="objective"', "Optuna", "Ax"):
+        for rule in RULES:
             ends = rows[rule]
             n, right = len(ends), sum(regret <= EPS for _, regret in ends)
             total = num * len(FUNCTIONS)

@@ -49,7 +49,9 @@ class _GainSearch(ConstrainedClosedForm):
         equality_constraints: LinearConstraints | None = None,
         fixed_features: dict[int, float] | None = None,
         rounding_func: Callable[[Tensor], Tensor] | None = None,
-        **others: Any,
+        optimizer_options: dict[str, Any] | None = None,
+        candidate_set: Tensor | None = None,
+        sampling_strategy: Any = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The point ``1 x d``, and no values."""
         space = SearchedSpace(
@@ -108,8 +110,9 @@ class RemainingGainStoppingStrategy(BaseGlobalStoppingStrategy):
     ) -> None:
         super().__init__(check_count("min_trials", min_trials, 2), inactive_when_pending_trials)
         self.eps, self.delta = check_positive("eps", eps), check_open_unit("delta", delta)
-        config = calibrated_model_config(excess="objective") if model_config is None else None
-        self.model_config = in_own_units(config or model_config)
+        if model_config is None:
+            model_config = calibrated_model_config(excess="objective")
+        self.model_config = in_own_units(model_config)
         self.num_paths = check_count("num_paths", num_paths)
 
     def should_stop_optimization(

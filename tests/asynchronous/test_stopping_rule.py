@@ -68,7 +68,7 @@ def test_an_error_of_the_rule_ends_the_run() -> None:
     with pytest.raises(ZeroDivisionError):
         make_optimizer(Inline(), parabola, FeedbackLedger(1)).run(3, stop=stop)
     with pytest.raises(InputDataError, match="`stop`"):
-        make_optimizer(Inline(), parabola, FeedbackLedger(1)).run(3, stop=1)
+        make_optimizer(Inline(), parabola, FeedbackLedger(1)).run(3, stop=1)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("num_before", [0, 7])
@@ -124,7 +124,9 @@ def test_choices_and_held_features_are_those_of_the_proposer() -> None:
         wide.observe(wide.submit(torch.tensor([x, 3.0])), parabola(np.array([x])))
     rule = RemainingGainRule(square, eps=1e-9, min_values=2)
     assert not rule(wide)
-    assert rule.gain.candidate[0, 1] == 3.0  # outside of the box, as it may be
+    assert (
+        rule.gain is not None and rule.gain.candidate[0, 1] == 3.0
+    )  # outside of the box, as it may be
     with pytest.raises(UnsupportedError, match="next context"):
         RemainingGainRule(proposer(fixed_features=lambda ledger: {0: 0.7}), eps=0.1)
 

@@ -1,5 +1,7 @@
 """Ax's global stopping, by what is left to gain."""
 
+from typing import Any
+
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
@@ -25,7 +27,7 @@ def client_with(
     client.configure_experiment(parameters, name="stopping")
     client.configure_optimization(objective, outcome_constraints=limits)
     for i in range(num):
-        values = {"x": -2.0 + 5.0 * ((0.618 * i) % 1.0)}
+        values: dict[str, Any] = {"x": -2.0 + 5.0 * ((0.618 * i) % 1.0)}
         if discrete:
             values["kind"] = "abc"[i % 3]
         index = client.attach_trial(values)
@@ -45,6 +47,7 @@ def test_it_stops_in_units_of_the_metric() -> None:
     assert abs(strategy.recommended["x"] - 1.0) < 0.3
     again = RemainingGainStoppingStrategy(eps=0.5 * strategy.gain.bound(), min_trials=6)
     assert not again.should_stop_optimization(client)[0]
+    assert again.gain is not None
     torch.testing.assert_close(again.gain.gains, strategy.gain.gains)
     waiting = RemainingGainStoppingStrategy(eps=300.0, min_trials=13)
     assert not waiting.should_stop_optimization(client)[0] and waiting.gain is None

@@ -1,6 +1,7 @@
 """Optuna's terminator, by what is left to gain."""
 
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ pytestmark = [
 ]
 
 
-def study_of(objective: object, direction: str = "minimize", num: int = 12) -> "optuna.Study":
+def study_of(objective: object, direction: str = "minimize", num: int = 12) -> Any:
     study = optuna.create_study(
         direction=direction,
         sampler=optuna.samplers.QMCSampler(seed=0, warn_independent_sampling=False),
@@ -33,12 +34,12 @@ def study_of(objective: object, direction: str = "minimize", num: int = 12) -> "
     return study
 
 
-def bowl(trial: "optuna.Trial") -> float:
+def bowl(trial: Any) -> float:
     trial.suggest_float("held", 4.0, 4.0)
     return (trial.suggest_float("x", -2.0, 3.0) - 1.0) ** 2
 
 
-def ladder(trial: "optuna.Trial") -> float:
+def ladder(trial: Any) -> float:
     kind, steps = trial.suggest_categorical("kind", ["a", "b"]), trial.suggest_int("n", 1, 1000)
     return -((trial.suggest_float("x", 0.0, 1.0) - 0.5) ** 2) - (kind == "a") - steps / 1000
 
@@ -80,7 +81,7 @@ def test_studies_that_are_not_supported() -> None:
     with pytest.raises(InputDataError, match="`delta`"):
         RemainingGainEvaluator(delta=1.0)
 
-    def limited(trial: "optuna.Trial") -> float:
+    def limited(trial: Any) -> float:
         trial.set_constraint("cost", 1.0)
         return bowl(trial)
 
