@@ -193,7 +193,7 @@ def _gains_in_box(model: Any, path: Any, bounds: Tensor, candidate: Tensor, sign
     with warnings.catch_warnings(record=True):  # why it stops does not matter
         _, found = gen_candidates_scipy(
             points[where],
-            lambda X: sign * path(X),
+            lambda X: sign * path(X),  # type: ignore[arg-type]
             lower_bounds=bounds[0],
             upper_bounds=bounds[1],
             use_parallel_mode=False,

@@ -65,7 +65,8 @@ class RemainingGainEvaluator(BaseImprovementEvaluator):
         self, delta: float = 0.05, num_paths: int = 128, fit: Fit = fit_calibrated
     ) -> None:
         self._delta = check_open_unit("delta", delta)
-        self._num_paths, self._fit = check_count("num_paths", num_paths), fit
+        self._num_paths = check_count("num_paths", num_paths)
+        self._fit: Any = fit  # with a third argument where noise is known
 
     def evaluate(self, trials: list[FrozenTrial], study_direction: StudyDirection) -> float:
         """The bound at ``delta`` on what is to be gained."""

@@ -380,6 +380,7 @@ def test_noise_that_is_known_of_some_trials() -> None:
     assert 0 < known.isnan().sum() < len(known)
     stated = known[~known.isnan()].unique().tolist()
     assert stated == pytest.approx([(0.02 / scale) ** 2])
+    card: Any
     (card,) = client.compute_analyses([NoiseDiagnoses()], display=False)
     assert card.df["given"].all()
     restored = Client._from_json_snapshot(client._to_json_snapshot())
