@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -71,18 +70,14 @@ from torch import Tensor
 
 from botorch_calib._validation import check_open_unit, check_positive
 from botorch_calib.acquisition import LogCalibratedConstrainedExpectedImprovement
-from botorch_calib.decisions import (
-    CertifiedSetExpansion,
-    ChanceConstraint,
-    Recommendation,
-    recommend,
-)
+from botorch_calib.decisions import CertifiedSetExpansion, Recommendation, recommend
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import (
     LeastMargin,
     evaluated,
     expands,
     repeated_points,
+    warn_uncertified,
 )
 from botorch_calib.integrations._ax_acquisition import ConstrainedClosedForm
 from botorch_calib.integrations._ax_search_space import SearchedSpace
@@ -162,8 +157,12 @@ class CertifiedPoints(ConstrainedClosedForm):
         values: list[Tensor] = []
         for _ in range(n):
             expand = expands(share, constraints[0].num_decisions)
-            search = partial(self._best, space, expand)
-            point, _ = self.options["books"].decide(search, constraints, self.X_pending)
+            acqf = CertifiedSetExpansion(constraints) if expand else self.acqf
+            point, certified = space.best(acqf, LeastMargin(constraints))
+            if not certified:
+                warn_uncertified(constraints, stacklevel=2)
+            point = space.rounded(point)
+            constraints[0].commit(point)
             chosen.append(point)
             with torch.no_grad(), repeated_points():
                 values.append(self.acqf(point).reshape(1))
@@ -172,13 +171,6 @@ class CertifiedPoints(ConstrainedClosedForm):
                 self.X_pending = torch.cat([*pending, point])
                 self._instantiate_acquisition()
         return torch.cat(chosen), torch.cat(values), torch.ones(n, dtype=self.dtype)
-
-    def _best(
-        self, space: SearchedSpace, expand: bool, constraints: list[ChanceConstraint]
-    ) -> tuple[Tensor, bool]:
-        acqf = CertifiedSetExpansion(constraints) if expand else self.acqf
-        point, certified = space.best(acqf, LeastMargin(constraints))
-        return space.rounded(point), certified
 
     def _recommended(
         self, space: SearchedSpace, objective: Model, baseline: Tensor | None, **settings: Any
@@ -251,7 +243,7 @@ class CertifyingAdapter(TorchAdapter):
         books = self.books(optimization_config, self._proposed)
         constraints = books.constraints(models_by_metric(self))
         num = len(books.trials)
-        options[key] = {**options.get(key, {}), "books": books, "constraints": constraints}
+        options[key] = {**options.get(key, {}), "constraints": constraints}
         results = super()._gen(
             n, search_space, pending_observations, fixed_features, options, optimization_config
         )

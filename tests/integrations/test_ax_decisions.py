@@ -395,15 +395,6 @@ def test_constraints_relative_to_a_baseline() -> None:
     play(client, 1)
 
 
-def test_trials_that_are_not_certified_differ() -> None:
-    """Without what is expected of the first one, the second would be at the same point."""
-    client = new_client(constraints=("z <= -9",))
-    asked = client.get_next_trials(max_trials=2)
-    assert not any(decision(client, trial)["certified"] for trial in asked)
-    first, second = asked.values()
-    assert first != pytest.approx(second, abs=1e-2)
-
-
 def test_a_share_of_the_trials_expands(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 
