@@ -176,13 +176,13 @@ def repeated_points() -> Iterator[None]:
 
 
 def warn_uncertified(constraints: Sequence[ChanceConstraint], stacklevel: int) -> None:
-    """Say that no certified point was found, and why there may be none."""
+    """Say that a point is not certified, and why there may be none that is."""
     spent = any(constraint.budget_left <= 0.0 for constraint in constraints)
     why = ", and none will be, as the budget of violations is spent or out" if spent else ""
     warnings.warn(
-        f"No certified point was found{why}: the one returned may meet the limits, and nothing is "
-        "stated of it. Start from points known to meet the limits, lower the `level`, or raise "
-        "`raw_samples`.",
+        f"A point is not certified{why}: it may meet the limits, and nothing is stated of it. "
+        "Start from points known to meet the limits, lower the `level`, or let the search take "
+        "more samples.",
         NotCertifiedWarning,
         stacklevel=stacklevel,
     )

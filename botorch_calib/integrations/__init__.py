@@ -12,7 +12,6 @@ file                     content
 ``ax_decisions``         certified trials in Ax, and what to recommend
 ``ax_cards``             analysis cards for Ax
 ``_ax_search_space``     the best certified point of a space of Ax's
-``_trial_records``       decisions that Ax stores with its trials, and the constraints made of them
 ``optuna``               calibrated models in Optuna
 ``optuna_delays``        delay-aware proposals in Optuna
 ``optuna_decisions``     chance constraints in Optuna
@@ -21,7 +20,7 @@ file                     content
 ``xopt``                 calibrated models in Xopt
 ``xopt_decisions``       chance constraints in Xopt
 ``baybe``                chance constraints in BayBE
-``_stored_decisions``    decisions as plain values, and the records made of them
+``_trial_records``       decisions that clients store with trials, and the constraints made of them
 ``stored_calibrators``   calibrators in the files of a client
 ``stored_robustness``    contexts and ambiguity sets in the files of a client
 ======================== ====================================================================

@@ -1,33 +1,47 @@
 """Decisions as clients store them with their trials, and the chance constraints made of them.
 
-A client has models made anew for each trial, perhaps in another process. So what decided about a
+A client makes its models anew for each trial, perhaps in another process. So what decided about a
 trial is stored with it, as plain values in the units of the outcomes:
 
-    {"level": 0.9, "certified": True, "outcomes": {"cost": {"limits": [None, 3.0],
+    {"level": 0.9, "certified": True, "outcomes": {"cost": {"limits": {"upper": 3.0},
                                                             "quantiles": [2.71]}}}
 
-What came of it is in the client's own data. `Books` put the two together.
+What came of it is in the client's own data. `Books` put the two together. A client whose trials do
+not tell their point stores it with the decision, as ``"point"``; where they are rows of a table,
+the number of rows that there were before is stored too, as ``"after"``.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from botorch.models.model import Model
+from torch import Tensor
 
 from botorch_calib.decisions.budget import SIZE, Account, Budget, together
+from botorch_calib.decisions.chance_constrained_search import warn_uncertified
 from botorch_calib.decisions.chance_constraints import ChanceConstraint
 from botorch_calib.decisions.decision_records import Record, Side, decision_of
 from botorch_calib.decisions.several_constraints import joint_chance_constraints, joint_level
 from botorch_calib.exceptions import CalibrationWarning
+from botorch_calib.models.conditioning import hallucinated
 
 #: Lower and upper limit of an outcome, None where there is none.
-Limits = tuple[float | None, float | None]
+Limits = Sequence[float | None]
+#: A decision as it is stored.
+Decision = dict[str, Any]
+#: The best point ``1 x d`` under constraints, and whether it is certified.
+Search = Callable[[list[ChanceConstraint]], tuple[Tensor, bool]]
 #: The name under which a client stores a decision, where names are free.
 KEY = "chance_constraints"
+# To clients infinity is a value, to records and to Gaussian processes it is none: beyond this
+# squares overflow.
+INFINITE = 1e150
+_SIGNS = {"lower": -1.0, "upper": 1.0}
 
 
 class DecidedTrial(NamedTuple):
@@ -52,8 +66,8 @@ class Books:
         trials: In the order of their decisions, without those that were never run.
 
     Warns:
-        CalibrationWarning: If trials were chosen by a model without such a decision, or under
-            another statement: the books leave them out.
+        CalibrationWarning: If trials were chosen without such a decision, or under another
+            statement: the books leave them out.
     """
 
     def __init__(
@@ -68,9 +82,9 @@ class Books:
         self.trials = [trial for trial in decided if self._is_own(trial.decision)]
         if strangers := len(decided) - len(self.trials):
             warnings.warn(
-                f"{strangers} of {len(decided)} trials were chosen by a model without a record of "
-                f"a decision under these limits at the level {level:g}. The books leave them out: "
-                "what they violated does not count.",
+                f"{strangers} of {len(decided)} trials were chosen without a recorded decision "
+                f"under these limits at the level {level:g}. The books leave them out: their "
+                "violations do not count.",
                 CalibrationWarning,
                 stacklevel=3,
             )
@@ -78,25 +92,27 @@ class Books:
     def _is_own(self, decision: Mapping[str, Any]) -> bool:
         if not decision or abs(decision["level"] - self.level) > 1e-12:
             return False
-        then = {name: _kinds(each["limits"]) for name, each in decision["outcomes"].items()}
-        return then == {name: _kinds(limits) for name, limits in self.limits.items()}
+        then = {name: each["limits"].keys() for name, each in decision["outcomes"].items()}
+        return then == {name: _stored(limits).keys() for name, limits in self.limits.items()}
 
     def records(self, name: str) -> list[Record]:
         """Records of the decisions about one outcome, under the limits of today."""
-        level, now = joint_level(self.level, len(self.limits)), self.limits[name]
+        level = joint_level(self.level, len(self.limits))
+        now = _stored(self.limits[name])
         records = []
         for point, decision, outcomes in self.trials:
             stored, y = decision["outcomes"][name], outcomes.get(name)
-            then, ends = stored["limits"], [limit for limit in now if limit is not None]
-            old = [limit for limit in then if limit is not None]
+            then = stored["limits"]
             quantiles = [
-                _moved(q, a, b) for q, a, b in zip(stored["quantiles"], old, ends, strict=True)
+                _moved(q, then[side], now[side])
+                for side, q in zip(now, stored["quantiles"], strict=True)
             ]
-            if y is None or not math.isfinite(y):
+            if y is None or math.isnan(y):
                 outcome = None
             else:
-                nearest = min(range(len(old)), key=lambda i: abs(y - old[i]))
-                outcome = _moved(y, old[nearest], ends[nearest])
+                nearest = min(now, key=lambda side: abs(y - then[side]))
+                outcome = _moved(y, then[nearest], now[nearest])
+                outcome = min(max(outcome, -INFINITE), INFINITE)
             records.append(
                 {
                     "point": point,
@@ -110,62 +126,116 @@ class Books:
 
     def constraints(self, models: Mapping[str, Model]) -> list[ChanceConstraint]:
         """The constraints that have taken these decisions, of models by the outcomes' names."""
-        return joint_chance_constraints(
-            [models[name] for name in self.limits],
-            list(self.limits.values()),
-            self.level,
-            self.size,
-            [self.records(name) for name in self.limits],
-        )
+        own = [models[name] for name in self.limits]
+        return self._joint(own, [self.records(name) for name in self.limits])
+
+    def _joint(self, models: list[Any], records: list[list[Record]]) -> list[ChanceConstraint]:
+        limits: Any = list(self.limits.values())
+        return joint_chance_constraints(models, limits, self.level, self.size, records)
+
+    def best(
+        self, search: Search, constraints: list[ChanceConstraint], pending: Tensor | None
+    ) -> tuple[Tensor, bool]:
+        """The best certified point, else one from which most can be learned beside ``pending``.
+
+        Without pending points (``n x d``) it would be found once more.
+
+        Args:
+            search: Searches under given constraints.
+            constraints: Those of these books, with the decisions that have been taken since.
+            pending: Points whose outcomes are out.
+        """
+        point, certified = search(constraints)
+        if not certified and pending is not None and len(pending):
+            expected = [hallucinated(each.model, pending) for each in constraints]
+            point, _ = search(self._joint(expected, [each.decisions for each in constraints]))
+        return point, certified
+
+    def decide(
+        self, search: Search, constraints: list[ChanceConstraint], pending: Tensor | None
+    ) -> tuple[Tensor, Decision]:
+        """Find the `best` point and commit it; the point ``1 x d``, and what is to be stored.
+
+        Warns:
+            NotCertifiedWarning: If it is not certified.
+        """
+        point, certified = self.best(search, constraints, pending)
+        if not bool(constraints[0].commit(point)) or not certified:
+            warn_uncertified(constraints, stacklevel=3)
+        return point, self.stored(constraints, 1)[0]
+
+    def stored(self, constraints: Sequence[ChanceConstraint], count: int) -> list[Decision]:
+        """The last ``count`` decisions of these constraints, to be stored."""
+        last = [constraint.decisions[-count:] for constraint in constraints] if count else []
+        limits = {name: _stored(each) for name, each in self.limits.items()}
+        return [
+            {
+                "level": self.level,
+                "certified": row[0]["certified"],
+                "outcomes": {
+                    name: {"limits": limits[name], "quantiles": record["quantiles"]}
+                    for name, record in zip(limits, row, strict=True)
+                },
+            }
+            for row in zip(*last, strict=True)
+        ]
 
     @property
     def account(self) -> Account:
         """What has come of the decisions."""
         sides = [
-            [
-                Side(end, sign)
-                for end, sign in zip(each, (-1.0, 1.0), strict=True)
-                if end is not None
-            ]
+            [Side(end, _SIGNS[side]) for side, end in _stored(each).items()]
             for each in self.limits.values()
         ]
         rows = zip(*map(self.records, self.limits), strict=True)
         joint = (together(map(decision_of, row, sides)) for row in rows)
         return Account.of(joint, 1.0 - self.level, self.size)
 
+    @property
+    def budget_left(self) -> float:
+        """What is left of the budget, decisions that are out counting as violations."""
+        T, V, out, *_ = self.account
+        return Budget(self.level, self.size).left(T, V + out)
+
     def __str__(self) -> str:
         T, V, out, *_ = self.account
-        budget = Budget(self.level, self.size)
-        bound = f" At most {budget.bound(T):g} may." if T else ""
+        bound = f" At most {Budget(self.level, self.size).bound(T):g} may." if T else ""
         return (
             f"At a level of {self.level:g}, {T} of {len(self.trials)} decisions were certified: "
             f"{V} of these violated a limit, and {out} are out.{bound} Of the budget, "
-            f"{budget.left(T, V + out):g} is left."
+            f"{self.budget_left:g} is left."
         )
 
 
-def stored_decisions(
-    names: Sequence[str], constraints: Sequence[ChanceConstraint], level: float, count: int
-) -> list[dict[str, Any]]:
-    """The last ``count`` decisions of constraints on outcomes of these names, to be stored."""
-    if not count:
-        return []
-    last = [constraint.decisions[-count:] for constraint in constraints]
-    return [
-        {
-            "level": level,
-            "certified": row[0]["certified"],
-            "outcomes": {
-                name: {"limits": [each.lower, each.upper], "quantiles": record["quantiles"]}
-                for name, each, record in zip(names, constraints, row, strict=True)
-            },
-        }
-        for row in zip(*last, strict=True)
-    ]
+def trials_in_table(
+    decisions: Iterable[Mapping[str, Any]], X: Tensor, outcomes: Sequence[Mapping[str, float]]
+) -> list[DecidedTrial]:
+    """Trials of decisions, by the first row of a table that came of each.
+
+    Args:
+        decisions: As they are stored, with ``"point"`` and ``"after"``.
+        X: Points of the rows, ``n x d``.
+        outcomes: Outcomes of the rows, by name.
+    """
+    X, trials = X.double().cpu(), []
+    is_free = torch.ones(len(X), dtype=torch.bool)
+    for decision in decisions:
+        point = torch.tensor(decision["point"], dtype=torch.double)
+        # Some files hold ten decimals.
+        same = ((X - point).abs() <= 2e-10 + 1e-12 * point.abs()).all(dim=-1) & is_free
+        same[: decision["after"]] = False
+        row = int(same.double().argmax()) if bool(same.any()) else None
+        trials.append(
+            DecidedTrial(decision["point"], decision, {} if row is None else outcomes[row])
+        )
+        if row is not None:
+            is_free[row] = False
+    return trials
 
 
-def _kinds(limits: Sequence[float | None]) -> list[bool]:
-    return [limit is not None for limit in limits]
+def _stored(limits: Limits) -> dict[str, float]:
+    """Limits without those that there are not: some clients leave None out of their files."""
+    return {side: end for side, end in zip(_SIGNS, limits, strict=True) if end is not None}
 
 
 def _moved(value: float, then: float, now: float) -> float:

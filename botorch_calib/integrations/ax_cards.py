@@ -83,14 +83,12 @@ def _row(experiment: Experiment, decided: DecidedArm) -> dict[str, Any]:
     violated = []
     for name, stated in decided.decision["outcomes"].items():
         row[name] = y = decided.outcomes.get(name)
-        sides = zip(("lower", "upper"), stated["limits"], strict=True)
-        quantiles = iter(stated["quantiles"])
-        for side, limit in sides:
-            if limit is not None:
-                row[f"{name}: {side} limit"] = limit
-                row[f"{name}: {side} quantile"] = next(quantiles)
-                if y is not None:
-                    violated.append(y < limit if side == "lower" else y > limit)
+        sides = zip(sorted(stated["limits"].items()), stated["quantiles"], strict=True)
+        for (side, limit), quantile in sides:
+            row[f"{name}: {side} limit"] = limit
+            row[f"{name}: {side} quantile"] = quantile
+            if y is not None:
+                violated.append(y < limit if side == "lower" else y > limit)
     row["violated"] = any(violated) if violated else None
     return row
 

@@ -81,13 +81,7 @@ from botorch_calib.decisions.chance_constrained_search import (
 )
 from botorch_calib.integrations._ax_acquisition import ConstrainedClosedForm
 from botorch_calib.integrations._ax_search_space import SearchedSpace
-from botorch_calib.integrations._trial_records import (
-    KEY,
-    Books,
-    DecidedTrial,
-    Limits,
-    stored_decisions,
-)
+from botorch_calib.integrations._trial_records import KEY, Books, DecidedTrial, Limits
 from botorch_calib.integrations.ax import calibrated_generation_strategy, configured_experiment
 from botorch_calib.optim.region import LinearConstraints
 
@@ -254,12 +248,8 @@ class CertifyingAdapter(TorchAdapter):
             n, search_space, pending_observations, fixed_features, options, optimization_config
         )
         count = constraints[0].num_decisions - num  # none for a recommendation
-        names = list(books.limits)
-        for features, stored in zip(
-            results.observation_features,
-            stored_decisions(names, constraints, books.level, count),
-            strict=False,
-        ):
+        decided = books.stored(constraints, count)
+        for features, stored in zip(results.observation_features, decided, strict=False):
             features.metadata = {**(features.metadata or {}), KEY: stored}
         return results
 

@@ -6,8 +6,8 @@ certifies each candidate.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 try:
@@ -21,17 +21,15 @@ import torch
 from attrs import define, field
 from baybe.objectives.base import Objective
 from baybe.searchspace import SearchSpace, SearchSpaceType
-from botorch.acquisition import UpperConfidenceBound
+from botorch.acquisition import AcquisitionFunction, UpperConfidenceBound
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from torch import Tensor
 
-from botorch_calib.decisions import ChanceConstraint, joint_chance_constraints
+from botorch_calib.decisions import ChanceConstraint
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, best_certified
-from botorch_calib.exceptions import NotCertifiedWarning
-from botorch_calib.integrations._stored_decisions import last_decision, records_of, rows_of
+from botorch_calib.integrations._trial_records import Books, trials_in_table
 from botorch_calib.models import CensoredDelayModel
-from botorch_calib.models.conditioning import hallucinated
 
 
 def _as_lists(limits: Mapping[str, Sequence[float | None]]) -> dict[str, list[float | None]]:
@@ -67,6 +65,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         UnsupportedError: When it recommends, if the search space is not discrete.
 
     Warns:
+        CalibrationWarning: If decisions are of another level or other limited targets.
         NotCertifiedWarning: If a recommendation is not certified.
     """
 
@@ -97,7 +96,8 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         models = self._models(searchspace, objective, measurements)
         target: Any
         (target,) = (each for each in objective.targets if each.name not in self.limits)
-        constraints = self._constraints_on(models, searchspace, measurements)
+        books = self._books(searchspace, measurements)
+        constraints = books.constraints(models)
         candidates, _ = searchspace.discrete.get_candidates()
         choices = _points(searchspace, candidates)
         pending = choices[:0]
@@ -109,21 +109,11 @@ class ChanceConstrainedRecommender(BotorchRecommender):
             acqf = UpperConfidenceBound(own, beta=self.beta, maximize=not target.minimize)
             left = torch.ones(len(choices), dtype=torch.bool)
             left[chosen] = False
-            place = Place(None, choices[left])
-            point, certified = best_certified(acqf, LeastMargin(constraints), place)
-            if not certified and len(pending):  # beside which more can be learned
-                expected = {name: hallucinated(models[name], pending) for name in self.limits}
-                others = self._constraints_on(expected, searchspace, measurements)
-                point, _ = best_certified(acqf, LeastMargin(others), place)
-            if not bool(constraints[0].commit(point)):
-                warnings.warn(
-                    "A recommendation is not certified: it may keep the limits, and nothing is "
-                    "stated of it. Measure candidates known to keep them, or lower the `level`.",
-                    NotCertifiedWarning,
-                    stacklevel=2,
-                )
-            decision = last_decision(constraints, [*self.limits])
-            self.decisions.append({**decision, "after": len(measurements)})
+            search = partial(_best, acqf, Place(None, choices[left]))
+            point, stored = books.decide(search, constraints, pending)
+            self.decisions.append(
+                {**stored, "point": point[0].tolist(), "after": len(measurements)}
+            )
             chosen.append(int(((choices == point).all(dim=-1) & left).double().argmax()))
             pending = torch.cat([pending, point])
         return candidates.iloc[chosen]
@@ -139,7 +129,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
             measurements: Those of the campaign.
         """
         models = self._models(searchspace, objective, measurements)
-        return self._constraints_on(models, searchspace, measurements)
+        return self._books(searchspace, measurements).constraints(models)
 
     def _models(
         self, searchspace: SearchSpace, objective: Objective, measurements: pd.DataFrame
@@ -154,16 +144,17 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         model: Any = self.get_surrogate(searchspace, objective, measurements).to_botorch()
         return dict(zip(names, model.models, strict=True))
 
-    def _constraints_on(
-        self, models: dict[str, Any], searchspace: SearchSpace, measurements: pd.DataFrame
-    ) -> list[ChanceConstraint]:
-        limits: Any = list(self.limits.values())
-        rows = rows_of(self.decisions, _points(searchspace, measurements))
-        values: Any = measurements[[*self.limits]].to_dict("records")
-        outcomes = [{} if row is None else values[row] for row in rows]
-        records = records_of(self.decisions, outcomes, [*self.limits])
-        own = [models[name] for name in self.limits]
-        return joint_chance_constraints(own, limits, self.level, self.budget, records)
+    def _books(self, searchspace: SearchSpace, measurements: pd.DataFrame) -> Books:
+        """The decisions, with the outcomes that have been measured."""
+        outcomes: Any = measurements[[*self.limits]].to_dict("records")
+        trials = trials_in_table(self.decisions, _points(searchspace, measurements), outcomes)
+        return Books(self.limits, self.level, self.budget, trials)
+
+
+def _best(
+    acqf: AcquisitionFunction, place: Place, constraints: list[ChanceConstraint]
+) -> tuple[Tensor, bool]:
+    return best_certified(acqf, LeastMargin(constraints), place)
 
 
 def _points(searchspace: SearchSpace, experiments: pd.DataFrame) -> Tensor:

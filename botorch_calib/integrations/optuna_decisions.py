@@ -6,7 +6,6 @@ each process makes the constraints of the records of all trials, in whatever sto
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -26,18 +25,21 @@ from botorch_calib._validation import check_open_unit, check_positive
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy
 from botorch_calib.asynchronous.proposer import DelayAwareProposer
 from botorch_calib.decisions import (
-    ChanceConstrainedCandidate,
+    CertifiedSetExpansion,
     ChanceConstraint,
     Recommendation,
-    joint_chance_constraints,
-    optimize_chance_constrained,
     recommend,
 )
 from botorch_calib.decisions.budget import SIZE
-from botorch_calib.decisions.decision_records import Record
-from botorch_calib.exceptions import CalibrationWarning, NotCertifiedWarning
+from botorch_calib.decisions.chance_constrained_search import (
+    LeastMargin,
+    Place,
+    best_certified,
+    expands,
+    warn_uncertified,
+)
 from botorch_calib.integrations._optuna_search_space import SearchSpace
-from botorch_calib.integrations._stored_decisions import INFINITE, last_decision, records_of
+from botorch_calib.integrations._trial_records import INFINITE, Books, DecidedTrial
 from botorch_calib.integrations.optuna_delays import (
     DelayAwareSampler,
     Look,
@@ -47,7 +49,6 @@ from botorch_calib.integrations.optuna_delays import (
     others_of,
     store,
 )
-from botorch_calib.models.conditioning import hallucinated
 from botorch_calib.models.fit_to_ledger import Fit
 from botorch_calib.models.inspection import like
 
@@ -96,7 +97,8 @@ class ChanceConstrainedSampler(DelayAwareSampler):
             trial has constraints, or trials have different ones.
 
     Warns:
-        CalibrationWarning: If the study has trials of another sampler, and no decisions.
+        CalibrationWarning: If the study has trials of another sampler, and no decisions; or
+            decisions at another level.
         NotCertifiedWarning: If a trial is not certified.
     """
 
@@ -136,7 +138,8 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         Raises:
             InputDataError: As when a trial is asked for.
         """
-        return self._constraints_at(self._look_now(study))
+        look = self._look_now(study)
+        return self._constraints(look, self._books(look.trials))
 
     def recommendation(
         self, study: Study, confidence: float = 0.95
@@ -163,7 +166,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         choices = look.space.expressible(look.X, 4 * self._search.raw_samples)
         stated = recommend(
             self._fit(look.X, values, look.noise[0]),
-            self._constraints_at(look),
+            self._constraints(look, self._books(look.trials)),
             bounds.to(self._device) if choices is None else None,
             None if choices is None else choices.to(self._device),
             confidence,
@@ -189,30 +192,21 @@ class ChanceConstrainedSampler(DelayAwareSampler):
     def _parameters(
         self, study: Study, trial: FrozenTrial, look: Look, given: dict[str, Any]
     ) -> dict[str, Any]:
-        constraints = self._constraints_at(look)
-        if not constraints[0].num_decisions:
-            _warn_of_others(look.trials)
+        books = self._books(look.trials)
+        constraints = self._constraints(look, books)
         proposer: Any = self._proposer(look.space.dim)
-        proposer.space, proposer.constraints = look.space, constraints
-        proposer.expecting = partial(self._expecting, look, constraints)
+        proposer.space, proposer.books, proposer.constraints = look.space, books, constraints
         parameters = super()._parameters(study, trial, look, given)
         X = like(constraints[0].model, look.space.encoded([parameters]))
         certified = bool(constraints[0].commit(X))
-        decision = last_decision(constraints, names_of_constraints(look.trials))
+        decision = {**books.stored(constraints, 1)[0], "point": X[0].tolist()}
         store(study, trial, DECISION, decision)
         if certified:  # by what other processes have decided meanwhile, the budget may be spent
-            now = look._replace(trials=others_of(study, trial))
-            models = [constraint.model for constraint in constraints]
-            certified = self._constraints_at(now, models)[0].budget_left > 0.0
+            certified = self._books(others_of(study, trial)).budget_left > 0.0
             if not certified:
                 store(study, trial, DECISION, decision | {"certified": False})
         if not certified:
-            warnings.warn(
-                "A trial is not certified: it may meet the constraints, and nothing is stated of "
-                "it. Enqueue trials known to meet them, or lower the `level`.",
-                NotCertifiedWarning,
-                stacklevel=2,
-            )
+            warn_uncertified(constraints, stacklevel=2)
         return parameters
 
     def _strategy_for(self, look: Look) -> DelayStrategy:
@@ -230,23 +224,15 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         search_space = self.infer_relative_search_space(study, trials[-1])
         return self._look_at(study, trials, SearchSpace(search_space))
 
-    def _constraints_at(
-        self, look: Look, models: Sequence[Model] | None = None
-    ) -> list[ChanceConstraint]:
-        """The constraints as all trials tell them, on models of the values they have set."""
-        names = _checked_names(look.trials)
-        limits = [(None, 0.0)] * len(names)
-        records = _records(look.trials, names)
-        models = self._models(look, names) if models is None else models
-        return joint_chance_constraints(models, limits, self._level, self._budget, records)
+    def _books(self, trials: Sequence[FrozenTrial]) -> Books:
+        """The decisions as all trials tell them."""
+        limits = {name: (None, 0.0) for name in _checked_names(trials)}
+        return Books(limits, self._level, self._budget, _decided(trials))
 
-    def _expecting(
-        self, look: Look, constraints: Sequence[ChanceConstraint], X: Tensor
-    ) -> list[ChanceConstraint]:
-        """The constraints once points ``n x d`` have brought what is expected of them."""
-        return self._constraints_at(look, [hallucinated(each.model, X) for each in constraints])
+    def _constraints(self, look: Look, books: Books) -> list[ChanceConstraint]:
+        return books.constraints(self._models(look, [*books.limits]))
 
-    def _models(self, look: Look, names: Sequence[str]) -> list[Model]:
+    def _models(self, look: Look, names: Sequence[str]) -> dict[str, Model]:
         """Models of the constraints, by all trials that have set them."""
         known = [
             (x, trial)
@@ -254,10 +240,10 @@ class ChanceConstrainedSampler(DelayAwareSampler):
             if all(abs(trial.constraints.get(name, INFINITE)) < INFINITE for name in names)
             and (x := encoded(look.space, trial)) is not None
         ]
-        X, trials, models = torch.stack([x for x, _ in known]), [trial for _, trial in known], []
+        X, trials, models = torch.stack([x for x, _ in known]), [trial for _, trial in known], {}
         for place, name in enumerate(names, look.objectives.shape[-1]):
             Y = torch.tensor([[trial.constraints[name]] for trial in trials], dtype=torch.double)
-            models.append(self._fit(X, Y, known_noise(trials, place)))
+            models[name] = self._fit(X, Y, known_noise(trials, place))
         return models
 
 
@@ -265,8 +251,8 @@ class _CertifiedProposer(DelayAwareProposer):
     """Chooses the best certified point; a sampler sets these attributes."""
 
     space: SearchSpace
+    books: Books
     constraints: list[ChanceConstraint]
-    expecting: Callable[[Tensor], list[ChanceConstraint]]
 
     def __init__(
         self, bounds: Tensor, strategy: Any, fit: Any, search: Any, expansion_share: float
@@ -275,7 +261,7 @@ class _CertifiedProposer(DelayAwareProposer):
         self.expansion_share = expansion_share
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "space": None, "constraints": [], "expecting": None}
+        return {**super().__getstate__(), "space": None, "books": None, "constraints": []}
 
     def _maximizer(
         self,
@@ -286,44 +272,39 @@ class _CertifiedProposer(DelayAwareProposer):
         failed: Tensor,
     ) -> Tensor:
         """The best certified point, else one from which most can be learned beside what runs."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", NotCertifiedWarning)  # of the point that is decided
-            best = self._best(acqf, self.constraints, choices, fixed)
-            pending = model.X_pending
-            if not best.certified and len(pending):  # which would be chosen once more
-                best = self._best(acqf, self.expecting(pending), choices, fixed)
-        return best.candidate.squeeze(0).to(self.bounds)
+        search = partial(self._best, acqf, choices, fixed)
+        point, _ = self.books.best(search, self.constraints, model.X_pending)
+        return point.squeeze(0).to(self.bounds)
 
     def _best(
         self,
         acqf: AcquisitionFunction,
-        constraints: list[ChanceConstraint],
         choices: Tensor | None,
         fixed: dict[int, float],
-    ) -> ChanceConstrainedCandidate:
+        constraints: list[ChanceConstraint],
+    ) -> tuple[Tensor, bool]:
         """The best certified point, of those that Optuna does not round to another one."""
-        model = constraints[0].model
-        box = like(model, self.bounds)
-        optimize = partial(
-            optimize_chance_constrained,
-            acqf,
-            constraints,
-            num_restarts=self.search.num_restarts,
-            raw_samples=self.search.raw_samples,
-            expansion_share=self.expansion_share,
-        )
+        model, margin = constraints[0].model, LeastMargin(constraints)
+        if expands(self.expansion_share, constraints[0].num_decisions):
+            acqf = CertifiedSetExpansion(constraints)
+
+        def best_with(fixed: dict[int, float]) -> tuple[Tensor, bool]:
+            settings = (self.search.num_restarts, self.search.raw_samples)
+            place = Place(like(model, self.bounds), None, fixed, None, None, *settings)
+            return best_certified(acqf, margin, place)
+
         columns = self.space.columns(self.space.rounded_names)
         if choices is None and not columns:
-            return optimize(bounds=box, fixed_features=fixed)
+            return best_with(fixed)
         if choices is None:
-            relaxed = optimize(bounds=box, fixed_features=fixed).candidate.to(self.bounds)
-            choices = self._rounded_near(relaxed, fixed)
-        best = optimize(bounds=None, choices=like(model, choices))
-        held = fixed | {column: best.candidate[0, column].item() for column in columns}
-        if len(held) == self.dim:
-            return best
-        found = optimize(bounds=box, fixed_features=held)
-        return found if found.certified or not best.certified else best
+            choices = self._rounded_near(best_with(fixed)[0].to(self.bounds), fixed)
+        best, certified = best_certified(acqf, margin, Place(None, like(model, choices)))
+        held = fixed | {column: best[0, column].item() for column in columns}
+        if len(held) < self.dim:
+            found, found_certified = best_with(held)
+            if found_certified or not certified:
+                return found, found_certified
+        return best, certified
 
     def _rounded_near(self, point: Tensor, fixed: dict[int, float]) -> Tensor:
         """Rounded points ``n x d``: of the whole cube, and around one (``1 x d``)."""
@@ -344,25 +325,19 @@ def _checked_names(trials: Sequence[FrozenTrial]) -> list[str]:
     return names
 
 
-def _records(trials: Sequence[FrozenTrial], names: Sequence[str]) -> list[list[Record]]:
-    """The records of each constraint, which the trials hold."""
+def _decided(trials: Sequence[FrozenTrial]) -> list[DecidedTrial]:
+    """The trials that were decided about, else those of other samplers.
+
+    Once there are decisions, a warning of the latter has been given.
+    """
     decided = [
         trial
         for trial in trials
         if trial.system_attrs.get(DECISION)  # neither drawn at random, nor never run
         and not (trial.state.is_finished() and not trial.params)
+    ] or [t for t in trials if t.state is TrialState.COMPLETE and DECISION not in t.system_attrs]
+    decisions = [trial.system_attrs.get(DECISION, {}) for trial in decided]
+    return [
+        DecidedTrial(decision.get("point", []), decision, trial.constraints)
+        for trial, decision in zip(decided, decisions, strict=True)
     ]
-    decisions = [trial.system_attrs[DECISION] for trial in decided]
-    return records_of(decisions, [trial.constraints for trial in decided], names)
-
-
-def _warn_of_others(trials: Sequence[FrozenTrial]) -> None:
-    """Warn where trials are complete of which it is not known how they were decided."""
-    num = sum(t.state is TrialState.COMPLETE and DECISION not in t.system_attrs for t in trials)
-    if num:
-        warnings.warn(
-            f"{num} trials of the study were chosen by other samplers, and none by this one: the "
-            "count of violations starts now, and theirs are not in it.",
-            CalibrationWarning,
-            stacklevel=2,
-        )

@@ -46,7 +46,7 @@ from botorch_calib.asynchronous.proposer import DelayAwareProposer, DelayStrateg
 from botorch_calib.calibration import Calibrator
 from botorch_calib.decisions.chance_constrained_search import repeated_points
 from botorch_calib.integrations._optuna_search_space import SearchSpace, without
-from botorch_calib.integrations._stored_decisions import INFINITE
+from botorch_calib.integrations._trial_records import INFINITE
 from botorch_calib.integrations.optuna import StudyData, fit_in_unit_cube, improvement
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models import CalibratedModel, CensoredDelayModel

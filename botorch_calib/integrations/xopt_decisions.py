@@ -6,7 +6,7 @@ so that ``Xopt.from_file`` loads what ``Xopt.dump`` has written.
 
 from __future__ import annotations
 
-import warnings
+from functools import partial
 from itertools import product
 from statistics import NormalDist
 from typing import Any, Self
@@ -27,14 +27,11 @@ from torch import Tensor
 from xopt.generators.bayesian.bayesian_generator import BayesianGenerator
 
 from botorch_calib._validation import check_open_unit, check_positive
-from botorch_calib.decisions import ChanceConstraint, joint_chance_constraints
+from botorch_calib.decisions import ChanceConstraint
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, best_certified
-from botorch_calib.decisions.decision_records import Record
-from botorch_calib.exceptions import NotCertifiedWarning
-from botorch_calib.integrations._stored_decisions import last_decision, records_of, rows_of
+from botorch_calib.integrations._trial_records import Books, Limits, trials_in_table
 from botorch_calib.models import CensoredDelayModel
-from botorch_calib.models.conditioning import hallucinated
 from botorch_calib.models.marginals import posterior_at
 
 #: Under which Xopt stores the generator.
@@ -66,10 +63,10 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         decisions: Those taken so far.
 
     Raises:
-        InputDataError: If a field is out of its range, or ``vocs`` has no constraint; when
-            candidates are asked for, if decisions are of other constraints.
+        InputDataError: If a field is out of its range, or ``vocs`` has no constraint.
 
     Warns:
+        CalibrationWarning: If decisions are of another level or other constraints.
         NotCertifiedWarning: If a candidate is not certified.
     """
 
@@ -105,35 +102,21 @@ class ChanceConstrainedGenerator(BayesianGenerator):
             model: The models of all outputs (default: they are fitted).
         """
         model = self.train_model() if model is None else model
-        models = [self._model_of(model, name) for name in self.vocs.constraint_names]
-        return self._constraints_on(models)
-
-    def _constraints_on(self, models: list[Any]) -> list[ChanceConstraint]:
-        records = self._records()
-        return joint_chance_constraints(models, self._limits(), self.level, self.budget, records)
+        return self._constraints_of(self._books(), model)
 
     def propose_candidates(self, model: Module, n_candidates: int = 1) -> Tensor:
         """Certified candidates ``n x d``, each with the decision about it in ``decisions``."""
         if self.turbo_controller is not None:
             self.turbo_controller.update_state(self, n_candidates)
-        constraints = self.chance_constraints(model)
+        books = self._books()
+        constraints = self._constraints_of(books, model)
         chosen: list[Tensor] = []
         for _ in range(n_candidates):
             pending = torch.cat(chosen) if chosen else None
-            acqf = self._upper_bound(model, pending)
-            point, certified = self._best(acqf, self._margin(constraints, model))
-            if not certified and pending is not None:  # which would be chosen once more
-                expected = [hallucinated(each.model, pending) for each in constraints]
-                point, _ = self._best(acqf, self._margin(self._constraints_on(expected), model))
-            if not bool(constraints[0].commit(point)) or not certified:
-                warnings.warn(
-                    "A candidate is not certified: it may meet the constraints, and nothing is "
-                    "stated of it. Evaluate points known to meet them, or lower the `level`.",
-                    NotCertifiedWarning,
-                    stacklevel=2,
-                )
-            decision = last_decision(constraints, self.vocs.constraint_names)
-            self.decisions = [*self.decisions, {**decision, "after": len(self.data)}]
+            search = partial(self._best, model, self._upper_bound(model, pending))
+            point, stored = books.decide(search, constraints, pending)
+            stored |= {"point": point[0].tolist(), "after": len(self.data)}
+            self.decisions = [*self.decisions, stored]
             chosen.append(point)
         columns = [self.model_input_names.index(name) for name in self._candidate_names]
         return torch.cat(chosen)[:, columns]
@@ -151,9 +134,11 @@ class ChanceConstrainedGenerator(BayesianGenerator):
             own, beta=self.beta, maximize=isinstance(objective, MaximizeObjective)
         )
 
-    def _best(self, acqf: AcquisitionFunction, margin: LeastMargin) -> tuple[Tensor, bool]:
+    def _best(
+        self, model: Any, acqf: AcquisitionFunction, constraints: list[ChanceConstraint]
+    ) -> tuple[Tensor, bool]:
         """The best point ``1 x d`` of the model's inputs, and whether it is certified."""
-        names = self.model_input_names
+        margin, names = self._margin(constraints, model), self.model_input_names
         free = self._get_optimization_bounds()
         bounds = free.new_zeros(2, len(names))
         columns = [names.index(name) for name in self._candidate_names]
@@ -186,23 +171,22 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         deviations = [(self._model_of(model, name), width / score) for name, width in widths]
         return _WithinDeviations(constraints, deviations)
 
-    def _limits(self) -> list[tuple[float | None, float | None]]:
-        limits: list[tuple[float | None, float | None]] = []
-        for constraint in self.vocs.constraints.values():
+    def _books(self) -> Books:
+        """The decisions, with the outcomes that are in the data."""
+        limits: dict[str, Limits] = {}
+        for name, constraint in self.vocs.constraints.items():
             if isinstance(constraint, LessThanConstraint):
-                limits.append((None, constraint.value))
+                limits[name] = None, constraint.value
             elif isinstance(constraint, GreaterThanConstraint):
-                limits.append((constraint.value, None))
+                limits[name] = constraint.value, None
             else:
-                limits.append(tuple(constraint.range))
-        return limits
+                limits[name] = constraint.range
+        outcomes = self.data[[*limits]].to_dict("records")
+        trials = trials_in_table(self.decisions, self.get_input_data(self.data), outcomes)
+        return Books(limits, self.level, self.budget, trials)
 
-    def _records(self) -> list[list[Record]]:
-        """The records of each constraint, with the outcomes that are in the data."""
-        names = self.vocs.constraint_names
-        values = self.data[names].to_dict("records")
-        rows = rows_of(self.decisions, self.get_input_data(self.data))
-        return records_of(self.decisions, [{} if r is None else values[r] for r in rows], names)
+    def _constraints_of(self, books: Books, model: Any) -> list[ChanceConstraint]:
+        return books.constraints({name: self._model_of(model, name) for name in books.limits})
 
 
 class _WithinDeviations(LeastMargin):

@@ -295,7 +295,7 @@ def test_trials_without_records_are_left_out() -> None:
     client = new_client(strategy=plain)
     play(client, 2)
     client.set_generation_strategy(chance_constrained_generation_strategy(client, struct=struct()))
-    with said("2 of 2 trials were chosen by a model without"):
+    with said("2 of 2 trials were chosen without"):
         (first,) = client.get_next_trials(max_trials=1)
     client.complete_trial(first, {"y": 0.0, "z": 2.0})
     with said("2 of 3 trials"):
@@ -399,7 +399,7 @@ def test_several_constraints_share_one_budget() -> None:
     (trial,) = client.get_next_trials(max_trials=1)
     stored = decision(client, trial)
     limits = {name: each["limits"] for name, each in stored["outcomes"].items()}
-    assert limits == {"z": [None, 1.0], "w": [-0.5, 0.5]}
+    assert limits == {"z": {"upper": 1.0}, "w": {"lower": -0.5, "upper": 0.5}}
     assert stored["certified"]
     z, w = (stored["outcomes"][name]["quantiles"] for name in "zw")
     assert z[0] <= 1.0 and -0.5 <= w[0] < w[1] <= 0.5
@@ -416,7 +416,7 @@ def test_constraints_relative_to_a_baseline() -> None:
     (trial,) = client.get_next_trials(max_trials=1)
     stored = decision(client, trial)
     limit = 1.2 * cost(baseline)
-    assert stored["outcomes"]["z"]["limits"] == [None, pytest.approx(limit)]
+    assert stored["outcomes"]["z"]["limits"] == {"upper": pytest.approx(limit)}
     client.complete_trial(trial, {"y": 0.0, "z": limit + 0.01})
     assert account(client) == (1, 1, 0)
     client.attach_data(0, {"y": 0.0, "z": 2 * cost(baseline)})  # measured again

@@ -36,7 +36,7 @@ from botorch_calib.integrations.baybe import ChanceConstrainedRecommender
 
 NUM_INITIAL = 12
 
-pytestmark = pytest.mark.filterwarnings("ignore:A recommendation is not certified")
+pytestmark = pytest.mark.filterwarnings("ignore:A point is not certified")
 
 SPACE = SearchSpace.from_product(
     [

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from botorch_calib.decisions import joint_chance_constraints
 from botorch_calib.exceptions import CalibrationWarning
-from botorch_calib.integrations._trial_records import Books, DecidedTrial, stored_decisions
+from botorch_calib.integrations._trial_records import Books, DecidedTrial
 
 pytestmark = pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
 LIMITS = {"y": (None, 0.6), "z": (-0.6, 0.6)}
@@ -39,7 +39,7 @@ def carried(num_out: int = 0) -> tuple[Any, list[DecidedTrial]]:
     trials = []
     for i in range(20):
         made[0].commit(X[i : i + 1])
-        (stored,) = stored_decisions(list(LIMITS), made, 0.8, 1)
+        (stored,) = Books(LIMITS, 0.8).stored(made, 1)
         is_out = i >= 20 - num_out
         came = dict(zip(LIMITS, Y[i].tolist(), strict=True))
         trials.append(
@@ -97,3 +97,16 @@ def test_an_outcome_that_is_no_number_has_not_come() -> None:
     certified = next(i for i, t in enumerate(trials) if t.decision["certified"])
     trials[certified] = trials[certified]._replace(outcomes={"y": float("nan"), "z": 0.0})
     assert Books(LIMITS, 0.8, trials=trials).account.num_outstanding == 1
+
+
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_an_infinite_outcome_is_one_far_beyond_the_limits(sign: float) -> None:
+    _, trials = carried()
+    certified = next(i for i, t in enumerate(trials) if t.decision["certified"])
+    accounts = []
+    for size in (100.0, float("inf")):
+        trials[certified] = trials[certified]._replace(outcomes={"y": sign * size, "z": 0.0})
+        books = Books(LIMITS, 0.8, trials=trials)
+        books.constraints(models())  # which take finite outcomes
+        accounts.append(books.account)
+    assert accounts[0] == accounts[1]

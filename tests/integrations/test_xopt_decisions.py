@@ -39,8 +39,7 @@ def precision_of_xopt(default_precision: None) -> None:
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Optimization failed:RuntimeWarning"),
-    pytest.mark.filterwarnings("ignore:A candidate is not certified"),
-    pytest.mark.filterwarnings("ignore:No certified point was found"),
+    pytest.mark.filterwarnings("ignore:A point is not certified"),
 ]
 
 CONTINUOUS: dict[str, Any] = {"a": [0.0, 1.0], "b": [-1.0, 1.0]}
@@ -162,6 +161,16 @@ def test_half_widths_are_bounded() -> None:
     assert widths[1] <= 0.8 * widths[0] * (1.0 + 1e-6)
 
 
+def test_decisions_are_judged_by_the_limits_of_then() -> None:
+    X = new_xopt()
+    for _ in range(3):
+        X.step()
+    X.generator.vocs.constraints["loss"].value = -1.0  # which all of them violate
+    (constraint,) = X.generator.chance_constraints()
+    assert constraint.upper == -1.0
+    assert (constraint.num_certified, constraint.num_violations) == counted(X)
+
+
 def test_what_is_not_certified_warns() -> None:
     X = new_xopt(constraints={"loss": ["LESS_THAN", -9.0]})
     with pytest.warns(NotCertifiedWarning, match="not certified"):
@@ -224,6 +233,8 @@ class TestErrors:
     def test_decisions_by_other_constraints(self) -> None:
         X = new_xopt()
         X.step()
-        X.generator.decisions[0]["quantiles"] = {"other": [0.0]}
-        with pytest.raises(InputDataError, match="other"):
-            X.step()
+        outcomes = X.generator.decisions[0]["outcomes"]
+        outcomes["other"] = outcomes.pop("loss")
+        with pytest.warns(CalibrationWarning, match="1 of 1 trials"):
+            (constraint,) = X.generator.chance_constraints()
+        assert constraint.num_decisions == 0

@@ -24,8 +24,7 @@ STATED = NOISE**2 / 10.0
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore:A candidate is not certified"),
-    pytest.mark.filterwarnings("ignore:A recommendation is not certified"),
+    pytest.mark.filterwarnings("ignore:A point is not certified"),
     pytest.mark.filterwarnings("ignore:Optimization failed:RuntimeWarning"),
     pytest.mark.filterwarnings("ignore:Heteroskedastic modeling has been removed"),
 ]
