@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 import torch
 from botorch.acquisition import PosteriorMean
-from botorch.exceptions.errors import BotorchTensorDimensionError
+from botorch.exceptions.errors import UnsupportedError
 from botorch.models.model import Model
 from botorch.sampling.pathwise.posterior_samplers import get_matheron_path_model
 from botorch.utils.sampling import manual_seed, optimize_posterior_samples
+from botorch.utils.transforms import is_ensemble
 from scipy.stats import binom
 from torch import Tensor
 
@@ -20,7 +21,8 @@ from botorch_calib._validation import (
     check_open_unit,
 )
 from botorch_calib.decisions.chance_constrained_search import checked_choices
-from botorch_calib.decisions.recommendation import best_mean
+from botorch_calib.decisions.recommendation import best_mean, check_place
+from botorch_calib.models.wrapper import batch_shape_of
 
 # Confidence in the quantile of the gain, of which there are finitely many draws.
 _CONFIDENCE = 0.95
@@ -97,10 +99,12 @@ def remaining_gain(
     """
     check_model(objective)
     num_paths = check_count("num_paths", num_paths, 1)
-    if candidate is not None and candidate.shape[:-1] != (1,):
-        raise BotorchTensorDimensionError(
-            f"`candidate` must have shape 1 x d, got {tuple(candidate.shape)}."
+    if is_ensemble(objective) or batch_shape_of(objective):
+        raise UnsupportedError(
+            f"There are no single paths of a {type(objective).__name__} of several members: take "
+            "an exact Gaussian process."
         )
+    check_place(objective, bounds, choices, candidate=candidate)
     sign = 1.0 if maximize else -1.0
     with manual_seed(seed):
         if candidate is None:

@@ -4,8 +4,13 @@ import math
 
 import pytest
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
 from botorch.models import SingleTaskGP
+from botorch.models.fully_bayesian import SaasFullyBayesianSingleTaskGP
 from scipy.stats import binom, ks_2samp
 from torch import Tensor
 
@@ -94,5 +99,13 @@ def test_arguments() -> None:
         remaining_gain(gp, BOUNDS, num_paths=0)
     with pytest.raises(InputDataError, match="`delta`"):
         remaining_gain(gp, choices=GRID[:3], num_paths=2).bound(0.0)
-    with pytest.raises(InputDataError, match="`choices` excludes `bounds`"):
-        remaining_gain(gp, BOUNDS, choices=GRID)
+    for candidate in (None, GRID[:1]):
+        with pytest.raises(InputDataError, match="`choices` excludes `bounds`"):
+            remaining_gain(gp, BOUNDS, choices=GRID, candidate=candidate)
+    with pytest.raises(InputDataError, match="`candidate` must be a tensor"):
+        remaining_gain(gp, BOUNDS, candidate=[0.5])  # type: ignore[arg-type]
+    with pytest.raises(BotorchTensorDimensionError, match="`candidate` must have 1 columns"):
+        remaining_gain(gp, BOUNDS, candidate=BOUNDS.mT)
+    several = SaasFullyBayesianSingleTaskGP(GRID[:3], torch.tensor([[-1.0], [0.0], [1.0]]).double())
+    with pytest.raises(UnsupportedError, match="several members"):
+        remaining_gain(several, BOUNDS)
