@@ -13,6 +13,7 @@ from torch import Tensor
 
 from botorch_calib import CalibratedModel, LocalizedConformal, PiecewisePredictive
 from botorch_calib.calibration import NoCalibration
+from botorch_calib.models import PartlyKnownNoiseGP
 from tests.random_numbers import normal, uniform
 
 DOUBLE: dict[str, Any] = {"dtype": torch.double}
@@ -84,11 +85,29 @@ def make_multitask(fixed_noise: bool = False) -> MultiTaskGP:
     return gp.eval()
 
 
+def make_partly_known(transforms: bool = False, dtype: torch.dtype = torch.double) -> Any:
+    """A GP that knows the noise of every third row, and has learned `NOISE` for the others."""
+    X, Y, Yvar = (tensor.to(dtype) for tensor in make_data(transforms=transforms))
+    gp = PartlyKnownNoiseGP(
+        X,
+        Y,
+        torch.where((torch.arange(len(X)) % 3 == 1).unsqueeze(-1), Yvar, torch.nan),
+        input_transform=Normalize(2) if transforms else None,
+        outcome_transform=Standardize(1) if transforms else None,
+    )
+    gp.covar_module.lengthscale = torch.tensor(LENGTHSCALES, dtype=dtype)
+    gp.mean_module.initialize(constant=torch.tensor(CONSTANT, dtype=dtype))
+    gp.likelihood.noise_covar.unknown.noise = torch.tensor([NOISE], dtype=dtype)
+    return gp.eval()
+
+
 SINGLE_TASK: dict[str, Callable[[], Model]] = {
     "learned noise": lambda: make_gp(),
     "fixed noise": lambda: make_gp(fixed_noise=True),
     "learned noise, transforms": lambda: make_gp(transforms=True),
     "fixed noise, transforms": lambda: make_gp(fixed_noise=True, transforms=True),
+    "partly known noise": lambda: make_partly_known(),
+    "partly known noise, transforms": lambda: make_partly_known(transforms=True),
 }
 MULTI_TASK: dict[str, Callable[[], Model]] = {
     "multi-task": lambda: make_multitask(),

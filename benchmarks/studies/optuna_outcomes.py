@@ -6,7 +6,7 @@ one of four has ended. Reported are, after 40 trials, the regret of the best fea
 share of the largest hypervolume that is dominated, and the seconds of a proposal with at least 20
 complete trials, in this process, on one thread.
 
-    python -m benchmarks.studies.optuna_outcomes --seeds 5 --write
+    python -m benchmarks.studies.optuna_outcomes --seeds 5 --write [--problem ConstrainedGramacy]
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from benchmarks.framework.runner import one_torch_thread
 from botorch_calib.integrations.optuna_delays import DelayAwareSampler
 
 WORKERS, NUM_INITIAL, NUM_TRIALS = 4, 10, 40
-PROBLEMS = (ConstrainedGramacy(), ConstrainedBraninCurrin())
+PROBLEMS = {each.__name__: each for each in (ConstrainedGramacy, ConstrainedBraninCurrin)}
 TABLE = Path(__file__).parents[1] / "tables" / "optuna_outcomes.md"
 
 
@@ -84,19 +84,19 @@ def measure(problem: Any, study: optuna.Study) -> float:
     return Hypervolume(-problem.ref_point.double()).compute(front) / problem.max_hv
 
 
-def main(seeds: int, write: bool) -> None:
+def main(seeds: int, problem: str | None, write: bool) -> None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore")
     rows = []
-    for problem in PROBLEMS:
+    for kind in PROBLEMS if problem is None else [problem]:
         for name in ("DelayAwareSampler", "GPSampler"):
             with one_torch_thread():
-                results = [run(problem, name, seed) for seed in range(seeds)]
+                results = [run(PROBLEMS[kind](), name, seed) for seed in range(seeds)]
             finals = [final for final, _ in results]
             seconds = [second for _, each in results for second in each]
             rows.append(
                 [
-                    type(problem).__name__,
+                    kind,
                     name,
                     f"{statistics.mean(finals):.4f}",
                     " ".join(f"{final:.3f}" for final in sorted(finals)),
@@ -106,7 +106,8 @@ def main(seeds: int, write: bool) -> None:
             print(rows[-1], flush=True)
     heads = ["problem", "sampler", "mean", f"regret, or share of the hypervolume, {seeds} seeds"]
     lines = table([*heads, "seconds a proposal"], rows)
-    command = f"python -m benchmarks.studies.optuna_outcomes --seeds {seeds} --write"
+    chosen = "" if problem is None else f" --problem {problem}"
+    command = f"python -m benchmarks.studies.optuna_outcomes --seeds {seeds} --write{chosen}"
     page = "\n".join(
         [
             "# Four workers on several outcomes, in Optuna",
@@ -125,5 +126,6 @@ def main(seeds: int, write: bool) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--problem", choices=PROBLEMS)
     parser.add_argument("--write", action="store_true")
     main(**vars(parser.parse_args()))

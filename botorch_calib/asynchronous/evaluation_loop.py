@@ -33,6 +33,9 @@ logger = logging.getLogger(__name__)
 # Told of each evaluation that has ended; True ends the run.
 Callback = Callable[[FeedbackLedger, Trial], object]
 
+# Whether to start nothing more, given what is known.
+Stop = Callable[[FeedbackLedger], object]
+
 # The longest wait in seconds; some platforms notice ctrl-C only when a wait ends.
 TICK = 1.0
 
@@ -67,11 +70,20 @@ class EvaluationLoop:
     """One run of an `AsynchronousOptimizer`.
 
     It ends when the ledger holds ``goal`` resolved trials, or starts nothing more after a
-    ``deadline`` on the monotonic clock; either may be infinite.
+    ``deadline`` on the monotonic clock, either of which may be infinite, or once ``stop`` says so.
     """
 
+    #: Whether ``stop`` has ended the run.
+    stopped = False
+
     def __init__(
-        self, settings: RunSettings, workers: Workers, goal: float, deadline: float, progress: bool
+        self,
+        settings: RunSettings,
+        workers: Workers,
+        goal: float,
+        deadline: float,
+        progress: bool,
+        stop: Stop | None = None,
     ) -> None:
         self._settings = settings
         self._limits = settings.limits
@@ -79,6 +91,8 @@ class EvaluationLoop:
         self._workers = workers
         self._goal = goal
         self._deadline = deadline
+        self._stop_rule = stop
+        self._num_judged = 0  # resolved trials when the rule was asked last
         self._failed_callbacks: set[int] = set()
         # Trials that an earlier run has left behind.
         self._left: deque[int] = deque()
@@ -130,6 +144,7 @@ class EvaluationLoop:
             self._workers.check()
         self._collect()
         self._look_for_resolved()
+        self._ask_whether_to_stop()
         has_started = self._start_next()
         self._bar.show(len(self._resolved), len(self._running), self._ledger)
         if has_started:
@@ -151,6 +166,14 @@ class EvaluationLoop:
             trial = self._ledger[trial_id]
             if trial.y is not None or trial.status is TrialStatus.FAILED:
                 self._resolved.add(trial_id)
+
+    def _ask_whether_to_stop(self) -> None:
+        """After arrivals and, with a ledger of an earlier run, at the start."""
+        if self._stop_rule is None or self._is_over() or len(self._resolved) == self._num_judged:
+            return
+        self._num_judged = len(self._resolved)
+        if self._stop_rule(self._ledger):
+            self.stopped, self._deadline = True, -math.inf
 
     # ------------------------------------------------------------ starting and waiting
 

@@ -59,11 +59,7 @@ class LedgerModel:
         imputation = strategy.imputation
         if imputation == "censor":
             _warn_of_wrong_sign(ledger, now)
-        if strategy.hyperparameters == "observed":
-            fit = partial(self._fit, Yvar=self._known_noise(ledger, now))
-            model = fitted_model(ledger, fit, "observed", now)
-        else:
-            model = self._fit_with_censored(real, now)
+        model = self.of_values(real, now, strategy)
         model = with_failures_imputed(model, ledger, now, strategy)
         pending = queries_to_impute(ledger, imputation, now)
         censor_value = ledger.censor_value
@@ -72,19 +68,23 @@ class LedgerModel:
             censor_value = (Y.min() if ledger.maximize else Y.max()).item()  # the worst one
         return CensoredDelayModel(model, pending, censor_value, imputation)
 
+    def of_values(self, ledger: FeedbackLedger, now: float, strategy: DelayStrategy) -> Model:
+        """The model of the values of a ledger alone, without failed and pending queries."""
+        if strategy.hyperparameters != "observed":
+            return self._fit_with_censored(ledger, now)
+        fit = partial(self._fit, Yvar=self._known_noise(ledger, now))
+        return fitted_model(ledger, fit, "observed", now)
+
     def _known_noise(self, ledger: FeedbackLedger, now: float) -> Tensor | None:
-        """The noise variances of all observed values, if they are known and `fit` takes them."""
+        """The noise variances of the observed values, if any is known and `fit` takes them."""
         Yvar = ledger.noise_variances(now)
-        unknown = int(Yvar.isnan().sum())
-        if unknown == len(Yvar):
+        if Yvar.isnan().all():
             return None
-        takes_noise = "Yvar" in signature(self.fit).parameters
-        if not unknown and takes_noise:
+        if "Yvar" in signature(self.fit).parameters:
             return Yvar
-        reason = f"{unknown} of {len(Yvar)} are missing" if unknown else "`fit` has no `Yvar`"
         warnings.warn(
-            f"The variances of the noise that the ledger knows are not used, as {reason}: the "
-            "model learns the noise instead.",
+            "The variances of the noise that the ledger knows are not used, as `fit` has no "
+            "`Yvar`: the model learns the noise instead.",
             InputDataWarning,
             stacklevel=4,
         )

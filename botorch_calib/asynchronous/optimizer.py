@@ -16,7 +16,7 @@ from botorch_calib._validation import check_count, check_instance, check_one_of,
 from botorch_calib.asynchronous.callers_executors import CallersExecutors, ExecutorFactory, made_by
 from botorch_calib.asynchronous.dask_workers import DaskWorkers, is_dask
 from botorch_calib.asynchronous.evaluation_limits import EvaluationLimits
-from botorch_calib.asynchronous.evaluation_loop import Callback, EvaluationLoop, RunSettings
+from botorch_calib.asynchronous.evaluation_loop import Callback, EvaluationLoop, RunSettings, Stop
 from botorch_calib.asynchronous.progress import RunSummary, summarize
 from botorch_calib.asynchronous.watched_processes import WatchedProcesses
 from botorch_calib.asynchronous.workers import Objective, Workers
@@ -156,6 +156,7 @@ class AsynchronousOptimizer:
         num_evaluations: int | None = None,
         progress: bool = True,
         seconds: float | None = None,
+        stop: Stop | None = None,
     ) -> RunSummary:
         """Evaluate until the ledger holds a number of resolved trials, or for some time.
 
@@ -167,6 +168,11 @@ class AsynchronousOptimizer:
                 included; None for no limit.
             progress: Whether to show a progress bar.
             seconds: Time in seconds after which no evaluation starts; None for no limit.
+            stop: A function of the ledger, such as a `RemainingGainRule`, called in this thread
+                after evaluations have ended and, if some ended in an earlier run, at the start.
+                Once it returns something true no evaluation starts, and those that run are
+                awaited; `RunSummary.stopped` says so. As the ledger tells, a run that goes on
+                after a stop is judged anew.
 
         Raises:
             BotorchError: If both limits are None, an argument is malformed, ``propose`` returns
@@ -187,15 +193,19 @@ class AsynchronousOptimizer:
             goal = check_count("num_evaluations", num_evaluations, 1)
         if seconds is not None:
             deadline = begin + check_positive("seconds", seconds)
+        if stop is not None and not callable(stop):
+            raise InputDataError(f"`stop` must be a function of the ledger, got {stop!r}.")
         used = self.ledger.path or id(self.ledger)
         if used in _IN_USE:
             raise LedgerError("Another run in this process uses the `ledger`: wait for its end.")
         _IN_USE.add(used)
         try:
-            EvaluationLoop(self._settings, self._workers(), goal, deadline, bool(progress)).run()
+            workers = self._workers()
+            loop = EvaluationLoop(self._settings, workers, goal, deadline, bool(progress), stop)
+            loop.run()
         finally:
             _IN_USE.remove(used)
-        return summarize(self.ledger, time.monotonic() - begin)
+        return summarize(self.ledger, time.monotonic() - begin, loop.stopped)
 
     def _workers(self) -> Workers:
         """Workers for a run."""

@@ -21,6 +21,7 @@ class RunSummary:
         num_failed: Number of failed trials.
         num_pending: Number of trials whose value may still arrive.
         seconds: Duration of the run.
+        stopped: Whether its ``stop`` rule has ended it.
     """
 
     best: Trial | None
@@ -28,10 +29,11 @@ class RunSummary:
     num_failed: int
     num_pending: int
     seconds: float
+    stopped: bool = False
 
 
-def summarize(ledger: FeedbackLedger, seconds: float) -> RunSummary:
-    """The summary of a run that took so many seconds."""
+def summarize(ledger: FeedbackLedger, seconds: float, stopped: bool) -> RunSummary:
+    """The summary of a run that took so many seconds, and whether a rule has stopped it."""
     trials = ledger.trials
     status = Counter(trial.status for trial in trials)
     return RunSummary(
@@ -40,6 +42,7 @@ def summarize(ledger: FeedbackLedger, seconds: float) -> RunSummary:
         num_failed=status[TrialStatus.FAILED],
         num_pending=status[TrialStatus.PENDING],
         seconds=seconds,
+        stopped=stopped,
     )
 
 

@@ -239,6 +239,15 @@ class DelayAwareProposer:
                 acqf = FeasibleAcquisition(acqf, model, feasibility, poor_value(ledger, now))
             return self._maximizer(acqf, model, choices, fixed, failed)
 
+    def model(self, ledger: FeedbackLedger) -> Model:
+        """The model of the values that have arrived, without failed and pending queries.
+
+        Args:
+            ledger: The queries so far, with two values or more; it is only read.
+        """
+        ledger = ledger.snapshot()
+        return self._ledger_model.of_values(ledger, ledger.now(), self.strategy)
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_factors": GrowingFactors()}  # which grow again
 

@@ -26,6 +26,7 @@ from botorch_calib._validation import check_count
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.conditioning import conditioned_on, given_noise
 from botorch_calib.models.inspection import like, observed_process
+from botorch_calib.models.partly_known_noise import PartlyKnownNoiseGP
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
 
 # The first fit is to two values: one has no standard deviation.
@@ -97,7 +98,8 @@ def fit_single_task_gp(
     """Fit a ``SingleTaskGP`` with ``Normalize`` and ``Standardize`` by marginal likelihood.
 
     ``Normalize`` maps the box ``bounds``, ``2 x d``, to the unit cube. Without ``Yvar``, ``n x 1``,
-    the noise is learned. A fit with hyperparameters to ``start`` from stops at `TOLERANCE`.
+    and where it is NaN, the noise is learned. A fit with hyperparameters to ``start`` from stops at
+    `TOLERANCE`.
     """
     # Values that differ by rounding alone count as equal, and so do those whose variance would
     # underflow. BoTorch's bound of 1e-8 would be one in some unit.
@@ -107,7 +109,7 @@ def fit_single_task_gp(
         # GPyTorch raises smaller variances of standardized values to 1e-6, and warns of them.
         scale = Y.std()
         Yvar = Yvar.clamp_min(1.01e-6 * (scale.square().item() if scale >= equal else 1.0))
-    gp = SingleTaskGP(
+    gp = PartlyKnownNoiseGP(
         X,
         Y,
         Yvar,
@@ -115,7 +117,8 @@ def fit_single_task_gp(
         outcome_transform=Standardize(1, min_stdv=equal),
     )
     for part, state in (start or {}).items():
-        getattr(gp, part).load_state_dict(state)
+        # All variances may be known of the first values, and none learned.
+        getattr(gp, part).load_state_dict(state, strict=False)
     options = {"options": {"ftol": TOLERANCE}} if start else None
     fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp), optimizer_kwargs=options)
     return gp
@@ -129,10 +132,14 @@ class Remembered(NamedTuple):
 
     def is_of(self, *data: Tensor | None) -> bool:
         """Whether it was computed from these data."""
-        return all(
-            a is b if a is None or b is None else torch.equal(a, b)
-            for a, b in zip(self.data, data, strict=True)
-        )
+        return all(map(_same, self.data, data))
+
+
+def _same(a: Tensor | None, b: Tensor | None) -> bool:
+    """Whether both are None or equal; NaN, a variance that is not known, equals NaN."""
+    if a is None or b is None:
+        return a is b
+    return a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
 class WarmStartedFit:

@@ -25,7 +25,7 @@ from botorch_calib.decisions.chance_constrained_search import (
 )
 from botorch_calib.decisions.chance_constraints import ChanceConstraint, chance_constraints_of
 from botorch_calib.exceptions import NotCertifiedWarning
-from botorch_calib.models.inspection import observed_process, raw_train_inputs
+from botorch_calib.models.inspection import observed_process, raw_train_inputs, with_task_feature
 from botorch_calib.models.requirements import check_fits
 
 # Rivals that a selection is corrected for, and draws of the objective at them.
@@ -138,7 +138,8 @@ def check_place(
             )
     for name, X in {"bounds": bounds, "choices": choices, **points}.items():
         if X is not None:
-            check_fits(observed_process(objective), check_tensor(name, X), name)
+            observed = observed_process(objective)
+            check_fits(observed, with_task_feature(observed, check_tensor(name, X)), name)
 
 
 def best_mean(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import warnings
+from typing import Any, NamedTuple
 
 import torch
 from botorch.acquisition import PosteriorMean
 from botorch.exceptions.errors import UnsupportedError
+from botorch.generation.gen import gen_candidates_scipy
 from botorch.models.model import Model
-from botorch.sampling.pathwise.posterior_samplers import get_matheron_path_model
-from botorch.utils.sampling import manual_seed, optimize_posterior_samples
+from botorch.sampling.pathwise import draw_matheron_paths
+from botorch.utils.sampling import draw_sobol_samples, manual_seed
 from botorch.utils.transforms import is_ensemble
 from scipy.stats import binom
 from torch import Tensor
@@ -19,10 +21,13 @@ from botorch_calib._validation import (
     check_count,
     check_model,
     check_open_unit,
+    check_precision,
+    check_width,
 )
-from botorch_calib.decisions.chance_constrained_search import checked_choices
+from botorch_calib.decisions.chance_constrained_search import checked_choices, repeated_points
 from botorch_calib.decisions.recommendation import best_mean, check_place
-from botorch_calib.models.wrapper import batch_shape_of
+from botorch_calib.models import CensoredDelayModel
+from botorch_calib.models.inspection import like, observed_process, raw_train_inputs
 
 # Confidence in the quantile of the gain, of which there are finitely many draws.
 _CONFIDENCE = 0.95
@@ -79,10 +84,17 @@ def remaining_gain(
     of the objective: of a model whose noise is understated it comes too early. A calibrated model
     states it from its calibrated distribution.
 
+    Pending points of a `CensoredDelayModel` are left out, since values that are made up would make
+    it too sure.
+
     Args:
-        objective: A model of one outcome of which BoTorch's ``draw_matheron_paths`` draws paths:
-            an exact Gaussian process, or a `CalibratedModel` or `CensoredDelayModel` of one.
-        bounds: ``2 x d`` lower and upper bounds; None with ``choices``.
+        objective: A model of one outcome, noise-free: a `CalibratedModel` with ``denoise=True``.
+            With ``bounds``, one of which BoTorch's ``draw_matheron_paths`` draws single functions:
+            an exact Gaussian process, or a calibrated one. With ``choices`` any, such as an
+            ensemble or a fully Bayesian model, of each member of which there are ``num_paths``
+            joint draws.
+        bounds: ``2 x d`` lower and upper bounds, equal ones for a feature, such as a context, that
+            is given; None with ``choices``.
         choices: ``n x d``: the domain, if it is finite.
         candidate: The point at hand, ``1 x d`` (default: the best posterior mean).
         num_paths: Number of draws. A bound at ``delta`` takes at least ``3 / delta`` of them.
@@ -90,40 +102,97 @@ def remaining_gain(
         seed: Seed of the draws.
 
     Raises:
-        InputDataError, BotorchTensorDimensionError: If an argument is malformed.
-        UnsupportedError: If there are no paths of the model.
+        InputDataError, BotorchTensorDimensionError: If an argument is malformed, or not in the
+            precision of the model.
+        UnsupportedError: If there are no paths of the model, or several values at each point.
 
     .. [Wilson2024]
         J. T. Wilson. Stopping Bayesian optimization with probabilistic regret bounds. Advances in
         Neural Information Processing Systems 37, 2024.
     """
-    check_model(objective)
+    model: Any = check_model(objective)
+    if isinstance(model, CensoredDelayModel):
+        model = model.model
+    _check_single(model)
     num_paths = check_count("num_paths", num_paths, 1)
-    if is_ensemble(objective) or batch_shape_of(objective):
-        raise UnsupportedError(
-            f"There are no single paths of a {type(objective).__name__} of several members: take "
-            "an exact Gaussian process."
-        )
-    check_place(objective, bounds, choices, candidate=candidate)
+    check_place(model, bounds, choices, candidate=candidate)
+    domain = check_bounds(bounds) if choices is None else checked_choices(choices)
+    name = "bounds" if choices is None else "choices"
+    check_precision(name, domain, like(model, domain).dtype)
     sign = 1.0 if maximize else -1.0
-    with manual_seed(seed):
+    with manual_seed(seed), repeated_points():
         if candidate is None:
-            acqf = PosteriorMean(objective, maximize=maximize)
+            acqf = PosteriorMean(model, maximize=maximize)
             candidate = best_mean(acqf, bounds, choices, raw_samples=_POINTS)
-        paths = get_matheron_path_model(objective, sample_shape=torch.Size([num_paths]))
-        if choices is not None:
-            with torch.no_grad():
-                best = (sign * paths(checked_choices(choices))).amax(dim=-2).squeeze(-1)
+        check_width(candidate, domain.shape[-1])
+        path = _path(model, num_paths)
+        if choices is None:
+            if path is None:
+                raise UnsupportedError(
+                    f"No single functions are drawn from a {type(model).__name__} on a box: give "
+                    "`choices`, such as some hundred Sobol points and those observed."
+                )
+            gains = _gains_in_box(model, path, domain, candidate, sign)
         else:
-            _, best = optimize_posterior_samples(
-                paths,
-                check_bounds(bounds),
-                raw_samples=_POINTS,
-                num_restarts=_STARTS,
-                sample_transform=lambda values: sign * values,
-                return_transformed=True,
-            )
-    with torch.no_grad():
-        here = sign * paths(candidate).reshape(num_paths)
-        gains = (best.detach().reshape(num_paths) - here).clamp_min(0.0)
+            others = domain[(domain != candidate).any(dim=-1)]
+            X = torch.cat([candidate, others])
+            with torch.no_grad():
+                draws = _joint(model, X, num_paths) if path is None else path(X)
+            gains = (sign * draws).amax(dim=-1) - sign * draws[:, 0]
     return RemainingGain(candidate, gains.sort().values)
+
+
+def _check_single(model: Any) -> None:
+    """Raise unless there is one value of the model at each point."""
+    transform = getattr(observed_process(model), "input_transform", None)
+    if model.num_outputs > 1 or getattr(transform, "is_one_to_many", False):
+        raise UnsupportedError(
+            "The gain is that of one outcome at each point: give the model of one of several "
+            "outcomes, and one without a one-to-many input transform, a context being held by "
+            "equal `bounds`."
+        )
+    if model.batch_shape and not is_ensemble(model):
+        raise UnsupportedError(f"`objective` is a batch of models, {tuple(model.batch_shape)}.")
+
+
+def _path(model: Any, num: int) -> Any:
+    """Functions drawn from a single model; None if BoTorch draws none, or there are several."""
+    if is_ensemble(model):
+        return None
+    try:
+        with torch.no_grad():
+            return draw_matheron_paths(model, torch.Size([num]))
+    except NotImplementedError:
+        return None
+
+
+def _joint(model: Any, X: Tensor, num: int) -> Tensor:
+    """Joint draws at ``n x d``, of each member of an ensemble: as many rows, ``... x n``."""
+    return model.posterior(X).rsample(torch.Size([num])).squeeze(-1).flatten(0, -2)
+
+
+def _gains_in_box(model: Any, path: Any, bounds: Tensor, candidate: Tensor, sign: float) -> Tensor:
+    """The gains of functions on a box, in no order.
+
+    A part of a maximum that is not found would be a gain that is not seen. So a search starts at
+    the best of points all over the box, ever closer to the candidate, and those observed: where the
+    box is wide, hardly any other is better than the candidate.
+    """
+    spread, toward = draw_sobol_samples(bounds, n=2 * _POINTS, q=1).squeeze(-2).chunk(2)
+    shares = torch.logspace(-3, 0, _POINTS).to(bounds).unsqueeze(-1)
+    points = torch.cat([candidate, spread, torch.lerp(candidate, toward, shares)])
+    known = raw_train_inputs(observed_process(model))
+    if known is not None:
+        points = torch.cat([points, known.to(points).clamp(bounds[0], bounds[1])])
+    with torch.no_grad():
+        values = sign * path(points)
+    start, where = values.topk(_STARTS, dim=-1)
+    with warnings.catch_warnings(record=True):  # why it stops does not matter
+        _, found = gen_candidates_scipy(
+            points[where],
+            lambda X: sign * path(X),  # type: ignore[arg-type]
+            lower_bounds=bounds[0],
+            upper_bounds=bounds[1],
+            use_parallel_mode=False,
+        )
+    return torch.maximum(found.detach(), start).amax(dim=-1) - values[:, 0]

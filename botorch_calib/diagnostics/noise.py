@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
-from botorch.exceptions.errors import UnsupportedError
+from botorch.exceptions.errors import InputDataError
 from botorch.models.gpytorch import MultiTaskGPyTorchModel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.settings import min_fixed_noise
@@ -17,7 +17,8 @@ from torch.nn import Module
 
 from botorch_calib._validation import check_open_unit
 from botorch_calib.diagnostics.noise_likelihood import supported_multipliers, whitened
-from botorch_calib.models.inspection import observed_process, outcome_units
+from botorch_calib.models.inspection import observed_process, outcome_units, raw_train_inputs
+from botorch_calib.models.partly_known_noise import PartlyKnownNoiseLikelihood
 from botorch_calib.models.training_prior import training_prior
 
 # Where this multiple of the stated noise is supported as well, the data hardly tell it.
@@ -46,7 +47,7 @@ class NoiseDiagnosis:
         multiplier_interval: The same for ``interval``.
         level: Level of the interval.
         given: Whether the noise was given to the model, as with ``train_Yvar``, not fitted.
-        num_observations: Number of training observations.
+        num_observations: Number of training observations whose noise is judged.
         prior_deviation: Standard deviation of the objective before any observation, in root mean
             square over the training inputs, to compare the noise with.
         deviations: Noises at which the likelihood was evaluated, ``k``, increasing.
@@ -134,7 +135,7 @@ class NoiseDiagnosis:
 
 
 @torch.no_grad()
-def noise_diagnosis(model: Module, level: float = 0.95) -> NoiseDiagnosis:
+def noise_diagnosis(model: Module, level: float = 0.95, task: int | None = None) -> NoiseDiagnosis:
     """Find the multiplier of a model's observation noise that its training data support.
 
     The likelihood of a common multiplier ``m`` of the noise variances is maximised over ``m >= 0``,
@@ -143,6 +144,10 @@ def noise_diagnosis(model: Module, level: float = 0.95) -> NoiseDiagnosis:
     with one degree of freedom. (Without noise, at the border, it rejects less often than it may.)
     Observations stated to be free of noise stay so: the others are judged given these. If all are,
     noise of one variance is looked for.
+
+    Noise that was given and noise that was fitted are not judged together: with a
+    `PartlyKnownNoiseGP` it is the given noise, and with several tasks that of one ``task``. The
+    noise of all other observations is held fixed as stated.
 
     It is a statement about this kernel. Hyperparameters that were fitted under too little noise
     take up some of what is missing, above all by a short lengthscale, and the supported noise then
@@ -153,33 +158,37 @@ def noise_diagnosis(model: Module, level: float = 0.95) -> NoiseDiagnosis:
             or given noise, or a `CalibratedModel` or `CensoredDelayModel` of one, of which observed
             values alone count. It is left as it is.
         level: Level of the interval, in (0, 1).
+        task: The value of the task feature whose observations are judged, for a model of several
+            tasks, such as ``MultiTaskGP``.
 
     Raises:
         UnsupportedError: If the model is no such process, or its outcome transform is not affine.
-        InputDataError: If it has no training data, or ``level`` is outside (0, 1).
+        InputDataError: If it has no training data, ``level`` is outside (0, 1), or ``task`` is
+            missing or unknown.
     """
     check_open_unit("level", level)
     gp = observed_process(model)
-    if isinstance(gp, MultiTaskGPyTorchModel):
-        raise UnsupportedError(
-            f"The noise of {type(gp).__name__} belongs to several tasks, for which there is no one "
-            "multiplier: diagnose a SingleTaskGP of one task's data."
-        )
     prior = training_prior(gp, torch.double)
+    rows, given = _judged(gp, task)
     squared_units = outcome_units(gp).to(prior.noise).square()
 
     def root_mean(variances: Tensor) -> float:
-        return float((squared_units * variances).mean().sqrt())
+        return float((squared_units * variances)[rows].mean().sqrt())
 
     stated = root_mean(prior.new_noise)
     is_zero = stated == 0.0
-    given = isinstance(gp.likelihood, FixedNoiseGaussianLikelihood)
     floor = min_fixed_noise.value(gp.train_targets.dtype)
+    noise, new_noise = prior.noise, prior.new_noise
     if is_zero:
-        prior = prior._replace(noise=(ones := torch.ones_like(prior.noise)), new_noise=ones)
+        noise = new_noise = torch.ones_like(noise)
     # Standard deviation at m = 1
-    base = root_mean(prior.new_noise)
-    support = supported_multipliers(whitened(prior), level)
+    base = root_mean(new_noise)
+    # As if it were part of the objective, of which the others are observed without noise.
+    others = torch.where(rows, 0.0, prior.noise)
+    data = prior._replace(
+        covariance=prior.covariance + others.diag_embed(), noise=torch.where(rows, noise, 0.0)
+    )
+    support = supported_multipliers(whitened(data), level)
     return NoiseDiagnosis(
         stated=stated,
         supported=base * math.sqrt(support.best),
@@ -188,13 +197,37 @@ def noise_diagnosis(model: Module, level: float = 0.95) -> NoiseDiagnosis:
         multiplier_interval=None if is_zero else (support.low, support.high),
         level=level,
         given=given,
-        num_observations=len(prior.noise),
+        num_observations=int(rows.sum()),
         prior_deviation=root_mean(prior.covariance.diagonal()),
         deviations=base * (support.log_multipliers / 2).exp(),
         log_likelihoods=support.log_likelihoods,
         # The noise is the difference of two variances, which are rounded.
-        is_floor=given and not is_zero and bool((prior.noise <= 1.01 * floor).all()),
+        is_floor=given and not is_zero and bool((prior.noise <= 1.01 * floor)[rows].all()),
     )
+
+
+def _judged(gp: Any, task: int | None) -> tuple[Tensor, bool]:
+    """Which training observations are judged, and whether their noise was given."""
+    likelihood, targets = gp.likelihood, gp.train_targets
+    rows = torch.ones_like(targets, dtype=torch.bool)
+    is_multi_task = isinstance(gp, MultiTaskGPyTorchModel)
+    if is_multi_task != (task is not None):
+        raise InputDataError(
+            f"`task` must be one of those of a model of several tasks, and None for others, got "
+            f"{task} for a {type(gp).__name__}."
+        )
+    if is_multi_task:
+        base: Any = gp
+        inputs: Any = raw_train_inputs(gp)
+        rows = inputs[:, base._task_feature].round() == task
+        if not rows.any():
+            raise InputDataError(f"`model` has no observations of `task` {task}.")
+    if isinstance(likelihood, PartlyKnownNoiseLikelihood):
+        known = ~likelihood.noise_covar.noise.isnan()
+        if (known & rows).any():
+            return known & rows, True
+        return rows, False
+    return rows, isinstance(likelihood, FixedNoiseGaussianLikelihood)
 
 
 def _number(value: float) -> str:
@@ -228,7 +261,7 @@ _GIVEN_AS_ZERO = (
 _FITTED = (
     "The noise is {size} than in the model, although it was fitted: fit again, and if that changes "
     "nothing, look at the prior and the bounds of the noise, and whether the noise differs from "
-    "one input to another."
+    "one input or task to another."
 )
 _BUT_TOO_LONG = (
     "Everything else in the model was held fixed: a lengthscale that is too long shows as noise as "

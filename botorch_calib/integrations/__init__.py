@@ -8,6 +8,7 @@ file                     content
 ``_ax_acquisition``      which acquisition functions Ax is given for one
 ``ax_delays``            delay-aware proposals in Ax
 ``ax_robust``            robust decisions in Ax
+``ax_stopping``          when to stop an experiment of Ax
 ``ax_decisions``         certified trials in Ax, and what to recommend
 ``ax_cards``             analysis cards for Ax
 ``_ax_search_space``     the best certified point of a space of Ax's
@@ -15,6 +16,7 @@ file                     content
 ``optuna``               calibrated models in Optuna
 ``optuna_delays``        delay-aware proposals in Optuna
 ``optuna_decisions``     chance constraints in Optuna
+``optuna_stopping``      when to stop a study of Optuna
 ``_optuna_search_space`` parameters of Optuna as points of the unit cube
 ``xopt``                 calibrated models in Xopt
 ``xopt_decisions``       chance constraints in Xopt

@@ -1,6 +1,7 @@
 """`ReplayedModel`, by which Ax models a calibrated outcome: its own Gaussian process, and a replay.
 
-Importing this module teaches Ax to build, fit, cross-validate and store a `ReplayedModel`.
+Importing this module teaches Ax to build, fit, cross-validate and store a `ReplayedModel`, and to
+store a `PartlyKnownNoiseGP`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ax.storage.botorch_modular_registry import (
     register_model,
 )
 from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.models import SingleTaskGP
 from botorch.models.model import Model
 from botorch.posteriors.ensemble import EnsemblePosterior
 from botorch.utils.datasets import MultiTaskDataset, SupervisedDataset
@@ -36,7 +38,7 @@ from botorch_calib.integrations.stored_calibrators import (
     stored_name,
     with_default_options,
 )
-from botorch_calib.models import CalibratedModel
+from botorch_calib.models import CalibratedModel, PartlyKnownNoiseGP
 from botorch_calib.models.residuals import RESIDUALS
 from botorch_calib.posteriors import CalibratedMixturePosterior
 from botorch_calib.posteriors.calibrated import EXCESS
@@ -181,6 +183,9 @@ def model_within(
     """
     if model_class is None:
         model_class = choose_model_class(dataset=dataset, search_space_digest=search_space_digest)
+        # The standard errors of some trials may not be known, which BoTorch's class refuses.
+        if model_class is SingleTaskGP and dataset.Yvar is not None:
+            model_class = PartlyKnownNoiseGP
     inputs = submodel_input_constructor(
         model_class,
         model_config=replace(model_config, botorch_model_class=model_class, model_options=options),
@@ -207,9 +212,10 @@ def calibrated_or_plain(calibrated: ModelConfig | None) -> ModelConfig:
     """The configuration if it is of a `ReplayedModel` or of Ax's own; if None, of Ax's own."""
     config = ModelConfig() if calibrated is None else calibrated
     model_class = getattr(config, "botorch_model_class", config)
-    if model_class not in (None, ReplayedModel):
+    if model_class not in (None, ReplayedModel, PartlyKnownNoiseGP):
         raise InputDataError(
-            f"`calibrated` must be a calibrated_model_config, got one of {model_class}."
+            "`calibrated` must be a calibrated_model_config, or one of a PartlyKnownNoiseGP, got "
+            f"one of {model_class}."
         )
     return config
 
@@ -228,5 +234,6 @@ def _fit_replayed(
 
 
 register_model(ReplayedModel)
+register_model(PartlyKnownNoiseGP)
 # Of such a posterior Ax predicts the mixture's moments, of any other `mean` and `variance`.
 EnsemblePosterior.register(CalibratedMixturePosterior)

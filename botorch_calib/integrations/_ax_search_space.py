@@ -87,10 +87,17 @@ class SearchedSpace:
                 break
         return best, certified
 
-    def points(self, margin: LeastMargin) -> Tensor:
-        """Points ``n x d`` spread over the space, and known ones in it."""
+    def points(self, margin: LeastMargin | None = None) -> Tensor:
+        """Points ``n x d`` spread over the space, and known ones in it, to the constraints if any.
+
+        Without any, ``like`` holds the known ones.
+        """
         region = self._region()
-        X = torch.cat([region.sample(_POOL), known_points(margin, region)])
+        if margin is None:
+            known = region.placed(self.like.unsqueeze(-2))
+        else:
+            known = known_points(margin, region)
+        X = torch.cat([region.sample(_POOL), known])
         pool = self._allowed(self._expressed(X.squeeze(-2)))
         if not len(pool):
             raise InfeasibilityError("No point that was found meets the parameter constraints.")

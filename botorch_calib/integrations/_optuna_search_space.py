@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from botorch.utils.sampling import draw_sobol_samples
 from optuna._transform import _SearchSpaceTransform
 from optuna.distributions import (
     BaseDistribution,
@@ -100,6 +101,18 @@ class SearchSpace:
         return self.encoded(
             dict(zip(self.distributions, each, strict=True)) for each in product(*values)
         )
+
+    def expressible(self, X: Tensor, num: int = MOST_POINTS) -> Tensor | None:
+        """All points ``n x d``, or known ones, ``X``, and many others where they are too many.
+
+        None if all parameters are continuous.
+        """
+        points = self.points()
+        if points is not None or not self.rounded_names:
+            return points
+        cube = torch.tensor([[0.0], [1.0]], dtype=torch.double).expand(2, self.dim)
+        sample = draw_sobol_samples(cube, n=num, q=1, seed=0).squeeze(-2)
+        return torch.cat([X, self.rounded(sample)])
 
 
 def without(points: Tensor, excluded: Sequence[Tensor]) -> Tensor | None:

@@ -1,7 +1,7 @@
-"""Analysis cards for Ax, beside its own: the books of certified trials, and calibration reports.
+"""Analysis cards for Ax, beside its own: books of certified trials, calibration reports, the noise.
 
-``client.compute_analyses([CertifiedTrials(), CalibrationReports()])`` shows them, and stores them
-where the client stores its own.
+``client.compute_analyses([CertifiedTrials(), CalibrationReports(), NoiseDiagnoses()])`` shows them,
+and stores them where the client stores its own.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from ax.adapter.base import Adapter
 from ax.core.analysis_card import AnalysisCard
 from ax.core.experiment import Experiment
 from ax.generation_strategy.generation_strategy import GenerationStrategy
+from botorch.models.gpytorch import MultiTaskGPyTorchModel
 
 from botorch_calib._validation import check_open_unit
-from botorch_calib.diagnostics import calibration_report
+from botorch_calib.diagnostics import calibration_report, noise_diagnosis
 from botorch_calib.integrations.ax_decisions import (
     DecidedArm,
     certifying_spec,
@@ -30,6 +31,7 @@ from botorch_calib.integrations.ax_decisions import (
     fitted_adapter,
     models_by_metric,
 )
+from botorch_calib.models.inspection import observed_process, raw_train_inputs
 
 
 class _Card(Analysis):
@@ -135,3 +137,53 @@ class CalibrationReports(_Card):
             "models state, each of them predicted from those before it."
         )
         return self._create_analysis_card("Calibration of the models", subtitle, pd.DataFrame(rows))
+
+
+class NoiseDiagnoses(_Card):
+    """The noise of each metric: stated by its model, and supported by the data (`noise_diagnosis`).
+
+    Of a model of several tasks, such as sources of data or earlier experiments, there is a row for
+    each. Noises are standard deviations, in the units in which Ax hands the metric to its model:
+    standardized, as a rule, so that 1 is the spread of all observations. ``multiplier``, which has
+    no unit, is for variances: multiply standard errors by its square root.
+
+    Args:
+        level: Level of the intervals, in (0, 1).
+    """
+
+    def __init__(self, level: float = 0.95) -> None:
+        self.level = check_open_unit("level", level)
+
+    def compute(
+        self,
+        experiment: Experiment | None = None,
+        generation_strategy: GenerationStrategy | None = None,
+        adapter: Adapter | None = None,
+    ) -> AnalysisCard:
+        """The card; errors become cards of their own."""
+        fitted: Any = extract_relevant_adapter(experiment, generation_strategy, adapter)
+        rows = []
+        for metric, model in models_by_metric(fitted).items():
+            for task in _tasks(model):
+                found = noise_diagnosis(model, self.level, task).to_dict()
+                low, high = found["interval"]
+                row = {"metric": metric, "task": task, "given": found["given"]}
+                row |= {"observations": found["num_observations"], "stated": found["stated"]}
+                row |= {"supported": found["supported"], "from": low, "to": high}
+                rows.append({**row, "multiplier": found["multiplier"]})
+        subtitle = (
+            "Where the stated noise lies outside of the interval, standard errors are too small or "
+            "too large, or the model's fit has missed the noise: see the guide to diagnosis."
+        )
+        return self._create_analysis_card("Noise of the metrics", subtitle, pd.DataFrame(rows))
+
+
+def _tasks(model: Any) -> list[int | None]:
+    """The values of a model's task feature, or None alone."""
+    gp: Any = observed_process(model)
+    inputs: Any = raw_train_inputs(gp)
+    if not isinstance(gp, MultiTaskGPyTorchModel):
+        return [None]
+    place: Any = gp._task_feature
+    tasks: list[int | None] = inputs[:, place].round().long().unique().tolist()
+    return tasks

@@ -436,8 +436,8 @@ def chance_constrained_generation_strategy(
             method="custom",
             initialization_budget=_INITIAL * len(experiment.search_space.tunable_parameters),
         )
-    by_metric = {name: _in_own_units(each) for name, each in (metric_configs or {}).items()}
-    shared = _in_own_units(ModelConfig(name="Ax's own") if model_config is None else model_config)
+    by_metric = {name: in_own_units(each) for name, each in (metric_configs or {}).items()}
+    shared = in_own_units(ModelConfig(name="Ax's own") if model_config is None else model_config)
     for name in stated_limits(config):
         options = getattr(by_metric.get(name, shared), "model_options", {})
         if options.get("denoise", False):
@@ -462,7 +462,7 @@ def chance_constrained_generation_strategy(
     return strategy
 
 
-def _in_own_units(config: ModelConfig) -> ModelConfig:
+def in_own_units(config: ModelConfig) -> ModelConfig:
     """The configuration, whose outcomes the model itself standardises unless it says otherwise."""
     if isinstance(config, ModelConfig) and config.outcome_transform_classes is None:
         return replace(config, outcome_transform_classes=[Standardize])

@@ -159,13 +159,8 @@ class ChanceConstrainedSampler(DelayAwareSampler):
             raise UnsupportedError("A recommendation is for one objective.")
         look, maximize = self._look_now(study), study.direction is StudyDirection.MAXIMIZE
         values = look.objectives if maximize else -look.objectives
-        bounds, choices = (
-            self._proposer(look.space.dim).bounds.to(self._device),
-            look.space.points(),
-        )
-        if choices is None and look.space.rounded_names:
-            sample = draw_sobol_samples(bounds.cpu(), n=4 * self._search.raw_samples, q=1, seed=0)
-            choices = torch.cat([look.X, look.space.rounded(sample.squeeze(-2))])
+        bounds = self._proposer(look.space.dim).bounds
+        choices = look.space.expressible(look.X, 4 * self._search.raw_samples)
         stated = recommend(
             self._fit(look.X, values, look.noise[0]),
             self._constraints_at(look),

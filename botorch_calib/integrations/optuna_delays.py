@@ -99,9 +99,10 @@ class DelayAwareSampler(BoTorchSampler):
     machines differ by more than a trial takes. A trial whose process was killed hangs: tell the
     study that it failed, or give the storage heartbeats.
 
-    **Noise that is known.** If all complete trials have the user attribute ``"Yvar"``, the models
-    take the variances of the noise in it: a number for the objective, or a list for objectives and
-    then constraints, of which the last ones may be left out.
+    **Noise that is known.** The models take the variances of the noise in the user attribute
+    ``"Yvar"`` of trials: a number for the objective, or a list for objectives and then constraints,
+    of which the last ones may be left out. Trials and outcomes without one, or with None, have the
+    variance that is fitted (`PartlyKnownNoiseGP`).
 
     Args:
         strategy: ``"hallucinate"``, ``"ucb"``, ``"ts"`` or a `DelayStrategy`.
@@ -109,8 +110,8 @@ class DelayAwareSampler(BoTorchSampler):
             in which they ended; each fit starts from a copy that has learned nothing.
         fit: Builds a fitted Gaussian process from ``X`` (``n x d``), scaled to the unit cube, and
             ``Y`` (``n x 1``): an objective, which is to be maximised, or a constraint. If it has a
-            parameter ``Yvar``, it is given known variances (``n x 1``). The default is a
-            ``SingleTaskGP``, fitted by marginal likelihood.
+            parameter ``Yvar``, it is given known variances (``n x 1``), NaN where one is not known.
+            The default is a `PartlyKnownNoiseGP`, fitted by marginal likelihood.
         censor_value: The worst value that the objective can take, as a trial returns it; None for
             the worst one observed so far.
         num_restarts: Number of starting points of the gradient-based search.
@@ -125,7 +126,7 @@ class DelayAwareSampler(BoTorchSampler):
             complete trials have different constraints.
 
     Warns:
-        InputDataWarning: If known variances cannot be used, as some are missing.
+        InputDataWarning: If known variances cannot be used, as ``fit`` does not take them.
     """
 
     def __init__(
@@ -381,24 +382,16 @@ def names_of_constraints(trials: Sequence[FrozenTrial]) -> list[str]:
 
 
 def known_noise(trials: Sequence[FrozenTrial], place: int) -> Tensor | None:
-    """Variances ``n x 1`` of an outcome; None, with a warning if trials differ, if not known."""
-    each = [_variances(trial)[place : place + 1] for trial in trials]
-    if all(each):
-        return torch.tensor(each, dtype=torch.double) if each else None
-    if any(each):
-        warnings.warn(
-            f"{sum(not known for known in each)} of {len(each)} trials have no variance of outcome "
-            f'{place} in their attribute "{YVAR}": those of the others are not used, and its model '
-            "learns the noise instead.",
-            InputDataWarning,
-            stacklevel=2,
-        )
-    return None
+    """Variances ``n x 1`` of an outcome, NaN where one is not known; None if none is."""
+    each = torch.tensor([_variance(trial, place) for trial in trials], dtype=torch.double)
+    return None if each.isnan().all() else each.unsqueeze(-1)
 
 
-def _variances(trial: FrozenTrial) -> list[float]:
-    stated = trial.user_attrs.get(YVAR, [])
-    return [*stated] if isinstance(stated, Sequence) else [stated]
+def _variance(trial: FrozenTrial, place: int) -> float:
+    stated = trial.user_attrs.get(YVAR)
+    values = stated if isinstance(stated, Sequence) else [stated]
+    value = values[place] if place < len(values) else None
+    return math.nan if value is None else float(value)
 
 
 def _rows(values: Iterable[Sequence[float]], num: int) -> Tensor:
@@ -442,7 +435,8 @@ def _record(
         ledger.abandon(number, time=end)
     elif trial.state is TrialState.COMPLETE:
         if _is_finite(trial):
-            Yvar = next(iter(_variances(trial)), None)
+            known = _variance(trial, 0)
+            Yvar = None if math.isnan(known) else known
             ledger.tell(number, sign * trial.values[0], Yvar, time=end)
         else:
             ledger.fail(number, "infinite value", time=end)

@@ -157,8 +157,9 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         Args:
             X: Inputs ``n x d``, in the order of observation.
             Y: Observed values ``n x 1``, in units of the outcome.
-            Yvar: Their noise variances ``n x 1``, for a base model with given noise (default: the
-                mean of its training noise), without what it learns beside them.
+            Yvar: Their noise variances ``n x 1``, for a base model with given noise (default, and
+                where they are NaN: the mean of its training noise, and that which a
+                `PartlyKnownNoiseGP` has learned), without what it learns beside them.
             condition: Whether to also condition the base model on the observations. Rows that were
                 pending in a `CensoredDelayModel` then no longer are.
 

@@ -22,6 +22,7 @@ from botorch_calib.models.factorization import row_updates
 from botorch_calib.models.inspection import as_in_training, inputs_of_transform, with_task_feature
 from botorch_calib.models.marginals import keep_in_step, remember_factor
 from botorch_calib.models.outcome_transforms import check_takes
+from botorch_calib.models.partly_known_noise import PartlyKnownNoiseLikelihood
 from botorch_calib.models.requirements import check_fits
 from botorch_calib.models.wrapper import WrapperModel
 
@@ -132,18 +133,22 @@ def _drop_graph_of_parameters(model: Any) -> None:
 def given_noise(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> dict[str, Tensor]:
     """The ``noise`` a fixed-noise model needs to be conditioned, in transformed units.
 
-    ``Yvar`` is given, and what the model learns beside it comes on top.
+    ``Yvar`` is given, and what the model learns beside it comes on top. Where it is not known, NaN,
+    it is the mean of the others, and that of a `PartlyKnownNoiseLikelihood` stays unknown.
     """
     likelihood = model.likelihood
     if not isinstance(likelihood, FixedNoiseGaussianLikelihood):
         return {}
     if Yvar is None:
-        return {"noise": likelihood.noise.mean().expand_as(Y)}
+        Yvar = torch.full_like(Y, torch.nan)
     model.eval()  # in training mode `Standardize` would learn mean and scale anew from these
     if hasattr(model, "outcome_transform"):
         strata = inputs_of_transform(model, with_task_feature(model, X))
         Yvar = model.outcome_transform(Y, Yvar, **strata)[1]
-    return {"noise": Yvar + likelihood.second_noise}
+    if isinstance(likelihood, PartlyKnownNoiseLikelihood):
+        return {"noise": Yvar}
+    Yvar = Yvar + likelihood.second_noise
+    return {"noise": torch.where(Yvar.isnan(), likelihood.noise.mean(), Yvar)}
 
 
 @torch.no_grad()

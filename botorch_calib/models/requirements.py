@@ -99,11 +99,17 @@ def check_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) ->
     check_finite("Y", Y)
     if Yvar is None:
         return
-    if Yvar.shape != Y.shape or not (check_finite("Yvar", Yvar) >= 0).all():
-        raise InputDataError(f"`Yvar` must be nonnegative, of the shape {tuple(Y.shape)} of `Y`.")
-    if not isinstance(getattr(model, "likelihood", None), FixedNoiseGaussianLikelihood):
+    unknown = Yvar.isnan()
+    if Yvar.shape != Y.shape or not (unknown | (Yvar >= 0.0) & Yvar.isfinite()).all():
+        raise InputDataError(
+            f"`Yvar` must be nonnegative and finite, or NaN where it is not known, of the shape "
+            f"{tuple(Y.shape)} of `Y`."
+        )
+    takes_noise = isinstance(getattr(model, "likelihood", None), FixedNoiseGaussianLikelihood)
+    if not takes_noise and not unknown.all():
         raise UnsupportedError(
-            f"`Yvar` needs a base model with given noise; this {type(model).__name__} learns it."
+            f"`Yvar` needs a base model with given noise; this {type(model).__name__} learns it. "
+            "A PartlyKnownNoiseGP does both."
         )
 
 

@@ -8,10 +8,12 @@ import torch
 from botorch.exceptions.errors import UnsupportedError
 from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
+from gpytorch.likelihoods.noise_models import FixedGaussianNoise, HomoskedasticNoise
 from gpytorch.models import ExactGP
 from torch import Tensor
 
 from botorch_calib._validation import check_positive
+from botorch_calib.models.partly_known_noise import PartlyKnownNoiseLikelihood
 from botorch_calib.models.sample_paths import with_own_hyperparameters
 from botorch_calib.models.training_prior import training_prior
 
@@ -62,6 +64,7 @@ def sharpened(
     if not isinstance(model, ExactGP) or type(likelihood) not in (
         GaussianLikelihood,
         FixedNoiseGaussianLikelihood,
+        PartlyKnownNoiseLikelihood,
     ):
         raise UnsupportedError(
             "`model` must be an exact Gaussian process with one noise variance or given ones, such "
@@ -86,8 +89,8 @@ def sharpened(
     best, noise = divmod(int(cost.argmin()), len(_NOISES))
     scale_lengthscales(_LENGTHSCALES[best])
     # One variance, or given ones, and the one that may be learned beside these.
-    for name in ("noise_covar", "second_noise_covar"):
-        if (part := getattr(twin.likelihood, name, None)) is not None:
+    for part in twin.likelihood.modules():
+        if isinstance(part, (HomoskedasticNoise, FixedGaussianNoise)):
             _set(part, "noise", part.noise, _NOISES[noise])
     return twin
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.models.gpytorch import MultiTaskGPyTorchModel
 from botorch.models.model import ModelList
 from gpytorch.distributions import (
     Distribution,
@@ -159,7 +160,9 @@ def _as_exact(model: Module, members: bool) -> ExactGP:
             "calling `CalibratedModel.observe` with each new observation, and judge it on held-out "
             "data",
         )
-    if getattr(model, "num_outputs", 1) != 1:
+    # The rows of several tasks are those of one process, whichever of them it predicts.
+    is_multi_task = isinstance(model, MultiTaskGPyTorchModel)
+    if getattr(model, "num_outputs", 1) != 1 and not is_multi_task:
         # BoTorch's `subset_output` gives it for a batched model.
         raise _unsupported(model, "has several outputs: take a model of one of them at a time")
     targets = model.train_targets

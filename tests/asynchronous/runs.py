@@ -32,8 +32,9 @@ class Quiet(AsynchronousOptimizer):
         num_evaluations: int | None = None,
         progress: bool = False,
         seconds: float | None = None,
+        stop: Callable[[FeedbackLedger], object] | None = None,
     ) -> RunSummary:
-        return super().run(num_evaluations, progress, seconds)
+        return super().run(num_evaluations, progress, seconds, stop)
 
 
 def make_optimizer(

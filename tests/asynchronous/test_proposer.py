@@ -869,12 +869,26 @@ def test_a_fit_of_the_users_own_may_take_the_noise():
     assert len(seen) == 2 and sorted(seen[1].flatten().tolist()) == [0.25] + [0.5] * 5
 
 
-@pytest.mark.parametrize(("own", "known"), [(fit, 6), (None, 5)])
-def test_known_noise_that_is_not_used_is_warned_of(own, known):
-    ledger = with_noise(make_ledger(), dict.fromkeys(range(known), 0.5))
-    reason = "has no `Yvar`" if known == 6 else "1 of 6 are missing"
-    with pytest.warns(InputDataWarning, match=f"variances .* not used, as .*{reason}"):
-        make_proposer(fit=own)(ledger)
+def test_known_noise_that_is_not_used_is_warned_of():
+    ledger = with_noise(make_ledger(), dict.fromkeys(range(6), 0.5))
+    with pytest.warns(InputDataWarning, match="variances .* not used, as `fit` has no `Yvar`"):
+        make_proposer(fit=fit)(ledger)
+
+
+def test_noise_that_is_known_of_some_values(monkeypatch):
+    """It is used, and that of the others is learned; the fit is remembered in spite of NaN."""
+    known = {i: 0.01 * (i + 1) for i in range(5)}
+    ledger = with_noise(make_ledger(), known)
+    spy = Spy(monkeypatch)
+    propose = make_proposer(fit=None)
+    propose(ledger)
+    fits = propose._ledger_model.fitted
+    propose(ledger)
+    assert propose._ledger_model.fitted is fits
+    gp: Any = spy.seen[-1].model.model
+    noise = gp.likelihood.noise_covar.noise.flatten() * gp.outcome_transform.stdvs.squeeze() ** 2
+    assert noise[5:].isnan().all() and len(noise) > 5
+    assert_close(noise[:5], torch.tensor(list(known.values()), **DOUBLE))
 
 
 def test_noise_free_values_can_be_fitted():

@@ -107,7 +107,7 @@ def test_a_proposer_fits_by_its_schedule_and_knows_every_value(every, hyperparam
     expected = []
     for num in range(2, 16):
         known, before = ledger.to_observations(20.0 + num), len(counted.sizes)
-        model = propose._ledger_model(ledger, 20.0 + num, strategy, ledger, (0, 1))
+        model = propose._ledger_model(ledger, 20.0 + num, strategy, ledger)
         values = fitted_count(num, every)
         if hyperparameters == "observed":
             expected = sorted({*expected, values})

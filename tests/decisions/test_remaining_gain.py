@@ -10,12 +10,16 @@ from botorch.exceptions.errors import (
     UnsupportedError,
 )
 from botorch.models import SingleTaskGP
-from botorch.models.fully_bayesian import SaasFullyBayesianSingleTaskGP
+from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
+from botorch.models.transforms import Log, Standardize
+from botorch.models.transforms.input import InputPerturbation
+from botorch.settings import validate_input_scaling
 from scipy.stats import binom, ks_2samp
 from torch import Tensor
 
 from botorch_calib import CalibratedModel, LocalizedConformal
 from botorch_calib.decisions import RemainingGain, remaining_gain
+from botorch_calib.models import CensoredDelayModel
 
 BOUNDS = torch.tensor([[0.0], [1.0]], dtype=torch.double)
 GRID = torch.linspace(0.0, 1.0, 301, dtype=torch.double).unsqueeze(-1)
@@ -104,8 +108,77 @@ def test_arguments() -> None:
             remaining_gain(gp, BOUNDS, choices=GRID, candidate=candidate)
     with pytest.raises(InputDataError, match="`candidate` must be a tensor"):
         remaining_gain(gp, BOUNDS, candidate=[0.5])  # type: ignore[arg-type]
-    with pytest.raises(BotorchTensorDimensionError, match="`candidate` must have 1 columns"):
-        remaining_gain(gp, BOUNDS, candidate=BOUNDS.mT)
-    several = SaasFullyBayesianSingleTaskGP(GRID[:3], torch.tensor([[-1.0], [0.0], [1.0]]).double())
-    with pytest.raises(UnsupportedError, match="several members"):
-        remaining_gain(several, BOUNDS)
+
+
+def test_pending_points_state_nothing() -> None:
+    """A value that is made up would make the model too sure."""
+    gp, pending = process(), torch.tensor([[0.05], [0.5]], dtype=torch.double)
+    delayed = CensoredDelayModel(gp, pending, imputation="hallucinate")
+    expected = remaining_gain(gp, BOUNDS, num_paths=20)
+    assert torch.equal(remaining_gain(delayed, BOUNDS, num_paths=20).gains, expected.gains)
+
+
+def test_units_of_the_outcome() -> None:
+    """Gains of scaled data are scaled; those of a model of logarithms are in units of the data."""
+    gp = process()
+    X, Y = gp.train_inputs[0], gp.train_targets.unsqueeze(-1)
+    one, ten = (
+        SingleTaskGP(X, c * Y, torch.full_like(Y, 0.04 * c**2), outcome_transform=Standardize(1))
+        for c in (1.0, 10.0)
+    )
+    gains = [remaining_gain(each.eval(), BOUNDS, num_paths=20).gains for each in (one, ten)]
+    torch.testing.assert_close(10.0 * gains[0], gains[1], rtol=1e-4, atol=1e-4)
+    logs = SingleTaskGP(X, Y.exp(), torch.full_like(Y, 1e-4), outcome_transform=Log()).eval()
+    found = remaining_gain(logs, BOUNDS, candidate=X[:1], num_paths=20)
+    # Nearly interpolated: the gain of the best datum is reached by all draws.
+    assert (found.gains > 0.9 * (Y.exp().max() - Y[0].exp())).all()
+
+
+def test_single_precision_and_held_features() -> None:
+    X = torch.rand(15, 2, generator=torch.Generator().manual_seed(0))
+    Y = (X[:, :1] - 0.5).square() + X[:, 1:]
+    gp = SingleTaskGP(X, Y, torch.full_like(Y, 1e-3)).eval()
+    held = torch.tensor([[0.0, 0.3], [1.0, 0.3]])
+    found = remaining_gain(gp, held, num_paths=30, maximize=False)
+    assert found.gains.dtype == torch.float32 and found.candidate[0, 1] == held[0, 1]
+    free = remaining_gain(gp, torch.tensor([[0.0, 0.0], [1.0, 1.0]]), None, found.candidate, 30)
+    assert free.bound(0.1) > found.bound(0.1)  # as the other feature may now be moved
+    with pytest.raises(InputDataError, match="`bounds` must have the precision of the model"):
+        remaining_gain(gp, held.double())
+
+
+def test_a_maximum_beside_the_candidate_is_found_in_six_dimensions() -> None:
+    """Points all over the box miss a narrow peak; the gain there is known from its data."""
+    torch.manual_seed(0)
+    peak = torch.full((1, 6), 0.4, dtype=torch.double)
+    X = torch.cat([peak + 0.05 * torch.randn(40, 6).double(), torch.rand(20, 6).double()])
+    Y = 5.0 * torch.exp(-(X - peak).square().sum(dim=-1, keepdim=True) / 0.05)
+    with validate_input_scaling(False):
+        gp = SingleTaskGP(X, Y, torch.full_like(Y, 1e-6), outcome_transform=None)
+    gp.covar_module.lengthscale = 0.4
+    worst = X[:40][Y[:40].argmin()].unsqueeze(0)
+    found = remaining_gain(gp.eval(), BOUNDS.expand(2, 6), candidate=worst, num_paths=20)
+    assert (found.gains > Y.max() - Y[:40].min() - 0.01).all()
+
+
+def test_models_without_paths_have_gains_among_choices() -> None:
+    gp = process()
+    X, Y = gp.train_inputs[0].repeat(1, 2), gp.train_targets.unsqueeze(-1)
+    ensemble = EnsembleMapSaasSingleTaskGP(X, Y, num_taus=3).eval()
+    choices = torch.rand(50, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0))
+    found = remaining_gain(ensemble, choices=choices, num_paths=30)
+    assert len(found.gains) == 90 and (found.gains >= 0.0).all()
+    with pytest.raises(UnsupportedError, match="give `choices`"):
+        remaining_gain(ensemble, BOUNDS.expand(2, 2))
+
+
+def test_models_of_several_values_are_refused() -> None:
+    gp = process()
+    X, Y = gp.train_inputs[0], gp.train_targets.unsqueeze(-1)
+    perturbed = InputPerturbation(torch.zeros(3, 1, dtype=torch.double))
+    for model in (SingleTaskGP(X, Y.repeat(1, 2)), SingleTaskGP(X, Y, input_transform=perturbed)):
+        with pytest.raises(UnsupportedError, match="one outcome at each point"):
+            remaining_gain(model.eval(), BOUNDS)
+    batch = SingleTaskGP(X.expand(2, -1, -1), Y.expand(2, -1, -1)).eval()
+    with pytest.raises(UnsupportedError, match="batch of models"):
+        remaining_gain(batch, BOUNDS)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.fit import fit_gpytorch_mll
-from botorch.models import ModelListGP, SingleTaskGP
+from botorch.models import ModelListGP, MultiTaskGP, SingleTaskGP
 from botorch.models.transforms import Log, Normalize, Standardize
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from scipy.stats import chi2
@@ -379,7 +379,6 @@ def batched() -> SingleTaskGP:
 
 
 UNSUPPORTED: dict[str, Callable[[], Any]] = {
-    "several tasks": make_multitask,
     "no exact GP": make_variational,
     "take one of its `models`": lambda: ModelListGP(make_gp(), make_gp()),
     "batched": batched,
@@ -391,6 +390,60 @@ UNSUPPORTED: dict[str, Callable[[], Any]] = {
 def test_unsupported_models_are_named(reason: str) -> None:
     with pytest.raises(UnsupportedError, match=reason):
         noise_diagnosis(UNSUPPORTED[reason]())
+
+
+@pytest.mark.parametrize("fixed_noise", [False, True])
+@pytest.mark.parametrize("task", [0, 1])
+def test_one_of_several_tasks(fixed_noise: bool, task: int) -> None:
+    """By the likelihood of a multiple of its noise, that of the other task being as it is."""
+    gp: Any = make_multitask(fixed_noise)
+    found = noise_diagnosis(gp, task=task)
+    gp.eval()
+    inputs, y = gp.train_inputs[0], gp.train_targets
+    own = inputs[:, -1] == task
+    prior = gp.forward(inputs)
+    K = prior.covariance_matrix.detach()
+    variances = gp.likelihood.noise.detach()
+    if not fixed_noise:  # one of each task
+        variances = variances[inputs[:, -1].long()]
+    assert found.num_observations == int(own.sum()) and found.given == fixed_noise
+    scale = gp.outcome_transform.stdvs.flatten()[0]
+    assert found.stated == pytest.approx(float(scale * variances[own].mean().sqrt()))
+
+    def log_density(deviation: float) -> float:
+        noise = torch.where(own, (deviation / found.stated) ** 2, 1.0) * variances
+        return float(MultivariateNormal(prior.mean.detach(), K + noise.diag()).log_prob(y))
+
+    best = max(map(log_density, found.deviations.tolist()))
+    for deviation, stated in zip(found.deviations[::50], found.log_likelihoods[::50], strict=True):
+        assert log_density(float(deviation)) - best == pytest.approx(float(stated), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("model", "task", "match"),
+    [
+        (make_multitask, None, "must be one of those of a model of several tasks"),
+        (make_gp, 0, "None for others"),
+        (make_multitask, 2, "no observations of `task` 2"),
+    ],
+)
+def test_wrong_tasks(model: Callable[[], Any], task: int | None, match: str) -> None:
+    with pytest.raises(InputDataError, match=match):
+        noise_diagnosis(model(), task=task)
+
+
+def test_tasks_of_a_model_with_several_outcomes() -> None:
+    X, Y, _ = make_data()
+    task = torch.arange(N, **DOUBLE).remainder(2).unsqueeze(-1)
+    both, one = (
+        MultiTaskGP(torch.cat([X, task], dim=-1), Y + task, task_feature=-1),
+        make_multitask(),
+    )
+    both.load_state_dict(one.state_dict())
+    assert both.num_outputs == 2
+    found, expected = noise_diagnosis(both, task=1), noise_diagnosis(one, task=1)
+    assert found.supported == pytest.approx(expected.supported, rel=1e-9)
+    assert found.interval == pytest.approx(expected.interval, rel=1e-9)
 
 
 @pytest.mark.parametrize("level", [0.0, 1.0, math.nan, "0.9"])

@@ -32,17 +32,23 @@ from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
 from torch import Tensor
 
-from botorch_calib import CalibratedModel, ChanceConstraint, optimize_chance_constrained
+from botorch_calib import (
+    CalibratedModel,
+    ChanceConstraint,
+    noise_diagnosis,
+    optimize_chance_constrained,
+)
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.integrations import ax_decisions
 from botorch_calib.integrations.ax import calibrated_generation_strategy, calibrated_model_config
-from botorch_calib.integrations.ax_cards import CalibrationReports, CertifiedTrials
+from botorch_calib.integrations.ax_cards import CalibrationReports, CertifiedTrials, NoiseDiagnoses
 from botorch_calib.integrations.ax_decisions import (
     TRANSFORMS,
     CertifiedPoints,
     chance_constrained_generation_strategy,
     recommendation,
 )
+from botorch_calib.models import PartlyKnownNoiseGP
 from tests.integrations.test_ax import quiet
 
 __all__ = ["quiet"]  # a fixture
@@ -357,6 +363,32 @@ def test_fixed_parameters_and_known_noise() -> None:
     assert decision(client, NUM)["certified"]
 
 
+def test_noise_that_is_known_of_some_trials() -> None:
+    """Ax has NaN for the others, which its own model refuses."""
+
+    def evaluate(p: Any) -> dict[str, tuple[float, float | None]]:
+        known = p["a"] < 0.5
+        return {"y": (gain(p), 0.01 if known else None), "z": (cost(p), 0.02 if known else None)}
+
+    client = new_client(
+        evaluate=evaluate, model_config=ModelConfig(botorch_model_class=PartlyKnownNoiseGP)
+    )
+    play(client, 2, evaluate)
+    model: Any = ax_decisions.models_by_metric(adapter_of(client))["z"]
+    scale = model.outcome_transform.stdvs.item()
+    known = model.likelihood.noise_covar.noise
+    assert 0 < known.isnan().sum() < len(known)
+    stated = known[~known.isnan()].unique().tolist()
+    assert stated == pytest.approx([(0.02 / scale) ** 2])
+    card: Any
+    (card,) = client.compute_analyses([NoiseDiagnoses()], display=False)
+    assert card.df["given"].all()
+    restored = Client._from_json_snapshot(client._to_json_snapshot())
+    (trial,) = restored.get_next_trials(max_trials=1)
+    assert type(ax_decisions.models_by_metric(adapter_of(restored))["z"]) is PartlyKnownNoiseGP
+    assert decision(restored, trial) is not None
+
+
 def test_several_constraints_share_one_budget() -> None:
     """Two limits of one metric, one of another; a point that violates any counts once."""
 
@@ -469,15 +501,19 @@ def test_recommendation_and_cards() -> None:
     assert worse.better is not None and worse.better < 0.01
     assert counted(client) == account(client)  # a recommendation is no decision
     cards: list[Any] = client.compute_analyses(
-        [CertifiedTrials(), CalibrationReports()], display=False
+        [CertifiedTrials(), CalibrationReports(), NoiseDiagnoses()], display=False
     )
-    books, reports = cards
+    books, reports, noises = cards
     assert list(books.df["trial_index"]) == [NUM, NUM + 1, NUM + 2]
     assert books.df["violated"].sum() == account(client)[1]
     assert (books.df["z: upper quantile"] <= 1.0).all()
     assert books.subtitle.startswith("At a level of 0.9, 3 of 3 decisions were certified")
     assert set(reports.df["metric"]) == {"y", "z"}
     assert reports.df["coverage"].between(0, 1).all()
+    assert set(noises.df["metric"]) == {"y", "z"} and not noises.df["given"].any()
+    models = ax_decisions.models_by_metric(adapter_of(client))
+    for metric, supported in zip(noises.df["metric"], noises.df["supported"], strict=True):
+        assert supported == pytest.approx(noise_diagnosis(models[metric]).supported)
 
 
 def test_a_minimised_objective() -> None:

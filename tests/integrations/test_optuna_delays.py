@@ -45,6 +45,7 @@ from botorch_calib.integrations._optuna_search_space import SearchSpace, without
 from botorch_calib.integrations.optuna import StudyData, improvement
 from botorch_calib.integrations.optuna_delays import DelayAwareSampler
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
+from botorch_calib.models import PartlyKnownNoiseGP
 from tests.integrations.test_optuna import NewStorage, mixed, new_storage, quiet
 
 __all__ = ["new_storage", "quiet"]  # fixtures
@@ -763,7 +764,7 @@ class TestKnownNoise:
 
         def fit(X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> SingleTaskGP:
             given.append(None if Yvar is None else Yvar.squeeze(-1).tolist())
-            return SingleTaskGP(X, Y, Yvar, outcome_transform=Standardize(1))
+            return PartlyKnownNoiseGP(X, Y, Yvar, outcome_transform=Standardize(1))
 
         def objective(trial: Any) -> float:
             trial.set_constraint("c", -trial.suggest_float("x", 0.0, 100.0))
@@ -786,11 +787,10 @@ class TestKnownNoise:
     def test_of_none(self) -> None:
         assert self.noise_given_to_fits(lambda number: None) == [None, None]
 
-    @pytest.mark.filterwarnings("ignore:The variances of the noise that the ledger knows")
     def test_of_some_trials(self) -> None:
-        with pytest.warns(InputDataWarning, match="1 of 4 trials have no variance of outcome 0"):
-            found = self.noise_given_to_fits(lambda number: None if number == 2 else 0.5)
-        assert found == [None, None]
+        """NaN stands for the others, which `PartlyKnownNoiseGP` takes."""
+        found = self.noise_given_to_fits(lambda number: None if number == 2 else [0.5, None])
+        assert str(found) == "[[0.5, 0.5, nan, 0.5], None]"
 
     def test_a_fit_that_cannot_use_it(self) -> None:
         with pytest.warns(InputDataWarning, match="`fit` has no parameter `Yvar`"):

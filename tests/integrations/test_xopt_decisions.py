@@ -148,18 +148,18 @@ def test_several_limits_fixed_features_and_travel_distances() -> None:
 
 def test_half_widths_are_bounded() -> None:
     """Without the bound the candidate is where the model knows less."""
-    widths = []
-    for bound in ({}, {"gain": 0.02}):
-        X = new_xopt(
-            max_half_widths=bound, constraints={"loss": ["LESS_THAN", 9.0]}, train_model=True
-        )
+    widths: list[float] = []
+    for share in (None, 0.8):
+        bound = {} if share is None else {"gain": share * widths[0]}
+        constraints = {"loss": ["LESS_THAN", 9.0]}
+        X = new_xopt(max_half_widths=bound, constraints=constraints, train_model=True)
         model = X.generator.train_model()
         (row,) = X.generator.generate(1)
         assert X.generator.decisions[-1]["certified"]
         at = torch.tensor([[[row["a"], row["b"]]]])
         posterior: Any = posterior_at(model.models[0], at)
         widths.append(1.6448536 * posterior.variance.sqrt().item())
-    assert widths[1] <= 0.02 + 1e-6 < widths[0]
+    assert widths[1] <= 0.8 * widths[0] * (1.0 + 1e-6)
 
 
 def test_what_is_not_certified_warns() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.model import Model
 from botorch.posteriors import GPyTorchPosterior
@@ -42,21 +43,21 @@ class GaussianPredictor(Predictor):
 
         Args:
             X: ``batch_shape x q x d``.
-            Yvar: Noise variances ``n x 1``, for ``X`` of shape ``n x 1 x d`` (default: the
-                model's).
+            Yvar: Noise variances ``n x 1``, for ``X`` of shape ``n x 1 x d`` (default, and where
+                they are NaN: the model's).
         """
         X = with_task_feature(self.observed, X)
         posterior = _gaussian_posterior(self.observed, X)
         check_one_value_each(posterior.mean.shape[-2], X, "The score of an observation")
-        learned = getattr(self.observed.likelihood, "second_noise_covar", None)
-        if Yvar is None:
-            noise = observation_noise_variance(self.observed, posterior, X)
-        elif learned is None:
-            noise = Yvar.unsqueeze(-1)
-        else:  # which comes on top of what is given
-            more = learned.noise.unsqueeze(-1)
-            more = observation_noise_variance(self.observed, posterior, X, given=more)
-            noise = Yvar.unsqueeze(-1) + more
+        noise = observation_noise_variance(self.observed, posterior, X)
+        if Yvar is not None:
+            given = Yvar.unsqueeze(-1)
+            learned = getattr(self.observed.likelihood, "second_noise_covar", None)
+            if learned is not None:  # which comes on top of what is given
+                more = learned.noise.unsqueeze(-1)
+                more = observation_noise_variance(self.observed, posterior, X, given=more)
+                given = given + more
+            noise = torch.where(given.isnan(), noise, given)
         return posterior.mean, (objective_variance(self.observed, posterior) + noise).sqrt()
 
     def scores(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.model import Model
 from botorch.posteriors import GPyTorchPosterior, Posterior
@@ -70,10 +71,9 @@ class MixturePredictor(Predictor):
         X = with_task_feature(self.observed, X).unsqueeze(-2)
         posterior = _members_at(self.observed, X)
         check_one_value_each(posterior.mean.shape[-2], X, "The score of an observation")
-        if Yvar is None:
-            noise = observation_noise_variance(self.observed, posterior, X)
-        else:
-            noise = Yvar[..., None, None]
+        noise = observation_noise_variance(self.observed, posterior, X)
+        if Yvar is not None:
+            noise = torch.where((given := Yvar[..., None, None]).isnan(), noise, given)
         variance = (
             marginal_variance(posterior, self._least_variance(self.observed, posterior)) + noise
         )

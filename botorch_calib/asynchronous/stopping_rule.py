@@ -1,0 +1,84 @@
+"""`RemainingGainRule`: stops a run when little is left to gain."""
+
+from __future__ import annotations
+
+from botorch.exceptions.errors import UnsupportedError
+
+from botorch_calib._validation import check_count, check_instance, check_open_unit, check_positive
+from botorch_calib.asynchronous.proposer import DelayAwareProposer
+from botorch_calib.decisions import RemainingGain, remaining_gain
+from botorch_calib.ledger import FeedbackLedger
+from botorch_calib.models.inspection import like
+
+
+class RemainingGainRule:
+    """A ``stop`` of `AsynchronousOptimizer.run`: at most ``eps`` is to be gained, by the model.
+
+    It asks `remaining_gain` of the proposer's model of the values that have arrived, over the box
+    or the choices of the proposer; pending queries state nothing. The answer follows from the
+    ledger alone, so a run that was interrupted stops as well, and one that was stopped stays so.
+
+    Args:
+        proposer: Of the run. Calibrated, by its ``fit``, it states a calibrated bound.
+        eps: In units of the objective.
+        delta: Probability, in (0, 1), with which more may be gained.
+        every: It is judged after every so many values, which takes about as long as a choice.
+        min_values: Number of values before which it does not stop (default: ten for each feature).
+        num_paths: As in `remaining_gain`.
+
+    Attributes:
+        gain: The last answer of `remaining_gain`, whose candidate is the point to stop at; None
+            before.
+
+    Raises:
+        InputDataError: If an argument is malformed.
+        UnsupportedError: If the proposer's fixed features are a function: what may be gained
+            depends on the next context.
+    """
+
+    gain: RemainingGain | None = None
+
+    def __init__(
+        self,
+        proposer: DelayAwareProposer,
+        eps: float,
+        delta: float = 0.05,
+        every: int = 5,
+        min_values: int | None = None,
+        num_paths: int = 128,
+    ) -> None:
+        self.proposer = check_instance("proposer", proposer, DelayAwareProposer)
+        if callable(proposer.fixed_features):
+            raise UnsupportedError(
+                "What may be gained depends on the next context: `fixed_features` of the "
+                "`proposer` must be values, not a function."
+            )
+        self.eps, self.delta = check_positive("eps", eps), check_open_unit("delta", delta)
+        self.every = check_count("every", every)
+        least = 10 * proposer.dim if min_values is None else min_values
+        self.min_values = check_count("min_values", least, 2)
+        self.num_paths = check_count("num_paths", num_paths)
+        self._num_judged = 0
+
+    def __call__(self, ledger: FeedbackLedger) -> bool:
+        """Whether to stop; False between its turns."""
+        ledger = ledger.snapshot()
+        num = len(ledger.to_observations()[1])
+        due = num // self.every > self._num_judged // self.every or not self._num_judged
+        if num < self.min_values or not due:
+            return False
+        self._num_judged = num
+        model, proposer = self.proposer.model(ledger), self.proposer
+        held = proposer.fixed_features or {}
+        domain = (proposer.bounds if proposer.choices is None else proposer.choices).clone()
+        for column, value in held.items():
+            domain[:, column] = value
+        domain = like(model, domain)
+        self.gain = remaining_gain(
+            model,
+            domain if proposer.choices is None else None,
+            None if proposer.choices is None else domain.unique(dim=0),
+            num_paths=self.num_paths,
+            maximize=ledger.maximize,
+        )
+        return self.gain.bound(self.delta) <= self.eps

@@ -1,0 +1,97 @@
+"""`RemainingGainEvaluator`: when to stop a study of Optuna, by its terminator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+try:
+    import optuna  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        "botorch_calib.integrations.optuna_stopping needs Optuna: pip install botorch_calib[optuna]"
+    ) from error
+import torch
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from optuna.search_space import intersection_search_space
+from optuna.study import StudyDirection
+from optuna.terminator import BaseImprovementEvaluator
+from optuna.trial import FrozenTrial, TrialState
+
+from botorch_calib._validation import check_count, check_open_unit
+from botorch_calib.calibration import LocalizedConformal
+from botorch_calib.decisions import RemainingGain, remaining_gain
+from botorch_calib.integrations._optuna_search_space import SearchSpace
+from botorch_calib.integrations.optuna import fit_in_unit_cube
+from botorch_calib.integrations.optuna_delays import known_noise
+from botorch_calib.models import CalibratedModel
+from botorch_calib.models.fit_to_ledger import Fit
+
+
+def fit_calibrated(X: Any, Y: Any, Yvar: Any = None) -> CalibratedModel:
+    """A calibrated Gaussian process of inputs ``n x d`` in the unit cube and values ``n x 1``."""
+    gp = fit_in_unit_cube(X, Y, Yvar)
+    return CalibratedModel.from_history(gp, LocalizedConformal(0.2), excess="objective")
+
+
+class RemainingGainEvaluator(BaseImprovementEvaluator):
+    """The improvement that is left, by `remaining_gain` of a calibrated model, in objective units.
+
+    ``Terminator(RemainingGainEvaluator(), StaticErrorEvaluator(eps))`` stops a study once less than
+    ``eps`` is to be gained over `recommended`, with a probability of ``1 - delta`` of the model.
+    ``study.best_trial`` may merely have been lucky: nothing is stated of it. Running, failed and
+    pruned trials are left out.
+
+    Args:
+        delta: Probability, in (0, 1), with which more may be gained.
+        num_paths: As in `remaining_gain`.
+        fit: Builds the model from ``X`` (``n x d``), in the unit cube of Optuna's encoding, and
+            ``Y`` (``n x 1``); known noise as in `DelayAwareSampler` (default: a Gaussian process
+            under a ``LocalizedConformal(0.2)``, with ``excess="objective"``).
+
+    Attributes:
+        recommended: Parameters of the point that was last judged; None before.
+        gain: What `remaining_gain` says of it, its candidate being in the unit cube.
+
+    Raises:
+        InputDataError: If an argument is malformed; when called, if fewer than two trials are
+            complete or they share no parameter.
+        UnsupportedError: When called, if trials have constraints or several objectives.
+    """
+
+    recommended: dict[str, Any] | None = None
+    gain: RemainingGain | None = None
+
+    def __init__(
+        self, delta: float = 0.05, num_paths: int = 128, fit: Fit = fit_calibrated
+    ) -> None:
+        self._delta = check_open_unit("delta", delta)
+        self._num_paths = check_count("num_paths", num_paths)
+        self._fit: Any = fit  # with a third argument where noise is known
+
+    def evaluate(self, trials: list[FrozenTrial], study_direction: StudyDirection) -> float:
+        """The bound at ``delta`` on what is to be gained."""
+        complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
+        shared = intersection_search_space(complete)
+        searched = {name: each for name, each in shared.items() if not each.single()}
+        if len(complete) < 2 or not searched:
+            raise InputDataError("Two trials with a parameter in common must be complete.")
+        if any(trial.constraints or len(trial.values) > 1 for trial in complete):
+            raise UnsupportedError("The gain is that of one objective without constraints.")
+        space = SearchSpace(searched)
+        X = space.encoded(trial.params for trial in complete)
+        Y = torch.tensor([trial.values for trial in complete], dtype=torch.double)
+        noise = known_noise(complete, 0)
+        model = self._fit(X, Y) if noise is None else self._fit(X, Y, noise)
+        choices = space.expressible(X)
+        self.gain = remaining_gain(
+            model,
+            torch.stack([torch.zeros_like(X[0]), torch.ones_like(X[0])])
+            if choices is None
+            else None,
+            choices,
+            num_paths=self._num_paths,
+            maximize=study_direction is StudyDirection.MAXIMIZE,
+        )
+        fixed = {name: complete[-1].params[name] for name in shared if name not in searched}
+        self.recommended = fixed | space.parameters(self.gain.candidate.squeeze(0))
+        return self.gain.bound(self._delta)

@@ -1,0 +1,438 @@
+"""Known noise of some rows and learned noise of the others, against dense algebra."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import MultiTaskGP, SingleTaskGP
+from botorch.sampling.normal import SobolQMCNormalSampler
+from botorch.sampling.pathwise import draw_matheron_paths
+from botorch.utils.datasets import SupervisedDataset
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
+from gpytorch.likelihoods.noise_models import HomoskedasticNoise
+from gpytorch.mlls import ExactMarginalLogLikelihood
+from torch import Tensor
+from torch.distributions import MultivariateNormal
+
+from botorch_calib import (
+    CalibratedModel,
+    CensoredDelayModel,
+    ChanceConstraint,
+    OnlineConformal,
+    noise_diagnosis,
+)
+from botorch_calib.calibration import NoCalibration
+from botorch_calib.models import (
+    PartlyKnownNoiseGP,
+    PartlyKnownNoiseLikelihood,
+    loo_residuals,
+    prequential_residuals,
+    sharpened,
+)
+from botorch_calib.models.conditioning import conditioned_on, given_noise
+from botorch_calib.models.inspection import observation_noise_variance
+from botorch_calib.models.marginals import posterior_at
+from tests.gps import (
+    CONSTANT,
+    DOUBLE,
+    LENGTHSCALES,
+    NOISE,
+    dense_posterior,
+    make_data,
+    make_gp,
+    make_partly_known,
+)
+from tests.random_numbers import normal, uniform
+
+# Outcomes stay in the units in which the hyperparameters are known.
+pytestmark = pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
+
+N = 12
+KNOWN = torch.arange(N) % 3 == 1
+X_NEW = uniform(5, 2, generator=torch.Generator().manual_seed(8))
+MORE = uniform(3, 2, generator=torch.Generator().manual_seed(9))
+VALUES = torch.tensor([[0.5], [-1.0], [0.2]], **DOUBLE)
+UNKNOWN = torch.full((3, 1), torch.nan, **DOUBLE)
+NOISES = torch.tensor([[0.3], [torch.nan], [0.01]], **DOUBLE)
+
+
+def rows_noise() -> Tensor:
+    """Variances of the noise of all rows, ``n``."""
+    return torch.where(KNOWN, make_data()[2].squeeze(-1), NOISE)
+
+
+def assert_close(actual: Tensor, expected: Tensor, tolerance: float = 1e-11) -> None:
+    torch.testing.assert_close(actual.flatten(), expected.flatten(), rtol=tolerance, atol=tolerance)
+
+
+def fitted(gp: Any) -> Any:
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
+    return gp
+
+
+def statements(gp: Any) -> Tensor:
+    """Means and variances of the objective and of observations, at new points."""
+    posteriors = (gp.posterior(X_NEW, observation_noise=noise) for noise in (False, True))
+    return torch.cat([torch.cat([p.mean, p.variance]) for p in posteriors]).detach()
+
+
+def check_against_dense(gp: Any, X: Tensor, Y: Tensor, noise: Tensor) -> None:
+    """Predictions, from BoTorch and from the engine of marginals, in the space of the targets."""
+    mean, variance = dense_posterior(X, Y.squeeze(-1), noise, X_NEW)
+    posteriors: tuple[Any, ...] = (
+        gp.posterior(X_NEW),
+        posterior_at(gp, X_NEW.unsqueeze(-2)),
+    )
+    for posterior in posteriors:
+        assert_close(posterior.mean, mean, 1e-9)
+        assert_close(posterior.variance, variance, 1e-9)
+    observed = gp.posterior(X_NEW, observation_noise=True)
+    assert_close(observed.variance, variance + NOISE, 1e-9)
+    added = observation_noise_variance(gp, gp.posterior(X_NEW), X_NEW)
+    assert_close(added, torch.tensor(NOISE, **DOUBLE))
+
+
+# ------------------------------------------------------------ the two ends
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["all known", "none known"])
+def test_the_two_ends_are_botorchs_models(known: bool) -> None:
+    X, Y, Yvar = make_data(20)
+    own = PartlyKnownNoiseGP(X, Y, Yvar if known else torch.full_like(Y, torch.nan))
+    botorchs = SingleTaskGP(X, Y, Yvar if known else None)
+    assert_close(statements(fitted(own)), statements(fitted(botorchs)), 1e-12)
+    assert_close(prequential_residuals(own), prequential_residuals(botorchs), 1e-12)
+    later = [
+        conditioned_on(gp, MORE, VALUES, **given_noise(gp, MORE, VALUES, None))
+        for gp in (own, botorchs)
+    ]
+    assert_close(statements(later[0]), statements(later[1]), 1e-12)
+
+
+# ------------------------------------------------------------ dense algebra
+
+
+def test_predictions() -> None:
+    X, Y, _ = make_data()
+    check_against_dense(make_partly_known(), X, Y, rows_noise())
+
+
+def test_units_of_the_outcome() -> None:
+    gp, (_, Y, Yvar) = make_partly_known(transforms=True), make_data(transforms=True)
+    x = 10.0 * X_NEW - 5.0
+    found = gp.posterior(x, observation_noise=True)
+    inputs, y = gp.train_inputs[0], (Y - Y.mean()) / Y.std()
+    noise = torch.where(KNOWN, Yvar.squeeze(-1) / Y.var(), NOISE)
+    mean, variance = dense_posterior(inputs, y.squeeze(-1), noise, gp.transform_inputs(x))
+    assert_close(found.mean, Y.std() * mean + Y.mean(), 1e-9)
+    assert_close(found.variance, Y.var() * (variance + NOISE), 1e-9)
+
+
+def test_marginal_likelihood_and_its_gradient() -> None:
+    gp = make_partly_known()
+    gp.train()
+    X, Y, Yvar = make_data()
+    mll = ExactMarginalLogLikelihood(gp.likelihood, gp)
+    value = mll(gp(*gp.train_inputs), gp.train_targets)
+    value.backward()
+    raw = gp.likelihood.noise_covar.unknown.raw_noise
+    prior = gp.likelihood.noise_covar.unknown.noise_prior
+
+    def dense(noise: Tensor) -> Tensor:
+        scale = torch.tensor(LENGTHSCALES, **DOUBLE)
+        K = (-0.5 * torch.cdist(X / scale, X / scale).square()).exp()
+        variances = torch.where(KNOWN, Yvar.squeeze(-1), noise)
+        normal_ = MultivariateNormal(torch.full((N,), CONSTANT, **DOUBLE), K + variances.diag())
+        log = normal_.log_prob(Y.squeeze(-1)) + prior.log_prob(noise).sum()
+        lengthscale_prior = gp.covar_module.lengthscale_prior
+        return (log + lengthscale_prior.log_prob(gp.covar_module.lengthscale).sum()) / N
+
+    noise = torch.tensor([NOISE], requires_grad=True, **DOUBLE)
+    expected = dense(noise)
+    expected.backward()
+    assert_close(value.detach(), expected.detach())
+    assert noise.grad is not None
+    assert_close(raw.grad, noise.grad, 1e-9)  # BoTorch's constraint is the identity
+
+
+def test_residuals_are_those_of_sequential_refits() -> None:
+    gp, (X, Y, _), noise = make_partly_known(), make_data(), rows_noise()
+    y = Y.squeeze(-1)
+    expected = []
+    for t in range(N):
+        mean, variance = dense_posterior(X[:t], y[:t], noise[:t], X[t : t + 1])
+        expected.append((y[t] - mean) / (variance + noise[t]).sqrt())
+    assert_close(prequential_residuals(gp), torch.cat(expected), 1e-9)
+    left_out = []
+    for t in range(N):
+        kept = torch.arange(N) != t
+        mean, variance = dense_posterior(X[kept], y[kept], noise[kept], X[t : t + 1])
+        left_out.append((y[t] - mean) / (variance + noise[t]).sqrt())
+    assert_close(loo_residuals(gp), torch.cat(left_out), 1e-9)
+
+
+# ------------------------------------------------------------ new observations
+
+
+@pytest.mark.parametrize("noise", [NOISES, UNKNOWN, None], ids=["some", "none", "left out"])
+def test_conditioning(noise: Tensor | None) -> None:
+    gp, (X, Y, _) = make_partly_known(), make_data()
+    gp.posterior(X_NEW)
+    stated = {} if noise is None else {"noise": noise}
+    variances = (UNKNOWN if noise is None else noise).squeeze(-1)
+    variances = torch.cat([rows_noise(), variances.nan_to_num(nan=NOISE)])
+    data = torch.cat([X, MORE]), torch.cat([Y, VALUES])
+    check_against_dense(gp.condition_on_observations(MORE, VALUES, **stated), *data, variances)
+    with torch.no_grad():
+        later: Any = conditioned_on(gp, MORE, VALUES, **given_noise(gp, MORE, VALUES, noise))
+    check_against_dense(later, *data, variances)
+    # What is not known goes on to follow what is learned.
+    later.likelihood.noise_covar.unknown.noise = 1.0
+    known = later.likelihood.noise_covar.noise
+    mean, variance = dense_posterior(
+        data[0], data[1].squeeze(-1), torch.where(known.isnan(), 1.0, variances), X_NEW
+    )
+    assert_close(later.train().eval().posterior(X_NEW).mean, mean, 1e-9)
+    check_against_dense(gp, X, Y, rows_noise())  # unchanged
+
+
+def test_fantasies_have_the_learned_noise() -> None:
+    gp, (X, _, _) = make_partly_known(), make_data()
+    sampler = SobolQMCNormalSampler(torch.Size([4]), seed=1)
+    fantasy: Any = gp.fantasize(MORE, sampler)
+    assert fantasy.posterior(X_NEW).mean.shape == (4, 5, 1)
+    noise = torch.cat([rows_noise(), torch.full((3,), NOISE, **DOUBLE)])
+    for i in range(4):
+        values = fantasy.train_targets[i]
+        mean, _ = dense_posterior(torch.cat([X, MORE]), values, noise, X_NEW)
+        assert_close(fantasy.posterior(X_NEW).mean[i], mean, 1e-9)
+
+
+def test_observing_with_and_without_a_known_error() -> None:
+    gp, (X, Y, _) = make_partly_known(), make_data()
+    model = CalibratedModel.from_history(gp, OnlineConformal(0.2))
+    before, n = copy.deepcopy(model.calibrator), rows_noise()
+    mean, variance = dense_posterior(X, Y.squeeze(-1), n, MORE)
+    added = NOISES.squeeze(-1).nan_to_num(nan=NOISE)
+    before.update(MORE, (VALUES.squeeze(-1) - mean) / (variance + added).sqrt())
+    model.observe(MORE, VALUES, NOISES)
+    for name, value in before.state_dict().items():
+        torch.testing.assert_close(model.calibrator.state_dict()[name], value)
+    data = torch.cat([X, MORE]), torch.cat([Y, VALUES])
+    check_against_dense(model.model, *data, torch.cat([n, added]))
+
+
+@pytest.mark.parametrize("fixed_noise", [True, False])
+def test_observing_without_a_known_error_by_botorchs_models(fixed_noise: bool) -> None:
+    """As if no variance were given."""
+    models = [CalibratedModel(make_gp(fixed_noise), NoCalibration()) for _ in range(2)]
+    models[0].observe(MORE, VALUES)
+    models[1].observe(MORE, VALUES, UNKNOWN)
+    first, second = (model.posterior(X_NEW) for model in models)
+    assert_close(first.mean, second.mean, 1e-14)
+    if fixed_noise:
+        models[1].observe(MORE, VALUES, NOISES)
+        kept = models[1].model.likelihood.noise_covar.noise[-2]
+        assert_close(kept, make_gp(True).likelihood.noise.mean(), 0.03)
+    else:
+        with pytest.raises(UnsupportedError, match="A PartlyKnownNoiseGP does both"):
+            models[1].observe(MORE, VALUES, NOISES)
+
+
+# ------------------------------------------------------------ what stands around a model
+
+
+def test_a_chance_constraint_states_the_quantile_of_a_new_observation() -> None:
+    gp, (X, Y, _) = make_partly_known(), make_data()
+    constraint = ChanceConstraint(gp, upper=2.0, level=0.9, width=1.0)
+    mean, variance = dense_posterior(X, Y.squeeze(-1), rows_noise(), X_NEW)
+    quantile = mean + 1.2815515655446004 * (variance + NOISE).sqrt()
+    assert_close(constraint.margin(X_NEW.unsqueeze(-2)), 2.0 - quantile, 1e-8)
+
+
+def test_pending_points_and_sample_paths() -> None:
+    gp = make_partly_known()
+    delayed = CensoredDelayModel(gp, MORE, imputation="hallucinate")
+    X, Y, _ = make_data()
+    values = gp.posterior(MORE).mean.detach()
+    noise = torch.cat([rows_noise(), torch.full((3,), NOISE, **DOUBLE)])
+    mean, _ = dense_posterior(
+        torch.cat([X, MORE]), torch.cat([Y, values]).squeeze(-1), noise, X_NEW
+    )
+    posterior: Any = delayed.posterior(X_NEW)
+    assert_close(posterior.mean, mean, 1e-9)
+    paths = draw_matheron_paths(gp, torch.Size([1000]))
+    draws, stated = paths(X_NEW).detach(), gp.posterior(X_NEW)
+    error = (draws.mean(dim=0).flatten() - stated.mean.flatten()) / stated.variance.flatten().sqrt()
+    assert error.abs().max() < 4.0 / math.sqrt(1000)
+
+
+def test_sharpening_scales_known_and_learned_noise_alike() -> None:
+    gp = make_partly_known()
+    X, Y = gp.train_inputs[0], gp.train_targets
+    gp.set_train_data(X, Y + 1.5 * normal(N, generator=torch.Generator().manual_seed(4)))
+    twin: Any = sharpened(gp)
+    factor = twin.likelihood.noise_covar.unknown.noise / NOISE
+    assert factor > 1.5
+    known = twin.likelihood.noise_covar.noise / gp.likelihood.noise_covar.noise
+    assert_close(known[KNOWN], factor.expand(4))
+    assert known[~KNOWN].isnan().all()
+
+
+def test_the_diagnosis_judges_the_known_noise() -> None:
+    """By the likelihood of a multiple of it, that of the others being as it is."""
+    gp, (_, Y, Yvar) = make_partly_known(transforms=True), make_data()
+    found = noise_diagnosis(gp)
+    X = gp.train_inputs[0]
+    assert found.given and found.num_observations == 4
+    assert found.stated == pytest.approx(7.0 * float(Yvar[KNOWN].mean().sqrt()))
+    scale = torch.tensor(LENGTHSCALES, **DOUBLE)
+    K = (-0.5 * torch.cdist(X / scale, X / scale).square()).exp()
+
+    def log_density(deviation: float) -> float:
+        m = (deviation / found.stated) ** 2
+        noise = torch.where(KNOWN, m * Yvar.squeeze(-1), NOISE)
+        mean = torch.full((N,), CONSTANT, **DOUBLE)
+        return float(MultivariateNormal(mean, K + noise.diag()).log_prob(Y.squeeze(-1)))
+
+    best = max(map(log_density, found.deviations.tolist()))
+    for deviation, stated in zip(found.deviations[::40], found.log_likelihoods[::40], strict=True):
+        assert log_density(float(deviation)) - best == pytest.approx(float(stated), abs=1e-7)
+
+
+# ------------------------------------------------------------ states, shapes, precision
+
+
+def test_copies_and_states() -> None:
+    gp = make_partly_known(transforms=True)
+    expected = statements(gp)
+    X, Y, Yvar = make_data(transforms=True)
+    loaded: Any = PartlyKnownNoiseGP(
+        X,
+        Y,
+        torch.where(KNOWN.unsqueeze(-1), Yvar, torch.nan),
+        input_transform=copy.deepcopy(gp.input_transform),
+        outcome_transform=copy.deepcopy(gp.outcome_transform),
+    )
+    loaded.load_state_dict(gp.state_dict())
+    for other in (copy.deepcopy(gp), pickle.loads(pickle.dumps(gp)), loaded.eval()):
+        assert_close(statements(other), expected, 1e-12)
+
+
+def test_states_of_a_fold_in_which_all_variances_are_known() -> None:
+    gp, (X, Y, Yvar) = make_partly_known(), make_data()
+    fold: Any = PartlyKnownNoiseGP(X[KNOWN], Y[KNOWN], Yvar[KNOWN], outcome_transform=None)
+    fold.load_state_dict(gp.state_dict())
+    assert_close(fold.covar_module.lengthscale, gp.covar_module.lengthscale)
+
+
+def test_single_precision() -> None:
+    single, double = make_partly_known(dtype=torch.float), make_partly_known()
+    posterior = single.posterior(X_NEW.float(), observation_noise=True)
+    assert posterior.mean.dtype == torch.float
+    expected = double.posterior(X_NEW, observation_noise=True)
+    assert_close(posterior.mean.double(), expected.mean, 1e-4)
+    assert_close(posterior.variance.double(), expected.variance, 1e-4)
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(single.likelihood, single))
+
+
+def test_batches_and_several_outcomes_are_single_models() -> None:
+    X, Y, Yvar = make_data()
+    masks = torch.stack([KNOWN, ~KNOWN], dim=-1)
+    both = torch.where(masks, Yvar, torch.nan)
+    outcomes = torch.cat([Y, Y.square()], dim=-1)
+    gp: Any = PartlyKnownNoiseGP(X, outcomes, both)
+    batch: Any = PartlyKnownNoiseGP(
+        X.expand(2, N, 2), outcomes.mT.unsqueeze(-1), both.mT.unsqueeze(-1)
+    )
+    learned = torch.tensor([[0.1], [0.2]], **DOUBLE)
+    for model in (gp, batch):
+        model.likelihood.noise_covar.unknown.noise = learned
+        model.eval()
+    for i in range(2):
+        single: Any = PartlyKnownNoiseGP(X, outcomes[:, i : i + 1], both[:, i : i + 1])
+        single.likelihood.noise_covar.unknown.noise = learned[i]
+        expected = single.eval().posterior(X_NEW, observation_noise=True)
+        fantasized = single.condition_on_observations(MORE, VALUES, noise=NOISES).posterior(X_NEW)
+        for model in (gp.subset_output([i]), gp):
+            found = model.posterior(X_NEW, observation_noise=True)
+            index = i if model is gp else 0
+            assert_close(found.mean[..., index], expected.mean)
+            assert_close(found.variance[..., index], expected.variance)
+        found = batch.posterior(X_NEW, observation_noise=True)
+        assert_close(found.mean[i], expected.mean)
+        assert_close(found.variance[i], expected.variance)
+        batch.posterior(X_NEW)
+        later = batch.condition_on_observations(
+            MORE.expand(2, 3, 2), VALUES.expand(2, 3, 1), noise=NOISES.expand(2, 3, 1)
+        )
+        assert_close(later.posterior(X_NEW).mean[i], fantasized.mean, 1e-9)
+
+
+def test_a_likelihood_for_other_models() -> None:
+    """Several tasks: known noise by row, and the learned one for new observations of any task."""
+    X, Y, Yvar = make_data()
+    task = torch.arange(N, **DOUBLE).remainder(2).unsqueeze(-1)
+    noise = torch.where(KNOWN, Yvar.squeeze(-1), torch.nan)
+    gp: Any = MultiTaskGP(
+        torch.cat([X, task], dim=-1),
+        Y,
+        task_feature=-1,
+        likelihood=PartlyKnownNoiseLikelihood(noise),
+        outcome_transform=None,
+    )
+    gp.likelihood.noise_covar.unknown.noise = NOISE
+    gp.eval()
+    posterior, noisy = (gp.posterior(X_NEW, observation_noise=each) for each in (False, True))
+    assert_close(noisy.variance - posterior.variance, torch.full((10,), NOISE, **DOUBLE), 1e-9)
+    inputs = gp.train_inputs[0]
+    K = gp.covar_module(inputs).to_dense()
+    y = gp.train_targets - gp.forward(inputs).mean
+    own = torch.cat([X_NEW, torch.zeros(5, 1, **DOUBLE)], dim=-1)
+    cross = gp.covar_module(own, inputs).to_dense()
+    mean = gp.forward(own).mean + cross @ torch.linalg.solve(K + rows_noise().diag(), y)
+    assert_close(posterior.mean[..., 0], mean, 1e-9)
+
+
+def test_a_likelihood_of_the_users_own() -> None:
+    X, Y, Yvar = make_data()
+    Yvar = torch.where(KNOWN.unsqueeze(-1), Yvar, torch.nan)
+    own = GaussianLikelihood()
+    gp = PartlyKnownNoiseGP(X, Y, Yvar, likelihood=own)
+    unknown: Any = gp.likelihood.noise_covar.unknown
+    assert unknown is own.noise_covar and isinstance(unknown, HomoskedasticNoise)
+    with pytest.raises(InputDataError, match="`likelihood` must be the GaussianLikelihood"):
+        fixed: Any = FixedNoiseGaussianLikelihood(torch.ones(N, **DOUBLE))
+        PartlyKnownNoiseGP(X, Y, Yvar, likelihood=fixed)
+
+
+def test_datasets() -> None:
+    X, Y, Yvar = make_data()
+    data = SupervisedDataset(
+        X,
+        Y,
+        Yvar=torch.where(KNOWN.unsqueeze(-1), Yvar, torch.nan),
+        feature_names=["a", "b"],
+        outcome_names=["y"],
+    )
+    inputs: dict[str, Any] = PartlyKnownNoiseGP.construct_inputs(data)
+    gp = PartlyKnownNoiseGP(**inputs)
+    assert isinstance(gp.likelihood, PartlyKnownNoiseLikelihood)
+
+
+@pytest.mark.parametrize("wrong", [-1.0, math.inf])
+def test_wrong_variances(wrong: float) -> None:
+    X, Y, Yvar = make_data()
+    Yvar[0], Yvar[1] = torch.nan, wrong
+    with pytest.raises(InputDataError, match="`train_Yvar` must hold variances"):
+        PartlyKnownNoiseGP(X, Y, Yvar)
+    model = CalibratedModel(make_partly_known(), NoCalibration())
+    with pytest.raises(InputDataError, match="or NaN where it is not known"):
+        model.observe(MORE, VALUES, torch.full((3, 1), wrong, **DOUBLE))
