@@ -366,7 +366,10 @@ class ChanceConstraint(DecisionBooks):
 
     @torch.no_grad()
     def certified(self, X: Tensor) -> Tensor:
-        """Whether each point of ``b x 1 x d`` is certified, ``b``."""
+        """Whether each point of ``b x 1 x d`` is certified, ``b``, if it is the only one to come.
+
+        Of several, and of `joint_chance_constraints`, `commit` says which ones are.
+        """
         return self.margin(X) >= 0.0
 
     @property
@@ -436,9 +439,10 @@ class ChanceConstraint(DecisionBooks):
     ) -> None:
         """Enter outcomes, and teach the model.
 
-        A point whose decision was recorded by `commit` is judged by that; any other is committed
-        to first. Outcomes of one point that was committed to several times belong to its decisions
-        in their order. A calibrated model's calibrator learns from all rows.
+        A point whose decision was recorded by `commit`, up to rounding (a relative 1e-9), is judged
+        by that; any other is committed to first. Outcomes of one point that was committed to
+        several times belong to its decisions in their order, so tell each outcome once. A
+        calibrated model's calibrator learns from all rows.
 
         Args:
             X: Points ``n x d``, in any order, with the contexts that came.
@@ -491,6 +495,7 @@ class ChanceConstraint(DecisionBooks):
         self._check_rows(X)
         if not len(X):
             return []
+        self._together[self._place] = self  # one that was made `with_model` may have taken it
         stated = [each._outcome(X.unsqueeze(-2)) for each in self._together]
         ends = [each._quantiles(of) for each, of in zip(self._together, stated, strict=True)]
         margins = [each._margin(own) for each, own in zip(self._together, ends, strict=True)]

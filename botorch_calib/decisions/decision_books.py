@@ -139,11 +139,16 @@ class DecisionBooks:
             each._counts.clear()
 
     def _out_at(self, points: list[list[float]]) -> list[Record | None]:
-        """Of each point the first record without an outcome that no other point has; None else."""
+        """Of each point the first record without an outcome that no other point has; None else.
+
+        A record of just this point comes before one that differs by rounding.
+        """
         out = [record for record in self._records if record["outcome"] is None]
         found = []
         for point in points:
-            record = next((record for record in out if record["point"] == point), None)
+            near = [record for record in out if _differ_by_rounding(record["point"], point)]
+            equal = [record for record in near if record["point"] == point]
+            record = next(iter(equal + near), None)
             found.append(record)
             if record is not None:
                 # By identity: equal points may have equal records.
@@ -174,3 +179,8 @@ class DecisionBooks:
             f"certified={self.num_certified} of {self.num_decisions}, "
             f"violations={self.num_violations})"
         )
+
+
+def _differ_by_rounding(point: list[float], other: list[float]) -> bool:
+    """Whether points are equal, up to a relative 1e-9 of each element."""
+    return len(point) == len(other) and all(map(math.isclose, point, other))

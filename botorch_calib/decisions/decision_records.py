@@ -55,14 +55,19 @@ def checked_records(
     for number, record in enumerate(records):
         if not isinstance(record, Mapping) or set(record) != set(KEYS):
             raise _error(number, f"must be a dictionary with the entries {', '.join(KEYS)}")
-        if abs(float(record["level"]) - level) > 1e-12:
-            raise _error(number, f"is of the level {record['level']}, not {level}")
         point, quantiles, y = record["point"], record["quantiles"], record["outcome"]
-        if len(quantiles) != len(sides):
-            raise _error(number, f"has {len(quantiles)} quantiles for {len(sides)} limits")
-        numbers = [*point, *quantiles, *([] if y is None else [y])]
+        if not (isinstance(point, Iterable) and isinstance(quantiles, Iterable)):
+            raise _error(number, "must hold its point and its quantiles as lists of numbers")
+        point, quantiles = [*point], [*quantiles]
+        numbers = [*point, *quantiles, record["level"], *([] if y is None else [y])]
         if not all(isinstance(value, Real) for value in numbers):
             raise _error(number, "must hold numbers, the outcome a number or None")
+        if record["certified"] not in (True, False):
+            raise _error(number, f"is certified or not, True or False, got {record['certified']!r}")
+        if not abs(record["level"] - level) <= 1e-12:
+            raise _error(number, f"is of the level {record['level']}, not {level}")
+        if len(quantiles) != len(sides):
+            raise _error(number, f"has {len(quantiles)} quantiles for {len(sides)} limits")
         if y is not None and not math.isfinite(y):
             raise _error(number, f"has the outcome {y!r}: leave it None as long as it is out")
         ends = zip(sides, quantiles, strict=True)

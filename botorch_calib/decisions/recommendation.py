@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -25,7 +25,8 @@ from botorch_calib.decisions.chance_constrained_search import (
 )
 from botorch_calib.decisions.chance_constraints import ChanceConstraint, chance_constraints_of
 from botorch_calib.exceptions import NotCertifiedWarning
-from botorch_calib.models.inspection import observed_process, raw_train_inputs
+from botorch_calib.models.inspection import observed_process, raw_train_inputs, with_task_feature
+from botorch_calib.models.requirements import check_fits
 
 # Rivals that a selection is corrected for, and draws of the objective at them.
 _RIVALS, _DRAWS = 500, 2000
@@ -77,8 +78,8 @@ def recommend(
     the objective's model: see `noise_diagnosis`, and confirm by a `ConfirmationTest`.
 
     Args:
-        objective: A model of the objective.
-        constraints: Constraints on the same inputs, if any.
+        objective: A model of the objective, which has no contexts among its inputs.
+        constraints: Constraints on the same inputs, if any, or with contexts beside them.
         bounds: ``2 x d`` lower and upper bounds; None with ``choices``.
         choices: ``n x d``: choose among these only.
         confidence: Confidence of each statement, in (0, 1).
@@ -95,15 +96,12 @@ def recommend(
     """
     check_model(objective)
     check_open_unit("confidence", confidence)
-    if baseline is not None and check_tensor("baseline", baseline).dim() != 2:
-        raise BotorchTensorDimensionError(
-            f"`baseline` must have shape 1 x d, got {tuple(baseline.shape)}."
-        )
+    check_place(objective, bounds, choices, baseline=baseline)
     acqf = PosteriorMean(objective, maximize=maximize)
-    has_constraints = isinstance(constraints, ChanceConstraint) or len(constraints) > 0
     margin = None
-    if has_constraints:
-        margin = LeastMargin(chance_constraints_of(constraints), confidence)
+    several = [*constraints] if isinstance(constraints, Iterable) else [constraints]
+    if several:
+        margin = LeastMargin(chance_constraints_of(several), confidence)
         place = Place(bounds, choices, raw_samples=raw_samples)
         candidate, certified = best_certified(acqf, margin, place)
         if not certified:
@@ -127,13 +125,28 @@ def recommend(
         )
 
 
+def check_place(
+    objective: Model, bounds: Tensor | None, choices: Tensor | None, **points: Tensor | None
+) -> None:
+    """Raise unless a box or choices, and points ``1 x d`` by name, suit the objective."""
+    if bounds is not None and choices is not None:
+        raise InputDataError("`choices` excludes `bounds`: give None.")
+    for name, point in points.items():
+        if point is not None and check_tensor(name, point).shape[:-1] != (1,):
+            raise BotorchTensorDimensionError(
+                f"`{name}` must have shape 1 x d, got {tuple(point.shape)}."
+            )
+    for name, X in {"bounds": bounds, "choices": choices, **points}.items():
+        if X is not None:
+            observed = observed_process(objective)
+            check_fits(observed, with_task_feature(observed, check_tensor(name, X)), name)
+
+
 def best_mean(
     acqf: PosteriorMean, bounds: Tensor | None, choices: Tensor | None, raw_samples: int
 ) -> Tensor:
     """The point ``1 x d`` with the best posterior mean, in a box or among choices."""
     if choices is not None:
-        if bounds is not None:
-            raise InputDataError("`choices` excludes `bounds`: give None.")
         X = checked_choices(choices)
         with torch.no_grad():
             return X[evaluated(acqf, X.unsqueeze(-2)).argmax()].unsqueeze(0)
@@ -180,8 +193,10 @@ def _stated(
     """What holds of the candidate for all points together that it may have been selected from."""
     X = torch.cat([candidate, rivals] if baseline is None else [candidate, rivals, baseline])
     posterior: Any = objective.posterior(X)
+    # Each member of a fully Bayesian model has its own draws.
+    num_members = posterior._extended_shape().numel() // len(X)
     with manual_seed(0):
-        draws = posterior.rsample(torch.Size([_DRAWS])).reshape(_DRAWS, -1, len(X)).mean(dim=1)
+        draws = posterior.rsample(torch.Size([-(-_DRAWS // num_members)])).reshape(-1, len(X))
     mean, better = draws.mean(dim=0), None
     if baseline is not None:
         gain, expected = sign * (draws[:, :-1] - draws[:, -1:]), sign * (mean[:-1] - mean[-1])

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from botorch.acquisition import PosteriorMean
-from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
+from botorch.exceptions.errors import UnsupportedError
 from botorch.generation.gen import gen_candidates_scipy
 from botorch.models.model import Model
 from botorch.sampling.pathwise import draw_matheron_paths
@@ -25,7 +25,7 @@ from botorch_calib._validation import (
     check_width,
 )
 from botorch_calib.decisions.chance_constrained_search import checked_choices, repeated_points
-from botorch_calib.decisions.recommendation import best_mean
+from botorch_calib.decisions.recommendation import best_mean, check_place
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.inspection import like, observed_process, raw_train_inputs
 
@@ -115,10 +115,7 @@ def remaining_gain(
         model = model.model
     _check_single(model)
     num_paths = check_count("num_paths", num_paths, 1)
-    if candidate is not None and candidate.shape[:-1] != (1,):
-        raise BotorchTensorDimensionError(
-            f"`candidate` must have shape 1 x d, got {tuple(candidate.shape)}."
-        )
+    check_place(model, bounds, choices, candidate=candidate)
     domain = check_bounds(bounds) if choices is None else checked_choices(choices)
     name = "bounds" if choices is None else "choices"
     check_precision(name, domain, like(model, domain).dtype)

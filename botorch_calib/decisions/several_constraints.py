@@ -71,6 +71,7 @@ def joint_chance_constraints(
         )
     if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in limits):
         raise InputDataError("`limits` must hold a pair `(lower, upper)` for each model.")
+    level = check_open_unit("level", level)
     each = joint_level(level, len(several))
     known = [None] * len(several) if records is None else records
     made = [

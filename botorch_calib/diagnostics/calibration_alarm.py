@@ -6,7 +6,11 @@ import math
 from typing import Any, NamedTuple
 
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
 from torch import Tensor
 
 from botorch_calib._validation import (
@@ -145,6 +149,10 @@ class CalibrationAlarm:
         """Enter outcomes ``n x 1`` at ``n x d``, by a model that has not seen them.
 
         The model's posterior of observations has a ``cdf``, or is taken to be normal.
+
+        Raises:
+            InputDataError, BotorchTensorDimensionError: If an argument is malformed.
+            UnsupportedError: If the model has several outputs, or several members.
         """
         check_inputs("X", X)
         if check_tensor("Y", Y).shape != (len(X), 1):
@@ -152,6 +160,11 @@ class CalibrationAlarm:
                 f"`Y` must have shape {len(X)} x 1, got {tuple(Y.shape)}."
             )
         posterior = model.posterior(X.unsqueeze(-2), observation_noise=True)
+        if posterior.mean.shape != (len(X), 1, 1):
+            raise UnsupportedError(
+                f"`model` must state one distribution of one outcome, got a {type(model).__name__} "
+                "with several: give `observe` the probability integral transforms."
+            )
         if hasattr(type(posterior), "cdf"):
             return self.observe(posterior.cdf(Y.unsqueeze(-2)), X)
         z = (Y.unsqueeze(-2) - posterior.mean) / posterior.variance.sqrt()

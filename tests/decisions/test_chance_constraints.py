@@ -13,6 +13,7 @@ from collections.abc import Callable
 from statistics import NormalDist
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from botorch.acquisition import AcquisitionFunction
@@ -408,6 +409,34 @@ def test_a_point_may_be_decided_about_twice() -> None:
     assert [record["outcome"] for record in tested.decisions] == [101.0, 0.0, 0.0]
 
 
+def test_an_outcome_finds_its_decision_up_to_rounding() -> None:
+    """Another unit of the inputs and back: else the decision would be out for good."""
+    tested = constraint(**WIDE)
+    committed = torch.tensor([[0.1, 0.7]]).double()
+    came = (committed * 4.7 + 3.0 - 3.0) / 4.7
+    assert not torch.equal(came, committed)
+    tested.commit(torch.cat([committed, came]))
+    tested.observe(came, value(1.0), condition=False)
+    assert [record["outcome"] for record in tested.decisions] == [None, 1.0]
+    tested.observe(came, value(2.0), condition=False)
+    assert [record["outcome"] for record in tested.decisions] == [2.0, 1.0]
+    tested.commit(committed)
+    tested.observe(committed + 1e-6, value(1.0), condition=False)
+    assert (tested.num_outstanding, tested.num_decisions) == (1, 4)
+
+
+def test_the_model_that_is_asked_decides() -> None:
+    """A constraint on another model, made meanwhile, leaves the decisions of this one alone."""
+    tested, X = constraint(**WIDE), points(2)
+    gp = make_gp()
+    gp.mean_module.constant = 1e3
+    other = tested.with_model(gp)
+    assert not other.certified(X).any()
+    assert tested.certified(X).all() and tested.commit(X.squeeze(1)).all()
+    assert not other.commit(X.squeeze(1)).any()
+    assert other.num_decisions == 4 and other.decisions == tested.decisions
+
+
 def test_a_failed_call_changes_nothing() -> None:
     for tested in (
         constraint(**WIDE),
@@ -541,6 +570,10 @@ def test_records_of_others_are_refused() -> None:
     refused("1 quantiles for 2 limits", [first], lower=-100.0)
     refused("leave it None", [second | {"outcome": math.nan}])
     refused("must hold numbers", [second | {"outcome": "none"}])
+    refused("must hold numbers", [second | {"level": None}])
+    refused("level nan, not 0.9", [second | {"level": math.nan}])
+    refused("as lists of numbers", [second | {"point": None}])
+    refused("True or False, got 'False'", [second | {"certified": "False"}])
     first["outcome"] = 1e6
     assert tested.num_violations == 0  # they are copies
     buffer = io.BytesIO()
@@ -643,6 +676,8 @@ def test_several_constraints_share_what_may_fail() -> None:
     assert [each.level for each in made] == pytest.approx([0.95, 0.95])
     assert [(each.lower, each.upper) for each in made] == [(None, 0.5), (-1.0, 1.0)]
     assert [each.violation_bound(100) for each in made] == [20.9, 20.9]
+    named = joint_chance_constraints(models, [(None, 0.5), (-1.0, 1.0)], level=np.float64(0.9))
+    assert named[0].violation_bound(100) == 20.9
     listed = joint_chance_constraints(ModelListGP(*models), [(None, 0.5), (-1.0, 1.0)])
     assert [each.lower for each in listed] == [None, -1.0]
     (alone,) = joint_chance_constraints(models[0], [(None, 0.5)], level=0.8)

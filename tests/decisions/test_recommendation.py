@@ -10,6 +10,7 @@ from botorch.exceptions.errors import (
     UnsupportedError,
 )
 from botorch.models import SingleTaskGP
+from botorch.models.fully_bayesian import SaasFullyBayesianSingleTaskGP
 from botorch.posteriors import GPyTorchPosterior
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from gpytorch.means import ConstantMean
@@ -123,6 +124,18 @@ def test_what_is_stated_of_the_selected_point_is_kept() -> None:
     assert claimed >= 20 and right / claimed >= 0.9 - 3 * (0.09 / claimed) ** 0.5
 
 
+def test_a_fully_bayesian_objective_is_stated_by_draws_of_its_mixture() -> None:
+    X = torch.linspace(0, 1, 8, dtype=torch.double).unsqueeze(-1)
+    gp = SaasFullyBayesianSingleTaskGP(X, X - 0.5)
+    one = torch.ones(16, dtype=torch.double)
+    samples = {"mean": 0 * one, "outputscale": one, "noise": 0.01 * one}
+    gp.load_mcmc_samples({**samples, "lengthscale": 0.1 * one.view(16, 1, 1)})
+    x = GRID[2:3]
+    found = recommend(gp, choices=x)
+    deviation = gp.posterior(x).mixture_variance.sqrt().item()
+    assert found.upper - found.value == pytest.approx(1.96 * deviation, rel=0.1)
+
+
 def test_bad_arguments_are_named() -> None:
     gp = rising()
     with pytest.raises(UnsupportedError, match="`model` must be a BoTorch model"):
@@ -135,5 +148,13 @@ def test_bad_arguments_are_named() -> None:
         recommend(gp, bounds=BOUNDS, choices=GRID)
     with pytest.raises(BotorchTensorDimensionError, match="`baseline`"):
         recommend(gp, bounds=BOUNDS, baseline=torch.zeros(1))
+    with pytest.raises(BotorchTensorDimensionError, match="`baseline` must have shape 1 x d"):
+        recommend(gp, bounds=BOUNDS, baseline=GRID[:2])
+    with pytest.raises(BotorchTensorDimensionError, match="`baseline` must have 1 columns"):
+        recommend(gp, bounds=BOUNDS, baseline=torch.zeros(1, 2, dtype=torch.double))
+    with pytest.raises(BotorchTensorDimensionError, match="`choices` must have 1 columns"):
+        recommend(gp, choices=GRID.repeat(1, 2))
+    with pytest.raises(InputDataError, match="ChanceConstraint alone, got NoneType"):
+        recommend(gp, None, BOUNDS)  # type: ignore[arg-type]
     with pytest.raises(InputDataError, match="ChanceConstraint"):
         recommend(gp, [gp], BOUNDS)

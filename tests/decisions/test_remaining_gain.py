@@ -103,8 +103,11 @@ def test_arguments() -> None:
         remaining_gain(gp, BOUNDS, num_paths=0)
     with pytest.raises(InputDataError, match="`delta`"):
         remaining_gain(gp, choices=GRID[:3], num_paths=2).bound(0.0)
-    with pytest.raises(InputDataError, match="`choices` excludes `bounds`"):
-        remaining_gain(gp, BOUNDS, choices=GRID)
+    for candidate in (None, GRID[:1]):
+        with pytest.raises(InputDataError, match="`choices` excludes `bounds`"):
+            remaining_gain(gp, BOUNDS, choices=GRID, candidate=candidate)
+    with pytest.raises(InputDataError, match="`candidate` must be a tensor"):
+        remaining_gain(gp, BOUNDS, candidate=[0.5])  # type: ignore[arg-type]
 
 
 def test_pending_points_state_nothing() -> None:

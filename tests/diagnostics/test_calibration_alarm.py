@@ -6,7 +6,13 @@ import math
 
 import pytest
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
+from botorch.models import SingleTaskGP
+from botorch.models.fully_bayesian import SaasFullyBayesianSingleTaskGP
 from torch import Tensor
 
 from botorch_calib import CalibratedModel, QuantileRecalibrator
@@ -141,5 +147,14 @@ def test_bad_arguments_are_named() -> None:
             alarm.observe(torch.tensor([0.5]), X)
     with pytest.raises(BotorchTensorDimensionError, match="`Y`"):
         alarm.watch(make_gp(), torch.zeros(2, 2).double(), torch.zeros(2).double())
+    X = torch.rand(5, 2, dtype=torch.double)
+    Y = torch.tensor([[-1.0, -0.5, 0.0, 0.5, 1.0]]).double().mT / 0.625**0.5
+    for several in (SingleTaskGP(X, Y.repeat(1, 2)), SaasFullyBayesianSingleTaskGP(X, Y)):
+        if isinstance(several, SaasFullyBayesianSingleTaskGP):
+            one = torch.ones(5, dtype=torch.double)  # as many members as outcomes
+            samples = {"mean": 0 * one, "outputscale": one, "noise": one}
+            several.load_mcmc_samples({**samples, "lengthscale": torch.ones(5, 1, 2).double()})
+        with pytest.raises(UnsupportedError, match="one outcome"):
+            alarm.watch(several, X, Y)
     with pytest.raises(InputDataError, match="false_alarm"):
         CalibrationAlarm(0.0)
