@@ -86,19 +86,25 @@ def off_zero(knots: Tensor) -> Tensor:
     return torch.copysign(knots.abs().clamp_(min=1e-150), knots)
 
 
-def log_scale_of(x: Tensor, knot: Tensor, r: Tensor, norm: Tensor) -> Tensor:
+def scale_beyond(
+    x: Tensor, c: Tensor, r: Tensor, norm: Tensor, knot: Tensor
+) -> tuple[Tensor, Tensor]:
     r"""Logarithm of ``P(z + r eps > x)`` given that ``z`` is just beyond ``knot >= 0``, roughly.
 
-    With ``c = x / norm`` it is minus half of what the square of the distance of the region
-    ``X > c, Z > knot`` from the origin exceeds ``knot^2`` by: 0 for ``x < knot``,
-    ``((x - knot) / r)^2`` where the nearest point is the corner, and ``c^2 - knot^2`` from
-    ``x = knot norm^2`` on. It increases with the knot.
+    With ``c = x / norm`` it is half of what ``knot^2`` exceeds the square of the distance of the
+    region ``X > c, Z > knot`` from the origin by. That square is ``knot^2`` for ``x < knot``,
+    ``c^2 + eta_c^2`` where the nearest point is the corner, and ``c^2`` from ``x = knot norm^2``
+    on. The scale increases with the knot.
+
+    Returns:
+        The scale, and ``-c^2 / 2`` less the scale, free of the rounding of ``c^2`` far out, which
+        is larger than one from ``c = 1e8`` on.
     """
-    square = norm * norm
-    corner = torch.minimum(x, square * knot)
-    ahead = (corner - knot).clamp_(min=0.0).div_(r)
-    beyond = (x - corner).mul_(x + corner).div_(square)
-    return torch.addcmul(beyond, ahead, ahead).mul_(-0.5)
+    half = (knot * knot).mul(0.5)
+    rest = torch.addcmul(half, c, c, value=-0.5)
+    eta_c = torch.addcdiv(r * knot, knot - x, r).div_(norm).clamp_(min=0.0)
+    lead = torch.where(x > knot, eta_c.square_().mul_(0.5), rest)
+    return rest.sub_(lead), lead - half
 
 
 def bivariate_tails(
@@ -109,7 +115,7 @@ def bivariate_tails(
     knots: Tensor,
     ratios: Tensor,
     mills_k: Tensor,
-    log_scale: Tensor,
+    log_at_c: Tensor,
 ) -> Tensor:
     r"""Integrals over the tails of a normal piece beyond its knots, scaled, without a graph.
 
@@ -119,7 +125,8 @@ def bivariate_tails(
     ``eta_k = (c - rho k)/q = (x - knot)/r`` the corner of the region lies at squared distance
     ``c^2 + eta_c^2 = k^2 + eta_k^2`` from the origin, and
     ``P = sign(c) V(|c|, eta_c) + V(k, eta_k)``, ``V(h, -eta) = Phi(-h) - V(h, eta)``.
-    In units of ``phi(k)`` all that the corner enters has the factor ``exp(-eta_k^2 / 2)``.
+    In units of ``phi(k)`` all that the corner enters has the factor
+    ``exp(-eta_k^2 / 2) = exp((k^2 - c^2 - eta_c^2) / 2)``.
 
     Args:
         x: Thresholds on ``z + r eps``, of the shape ``batch_shape``.
@@ -130,11 +137,12 @@ def bivariate_tails(
             `off_zero`).
         ratios: `first_tails` of ``|c|``.
         mills_k: Mills ratios of ``|knots|``, of the shape of these.
-        log_scale: `log_scale_of` the last knot, or that of 0 if it is negative.
+        log_at_c: ``-c^2 / 2`` less the scale: the second of `scale_beyond` the last knot, or that
+            of 0 if it is negative.
 
     Returns:
         ``3 x num_knots x batch_shape``: ``E[(X - c)+ ; s Z > k]``, ``P(X > c, s Z > k)`` and
-        ``phi(c) P(s Z > k | X = c)``, divided by ``phi(k)`` and by ``exp(log_scale)``.
+        ``phi(c) P(s Z > k | X = c)``, divided by ``phi(k)`` and by the exponential of the scale.
     """
     side, sign = knots.sign(), c.sign()
     eta_k = (x - knots).div_(r)
@@ -146,13 +154,13 @@ def bivariate_tails(
     wedges = _wedge(dist, height, mills, edges)
     # Where eta < 0 the region is nearest to the origin at the foot of the perpendicular to the
     # side of the corner, and what the ray cuts off is taken from the whole side.
-    corner = (eta_k * eta_k).mul_(-0.5).sub_(log_scale).clamp_(LEAST, 0.0).exp_()
+    at_foot = torch.addcmul(log_at_c, knots, knots, value=0.5)
+    corner = torch.addcmul(at_foot, eta[0], eta[0], value=-0.5).clamp_(LEAST, 0.0).exp_()
     corner = torch.addcmul(corner, corner, below, value=-2.0).mul_(_INV_SQRT_2PI)
     wedges.mul_(corner)
     edges.mul_(corner)
-    foot = torch.sub(knots * knots, c * c).mul_(0.5).sub_(log_scale).clamp_(LEAST, 0.0).exp_()
-    foot.mul_(below[0])
-    # `log_scale` is 0 wherever the nearest point is the foot on the knot's side.
+    foot = at_foot.clamp_(LEAST, 0.0).exp_().mul_(below[0])
+    # The scale is 1 wherever the nearest point is the foot on the knot's side.
     wedge_k = torch.addcmul(wedges[1], below[1], mills_k)
     edge_c, edge_k = edges[0] + foot, edges[1] + below[1]
     half = torch.addcmul(wedge_k, sign, wedges[0])

@@ -43,8 +43,8 @@ from torch.nn.functional import pad
 
 from botorch_calib.distributions._bivariate_tails import (
     bivariate_tails,
-    log_scale_of,
     off_zero,
+    scale_beyond,
 )
 from botorch_calib.distributions._normal_functions import (
     LEAST,
@@ -313,10 +313,8 @@ class Values:
         """By the tails beyond the knots, each weighted by the jump of the density there."""
         ratios, side = first_tails(c.abs()), knots.sign()
         last = knots[-1] if form.around_zero else knots[-1].clamp(min=0.0)
-        self.log_scale = log_scale_of(x, last, r, self.norm)
-        tails = bivariate_tails(
-            x, c, r, self.norm, knots, ratios, normal.mills[1:-1], self.log_scale
-        )
+        self.log_scale, log_at_c = scale_beyond(x, c, r, self.norm, last)
+        tails = bivariate_tails(x, c, r, self.norm, knots, ratios, normal.mills[1:-1], log_at_c)
         tails[0].mul_(self.norm)
         tails[2].div_(self.norm)
         tails.mul_(side)
@@ -325,9 +323,7 @@ class Values:
         if not form.only_tails:
             whole = _whole_line(c, self.norm, ratios)
             # From the density at max(c, 0), which is no nearer than the region beyond the last knot
-            whole.mul_(
-                (c.clamp(min=0.0).square_().mul_(-0.5) - self.log_scale).clamp_(min=LEAST).exp_()
-            )
+            whole.mul_(log_at_c.masked_fill(c < 0.0, 0.0).clamp_(min=LEAST).exp_())
             values.addcmul_(whole, (masses * normal.around).sum(dim=0))
         normal_density = values[2]
         flat: dict[int, Tensor] = {}

@@ -12,7 +12,7 @@ the transport. If ``T`` were linear, the point of ``T(u) + r eps >= x`` nearest 
 have the distance ``zeta``: the first-order reliability method. The guess is the largest value of
 ``T(u) + r eps`` at the distance ``zeta``, ``max_w T(zeta sin w) + r zeta cos w``. It is exact for
 normal ``z``, for ``r -> 0`` and for ``r -> infinity``, and within half a score of the root in all
-of the tests. A distribution that many batches share needs neither: see `QuantileTable`.
+of the tests. For a distribution that many batches share there is a better one, `QuantileTable`.
 
 *Steps.* The score ``g(x)`` has ``g' = p / phi(g)``, so with ``l = log p`` the logarithm of its
 slope has the derivatives ``A = l' + g g'`` and ``B = l'' + g'^2 + g g' A``, all of which come with
@@ -41,11 +41,9 @@ import torch
 from botorch.utils.probability.utils import log_phi, ndtr
 from torch import Tensor
 from torch.autograd import Function
-from torch.nn.functional import pad
 
 from botorch_calib.distributions._bivariate_tails import off_zero
 from botorch_calib.distributions._denoised import (
-    MIN_RATIO,
     Values,
     density_slopes,
     log_densities,
@@ -56,6 +54,7 @@ from botorch_calib.distributions._normal_functions import TINY
 from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
 from botorch_calib.distributions.form import PiecewiseForm
 
+STEPS_FROM_TABLE = 1  # where the guess is that of a `QuantileTable`, 1e-6 scores off
 _NUM_ANGLES = 5  # at which the guess is looked for, with both ends
 _SMALL = 0.1  # d times the slope's relative change, squared, below which the expansion serves
 # Of `a` below which the normal integral is an exponential to all digits that matter
@@ -136,8 +135,8 @@ class SmoothedQuantile(Function):
         r: ``n`` positive ratios of the noise to the scale of the normal pieces, float64.
         knots: ``num_finite_knots x n``, or ``x 1``.
         masses: ``num_pieces x n``, or ``x 1``.
-        points: Candidates for the guess and the two ends of a bracket, ``7 x n``, without gradient;
-            or the table of a distribution that needs none.
+        points: Candidates for the guess and the two ends of a bracket, ``7 x n``, or a guess alone,
+            ``1 x n``; without gradient.
         tail: In (0, 1/2], or ``n`` such.
         form: Form of the distribution, which is not a single normal piece without bounds.
 
@@ -151,28 +150,23 @@ class SmoothedQuantile(Function):
         r: Tensor,
         knots: Tensor,
         masses: Tensor,
-        points: Tensor | QuantileTable,
+        points: Tensor,
         tail: float | Tensor,
         form: PiecewiseForm,
     ) -> Tensor:
-        log_p = None
-        if isinstance(points, Tensor):
-            x, log_p, slope = _solve(SurvivalCurve(r, knots, masses, form), points, tail)
-            rate = slope.mul_(r).neg_()  # by the heat equation dS/dr = -r p'
-        else:
-            x, by_log_r = points(r)
-            rate = by_log_r.div_(r)
-        ctx.save_for_backward(x, r, knots, masses, log_p, rate)
+        x, log_p, log_slope = _solve(SurvivalCurve(r, knots, masses, form), points, tail)
+        ctx.save_for_backward(x, r, knots, masses, log_p, log_slope)
         ctx.form = form
         ctx.log_tail = tail.log() if isinstance(tail, Tensor) else math.log(tail)
         return x
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        *inputs, log_p, rate = ctx.saved_tensors
+        *inputs, log_p, log_slope = ctx.saved_tensors
         needed, with_graph = ctx.needs_input_grad[:3], torch.is_grad_enabled()
         if needed == (True, False, False) and not with_graph:
-            return (grad * rate, *[None] * 5)
+            # By the heat equation dS/dr = -r p'
+            return (-grad * inputs[1] * log_slope, *[None] * 5)
         with torch.enable_grad():
             # Views, since the quantile depends on the rest, and that is not to be counted here.
             x, *rest = (v.view_as(v) if with_graph else v.detach() for v in inputs)
@@ -235,11 +229,15 @@ def _solve(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The quantile, and there the log density and its derivative, with some steps more."""
     zeta, form = upper_score(tail), survival.form
-    x, low, high = points[:-2].amax(dim=0), points[-2], points[-1]
-    # The guess is so good of a stretched form, and the slope so smooth, that no step can fail.
-    bracketed = form.rare_tails or not form.stretched
+    if len(points) == 1:
+        x, num, bracketed = points[0], STEPS_FROM_TABLE, False
+        low = high = x
+    else:
+        x, low, high = points[:-2].amax(dim=0), points[-2], points[-1]
+        # The guess is so good of a stretched form, and the slope so smooth, that no step can fail.
+        num, bracketed = num_steps(form), form.rare_tails or not form.stretched
     size_before: Tensor | float = math.inf
-    for _ in range(num_steps(form) + more):
+    for _ in range(num + more):
         last = x
         log_tail, log_p, slope, curve = survival(last)
         g = -torch.special.ndtri(log_tail.clamp_(min=_DEEPEST).exp_().clamp_(max=_LARGEST))
@@ -249,8 +247,7 @@ def _solve(
         # Where the density is next to nothing, rounding of the score would be a wide step.
         d = (gap / rate).masked_fill_(size < _ROUNDING, 0.0)
         if not bracketed:  # nor where the score is right and the step still wide
-            wide = d.abs() > _WIDE * survival.r.clamp(min=1.0)
-            d.masked_fill_((size < _CLOSE).logical_and_(wide), 0.0)
+            d.masked_fill_((size < _CLOSE).logical_and_(d.abs() > _WIDE), 0.0)
         a1 = torch.addcmul(slope, g, rate)
         a2 = torch.addcmul(curve, rate, torch.addcmul(rate, g, a1))
         x = last + _expansion(d, a1, a2)
@@ -300,22 +297,16 @@ def _over_gap(d: Tensor, a1: Tensor, a2: Tensor) -> Tensor:
 
 
 class QuantileTable:
-    """The ``tail`` quantile of one distribution as a function of the ratio ``r`` alone.
+    """The ``tail`` quantile of one distribution as a function of the ratio ``r``, for guesses.
 
-    It is tabulated over ``log r`` with its derivative ``dx / d log r = -r^2 p' / p``. On each cell
-    it is the polynomial that has both at the six nearest nodes, to rounding wherever the quantile
-    is smooth on the scale of two cells, as it is unless masses lie far apart: see `is_exact`.
-    Beyond the table the quantile grows like ``zeta r``.
+    Of a distribution that all points share, quantiles depend on ``r`` alone. They are tabulated
+    over ``log r``, with their derivative ``dx / d log r = -r^2 p' / p``, and interpolated by cubic
+    polynomials. Below the range of the table the quantile stays, above it grows like ``zeta r``.
     ``transport`` holds the quantiles of ``z`` at `normal_points`, ``7``.
     """
 
-    _STEP, _REACH = 0.05, 2  # of log r, and how many nodes a polynomial has beyond those of a cell
-    _LOW, _NUM = math.log(MIN_RATIO) - _REACH * _STEP, 510  # up to a ratio of 1e5
-    _TOP = math.exp(_LOW + (_NUM - _REACH - 1) * _STEP)
+    _LOW, _STEP, _NUM = -18.4, 0.05, 784  # log r from 1e-8 to 1e9
     _MORE_STEPS = 3
-    # Largest errors of score and derivative; rounding takes more of them where the noise outweighs
-    # all else.
-    _CLOSE_ENOUGH, _MUCH_NOISE = (1e-10, 1e-8), 1e3
 
     @torch.no_grad()
     def __init__(
@@ -323,52 +314,31 @@ class QuantileTable:
     ) -> None:
         self._zeta = upper_score(tail)
         log_r = torch.arange(self._NUM, dtype=torch.float64, device=knots.device)
-        r = log_r.mul_(self._STEP).add_(self._LOW).exp_()
+        r = log_r.mul(self._STEP).add(self._LOW).exp()
         eps = normal_points(tail, knots.device)[1]
         points = torch.addcmul(transport.unsqueeze(-1), eps.unsqueeze(-1), r)
-        rows = knots.unsqueeze(-1), masses.unsqueeze(-1), form
-        x, _, slope = _solve(SurvivalCurve(r, *rows), points, tail, more=self._MORE_STEPS)
-        around = torch.stack([x, -self._STEP * r * r * slope]).unfold(1, 2 * self._REACH + 2, 1)
-        start = around[0, :, self._REACH]
-        rise = torch.cat([around[0] - start.unsqueeze(-1), around[1]], dim=1)
-        powers = _hermite_matrix(self._REACH, knots.device) @ rise.t()
-        powers[0] += start
-        by_log_r = powers[1:] * torch.arange(1, len(powers)).to(powers).unsqueeze(-1)
-        by_log_r = pad(by_log_r.div_(self._STEP), (0, 0, 0, 1))
-        # By powers of the position in the cell: the quantile and its derivative
-        self._coefficients = torch.stack([powers, by_log_r], dim=1)
-        self.is_exact = self._agrees(rows, tail)
-
-    def _agrees(self, rows: Any, tail: float) -> bool:
-        """Whether the quantiles between the nodes, where a polynomial errs most, are such."""
-        cells = torch.arange(self._REACH, self._NUM - self._REACH - 1).to(rows[0])
-        r = cells.add(0.5).mul(self._STEP).add(self._LOW).exp()
-        x, by_log_r = self(r)
-        log_tail, _, slope, _ = SurvivalCurve(r, *rows)(x)
-        gap = upper_score(tail) + torch.special.ndtri(log_tail.exp())
-        errors = torch.stack([gap, (by_log_r + r * r * slope) / r.clamp(min=1.0)]).abs()
-        errors /= r.div(self._MUCH_NOISE).clamp(min=1.0)
-        return bool((errors.amax(dim=1) < errors.new_tensor(self._CLOSE_ENOUGH)).all())
+        survival = SurvivalCurve(r, knots.unsqueeze(-1), masses.unsqueeze(-1), form)
+        x, _, slope = _solve(survival, points, tail, more=self._MORE_STEPS)
+        rate = -self._STEP * r * r * slope
+        rise = x.diff()
+        # Of the cubic polynomial on each cell, by powers of the position in it
+        self._coefficients = torch.stack(
+            [
+                x[:-1],
+                rate[:-1],
+                3 * rise - 2 * rate[:-1] - rate[1:],
+                rate[:-1] + rate[1:] - 2 * rise,
+            ]
+        )
 
     @torch.no_grad()
-    def __call__(self, r: Tensor) -> tuple[Tensor, Tensor]:
-        """Quantiles at ratios ``n``, at least `MIN_RATIO`, and ``dx / d log r``."""
-        at = r.clamp(max=self._TOP).log_().sub_(self._LOW).div_(self._STEP)
-        cell = at.floor().clamp_(self._REACH, self._NUM - self._REACH - 2.0)
-        position = at.sub_(cell)
-        *rest, value = self._coefficients.index_select(2, cell.sub_(self._REACH).long())
-        for row in reversed(rest):
-            value = torch.addcmul(row, value, position)
-        value.add_((r - self._TOP).clamp_(min=0.0), alpha=self._zeta)
-        return value[0], value[1]
-
-
-@lru_cache(maxsize=8)
-def _hermite_matrix(reach: int, device: torch.device) -> Tensor:
-    """Takes values and derivatives at ``-reach, ..., 1 + reach`` to coefficients by powers."""
-    num = 2 * reach + 2
-    nodes = torch.arange(-reach, reach + 2, dtype=torch.float64).unsqueeze(-1)
-    powers = torch.arange(2 * num, dtype=torch.float64)
-    slopes = powers * nodes.pow((powers - 1.0).clamp(min=0.0))
-    with torch.inference_mode(False):  # else no graph could use what the cache holds
-        return torch.cat([nodes.pow(powers), slopes]).inverse().to(device)
+    def __call__(self, r: Tensor) -> Tensor:
+        """Guesses at ratios ``n``."""
+        at = r.log().sub_(self._LOW).div_(self._STEP).clamp_(0.0, self._NUM - 1.0)
+        cell = at.floor().clamp_(max=self._NUM - 2.0)
+        s = at - cell
+        c0, c1, c2, c3 = self._coefficients.index_select(1, cell.long())
+        value = torch.addcmul(c2, c3, s)
+        value = torch.addcmul(c1, value, s)
+        beyond = (r - math.exp(self._LOW + self._STEP * (self._NUM - 1))).clamp_(min=0.0)
+        return torch.addcmul(c0, value, s).add_(beyond, alpha=self._zeta)

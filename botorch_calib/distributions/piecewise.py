@@ -156,15 +156,13 @@ class PiecewisePredictive(WithMoments):
     def quantile_table(self, tail: float) -> QuantileTable | None:
         """Its quantiles plus noise, beyond which the probability ``tail`` in (0, 1/2] lies.
 
-        None if there are many tables already, if nothing is remembered, or if it would not be
-        exact. A table costs as much as ten solves; it is made the first time, so that a value is
-        the same whenever it is asked for.
+        None if there are many tables already, or if nothing is remembered. A table costs as much as
+        ten solves; it is made the first time, so that a value is the same whenever it is asked for.
         """
         known = self._known
         if known is None or (tail not in known and len(known) >= _MOST_REMEMBERED):
             return None
-        table: QuantileTable = self._remembered(tail, lambda: self._table(tail))
-        return table if table.is_exact else None
+        return self._remembered(tail, lambda: self._table(tail))
 
     def _table(self, tail: float) -> QuantileTable:
         z = self.transport(normal_points(tail, self._knots.device)[0])

@@ -223,7 +223,10 @@ class SmoothedPredictive(_OfPieces):
             table, tail = None, tail.expand(shape).reshape(-1)
         else:
             table = standard.quantile_table(tail)
-        points = _candidates(standard, ratio, shape, tail) if table is None else table
+        if table is None:
+            points = _candidates(standard, ratio, shape, tail)
+        else:
+            points = table(ratio).unsqueeze(0)
         rows = _rows(standard, shape)
         x = SmoothedQuantile.apply(ratio, *rows, points, tail, standard.form)
         return x.view(shape) * scale

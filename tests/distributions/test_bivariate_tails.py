@@ -14,8 +14,8 @@ from torch.testing import assert_close
 
 from botorch_calib.distributions._bivariate_tails import (
     bivariate_tails,
-    log_scale_of,
     off_zero,
+    scale_beyond,
 )
 from botorch_calib.distributions._normal_functions import first_tails, mills_ratio
 from tests.oracles import Pieces, log_h, smoothed
@@ -39,9 +39,9 @@ def log_tails(c, k, r, side) -> tuple[torch.Tensor, torch.Tensor]:
     """Logarithms of ``E[(X - c)+ ; side Z > k]`` and of ``P(X > c, side Z > k)``."""
     c, k, r, side = torch.broadcast_tensors(c, k, r, side)
     knots, norm = off_zero(side * k).unsqueeze(0), (1 + r.square()).sqrt()
-    log_scale = log_scale_of(c * norm, knots[0].clamp(min=0.0), r, norm)
+    log_scale, log_at_c = scale_beyond(c * norm, c, r, norm, knots[0].clamp(min=0.0))
     ratios, mills_k = first_tails(c.abs()), mills_ratio(knots.abs())
-    values = bivariate_tails(c * norm, c, r, norm, knots, ratios, mills_k, log_scale)
+    values = bivariate_tails(c * norm, c, r, norm, knots, ratios, mills_k, log_at_c)
     logs = values[:2, 0].clamp(min=1e-300).log() + log_scale + log_phi(k)
     return logs[0], logs[1]
 
