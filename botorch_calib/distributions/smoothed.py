@@ -127,7 +127,8 @@ class _OfPieces(_WithTails):
         """Log probability of a value above ``x``: that of improvement."""
         if self.predictive.is_gaussian:
             return log_ndtr(-x / self._deviation())
-        return self._integral(x, _denoised.log_survival)
+        # Masses that sum to 1 up to rounding make no probability above 1.
+        return self._integral(x, _denoised.log_survival).clamp(max=0.0)
 
     def _deviation(self) -> Tensor:
         """That of a normal distribution."""
