@@ -75,6 +75,7 @@ autodoc_default_options = {
             "ABC",
             "AcquisitionFunction",
             "AnalyticAcquisitionFunction",
+            "BayesianGenerator",
             "BaseModel",
             "BaseTestProblem",
             "Enum",

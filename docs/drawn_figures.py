@@ -12,6 +12,8 @@ for light and for dark pages, and the page shows the one that fits. Drawings go 
 """
 
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,17 +32,37 @@ INK = {"light": "#1a1a1a", "dark": "#d9d9d9"}
 
 
 def draw(name: str, folder: Path = DRAWN) -> dict[str, Path]:
-    """The drawings of a script for light and dark pages, drawn anew where they are stale."""
-    script = SCRIPTS / f"{name}.py"
-    paths = {kind: folder / f"{name}-{kind}.svg" for kind in INK}
-    newest = max(path.stat().st_mtime for path in [script, *PACKAGE.rglob("*.py")])
-    if any(not path.exists() or path.stat().st_mtime < newest for path in paths.values()):
-        folder.mkdir(parents=True, exist_ok=True)
-        drawing = runpy.run_path(str(script))["draw"]
-        for kind, path in paths.items():
-            with mpl.rc_context(_style(INK[kind])):
-                drawing().savefig(path, transparent=True, metadata={"Date": None})
+    """Draw the figure of a script for light and for dark pages."""
+    folder.mkdir(parents=True, exist_ok=True)
+    drawing = runpy.run_path(str(SCRIPTS / f"{name}.py"))["draw"]
+    paths = drawings(name, folder)
+    for kind, path in paths.items():
+        with mpl.rc_context(_style(INK[kind])):
+            drawing().savefig(path, transparent=True, metadata={"Date": None})
     return paths
+
+
+def drawings(name: str, folder: Path = DRAWN) -> dict[str, Path]:
+    """The files of a figure, by the kind of page."""
+    return {kind: folder / f"{name}-{kind}.svg" for kind in INK}
+
+
+def draw_stale_ones(app: Sphinx) -> None:
+    """Draw what is not there, or older than its script or the package.
+
+    Another process does it: Sphinx changes the signatures of what it documents, which Ax reads.
+    """
+    changed = max(path.stat().st_mtime for path in PACKAGE.rglob("*.py"))
+    stale = [
+        script.stem
+        for script in sorted(SCRIPTS.glob("*.py"))
+        if any(
+            not path.exists() or path.stat().st_mtime < max(changed, script.stat().st_mtime)
+            for path in drawings(script.stem).values()
+        )
+    ]
+    if stale:
+        subprocess.run([sys.executable, __file__, *stale], cwd=PACKAGE.parent, check=True)
 
 
 def _style(ink: str) -> Any:
@@ -66,7 +88,7 @@ class Drawn(SphinxDirective):
         name = self.arguments[0]
         self.env.note_dependency(str(SCRIPTS / f"{name}.py"))
         figure = nodes.figure(classes=["drawn"])
-        for kind, path in draw(name).items():
+        for kind, path in drawings(name).items():
             uri = f"/{path.relative_to(DRAWN.parents[1]).as_posix()}"
             _, file = self.env.relfn2path(uri)
             image = nodes.image(uri=uri, alt=self.options["alt"], classes=[f"only-{kind}"])
@@ -79,6 +101,13 @@ class Drawn(SphinxDirective):
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Add the directive."""
+    """Add the directive, and draw before pages are read."""
+    app.connect("builder-inited", draw_stale_ones)
     app.add_directive("drawn", Drawn)
     return {"parallel_read_safe": True}
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(PACKAGE.parent))  # scripts import the benchmarks as well
+    for figure in sys.argv[1:]:
+        draw(figure)
