@@ -67,7 +67,8 @@ autodoc_inherit_docstrings = False
 autoclass_content = "both"  # as in BoTorch, a constructor's docstring holds its arguments
 autodoc_default_options = {
     "members": True,
-    "exclude-members": "model_post_init",  # of pydantic, which puts it into each class
+    # Of pydantic, which puts it into each class; and BayBE's method, since `recommend` is ours.
+    "exclude-members": "model_post_init, recommend",
     "show-inheritance": True,
     # What comes from these is documented by the libraries that they belong to.
     "inherited-members": ", ".join(
