@@ -322,7 +322,7 @@ class FeedbackLedger:
             trial_id: The trial's id, ``ask().id``.
             y: Its value, a finite number or a tensor of one element.
             yvar: The variance of the noise of ``y``: of a mean of ``k`` repetitions, theirs over
-                ``k``. A `DelayAwareProposer` uses variances once those of all values are known.
+                ``k``. A `DelayAwareProposer` fits one variance for the values that have none.
             time: Time of arrival (default: now), until which the value stays hidden.
             outcomes: Of the trial's decisions, in their order, None for one that is out (default:
                 ``y``, if there is one decision: then its constraint has to be on the value).
