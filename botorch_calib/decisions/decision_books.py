@@ -13,7 +13,13 @@ from torch import Tensor
 
 from botorch_calib._validation import check_count, check_limit, check_open_unit, check_positive
 from botorch_calib.decisions.budget import Account, Budget, together
-from botorch_calib.decisions.decision_records import Record, Side, checked_records, decision_of
+from botorch_calib.decisions.decision_records import (
+    Record,
+    Side,
+    checked_records,
+    decision_of,
+    sides_of,
+)
 
 
 class DecisionBooks:
@@ -165,8 +171,7 @@ class DecisionBooks:
 
     @property
     def _sides(self) -> list[Side]:
-        limits = ((self.lower, -1.0), (self.upper, 1.0))
-        return [Side(limit, sign) for limit, sign in limits if limit is not None]
+        return sides_of(self.lower, self.upper)
 
     def __repr__(self) -> str:
         limits = [

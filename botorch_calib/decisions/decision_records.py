@@ -32,6 +32,12 @@ class Side(NamedTuple):
         return self.sign * y > self.sign * end
 
 
+def sides_of(lower: float | None, upper: float | None) -> list[Side]:
+    """The sides that limits have, the lower one first."""
+    limits = ((lower, -1.0), (upper, 1.0))
+    return [Side(limit, sign) for limit, sign in limits if limit is not None]
+
+
 def decision_of(record: Mapping[str, Any], sides: Sequence[Side]) -> Decision:
     """What counts of a record under the limits of ``sides``."""
     y, certified = record["outcome"], record["certified"]

@@ -25,7 +25,7 @@ from torch import Tensor
 from botorch_calib.decisions.budget import SIZE, Account, Budget, together
 from botorch_calib.decisions.chance_constrained_search import warn_uncertified
 from botorch_calib.decisions.chance_constraints import ChanceConstraint
-from botorch_calib.decisions.decision_records import Record, Side, decision_of
+from botorch_calib.decisions.decision_records import Record, decision_of, sides_of
 from botorch_calib.decisions.several_constraints import joint_chance_constraints, joint_level
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models.conditioning import hallucinated
@@ -41,7 +41,6 @@ KEY = "chance_constraints"
 # To clients infinity is a value, to records and to Gaussian processes it is none: beyond this
 # squares overflow.
 INFINITE = 1e150
-_SIGNS = {"lower": -1.0, "upper": 1.0}
 
 
 class DecidedTrial(NamedTuple):
@@ -183,10 +182,7 @@ class Books:
     @property
     def account(self) -> Account:
         """What has come of the decisions."""
-        sides = [
-            [Side(end, _SIGNS[side]) for side, end in _stored(each).items()]
-            for each in self.limits.values()
-        ]
+        sides = [sides_of(*each) for each in self.limits.values()]
         rows = zip(*map(self.records, self.limits), strict=True)
         joint = (together(map(decision_of, row, sides)) for row in rows)
         return Account.of(joint, 1.0 - self.level, self.size)
@@ -235,7 +231,8 @@ def trials_in_table(
 
 def _stored(limits: Limits) -> dict[str, float]:
     """Limits without those that there are not: some clients leave None out of their files."""
-    return {side: end for side, end in zip(_SIGNS, limits, strict=True) if end is not None}
+    named = zip(("lower", "upper"), limits, strict=True)
+    return {side: end for side, end in named if end is not None}
 
 
 def _moved(value: float, then: float, now: float) -> float:
