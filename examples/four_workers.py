@@ -13,8 +13,8 @@
 # # What if one of four workers dies?
 #
 # Four kilns fire glazes side by side, and each firing takes its own time. Whoever is free gets the
-# next query, chosen with the three others in mind. In the middle of it, a worker process is killed,
-# as happens when memory runs out. Nobody restarts anything.
+# next query, chosen with the others in mind. In the middle of it a worker process is killed, as
+# happens when memory runs out. Nobody restarts anything.
 #
 # Worker processes import the experiment, so from a notebook it has to be a module of its own:
 #
@@ -39,28 +39,37 @@ if __name__ == "__main__":  # worker processes import this file, if it is a scri
     ledger = FeedbackLedger.open("run.ledger", dim=2)
     propose = DelayAwareProposer([[0, 0], [1, 1]])
     optimizer = AsynchronousOptimizer(objective=hardness, ledger=ledger, propose=propose, workers=4)
-    print(optimizer.run(num_evaluations=20, progress=False))
+    summary = optimizer.run(num_evaluations=16, progress=False)
+    print(f"values: {summary.num_observed}, failed trials: {summary.num_failed}")
+    print(f"best hardness: {summary.best.y:.3f} of 1")
 
 # %% [markdown]
-# No value is missing. The query of the dead worker was run again, by a process that took its
-# place, while the other three went on.
+# Nothing is missing. The query of the dead worker was run again, while the others went on. In the
+# picture each row is a process, and each bar a firing with the number of its trial.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "A timeline with one row per process. Four processes start, each with a bar per firing. The row of one ends in a cross; a fifth process starts after it, and its first bar has the number of the firing that was lost. The three others go on."}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "A timeline with one row per process and a bar for each firing. The row of one process ends in a cross, and the number beside the cross appears once more, as a bar in another row. The other processes go on."}}
 if __name__ == "__main__":
     events = [json.loads(line) for line in LOG.read_text().splitlines()]
     origin = events[0][3]
     numbers = {tuple(trial.x.tolist()): trial.id for trial in ledger.trials}
     ends = {(pid, tuple(x)): time for event, pid, x, time in events if event == "end"}
-    rows: dict = {}
-    figure, ax = plt.subplots(figsize=(12, 4.2), layout="constrained")
+    rows = {}
+    figure, ax = plt.subplots(figsize=(12, 3.8), layout="constrained")
     for event, pid, x, time in events:
         if event == "end":
             continue
         row = rows.setdefault(pid, len(rows))
-        number, end = numbers[tuple(x)], ends.get((pid, tuple(x)))
+        begin, end, number = time - origin, ends.get((pid, tuple(x))), numbers[tuple(x)]
         if end is None:
-            ax.plot(time - origin, row, marker="X", ms=14, color=COLORS[1])
+            ax.barh(row, 1.0, left=begin, color=COLORS[1], alpha=0.4)
+            ax.plot(begin + 1.0, row, marker="X", ms=16, color=COLORS[1])
+            ax.text(begin + 0.4, row, number, ha="center", va="center")
         else:
-            ax.barh(row, end - time, left=time - origin, color=COLORS[0], edgecolor="white")
-            ax.text((time + end) / 2 - origin, row, number, color="white", ha="center", va="center")
+            ax.barh(row, end - time, left=begin, color=COLORS[0], edgecolor="white")
+            middle = begin + (end - time) / 2
+            ax.text(middle, row, number, color="white", ha="center", va="center")
+    ax.set_yticks(range(len(rows)), [f"process {row + 1}" for row in range(len(rows))])
+    ax.invert_yaxis()
+    ax.set_xlabel("seconds")
+    ax.spines[["top", "right"]].set_visible(False)
     plt.show()

@@ -20,10 +20,10 @@ def note(event: str, x: np.ndarray) -> None:
 def hardness(x: np.ndarray) -> float:
     """Hardness by temperature and duration, both in [0, 1]; long firings take longer."""
     note("start", x)
-    time.sleep(0.4 + 0.6 * x[1])
-    if FAULT.exists() and len(LOG.read_text().splitlines()) > 12:
+    time.sleep(1.0 + x[1])
+    if FAULT.exists() and len(LOG.read_text().splitlines()) > 10:
         FAULT.unlink(missing_ok=True)
         os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does that runs out of memory
-    time.sleep(0.4 + 0.6 * x[1])
+    time.sleep(1.0 + x[1])
     note("end", x)
     return float(np.exp(-8 * (x[0] - 0.6) ** 2 - 4 * (x[1] - 0.4) ** 2))
