@@ -134,7 +134,7 @@ right.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# The recommended portfolio kept the limit, in the years that were used and in those after them,
-# and grew much less than the indices: that is what the limit costs. Nothing guarantees the years to come. The bound
-# of a `ChanceConstraint` is about backtests that were run, and two years that begin a month apart share most of their months, so the
-# percentages rest on a handful of falls.
+# The recommended portfolio kept the limit, in the years that were used and in those after them, and
+# grew much less than the indices, which is the price of the limit. Nothing guarantees the years to
+# come: the bound of a {any}`ChanceConstraint` is about backtests that were run. And two years that
+# begin a month apart share most of their months, so the percentages rest on a handful of falls.
