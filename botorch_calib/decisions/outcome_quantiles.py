@@ -25,7 +25,7 @@ from botorch_calib.models.inspection import (
     with_task_feature,
 )
 from botorch_calib.models.marginals import posterior_at
-from botorch_calib.models.predictors import GaussianPredictor, predictor_of
+from botorch_calib.models.predictors import Correction, GaussianPredictor, predictor_of
 from botorch_calib.models.requirements import check_one_value_each
 from botorch_calib.posteriors import StatedPosterior
 
@@ -118,7 +118,7 @@ class OutcomeQuantiles:
         """What a calibrated model of the observed data states."""
         calibrated = isinstance(self._model, CalibratedModel)
         calibrator = self._model.calibrator if calibrated else NoCalibration()
-        return self._predictor.posterior(self._X, calibrator, denoise, "noise")
+        return self._predictor.posterior(self._X, Correction(calibrator, denoise))
 
 
 def _flat(values: Tensor) -> Tensor:

@@ -52,7 +52,7 @@ from botorch_calib.models.inspection import (
 )
 from botorch_calib.models.marginals import in_space_of_targets
 from botorch_calib.models.outcome_transforms import InverseTransform, raw_train_targets
-from botorch_calib.models.predictors import GaussianPredictor, predictor_of
+from botorch_calib.models.predictors import Correction, predictor_of
 from botorch_calib.models.predictors.transformed import TransformedPredictor
 from botorch_calib.models.requirements import batch_of_models, check_fits
 from botorch_calib.models.residuals import RESIDUALS, forecast_history
@@ -145,7 +145,7 @@ def _of_history(
     calibrator = model.calibrator.fresh() if isinstance(model, CalibratedModel) else None
     predictor = predictor_of(model.model if calibrator is not None else model)
     gp = predictor.observed
-    if not isinstance(predictor, GaussianPredictor):
+    if not predictor.is_process:
         inputs, z = predictor.history(residuals)
         kept = _kept(torch.arange(len(z)), num_initial)
         base = StatedForecasts.of_pits(pit(z[kept]), alpha)
@@ -231,7 +231,7 @@ def _of_held_out(
         predictor.check()
     points = X.unsqueeze(-2)
     try:
-        posteriors = [predictor.posterior(points, NoCalibration(), False, "noise")]
+        posteriors = [predictor.posterior(points, Correction(NoCalibration(), denoise=False))]
         if is_calibrated:
             posteriors.append(model.posterior(points, observation_noise=True))
     except (RuntimeError, BotorchTensorDimensionError):
@@ -245,8 +245,7 @@ def _of_held_out(
     objective = None
     if truth is not None:
         objective = ObjectiveForecasts(true_values(truth, X), present_objective(model, X))
-    is_gaussian = isinstance(predictor, GaussianPredictor)
-    name = BASE_NAME if is_gaussian else type(predictor.observed).__name__
+    name = BASE_NAME if predictor.is_process else type(predictor.observed).__name__
     return Forecasts(X, stated[0], stated[1] if is_calibrated else None, objective, name)
 
 

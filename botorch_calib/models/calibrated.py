@@ -23,7 +23,7 @@ from botorch_calib.models.inspection import (
     predicting_process,
     with_task_feature,
 )
-from botorch_calib.models.predictors import predictor_of
+from botorch_calib.models.predictors import Correction, predictor_of
 from botorch_calib.models.requirements import (
     check_fantasizes,
     check_observations,
@@ -214,9 +214,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         given = _checked_noise(observation_noise)
         self.warn_if_unlearned()
         denoise = self.denoise and observation_noise is False
-        posterior = predictor_of(self.model).posterior(
-            X, self.calibrator, denoise, self.excess, given
-        )
+        correction = Correction(self.calibrator, denoise, self.excess)
+        posterior = predictor_of(self.model).posterior(X, correction, given)
         if posterior_transform is None:
             return posterior
         return posterior.affine(*scalar_affine(posterior_transform, "a calibrated posterior"))

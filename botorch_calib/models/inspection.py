@@ -25,6 +25,7 @@ from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihoo
 from torch import Tensor
 
 from botorch_calib.distributions import PiecewisePredictive
+from botorch_calib.models.noisy_ensemble import NoisyEnsemble
 from botorch_calib.models.wrapper import WrapperModel
 from botorch_calib.posteriors import CalibratedPosterior, StatedPosterior
 from botorch_calib.posteriors.moments import (
@@ -32,7 +33,7 @@ from botorch_calib.posteriors.moments import (
     marginal_variance,
     mean_and_deviation,
 )
-from botorch_calib.posteriors.single_points import is_gaussian
+from botorch_calib.posteriors.single_points import is_gaussian, raw_variance
 
 # ------------------------------------------------------------ models inside models
 
@@ -205,6 +206,8 @@ def least_variance(model: Any, posterior: GPyTorchPosterior) -> Tensor | None:
     ``Standardize`` that is a bound in the space of the targets here. In squared units of the
     outcome; broadcasts to ``batch_shape x q x 1``.
     """
+    if isinstance(model, NoisyEnsemble):  # which states less than GPyTorch's least
+        return raw_variance(posterior).detach()
     scale = outcome_scale(model, squared=True)
     if scale is None or scale is _UNIT:
         return None

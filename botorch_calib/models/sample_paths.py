@@ -27,7 +27,7 @@ from botorch_calib.models.inspection import (
     predicting_process,
     raw_train_inputs,
 )
-from botorch_calib.models.predictors import GaussianPredictor, predictor_of
+from botorch_calib.models.predictors import Correction, GaussianPredictor, predictor_of
 from botorch_calib.models.predictors.transformed import TransformedPredictor
 from botorch_calib.models.several_outcomes import CalibratedModelList
 from botorch_calib.posteriors import CalibratedPosterior
@@ -66,13 +66,14 @@ class CalibratedPath(SamplePath):
         # or as many as an input transform makes of it.
         points = X.unsqueeze(-2)
         model = self.model
-        predictor, settings = GaussianPredictor(model.model), (model.denoise, model.excess)
+        predictor: Any = GaussianPredictor(model.model)
+        correction = Correction(model.calibrator, model.denoise, model.excess)
         if self._together is None:
-            posterior = predictor.posterior(points, model.calibrator, *settings)
+            posterior = predictor.posterior(points, correction)
             path, other = self.path(X), self.other(X)
         else:
             (path, other), base = self._together.with_posterior(X)
-            posterior = predictor.corrected(base, points, model.calibrator, *settings)
+            posterior = predictor.corrected(base, points, correction)
         shape = X.shape[-2], posterior._extended_shape()[-2]
         path, other = (each.unflatten(-1, shape).unsqueeze(-1) for each in (path, other))
         return posterior, posterior._transported(path, other).squeeze(-1).flatten(-2)

@@ -13,12 +13,10 @@ from gpytorch.distributions import MultivariateNormal
 from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
 
-from botorch_calib.calibration import Calibrator
 from botorch_calib.models.conditioning import conditioned_on
-from botorch_calib.models.predictors.base import Predictor
+from botorch_calib.models.predictors.base import Correction, Predictor
 from botorch_calib.posteriors import (
     CalibratedPosterior,
-    OutcomeMap,
     TransformedOutcomePosterior,
     normal_scores,
 )
@@ -55,7 +53,7 @@ class DistributionPredictor(Predictor):
         """``Phi^-1(F(y))``, ``n``; far out for what was given no chance."""
         if Yvar is not None:
             raise self._takes_no_noise()
-        z = self._observations(self.observed, X.unsqueeze(-2)).latent(Y.unsqueeze(-1))
+        z = normal_scores(self.observed.posterior(X.unsqueeze(-2))).latent(Y.unsqueeze(-1))
         return z.reshape(-1).clamp(-_FARTHEST, _FARTHEST).to(Y)
 
     def history(self, residuals: str) -> tuple[Tensor, Tensor]:
@@ -91,29 +89,20 @@ class DistributionPredictor(Predictor):
         return _with_context(model, *context)
 
     def posterior(
-        self,
-        X: Tensor,
-        calibrator: Calibrator,
-        denoise: bool,
-        excess: str,
-        noise: Tensor | None = None,
+        self, X: Tensor, correction: Correction, noise: Tensor | None = None
     ) -> TransformedOutcomePosterior:
         """Calibrated normal scores, mapped to observations: see `Predictor.posterior`."""
-        if denoise:
+        if correction.denoise:
             raise self.states_observations_only()
         if noise is not None:
             raise self._takes_no_noise()
-        observations = self._observations(self.predicting, X)
-        predictive = calibrator.predictive(self.inputs(X))
+        predictive = correction.calibrator.predictive(self.inputs(X))
         mean = torch.zeros(X.shape[:-1], dtype=X.dtype, device=X.device)
         scores = MultivariateNormal(mean, DiagLinearOperator(torch.ones_like(mean)))
         calibrated = CalibratedPosterior(
             GPyTorchPosterior(scores), predictive, 0.0, denoise=False, validate_args=False
         )
-        return TransformedOutcomePosterior(calibrated, observations)
-
-    def _observations(self, model: Any, X: Tensor) -> OutcomeMap:
-        return normal_scores(model.posterior(X))
+        return TransformedOutcomePosterior(calibrated, normal_scores(self.predicting.posterior(X)))
 
     def _takes_no_noise(self) -> UnsupportedError:
         return UnsupportedError(
