@@ -85,23 +85,17 @@ class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunct
     With pending points ``P`` the value is the mean over fantasies ``w`` of their outcomes,
     ``log E_w[E((f~ - best_w)+ | w) prod_i P(lower_i <= y_i <= upper_i | w)]``. The incumbent
     ``best_w`` is the greatest of ``best_f`` and the posterior means of the objective at those
-    points of ``P`` that are feasible in ``w`` with a probability above 1/2. Without noise this is,
-    for Gaussian processes, the expected improvement over the pending points' own outcomes, by the
-    tower property.
+    points of ``P`` that are feasible in ``w`` with a probability above 1/2.
 
     Args:
         model: A `CalibratedModelList` of calibrated or Gaussian models.
         best_f: Best feasible value so far, in units of the objective: a scalar, or of shape ``b``.
         objective_index: Which outcome is the objective.
-        constraints: ``{i: (lower, upper)}``, limits on outcome ``i`` in its units; None or
-            infinity for no limit.
+        constraints: As in `LogCalibratedProbabilityOfFeasibility`, with the same errors; none is on
+            the objective.
         maximize: Whether the objective is maximised.
         X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
         num_fantasies: Number of fantasies of the outcomes at pending points.
-
-    Raises:
-        InputDataError: As `LogCalibratedProbabilityOfFeasibility`; if the objective is constrained.
-        UnsupportedError: As `LogCalibratedProbabilityOfFeasibility`.
     """
 
     def __init__(
@@ -127,12 +121,8 @@ class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunct
                 f"`constraints` holds the objective, outcome {objective_index}: an "
                 "acquisition function with `best_f` improves it already."
             )
-        super().__init__(
-            model,
-            maximize=maximize,
-            num_fantasies=num_fantasies,
-            outcomes=[objective_index, *limits],
-        )
+        outcomes = [objective_index, *limits]
+        super().__init__(model, maximize=maximize, num_fantasies=num_fantasies, outcomes=outcomes)
         self.objective_index = objective_index
         self.constraints = limits
         self.register_buffer("best_f", check_numbers("best_f", best_f))
@@ -153,7 +143,7 @@ class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunct
 
 
 def checked_constraints(constraints: Mapping[int, Limits], num_outputs: int) -> dict[int, Limits]:
-    """Limits by outcome, counted from the front; None for infinite ones, and no entry for two."""
+    """Limits by outcome, counted from the front; None for an infinite one, no entry for both."""
     pairs = constraints.values() if isinstance(constraints, Mapping) else [None]
     if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
         raise InputDataError(

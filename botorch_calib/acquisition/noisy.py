@@ -162,9 +162,6 @@ class qLogCalibratedNoisyExpectedImprovement(_CachedRoots, qLogNoisyExpectedImpr
     Raises:
         InputDataError: If baseline or pending points are not finite.
         UnsupportedError: If ``model`` is a ``ModelList`` with calibrated models.
-
-    Warns:
-        BotorchWarning: If ``cache_root`` is True and part of the model has no root to keep.
     """
 
     def __init__(
@@ -198,10 +195,6 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
             ``eta``, ``prune_baseline``, ``alpha``, ``max_iep``, ``incremental_nehvi``,
             ``tau_relu``, ``tau_max``, ``fat`` and ``marginalize_dim``. In place of
             ``cache_pending=False``, which fails in BoTorch, give ``max_iep``.
-
-    Raises:
-        InputDataError: As there, and if ``cache_pending`` is False.
-        UnsupportedError: As there.
 
     Example:
         >>> model = CalibratedModelList.from_history(gps, LocalizedConformal(0.2))

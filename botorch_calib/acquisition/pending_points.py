@@ -66,14 +66,9 @@ class PendingPoints(AcquisitionFunction):
         self._X_pending = X_pending
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
-        """Account for points under evaluation, in place of those of an earlier call.
+        """Account for points under evaluation, ``n x d``, in place of those of an earlier call.
 
-        Args:
-            X_pending: ``n x d``, or None to clear them.
-
-        Raises:
-            BotorchTensorDimensionError, InputDataError: If it is malformed.
-            UnsupportedError: If the model cannot account for them.
+        None clears them. ``UnsupportedError`` if the model cannot account for them.
         """
         self.X_pending = X_pending
 
@@ -86,12 +81,10 @@ class PendingPoints(AcquisitionFunction):
 def fantasy_models(models: Sequence[Any], X_pending: Tensor, num_fantasies: int) -> list[Any]:
     """Models conditioned on a fixed set of outcomes at pending points, drawn from themselves.
 
-    One quasi-random sequence serves all models, so that outcomes of different models are
-    independent. Separate sequences would not be, whatever their seeds: scrambling keeps the order
-    of the points, and two sequences, point by point, correlate by 0.3 to 0.9.
-
     The models have one output and no batch dimensions; those of the results are fantasies.
     """
+    # One quasi-random sequence for all models, so that their outcomes are independent. Two
+    # sequences, whatever their seeds, correlate by 0.3 to 0.9: scrambling keeps the points' order.
     points = [_checked(model, X_pending) for model in models]
     posteriors = []
     for model, X in zip(models, points, strict=True):

@@ -25,11 +25,10 @@ RESIDUALS = ("prequential", "loo")
 def prequential_residuals(model: Module) -> Tensor:
     """One-step-ahead standardised residuals of a GP's own training data, in its order.
 
-    With ``K + noise = L L^T``, the residuals are ``e = L^{-1} (y - mean)``: ``e_t`` equals ``(y_t -
-    mu_t) / s_t``, with ``mu_t`` and ``s_t`` predicted from the observations before ``t`` alone, at
-    the model's current hyperparameters. They are those of the model's targets: an increasing affine
-    outcome transform such as ``Standardize`` leaves them unchanged, and any increasing one leaves
-    ``pit`` unchanged.
+    With ``K + noise = L L^T`` they are ``e = L^{-1} (y - mean)``: ``e_t`` equals ``(y_t - mu_t) /
+    s_t``, with ``mu_t`` and ``s_t`` predicted from the observations before ``t`` alone, at the
+    model's current hyperparameters. They are those of the model's targets, which an increasing
+    affine outcome transform such as ``Standardize`` leaves unchanged.
 
     Args:
         model: An exact GP with one output and no batch dimension (such as ``SingleTaskGP``), in
@@ -76,12 +75,11 @@ def forecast_history(
 ) -> History:
     """Inputs, standardised residuals and predictive deviations of a GP's own training data.
 
-    The deviations are ``L_tt`` one step ahead (``"prequential"``) and ``1 / sqrt([K^{-1}]_ii)``
-    leave-one-out (``"loo"``); the prediction's mean is ``y - deviation * residual``. A likelihood
-    that has learned the noise of each observation, as an outlier-robust one, did not know it when
-    the value was predicted: both then are with the noise that it states for a new observation.
-    With ``members`` the model is an ensemble of exact GPs, and residuals and deviations are
-    ``num_members x n``. Errors are those of `prequential_residuals`.
+    The prediction's mean is ``y - deviation * residual``. A likelihood that has learned the noise
+    of each observation, as an outlier-robust one, did not know it when the value was predicted:
+    both then are with the noise that it states for a new observation. With ``members`` the model is
+    an ensemble of exact GPs, and residuals and deviations are ``num_members x n``. Errors are those
+    of `prequential_residuals`.
     """
     check_one_of("residuals", residuals, RESIDUALS)
     prior = training_prior(model, members=members)
