@@ -6,19 +6,15 @@ import math
 from typing import Any, NamedTuple
 
 import torch
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
 from torch import Tensor
 
 from botorch_calib._validation import (
     check_bounds,
-    check_finite,
     check_inputs,
     check_open_unit,
     check_tensor,
+    check_unit_interval,
 )
 
 # What is bet on: tails of these masses, and by which factors their odds are wrong.
@@ -32,7 +28,7 @@ class Finding(NamedTuple):
     Args:
         event: The stated event that comes too often or too seldom.
         stated: Its stated probability.
-        met: The share of the outcomes it was met by, in the region.
+        met: The share of the outcomes in the region at which it came.
         region: Where.
         wealth: How much the bets on it have won.
     """
@@ -64,9 +60,9 @@ class CalibrationAlarm:
     each outcome. Outcomes that come together, predicted by the same model, may depend on each
     other: the mean of their factors takes their place, which has the mean 1 too.
 
-    The predictions have to be those that were made: the alarm is told before a model learns from
-    the outcomes. Residuals of a fitted model's own data are no such predictions: the alarm that
-    `calibration_report` replays over them is an indication, without this bound.
+    The predictions have to be those that were made: tell the alarm before a model learns from the
+    outcomes. The alarm that `calibration_report` replays over a fitted model's own data is an
+    indication, without this bound.
 
     Args:
         false_alarm: Probability of ever warning where all predictions are right.
@@ -118,21 +114,16 @@ class CalibrationAlarm:
 
         Returns:
             Whether the alarm was ever raised.
-
-        Raises:
-            InputDataError, BotorchTensorDimensionError: If an argument is malformed.
         """
-        u = check_finite("pits", check_tensor("pits", pits)).detach().cpu().double().reshape(-1)
-        if not ((u >= 0.0) & (u <= 1.0)).all():
-            raise InputDataError("`pits` must lie in [0, 1].")
+        u = check_unit_interval("pits", check_tensor("pits", pits))
+        u = u.detach().cpu().double().reshape(-1)
         within = self._regions_of(X, len(u))
         if not len(u):
             return self.raised
         met = torch.stack([_is_met(side, p, u) for side, p in self._events])  # events x n
-        one = torch.ones((), dtype=torch.double)
         hit = met.view(len(self._events), 1, 1, -1)
         factors = torch.where(hit, self._if_met.unsqueeze(-1), self._if_not.unsqueeze(-1))
-        factors = torch.where(within, factors, one).mean(dim=-1)
+        factors = torch.where(within, factors, 1.0).mean(dim=-1)
         t = len(self.history) + 1
         self._bets = (self._bets + 1.0 / (t * (t + 1))) * factors
         self._counts += (met.unsqueeze(1) & within).sum(dim=-1)
@@ -146,13 +137,9 @@ class CalibrationAlarm:
 
     @torch.no_grad()
     def watch(self, model: Any, X: Tensor, Y: Tensor) -> bool:
-        """Enter outcomes ``n x 1`` at ``n x d``, by a model that has not seen them.
+        """Enter outcomes ``n x 1`` at ``n x d``, by a model of one outcome that has not seen them.
 
-        The model's posterior of observations has a ``cdf``, or is taken to be normal.
-
-        Raises:
-            InputDataError, BotorchTensorDimensionError: If an argument is malformed.
-            UnsupportedError: If the model has several outputs, or several members.
+        Its posterior of observations has a ``cdf``, or is taken to be normal.
         """
         check_inputs("X", X)
         if check_tensor("Y", Y).shape != (len(X), 1):

@@ -40,8 +40,8 @@ class RegionCoverage:
 class ForecastScores:
     """How the distributions that one model stated fared against ``n`` observations.
 
-    Widths, deviations and their scores are in units of the outcome; None where nothing is known
-    but probabilities.
+    Widths, deviations and their scores are in units of the outcome, and None where only
+    probabilities are known.
 
     Attributes:
         frequencies: Fractions of observations at or below their stated quantile at each of the
@@ -57,10 +57,10 @@ class ForecastScores:
         mean_crps: Mean continuous ranked probability score.
         pits: Stated probabilities of a value below the observed one, ``n``, in time order.
         covered: Whether each observation lay inside its central interval, ``n``.
-        objective: Scores of the distributions of the objective, as the observations were predicted,
-            against its true values, where these are known.
-        objective_now: Scores of the present ones, by the model that has seen the observations;
-            None with held-out data.
+        objective: Where the objective's true values are known, scores of its distributions as the
+            observations were predicted.
+        objective_now: Scores of its present ones, by the model that has seen the observations; None
+            with held-out data.
     """
 
     frequencies: Tensor
@@ -82,8 +82,7 @@ class ForecastScores:
     def running_coverage(self) -> Tensor:
         """Coverage of the first ``t`` observations, for ``t = 1, ..., n``."""
         covered = self.covered.double()
-        steps = torch.arange(1, len(covered) + 1, dtype=covered.dtype, device=covered.device)
-        return covered.cumsum(dim=0) / steps
+        return covered.cumsum(dim=0) / torch.ones_like(covered).cumsum(dim=0)
 
 
 def forecast_scores(

@@ -85,13 +85,12 @@ class ObjectiveForecasts(NamedTuple):
     predicted: Statements
     present: Statements | None = None
 
-    def scores(self, who: str, alpha: float) -> dict[str, ObjectiveScores | None]:
-        """Scores of ``"base"`` or ``"calibrated"`` by the names that `ForecastScores` has."""
-        parts = {"objective": self.predicted, "objective_now": self.present}
-        return {
-            name: None if part is None else _scores(getattr(part, who), self.truth, alpha)
-            for name, part in parts.items()
-        }
+    def scores(self, who: str, alpha: float) -> list[ObjectiveScores | None]:
+        """Scores of ``"base"`` or ``"calibrated"``, as they were predicted and are now."""
+        return [
+            None if part is None else _scores(getattr(part, who), self.truth, alpha)
+            for part in (self.predicted, self.present)
+        ]
 
 
 def _scores(posterior: StatedPosterior, truth: Tensor, alpha: float) -> ObjectiveScores:
@@ -133,11 +132,10 @@ def predicted_objective(
 ) -> Statements:
     """Posteriors of the objective at training inputs as their observations were predicted.
 
-    Or, with ``denoise=False``, of these observations.
-
-    ``residuals`` and predictive ``deviations``, in units of the outcome, are those of all ``n``
-    training observations, of which those at the indices ``kept`` are judged; ``stated`` are a
-    calibrator's distributions of the residuals of these, if there is one.
+    With ``denoise=False`` they are of these observations. ``residuals`` and predictive
+    ``deviations``, in units of the outcome, are those of all ``n`` training observations, of which
+    those at the indices ``kept`` are judged; ``stated`` are a calibrator's distributions of the
+    residuals of these, if there is one.
     """
     mean = raw_train_targets(gp).squeeze(-1) - deviations * residuals
     noise = outcome_units(gp).square() * training_prior(gp).new_noise

@@ -48,10 +48,6 @@ def report_from_pits(
         num_regions: Number of cells.
         bounds: ``2 x d``: a box, known beforehand, whose halves the report's alarm tells apart.
 
-    Raises:
-        InputDataError: If an argument is malformed or out of its range.
-        BotorchTensorDimensionError: If a shape is another one.
-
     Warns:
         CalibrationWarning: If there are fewer than ``1 / alpha`` observations.
     """
@@ -80,13 +76,13 @@ def report_from_moments(
     Args:
         mean: Their means, ``n``, in units of the outcome: a tensor, an array or a list.
         deviation: Their standard deviations, noise included, ``n``.
-        observed: The observations, ``n``, none of which the prediction of it had seen, in time
+        observed: The observations, ``n``, each unseen by the model that predicted it, in time
             order.
-        alpha: As in `report_from_pits`, with the same errors; and the rest too.
-        levels: As in `report_from_pits`.
-        X: As in `report_from_pits`.
-        num_regions: As in `report_from_pits`.
-        bounds: As in `report_from_pits`.
+        alpha: As this and all that follow in `report_from_pits`.
+        levels: As there.
+        X: As there.
+        num_regions: As there.
+        bounds: As there.
     """
     check_open_unit("alpha", alpha)
     names = ("mean", "deviation", "observed")

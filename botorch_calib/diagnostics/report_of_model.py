@@ -78,16 +78,13 @@ def calibration_report(
     observation at its current hyperparameters, which were fitted to all of them, and a calibrator
     that has learned nothing is replayed over the residuals: an observation is judged by the
     distribution stated before it was learned from. With held-out data the present model is judged,
-    as it is.
+    as it is. The model and its calibrator are left as they are.
 
     With ``truth``, statements on the objective, without noise, are judged at the same points: as
     each was predicted and, for training data, as the model is now, having seen the observation
-    there. The latter is what a claim on a visited point rests on. Held-out points spread over the
-    box tell the coverage over the box. No bound on the coverage of the objective is proved: it
-    rests on the stated noise, about which `noise_diagnosis` of an exact Gaussian process is added.
-
-    The model keeps its state and what its calibrator has learned; held-out data and ``truth``, like
-    any prediction, leave it in eval mode.
+    there. The latter is what a claim on a visited point rests on; held-out points spread over the
+    box tell the coverage over the box. It rests on the stated noise, about which `noise_diagnosis`
+    of an exact Gaussian process is added.
 
     Args:
         model: A `CalibratedModel`, a BoTorch model that it takes, or an exact Gaussian process of
@@ -103,14 +100,11 @@ def calibration_report(
         truth: The objective without noise: its values ``n x 1`` at ``X`` or, without it, at all
             training inputs, or a function that computes them from inputs ``n x d``.
         alarm: One that has watched the predictions as they were made, to stand in the report with
-            its guarantee. Alarms that are replayed over training data are indications only, since
-            hyperparameters were fitted to the same outcomes.
+            its guarantee.
 
     Raises:
-        UnsupportedError: If the model has more outputs, or is of a kind that no `CalibratedModel`
-            takes.
+        UnsupportedError: If the model has more outputs, or no `CalibratedModel` takes it.
         InputDataError: If there are no observations, or an argument is out of its range.
-        BotorchTensorDimensionError: If ``X``, ``Y`` or ``truth`` have other shapes.
 
     Warns:
         CalibrationWarning: If there are fewer than ``1 / alpha`` observations.
@@ -128,13 +122,9 @@ def calibration_report(
         noise = noise_diagnosis(model)
     except (UnsupportedError, InputDataError):  # not all models that are judged have one
         noise = None
-    source = residuals if X is None else "held-out"
-    bounds = None if forecasts.inputs is None else _box_of(forecasts.inputs)
+    source, inputs = residuals if X is None else "held-out", cast(Tensor, forecasts.inputs)
+    bounds = torch.stack([inputs.amin(dim=0), inputs.amax(dim=0)])
     return report_of(forecasts, alpha, levels, source, num_regions, noise, bounds, alarm)
-
-
-def _box_of(X: Tensor) -> Tensor:
-    return torch.stack([X.amin(dim=0), X.amax(dim=0)])
 
 
 def _of_history(
@@ -148,18 +138,15 @@ def _of_history(
     if not predictor.is_process:
         inputs, z = predictor.history(residuals)
         kept = _kept(torch.arange(len(z)), num_initial)
-        base = StatedForecasts.of_pits(pit(z[kept]), alpha)
-        if calibrator is None:
-            return Forecasts(inputs[kept], base, base_name=type(gp).__name__)
-        stated = calibrator.to(z).update(inputs[kept], z[kept])
-        pits = stated.to(torch.double).cdf(z[kept].double().unsqueeze(-1)).reshape(-1)
-        calibrated = StatedForecasts.of_pits(pits, alpha)
-        return Forecasts(inputs[kept], base, calibrated, base_name=type(gp).__name__)
+        pits = [pit(z[kept])]
+        if calibrator is not None:
+            stated = calibrator.to(z).update(inputs[kept], z[kept]).to(torch.double)
+            pits.append(stated.cdf(z[kept].double().unsqueeze(-1)).reshape(-1))
+        parts = [StatedForecasts.of_pits(each, alpha) for each in pits]
+        return Forecasts(inputs[kept], *parts, base_name=type(gp).__name__)
     inputs, z, deviations = forecast_history(gp, residuals)
     kept = _kept(in_output_task(gp, inputs).nonzero().squeeze(-1), num_initial)
-    predictive = None
-    if calibrator is not None:
-        predictive = calibrator.to(z).update(inputs[kept], z[kept])
+    predictive = None if calibrator is None else calibrator.to(z).update(inputs[kept], z[kept])
     raw_inputs = cast(Tensor, raw_train_inputs(gp)).detach()
     is_transformed = isinstance(predictor, TransformedPredictor)
     if is_transformed:
@@ -180,19 +167,17 @@ def _of_history(
             present_objective(model, raw_inputs[kept]),
         )
     if is_transformed:
-        observed, statements = raw_train_targets(gp)[kept], predicted(denoise=False)
-        of_base, *of_calibrated = (
-            StatedForecasts.of_posterior(each, observed, alpha)
-            for each in statements
-            if each is not None
-        )
-        return Forecasts(raw_inputs[kept], of_base, next(iter(of_calibrated), None), objective)
-    z, deviations = z[kept], deviations[kept]
-    base = normal_forecasts(z, deviations, alpha)
-    if predictive is None:
-        return Forecasts(raw_inputs[kept], base, objective=objective)
-    calibrated = StatedForecasts.of_residuals(predictive, z, deviations, alpha)
-    return Forecasts(raw_inputs[kept], base, calibrated, objective)
+        observed = raw_train_targets(gp)[kept]
+        forecasts = [
+            None if each is None else StatedForecasts.of_posterior(each, observed, alpha)
+            for each in predicted(denoise=False)
+        ]
+    else:
+        z, deviations = z[kept], deviations[kept]
+        forecasts = [normal_forecasts(z, deviations, alpha), None]
+        if predictive is not None:
+            forecasts[1] = StatedForecasts.of_residuals(predictive, z, deviations, alpha)
+    return Forecasts(raw_inputs[kept], *forecasts, objective)
 
 
 def _kept(own: Tensor, num_initial: int) -> Tensor:

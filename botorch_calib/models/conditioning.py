@@ -112,11 +112,8 @@ def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
 
 
 def _drop_graph_of_parameters(model: Any) -> None:
-    """Detach the factor that a model keeps, unless it depends on more than hyperparameters.
-
-    The first backward pass frees its graph, and the factor stays, so there could be no second one.
-    Under ``propagate_grads`` nothing is detached.
-    """
+    """Detach the factor that a model keeps, unless it depends on more than hyperparameters."""
+    # The first backward pass frees its graph, and the factor stays: there could be no second one.
     strategy: Any = getattr(model, "prediction_strategy", None)
     # The exact type: other strategies hold other caches than a factor.
     if type(strategy) is not DefaultPredictionStrategy or propagate_grads.on():

@@ -56,9 +56,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
     Hyperparameters and transforms are those of ``model``, whose factorization gains rows. ``model``
     is never modified, except that `observe` updates the calibrator of a `CalibratedModel` inside.
 
-    Calibration composes in either order, with equal posteriors, and uses observed data only:
-    ``CensoredDelayModel(CalibratedModel(gp, calibrator), X_pending, 0.0)`` and
-    ``CalibratedModel(CensoredDelayModel(gp, X_pending, 0.0), calibrator)``.
+    Calibration composes in either order, with equal posteriors, and uses observed data only.
 
     Args:
         model: A fitted exact Gaussian process of the observed data with one output, a Gaussian
@@ -72,9 +70,8 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
     Raises:
         UnsupportedError: For other models, a `CensoredDelayModel` inside another one, and
             hallucination under a nonlinear outcome transform.
-        InputDataError: If an argument is malformed, or ``censor_value`` is missing where it is
-            needed, or not finite once transformed.
-        BotorchTensorDimensionError: If ``X_pending`` is not ``n x d``.
+        InputDataError: If ``censor_value`` is missing where it is needed, or not finite once
+            transformed.
 
     Example:
         >>> model = CensoredDelayModel(gp, ledger.incomplete(), censor_value=0.0)
@@ -134,8 +131,8 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
             now: Time as of which the ledger is read (default: the current time).
 
         Raises:
-            InputDataError: If fewer than two values have arrived, a ``censor_value`` is missing, or
-                ``fit`` returns no model or trains one on other inputs.
+            InputDataError: If fewer than two values have arrived, or ``fit`` trains its model on
+                other inputs.
             UnsupportedError: If ``hyperparameters="censored"`` and ``fit`` returns anything but an
                 exact Gaussian process; to calibrate, wrap the result instead.
         """
@@ -171,13 +168,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         return self._conditioned().values
 
     def with_pending(self, X: Tensor) -> CensoredDelayModel:
-        """The model with further pending points ``X``, ``n x d``, before any input transform.
-
-        Raises:
-            InputDataError: If ``X`` holds NaN or infinite values, or a ``censor_value`` is missing.
-            BotorchTensorDimensionError: If ``X`` is not ``n x d``.
-            UnsupportedError: If the values cannot be hallucinated.
-        """
+        """The model with further pending points ``X``, ``n x d``, before any input transform."""
         X = self._checked("X", X)
         return self._remade(self.model, torch.cat([self.X_pending, X]))
 
@@ -187,9 +178,6 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         A `CalibratedModel` inside keeps its calibrator unchanged; `observe` updates it. Arguments
         are those of `with_observations`, but ``X`` holds rows of ``X_pending``, exactly as they
         were given; of equal ones as many are resolved as it contains.
-
-        Raises:
-            InputDataError: If a row is not pending; other errors are those of `with_observations`.
         """
         X = self._checked("X", X)
         for index, row in enumerate(matching_rows(X, self.X_pending)):
@@ -207,12 +195,6 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
             Y: Their values ``n x 1``, in units of the outcome.
             Yvar: Their noise variances ``n x 1``, for a base model with given noise (default: the
                 mean of its training noise).
-
-        Raises:
-            InputDataError: If a value is NaN or infinite, or a variance negative.
-            BotorchTensorDimensionError: If a shape is another one.
-            UnsupportedError: If the base model cannot be conditioned, or ``Yvar`` is given to one
-                that learns its noise.
         """
         X, Y, Yvar = self._observations(X, Y, Yvar)
         noise = given_noise(observed_process(self.model), X, Y, Yvar)
@@ -224,9 +206,8 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         """Add new observations in place; rows that were pending are so no longer.
 
         A `CalibratedModel` inside scores them by the model of observed data alone, and its
-        calibrator learns (`CalibratedModel.observe`). Arguments and errors are those of
-        `with_observations`; rows of ``X`` are in the order of observation. A call that raises
-        changes nothing.
+        calibrator learns (`CalibratedModel.observe`). Arguments are those of `with_observations`,
+        rows of ``X`` in the order of observation. A call that raises changes nothing.
         """
         X, Y, Yvar = self._observations(X, Y, Yvar)
         pending = self._still_pending(X)
@@ -246,12 +227,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         observation_noise: bool | Tensor = False,
         posterior_transform: PosteriorTransform | None = None,
     ) -> Posterior:
-        """Posterior of `conditioned_model`, of the same type as that of `model`.
-
-        Raises:
-            BotorchTensorDimensionError: If ``X`` has another number of columns than the model.
-            InputDataError: If ``X`` is more precise than the model.
-        """
+        """Posterior of `conditioned_model`, of the same type as that of `model`."""
         check_output_indices(output_indices)
         self.warn_if_unlearned()
         return posterior_at(self.conditioned_model, X, observation_noise, posterior_transform)

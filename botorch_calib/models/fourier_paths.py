@@ -31,8 +31,8 @@ _CHUNK = 2**15  # features at a time, few enough to stay in a CPU's cache
 class FourierPaths(Module):
     """Single functions drawn from one process by ``draw_matheron_paths``, evaluated together.
 
-    Values are those of the functions one by one, and of the process' posterior, up to rounding,
-    with derivatives of every order. The features keep the hyperparameters that they have now.
+    Values are those of the functions one by one up to rounding, with derivatives of every order.
+    The features keep the hyperparameters that they have now.
     """
 
     points: Tensor

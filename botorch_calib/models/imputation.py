@@ -30,7 +30,7 @@ def missing_censor_value(
 def queries_to_impute(ledger: FeedbackLedger, imputation: str, now: float | None) -> Tensor:
     """Queries ``n x d`` of a ledger whose values are imputed.
 
-    The paper censors expired queries as well. Hallucination is for values that will still arrive.
+    The paper censors expired queries as well; hallucination is for values that will still arrive.
     """
     return ledger.incomplete(now) if imputation == "censor" else ledger.pending(now)
 

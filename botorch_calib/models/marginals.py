@@ -10,10 +10,10 @@ and then the outcome transform. Mean, kernel and input transform are the model's
 that GPyTorch evaluates on rectangles and diagonals are served: mixed and multi-task inputs, learned
 warps, custom kernels. Triangular solves, not an inverse, keep the digits of small variances.
 
-`posterior_at` is what the package calls. Joint posteriors stay with ``model.posterior``, and so do
-models that the engine does not serve: variational ones, kernels with a prediction strategy of their
-own, input transforms that make several points of each, and data that require gradients, which those
-of fantasies do unless they are made under ``torch.no_grad``.
+The package calls `posterior_at`. Joint posteriors stay with ``model.posterior``, and so do models
+that the engine does not serve: variational ones, kernels with a prediction strategy of their own,
+input transforms that make several points of each, and data that require gradients, as those of
+fantasies do unless they are made under ``torch.no_grad``.
 
 Evaluate a model once before several threads share it: the first evaluation puts it into evaluation
 mode and sets what GPyTorch keeps of it, and neither is guarded by a lock.
@@ -74,18 +74,9 @@ def posterior_at(
 ) -> Posterior:
     """``model.posterior(X)``, for all points at once where there is one in each batch.
 
-    Args:
-        model: Any BoTorch model.
-        X: ``batch_shape x q x d``.
-        observation_noise: As ``model.posterior`` takes it.
-        posterior_transform: As ``model.posterior`` takes it.
-        members: Whether the model is an ensemble, whose members' Gaussian posteriors are wanted,
-            ``batch_shape x num_members x q x 1``.
-
-    Raises:
-        BotorchTensorDimensionError: If ``X`` is a vector, or has another number of columns than
-            the model.
-        InputDataError: If ``X`` is more precise than the model.
+    Arguments are those of ``model.posterior``. With ``members`` the model is an ensemble, whose
+    members' Gaussian posteriors are wanted, ``batch_shape x num_members x q x 1``. A wrong shape or
+    precision of ``X`` is an error that says so.
     """
     try:
         single = None
@@ -108,10 +99,9 @@ def posterior_at(
 
 def _once(model: Any, X: Tensor, noise: bool | Tensor) -> bool | Tensor:
     """Half of ``noise`` where BoTorch adds it for a given and for a learned part: see GPyTorch."""
-    likelihood: Any = (
-        None if isinstance(model, WrapperModel) else getattr(model, "likelihood", None)
-    )
-    if noise is False or getattr(likelihood, "second_noise_covar", None) is None:
+    likelihood: Any = getattr(model, "likelihood", None)
+    is_plain = noise is False or isinstance(model, WrapperModel)
+    if is_plain or getattr(likelihood, "second_noise_covar", None) is None:
         return noise
     return X.new_ones(*X.shape[:-1], 1) * (likelihood.noise.mean() if noise is True else noise) / 2
 
@@ -121,12 +111,10 @@ def single_point_posterior(
 ) -> SinglePointPosterior | None:
     """Posterior of the objective at ``batch_shape x 1 x d``, in the units of the outcome.
 
-    It is differentiable in ``X`` as often as the kernel is, and, as in BoTorch by default, not in
-    hyperparameters and data. An ensemble is served as a batch of models if its ``members`` are
-    asked for: in the last dimension of ``batch_shape``.
-
-    Returns:
-        The posterior; None where the engine does not serve the model or ``X``.
+    None where the engine does not serve the model or ``X``. It is differentiable in ``X`` as often
+    as the kernel is, and, as in BoTorch by default, not in hyperparameters and data. An ensemble is
+    served as a batch of models if its ``members`` are asked for: in the last dimension of
+    ``batch_shape``.
     """
     if X.dim() < 2 or X.shape[-2] != 1 or not X.numel() or not _may_serve(model, members):
         return None
@@ -250,10 +238,7 @@ def _is_of(strategy: Any, factor: _Factor | None) -> bool:
 
 
 def keep_in_step(model: Any) -> None:
-    """Have what GPyTorch keeps of an exact process be of its present hyperparameters.
-
-    GPyTorch itself notices training and loading, but no in-place change.
-    """
+    """Renew what GPyTorch keeps of an exact process after an in-place change of hyperparameters."""
     if _may_serve(model):
         with gpt_posterior_settings():
             _factor_of(model)
@@ -325,9 +310,9 @@ class _ModelState:
     """Data and hyperparameters of an exact process at one time, to compare with those of another.
 
     Tensors are compared by identity and version. GPyTorch's ``initialize`` sets hyperparameters
-    through ``.data``, which leaves no trace but their values: these are compared. On a GPU that
-    would wait for the device at every evaluation; there, as in GPyTorch itself, such a change is
-    felt after ``model.train()``.
+    through ``.data``, which leaves no trace but their values: these are compared, except on a GPU,
+    where that would wait for the device at every evaluation. There, as in GPyTorch itself, such a
+    change is felt after ``model.train()``.
     """
 
     def __init__(self, model: Any) -> None:

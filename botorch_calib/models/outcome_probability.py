@@ -34,9 +34,6 @@ class OutcomeProbability(DeterministicModel):
         probability: Maps points ``... x d`` to the stated probabilities, ``...``.
         calibrator: Shared, not copied, with what it has learned.
 
-    Raises:
-        UnsupportedError: If ``probability`` is a model, or ``calibrator`` another object.
-
     Example:
         >>> feasible = OutcomeProbability.of_classifier(gp, ProbabilityCalibrator())
         >>> feasible.observe(X_new, happened)  # before the classifier is refitted
@@ -62,33 +59,16 @@ class OutcomeProbability(DeterministicModel):
 
     @classmethod
     def of_classifier(cls, model: Model, calibrator: ProbabilityCalibrator) -> Self:
-        """That of a Gaussian process with a ``BernoulliLikelihood``: ``P(b = 1)``.
-
-        Raises:
-            UnsupportedError: If ``model`` has another likelihood.
-        """
-        likelihood = getattr(model, "likelihood", None)
-        if not isinstance(likelihood, BernoulliLikelihood):
-            raise UnsupportedError(
-                f"{type(model).__name__} has no BernoulliLikelihood: give OutcomeProbability a "
-                "function that computes the probability from points."
-            )
+        """That of a Gaussian process with a ``BernoulliLikelihood``: ``P(b = 1)``."""
+        _check_likelihood(model, BernoulliLikelihood)
         return cls(partial(_probability_of_yes, model), calibrator)
 
     @classmethod
     def of_preference(
         cls, model: PairwiseGP, reference: Tensor, calibrator: ProbabilityCalibrator
     ) -> Self:
-        """That a point is preferred to a ``reference``, ``d``, by a ``PairwiseGP``.
-
-        Raises:
-            UnsupportedError: If ``model`` has no ``PairwiseProbitLikelihood``.
-        """
-        if not isinstance(getattr(model, "likelihood", None), PairwiseProbitLikelihood):
-            raise UnsupportedError(
-                f"{type(model).__name__} has no PairwiseProbitLikelihood: give OutcomeProbability "
-                "a function that computes the probability from points."
-            )
+        """That a point is preferred to a ``reference``, ``d``, by a ``PairwiseGP``."""
+        _check_likelihood(model, PairwiseProbitLikelihood)
         return cls(partial(_probability_of_preference, model, reference), calibrator)
 
     def forward(self, X: Tensor) -> Tensor:
@@ -112,10 +92,6 @@ class OutcomeProbability(DeterministicModel):
         Args:
             X: Points ``n x d``.
             happened: 1 where the outcome is yes, else 0, ``n x 1``; numbers or booleans.
-
-        Raises:
-            BotorchTensorDimensionError: If a shape is another one.
-            InputDataError: If an outcome is outside [0, 1].
         """
         if check_tensor("X", X).dim() != 2 or happened.shape != (len(X), 1):
             raise BotorchTensorDimensionError(
@@ -123,6 +99,14 @@ class OutcomeProbability(DeterministicModel):
                 f"{tuple(X.shape)} and {tuple(happened.shape)}."
             )
         self.calibrator.update(self._stated(X), happened.squeeze(-1).to(X))
+
+
+def _check_likelihood(model: Any, kind: type) -> None:
+    if not isinstance(getattr(model, "likelihood", None), kind):
+        raise UnsupportedError(
+            f"{type(model).__name__} has no {kind.__name__}: give OutcomeProbability a function "
+            "that computes the probability from points."
+        )
 
 
 # Functions of the module, with which a model can be pickled

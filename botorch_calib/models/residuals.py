@@ -1,9 +1,8 @@
 """One-step-ahead and leave-one-out residuals of a GP on its own training data, without refits.
 
 A *standardised residual* is ``z = (y - mu) / s_y``, where ``mu`` and ``s_y`` are the predictive
-mean and standard deviation of ``y``, with the noise of a new observation: one step ahead, each
-observation predicted from those before it, or leave-one-out, from all others. Both follow from one
-Cholesky factorisation.
+mean and standard deviation of ``y``, with the noise of a new observation. Both kinds follow from
+one Cholesky factorisation.
 """
 
 from __future__ import annotations
@@ -36,10 +35,6 @@ def prequential_residuals(model: Module) -> Tensor:
 
     Returns:
         Residuals of shape ``n``, without gradient.
-
-    Raises:
-        UnsupportedError: If ``model`` is no such GP.
-        InputDataError: If it has no training data.
     """
     return forecast_history(model).residuals
 
@@ -50,13 +45,8 @@ def loo_residuals(model: Module) -> Tensor:
     ``z_i = [K^{-1} (y - mean)]_i / sqrt([K^{-1}]_ii)``, with ``K`` the prior covariance of the
     observations, noise included (Rasmussen & Williams 2006, eqs. 5.10-5.12): the numbers of
     ``botorch.cross_validation.efficient_loo_cv`` without the cancellation in ``y - mu_i``. This is
-    OCBO's Algorithm 4 at the price of one factorisation.
-
-    Args:
-        model: As for `prequential_residuals`, with the same errors.
-
-    Returns:
-        Residuals of shape ``n``, without gradient.
+    OCBO's Algorithm 4 at the price of one factorisation. For ``model`` and the result see
+    `prequential_residuals`.
     """
     return forecast_history(model, "loo").residuals
 
@@ -78,8 +68,7 @@ def forecast_history(
     The prediction's mean is ``y - deviation * residual``. A likelihood that has learned the noise
     of each observation, as an outlier-robust one, did not know it when the value was predicted:
     both then are with the noise that it states for a new observation. With ``members`` the model is
-    an ensemble of exact GPs, and residuals and deviations are ``num_members x n``. Errors are those
-    of `prequential_residuals`.
+    an ensemble of exact GPs, and residuals and deviations are ``num_members x n``.
     """
     check_one_of("residuals", residuals, RESIDUALS)
     prior = training_prior(model, members=members)

@@ -38,8 +38,7 @@ class CalibratedPath(SamplePath):
 
     With ``f`` and ``f'`` independent paths of the process, ``z`` the standardised value of
     ``f + sqrt(n / v) (f' - mu)`` and ``T`` the map of `CalibratedPosterior`, a function is
-    ``f + a sqrt(v + n) (T(z) - z)``, as in that posterior's joint samples. Its distribution at a
-    point is that of the posterior as far as those of ``f`` and ``f'`` are.
+    ``f + a sqrt(v + n) (T(z) - z)``, as in that posterior's joint samples.
     """
 
     def __init__(self, model: CalibratedModel, path: SamplePath, other: SamplePath) -> None:
@@ -87,11 +86,9 @@ class CalibratedPath(SamplePath):
 def process_of_paths(model: Any, otherwise: str) -> Any:
     """The exact Gaussian process that paths of a model are drawn from, in evaluation mode.
 
-    For other models, and a `CalibratedModel` of observations, raise ``UnsupportedError``, which
-    says what to do ``otherwise``.
+    The ``UnsupportedError`` for other models says what to do ``otherwise``.
     """
-    predicting = predicting_part(model)
-    gp = predicting_process(model)
+    predicting, gp = predicting_part(model), predicting_process(model)
     if isinstance(predicting, CalibratedModel) and isinstance(
         predictor_of(predicting.model), TransformedPredictor
     ):
@@ -131,8 +128,7 @@ def _draw_calibrated_paths(
     gp = process_of_paths(model, "draw joint samples from `posterior`")
     _try_posterior(model)  # which leaves with the process what its copy need not compute again
     gp = with_own_hyperparameters(gp)
-    # A copy of the calibrator too, since `observe` changes both in a model, and a function that was
-    # drawn stays as it is.
+    # A copy of the calibrator, too: `observe` changes both in a model.
     drawn_from = model.with_model(gp, deepcopy(model.calibrator))
     path, other = (draw_matheron_paths(gp, sample_shape, **samplers) for _ in range(2))
     return CalibratedPath(drawn_from, path, other)

@@ -7,11 +7,7 @@ from typing import Any
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models.deterministic import DeterministicModel
 from botorch.models.ensemble import EnsembleModel
 from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel
@@ -38,7 +34,6 @@ from botorch_calib.models.inspection import (
 from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.outcome_transforms import check_takes
 from botorch_calib.models.requirements import check_fantasizes, check_observations, one_outcome_of
-from botorch_calib.models.wrapper import WrapperModel
 from botorch_calib.posteriors.several_outcomes import CalibratedPosteriorList
 from botorch_calib.posteriors.single_points import is_gaussian
 
@@ -54,10 +49,8 @@ class CalibratedModelList(ModelList):
 
     Args:
         models: One for each outcome, with one output: `CalibratedModel`, `CensoredDelayModel`, a
-            Gaussian model, or a ``DeterministicModel``. Inputs of their training data may differ.
-
-    Raises:
-        UnsupportedError: If there is no model, or one has several outputs or is an ensemble.
+            Gaussian model, or a ``DeterministicModel``; no ensembles. Inputs of their training data
+            may differ.
 
     Example:
         >>> gps = ModelListGP(SingleTaskGP(X, Y[:, :1]), SingleTaskGP(X, Y[:, 1:]))
@@ -95,17 +88,11 @@ class CalibratedModelList(ModelList):
                 takes, or a model with a batch of independent outputs, such as a ``SingleTaskGP`` of
                 ``m`` outcomes.
             calibrator: Copied, for each outcome; or one for each, None where the model stays plain.
-            num_initial: As all further arguments of `CalibratedModel.from_history`, for which see
-                there. Where they differ between outcomes, give `CalibratedModel` objects to the
-                constructor.
+            num_initial: As this and all that follow in `CalibratedModel.from_history`. Where they
+                differ between outcomes, give `CalibratedModel` objects to the constructor.
             denoise: As there.
             residuals: As there.
             excess: As there.
-
-        Raises:
-            UnsupportedError: If a model cannot be calibrated, or has correlated outputs.
-            InputDataError: If ``calibrator`` holds another number than there are outcomes, or as
-                `CalibratedModel.from_history`.
         """
         models = _models_of_outcomes(check_model(model))
         each = list(calibrator) if isinstance(calibrator, Sequence) else [calibrator] * len(models)
@@ -155,11 +142,7 @@ class CalibratedModelList(ModelList):
                 outcomes but one.
 
         Returns:
-            A `CalibratedPosteriorList`; under a transform that of the outcome that counts.
-
-        Raises:
-            UnsupportedError: For any other transform, or if posteriors differ in shape.
-            InputDataError: If there is no such outcome, or as the single models.
+            A `CalibratedPosteriorList`; under a transform the posterior of the outcome that counts.
         """
         num = self.num_outputs
         indices = range(num) if output_indices is None else output_indices
@@ -202,9 +185,6 @@ class CalibratedModelList(ModelList):
             evaluation_mask: ``n' x m`` booleans, which outcomes are evaluated at which point; needs
                 a ``ListSampler``.
             kwargs: Further arguments of ``condition_on_observations``.
-
-        Raises:
-            UnsupportedError: If a model cannot be conditioned.
         """
         for model in self.models:
             check_fantasizes(model, "`fantasize`")
@@ -230,17 +210,14 @@ class CalibratedModelList(ModelList):
     ) -> CalibratedModelList:
         """The model conditioned on fantasies or imputed values, its calibrators unchanged.
 
-        Args:
-            X: ``batch_shape x n' x d``, or one such for each outcome, as a ``ModelListGP`` takes.
-            Y: ``batch_shape' x n' x m``.
-            noise: Noise variances of the shape of ``Y``, as the single models take them.
-            kwargs: Further arguments of theirs.
+        Arguments are as of a ``ModelListGP``: ``X`` is ``batch_shape x n' x d``, or one such for
+        each outcome, ``Y`` is ``batch_shape' x n' x m``, as are the variances ``noise``.
         """
         inputs = self._inputs_of_outcomes(X, Y)
         conditioned = []
         for i, (model, own) in enumerate(zip(self.models, inputs, strict=True)):
             given = {} if noise is None else {"noise": noise[..., i : i + 1]}
-            conditioned.append(_conditioned(model, own, Y[..., i : i + 1], **given, **kwargs))
+            conditioned.append(conditioned_on(model, own, Y[..., i : i + 1], **given, **kwargs))
         return CalibratedModelList(*conditioned)
 
     @torch.no_grad()
@@ -265,7 +242,6 @@ class CalibratedModelList(ModelList):
 
         Raises:
             InputDataError: If an argument is malformed. No model has changed then.
-            BotorchTensorDimensionError: If a shape is another one.
             UnsupportedError: If a model is batched or cannot be conditioned.
         """
         data = []
@@ -325,12 +301,6 @@ def _models_of_outcomes(model: Any) -> list[Model]:
         "calibrated outcomes are independent: give a ModelListGP of one model per outcome, "
         f"{one_outcome_of(model)}."
     )
-
-
-def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
-    if isinstance(model, WrapperModel):
-        return model.condition_on_observations(X, Y, **kwargs)
-    return conditioned_on(model, X, Y, **kwargs)
 
 
 def _column(observation_noise: bool | Tensor, index: int) -> bool | Tensor:

@@ -47,11 +47,6 @@ def training_prior(
 
     With ``members`` the model is an ensemble, and all but the inputs have the dimension of its
     members in front.
-
-    Raises:
-        UnsupportedError: If ``model`` is no exact Gaussian process with one output and no batch
-            dimension.
-        InputDataError: If it has no training data.
     """
     gp = _as_exact(model, members)
     with _eval_mode(gp):
@@ -85,9 +80,8 @@ class _PriorAndNoise(Module):
     def forward(self, *inputs: Tensor) -> tuple[Distribution, tuple[Tensor, ...]]:
         """The prior, and the variances that the likelihood adds to it, ``n`` each.
 
-        First those of the rows, then those of new observations at the same inputs: where noise was
-        given it is the same, but a variance that was learned from a row's own value, as that of
-        an outlier, was not known when the value was predicted.
+        First those of the rows, then those of new observations at the same inputs: a variance that
+        was learned from a row's own value, as that of an outlier, was not known beforehand.
         """
         prior, likelihood = self.gp.forward(*inputs), self.gp.likelihood
         if not _is_single(prior, self.members):

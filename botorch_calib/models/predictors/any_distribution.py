@@ -30,8 +30,8 @@ class DistributionPredictor(Predictor):
 
     Such are Student-t and other ``TorchPosterior`` s, prior-fitted networks and variational
     Bayesian last layers of botorch_community, and what users register. They do not say which part
-    of an observation is noise, so nothing is stated of the objective behind it. Observations at
-    different points are drawn independently.
+    of an observation is noise, so nothing is stated of the objective. Observations at different
+    points are drawn independently.
     """
 
     states_objective = False
@@ -59,8 +59,7 @@ class DistributionPredictor(Predictor):
     def history(self, residuals: str) -> tuple[Tensor, Tensor]:
         """Of a model that learns in context, by predictions from the data before each.
 
-        That is one with ``train_X``, ``train_Y`` and a network ``pfn`` that takes them. The first
-        observation, of which nothing is known before, is left out.
+        The first observation, of which nothing is known before, is left out.
         """
         model = self.observed
         if not _learns_in_context(model):
