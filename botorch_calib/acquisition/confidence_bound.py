@@ -24,17 +24,10 @@ class CalibratedUpperConfidenceBound(CalibratedAcquisitionFunction):
     uncertainty then count against a point, so it does not explore.
 
     Args:
-        model: Model with one output and a calibrated posterior, such as a `CalibratedModel`.
+        model: As all that are not listed in `LogCalibratedExpectedImprovement`.
         level: Level of the quantile, in (0, 1).
-        posterior_transform: Affine transform of the outcome.
         maximize: If False, the value is minus the ``1 - level`` quantile, a lower confidence bound.
-        X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
-        num_fantasies: Number of fantasies of the outcomes at pending points.
         observation_noise: Whether the quantile is of an observation whatever the model describes.
-
-    Raises:
-        UnsupportedError: As `LogCalibratedExpectedImprovement`.
-        InputDataError: If ``level`` is outside (0, 1) or another argument is malformed.
     """
 
     def __init__(

@@ -49,11 +49,6 @@ class LogCalibratedProbabilityOfFeasibility(_Constrained):
             infinity for no limit.
         X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
         num_fantasies: Number of fantasies of the outcomes at pending points.
-
-    Raises:
-        InputDataError: If ``constraints`` are empty or malformed, or name an outcome twice.
-        UnsupportedError: If a model has several outputs; when evaluated, if its posterior is
-            neither calibrated nor Gaussian or has several values a point.
     """
 
     def __init__(
@@ -91,8 +86,7 @@ class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunct
         model: A `CalibratedModelList` of calibrated or Gaussian models.
         best_f: Best feasible value so far, in units of the objective: a scalar, or of shape ``b``.
         objective_index: Which outcome is the objective.
-        constraints: As in `LogCalibratedProbabilityOfFeasibility`, with the same errors; none is on
-            the objective.
+        constraints: As in `LogCalibratedProbabilityOfFeasibility`; none is on the objective.
         maximize: Whether the objective is maximised.
         X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
         num_fantasies: Number of fantasies of the outcomes at pending points.

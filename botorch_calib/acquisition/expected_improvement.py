@@ -49,7 +49,7 @@ class ImprovementFunction(CalibratedAcquisitionFunction):
 
 
 class ImprovementOfSoleOutcome(ImprovementFunction):
-    """Base class for the only outcome of a model: `LogCalibratedExpectedImprovement` tells more."""
+    """Base class for the only outcome of a model, see `LogCalibratedExpectedImprovement`."""
 
     def __init__(
         self,
@@ -82,8 +82,7 @@ class CalibratedExpectedImprovement(ImprovementOfSoleOutcome):
 class LogCalibratedExpectedImprovement(ImprovementOfSoleOutcome):
     """Logarithm of the calibrated expected improvement, ``log E(f~ - best_f)+``.
 
-    It has gradients where expected improvement underflows: the counterpart of BoTorch's
-    ``LogExpectedImprovement``.
+    It has gradients where expected improvement underflows, as BoTorch's ``LogExpectedImprovement``.
 
     Args:
         model: Model with one output and a calibrated posterior, such as a `CalibratedModel`.
@@ -96,8 +95,6 @@ class LogCalibratedExpectedImprovement(ImprovementOfSoleOutcome):
     Raises:
         UnsupportedError: If the model has several outputs, or batch dimensions and pending points;
             when evaluated, if its posterior is not calibrated or has several values a point.
-        InputDataError: If an argument is malformed.
-        BotorchTensorDimensionError: When evaluated, if ``best_f`` does not broadcast to ``b``.
     """
 
     _log = True

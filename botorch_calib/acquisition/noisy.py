@@ -187,10 +187,8 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
     `qLogCalibratedNoisyExpectedImprovement`.
 
     Args:
-        model: A `CalibratedModelList`, or a model of BoTorch.
+        model: As all that are not listed there.
         ref_point: The reference point, of ``m`` objectives, in their units.
-        X_baseline: Points evaluated so far, ``r x d``.
-        cache_root: Whether to keep the roots; by default where all parts of the model allow it.
         kwargs: As of BoTorch's class: ``sampler``, ``objective``, ``constraints``, ``X_pending``,
             ``eta``, ``prune_baseline``, ``alpha``, ``max_iep``, ``incremental_nehvi``,
             ``tau_relu``, ``tau_max``, ``fat`` and ``marginalize_dim``. In place of

@@ -51,9 +51,8 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
     window ``nu = sqrt(beta)``. With ``beta = 1`` this is Thompson sampling: asy-TS for a model that
     ignores pending points, and GP-BTS for a `CensoredDelayModel` with ``imputation="hallucinate"``.
 
-    On a continuous domain the draw is a differentiable function, by pathwise conditioning: exact
-    except that 1024 random features approximate the prior. Over ``choices`` it is an exact joint
-    draw from the posterior.
+    On a continuous domain the draw is a differentiable function, by pathwise conditioning, which
+    approximates the prior by 1024 random features. Over ``choices`` it is an exact joint draw.
 
     With a calibrated model ``nu`` stretches the distribution about its mean. The proof that ``nu``
     covers the bias of censoring is for Gaussian processes.
@@ -63,21 +62,13 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
             exact Gaussian process with one task, a `CalibratedModel` of one with ``denoise=True``,
             or a `CensoredDelayModel` around or inside of these; over ``choices`` any model whose
             posterior can be sampled jointly.
-        beta: As this and the next two in `DelayedUpperConfidenceBound`.
-        X_window: The queries of the sum in ``nu``, ``n x d``.
-        feedback_bound: The factor of the sum.
+        beta: As all that are not listed in `DelayedUpperConfidenceBound`.
         choices: The points to choose from, ``n x d``, for ``optimize_acqf_discrete``. The function
             is then defined at these points only, and has no gradient.
         seed: Seed of the draw, together with the number of ``X_pending``, which cause another draw.
             A GPU draws another function than the CPU does.
         posterior_transform: None or a ``ScalarizedPosteriorTransform`` with one weight.
         maximize: If False, the value is minus the draw.
-        X_pending: Points under evaluation, ``n x d``, on which the model is not yet conditioned.
-
-    Raises:
-        UnsupportedError: If the model has several outputs or batch dimensions, is an ensemble,
-            cannot take ``X_pending``, or has no pathwise draws and there are no ``choices``.
-        InputDataError: If an argument is malformed, or a point none of ``choices``.
     """
 
     choices: Any  # a tensor or None

@@ -108,12 +108,8 @@ class CalibrationAlarm:
     def observe(self, pits: Tensor, X: Tensor | None = None) -> bool:
         """Enter outcomes, by the predictions made before they were known.
 
-        Args:
-            pits: Probability integral transforms ``n``, in [0, 1].
-            X: Where, ``n x d``; needed with ``bounds``.
-
-        Returns:
-            Whether the alarm was ever raised.
+        These are probability integral transforms ``n``, in [0, 1], at the points ``n x d``, which
+        are needed with ``bounds``. Returns whether the alarm was ever raised.
         """
         u = check_unit_interval("pits", check_tensor("pits", pits))
         u = u.detach().cpu().double().reshape(-1)

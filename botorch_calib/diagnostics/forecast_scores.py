@@ -92,11 +92,7 @@ def forecast_scores(
     objective: ObjectiveScores | None = None,
     objective_now: ObjectiveScores | None = None,
 ) -> ForecastScores:
-    """Scores of distributions that were stated of ``n`` observations.
-
-    The central ``1 - alpha`` interval is judged, also in each of the ``cells``, and quantiles at
-    ``levels``.
-    """
+    """Scores of distributions that were stated of ``n`` observations, and coverage in ``cells``."""
     pits, covered = stated.pits, stated.covered
     frequencies = observed_frequencies(pits, levels)
     ends = binomial_interval((frequencies * len(pits)).round(), len(pits))

@@ -24,10 +24,10 @@ from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.delayed import CensoredDelayModel
 from botorch_calib.models.inspection import (
-    as_calibrated,
     least_variance,
     observed_process,
     outcome_units,
+    predicting_process,
 )
 from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.outcome_transforms import raw_train_targets
@@ -38,7 +38,6 @@ from botorch_calib.posteriors import (
     StatedPosterior,
     TransformedOutcomePosterior,
 )
-from botorch_calib.posteriors.single_points import is_gaussian
 
 #: The objective without noise: its values ``n x 1`` at the points judged, or what computes them.
 Truth = Tensor | Callable[[Tensor], Tensor]
@@ -160,12 +159,7 @@ def present_objective(model: Any, X: Tensor) -> Statements:
     # One point a batch: only the marginals are needed.
     points = X.unsqueeze(-2)
     posterior = posterior_at(model, points)
-    if isinstance(posterior, CalibratedPosterior):
-        return Statements(as_calibrated(model, posterior.base_posterior), posterior)
-    if is_gaussian(posterior):
-        return Statements(as_calibrated(model, posterior), None)
-    inner = model.model if isinstance(model, CalibratedModel) else model
-    base = CalibratedModel(inner, NoCalibration()).posterior(points)
+    base = CalibratedModel(predicting_process(model), NoCalibration()).posterior(points)
     return Statements(base, posterior if isinstance(posterior, StatedPosterior) else None)
 
 

@@ -73,16 +73,9 @@ def report_from_moments(
 ) -> CalibrationReport:
     """Judge normal predictive distributions of any library.
 
-    Args:
-        mean: Their means, ``n``, in units of the outcome: a tensor, an array or a list.
-        deviation: Their standard deviations, noise included, ``n``.
-        observed: The observations, ``n``, each unseen by the model that predicted it, in time
-            order.
-        alpha: As this and all that follow in `report_from_pits`.
-        levels: As there.
-        X: As there.
-        num_regions: As there.
-        bounds: As there.
+    ``mean`` and ``deviation`` are their means and standard deviations, noise included, and
+    ``observed`` the observations, which no prediction has seen: ``n`` each, in units of the outcome
+    and in time order, as tensors, arrays or lists. For further arguments see `report_from_pits`.
     """
     check_open_unit("alpha", alpha)
     names = ("mean", "deviation", "observed")

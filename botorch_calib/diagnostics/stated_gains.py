@@ -49,7 +49,6 @@ def stated_gains(
         gains: Gains ``n`` of the outcomes, at least 0, with their noise if ``stated`` is of the
             observation.
         ratios: Multiples of the stated gain to count, positive.
-
     """
     for name, values in (("stated", stated), ("gains", gains)):
         check_finite(name, check_tensor(name, values))

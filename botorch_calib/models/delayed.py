@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from operator import is_not
+from typing import TYPE_CHECKING, Any
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform
@@ -30,14 +31,6 @@ from botorch_calib.models.wrapper import WrapperModel, check_output_indices, sta
 
 if TYPE_CHECKING:
     from botorch_calib.ledger import FeedbackLedger
-
-
-class _Conditioned(NamedTuple):
-    """A model conditioned on imputed values, and the objects of which it is a function."""
-
-    model: Any
-    values: Tensor
-    basis: tuple[object, ...]
 
 
 class CensoredDelayModel(WrapperModel, FantasizeMixin):
@@ -101,7 +94,8 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         self.register_buffer("X_pending", self._checked("X_pending", X_pending).clone())
         if message := missing_censor_value(self.X_pending, imputation, censor_value):
             raise InputDataError(message)
-        self._cache: _Conditioned | None = None
+        # Objects of which the conditioned model is a function, that model, and the imputed values
+        self._cache: tuple[tuple[object, ...], Any, Tensor] | None = None
         self._conditioned()  # raises if the model cannot be conditioned
 
     @classmethod
@@ -125,9 +119,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
             imputation: As in the class.
             hyperparameters: Whether ``fit`` is called on ``"observed"`` values or, as in the paper,
                 on ``"censored"`` ones, ``ledger.training_data``. Censored rows then become pending
-                points, which can be resolved and never enter a calibrator. The censored posterior
-                equals that of the fitted model, unless ``fit`` gave rows different noise: imputed
-                values have the mean of the others'.
+                points, which can be resolved and never enter a calibrator.
             now: Time as of which the ledger is read (default: the current time).
 
         Raises:
@@ -149,9 +141,9 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         """The model conditioned on the pending points, of the class of `model`.
 
         It is `model` itself if there is nothing to impute. Otherwise it is built once, and again
-        after `model` was refitted, loaded or converted, or an attribute of either was set.
+        after `model` was refitted, loaded or converted.
         """
-        return self._conditioned().model
+        return self._conditioned()[0]
 
     @property
     def predicting_model(self) -> Model:
@@ -160,12 +152,8 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
 
     @property
     def Y_imputed(self) -> Tensor:
-        """Values imputed at ``X_pending``, ``n x 1``, in units of the outcome.
-
-        With ``imputation="none"`` there are none, ``0 x 1``. Hallucinated values are posterior
-        means of the Gaussian process, even if it is calibrated.
-        """
-        return self._conditioned().values
+        """Values imputed at ``X_pending``, ``n x 1``; ``0 x 1`` with ``imputation="none"``."""
+        return self._conditioned()[1]
 
     def with_pending(self, X: Tensor) -> CensoredDelayModel:
         """The model with further pending points ``X``, ``n x d``, before any input transform."""
@@ -287,18 +275,15 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
     # ------------------------------------------------------------ conditioning
 
     @torch.no_grad()
-    def _conditioned(self) -> _Conditioned:
-        """`model` conditioned on the pending points, from the cache while that is valid."""
+    def _conditioned(self) -> tuple[Any, Tensor]:
+        """`model` conditioned on imputed values, from the cache while that is valid, and these."""
         if self.imputation == "none" or not len(self.X_pending):
-            return _Conditioned(self.model, self.X_pending.new_zeros(0, 1), ())
-        basis = self._basis()
-        if self._cache is None or any(
-            old is not new for old, new in zip(self._cache.basis, basis, strict=True)
-        ):
+            return self.model, self.X_pending.new_zeros(0, 1)
+        if self._cache is None or any(map(is_not, self._cache[0], self._basis())):
             conditioned, Y = impute(self.model, self.X_pending, self.imputation, self.censor_value)
-            # The basis is read again, as conditioning evaluates a model that was not evaluated yet.
-            self._cache = _Conditioned(conditioned, Y, self._basis())
-        return self._cache
+            # The basis afterwards, as conditioning evaluates a model that was not evaluated yet.
+            self._cache = self._basis(), conditioned, Y
+        return self._cache[1:]
 
     def _basis(self) -> tuple[object, ...]:
         """Objects one of which is replaced by anything that invalidates the conditioned model."""

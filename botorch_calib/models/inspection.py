@@ -253,13 +253,9 @@ def observation_noise_variance(
     In squared units of the outcome; broadcasts to ``batch_shape x q x 1``. For a homoscedastic,
     fixed-noise or outlier-robust likelihood it is read off, as BoTorch does (the mean of the fixed
     noise); elsewhere it costs a second evaluation of the posterior. BoTorch adds fixed noise twice
-    that is learned in part, and none of an outlier-robust model's.
-
-    Args:
-        model: Single-output model with a Gaussian likelihood.
-        posterior: ``model.posterior(X)``.
-        X: ``batch_shape x q x d``, with or without the column of the task.
-        given: Noise variance in the outcome-transformed space, in place of the likelihood's.
+    that is learned in part, and none of an outlier-robust model's. ``posterior`` is that of the
+    model at ``X``, ``batch_shape x q x d``; ``given`` is noise variance in the outcome-transformed
+    space, in place of the likelihood's.
     """
     scale = outcome_scale(model, squared=True)
     if given is not None:

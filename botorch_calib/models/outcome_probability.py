@@ -87,11 +87,9 @@ class OutcomeProbability(DeterministicModel):
 
     @torch.no_grad()
     def observe(self, X: Tensor, happened: Tensor) -> None:
-        """Learn from outcomes, in order, with the classifier that has seen none of them.
+        """Learn from outcomes at ``n x d``, in order, with the classifier that has seen none.
 
-        Args:
-            X: Points ``n x d``.
-            happened: 1 where the outcome is yes, else 0, ``n x 1``; numbers or booleans.
+        ``happened``, ``n x 1``, is 1 or True where the outcome is yes, else 0 or False.
         """
         if check_tensor("X", X).dim() != 2 or happened.shape != (len(X), 1):
             raise BotorchTensorDimensionError(

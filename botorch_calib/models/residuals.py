@@ -29,12 +29,8 @@ def prequential_residuals(model: Module) -> Tensor:
     model's current hyperparameters. They are those of the model's targets, which an increasing
     affine outcome transform such as ``Standardize`` leaves unchanged.
 
-    Args:
-        model: An exact GP with one output and no batch dimension (such as ``SingleTaskGP``), in
-            train or eval mode; it is left in the mode it was in.
-
-    Returns:
-        Residuals of shape ``n``, without gradient.
+    ``model`` is an exact GP with one output and no batch dimension, such as ``SingleTaskGP``, and
+    is left in the mode it was in. The residuals, ``n``, have no gradient.
     """
     return forecast_history(model).residuals
 

@@ -83,16 +83,11 @@ class CalibratedModelList(ModelList):
     ) -> CalibratedModelList:
         """Calibrate each outcome of a fitted model, by replaying its own training data.
 
-        Args:
-            model: A ``ModelListGP`` or ``ModelList`` of models that `CalibratedModel.from_history`
-                takes, or a model with a batch of independent outputs, such as a ``SingleTaskGP`` of
-                ``m`` outcomes.
-            calibrator: Copied, for each outcome; or one for each, None where the model stays plain.
-            num_initial: As this and all that follow in `CalibratedModel.from_history`. Where they
-                differ between outcomes, give `CalibratedModel` objects to the constructor.
-            denoise: As there.
-            residuals: As there.
-            excess: As there.
+        That is a ``ModelListGP`` or ``ModelList`` of models that `CalibratedModel.from_history`
+        takes, or a model with a batch of independent outputs, such as a ``SingleTaskGP`` of ``m``
+        outcomes. The ``calibrator`` is copied for each outcome; or give one for each, None where
+        the model stays plain. Further arguments are those of `CalibratedModel.from_history`; where
+        they differ between outcomes, give `CalibratedModel` objects to the constructor.
         """
         models = _models_of_outcomes(check_model(model))
         each = list(calibrator) if isinstance(calibrator, Sequence) else [calibrator] * len(models)
@@ -131,18 +126,11 @@ class CalibratedModelList(ModelList):
         observation_noise: bool | Tensor = False,
         posterior_transform: PosteriorTransform | None = None,
     ) -> Any:
-        """Posterior of the outcomes at ``X``, ``batch_shape x q x d``.
+        """Posterior of the outcomes at ``X``, ``batch_shape x q x d``: a `CalibratedPosteriorList`.
 
-        Args:
-            X: The points.
-            output_indices: Which outcomes, in this order (default: all).
-            observation_noise: Whether it is of observations; or their noise variances in the
-                outcome-transformed space, ``... x m`` for all outcomes.
-            posterior_transform: A ``ScalarizedPosteriorTransform`` whose weights are zero for all
-                outcomes but one.
-
-        Returns:
-            A `CalibratedPosteriorList`; under a transform the posterior of the outcome that counts.
+        Arguments are as of BoTorch's models. ``posterior_transform`` is a
+        ``ScalarizedPosteriorTransform`` whose weights are zero for all outcomes but one, and the
+        posterior then that of this outcome.
         """
         num = self.num_outputs
         indices = range(num) if output_indices is None else output_indices
@@ -177,14 +165,9 @@ class CalibratedModelList(ModelList):
     ) -> CalibratedModelList:
         """The model conditioned on outcomes at ``X`` that are drawn from itself.
 
-        Args:
-            X: ``batch_shape x n' x d``.
-            sampler: Draws all outcomes together, and independently of one another; or a
-                ``ListSampler`` with one for each.
-            observation_noise: Noise variances in the outcome-transformed space, ``... x m``.
-            evaluation_mask: ``n' x m`` booleans, which outcomes are evaluated at which point; needs
-                a ``ListSampler``.
-            kwargs: Further arguments of ``condition_on_observations``.
+        Arguments are as of a ``ModelListGP``. The ``sampler`` draws all outcomes together, and
+        independently of one another, or is a ``ListSampler`` with one for each, which an
+        ``evaluation_mask`` needs.
         """
         for model in self.models:
             check_fantasizes(model, "`fantasize`")

@@ -77,19 +77,16 @@ class Predictor(ABC):
 
     @abstractmethod
     def scores(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Tensor:
-        """Normal scores ``n`` of observations ``Y``, ``n x 1``, each predicted by itself.
+        """Normal scores ``n`` of observations ``Y`` at ``X``, each predicted by itself.
 
-        Args:
-            X: Inputs ``n x d``, with all columns of the base model.
-            Y: Observations ``n x 1``, in units of the outcome.
-            Yvar: Their noise variances ``n x 1`` (default: the model's).
+        ``X`` is ``n x d``, with all columns of the base model, ``Y`` and its noise variances
+        ``Yvar`` (default: the model's) are ``n x 1``.
         """
 
     def history(self, residuals: str) -> tuple[Tensor, Tensor]:
         """Transformed inputs ``n x d`` and normal scores ``n`` of the training data, in order.
 
-        Args:
-            residuals: ``"prequential"``, one step ahead, or ``"loo"``, leave-one-out.
+        ``residuals`` are ``"prequential"``, one step ahead, or ``"loo"``, leave-one-out.
         """
         raise UnsupportedError(
             f"Past data cannot be replayed by a {type(self.observed).__name__}: calibrate it "
@@ -107,8 +104,5 @@ class Predictor(ABC):
     ) -> StatedPosterior:
         """The calibrated posterior at ``X``, ``batch_shape x q x d``.
 
-        Args:
-            X: With or without the column of a task.
-            correction: Its calibrator's distribution of the normal score corrects the model's.
-            noise: Noise variance in the outcome-transformed space (default: the likelihood's).
+        ``noise`` is the noise variance in the space of the targets (default: the likelihood's).
         """

@@ -39,13 +39,9 @@ class GaussianPredictor(Predictor):
     def moments(self, X: Tensor, Yvar: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of an observation by the model of observed data.
 
-        Both are ``batch_shape x q x 1``, in units of the outcome, or of each member of an ensemble,
-        ``batch_shape x num_members x q x 1``.
-
-        Args:
-            X: ``batch_shape x q x d``.
-            Yvar: Noise variances ``n x 1``, for ``X`` of shape ``n x 1 x d`` (default, and where
-                they are NaN: the model's).
+        Both are ``batch_shape x q x 1`` at ``batch_shape x q x d``, in units of the outcome; of an
+        ensemble ``batch_shape x num_members x q x 1``. For ``X`` of shape ``n x 1 x d`` noise
+        variances ``n x 1`` may be given; the model's are used where they are NaN.
         """
         X = with_task_feature(self.observed, X)
         posterior = self._gaussian_posterior(self.observed, X)
@@ -95,11 +91,7 @@ class GaussianPredictor(Predictor):
         correction: Correction,
         noise: Tensor | None = None,
     ) -> CalibratedPosterior:
-        """The calibrated posterior that belongs to one of the base model, which is at hand.
-
-        It is that of `predicting` at ``X``, with all columns of the model, in units of the outcome
-        and without noise.
-        """
+        """The calibrated posterior from that of `predicting` at ``X``, with all columns."""
         predictive = correction.calibrator.predictive(self.inputs(X, posterior))
         noise = observation_noise_variance(self.predicting, posterior, X, given=noise)
         least = least_variance(self.predicting, posterior)
