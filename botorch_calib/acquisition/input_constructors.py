@@ -235,19 +235,20 @@ def _objective(
                 "the objective: give `objective_index`, or a ScalarizedPosteriorTransform."
             )
         weights: list[float] = transform.get_buffer("weights").tolist()
-        named = [i for i, w in enumerate(weights) if w != 0.0]
-        if len(named) != 1 or len(weights) != num:
+        if len(weights) != num or weights.count(0.0) != num - 1:
             raise UnsupportedError(
                 "`posterior_transform` must weigh one of the model's outcomes, got the weights "
                 f"{weights} for {num}. qLogNoisyExpectedImprovement, a Monte Carlo acquisition "
                 "function, finds the constrained improvement of a sum of outcomes."
             )
-        if index is not None and index % num != named[0]:
+        weight = sum(weights)
+        named = weights.index(weight)
+        if index is not None and index % num != named:
             raise InputDataError(
                 f"`objective_index` {index} and `posterior_transform` disagree: the latter weighs "
-                f"outcome {named[0]}."
+                f"outcome {named}."
             )
-        index, weight = named[0], weights[named[0]]
+        index = named
     if index is None or not -num <= index < num:
         raise InputDataError(f"`objective_index` must name one of {num} outcomes, got {index}.")
     return index % num, weight
@@ -259,10 +260,9 @@ def limits_from(
     """Checked limits by outcome, from whichever of the two forms is given.
 
     The second is ``(A, b)``, ``k x m`` and ``k x 1``, for ``A y <= b`` with one outcome in each
-    row. Several limits on one outcome meet in the narrowest. (BoTorch keeps the last.) Beside it
-    Ax gives ``constraints`` on samples, for Monte Carlo.
+    row. Several limits on one outcome meet in the narrowest. (BoTorch keeps the last.)
     """
-    if isinstance(constraints, Mapping):
+    if isinstance(constraints, Mapping):  # Ax gives functions of samples as well
         return checked_constraints(constraints, num_outputs)
     if constraints_tuple is None:
         raise InputDataError(

@@ -70,9 +70,7 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
         self, model: Model, cache_root: bool | None, X_baseline: Tensor, **kwargs: Any
     ) -> None:
         """Check arguments and decide whether to keep roots, before BoTorch's constructor."""
-        for name, X in (("X_baseline", X_baseline), ("X_pending", kwargs.get("X_pending"))):
-            if X is not None:
-                check_finite(name, check_tensor(name, X))
+        check_finite("X_baseline", check_tensor("X_baseline", X_baseline))
         if type(model) is ModelList and any(isinstance(m, WrapperModel) for m in model.models):
             raise UnsupportedError(
                 "`model` is BoTorch's ModelList, which draws each outcome by a sampler of its own: "
@@ -80,12 +78,13 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
                 "take BoTorch's own acquisition function."
             )
         # Samplers of each outcome hold base samples that this root is not for.
-        possible = keeps_roots(model) and not isinstance(kwargs.get("sampler"), ListSampler)
+        sampler = kwargs.get("sampler")
+        possible = keeps_roots(model) and not isinstance(sampler, ListSampler)
         if cache_root and not possible:
             warnings.warn(
                 "`cache_root` needs calibrated models or those of which BoTorch keeps the root, "
-                f"and one sampler, got {type(model).__name__} and "
-                f"{type(kwargs.get('sampler')).__name__}: samples are drawn without it.",
+                f"and one sampler, got {type(model).__name__} and {type(sampler).__name__}: "
+                "samples are drawn without it.",
                 BotorchWarning,
                 stacklevel=3,
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,12 +52,12 @@ class ForecastScores:
         coverage: Fraction of observations inside the central ``1 - alpha`` interval.
         coverage_interval: Binomial 95 % interval of the probability behind it.
         regions: Coverage in each cell of the inputs, if these are known.
+        pits: Stated probabilities of a value below the observed one, ``n``, in time order.
+        covered: Whether each observation lay inside its central interval, ``n``.
         mean_width: Mean width of the central interval.
         mean_deviation: Mean standard deviation stated.
         mean_interval_score: Mean score of the central interval.
         mean_crps: Mean continuous ranked probability score.
-        pits: Stated probabilities of a value below the observed one, ``n``, in time order.
-        covered: Whether each observation lay inside its central interval, ``n``.
         objective: Where the objective's true values are known, scores of its distributions as the
             observations were predicted.
         objective_now: Scores of its present ones, by the model that has seen the observations; None
@@ -69,12 +70,12 @@ class ForecastScores:
     coverage: float
     coverage_interval: tuple[float, float]
     regions: tuple[RegionCoverage, ...]
-    mean_width: float | None
-    mean_deviation: float | None
-    mean_interval_score: float | None
-    mean_crps: float | None
     pits: Tensor
     covered: Tensor
+    mean_width: float | None = None
+    mean_deviation: float | None = None
+    mean_interval_score: float | None = None
+    mean_crps: float | None = None
     objective: ObjectiveScores | None = None
     objective_now: ObjectiveScores | None = None
 
@@ -101,8 +102,7 @@ def forecast_scores(
         RegionCoverage(cell.lower, cell.upper, len(cell.indices), *_coverage(covered[cell.indices]))
         for cell in cells
     )
-    sizes = stated.sizes or (None, None, None, None)
-    width, deviation, score, crps = (None if each is None else float(each.mean()) for each in sizes)
+    means: dict[str, Any] = {f"mean_{k}": float(v.mean()) for k, v in stated.sizes.items()}
     return ForecastScores(
         frequencies=frequencies,
         frequency_intervals=torch.stack(ends, dim=-1),
@@ -110,14 +110,11 @@ def forecast_scores(
         coverage=coverage,
         coverage_interval=coverage_interval,
         regions=regions,
-        mean_width=width,
-        mean_deviation=deviation,
-        mean_interval_score=score,
-        mean_crps=crps,
         pits=pits,
         covered=covered,
         objective=objective,
         objective_now=objective_now,
+        **means,
     )
 
 

@@ -108,11 +108,9 @@ def check_increasing(model: Any) -> None:
     transform = getattr(model, "outcome_transform", None)
     if transform is None or type(transform) is Standardize:
         return
-    if model.training:
-        model.eval()
+    model.eval()
     targets = getattr(model, "train_targets", None)
-    targets = torch.zeros(1) if targets is None or not targets.numel() else targets
-    targets = like(model, targets)
+    targets = like(model, torch.zeros(1) if targets is None or not targets.numel() else targets)
     low, high = targets.min(), targets.max()
     length = torch.where(high > low, high - low, 1.0)
     steps = torch.linspace(0.0, 1.0, _CHECKED).to(length).view(-1, 1, 1)
