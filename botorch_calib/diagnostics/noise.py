@@ -141,9 +141,9 @@ def noise_diagnosis(model: Module, level: float = 0.95, task: int | None = None)
     everything else in the model being fixed; the interval holds the ``m`` that the likelihood ratio
     test does not reject: ``2 (log L(max) - log L(m))`` at most the ``level``-quantile of chi-square
     with one degree of freedom. Observations stated to be free of noise stay so: the others are
-    judged given these. If all are, noise of one variance is looked for. Of a `PartlyKnownNoiseGP`
-    the given noise is judged, and of several tasks that of one ``task``; the noise of all other
-    observations is held fixed as stated.
+    judged given these. If all are, noise of one variance is looked for. A `PartlyKnownNoiseGP` is
+    judged by its given noise, and a model of several tasks by the noise of one ``task``; that of
+    all other observations is held fixed as stated.
 
     Hyperparameters that were fitted under too little noise take up some of what is missing, above
     all by a short lengthscale, and the supported noise then is too small: once the noise is

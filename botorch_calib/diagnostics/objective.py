@@ -1,8 +1,7 @@
 """Coverage of the objective, where its true values are known.
 
-The bounds on coverage that calibrators have are about *outcomes*. What a model states of the
-objective also rests on its noise: if that is wrong, so can intervals of the objective be while
-those of the outcome are right, and outcomes alone do not show it.
+Calibrators bound the coverage of *outcomes*. Intervals of the objective depend on the stated noise
+as well: they can be wrong while those of the outcome are right, and outcomes do not show it.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class ObjectiveScores:
 
 
 class Statements(NamedTuple):
-    """Posteriors of the objective at ``n`` points, each by itself."""
+    """Posteriors of the objective at ``n`` single points."""
 
     base: StatedPosterior  # by the Gaussian process
     calibrated: StatedPosterior | None  # None without a calibrator

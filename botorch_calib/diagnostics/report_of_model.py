@@ -83,8 +83,8 @@ def calibration_report(
     With ``truth``, statements on the objective, without noise, are judged at the same points: as
     each was predicted and, for training data, as the model is now, having seen the observation
     there. The latter is what a claim on a visited point rests on; held-out points spread over the
-    box tell the coverage over the box. It rests on the stated noise, about which `noise_diagnosis`
-    of an exact Gaussian process is added.
+    box tell the coverage over the box. It depends on the stated noise, so the `noise_diagnosis` of
+    an exact Gaussian process is added.
 
     Args:
         model: A `CalibratedModel`, a BoTorch model that it takes, or an exact Gaussian process of
@@ -193,7 +193,7 @@ def _kept(own: Tensor, num_initial: int) -> Tensor:
 def _of_held_out(
     model: Any, X: Tensor | None, Y: Tensor | None, truth: Truth | None, alpha: float
 ) -> Forecasts:
-    """Forecasts of observations that the model has not seen, each by itself."""
+    """Forecasts of observations at single points, which the model has not seen."""
     if X is None or Y is None:
         raise InputDataError("Give both of `X` and `Y`, or neither.")
     check_inputs("X", X)

@@ -1,4 +1,4 @@
-"""`StatedForecasts`: distributions stated of observations, as far as scores need them."""
+"""`StatedForecasts`: what scores need of the distributions that were stated of observations."""
 
 from __future__ import annotations
 

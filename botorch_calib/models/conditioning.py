@@ -128,10 +128,10 @@ def _drop_graph_of_parameters(model: Any) -> None:
 
 
 def given_noise(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> dict[str, Tensor]:
-    """The ``noise`` a fixed-noise model needs to be conditioned, in transformed units.
+    """The ``noise`` a fixed-noise model needs to be conditioned, in the space of the targets.
 
-    ``Yvar`` is given, and what the model learns beside it comes on top. Where it is not known, NaN,
-    it is the mean of the others, and that of a `PartlyKnownNoiseLikelihood` stays unknown.
+    The variance that the model learns is added to ``Yvar``. Where that is NaN, not known, the mean
+    of the model's noise takes its place; a `PartlyKnownNoiseLikelihood` keeps it unknown.
     """
     likelihood = model.likelihood
     if not isinstance(likelihood, FixedNoiseGaussianLikelihood):

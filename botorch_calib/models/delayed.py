@@ -215,7 +215,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         observation_noise: bool | Tensor = False,
         posterior_transform: PosteriorTransform | None = None,
     ) -> Posterior:
-        """Posterior of `conditioned_model`, of the same type as that of `model`."""
+        """Posterior of `conditioned_model`."""
         check_output_indices(output_indices)
         self.warn_if_unlearned()
         return posterior_at(self.conditioned_model, X, observation_noise, posterior_transform)

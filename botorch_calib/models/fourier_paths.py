@@ -53,7 +53,7 @@ class FourierPaths(Module):
     @classmethod
     @torch.no_grad()
     def of(cls, gp: Any, *paths: Any) -> Self | None:
-        """Functions drawn from ``gp`` together, or None where that is not what each gives alone."""
+        """Functions drawn from ``gp``, or None where their values together are not those alone."""
         if type(gp) is not SingleTaskGP or any(type(each) is not MatheronPath for each in paths):
             return None
         parts = [list(each.paths.values()) for each in paths]
@@ -109,11 +109,9 @@ class FourierPaths(Module):
 
 
 def _waves(prior: Any, update: Any) -> tuple[Tensor, Tensor] | None:
-    """Frequencies ``d x m`` of a draw from the prior, and amplitudes ``2 x m``, if it is of waves.
-
-    Its input transforms are linear, and its output transforms scale: the images of unit
-    vectors, and of sines and cosines of 0, tells them.
-    """
+    """Frequencies ``d x m`` and amplitudes ``2 x m`` of a draw from the prior, if made of waves."""
+    # Its input transforms are linear, and its output transforms scale: images of unit vectors, and
+    # of sines and cosines of 0, reveal them.
     maps: list[Any] = [getattr(each, "feature_map", None) for each in (prior, update)]
     if [type(each) for each in maps] != [KernelFeatureMap, KernelEvaluationMap]:
         return None

@@ -40,7 +40,7 @@ def impute(
 ) -> tuple[Any, Tensor]:
     """A model conditioned on imputed values at pending points, and these values, ``n x 1``.
 
-    Given noise of imputed values is the mean of that of the observed ones.
+    A model with given noise takes the mean of it for imputed values.
     """
     gp = observed_process(model)
     if censor_value is not None and imputation == "censor":

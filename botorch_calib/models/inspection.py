@@ -116,10 +116,7 @@ def in_output_task(model: Any, X: Tensor) -> Tensor:
 
 
 def as_in_training(model: Any) -> AbstractContextManager[Any]:
-    """Within it inputs are transformed as training inputs are: none into several points.
-
-    It changes nothing but for one-to-many input transforms, whose training data are single points.
-    """
+    """Context in which one-to-many input transforms leave points single, as training inputs are."""
     transform = getattr(model, "input_transform", None)
     return fantasize() if getattr(transform, "is_one_to_many", False) else nullcontext()
 

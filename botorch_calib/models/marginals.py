@@ -202,7 +202,7 @@ def _kernel_between(inputs: Tensor, own: LazyEvaluatedKernelTensor) -> Tensor:
 
 
 class _Known(NamedTuple):
-    """What is known of a model: its factor, None if it cannot be served, and what that rests on."""
+    """A model's factor, None if it cannot be served, and what the factor depends on."""
 
     factor: _Factor | None
     state: _ModelState
@@ -213,7 +213,7 @@ _KNOWN: WeakKeyDictionary[Any, _Known] = WeakKeyDictionary()
 
 
 def _factor_of(model: Any) -> _Factor | None:
-    """The factor of a model that may be served, from the cache while it is that of the model."""
+    """The factor of a model that may be served, from the cache while that is valid."""
     if model.training:
         model.eval()  # which puts transformed inputs in place
     state, known = _ModelState(model), _KNOWN.get(model)
@@ -245,10 +245,7 @@ def keep_in_step(model: Any) -> None:
 
 
 def in_space_of_targets(model: Any) -> Any:
-    """A model without its outcome transform, which shares all else with the one given.
-
-    It is made for a moment: data that are put in place later do not reach it. The factor does.
-    """
+    """A copy, for use at once, of a model without its outcome transform: it shares all else."""
     if model.training:
         model.eval()
     keep_in_step(model)
@@ -260,7 +257,7 @@ def in_space_of_targets(model: Any) -> Any:
 
 
 def remember_factor(model: Any, cholesky: Tensor, weights: Tensor) -> None:
-    """Take over the factor of a model that was made by adding rows to that of another one."""
+    """Take over a model's factor, which was made by adding rows to that of another model."""
     if _may_serve(model):
         with torch.no_grad(), gpt_posterior_settings():
             covariance = model.forward(*model.train_inputs).lazy_covariance_matrix

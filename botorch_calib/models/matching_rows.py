@@ -37,13 +37,12 @@ def matching_rows(rows: Tensor, table: Tensor) -> list[int | None]:
 
 
 class RowLookup(Module):
-    """Finds points among the finite rows ``n x d`` of a table by exact equality.
+    """Finds points among finite rows ``n x d`` by exact equality, the first one of equal rows.
 
-    Of equal rows the first one is found. Rows have codes, one column after the other: the code so
-    far and the value in the next column are a pair, and each pair that occurs is a new code, found
-    by bisection. A comparison of all points with all rows would need memory for each pair, and to
-    sort both together, as ``torch.unique`` does, takes 15 times as long for 20 points and 1000
-    rows.
+    Rows have codes, one column after the other: the code so far and the value in the next column
+    are a pair, and each pair that occurs is a new code, found by bisection. Comparing all points
+    with all rows would need memory for each pair, and sorting both together, as ``torch.unique``
+    does, takes 15 times as long for 20 points and 1000 rows.
     """
 
     def __init__(self, rows: Tensor) -> None:

@@ -30,8 +30,7 @@ class NoisyEnsemble(Model):
     calibrator could correct. With the variance of the noise they are a mixture, as a fully Bayesian
     model: `CalibratedModel` takes it, scores observations by `CalibratedModel.observe` (with
     ``condition=False``; `CalibratedModel.with_model` takes a refitted ensemble), and corrects the
-    distribution of observations. That of the objective stays the ensemble's: give
-    ``denoise=False``.
+    distribution of observations, not that of the objective: give ``denoise=False``.
 
     Args:
         model: With one output and equal weights, of any input and outcome transform.

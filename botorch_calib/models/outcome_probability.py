@@ -59,7 +59,7 @@ class OutcomeProbability(DeterministicModel):
 
     @classmethod
     def of_classifier(cls, model: Model, calibrator: ProbabilityCalibrator) -> Self:
-        """That of a Gaussian process with a ``BernoulliLikelihood``: ``P(b = 1)``."""
+        """The probability ``P(b = 1)`` by a Gaussian process with a ``BernoulliLikelihood``."""
         _check_likelihood(model, BernoulliLikelihood)
         return cls(partial(_probability_of_yes, model), calibrator)
 
@@ -67,7 +67,7 @@ class OutcomeProbability(DeterministicModel):
     def of_preference(
         cls, model: PairwiseGP, reference: Tensor, calibrator: ProbabilityCalibrator
     ) -> Self:
-        """That a point is preferred to a ``reference``, ``d``, by a ``PairwiseGP``."""
+        """The probability by a ``PairwiseGP`` that a point is preferred to a ``reference``, ``d``."""
         _check_likelihood(model, PairwiseProbitLikelihood)
         return cls(partial(_probability_of_preference, model, reference), calibrator)
 

@@ -68,7 +68,7 @@ def _in_one_go(wrapper: str, model: Model | None = None) -> str:
 
 
 def one_outcome_of(model: Model) -> str:
-    """How to come by a model of a single outcome, in words."""
+    """How to get a model of a single outcome, in words."""
     if isinstance(model, MultiTaskGPyTorchModel):
         return "each around a model that was made with `output_tasks=[task]`"
     if isinstance(model, BatchedMultiOutputGPyTorchModel):

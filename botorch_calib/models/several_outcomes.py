@@ -128,9 +128,9 @@ class CalibratedModelList(ModelList):
     ) -> Any:
         """Posterior of the outcomes at ``X``, ``batch_shape x q x d``: a `CalibratedPosteriorList`.
 
-        Arguments are as of BoTorch's models. ``posterior_transform`` is a
-        ``ScalarizedPosteriorTransform`` whose weights are zero for all outcomes but one, and the
-        posterior then that of this outcome.
+        Arguments are as in BoTorch's models. With a ``posterior_transform``, a
+        ``ScalarizedPosteriorTransform`` whose weights are zero for all outcomes but one, it is the
+        posterior of this outcome.
         """
         num = self.num_outputs
         indices = range(num) if output_indices is None else output_indices

@@ -52,7 +52,7 @@ class WrapperModel(Model):
 
     @property
     def batch_shape(self) -> torch.Size:
-        """That of the base model; one without training data need not tell it, and is no batch."""
+        """The batch shape of the base model; empty where it has none, for lack of training data."""
         return batch_shape_of(self.model)
 
     likelihood = _of_base("likelihood")
@@ -171,7 +171,7 @@ def batch_shape_of(model: Any) -> torch.Size:
 
 @contextmanager
 def _changing(model: Model) -> Iterator[None]:
-    """Around a change of a model's parts: nothing of the former ones is kept."""
+    """Context of a change of a model's parts: caches of the former ones are dropped."""
     # Training mode drops GPyTorch's caches and puts the inputs as they were given in the place of
     # transformed ones, which `eval` mode transforms anew.
     was_training = model.training

@@ -57,9 +57,9 @@ class DistributionPredictor(Predictor):
         return z.reshape(-1).clamp(-_FARTHEST, _FARTHEST).to(Y)
 
     def history(self, residuals: str) -> tuple[Tensor, Tensor]:
-        """Of a model that learns in context, by predictions from the data before each.
+        """Each observation, by a model that learns in context, is predicted from those before it.
 
-        The first observation, of which nothing is known before, is left out.
+        The first one is left out.
         """
         model = self.observed
         if not _learns_in_context(model):

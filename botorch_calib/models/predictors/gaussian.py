@@ -91,7 +91,7 @@ class GaussianPredictor(Predictor):
         correction: Correction,
         noise: Tensor | None = None,
     ) -> CalibratedPosterior:
-        """The calibrated posterior from that of `predicting` at ``X``, with all columns."""
+        """The calibrated posterior that corrects a posterior of `predicting` at ``X``."""
         predictive = correction.calibrator.predictive(self.inputs(X, posterior))
         noise = observation_noise_variance(self.predicting, posterior, X, given=noise)
         least = least_variance(self.predicting, posterior)

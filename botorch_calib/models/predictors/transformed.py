@@ -35,7 +35,7 @@ class TransformedPredictor(GaussianPredictor):
     def posterior(
         self, X: Tensor, correction: Correction, noise: Tensor | None = None
     ) -> StatedPosterior:
-        """That of the targets, mapped: see `Predictor.posterior`."""
+        """The posterior of the targets, mapped: see `Predictor.posterior`."""
         X = with_task_feature(self.predicting, X)
         gaussian = GaussianPredictor(in_space_of_targets(self.predicting))
         posterior: Any = gaussian.posterior(X, correction, noise)
