@@ -67,7 +67,7 @@ class OutcomeProbability(DeterministicModel):
     def of_preference(
         cls, model: PairwiseGP, reference: Tensor, calibrator: ProbabilityCalibrator
     ) -> Self:
-        """The probability by a ``PairwiseGP`` that a point is preferred to a ``reference``, ``d``."""
+        """The probability by a ``PairwiseGP`` that a point is preferred to a reference, ``d``."""
         _check_likelihood(model, PairwiseProbitLikelihood)
         return cls(partial(_probability_of_preference, model, reference), calibrator)
 
