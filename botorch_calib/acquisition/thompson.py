@@ -167,19 +167,7 @@ def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
     if is_calibrated:
         return _Widened(path, nu)
     together = FourierPaths.of(drawn_from, path)
-    return path if together is None else _Single(together)
-
-
-class _Single(Module):
-    """The only function of ``paths``."""
-
-    def __init__(self, paths: FourierPaths) -> None:
-        super().__init__()
-        self.paths = paths
-
-    def forward(self, X: Tensor) -> Tensor:
-        """Evaluate it at ``batch_shape x n x d``; the values are ``batch_shape x n``."""
-        return self.paths(X).squeeze(0)
+    return path if together is None else together
 
 
 class _Widened(Module):

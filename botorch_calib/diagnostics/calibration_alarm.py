@@ -11,11 +11,11 @@ from torch import Tensor
 
 from botorch_calib._validation import (
     check_bounds,
-    check_inputs,
     check_open_unit,
     check_tensor,
     check_unit_interval,
 )
+from botorch_calib.models.requirements import check_pairs
 
 # What is bet on: tails of these masses, and by which factors their odds are wrong.
 _TAILS, _BOTH = (0.05, 0.1, 0.25, 0.5), (0.1, 0.2, 0.5)
@@ -137,11 +137,7 @@ class CalibrationAlarm:
 
         Its posterior of observations has a ``cdf``, or is taken to be normal.
         """
-        check_inputs("X", X)
-        if check_tensor("Y", Y).shape != (len(X), 1):
-            raise BotorchTensorDimensionError(
-                f"`Y` must have shape {len(X)} x 1, got {tuple(Y.shape)}."
-            )
+        check_pairs(X, Y)
         posterior = model.posterior(X.unsqueeze(-2), observation_noise=True)
         if posterior.mean.shape != (len(X), 1, 1):
             raise UnsupportedError(

@@ -12,14 +12,7 @@ from gpytorch.models import ExactGP
 from torch import Tensor
 from torch.nn import Module
 
-from botorch_calib._validation import (
-    check_finite,
-    check_inputs,
-    check_model,
-    check_one_of,
-    check_open_unit,
-    check_tensor,
-)
+from botorch_calib._validation import check_model, check_one_of, check_open_unit
 from botorch_calib.calibration import NoCalibration, pit
 from botorch_calib.diagnostics.calibration_alarm import CalibrationAlarm
 from botorch_calib.diagnostics.noise import noise_diagnosis
@@ -54,7 +47,7 @@ from botorch_calib.models.marginals import in_space_of_targets
 from botorch_calib.models.outcome_transforms import InverseTransform, raw_train_targets
 from botorch_calib.models.predictors import Correction, predictor_of
 from botorch_calib.models.predictors.transformed import TransformedPredictor
-from botorch_calib.models.requirements import batch_of_models, check_fits
+from botorch_calib.models.requirements import batch_of_models, check_fits, check_pairs
 from botorch_calib.models.residuals import RESIDUALS, forecast_history
 
 
@@ -133,7 +126,7 @@ def _of_history(
     """Forecasts of the training data of a model, without the first ``num_initial``."""
     model = without_pending(model)
     calibrator = model.calibrator.fresh() if isinstance(model, CalibratedModel) else None
-    predictor = predictor_of(model.model if calibrator is not None else model)
+    predictor = predictor_of(model)
     gp = predictor.observed
     if not predictor.is_process:
         inputs, z = predictor.history(residuals)
@@ -168,7 +161,7 @@ def _of_history(
         )
     if is_transformed:
         observed = raw_train_targets(gp)[kept]
-        forecasts = [
+        forecasts: list[Any] = [
             None if each is None else StatedForecasts.of_posterior(each, observed, alpha)
             for each in predicted(denoise=False)
         ]
@@ -196,22 +189,16 @@ def _of_held_out(
     """Forecasts of observations at single points, which the model has not seen."""
     if X is None or Y is None:
         raise InputDataError("Give both of `X` and `Y`, or neither.")
-    check_inputs("X", X)
-    if check_tensor("Y", Y).shape != (len(X), 1):
-        raise BotorchTensorDimensionError(
-            f"`Y` must have shape {len(X)} x 1, one observation for each row of `X`, "
-            f"got {tuple(Y.shape)}."
-        )
+    check_pairs(X, Y)
     if len(X) == 0:
         raise InputDataError("`X` and `Y` are empty: there is nothing to judge.")
-    check_finite("Y", Y)
     if isinstance(model, ExactGP) and not isinstance(model, Model):
         return _of_plain_process(model, X, Y, alpha)
     check_model(model)
     if model.num_outputs != 1 or batch_of_models(model):
         raise _unsupported(model)
     is_calibrated = isinstance(model, CalibratedModel)
-    predictor = predictor_of(model.model if is_calibrated else model)
+    predictor = predictor_of(model)
     if not is_calibrated:
         predictor.check()
     points = X.unsqueeze(-2)

@@ -68,8 +68,11 @@ class FourierPaths(Module):
         return together if error <= _TOLERANCE.get(X.dtype, 0.0) else None
 
     def forward(self, X: Tensor) -> Tensor:
-        """Values ``num_paths x batch_shape x q`` at ``batch_shape x q x d``, in outcome units."""
-        return self._evaluate(X)[0]
+        """Values ``num_paths x batch_shape x q`` at ``batch_shape x q x d``, in outcome units.
+
+        Those of a single path are ``batch_shape x q``.
+        """
+        return self._evaluate(X)[0].squeeze(0)
 
     def with_posterior(self, X: Tensor) -> tuple[Tensor, GPyTorchPosterior]:
         """The values, and the process's posterior at single points, ``batch_shape x q x 1 x 1``."""

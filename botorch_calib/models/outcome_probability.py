@@ -15,8 +15,8 @@ from botorch.models.pairwise_gp import PairwiseGP
 from gpytorch.likelihoods import BernoulliLikelihood
 from torch import Tensor
 
-from botorch_calib._validation import check_tensor
 from botorch_calib.calibration.probabilities import ProbabilityCalibrator
+from botorch_calib.models.requirements import check_pairs
 
 
 class OutcomeProbability(DeterministicModel):
@@ -91,11 +91,7 @@ class OutcomeProbability(DeterministicModel):
 
         ``happened``, ``n x 1``, is 1 or True where the outcome is yes, else 0 or False.
         """
-        if check_tensor("X", X).dim() != 2 or happened.shape != (len(X), 1):
-            raise BotorchTensorDimensionError(
-                "`X` and `happened` must have shapes n x d and n x 1, got "
-                f"{tuple(X.shape)} and {tuple(happened.shape)}."
-            )
+        check_pairs(X, happened, name="happened")
         self.calibrator.update(self._stated(X), happened.squeeze(-1).to(X))
 
 

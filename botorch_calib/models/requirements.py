@@ -81,17 +81,22 @@ def batch_of_models(model: Any) -> Size:
     return Size() if is_ensemble(model) else batch_shape_of(model)
 
 
+def check_pairs(X: Tensor, Y: Tensor, width: int | None = None, name: str = "Y") -> None:
+    """Raise unless these are finite inputs ``n x d`` and values ``n x 1``, called ``name``."""
+    check_inputs("X", X, width)
+    if check_inputs(name, Y, 1).shape[0] != len(X):
+        raise BotorchTensorDimensionError(
+            f"`{name}` must have shape {len(X)} x 1, one row for each of `X`, got {tuple(Y.shape)}."
+        )
+
+
 def check_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
     """Raise unless these are finite observations ``n x d``, ``n x 1`` of a single model."""
     if batch_shape := batch_of_models(model):
         raise UnsupportedError(
             f"`observe` needs a model without batch dimensions, got {tuple(batch_shape)}."
         )
-    check_inputs("X", X, raw_width(model))
-    if check_inputs("Y", Y, 1).shape[0] != len(X):
-        raise BotorchTensorDimensionError(
-            f"`Y` must have shape {len(X)} x 1, one row for each of `X`, got {tuple(Y.shape)}."
-        )
+    check_pairs(X, Y, raw_width(model))
     if Yvar is None:
         return
     unknown = Yvar.isnan()
