@@ -23,8 +23,9 @@ class CalibratedUpperConfidenceBound(CalibratedAcquisitionFunction):
     probability 0.9, as ``VaR(alpha=0.9)`` of ``botorch.acquisition.risk_measures``. Noise and
     uncertainty then count against a point, so it does not explore.
 
+    Arguments that are not listed are those of `LogCalibratedExpectedImprovement`.
+
     Args:
-        model: As all that are not listed in `LogCalibratedExpectedImprovement`.
         level: Level of the quantile, in (0, 1).
         maximize: If False, the value is minus the ``1 - level`` quantile, a lower confidence bound.
         observation_noise: Whether the quantile is of an observation whatever the model describes.

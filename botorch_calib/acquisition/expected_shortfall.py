@@ -22,8 +22,9 @@ class CalibratedExpectedShortfall(CalibratedAcquisitionFunction):
     BoTorch's ``CVaR``, with the same ``alpha``, is a Monte Carlo objective over outcomes of
     perturbed inputs. The ambiguity set `ConditionalValueAtRisk` is over contexts.
 
+    Arguments that are not listed are those of `LogCalibratedExpectedImprovement`.
+
     Args:
-        model: As all that are not listed in `LogCalibratedExpectedImprovement`.
         alpha: The risk level, in (0, 1): the probability of a better outcome.
         maximize: If False, the outcome is a loss, and the value is minus its mean above the
             ``alpha``-quantile.

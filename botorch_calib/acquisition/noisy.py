@@ -182,11 +182,10 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
     The expected growth of the hypervolume that the evaluated points dominate beyond a reference
     point, under joint samples of the calibrated posteriors; all objectives are maximised. Arguments
     and, given the same samples, values are those of BoTorch's
-    ``qLogNoisyExpectedHypervolumeImprovement`` [Daulton2021nehvi, Ament2023logei]; see
-    `qLogCalibratedNoisyExpectedImprovement`.
+    ``qLogNoisyExpectedHypervolumeImprovement`` [Daulton2021nehvi, Ament2023logei]. Those that are
+    not listed are described in `qLogCalibratedNoisyExpectedImprovement`.
 
     Args:
-        model: As all that are not listed there.
         ref_point: The reference point, of ``m`` objectives, in their units.
         kwargs: As of BoTorch's class: ``sampler``, ``objective``, ``constraints``, ``X_pending``,
             ``eta``, ``prune_baseline``, ``alpha``, ``max_iep``, ``incremental_nehvi``,

@@ -287,8 +287,9 @@ class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):
     factor multiplies ``sigma``: its 1.5 is ``beta=2.25``. Its code leaves the second term out of
     the gradient.)
 
+    Arguments that are not listed are those of `RobustUpperConfidenceBound`.
+
     Args:
-        model: As all that are not listed in `RobustUpperConfidenceBound`.
         radius: Radius of the `WassersteinBall`, in units of the contexts: a number, or a schedule
             such as `RadiusSchedule`. With 0 this is ERBO.
         lipschitz_contexts: Contexts ``M' x d_c`` over which the largest gradient norm is taken

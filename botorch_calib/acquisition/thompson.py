@@ -57,12 +57,13 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
     With a calibrated model ``nu`` stretches the distribution about its mean. The proof that ``nu``
     covers the bias of censoring is for Gaussian processes.
 
+    Arguments that are not listed are those of `DelayedUpperConfidenceBound`.
+
     Args:
         model: A model with one output and without batch dimensions. On a continuous domain an
             exact Gaussian process with one task, a `CalibratedModel` of one with ``denoise=True``,
             or a `CensoredDelayModel` around or inside of these; over ``choices`` any model whose
             posterior can be sampled jointly.
-        beta: As all that are not listed in `DelayedUpperConfidenceBound`.
         choices: The points to choose from, ``n x d``, for ``optimize_acqf_discrete``. The function
             is then defined at these points only, and has no gradient.
         seed: Seed of the draw, together with the number of ``X_pending``, which cause another draw.
