@@ -15,7 +15,13 @@ from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
 from torch import Size, Tensor
 
-from botorch_calib._validation import check_inputs, check_model, check_precision
+from botorch_calib._validation import (
+    check_finite,
+    check_inputs,
+    check_model,
+    check_precision,
+    check_tensor,
+)
 from botorch_calib.models.inspection import raw_train_inputs, raw_width
 from botorch_calib.models.wrapper import batch_shape_of
 
@@ -84,10 +90,11 @@ def batch_of_models(model: Any) -> Size:
 def check_pairs(X: Tensor, Y: Tensor, width: int | None = None, name: str = "Y") -> None:
     """Raise unless these are finite inputs ``n x d`` and values ``n x 1``, called ``name``."""
     check_inputs("X", X, width)
-    if check_inputs(name, Y, 1).shape[0] != len(X):
+    if check_tensor(name, Y).shape != (len(X), 1):
         raise BotorchTensorDimensionError(
             f"`{name}` must have shape {len(X)} x 1, one row for each of `X`, got {tuple(Y.shape)}."
         )
+    check_finite(name, Y)
 
 
 def check_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
