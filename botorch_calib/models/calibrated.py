@@ -25,11 +25,7 @@ from botorch_calib.models.inspection import (
     with_task_feature,
 )
 from botorch_calib.models.predictors import Correction, predictor_of
-from botorch_calib.models.requirements import (
-    check_fantasizes,
-    check_observations,
-    scalar_affine,
-)
+from botorch_calib.models.requirements import check_fantasizes, check_observations, scalar_affine
 from botorch_calib.models.wrapper import WrapperModel, check_output_indices, standardized_gp
 from botorch_calib.posteriors import StatedPosterior
 from botorch_calib.posteriors.calibrated import EXCESS
@@ -80,11 +76,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
     """
 
     def __init__(
-        self,
-        model: Model,
-        calibrator: Calibrator,
-        denoise: bool = True,
-        excess: str = "noise",
+        self, model: Model, calibrator: Calibrator, denoise: bool = True, excess: str = "noise"
     ) -> None:
         super().__init__()
         _check_model(model)

@@ -11,11 +11,7 @@ import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.gpytorch import MultiTaskGPyTorchModel
 from botorch.models.model import ModelList
-from gpytorch.distributions import (
-    Distribution,
-    MultitaskMultivariateNormal,
-    MultivariateNormal,
-)
+from gpytorch.distributions import Distribution, MultitaskMultivariateNormal, MultivariateNormal
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.likelihoods.noise_models import FixedGaussianNoise
 from gpytorch.models import ExactGP

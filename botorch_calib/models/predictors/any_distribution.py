@@ -15,11 +15,7 @@ from torch import Tensor
 
 from botorch_calib.models.conditioning import conditioned_on
 from botorch_calib.models.predictors.base import Correction, Predictor
-from botorch_calib.posteriors import (
-    CalibratedPosterior,
-    TransformedOutcomePosterior,
-    normal_scores,
-)
+from botorch_calib.posteriors import CalibratedPosterior, TransformedOutcomePosterior, normal_scores
 
 # Largest normal score of an observation: one that was given no chance has it.
 _FARTHEST = 38.0
