@@ -208,8 +208,8 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
     ) -> None:
         if not kwargs.get("cache_pending", True):
             raise InputDataError(
-                "`cache_pending=False` does not find its boxes in BoTorch: give `max_iep=n`, by "
-                "which as many pending points are evaluated together with the new ones."
+                "`cache_pending=False` fails in BoTorch: give `max_iep=n`, to evaluate that many "
+                "pending points together with the new ones."
             )
         self._decide(model, cache_root, X_baseline, **kwargs)
         super().__init__(model=model, ref_point=ref_point, X_baseline=X_baseline, **kwargs)

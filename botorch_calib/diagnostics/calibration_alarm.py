@@ -17,7 +17,7 @@ from botorch_calib._validation import (
 )
 from botorch_calib.models.requirements import check_pairs
 
-# What is bet on: tails of these masses, and by which factors their odds are wrong.
+# Bets are on tails of these masses, and on odds that are wrong by these factors.
 _TAILS, _BOTH = (0.05, 0.1, 0.25, 0.5), (0.1, 0.2, 0.5)
 _ODDS = (0.25, 0.5, 2.0, 4.0)
 

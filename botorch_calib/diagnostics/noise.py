@@ -232,9 +232,9 @@ _AND_AGAIN = (
     "Diagnose again after the fit: a kernel fitted under too little noise has taken up some of it."
 )
 _GIVEN_AS_ZERO = (
-    "The noise was given as zero, or as less than the least that GPyTorch takes, of which no "
-    "multiple helps: give variances of about {variance}, or leave `train_Yvar` out so that they "
-    "are fitted; then fit again."
+    "The noise was given as zero, or as less than the least that GPyTorch takes, and no multiple "
+    "helps: give variances of about {variance}, or leave `train_Yvar` out so that they are fitted; "
+    "then fit again."
 )
 _FITTED = (
     "The noise is {size} than in the model, although it was fitted: fit again, and if that changes "

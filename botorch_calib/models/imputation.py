@@ -1,4 +1,4 @@
-"""Values that are put in place of missing ones, and models conditioned on them."""
+"""Values in the place of missing ones, and models conditioned on them."""
 
 from __future__ import annotations
 

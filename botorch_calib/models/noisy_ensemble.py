@@ -19,7 +19,7 @@ from torch import Tensor
 from botorch_calib._validation import check_variances
 from botorch_calib.models.wrapper import check_output_indices
 
-# Variance of what a member states, over that of the noise: as good as none, and positive.
+# Variance of a member's value in units of the noise variance: as good as none, and positive.
 _LEAST = 1e-10
 
 

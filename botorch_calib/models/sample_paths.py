@@ -61,8 +61,8 @@ class CalibratedPath(SamplePath):
 
     def _evaluate(self, X: Tensor) -> tuple[CalibratedPosterior, Tensor]:
         """The posterior at each point alone, and the values."""
-        # The paths know the correlations: only the marginals are needed. They are 1 for each point,
-        # or as many as an input transform makes of it.
+        # The paths have the correlations: only marginals are needed, one for each point, or as many
+        # as an input transform makes of it.
         points = X.unsqueeze(-2)
         model = self.model
         predictor: Any = GaussianPredictor(model.model)

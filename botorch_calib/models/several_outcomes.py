@@ -213,8 +213,8 @@ class CalibratedModelList(ModelList):
     ) -> None:
         """Score new observations of all outcomes, update calibrators, and condition the models.
 
-        See `CalibratedModel.observe`; observations of a single outcome go to that of its model,
-        ``model.models[i].observe(X, Y)``.
+        See `CalibratedModel.observe`. ``model.models[i].observe(X, Y)`` takes observations of a
+        single outcome.
 
         Args:
             X: ``n x d`` in the order of observation, or one such for each outcome.

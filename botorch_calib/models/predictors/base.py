@@ -77,7 +77,7 @@ class Predictor(ABC):
 
     @abstractmethod
     def scores(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Tensor:
-        """Normal scores ``n`` of observations ``Y`` at ``X``, each predicted by itself.
+        """Normal scores ``n`` of observations ``Y`` at ``X``, each predicted alone.
 
         ``X`` is ``n x d``, with all columns of the base model, ``Y`` and its noise variances
         ``Yvar`` (default: the model's) are ``n x 1``.
