@@ -104,12 +104,7 @@ class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunct
     ) -> None:
         num = check_model(model).num_outputs
         limits = checked_constraints(constraints, num)
-        (objective_index,) = check_columns("objective_index", [objective_index])
-        if not -num <= objective_index < num:
-            raise InputDataError(
-                f"`objective_index` {objective_index} names none of {num} outcomes."
-            )
-        objective_index %= num
+        objective_index = _checked_index("objective_index", objective_index, num)
         if objective_index in limits:
             raise InputDataError(
                 f"`constraints` holds the objective, outcome {objective_index}: an "
@@ -136,6 +131,14 @@ class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunct
         return means.squeeze(-1).squeeze(-1).amax(dim=0)
 
 
+def _checked_index(name: str, outcome: int, num_outputs: int) -> int:
+    """The index of an outcome, counted from the front."""
+    (index,) = check_columns(name, [outcome])
+    if not -num_outputs <= index < num_outputs:
+        raise InputDataError(f"`{name}` names outcome {index} of {num_outputs}.")
+    return index % num_outputs
+
+
 def checked_constraints(constraints: Mapping[int, Limits], num_outputs: int) -> dict[int, Limits]:
     """Limits by outcome, counted from the front; None for an infinite one, no entry for both."""
     pairs = constraints.values() if isinstance(constraints, Mapping) else [None]
@@ -146,10 +149,7 @@ def checked_constraints(constraints: Mapping[int, Limits], num_outputs: int) -> 
         )
     checked: dict[int, Limits] = {}
     for key, (lower, upper) in constraints.items():
-        (index,) = check_columns("constraints", [key])
-        if not -num_outputs <= index < num_outputs:
-            raise InputDataError(f"`constraints` names outcome {index} of {num_outputs}.")
-        index %= num_outputs
+        index = _checked_index("constraints", key, num_outputs)
         if index in checked:
             raise InputDataError(f"`constraints` names outcome {index} twice.")
         try:

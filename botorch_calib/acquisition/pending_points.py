@@ -85,20 +85,18 @@ def fantasy_models(models: Sequence[Any], X_pending: Tensor, num_fantasies: int)
     """
     # One quasi-random sequence for all models, so that their outcomes are independent. Two
     # sequences, whatever their seeds, correlate by 0.3 to 0.9: scrambling keeps the points' order.
-    points = [_checked(model, X_pending) for model in models]
-    posteriors = []
-    for model, X in zip(models, points, strict=True):
+    parts = []
+    for model in models:
+        X = _checked(model, X_pending)
         with as_in_training(observed_process(model)):  # as `fantasize` draws them
-            posteriors.append(model.posterior(X, observation_noise=True))
-    shapes = [posterior.base_sample_shape for posterior in posteriors]
-    sizes = [shape.numel() for shape in shapes]
+            parts.append((model, X, model.posterior(X, observation_noise=True)))
+    sizes = [posterior.base_sample_shape.numel() for *_, posterior in parts]
     draws = draw_sobol_normal_samples(sum(sizes), num_fantasies, dtype=torch.double, seed=0)
     conditioned = []
-    for model, X, posterior, shape, draw in zip(
-        models, points, posteriors, shapes, draws.split(sizes, dim=-1), strict=True
-    ):
+    for (model, X, posterior), draw in zip(parts, draws.split(sizes, dim=-1), strict=True):
         sampler = SobolQMCNormalSampler(torch.Size([num_fantasies]))
-        sampler.register_buffer("base_samples", draw.reshape(-1, *shape).to(posterior.mean))
+        base_samples = draw.reshape(-1, *posterior.base_sample_shape).to(posterior.mean)
+        sampler.register_buffer("base_samples", base_samples)
         conditioned.append(model.fantasize(X, sampler))
     return conditioned
 

@@ -132,17 +132,16 @@ def single_point_posterior(
             return None
     mean, variance, inputs = (_points_first(values, lead) for values in (*moments, inputs))
     transform = getattr(model, "outcome_transform", None)
-    if transform is None:
-        return SinglePointPosterior(mean, variance, inputs)
     if type(transform) is Standardize:
         # `untransform_posterior` without its detour through linear operators
         mean, variance = transform.means + transform.stdvs * mean, transform._stdvs_sq * variance
-        return SinglePointPosterior(mean, variance, inputs)
-    normal = SinglePointPosterior(mean, variance, inputs).distribution
-    posterior = transform.untransform_posterior(GPyTorchPosterior(normal), X=X)
-    if not is_gaussian(posterior):  # a nonlinear transform
-        return None
-    return SinglePointPosterior(posterior.mean, raw_variance(posterior), inputs)
+    elif transform is not None:
+        normal = SinglePointPosterior(mean, variance, inputs).distribution
+        posterior = transform.untransform_posterior(GPyTorchPosterior(normal), X=X)
+        if not is_gaussian(posterior):  # a nonlinear transform
+            return None
+        mean, variance = posterior.mean, raw_variance(posterior)
+    return SinglePointPosterior(mean, variance, inputs)
 
 
 def _points_last(X: Tensor, batch_dims: int) -> tuple[Tensor, torch.Size]:
