@@ -1,7 +1,6 @@
 r"""Scores of probabilistic forecasts, from distributions, quantiles, PITs and observations.
 
-Nothing here knows a model. A distribution of ``z = (y - mu) / s_y`` is scored at ``z``; the CRPS
-and the interval score of ``y`` itself are ``s_y`` times those of ``z``.
+The CRPS and the interval score of ``y`` are ``s_y`` times those of ``z = (y - mu) / s_y``.
 """
 
 from __future__ import annotations
@@ -30,9 +29,8 @@ _ORDER, _DEPTH = 80, 78.0
 def crps(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
     r"""Continuous ranked probability score ``int (F(x) - 1{x >= z})^2 dx``.
 
-    The integral is that of ``F^2`` below ``z`` plus that of the mirrored distribution's below
-    ``-z``, a sum of positive terms, each by a Gauss-Legendre rule over one piece of the
-    distribution, where it is exact to rounding.
+    The integral of ``F^2`` below ``z`` plus that of the mirrored distribution below ``-z``, each by
+    a Gauss-Legendre rule on each piece, where it is exact to rounding.
 
     Args:
         predictive: Distribution of ``z``, of any batch shape.
@@ -102,8 +100,8 @@ def binomial_interval(
 ) -> tuple[Tensor, Tensor]:
     """Clopper and Pearson's interval of a success probability: exact, hence conservative.
 
-    It assumes independent trials. Those of a sequence of forecasts are so under a correct
-    model, one step ahead; elsewhere the interval is a yardstick.
+    It assumes independent trials, as those of forecasts one step ahead are under a correct model;
+    elsewhere the interval is a yardstick.
 
     Args:
         successes: Counts, of any shape.
