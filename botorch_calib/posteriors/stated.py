@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Self
+from typing import ClassVar, NoReturn, Self
 
 import torch
+from botorch.exceptions.errors import UnsupportedError
 from botorch.posteriors import Posterior
 from torch import Tensor
 
@@ -19,6 +20,15 @@ class StatedPosterior(WithMoments, Posterior, ABC):
     has them, whatever the base model. Values are in units of the outcome, and have the shape
     ``batch_shape x q x 1``.
     """
+
+    _not_normal: ClassVar[str]  # the error that says what to use instead of `distribution`
+
+    @property
+    def distribution(self) -> NoReturn:
+        """Raise ``UnsupportedError``, since BoTorch expects a multivariate normal here."""
+        raise UnsupportedError(self._not_normal)
+
+    mvn = distribution
 
     @property
     @abstractmethod
@@ -45,7 +55,7 @@ class StatedPosterior(WithMoments, Posterior, ABC):
 
         Args:
             value: Levels in (0, 1), of any shape. As in BoTorch, several give the result leading
-                dimensions of their shape.
+                dimensions of their shape. A tensor is read back from its device, a number is not.
 
         Raises:
             InputDataError: If a level is outside (0, 1).
