@@ -65,9 +65,6 @@ class Calibrator(Module, ABC):
         Returns:
             The distributions, of batch shape ``n x 1``, that were stated before each residual
             arrived: by them the calibrator is judged.
-
-        Raises:
-            InputDataError, BotorchTensorDimensionError: If an argument is malformed.
         """
 
     def quantile(self, X: Tensor, level: float) -> Tensor:

@@ -32,7 +32,6 @@ class ClassifierDensityRatio(Module):
 
     Raises:
         ImportError: Without scikit-learn, which the extra ``weighted`` installs.
-        InputDataError: If an argument is malformed.
     """
 
     center: Tensor

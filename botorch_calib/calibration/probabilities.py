@@ -31,9 +31,6 @@ class ProbabilityCalibrator(Module):
     Args:
         num_values: ``M``, the number of these probabilities, from 0 to 1; at least 2.
         step_size: ``eta``, in (0, 1).
-
-    Raises:
-        InputDataError: If an argument is out of its range.
     """
 
     values: Tensor
@@ -68,10 +65,6 @@ class ProbabilityCalibrator(Module):
 
         Returns:
             The forecasts ``p_t`` as they were before each outcome, ``n``, not clamped.
-
-        Raises:
-            InputDataError: If numbers are outside [0, 1].
-            BotorchTensorDimensionError: If these are no vectors of equal length.
         """
         if stated.dim() != 1 or stated.shape != happened.shape:
             raise BotorchTensorDimensionError(

@@ -24,7 +24,7 @@ Probabilities of improvement take the same way through ``log_survival``, which q
 
 * ``piecewise.py``: `PiecewisePredictive`, the distribution of ``z`` by pieces; its constructors
   ``gaussian``, ``conformal`` and ``recalibrated``, moments, quantiles and the transport of samples.
-* ``moments.py``: `WithMoments`, the base class of distributions that find both together.
+* ``moments.py``: `WithMoments`, the base class with mean and variance, found together.
 * ``form.py``: `PiecewiseForm`, which pieces are uniform and which ends are open.
 * ``smoothed.py``: `SmoothedPredictive`, that distribution plus Gaussian noise (the objective), and
   `UnsmoothedPredictive`, the same questions without noise (the observation).
@@ -39,6 +39,7 @@ Probabilities of improvement take the same way through ``log_survival``, which q
 * ``_smoothed_quantile.py``: quantiles, in a fixed number of steps.
 * ``_transport.py``: the monotone map from a normal number to a piecewise distribution.
 * ``_normal_pieces.py``: truncated normal pieces as differences of tails.
+* ``_kept_constants.py``: nodes, weights and flags that are made once for each device.
 * ``_normal_functions.py``: special functions of the normal distribution, far into its tails.
 """
 

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -41,6 +41,7 @@ from torch.autograd import Function
 from torch.nn.functional import pad
 
 from botorch_calib.distributions._bivariate_tails import bivariate_tails, off_zero, scale_beyond
+from botorch_calib.distributions._kept_constants import kept_constant
 from botorch_calib.distributions._normal_functions import (
     INV_SQRT_2PI,
     LEAST,
@@ -63,7 +64,7 @@ _SQRT_2, _SQRT_HALF, _SQRT_PI = math.sqrt(2.0), math.sqrt(0.5), math.sqrt(math.p
 # variance), above the largest, nothing else is.
 MIN_RATIO, MAX_RATIO = 1e-6, 1e6
 _ORDER = 20  # of the rule on either side of x
-_NODES = 32  # of the rule on what the noise reaches
+_NODES = 32  # of the rule over the reach of the noise
 _CUT = 72.0  # where the rule ends: the integrand has fallen by exp(-36)
 EXCESS, SURVIVAL = 0, 1
 
@@ -192,6 +193,11 @@ def _by_pieces(
     return value + scale.log() if which == EXCESS else value
 
 
+def norm_of(r: Tensor) -> Tensor:
+    """Standard deviation of ``z + r eps`` for a standard normal ``z``."""
+    return (r * r).add_(1.0).sqrt_()
+
+
 class Values:
     """``E``, ``S`` and ``p`` at ``x`` over ``exp(log_scale)``, without a graph.
 
@@ -203,6 +209,7 @@ class Values:
             ``3 x num_pieces x n``; a function, None for a stretched form unless ``with_pieces``.
     """
 
+    norm: Tensor
     log_scale: Tensor
 
     def __init__(
@@ -213,13 +220,13 @@ class Values:
         masses: Tensor,
         parts: Parts,
         form: PiecewiseForm,
-        like: Values | None = None,
+        norm: Tensor | None = None,
         with_pieces: bool = False,
     ) -> None:
         if r is None:
             self._set_pieces(self._without_noise(x, knots, masses, form), x, masses, form)
             return
-        self.norm = (r * r).add_(1.0).sqrt_() if like is None else like.norm
+        self.norm = norm_of(r) if norm is None else norm
         c = x / self.norm
         if parts.normal is not None:
             self._set_tails(x, c, r, knots, masses, parts, parts.normal, form)
@@ -451,13 +458,12 @@ def _flats(
     return values, ratios[:, t.numel() :]
 
 
-@lru_cache(maxsize=32)
+@kept_constant
 def _rule(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Nodes and weights along the first of four dimensions; 1 below ``x`` and -1 above."""
     nodes, weights = graded_rule(_ORDER, dtype, device)
-    with torch.inference_mode(False):  # else no graph could use what the cache holds
-        side = torch.tensor([1.0, -1.0], dtype=dtype, device=device).view(2, 1, 1)
-        return nodes[:, 0].clone().view(-1, 1, 1, 1), weights.view(-1, 1, 1, 1), side
+    side = torch.tensor([1.0, -1.0], dtype=dtype, device=device).view(2, 1, 1)
+    return nodes[:, 0].clone().view(-1, 1, 1, 1), weights.view(-1, 1, 1, 1), side
 
 
 class _Integral(Function):

@@ -11,13 +11,14 @@ units). All functions work elementwise on tensors of any shape.
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Any
 
 import torch
 from botorch.utils.probability.utils import leggauss, log_ndtr, log_phi
 from torch import Tensor
 from torch.autograd import Function
+
+from botorch_calib.distributions._kept_constants import kept_constant
 
 # Stands for log(0): finite, also in float32, so that masked branches carry no NaN into a
 # gradient.
@@ -68,25 +69,23 @@ _DEEP = -1e3  # from which down Phi / h is -(t + 2 / t) to 1e-11; above, its log
 _MANY = 3000  # numbers from which the polynomial beats ``erfcx`` on a CPU
 
 
-@lru_cache(maxsize=32)
+@kept_constant
 def unit_legendre(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Gauss-Legendre nodes and weights on [0, 1], each of shape ``order``."""
-    with torch.inference_mode(False):  # else no graph could use what the cache holds
-        nodes, weights = leggauss(order, dtype=dtype, device=device)
-        return (nodes + 1) / 2, weights / 2
+    nodes, weights = leggauss(order, dtype=dtype, device=device)
+    return (nodes + 1) / 2, weights / 2
 
 
-@lru_cache(maxsize=32)
+@kept_constant
 def graded_rule(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Nodes ``u`` and weights on [0, 1] for a function that falls off exponentially from 0.
 
     The Gauss-Legendre rule in ``v`` with ``u = 0.8 v + 0.2 v^4``, whose nodes crowd less at 1,
     where nothing is left to integrate. The nodes come with their squares, ``order x 2``.
     """
-    with torch.inference_mode(False):  # else no graph could use what the cache holds
-        v, weights = unit_legendre(order, dtype, device)
-        u = 0.8 * v + 0.2 * v**4
-        return torch.stack([u, u.square()], dim=1), weights * (0.8 + 0.8 * v**3)
+    v, weights = unit_legendre(order, dtype, device)
+    u = 0.8 * v + 0.2 * v**4
+    return torch.stack([u, u.square()], dim=1), weights * (0.8 + 0.8 * v**3)
 
 
 def less(x: Tensor, bound: Tensor | float) -> Tensor:
@@ -149,7 +148,7 @@ def _polynomials(x: Tensor, polynomials: tuple[tuple[float, ...], ...]) -> Tenso
     return value.view(len(polynomials), *x.shape)
 
 
-@lru_cache(maxsize=32)
+@kept_constant
 def _coefficients(
     polynomials: tuple[tuple[float, ...], ...],
     num_parts: int,
@@ -162,10 +161,9 @@ def _coefficients(
     """
     num_rows = -(-max(map(len, polynomials)) // num_parts)
     padded = [[*row, *[0.0] * (num_rows * num_parts - len(row))] for row in polynomials]
-    with torch.inference_mode(False):  # else no graph could use what the cache holds
-        table = torch.tensor(padded, dtype=dtype, device=device)
-        table = table.view(-1, num_rows, num_parts).permute(1, 2, 0).contiguous()
-        return table.unsqueeze(-1).unbind()
+    table = torch.tensor(padded, dtype=dtype, device=device)
+    table = table.view(-1, num_rows, num_parts).permute(1, 2, 0).contiguous()
+    return table.unsqueeze(-1).unbind()
 
 
 class _LogH(Function):

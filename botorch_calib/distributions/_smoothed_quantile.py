@@ -33,7 +33,6 @@ the steps would leap to and fro.
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from statistics import NormalDist
 from typing import Any
 
@@ -49,14 +48,16 @@ from botorch_calib.distributions._denoised import (
     gradients,
     log_densities,
     log_survival,
+    norm_of,
     parts_of,
 )
+from botorch_calib.distributions._kept_constants import kept_constant
 from botorch_calib.distributions._normal_functions import INV_SQRT_2PI, TINY
 from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
 from botorch_calib.distributions.form import PiecewiseForm
 
 STEPS_FROM_TABLE = 1  # where the guess is that of a `QuantileTable`, 1e-6 scores off
-_NUM_ANGLES = 5  # at which the guess is looked for, with both ends
+_NUM_ANGLES = 5  # angles at which to look for the guess, with both ends
 _SMALL = 0.1  # d times the slope's relative change, squared, below which the expansion serves
 # The `a` below which the normal integral is an exponential to all digits that matter
 _LOWEST = -30.0
@@ -87,15 +88,14 @@ def normal_points(tail: float | Tensor, device: torch.device) -> Tensor:
     return by_zeta * upper_score(tail) + by_u * upper_score(tail / 2)
 
 
-@lru_cache(maxsize=8)
+@kept_constant
 def _directions(device: torch.device) -> tuple[Tensor, Tensor]:
     """Weights of ``zeta`` and of ``u`` in the points, ``2 x 7 x 1`` each."""
     angles = [0.5 * math.pi * i / (_NUM_ANGLES - 1) for i in range(_NUM_ANGLES)]
     by_zeta = [[*map(f, angles), 0.0, 0.0] for f in (math.sin, math.cos)]
     by_u = [[0.0] * _NUM_ANGLES + [-1.0, 1.0]] * 2
-    with torch.inference_mode(False):  # else no graph could use what the cache holds
-        both = torch.tensor([by_zeta, by_u], dtype=torch.float64, device=device)
-        return both[0].unsqueeze(-1), both[1].unsqueeze(-1)
+    both = torch.tensor([by_zeta, by_u], dtype=torch.float64, device=device)
+    return both[0].unsqueeze(-1), both[1].unsqueeze(-1)
 
 
 def num_steps(form: PiecewiseForm) -> int:
@@ -158,7 +158,7 @@ class SmoothedQuantile(Function):
             # By the heat equation dS/dr = -r p'
             return (-grad * inputs[1] * log_slope, *[None] * 5)
         with torch.enable_grad():
-            # Views, since the quantile depends on the rest, and that is not to be counted here.
+            # Views, so that the quantile's own dependence on the rest is not counted
             x, *rest = (v.view_as(v) if with_graph else v.detach() for v in inputs)
             if not with_graph:
                 rest = [v.requires_grad_() for v in rest]
@@ -181,16 +181,13 @@ class SurvivalCurve:
     def __init__(self, r: Tensor, knots: Tensor, masses: Tensor, form: PiecewiseForm) -> None:
         self.r, self.masses, self.form = r, masses, form
         self.knots = knots.contiguous() if form.around_zero else off_zero(knots)
-        self._parts = parts_of(self.knots, masses, form)
-        self._last: Values | None = None
+        self._parts, self._norm = parts_of(self.knots, masses, form), norm_of(r)
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The logarithms, ``p' / p`` and the second derivative of ``log p``, each ``n``."""
         arguments = (x, self.r, self.knots)
         if self.form.covered:
-            self._last = values = Values(
-                *arguments, self.masses, self._parts, self.form, self._last
-            )
+            values = Values(*arguments, self.masses, self._parts, self.form, self._norm)
             log_scale, normal = values.log_scale, values.normal_density()
             tail, density = values.totals[1], values.density
         else:
@@ -212,14 +209,14 @@ class SurvivalCurve:
 def _solve(
     survival: SurvivalCurve, points: Tensor, tail: float | Tensor, more: int = 0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The quantile, and there the log density and its derivative, with some steps more."""
+    """The quantile, and the log density and its derivative there, after ``more`` extra steps."""
     zeta, form = upper_score(tail), survival.form
     if len(points) == 1:
         x, num, bracketed = points[0], STEPS_FROM_TABLE, False
         low = high = x
     else:
         x, low, high = points[:-2].amax(dim=0), points[-2], points[-1]
-        # The guess is so good of a stretched form, and the slope so smooth, that no step can fail.
+        # For a stretched form the guess is so good, and the slope so smooth, that no step can fail.
         num, bracketed = num_steps(form), form.rare_tails or not form.stretched
     size_before: Tensor | float = math.inf
     for _ in range(num + more):
@@ -252,7 +249,7 @@ def _solve(
 
 
 def all_there(size: Tensor) -> bool:
-    """Whether all points are within `_CLOSE` of their roots; False where asking would wait."""
+    """Whether all points are within `_CLOSE` of their roots; False on a device."""
     return size.device.type == "cpu" and bool((size.numpy() < _CLOSE).all())
 
 

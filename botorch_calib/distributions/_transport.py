@@ -178,7 +178,7 @@ class NormalPieces(Function):
             by_z = grad * ((square - z.square()).mul_(0.5) + log_ratio).exp_()
             by_z = by_z.sum_to_size(z.shape)
         if ctx.needs_input_grad[1]:
-            # A column in front and one behind take what goes to the infinite ends.
+            # A column on either side takes the share of an infinite end.
             padded = torch.nn.functional.pad(knots, (1, 1))
             halves = padded.square().mul_(0.5).view(-1)
             total = torch.zeros_like(halves)
@@ -199,7 +199,7 @@ class NormalPieces(Function):
 
 
 class _OnceDifferentiable(Function):
-    """A derivative that depends on tensors in a way that nobody has written down."""
+    """A derivative whose own derivatives are not implemented."""
 
     @staticmethod
     def forward(ctx: Any, derivative: Tensor, *tensors: Tensor) -> Tensor:

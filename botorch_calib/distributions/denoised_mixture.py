@@ -185,7 +185,7 @@ class DenoisedMixture(_WithTails):
 
     def _taken_to(self, score: Tensor) -> Tensor:
         """``T^-1`` of scores."""
-        # Below all that is stated it is rounded, and nothing depends on it.
+        # Rounded far below the distribution, where nothing depends on it
         log_survival = UnsmoothedPredictive(self.predictive).log_survival(score)
         return -ndtri_exp(log_survival.clamp(max=0.0)).clamp(-_FARTHEST, _FARTHEST)
 

@@ -8,7 +8,6 @@ noise, the normal or constant density times a difference of two normal probabili
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from botorch_calib.distributions._denoised import held_ratio
+from botorch_calib.distributions._kept_constants import kept_constant
 from botorch_calib.distributions._normal_functions import (
     HALF_LOG_2PI,
     TINY,
@@ -143,28 +143,26 @@ def _nodes(
     return t, lengths.clamp(min=TINY).log() + log_rule.index_select(1, kind).view(column)
 
 
-@lru_cache(maxsize=128)
+@kept_constant
 def _panels(form: PiecewiseForm, device: torch.device) -> tuple[Tensor, Tensor]:
     """For each panel in use, its number among the three, and the number of its piece."""
     num = form.num_pieces
     pieces = list(range(num))
     middle = pieces[int(form.open_low) : num - int(form.open_high)] if num > 1 else pieces
     kinds, pieces = [0] * num + [1] * len(middle) + [2] * num, pieces + middle + pieces
-    with torch.inference_mode(False):  # else no graph could use what the cache holds
-        return torch.tensor(kinds, device=device), torch.tensor(pieces, device=device)
+    return torch.tensor(kinds, device=device), torch.tensor(pieces, device=device)
 
 
-@lru_cache(maxsize=32)
+@kept_constant
 def _rules(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Nodes on [0, 1] of the three panels of a piece, and logarithms of weights, ``order x 3``.
 
     The outer ones take tails: their nodes are farther apart where these end.
     """
-    with torch.inference_mode(False):  # else no graph could use what the cache holds
-        inner, weights = unit_legendre(order, dtype, device)
-        falling, graded = graded_rule(order, dtype, device)
-        nodes = torch.stack([1.0 - falling[:, 0], inner, falling[:, 0]], dim=1)
-        return nodes, torch.stack([graded, weights, graded], dim=1).log()
+    inner, weights = unit_legendre(order, dtype, device)
+    falling, graded = graded_rule(order, dtype, device)
+    nodes = torch.stack([1.0 - falling[:, 0], inner, falling[:, 0]], dim=1)
+    return nodes, torch.stack([graded, weights, graded], dim=1).log()
 
 
 def _log_densities(t: Tensor, low: Tensor, high: Tensor, ratio: Tensor, normal: Tensor) -> Tensor:

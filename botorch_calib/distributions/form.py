@@ -1,12 +1,14 @@
-"""The form of a piecewise distribution: what is known of it without looking at its numbers."""
+"""The form of a piecewise distribution: its properties whatever its numbers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import torch
 from torch import Tensor
+
+from botorch_calib.distributions._kept_constants import kept_constant
 
 
 @dataclass(frozen=True)
@@ -99,17 +101,11 @@ class PiecewiseForm:
         return _is_normal(self.uniform, ref.dtype, ref.device)
 
 
-# Copies to a device wait for it, so each is made once. Without `inference_mode(False)` a call in
-# inference mode would fill the caches with tensors that no graph can use.
-
-
-@lru_cache(maxsize=128)
+@kept_constant
 def _is_uniform(uniform: tuple[bool, ...], device: torch.device) -> Tensor:
-    with torch.inference_mode(False):
-        return torch.tensor(uniform, device=device)
+    return torch.tensor(uniform, device=device)
 
 
-@lru_cache(maxsize=128)
+@kept_constant
 def _is_normal(uniform: tuple[bool, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):
-        return torch.tensor([[not flag] for flag in uniform], dtype=dtype, device=device)
+    return torch.tensor([[not flag] for flag in uniform], dtype=dtype, device=device)

@@ -31,8 +31,8 @@ from botorch_calib.distributions._normal_functions import (
 # between far-apart ones, and a few of Halley's steps follow. On a CPU, where reading costs nothing,
 # they end as soon as all points are there: after 3 or 4 where members overlap.
 _NUM_STEPS = 48
-_CLOSE = 1e-13  # distance in scores that counts as there
-# Nodes of a table: evenly spaced, and about how many members, how many deviations from the mean
+_CLOSE = 1e-13  # distance in scores at which a point has converged
+# Nodes of a table: evenly spaced, and about some members, so many deviations from the mean
 _NUM_BULK, _NUM_CHOSEN, _ABOUT = 49, 16, (-1.5, 0.0, 1.5)
 _SHOULDER = (0.7, 1.1, 2.2, 3.2)  # and about those beside the widest gap, on the side of it
 _STEEPEST = 1e26  # slope
@@ -128,7 +128,7 @@ class ScoreTable:
 
     @staticmethod
     def _nodes(mean: Tensor, deviation: Tensor) -> Tensor:
-        """Evenly over the bulk and the range of all members, about some, and at the widest gap."""
+        """Nodes over the bulk and the range of all members, about some, and at the widest gap."""
         low, high = (mean - 8.0 * deviation).amin(dim=0), (mean + 8.0 * deviation).amax(dim=0)
         steps = torch.linspace(0.0, 1.0, _NUM_BULK, dtype=mean.dtype, device=mean.device)
         steps = align_members(steps, mean.dim() - 1)

@@ -12,7 +12,6 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from statistics import NormalDist
 from typing import Any
 
@@ -30,6 +29,7 @@ from botorch_calib._validation import (
 )
 from botorch_calib.distributions._bivariate_tails import off_zero
 from botorch_calib.distributions._denoised import Parts, parts_of
+from botorch_calib.distributions._kept_constants import kept_constant
 from botorch_calib.distributions._normal_functions import LOG_ZERO, log_normal_interval
 from botorch_calib.distributions._normal_pieces import end_densities
 from botorch_calib.distributions._smoothed_quantile import QuantileTable, normal_points
@@ -207,9 +207,6 @@ class PiecewisePredictive(WithMoments):
             validate: Whether to check ``half_width``, which reads it back from the device, and to
                 cap it. If not, it has to lie between `MIN_HALF_WIDTH` and ``max_width``.
 
-        Raises:
-            InputDataError: If an argument is malformed or out of its range.
-
         Warns:
             CalibrationWarning: If a half-width exceeds ``max_width``.
         """
@@ -257,10 +254,6 @@ class PiecewisePredictive(WithMoments):
                 device, and to find out whether it is ``hollow``.
             hollow: Whether the tails may hold next to no mass, see `has_rare_ends`: each piece is
                 then integrated by itself, which takes longer.
-
-        Raises:
-            InputDataError: If an argument is malformed, or stretched tails have a single level.
-            BotorchTensorDimensionError: If the numbers of levels and knots differ.
         """
         levels, knots = _as_tensor("levels", levels), _as_tensor("knots", knots)
         if validate:
@@ -346,7 +339,7 @@ class PiecewisePredictive(WithMoments):
         return self._remembered("standardized", self._standardize)
 
     def _standardize(self) -> PiecewisePredictive:
-        if self.form.stretched:  # the knots over the scale, without having seen it
+        if self.form.stretched:  # its knots over the scale are known
             quantile = -torch.special.ndtri(self.masses[..., 0])
             knots = torch.stack([-quantile, quantile], dim=-1)
         else:
@@ -485,9 +478,6 @@ class PiecewisePredictive(WithMoments):
         Args:
             p: Levels in (0, 1). A tensor is read back from its device, a number is not. Numbers
                 may come closer to 0 and 1 than the precision of the knots tells apart.
-
-        Raises:
-            InputDataError: If a level is outside (0, 1).
         """
         if not isinstance(p, Tensor):
             level = self._knots.new_tensor(check_open_unit("p", p), dtype=torch.float64)
@@ -537,7 +527,7 @@ class PiecewisePredictive(WithMoments):
         return torch.where(z.abs() > -torch.special.ndtri(tail), z * scale, inside)
 
     def _probabilities(self) -> tuple[Tensor, Tensor]:
-        """Those below and above each knot, ``... x (K + 1)``."""
+        """Probabilities below and above each knot, ``... x (K + 1)``."""
         below = self.masses.cumsum(-1)
         above = self.masses.flip(-1).cumsum(-1).flip(-1)
         zero = torch.zeros_like(below[..., :1])
@@ -594,18 +584,17 @@ def _conformal_form(alpha: float, stretched: bool, compact: bool) -> PiecewiseFo
     return replace(_CONFORMAL, stretched=stretched, compact=compact, rare_tails=rare)
 
 
-@lru_cache(maxsize=32)
+@kept_constant
 def _standard_conformal(
     alpha: float, dtype: torch.dtype, device: torch.device
 ) -> PiecewisePredictive:
     """A conformal distribution with stretched tails in units of its scale, whatever its width."""
-    with torch.inference_mode(False):  # else no graph could use what the cache holds
-        masses = torch.tensor([alpha / 2, 1 - alpha, alpha / 2], dtype=dtype, device=device)
-        quantile = -torch.special.ndtri(masses[0])
-        knots = torch.stack([-quantile, quantile])
-        compact = NormalDist().inv_cdf(1 - alpha / 2) <= _COMPACT
-        form = _conformal_form(alpha, stretched=True, compact=compact)
-        return PiecewisePredictive.from_form(knots, masses, form).kept()
+    masses = torch.tensor([alpha / 2, 1 - alpha, alpha / 2], dtype=dtype, device=device)
+    quantile = -torch.special.ndtri(masses[0])
+    knots = torch.stack([-quantile, quantile])
+    compact = NormalDist().inv_cdf(1 - alpha / 2) <= _COMPACT
+    form = _conformal_form(alpha, stretched=True, compact=compact)
+    return PiecewisePredictive.from_form(knots, masses, form).kept()
 
 
 def _with_open_ends(knots: Tensor, form: PiecewiseForm) -> Tensor:

@@ -21,7 +21,7 @@ from botorch_calib._validation import (
 from botorch_calib.distributions._normal_functions import log_normal_interval, unit_legendre
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 
-# Nodes of the rule, and where normal pieces end to it: at a density of exp(-39) of the largest.
+# Nodes of the rule, and where it ends in a normal piece: at exp(-39) times the largest density.
 _ORDER, _DEPTH = 80, 78.0
 
 
@@ -34,11 +34,8 @@ def crps(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
 
     Args:
         predictive: Distribution of ``z``, of any batch shape.
-        z: Observations that broadcast against ``predictive.batch_shape``; the scores are in their
-            units and dtype, smaller being better.
-
-    Raises:
-        InputDataError: If ``z`` holds NaN or infinite values.
+        z: Finite observations that broadcast against ``predictive.batch_shape``; the scores have
+            their units and dtype, and smaller ones are better.
     """
     check_finite("z", z)
     dtype, predictive, z = z.dtype, predictive.to(torch.float64), z.double()
@@ -56,9 +53,6 @@ def interval_score(lower: Tensor, upper: Tensor, y: Tensor, alpha: float) -> Ten
         upper: Upper ends; both broadcast against ``y``.
         y: Observations.
         alpha: Stated probability of a miss, in (0, 1).
-
-    Raises:
-        InputDataError: If ``alpha`` is outside (0, 1) or an upper end is below its lower end.
     """
     check_open_unit("alpha", alpha)
     if not (lower <= upper).all():
@@ -73,9 +67,6 @@ def observed_frequencies(pits: Tensor, levels: Tensor) -> Tensor:
     Args:
         pits: Probability integral transforms ``F_t(y_t)``, of shape ``n``, in [0, 1].
         levels: ``M`` increasing levels in (0, 1).
-
-    Raises:
-        InputDataError: If there are no PITs or one lies outside [0, 1].
     """
     check_levels("levels", levels)
     if pits.dim() != 1:
@@ -107,9 +98,6 @@ def binomial_interval(
         successes: Counts, of any shape.
         trials: Numbers of trials, at least 1, that broadcast against ``successes``.
         confidence: Probability that the interval holds the true one, at least; in (0, 1).
-
-    Raises:
-        InputDataError: If a count is not between 0 and its number of trials, or that is 0.
     """
     check_open_unit("confidence", confidence)
     k, n = torch.broadcast_tensors(
@@ -130,7 +118,7 @@ def _square_below(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
     x, knots, masses = (z / scale).unsqueeze(-1), predictive.standard_knots, predictive.masses
     x, low, high = torch.broadcast_tensors(x, knots[..., :-1], knots[..., 1:])
     end, below = x.clamp(low, high), masses.cumsum(dim=-1) - masses
-    # At this distance ``s`` from its densest point ``c`` a normal piece is there but for rounding:
+    # Beyond the distance ``s`` from its densest point ``c`` a normal piece is lost in rounding:
     # ``exp(-|c| s - s^2 / 2) = exp(-_DEPTH / 2)``.
     uniform, peak = predictive.form.is_uniform(x.device), torch.zeros_like(x).clamp(low, high)
     reach = _DEPTH / (peak.abs() + (peak.square() + _DEPTH).sqrt())

@@ -104,11 +104,11 @@ class _OfPieces(_WithTails):
         scale = self.predictive.scale
         if unit is not None:
             scale = unit if scale is None else unit * scale
-        # That of the normal pieces, in the unit of the values
+        # The scale of the normal pieces, in the unit of the values
         self._scale = self.predictive.masses.new_ones(()) if scale is None else scale
 
     def moments(self) -> tuple[Tensor, Tensor]:
-        """Those of the piecewise distribution, and the variance of the noise."""
+        """Mean and variance."""
         mean, variance = self.predictive.moments()
         if self.unit is not None:
             mean, variance = self.unit * mean, self.unit.square() * variance
@@ -129,7 +129,7 @@ class _OfPieces(_WithTails):
         return self._integral(x, _denoised.log_survival).clamp(max=0.0)
 
     def _deviation(self) -> Tensor:
-        """That of a normal distribution."""
+        """Standard deviation, if there is a single normal piece."""
         scale = self._scale.expand(self._shape())
         return scale if self.noise is None else (scale.square() + self.noise.square()).sqrt()
 
@@ -149,7 +149,7 @@ class _OfPieces(_WithTails):
         return self.predictive.standardized().without_copies()
 
     def _integral(self, x: Tensor, way: Callable[..., Tensor]) -> Tensor:
-        """One of both integrals."""
+        """`log_excess` or `log_survival` by the function ``way``."""
         shape, standard = self._shape(x), self._standard()
         x, scale = (v.expand(shape).reshape(-1) for v in (x, self._scale))
         noise = None if self.noise is None else self.noise.expand(shape).reshape(-1)

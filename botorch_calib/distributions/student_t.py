@@ -20,7 +20,7 @@ _ORDER = 24
 _STEPS = 5  # of Newton's method; from one within 0.1 the error is rounding
 _CUT = 72.0  # the integral ends where the integrand has fallen by exp(-36)
 _LARGEST = 1200.0  # logarithm of the square of a number that overflows
-_HUGE = 1e100  # from which on a square may overflow, and 1 beside it is nothing
+_HUGE = 1e100  # beyond it a square may overflow, and adding 1 changes nothing
 _FARTHEST = 37.0  # largest normal score: beyond, probabilities underflow
 
 

@@ -108,14 +108,12 @@ class CalibratedPosterior(DenoisedMarginals):
         least_variance: Tensor | None = None,
         validate_args: bool = True,
     ) -> None:
-        if validate_args:
-            self._check_arguments(
-                posterior, predictive, noise_variance, denoise, excess, least_variance
-            )
         self._noiseless = not isinstance(noise_variance, Tensor) and noise_variance == 0.0
         self.base_posterior, self.predictive = posterior, predictive
         self.denoise, self.excess = denoise, excess
         self._least_variance = least_variance
+        if validate_args:
+            self._check_arguments(noise_variance)
         mean, variance = posterior.mean, marginal_variance(posterior, least_variance)
         if least_variance is None:
             variance = variance.clamp(min=MIN_VARIANCE)
@@ -124,15 +122,8 @@ class CalibratedPosterior(DenoisedMarginals):
         if validate_args:  # once more: double precision may overflow in that of the posterior
             check_variances("noise_variance", self.noise_variance)
 
-    @staticmethod
-    def _check_arguments(
-        posterior: Any,
-        predictive: Any,
-        noise_variance: Any,
-        denoise: Any,
-        excess: Any,
-        least_variance: Tensor | None,
-    ) -> None:
+    def _check_arguments(self, noise_variance: Any) -> None:
+        posterior: Any = self.base_posterior
         if not is_gaussian(posterior):
             raise UnsupportedError(
                 "CalibratedPosterior needs as `posterior` a GPyTorchPosterior with a multivariate "
@@ -143,10 +134,10 @@ class CalibratedPosterior(DenoisedMarginals):
                 "CalibratedPosterior is defined for a `posterior` of a single output; use one "
                 "calibrated model per outcome in a CalibratedModelList."
             )
-        check_predictive(predictive)
-        check_one_of("excess", excess, EXCESS)
-        if not isinstance(denoise, bool):
-            raise InputDataError(f"`denoise` must be True or False, got {denoise!r}.")
+        check_predictive(self.predictive)
+        check_one_of("excess", self.excess, EXCESS)
+        if not isinstance(self.denoise, bool):
+            raise InputDataError(f"`denoise` must be True or False, got {self.denoise!r}.")
         if isinstance(noise_variance, Tensor):
             check_variances("noise_variance", noise_variance)
         elif isinstance(noise_variance, bool):
@@ -156,15 +147,13 @@ class CalibratedPosterior(DenoisedMarginals):
             )
         else:
             check_nonnegative("noise_variance", noise_variance)
-        if (
-            least_variance is not None
-            and not check_variances("least_variance", least_variance).all()
-        ):
+        least = self._least_variance
+        if least is not None and not check_variances("least_variance", least).all():
             raise InputDataError("`least_variance` must be positive.")
         shapes = {
-            "predictive": predictive.batch_shape,
+            "predictive": self.predictive.batch_shape,
             "noise_variance": getattr(noise_variance, "shape", ()),
-            "least_variance": getattr(least_variance, "shape", ()),
+            "least_variance": getattr(least, "shape", ()),
         }
         for name, shape in shapes.items():
             if not broadcasts_to(shape, posterior.mean.shape):
@@ -290,7 +279,7 @@ class CalibratedPosterior(DenoisedMarginals):
 
     @cached_property
     def _path_unit(self) -> Tensor:
-        """Its unit, a power of two, by which nothing is rounded: ``1 x 1`` or as the variance."""
+        """The unit, a power of two, so that division is exact; ``1 x 1`` or as the variance."""
         if self._least_variance is None:
             return self.noise_variance.new_ones(1, 1)
         return torch.atleast_2d(scale_for_least(self._least_variance))
@@ -336,11 +325,7 @@ class CalibratedPosterior(DenoisedMarginals):
     # ------------------------------------------------------------ affine maps
 
     def affine(self, weight: float, offset: float = 0.0) -> Self:
-        """The posterior of ``weight f + offset``, where -1 turns minimisation into maximisation.
-
-        Raises:
-            InputDataError: If ``weight`` is 0.
-        """
+        """The posterior of ``weight f + offset``; see `StatedPosterior.affine`."""
         if weight == 0.0:
             raise InputDataError("`weight` must not be 0.")
         mvn, least = self.base_posterior.distribution, self._least_variance

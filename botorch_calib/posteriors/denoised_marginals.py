@@ -103,7 +103,7 @@ class DenoisedMarginals(StatedPosterior):
             return self.quantile(float(levels))
         if not ((levels > 0.0) & (levels < 1.0)).all():
             raise InputDataError(f"`value` must hold levels in (0, 1), got {value}.")
-        # As many at a time as make for few operations in little memory
+        # So many at a time that operations are few, and memory is small
         parts = levels.view(-1, *[1] * self.location.dim()).split(
             max(_CHUNK // self.location.numel(), 1)
         )

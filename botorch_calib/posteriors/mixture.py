@@ -59,14 +59,14 @@ class CalibratedMixturePosterior(CalibratedPosterior):
         InputDataError: If a noise variance is negative or not finite.
     """
 
-    @staticmethod
-    def _check_arguments(posterior: Any, predictive: Any, *options: Any) -> None:
+    def _check_arguments(self, noise_variance: Any) -> None:
+        posterior: Any = self.base_posterior
         if not isinstance(posterior, GPyTorchPosterior) or posterior.mean.dim() < 3:
             raise UnsupportedError(
                 "CalibratedMixturePosterior needs as `posterior` a GaussianMixturePosterior, of "
                 f"means ... x num_members x q x 1, got {type(posterior).__name__}."
             )
-        check_predictive(predictive)
+        check_predictive(self.predictive)
 
     def _set_up_marginals(self, mean: Tensor, variance: Tensor) -> None:
         self._dtype = mean.dtype

@@ -41,7 +41,7 @@ def normal_scores(posterior: Any) -> OutcomeMap:
         UnsupportedError: For a posterior of a kind that is not registered.
     """
     raise UnsupportedError(
-        f"The distribution function of observations under a {type(posterior).__name__} is not "
+        f"The distribution function of observations under {type(posterior).__name__} is not "
         "known: register it by `normal_scores.register`, of `botorch_calib.posteriors`."
     )
 

@@ -21,7 +21,8 @@ class StatedPosterior(WithMoments, Posterior, ABC):
     ``batch_shape x q x 1``.
     """
 
-    _not_normal: ClassVar[str]  # the error that says what to use instead of `distribution`
+    # The error of `distribution`, which names alternatives
+    _not_normal: ClassVar[str] = "No normal distribution: ends of intervals are its `quantile`s."
 
     @property
     def distribution(self) -> NoReturn:
@@ -56,19 +57,13 @@ class StatedPosterior(WithMoments, Posterior, ABC):
         Args:
             value: Levels in (0, 1), of any shape. As in BoTorch, several give the result leading
                 dimensions of their shape. A tensor is read back from its device, a number is not.
-
-        Raises:
-            InputDataError: If a level is outside (0, 1).
         """
 
     @abstractmethod
     def conditional_mean_below(self, level: float) -> Tensor:
-        """``E[f | f <= Q(level)]``, also called expected shortfall or conditional value at risk.
+        """``E[f | f <= Q(level)]``, expected shortfall or conditional value at risk, 0 < level < 1.
 
         That of ``affine(-1.0)`` is minus the mean of the greatest values.
-
-        Raises:
-            InputDataError: If ``level`` is outside (0, 1).
         """
 
     @abstractmethod
@@ -99,6 +94,5 @@ class StatedPosterior(WithMoments, Posterior, ABC):
     def affine(self, weight: float, offset: float = 0.0) -> Self:
         """The posterior of ``weight f + offset``, where -1 turns minimisation into maximisation.
 
-        Raises:
-            InputDataError: If ``weight`` is 0.
+        ``weight`` is not 0.
         """

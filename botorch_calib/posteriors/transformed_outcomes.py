@@ -15,10 +15,10 @@ from botorch_calib.posteriors.outcome_maps import OutcomeMap
 from botorch_calib.posteriors.single_points import NO_SAMPLES
 from botorch_calib.posteriors.stated import StatedPosterior
 
-# Where the growth of a map is looked at, in deviations, and how much of it is followed
+# Deviations at which the growth of a map is measured, and the largest growth that is followed
 _FAR_OUT = (-8.0, -7.0, -6.0, 6.0, 7.0, 8.0)
 _MOST_GROWTH = 12.0
-_GREATEST = 1e300  # outcomes beyond are this
+_GREATEST = 1e300  # to which outcomes are held
 # Nodes on a panel: for moments, and for improvement, which a search evaluates again and again
 _FINE, _COARSE = 16, 12
 

@@ -33,8 +33,7 @@ class QuantileLearner(Module, ABC):
     row for each stored observation, of which a state dict may hold any number.
 
     Args:
-        levels: Strictly increasing levels in (0, 1): a tensor of shape ``M`` or a sequence
-            of numbers (then in double precision).
+        levels: Strictly increasing levels in (0, 1), ``M``; numbers become double precision.
         initial: Initial thresholds in [0, 1], of shape ``M`` (default: ``levels``).
         num_columns: Columns of the payload (default: ``M``).
     """

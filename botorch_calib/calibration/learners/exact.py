@@ -28,8 +28,7 @@ class ExactQuantileLearner(QuantileLearner):
     left as it is.
 
     Args:
-        levels: Strictly increasing levels in (0, 1): a tensor of shape ``M`` or a sequence
-            of numbers (then in double precision).
+        levels: Strictly increasing levels in (0, 1), ``M``.
         step_size: A score moves a threshold by at most this; inverse weight of the
             initial thresholds.
         lengthscale: Lengthscale of the weights.

@@ -84,8 +84,7 @@ class AggregatedQuantileTracker(QuantileLearner):
     the outcome 1, so ``S`` falls; likewise below; and a step changes ``S`` by less than 1.
 
     Args:
-        levels: Strictly increasing levels in (0, 1): a tensor of shape ``M`` or a sequence
-            of numbers (then in double precision).
+        levels: Strictly increasing levels in (0, 1), ``M``.
         lengthscales: Lengthscales of the members; infinity is a member without localization.
         scales: Strengths ``k(x, x) > 0`` of the localized members.
         step_sizes: First steps of the members.

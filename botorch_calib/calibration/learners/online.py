@@ -52,8 +52,7 @@ class OnlineQuantileTracker(QuantileLearner):
     dict does not hold step size, kernel and regularization.
 
     Args:
-        levels: Strictly increasing levels in (0, 1): a tensor of shape ``M`` or a sequence
-            of numbers (then in double precision).
+        levels: Strictly increasing levels in (0, 1), ``M``.
         step_size: ``eta_1``, the first step.
         step_decay: Exponent of the steps' decay; 0 keeps adapting to drift for ever.
         scale: ``k(x, x)``, the strength of localization; at 0 no centers are stored.

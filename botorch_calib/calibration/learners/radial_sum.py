@@ -69,7 +69,7 @@ class RadialSum:
     ) -> None:
         self.constants, self.coefficients = constants, coefficients.double()
         self._terms, self._start = Terms(centers, lengthscales), constants.double()
-        # One of each for every one of the ``T = S t`` terms
+        # Centers and rates of all ``T = S t`` terms
         self.origin = self._terms.origin
         self.centers = (centers.double() - self.origin).repeat(len(lengthscales), 1)
         rates = self.origin.new_tensor([scale**-2.0 for scale in lengthscales])
