@@ -8,9 +8,13 @@ models nor tensors.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import NamedTuple
+
+from botorch.exceptions.errors import InputDataError
+
+from botorch_calib._validation import check_open_unit
 
 #: What may be violated beyond the stated share of the certified rounds.
 SIZE = 10.0
@@ -22,6 +26,18 @@ START, GAIN, RELIEF, MOST_RELIEF = 1.05, 0.2, 0.1, 7
 OF_ONE_POINT = 1.25
 # Beyond e^20 deviations, numbers of misses say nothing.
 _MOST = 20.0
+#: The least share of violations that a level may leave, well above double precision's.
+LEAST_SHARE = 1e-12
+
+
+def check_level(level: float) -> float:
+    """A level in (0, 1) that double precision tells from 1, and so do levels of its parts."""
+    if check_open_unit("level", level) > 1.0 - LEAST_SHARE:
+        raise InputDataError(
+            f"`level` must be at most 1 - {LEAST_SHARE:g}, got {level!r}: beyond, quantiles of a "
+            "predictive distribution mean nothing."
+        )
+    return float(level)
 
 
 class Decision(NamedTuple):
@@ -32,16 +48,14 @@ class Decision(NamedTuple):
     missed: bool | None  # the outcome was beyond the quantile that decided
 
 
-def together(decisions: Iterable[Decision]) -> Decision:
-    """What counts of one point under several constraints: it violates any, or not one."""
-    certified, violated, missed = zip(*decisions, strict=True)
-    return Decision(all(certified), _any(violated), _any(missed))
+def at_stake(points: Iterable[Sequence[Decision]]) -> tuple[int, int]:
+    """Numbers of points that all constraints certified, and of violations there may be among them.
 
-
-def _any(flags: Iterable[bool | None]) -> bool | None:
-    """Whether any is true, None if that is still open."""
-    known = list(flags)
-    return True if True in known else None if None in known else False
+    Each point comes with a decision of each constraint, and violates any of them or not one.
+    """
+    certified = [each for each in points if all(decision.certified for decision in each)]
+    violations = sum(any(d.violated is not False for d in each) for each in certified)
+    return len(certified), violations
 
 
 class Account(NamedTuple):
@@ -63,15 +77,10 @@ class Account(NamedTuple):
     ) -> Account:
         """The account of decisions in the order in which they were taken.
 
-        Certified rounds add ``1 - share`` to the excess if the outcome was a miss, and take off
-        ``share`` if not. Another round takes off ``share`` as well, as long as there is an excess,
-        and adds to the relief while the excess is below half of the budget.
-
-        Args:
-            decisions: The decisions.
-            share: Stated share of misses.
-            size: Size of the budget.
-            least: The excess does not fall below it.
+        With a stated ``share`` of misses, certified rounds add ``1 - share`` to the excess if the
+        outcome was a miss, and take off ``share`` if not, down to the ``least``. Another round
+        takes off ``share`` as well, as long as there is an excess, and adds to the relief while the
+        excess is below half of the budget's ``size``.
         """
         T = V = outstanding = relief = 0
         excess = 0.0

@@ -11,8 +11,8 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
-from botorch_calib._validation import check_count, check_limit, check_open_unit, check_positive
-from botorch_calib.decisions.budget import Account, Budget, together
+from botorch_calib._validation import check_count, check_limit, check_positive
+from botorch_calib.decisions.budget import Account, Budget, at_stake, check_level
 from botorch_calib.decisions.decision_records import (
     Record,
     Side,
@@ -25,15 +25,8 @@ from botorch_calib.decisions.decision_records import (
 class DecisionBooks:
     """Records of decisions about points, and the account and the budget that follow from them.
 
-    `ChanceConstraint` keeps them; of models they know nothing.
-
-    Args:
-        upper: Upper limit of the outcome, or None.
-        lower: Lower limit of the outcome, or None.
-        level: Probability, in (0, 1), with which an outcome shall be within the limits.
-        budget: Size of the `Budget`.
-        records: Decisions of an earlier constraint.
-        least_excess: As in `Account.of`.
+    `ChanceConstraint` keeps them, and explains the arguments; of models they know nothing.
+    ``least_excess`` is the ``least`` of `Account.of`.
     """
 
     def __init__(
@@ -47,7 +40,7 @@ class DecisionBooks:
     ) -> None:
         self.upper = check_limit("upper", upper)
         self.lower = check_limit("lower", lower)
-        self.level = check_open_unit("level", level)
+        self.level = check_level(level)
         if self.upper is None and self.lower is None:
             raise InputDataError("Give `upper`, `lower` or both: there is nothing to constrain.")
         if self.upper is not None and self.lower is not None and not self.lower < self.upper:
@@ -60,7 +53,7 @@ class DecisionBooks:
         # The constraints that hold together, which share a budget; the present one at its place.
         self._together: list[Any] = [self]
         self._place = 0
-        self._counts: dict[str, Account] = {}
+        self._counts: dict[str, Any] = {}  # of these decisions, kept while there are no others
 
     @property
     def decisions(self) -> list[Record]:
@@ -106,9 +99,6 @@ class DecisionBooks:
         """Largest number of violations among the first ``num_certified`` certified points.
 
         Of `joint_chance_constraints` it is the number of points that violate any of the limits.
-
-        Raises:
-            InputDataError: If ``num_certified`` is not a positive integer.
         """
         return self._budget.bound(check_count("num_certified", num_certified))
 
@@ -119,26 +109,20 @@ class DecisionBooks:
 
     def _at_stake(self) -> tuple[int, int]:
         """Numbers of certified points, and of violations there may be among them."""
-        account = self._joint_account()
-        return account.num_certified, account.num_violations + account.num_outstanding
+        if "at_stake" not in self._counts:
+            each = [[decision_of(r, c._sides) for r in c._records] for c in self._together]
+            self._counts["at_stake"] = at_stake(zip(*each, strict=True))
+        stake: tuple[int, int] = self._counts["at_stake"]
+        return stake
 
     def _account(self) -> Account:
         """The account of this constraint's decisions, which its width depends on."""
-        if "own" not in self._counts:
+        if "account" not in self._counts:
             decisions = (decision_of(record, self._sides) for record in self._records)
-            least = self._least_excess
-            self._counts["own"] = Account.of(decisions, 1.0 - self.level, self._budget.size, least)
-        return self._counts["own"]
-
-    def _joint_account(self) -> Account:
-        """The account of all constraints that share the budget."""
-        if len(self._together) == 1:
-            return self._account()
-        if "joint" not in self._counts:
-            each = [[decision_of(r, c._sides) for r in c._records] for c in self._together]
-            decisions = (together(row) for row in zip(*each, strict=True))
-            self._counts["joint"] = Account.of(decisions, 1.0 - self._budget.level)
-        return self._counts["joint"]
+            share, least = 1.0 - self.level, self._least_excess
+            self._counts["account"] = Account.of(decisions, share, self._budget.size, least)
+        account: Account = self._counts["account"]
+        return account
 
     def _forget_counts(self) -> None:
         for each in self._together:
