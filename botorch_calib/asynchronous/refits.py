@@ -60,10 +60,10 @@ def check_refit_every(value: Any) -> int | float:
 
 
 def fitted_count(num: int, every: int | float) -> int:
-    """The number of values to which hyperparameters are fitted when there are ``num``.
+    """The number of values to which hyperparameters are fitted when there are ``num >= 2``.
 
-    The numbers of the schedule are 2, and then, after each ``k``, ``k + every`` for an integer and
-    ``max(k + 1, floor(k every))`` for a float. The result is the largest one up to ``num >= 2``.
+    It is the largest up to ``num`` in the schedule 2, and after each ``k``, ``k + every`` for an
+    integer or ``max(k + 1, floor(k every))`` for a float.
     """
     if isinstance(every, int):
         return num - (num - FIRST_FIT) % every
@@ -98,8 +98,7 @@ def fit_single_task_gp(
     """Fit a ``SingleTaskGP`` with ``Normalize`` and ``Standardize`` by marginal likelihood.
 
     ``Normalize`` maps the box ``bounds``, ``2 x d``, to the unit cube. Without ``Yvar``, ``n x 1``,
-    and where it is NaN, the noise is learned. A fit with hyperparameters to ``start`` from stops at
-    `TOLERANCE`.
+    and where it is NaN, the noise is learned. From a ``start`` the fit stops at `TOLERANCE`.
     """
     # Values that differ by rounding alone count as equal, and so do those whose variance would
     # underflow. BoTorch's bound of 1e-8 would be one in some unit.
