@@ -11,7 +11,7 @@ from torch import Tensor
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy
 from botorch_calib.asynchronous.feasibility import Feasibility, GrowingFactors
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
-from botorch_calib.models.conditioning import conditioned_on, given_noise
+from botorch_calib.models.conditioning import conditioned_on, for_members
 from botorch_calib.models.inspection import like, observed_process
 
 # A pending query counts as so many times as likely to fail as is predicted.
@@ -49,7 +49,8 @@ def with_failures_imputed(
     gp = observed_process(model)
     with torch.no_grad():
         values = sign * (sign * gp.posterior(X).mean).clamp_max(poor)
-        return conditioned_on(model, X, values, **given_noise(gp, X, values, None))
+        X, values, noise = for_members(gp, X, values)
+        return conditioned_on(model, X, values, **noise)
 
 
 def feasibility_of(

@@ -72,7 +72,7 @@ class AsynchronousOptimizer:
         max_parallel: Number of evaluations to keep running (default, and at most: ``workers``).
         limits: When to give up an evaluation, a trial or the run (default: ``EvaluationLimits()``,
             without a time-out).
-        maximize: Whether larger values are better, which the ledger records; None for what it says.
+        maximize: Whether larger values are better; None leaves it to the ledger, which records it.
         resume: Whether to ``"rerun"`` trials that are pending when a run starts, under their ids,
             or to ``"keep"`` them, as somebody else evaluates them. Expired trials are not run
             again.

@@ -116,7 +116,7 @@ class DelayAwareProposer:
             In ``choices`` these columns are overwritten.
         search: Settings of the search, and the seed (default: ``SearchSettings()``).
         maximize: Whether the objective is maximized, which the ledger records on the first call;
-            None for what the ledger says.
+            None leaves it to the ledger.
         refit_every: A factor above 1 (float) by which the number of values grows from one fit to
             the next: with the default, every value up to 20 is followed by a fit, and every
             hundredth at 1000. Or a number of values (integer): with 1 every value is followed by a

@@ -1,8 +1,7 @@
 r"""The budget of violations that a chance constraint may spend, and how wide its quantile is.
 
-`Budget` is what the bound rests on, `Account` what has come of the decisions so far, and `width`
-how an account widens the quantile that decides. All three are plain arithmetic: they know neither
-models nor tensors.
+The bound rests on the `Budget`; an `Account` sums up the outcomes of the decisions so far, and
+`width` is the factor by which it widens the quantile that decides. All of it is plain arithmetic.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from botorch.exceptions.errors import InputDataError
 
 from botorch_calib._validation import check_open_unit
 
-#: What may be violated beyond the stated share of the certified rounds.
+#: Violations allowed beyond the stated share of the certified rounds.
 SIZE = 10.0
-# The width at the start, what a miss in excess adds to its logarithm, and by how much rounds
-# without a certified point lower that, each and (times 7) together. Chosen on the tuning seeds of
-# two studies.
+# The width at the start; the increase of its logarithm by a miss in excess; the decrease by a round
+# without a certified point, and the most such rounds that count. Chosen on the tuning seeds of two
+# studies.
 START, GAIN, RELIEF, MOST_RELIEF = 1.05, 0.2, 0.1, 7
-# The least width of a statement about a single point, of which rounds that went well say nothing.
+# The least width of a statement about a single point, about which good rounds say nothing.
 OF_ONE_POINT = 1.25
 # Beyond e^20 deviations, numbers of misses say nothing.
 _MOST = 20.0
@@ -41,7 +40,7 @@ def check_level(level: float) -> float:
 
 
 class Decision(NamedTuple):
-    """What counts of one decision; None as long as its outcome is out."""
+    """The part of a decision that counts; None as long as its outcome is out."""
 
     certified: bool
     violated: bool | None  # a limit
@@ -59,7 +58,7 @@ def at_stake(points: Iterable[Sequence[Decision]]) -> tuple[int, int]:
 
 
 class Account(NamedTuple):
-    """What has come of decisions: a function of these alone, whenever their outcomes came."""
+    """A summary of decisions and their outcomes, whenever these came."""
 
     num_certified: int = 0  # T
     num_violations: int = 0  # V
@@ -121,8 +120,8 @@ class Budget(NamedTuple):
 
     Args:
         level: Stated probability that a point violates nothing.
-        size: What may be violated beyond the stated share. It is spent for good: once it is,
-            nothing is certified any more.
+        size: Violations allowed beyond the stated share. Once they are spent, nothing is certified
+            any more, for good.
     """
 
     level: float

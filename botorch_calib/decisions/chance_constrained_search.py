@@ -16,18 +16,14 @@ from typing import NamedTuple
 
 import torch
 from botorch.acquisition import AcquisitionFunction
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InfeasibilityError,
-    InputDataError,
-)
+from botorch.exceptions.errors import InfeasibilityError, InputDataError
 from botorch.exceptions.warnings import BadInitialCandidatesWarning, OptimizationWarning
 from botorch.generation.gen import gen_candidates_scipy
 from botorch.optim.initializers import initialize_q_batch
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
-from botorch_calib._validation import check_acquisition, check_count, check_finite, check_tensor
+from botorch_calib._validation import check_acquisition, check_count, check_inputs
 from botorch_calib.decisions.certified_set_expansion import CertifiedSetExpansion
 from botorch_calib.decisions.chance_constraints import (
     ChanceConstraint,
@@ -228,15 +224,11 @@ def expands(share: float, num_decisions: int) -> bool:
 
 def checked_choices(choices: Tensor) -> Tensor:
     """Finite points ``n x d`` to choose from."""
-    if check_tensor("choices", choices).dim() != 2:
-        raise BotorchTensorDimensionError(
-            f"`choices` must have shape n x d, got {tuple(choices.shape)}."
-        )
-    if not len(choices):
+    if not len(check_inputs("choices", choices)):
         raise InputDataError("`choices` is empty.")
     if not choices.is_floating_point():
         raise InputDataError(f"`choices` must be floating-point numbers, got {choices.dtype}.")
-    return check_finite("choices", choices)
+    return choices
 
 
 def _search(

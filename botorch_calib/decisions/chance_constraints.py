@@ -26,6 +26,8 @@ from torch import Tensor
 
 from botorch_calib._validation import (
     check_finite,
+    check_inputs,
+    check_instance,
     check_model,
     check_open_unit,
     check_positive,
@@ -55,7 +57,7 @@ from botorch_calib.models.requirements import (
 )
 from botorch_calib.robust import AmbiguitySet, ContextDistribution
 
-# What BoTorch lets a constraint be violated by, and what that stands for, in standard deviations.
+# BoTorch accepts violations up to the former, which stands for the latter in standard deviations.
 _TOLERANCE, _ROOM = 1e-8, 1e-6
 
 
@@ -299,13 +301,10 @@ class ChanceConstraint(DecisionBooks):
     def _quantiles(self, outcome: OutcomeScores, confidence: float | None = None) -> list[Tensor]:
         """Deciding quantiles of each side, ``b``."""
         z, factor = self._score_of_level, self._own_factor()
-        if self.width is None:
-            k = width(self._account())
-            if confidence is not None:
-                k = max(k, OF_ONE_POINT)
-            score, scale = factor * (z + (k - 1.0) * max(z, 1.0)), factor * k
-        else:
-            score, scale = factor * z, factor
+        k = 1.0 if self.width is not None else width(self._account())
+        if self.width is None and confidence is not None:
+            k = max(k, OF_ONE_POINT)
+        score, scale = factor * (z + (k - 1.0) * max(z, 1.0)), factor * k
         more: Tensor | float = 0.0
         if confidence is not None:
             own = NormalDist().inv_cdf(check_open_unit("confidence", confidence))
@@ -341,7 +340,7 @@ class ChanceConstraint(DecisionBooks):
 
     @property
     def _level_of_side(self) -> float:
-        """Level of each side, which share what may fail."""
+        """Level of each side: two share the probability of a violation."""
         return 1.0 - (1.0 - self.level) / len(self._sides)
 
     @property
@@ -467,24 +466,19 @@ class ChanceConstraint(DecisionBooks):
             self.model, self._factor = taught, None
         leave_traces(self._parts(), self._statement)
 
-    def _check_rows(self, X: Tensor) -> None:
-        if check_tensor("X", X).dim() != 2:
-            raise BotorchTensorDimensionError(f"`X` must have shape n x d, got {tuple(X.shape)}.")
-        self.check_points("X", X)
-        check_finite("X", X)
-
     def _decisions_of(self, X: Tensor) -> Tensor:
         """The checked decisions ``n x d_x`` among observed inputs: without contexts, all of it."""
+        check_inputs("X", X)
         if self._contexts is None:
-            self._check_rows(X)
+            self.check_points("X", X)
             return X
         observed = observed_process(self.model)
         check_fits(observed, with_task_feature(observed, X))
-        return self._contexts.decisions(check_finite("X", X))
+        return self._contexts.decisions(X)
 
     def _decided(self, X: Tensor) -> list[list[Record]]:
         """Records of the decisions about ``n x d``: for each point one of each constraint."""
-        self._check_rows(X)
+        self.check_points("X", check_inputs("X", X))
         if not len(X):
             return []
         self._together[self._place] = self  # one that was made `with_model` may have taken it
@@ -545,17 +539,10 @@ def chance_constraints_of(
     constraints: ChanceConstraint | Iterable[ChanceConstraint],
 ) -> list[ChanceConstraint]:
     """Several constraints as a list, for which a single one may stand."""
-    is_single = isinstance(constraints, ChanceConstraint) or not isinstance(constraints, Iterable)
-    several: list[Any] = [constraints] if is_single else [*constraints]  # type: ignore[misc]
+    several: list[Any] = [*constraints] if isinstance(constraints, Iterable) else [constraints]
     if not several:
         raise InputDataError("`constraints` must hold at least one ChanceConstraint.")
-    for constraint in several:
-        if not isinstance(constraint, ChanceConstraint):
-            raise InputDataError(
-                "`constraints` must hold instances of ChanceConstraint alone, got "
-                f"{type(constraint).__name__}."
-            )
-    return several
+    return [check_instance("constraints", each, ChanceConstraint) for each in several]
 
 
 def _checked_model(model: Any) -> Model:

@@ -1,4 +1,4 @@
-"""`DecisionBooks`: decisions under limits on an outcome, what came of them, and the budget left."""
+"""`DecisionBooks`: decisions under limits on an outcome, their outcomes, and the budget left."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class DecisionBooks:
             each._counts.clear()
 
     def _out_at(self, points: list[list[float]]) -> list[Record | None]:
-        """Of each point the first record without an outcome that no other point has; None else.
+        """For each point the first open record that no other has taken, or None.
 
         A record of just this point comes before one that differs by rounding.
         """

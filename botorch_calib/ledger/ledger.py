@@ -1,4 +1,4 @@
-"""`FeedbackLedger`: which queries were made, and which values have arrived."""
+"""`FeedbackLedger`: a record of queries and of the values that have arrived."""
 
 from __future__ import annotations
 
@@ -319,8 +319,8 @@ class FeedbackLedger:
             yvar: The variance of the noise of ``y``: of a mean of ``k`` repetitions, theirs over
                 ``k``. A `DelayAwareProposer` fits one variance for the values that have none.
             time: Time of arrival (default: now), until which the value stays hidden.
-            outcomes: Of the trial's decisions, in their order, None for one that is out (default:
-                ``y``, if there is one decision: then its constraint has to be on the value).
+            outcomes: Those of the trial's decisions, in their order, None for one that is out. The
+                default is ``y`` for a single decision, whose constraint is on the value then.
 
         Raises:
             UnknownTrialError: If there is no such trial.

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from botorch_calib.exceptions import TrialStateError
 
-# Outcomes of a trial's decisions, None for one that is out; or None: the value is the outcome.
+# The outcomes of a trial's decisions, None for those not known; None if its value is the outcome.
 Outcomes = tuple[float | None, ...] | None
 # Tells the time of an event now, given that of an earlier event of the same trial.
 Clock = Callable[[float], float]
