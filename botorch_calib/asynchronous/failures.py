@@ -62,11 +62,10 @@ def feasibility_of(
 ) -> Feasibility | None:
     """Where queries bring values; None if none has failed or failures do not matter.
 
-    A pending query near to those that failed counts as failed in part, by `RISK` times the amount
-    by which its prediction falls short of 1. Otherwise all workers would try the same border at
-    once: with ten workers that costs up to nearly twice as many failures. It is in part, as
-    failures that have nothing to do with the query would otherwise drive the search away from the
-    best queries that are pending.
+    A pending query near failures counts as failed in part, by `RISK` times the amount by which its
+    prediction falls short of 1. Otherwise all workers would try the same border at once: with ten
+    workers up to nearly twice as many queries fail. If it counted in full, failures that have
+    nothing to do with the query would drive the search away from the best pending queries.
     """
     statuses = ledger.statuses(now)
     lost = _among(statuses, strategy.lost_statuses)

@@ -157,15 +157,15 @@ class Feasibility:
         return 1.0 + (k @ self.weights).squeeze(-1)
 
     def _distance(self, X: Tensor) -> Tensor:
-        """That of ``X``, ``batch_shape x d``, to the nearest failure, in widths of the box."""
+        """Distance of ``X``, ``batch_shape x d``, to the nearest failure, in widths of the box."""
         return _distances(self._in_unit_cube(X.to(self.bounds)), self.failures).amin(dim=-1)
 
     def score(self, X: Tensor) -> Tensor:
-        """How far to rely on a value at ``X``, ``batch_shape x d``: from 0 to 1."""
+        """The score of ``X``, ``batch_shape x d``: the share of a gain that counts, from 0 to 1."""
         score = torch.special.ndtr((self.predict(X) - self.threshold) / WIDTH)
         if not self.keeps_off:
             return score
-        # Next to nothing within the distance, and all of it from 1.4 times the distance on
+        # The factor is about 0 within that distance, and 1 from 1.4 times the distance on.
         return score * torch.special.ndtr((self._distance(X) / self.keeps_off - 1.2) / WIDTH)
 
 

@@ -13,7 +13,7 @@ from botorch_calib.ledger import FeedbackLedger, TrialStatus
 
 
 def overdue_places(submitted: ArrayLike, arrived: ArrayLike) -> list[int]:
-    """Which trials without a value more later trials have overtaken than ever before.
+    """Trials without a value that more later trials have overtaken than any trial before.
 
     One trial overtakes another if it was submitted later, by its place and by its time, and has
     its value no later. If ``W`` evaluations of similar length run at a time, fewer than ``W``

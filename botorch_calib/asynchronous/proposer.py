@@ -100,7 +100,8 @@ class DelayAwareProposer:
     Args:
         bounds: The box, ``2 x d``, as a tensor or as lists: lower bounds, then upper bounds. The
             default ``fit`` makes its model on the device of the tensor; a GPU pays from about two
-            thousand values on. All else, such as the data for a ``fit`` of yours, is on the CPU.
+            thousand values on. All other data, such as those that ``fit`` is given, stay on the
+            CPU.
         strategy: ``"hallucinate"`` for GP-BUCB with ``beta=4``, ``"ucb"`` for GP-UCB-SDF, ``"ts"``
             for GP-TS-SDF, all of them with ``spread_beyond=20`` for many workers; or a
             `DelayStrategy`, whose table lists further algorithms.

@@ -99,11 +99,9 @@ def test_observations_resolve_pending_points() -> None:
     bounds = torch.tensor([[0.0, 0.0], [2.0, 1.0]], **DOUBLE)
 
     def made() -> Any:
-        parts = {
-            "input_transform": Normalize(2, bounds=bounds),
-            "outcome_transform": Standardize(1),
-        }
-        return ensemble(**parts)
+        standardize = Standardize(1, batch_shape=torch.Size([MEMBERS]))
+        normalize = Normalize(2, bounds=bounds)
+        return ensemble(input_transform=normalize, outcome_transform=standardize)
 
     y = torch.tensor([[0.3]], **DOUBLE)
     delayed = CensoredDelayModel(made(), PENDING, LEAST)
