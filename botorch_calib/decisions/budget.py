@@ -7,7 +7,7 @@ The bound rests on the `Budget`; an `Account` sums up the outcomes of the decisi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -47,14 +47,16 @@ class Decision(NamedTuple):
     missed: bool | None  # the outcome was beyond the quantile that decided
 
 
-def at_stake(points: Iterable[Sequence[Decision]]) -> tuple[int, int]:
-    """Numbers of points that all constraints certified, and of violations there may be among them.
+def together(decisions: Iterable[Decision]) -> Decision:
+    """The part of one point under several constraints that counts: it violates any, or not one."""
+    certified, violated, missed = zip(*decisions, strict=True)
+    return Decision(all(certified), _any(violated), _any(missed))
 
-    Each point comes with a decision of each constraint, and violates any of them or not one.
-    """
-    certified = [each for each in points if all(decision.certified for decision in each)]
-    violations = sum(any(d.violated is not False for d in each) for each in certified)
-    return len(certified), violations
+
+def _any(flags: Iterable[bool | None]) -> bool | None:
+    """Whether any is true, None if that is still open."""
+    known = list(flags)
+    return True if True in known else None if None in known else False
 
 
 class Account(NamedTuple):

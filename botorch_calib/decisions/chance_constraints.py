@@ -487,7 +487,8 @@ class ChanceConstraint(DecisionBooks):
         margins = [each._margin(own) for each, own in zip(self._together, ends, strict=True)]
         inside = (torch.stack(margins) >= 0.0).all(dim=0).tolist()
         quantiles = [torch.stack(each, dim=-1).tolist() for each in ends]
-        (num, at_stake), decided = self._at_stake(), []
+        num, at_stake = self._at_stake()
+        decided = []
         for row, point in enumerate(X.tolist()):
             certified = inside[row] and self._budget.allows(num, at_stake)
             num, at_stake = num + certified, at_stake + certified

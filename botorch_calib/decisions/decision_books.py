@@ -12,7 +12,7 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
 from botorch_calib._validation import check_count, check_limit, check_positive
-from botorch_calib.decisions.budget import Account, Budget, at_stake, check_level
+from botorch_calib.decisions.budget import Account, Budget, check_level, together
 from botorch_calib.decisions.decision_records import (
     Record,
     Side,
@@ -53,7 +53,7 @@ class DecisionBooks:
         # The constraints that hold together, which share a budget; the present one at its place.
         self._together: list[Any] = [self]
         self._place = 0
-        self._counts: dict[str, Any] = {}  # of these decisions, kept while there are no others
+        self._counts: dict[str, Account] = {}
 
     @property
     def decisions(self) -> list[Record]:
@@ -109,20 +109,27 @@ class DecisionBooks:
 
     def _at_stake(self) -> tuple[int, int]:
         """Numbers of certified points, and of violations there may be among them."""
-        if "at_stake" not in self._counts:
-            each = [[decision_of(r, c._sides) for r in c._records] for c in self._together]
-            self._counts["at_stake"] = at_stake(zip(*each, strict=True))
-        stake: tuple[int, int] = self._counts["at_stake"]
-        return stake
+        account = self._joint_account()
+        return account.num_certified, account.num_violations + account.num_outstanding
 
     def _account(self) -> Account:
         """The account of this constraint's decisions, which its width depends on."""
-        if "account" not in self._counts:
+        if "own" not in self._counts:
             decisions = (decision_of(record, self._sides) for record in self._records)
-            share, least = 1.0 - self.level, self._least_excess
-            self._counts["account"] = Account.of(decisions, share, self._budget.size, least)
-        account: Account = self._counts["account"]
-        return account
+            least = self._least_excess
+            self._counts["own"] = Account.of(decisions, 1.0 - self.level, self._budget.size, least)
+        return self._counts["own"]
+
+    def _joint_account(self) -> Account:
+        """The account of all constraints that share the budget, of which the numbers are used."""
+        if len(self._together) == 1:
+            return self._account()
+        if "joint" not in self._counts:
+            each = [[decision_of(r, c._sides) for r in c._records] for c in self._together]
+            decisions = (together(row) for row in zip(*each, strict=True))
+            share, size = 1.0 - self._budget.level, self._budget.size
+            self._counts["joint"] = Account.of(decisions, share, size)
+        return self._counts["joint"]
 
     def _forget_counts(self) -> None:
         for each in self._together:

@@ -10,7 +10,7 @@ from fractions import Fraction
 import pytest
 from botorch.exceptions.errors import InputDataError
 
-from botorch_calib.decisions.budget import Account, Budget, Decision, at_stake, check_level, width
+from botorch_calib.decisions.budget import Account, Budget, Decision, check_level, together, width
 
 # What an adversary does who sees all: whether an offered point violates, and when outcomes come.
 Adversary = Callable[[random.Random, int, float], bool]
@@ -106,10 +106,10 @@ def test_the_width_stays_a_number() -> None:
 
 def test_a_point_under_several_constraints_violates_once() -> None:
     fine, bad, out = (Decision(True, flag, flag) for flag in (False, True, None))
-    points = [[fine, fine], [fine, bad], [bad, bad], [bad, out], [fine, out]]
-    assert [at_stake([each]) for each in points] == [(1, 0), (1, 1), (1, 1), (1, 1), (1, 1)]
-    assert at_stake([*points, [bad, Decision(False, True, True)]]) == (5, 4)
-    assert at_stake([]) == (0, 0)
+    assert together([fine, fine]) == fine
+    assert together([fine, bad]) == together([bad, bad]) == together([bad, out]) == bad
+    assert together([fine, out]) == out
+    assert not together([fine, Decision(False, False, False)]).certified
 
 
 @pytest.mark.parametrize("level", [1 - 1e-16, 1 - 1e-13, 1.0, 0.0, math.nan, "0.9"])

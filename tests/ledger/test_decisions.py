@@ -106,11 +106,11 @@ def test_bad_arguments_are_named(make) -> None:
     for bad in ([1.0], "text", record(1.0) | {"point": object()}, [record(1.0), 3]):
         with pytest.raises(InputDataError, match="`decisions` must be records"):
             ledger.submit([1.0], decisions=bad)
-    for bad in (record(2.0), [record(1.0), record(1.1)]):
-        with pytest.raises(InputDataError, match=r"`decisions` are about the point .*query is"):
-            ledger.submit([1.0], decisions=bad)
-        with pytest.raises(InputDataError, match=r"`decisions` are about the point"):
-            ledger.ask(lambda _, bad=bad: DecidedQuery([1.0], bad))
+    for other in ([record(2.0)], [record(1.0), record(1.1)]):
+        with pytest.raises(InputDataError, match="`decisions` are about the point .*query is"):
+            ledger.submit([1.0], decisions=other)
+        with pytest.raises(InputDataError, match="`decisions` are about the point"):
+            ledger.ask(lambda _, other=other: DecidedQuery([1.0], other))
     assert not len(ledger)
     ledger.submit([1.0], decisions=[record(1.0), record(1.0)])
     ledger.submit([1.0])

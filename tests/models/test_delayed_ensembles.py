@@ -49,6 +49,12 @@ def ensemble(noise: Tensor | None = None, dtype: torch.dtype = torch.double, **p
     return model.eval()
 
 
+def means(model: Any, X: Tensor) -> Tensor:
+    """Posterior means of all members."""
+    mean: Tensor = model.posterior(X).mean
+    return mean
+
+
 def member_by_hand(
     model: Any, i: int, X: Tensor, Y: Tensor, noise: Tensor, at: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -108,10 +114,10 @@ def test_observations_resolve_pending_points() -> None:
     resolved = delayed.resolve(PENDING[:1], y)
     delayed.observe(PENDING[:1], y)
     again = CensoredDelayModel(made(), None, LEAST).with_observations(PENDING[:1], y)
+    expected = again.with_pending(PENDING[1:])
     for model in (resolved, delayed):
         assert torch.equal(model.X_pending, PENDING[1:])
-        expected = again.with_pending(PENDING[1:]).posterior(AT).mean
-        assert_close(model.posterior(AT).mean, expected, rtol=1e-8, atol=1e-10)
+        assert_close(means(model, AT), means(expected, AT), rtol=1e-8, atol=1e-10)
     assert (delayed.Y_imputed == LEAST).all()
 
 
@@ -160,11 +166,11 @@ def test_acquisition_functions_average_over_members() -> None:
 def test_single_precision_and_batches() -> None:
     single = CensoredDelayModel(ensemble(dtype=torch.float), PENDING.float(), LEAST)
     double = CensoredDelayModel(ensemble(), PENDING, LEAST)
-    posterior = single.posterior(AT.float())
-    assert posterior.mean.dtype == torch.float
-    assert_close(posterior.mean.double(), double.posterior(AT).mean, rtol=1e-3, atol=1e-3)
-    batched = double.posterior(AT.expand(2, 4, 3, 2)).mean
-    assert_close(batched, double.posterior(AT).mean.expand(2, 4, MEMBERS, 3, 1))
+    assert means(single, AT.float()).dtype == torch.float
+    expected = means(double, AT)
+    assert_close(means(single, AT.float()).double(), expected, rtol=1e-3, atol=1e-3)
+    batched = means(double, AT.expand(2, 4, 3, 2))
+    assert_close(batched, expected.expand(2, 4, MEMBERS, 3, 1))
 
 
 def test_ensembles_that_cannot_be_conditioned() -> None:
