@@ -94,8 +94,8 @@ def optimize_chance_constrained(
         equality_constraints: Linear equations, in the same form.
 
     Returns:
-        ``(candidate, value, certified)``: the point ``1 x d``, the acquisition function's value
-        there, a scalar, and whether every constraint certifies it.
+        The point ``1 x d``, the acquisition function's value there, a scalar, and whether every
+        constraint certifies it, as ``(candidate, value, certified)``.
 
     Raises:
         InputDataError, BotorchTensorDimensionError: If an argument is malformed, or ``choices``

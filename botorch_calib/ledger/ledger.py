@@ -415,7 +415,7 @@ class FeedbackLedger:
         self._change(trial_id, lambda entry, clock: entry.failed(note, at, clock))
 
     def abandon(self, trial_id: int, time: float | None = None) -> None:
-        """Stop waiting for a trial, as `fail`: it counts as expired from ``time`` on."""
+        """Stop waiting for a trial, which expires at ``time``. Arguments and errors: see `fail`."""
         at = as_time(time)
         self._change(trial_id, lambda entry, clock: entry.abandoned(at, clock))
 
