@@ -1,4 +1,4 @@
-"""The ledger: which queries were made, and which values have arrived, in memory or in a file.
+"""The ledger of queries and the values that have arrived, in memory or in a file.
 
 =================== ======================================================================
 file                content

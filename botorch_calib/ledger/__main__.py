@@ -36,7 +36,7 @@ def _print(text: str) -> bool:
         print(text, end="", flush=True)
     except OSError as error:
         if not isinstance(error, BrokenPipeError):  # such as by `head`
-            print("error: done, but what it returns is lost:", error, file=sys.stderr)
+            print("error: done, but the output is lost:", error, file=sys.stderr)
         # Python flushes once more at exit, and would complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return False
@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(run=run)
         return command
 
-    add("status", _status, "show the best value, and what is waited for")
+    add("status", _status, "show the best value and the pending trials")
     for name, record, text in (
         ("tell", FeedbackLedger.tell, "record the value of a trial"),
         ("amend", FeedbackLedger.amend, "replace the value of a trial; the earlier one is kept"),

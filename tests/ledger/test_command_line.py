@@ -85,7 +85,7 @@ class TestCommands:
         with monkeypatch.context() as patch, open("/dev/full", "w") as full:
             patch.setattr(sys, "stdout", full)
             assert run("tell", path, 152, 1.5) == 1
-        assert "error: done, but what it returns is lost" in capsys.readouterr().err
+        assert "error: done, but the output is lost" in capsys.readouterr().err
         assert FeedbackLedger.read(path)[152].y == 1.5
 
     def test_negative_numbers_of_all_kinds(self, path) -> None:
