@@ -135,7 +135,7 @@ def _of_history(
         if calibrator is not None:
             stated = calibrator.to(z).update(inputs[kept], z[kept]).to(torch.double)
             pits.append(stated.cdf(z[kept].double().unsqueeze(-1)).reshape(-1))
-        parts = [StatedForecasts.of_pits(each, alpha) for each in pits]
+        parts: list[Any] = [StatedForecasts.of_pits(each, alpha) for each in pits]
         return Forecasts(inputs[kept], *parts, base_name=type(gp).__name__)
     inputs, z, deviations = forecast_history(gp, residuals)
     kept = _kept(in_output_task(gp, inputs).nonzero().squeeze(-1), num_initial)
@@ -159,9 +159,10 @@ def _of_history(
             predicted(denoise=True),
             present_objective(model, raw_inputs[kept]),
         )
+    forecasts: list[Any]
     if is_transformed:
         observed = raw_train_targets(gp)[kept]
-        forecasts: list[Any] = [
+        forecasts = [
             None if each is None else StatedForecasts.of_posterior(each, observed, alpha)
             for each in predicted(denoise=False)
         ]
