@@ -143,6 +143,11 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
     def _prepare(self, model: Model, nu: Tensor, num_pending: int) -> None:
         """Compute what else depends on the model; must leave the object as it is if it raises."""
 
+    @property
+    def _current_model(self) -> Any:
+        """The model given all pending points."""
+        return self.model if self._pending_model is None else self._pending_model
+
 
 def input_width(model: Any) -> int | None:
     """Number of columns of a model's inputs before any transform, or None if unknown."""
