@@ -31,11 +31,9 @@ def confidence_multiplier(
     (Abbasi-Yadkori 2013, theorem 3.11; [Micheli2025wdrbo, lemma 1, eq. 7]). In that paper ``beta``
     multiplies the standard deviation, which eq. 5 divides by ``sqrt(lambda)``; here it multiplies
     the variance of the Gaussian process, as in BoTorch's ``UpperConfidenceBound``. Half of the
-    logarithm of the determinant is the information gain. The multiplier grows with the data: 3 to
-    10 standard deviations are usual, where 1 to 2 search best.
+    logarithm of the determinant is the information gain, with which the multiplier grows.
 
-    It supposes a kernel that was not fitted to these data, and holds for ``f`` less the prior mean.
-    Where rows have different noise, ``I + K / lambda`` is ``I + D^{-1/2} K D^{-1/2}`` with the
+    It supposes that the kernel and the prior mean were not fitted to these data. Where rows have different noise, ``I + K / lambda`` is ``I + D^{-1/2} K D^{-1/2}`` with the
     matrix ``D`` of variances, and ``lambda`` before the root is the least of them.
 
     * **Delays.** In [Verma2022]_, Theorem 1, ``beta_t`` is this root for ``delta / 2`` and
