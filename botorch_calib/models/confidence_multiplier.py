@@ -33,8 +33,9 @@ def confidence_multiplier(
     the variance of the Gaussian process, as in BoTorch's ``UpperConfidenceBound``. Half of the
     logarithm of the determinant is the information gain, with which the multiplier grows.
 
-    It supposes that the kernel and the prior mean were not fitted to these data. Where rows have different noise, ``I + K / lambda`` is ``I + D^{-1/2} K D^{-1/2}`` with the
-    matrix ``D`` of variances, and ``lambda`` before the root is the least of them.
+    It supposes that the kernel and the prior mean were not fitted to these data. Where rows have
+    different noise, ``I + K / lambda`` is ``I + D^{-1/2} K D^{-1/2}`` with the matrix ``D`` of
+    variances, and ``lambda`` before the root is the least of them.
 
     * **Delays.** In [Verma2022]_, Theorem 1, ``beta_t`` is this root for ``delta / 2`` and
       ``noise_bound = R + B_y``, where ``B_y`` bounds ``|y - censor_value|``: give the
