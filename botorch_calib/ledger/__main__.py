@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections import Counter
@@ -92,6 +93,13 @@ def _status(options: argparse.Namespace) -> str:
     if best is not None:
         kind = "greatest" if ledger.maximize else "least"
         lines.append(f"{kind} value {best.y!r}: {_shown(best)}")
+    if counts[TrialStatus.EXPIRED] and ledger.max_wait < math.inf:
+        share, low, high = ledger.arrival_probability()
+        known = "unknown" if math.isnan(share) else f"{share:.0%}"
+        lines.append(
+            f"values that come within {ledger.max_wait:g}: {known} (95 % interval {low:.0%} to "
+            f"{high:.0%})"
+        )
     lines += [f"pending: {_shown(t)}" for t in trials if t.status is TrialStatus.PENDING]
     return "".join(f"{line}\n" for line in lines)
 

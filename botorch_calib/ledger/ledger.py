@@ -25,6 +25,7 @@ from botorch_calib.ledger.argument_checks import (
     as_variance,
     check_flag,
 )
+from botorch_calib.ledger.arrival_probability import ArrivalProbability, kaplan_meier
 from botorch_calib.ledger.contents import Contents, Settings
 from botorch_calib.ledger.file_storage import FileStorage, read_file
 from botorch_calib.ledger.storage import Storage, Transition
@@ -501,6 +502,32 @@ class FeedbackLedger:
         """
         view = self._view(now)
         return view.waits[view.submitted].tolist()
+
+    def arrival_probability(
+        self, wait: float | None = None, confidence: float = 0.95, now: float | None = None
+    ) -> ArrivalProbability:
+        """How likely a value is to arrive within a wait: ``rho_m`` of [Verma2022]_, Theorem 1.
+
+        Kaplan and Meier's estimate from the delays of the values that have arrived, late ones
+        included, and from how long the others have been waited for. Left out are trials that failed
+        and those recorded with their values, as by `add`, at a delay of 0. It takes delays for
+        independent draws from one distribution, whatever the query.
+
+        Args:
+            wait: The wait (default: `max_wait`, if that is finite).
+            confidence: Probability that the interval holds the true one, in (0, 1).
+            now: Time as of which delays are known (default: now).
+
+        Raises:
+            InputDataError: If there is no finite wait, or an argument is malformed.
+        """
+        wait = self.max_wait if wait is None else as_number("wait", wait, finite=False)
+        if not 0.0 <= wait < math.inf:
+            raise InputDataError(
+                f"`wait` must be finite and at least 0, got {wait!r}: give one where the ledger's "
+                "`max_wait` is infinite."
+            )
+        return kaplan_meier(*self._view(now).delays, wait, confidence)
 
     def decisions(self, constraint: int = 0, now: float | None = None) -> list[dict[str, Any]]:
         """Records of the decisions about queries by a constraint, by id, with their outcomes.

@@ -86,6 +86,18 @@ class ViewAtTime:
         until_start = np.searchsorted(in_order, starts, side="right")
         return np.maximum(before_end - until_start, 0)
 
+    @cached_property
+    def delays(self) -> tuple[NDArray[np.float64], Mask]:
+        """Delays of values or, without one, how long it has been waited for, and which have one.
+
+        Failed trials are left out, and so are those that were recorded with their values.
+        """
+        starts = self._columns["submitted_at"]
+        given_up = np.fmin(self._columns["abandoned_at"], self.now)
+        delays = np.where(self._arrived, self._columns["observed_at"], given_up) - starts
+        kept = self.submitted & ~self.failed & ~(self._arrived & (delays == 0.0))
+        return delays[kept], self._arrived[kept]
+
     def rows(self, mask: Mask, order: str = "submitted_at") -> Rows:
         """Rows of a set of trials, by one of their times, then by id."""
         rows = np.flatnonzero(mask)

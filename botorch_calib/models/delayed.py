@@ -6,7 +6,7 @@ from operator import is_not
 from typing import TYPE_CHECKING, Any
 
 import torch
-from botorch.acquisition.objective import PosteriorTransform
+from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.model import FantasizeMixin, Model
 from botorch.posteriors import Posterior
@@ -14,7 +14,7 @@ from botorch.utils.datasets import SupervisedDataset
 from botorch.utils.transforms import is_ensemble
 from torch import Tensor
 
-from botorch_calib._validation import check_inputs, check_limit, check_one_of
+from botorch_calib._validation import check_inputs, check_limit, check_one_of, check_positive
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.conditioning import conditioned_on, for_members
 from botorch_calib.models.fit_to_ledger import Fit, fitted_model
@@ -47,6 +47,11 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
     looks elsewhere. (The paper's prior mean is zero; here it is the model's.) With
     ``"hallucinate"`` the posterior mean replaces a missing value, which shrinks the variance and
     leaves the mean unchanged, as in GP-BUCB. With ``"none"`` pending points are ignored.
+
+    **Values that never arrive.** Queries whose wait is over (the ledger's ``max_wait``) stay
+    censored. Then the mean does not estimate ``f``, but ``c + rho (f - c)`` with the
+    ``censor_value`` ``c`` and the probability ``rho`` that a value arrives in time ([Verma2022]_,
+    Theorem 1): see `rescaling`. Hallucination leaves such queries out.
 
     Hyperparameters and transforms are those of ``model``, whose factorization gains rows. ``model``
     is never modified, except that `observe` updates the calibrator of a `CalibratedModel` inside.
@@ -113,7 +118,8 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         """Fit a model to the values in a ledger, and impute the missing ones.
 
         Censoring applies to all queries without a usable value, pending and expired
-        (``ledger.incomplete``), and hallucination to pending ones (``ledger.pending``).
+        (``ledger.incomplete``), and hallucination to pending ones (``ledger.pending``). Where
+        expired ones are censored, the mean is shrunken: see `rescaling`.
 
         Args:
             ledger: A `FeedbackLedger`; its ``censor_value`` is used.
@@ -161,6 +167,44 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         of an ensemble they are those of each member, ``num_members x n x 1``.
         """
         return self._conditioned()[1]
+
+    def rescaling(self, arrival_probability: float) -> ScalarizedPosteriorTransform:
+        """A ``posterior_transform`` that undoes what censoring values that never arrive does.
+
+        By [Verma2022]_, Theorem 1, ``|mu - c - rho (f - c)| <= nu sigma`` with the ``censor_value``
+        ``c``, the probability ``rho`` that a value arrives in time, and ``nu`` of
+        `DelayedUpperConfidenceBound`. So ``f`` is within ``nu sigma / rho`` of ``c + (mu - c) /
+        rho``: the transform divides the distance of the mean from ``c``, and the standard
+        deviation, by ``rho``. ``nu``, and its window, stay as they are. Upper confidence bounds and
+        Thompson sampling choose the same query with it as without; predictions, and expected
+        improvement on a value in units of the outcome, differ.
+
+        The theorem's prior mean is ``c``. Where data are scarce, the mean returns to the prior mean
+        ``m`` of the model, and rescaled to ``c + (m - c) / rho``: let ``m`` be fitted to censored
+        values as well (``hyperparameters="censored"``), or be ``c``.
+
+        Args:
+            arrival_probability: ``rho``, in (0, 1], such as ``FeedbackLedger.arrival_probability``
+                estimates it.
+
+        Raises:
+            UnsupportedError: If the model does not censor.
+            InputDataError: If ``arrival_probability`` is no such number.
+
+        Example:
+            >>> transform = model.rescaling(ledger.arrival_probability().estimate)
+            >>> model.posterior(X, posterior_transform=transform)
+        """
+        if self.imputation != "censor" or self.censor_value is None:
+            raise UnsupportedError(
+                "Only a model with imputation='censor' and a `censor_value` is to be rescaled: the "
+                "posterior of any other is that of the objective already."
+            )
+        rho = check_positive("arrival_probability", arrival_probability)
+        if rho > 1.0:
+            raise InputDataError(f"`arrival_probability` must be at most 1, got {rho!r}.")
+        weight = like(self.model, torch.tensor([1.0 / rho], dtype=torch.double))
+        return ScalarizedPosteriorTransform(weight, self.censor_value * (1.0 - 1.0 / rho))
 
     def with_pending(self, X: Tensor) -> CensoredDelayModel:
         """The model with further pending points ``X``, ``n x d``, before any input transform."""
