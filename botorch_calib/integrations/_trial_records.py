@@ -6,9 +6,9 @@ trial is stored with it, as plain values in the units of the outcomes:
     {"level": 0.9, "certified": True, "outcomes": {"cost": {"limits": {"upper": 3.0},
                                                             "quantiles": [2.71]}}}
 
-What came of it is in the client's own data. `Books` put the two together. A client whose trials do
-not tell their point stores it with the decision, as ``"point"``; where they are rows of a table,
-the number of rows that there were before is stored too, as ``"after"``.
+What came of it is in the client's own data. `Books` put the two together. Where trials are rows of
+a table, the decision also holds its ``"point"`` by the names of the inputs, and ``"after"``, the
+number of rows that there were before.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import pandas as pd
 import torch
+from botorch.exceptions.errors import InputDataError
 from botorch.models.model import Model
 from torch import Tensor
 
@@ -55,8 +57,8 @@ class Books:
     """The decisions of trials under one statement: outcomes within limits at a level.
 
     An outcome is judged by the limits that were in force when its trial was decided about. If they
-    have moved since, as those relative to a baseline do, its record keeps its distance from the
-    nearer one.
+    have moved since, as those relative to a baseline do, its record moves with them, and between
+    two limits it is stretched as they are.
 
     Args:
         limits: Limits of each outcome, by name.
@@ -89,10 +91,16 @@ class Books:
             )
 
     def _is_own(self, decision: Mapping[str, Any]) -> bool:
-        if not decision or abs(decision["level"] - self.level) > 1e-12:
+        """Whether a decision is whole, and under this statement."""
+        own = {name: _stored(limits).keys() for name, limits in self.limits.items()}
+        try:
+            outcomes = decision["outcomes"].items()
+            sides = {name: each["limits"].keys() for name, each in outcomes}
+            is_whole = all(len(each["quantiles"]) == len(each["limits"]) for _, each in outcomes)
+            is_same = sides == own and abs(decision["level"] - self.level) <= 1e-12
+            return is_same and is_whole and isinstance(decision["certified"], bool)
+        except (AttributeError, KeyError, TypeError):  # somebody has edited it
             return False
-        then = {name: each["limits"].keys() for name, each in decision["outcomes"].items()}
-        return then == {name: _stored(limits).keys() for name, limits in self.limits.items()}
 
     def records(self, name: str) -> list[Record]:
         """Records of the decisions about one outcome, under the limits of today."""
@@ -102,20 +110,16 @@ class Books:
         for point, decision, outcomes in self.trials:
             stored, y = decision["outcomes"][name], outcomes.get(name)
             then = stored["limits"]
-            quantiles = [
-                _moved(q, then[side], now[side])
-                for side, q in zip(now, stored["quantiles"], strict=True)
-            ]
+            quantiles = zip(now, stored["quantiles"], strict=True)
             if y is None or math.isnan(y):
                 outcome = None
             else:
                 nearest = min(now, key=lambda side: abs(y - then[side]))
-                outcome = _moved(y, then[nearest], now[nearest])
-                outcome = min(max(outcome, -INFINITE), INFINITE)
+                outcome = min(max(_moved(y, nearest, then, now), -INFINITE), INFINITE)
             records.append(
                 {
                     "point": point,
-                    "quantiles": quantiles,
+                    "quantiles": [_moved(q, side, then, now) for side, q in quantiles],
                     "level": level,
                     "certified": decision["certified"],
                     "outcome": outcome,
@@ -204,28 +208,38 @@ class Books:
 
 
 def trials_in_table(
-    decisions: Iterable[Mapping[str, Any]], X: Tensor, outcomes: Sequence[Mapping[str, float]]
+    decisions: Iterable[Mapping[str, Any]], inputs: pd.DataFrame, outcomes: pd.DataFrame
 ) -> list[DecidedTrial]:
-    """Trials of decisions, by the first row of a table that came of each.
+    """Trials of decisions, by the row of a table that came of each: the first of the nearest.
 
     Args:
         decisions: As they are stored, with ``"point"`` and ``"after"``.
-        X: Points of the rows, ``n x d``.
-        outcomes: Outcomes of the rows, by name.
+        inputs: A column for each input, in the order of the models.
+        outcomes: A column for each outcome.
+
+    Raises:
+        InputDataError: If decisions are of other inputs.
     """
-    X, trials = X.double().cpu(), []
+    X, trials = torch.tensor(inputs.to_numpy().copy(), dtype=torch.double), []
+    came: list[Any] = outcomes.to_dict("records")
     is_free = torch.ones(len(X), dtype=torch.bool)
     for decision in decisions:
-        point = torch.tensor(decision["point"], dtype=torch.double)
+        named = decision["point"]
+        if named.keys() != {*inputs}:
+            raise InputDataError(
+                f"`decisions` are of the inputs {[*named]}, and the data have {[*inputs]}: start "
+                "without those decisions."
+            )
+        point = [float(named[name]) for name in inputs]
+        distance = (X - torch.tensor(point, dtype=torch.double)).abs()
         # Some files hold ten decimals.
-        same = ((X - point).abs() <= 2e-10 + 1e-12 * point.abs()).all(dim=-1) & is_free
-        same[: decision["after"]] = False
-        row = int(same.double().argmax()) if bool(same.any()) else None
-        trials.append(
-            DecidedTrial(decision["point"], decision, {} if row is None else outcomes[row])
-        )
-        if row is not None:
-            is_free[row] = False
+        near = (distance <= 2e-10 + 1e-12 * X.abs()).all(dim=-1) & is_free
+        near[: decision["after"]] = False
+        found: dict[str, float] = {}
+        if bool(near.any()):
+            row = int(torch.where(near, distance.amax(dim=-1), torch.inf).argmin())
+            found, is_free[row] = came[row], False
+        trials.append(DecidedTrial(point, decision, found))
     return trials
 
 
@@ -235,6 +249,11 @@ def _stored(limits: Limits) -> dict[str, float]:
     return {side: end for side, end in named if end is not None}
 
 
-def _moved(value: float, then: float, now: float) -> float:
-    """A value as far from a limit of today as it was from that of then, on the same side."""
-    return value if then == now else value - then + now
+def _moved(value: float, side: str, then: Mapping[str, float], now: Mapping[str, float]) -> float:
+    """A value among limits of then, in the same place among those of today; exact at ``side``."""
+    if then == now:
+        return value
+    spread = (
+        1.0 if len(now) == 1 else (now["upper"] - now["lower"]) / (then["upper"] - then["lower"])
+    )
+    return now[side] + spread * (value - then[side])

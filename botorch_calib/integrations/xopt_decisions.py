@@ -115,7 +115,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
             pending = torch.cat(chosen) if chosen else None
             search = partial(self._best, model, self._upper_bound(model, pending))
             point, stored = books.decide(search, constraints, pending)
-            stored |= {"point": point[0].tolist(), "after": len(self.data)}
+            named = dict(zip(self.model_input_names, point[0].tolist(), strict=True))
+            stored |= {"point": named, "after": len(self.data)}
             self.decisions = [*self.decisions, stored]
             chosen.append(point)
         columns = [self.model_input_names.index(name) for name in self._candidate_names]
@@ -181,8 +182,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
                 limits[name] = constraint.value, None
             else:
                 limits[name] = constraint.range
-        outcomes = self.data[[*limits]].to_dict("records")
-        trials = trials_in_table(self.decisions, self.get_input_data(self.data), outcomes)
+        inputs, outcomes = self.data[self.model_input_names], self.data[[*limits]]
+        trials = trials_in_table(self.decisions, inputs, outcomes)
         return Books(limits, self.level, self.budget, trials)
 
     def _constraints_of(self, books: Books, model: Any) -> list[ChanceConstraint]:
