@@ -1,14 +1,14 @@
 """Decisions as clients store them with their trials, and the chance constraints made of them.
 
-A client makes its models anew for each trial, perhaps in another process. So what decided about a
+A client makes its models anew for each trial, perhaps in another process. So the decision about a
 trial is stored with it, as plain values in the units of the outcomes:
 
     {"level": 0.9, "certified": True, "outcomes": {"cost": {"limits": {"upper": 3.0},
                                                             "quantiles": [2.71]}}}
 
-What came of it is in the client's own data. `Books` put the two together. Where trials are rows of
-a table, the decision also holds its ``"point"`` by the names of the inputs, and ``"after"``, the
-number of rows that there were before.
+Outcomes are in the client's own data; `Books` bring the two together. Where trials are rows of a
+table, the decision also holds its ``"point"`` by the names of the inputs, and ``"after"``, the
+number of rows at the time.
 """
 
 from __future__ import annotations
@@ -40,13 +40,12 @@ Decision = dict[str, Any]
 Search = Callable[[list[ChanceConstraint]], tuple[Tensor, bool]]
 #: The name under which a client stores a decision, where names are free.
 KEY = "chance_constraints"
-# To clients infinity is a value, to records and to Gaussian processes it is none: beyond this
-# squares overflow.
+# Clients take infinite values, records and Gaussian processes do not: beyond this squares overflow.
 INFINITE = 1e150
 
 
 class DecidedTrial(NamedTuple):
-    """A trial that has been run, or is being run, and what was stored with it."""
+    """A trial that runs or has run, with its stored decision."""
 
     point: list[float]  # as the models see it
     decision: Mapping[str, Any]  # empty if a model chose it and stored nothing
@@ -56,9 +55,8 @@ class DecidedTrial(NamedTuple):
 class Books:
     """The decisions of trials under one statement: outcomes within limits at a level.
 
-    An outcome is judged by the limits that were in force when its trial was decided about. If they
-    have moved since, as those relative to a baseline do, its record moves with them, and between
-    two limits it is stretched as they are.
+    An outcome is judged by the limits at the time of the decision. If these have moved since, as
+    limits relative to a baseline do, records move with them, and stretch between two limits.
 
     Args:
         limits: Limits of each outcome, by name.
@@ -103,7 +101,7 @@ class Books:
             return False
 
     def records(self, name: str) -> list[Record]:
-        """Records of the decisions about one outcome, under the limits of today."""
+        """Records of the decisions about one outcome, under the present limits."""
         level = joint_level(self.level, len(self.limits))
         now = _stored(self.limits[name])
         records = []
@@ -141,12 +139,10 @@ class Books:
     ) -> tuple[Tensor, bool]:
         """The best certified point, else one from which most can be learned beside ``pending``.
 
-        Without pending points (``n x d``) it would be found once more.
-
         Args:
             search: Searches under given constraints.
-            constraints: Those of these books, with the decisions that have been taken since.
-            pending: Points whose outcomes are out.
+            constraints: Those of these books, and the decisions since.
+            pending: Points ``n x d`` whose outcomes are out.
         """
         point, certified = search(constraints)
         if not certified and pending is not None and len(pending):
@@ -157,7 +153,7 @@ class Books:
     def decide(
         self, search: Search, constraints: list[ChanceConstraint], pending: Tensor | None
     ) -> tuple[Tensor, Decision]:
-        """Find the `best` point and commit it; the point ``1 x d``, and what is to be stored.
+        """Find the `best` point and commit it; the point ``1 x d``, and the decision to be stored.
 
         Warns:
             NotCertifiedWarning: If it is not certified.
@@ -193,7 +189,7 @@ class Books:
 
     @property
     def budget_left(self) -> float:
-        """What is left of the budget, decisions that are out counting as violations."""
+        """The rest of the budget, if all outcomes that are out are violations."""
         T, V, out, *_ = self.account
         return Budget(self.level, self.size).left(T, V + out)
 
@@ -250,7 +246,7 @@ def _stored(limits: Limits) -> dict[str, float]:
 
 
 def _moved(value: float, side: str, then: Mapping[str, float], now: Mapping[str, float]) -> float:
-    """A value among limits of then, in the same place among those of today; exact at ``side``."""
+    """A value among earlier limits, moved with them to the present ones; exact at ``side``."""
     if then == now:
         return value
     spread = (

@@ -53,15 +53,14 @@ class ChanceConstrainedRecommender(BotorchRecommender):
     experiments have their expected values.
 
     Of the first ``T`` certified recommendations at most ``(1 - level) T + budget + level`` violate
-    a limit, see `ChanceConstraint`. What was decided is in ``decisions``, which BayBE writes to its
-    files; outcomes are those of the measurements at the same candidate. A certified recommendation
-    counts as a violation until it is measured. It is for the second phase of a campaign, after some
-    8 measurements for each parameter.
+    a limit, see `ChanceConstraint`. BayBE writes ``decisions`` to its files; their outcomes are the
+    measurements at the same candidate, and until then a certified one counts as a violation. It is
+    for the second phase of a campaign, after some 8 measurements for each parameter.
 
     Args:
         limits: ``(lower, upper)`` of each limited target, in its units, None for no limit.
         level: Probability, in (0, 1), with which a recommendation shall keep all limits.
-        budget: What may be violated beyond the stated share, see `ChanceConstraint`.
+        budget: As in `ChanceConstraint`.
         beta: Squared multiplier of the standard deviation in the upper confidence bound.
         decisions: Those taken so far.
 

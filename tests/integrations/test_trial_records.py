@@ -8,9 +8,16 @@ import pytest
 import torch
 from botorch.exceptions.errors import InputDataError
 from botorch.models import SingleTaskGP
+from botorch.models.fully_bayesian import SaasFullyBayesianSingleTaskGP
 from torch import Tensor
 
 from botorch_calib.decisions import joint_chance_constraints
+from botorch_calib.decisions.chance_constrained_search import (
+    LeastMargin,
+    LeastOptimism,
+    Place,
+    best_certified,
+)
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.integrations._trial_records import Books, DecidedTrial, trials_in_table
 
@@ -96,6 +103,25 @@ def test_other_statements_are_left_out(limits: Any, level: float) -> None:
     assert books.account == (0, 0, 0, 0.0, 0)
     with pytest.warns(CalibrationWarning, match="1 of 21 trials"):
         Books(LIMITS, 0.8, trials=[*trials, DecidedTrial([0.0], {}, {})])
+
+
+def test_an_ensemble_learns_beside_what_is_pending() -> None:
+    """Its members share their inputs, those of pending points included."""
+    X, Y = data(6, 0)
+    gp = SaasFullyBayesianSingleTaskGP(X, Y[:, :1], torch.full_like(Y[:, :1], 1e-4))
+    ones = torch.ones(4, dtype=torch.double)
+    samples = {"mean": 0.0 * ones, "outputscale": ones, "lengthscale": 0.05 * ones.view(4, 1, 1)}
+    gp.load_mcmc_samples(samples)
+    books = Books({"y": (None, -9.0)}, 0.8)
+    constraints = books.constraints({"y": gp})
+    place = Place(torch.tensor([[0.0], [1.0]], dtype=torch.double), num_restarts=2, raw_samples=32)
+
+    def search(under: Any) -> tuple[Tensor, bool]:
+        return best_certified(LeastOptimism(under), LeastMargin(under), place)
+
+    first, certified = books.best(search, constraints, None)
+    second, _ = books.best(search, constraints, first)
+    assert not certified and (second - first).abs() > 0.01
 
 
 def test_an_outcome_that_is_no_number_has_not_come() -> None:
