@@ -374,9 +374,10 @@ class ChanceConstraint(DecisionBooks):
     def known_decisions(self) -> Tensor | None:
         """Training inputs ``n x d`` before any transform, without contexts; None if not told."""
         inputs = raw_train_inputs(observed_process(self.model))
-        if inputs is None or self._contexts is None:
-            return inputs
-        return self._contexts.decisions(inputs)
+        if inputs is None:
+            return None
+        inputs = inputs[(0,) * (inputs.dim() - 2)]  # which members of an ensemble share
+        return inputs if self._contexts is None else self._contexts.decisions(inputs)
 
     @torch.no_grad()
     def typical_deviation(self) -> Tensor:
