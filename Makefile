@@ -57,6 +57,10 @@ test-slow: $(STAMP) ## Run the slow tests: statistical validity and crashes
 test-cuda: $(STAMP) ## Run the tests that have a device on a GPU
 	$(BIN)/python -m pytest --device cuda
 
+.PHONY: snapshots
+snapshots: $(STAMP) ## Record the texts of tests/snapshots anew
+	UPDATE_SNAPSHOTS=1 $(ONE_THREAD) $(BIN)/python -m pytest -q tests/snapshots
+
 .PHONY: lint
 lint: $(STAMP) ## Check style, format and types
 	$(BIN)/ruff check .
@@ -91,6 +95,10 @@ build/tutorials/%.ipynb: tutorials/%.py $(SOURCES) $(STAMP)
 docs: $(STAMP) $(NOTEBOOKS) ## Build the documentation into build/docs; warnings are errors
 	$(ONE_THREAD) $(BIN)/python -m sphinx --fail-on-warning --keep-going --nitpicky --quiet \
 		-b html -d build/doctrees docs build/docs
+
+.PHONY: links
+links: $(STAMP) $(NOTEBOOKS) ## Check the documentation's links to the web
+	$(BIN)/python -m sphinx --quiet -b linkcheck -d build/doctrees-links docs build/links
 
 .PHONY: build
 build: $(STAMP) ## Build the wheel and the source distribution into dist
