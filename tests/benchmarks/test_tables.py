@@ -14,6 +14,7 @@ from benchmarks.framework.archive import SUFFIX
 from benchmarks.framework.report import TABLES_DIR
 from benchmarks.framework.result_store import ARCHIVES_DIR
 from benchmarks.suites import SUITES
+from tests.long_grids import mostly_slow
 
 # Archives without a table are of suites that are still being run.
 TABLES = [
@@ -31,7 +32,12 @@ def test_archives_are_of_suites() -> None:
     assert {"ocbo_designs", "robust_shift", "sdf_published"} <= {path.stem for path in TABLES}
 
 
-@pytest.mark.parametrize("table", TABLES, ids=[path.stem for path in TABLES])
+@pytest.mark.parametrize(
+    "table",
+    # The largest archive, whose report `decisions_budget` shares.
+    mostly_slow(TABLES, [path for path in TABLES if path.stem != "decisions"]),
+    ids=[path.stem for path in TABLES],
+)
 def test_a_table_is_what_its_archive_says(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
