@@ -118,6 +118,9 @@ release-check: build ## Check the wheel and the source distribution in an enviro
 	build/release/bin/python -m pip install --quiet twine
 	build/release/bin/twine check --strict dist/*
 	cd build && release/bin/python ../tutorials/quickstart.py
+	rm -rf build/sdist && mkdir build/sdist && tar -xzf dist/*.tar.gz --strip-components=1 -C build/sdist
+	cd build/sdist && $(abspath $(BIN))/python -m pytest -q tests/benchmarks/test_structure.py \
+		tests/benchmarks/test_tables.py tests/test_architecture.py tests/test_links.py
 
 .PHONY: clean
 clean: ## Delete built files and caches, but keep the virtual environment
