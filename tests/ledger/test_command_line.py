@@ -160,12 +160,6 @@ class TestCommands:
         assert f"is open in another process (pid {os.getpid()} on " in errors
         assert FeedbackLedger.read(path)[152].y is None
 
-    def test_as_a_program(self, path) -> None:
-        with program("tell", path, "152", "1.5") as process:
-            _, errors = process.communicate()
-        assert process.returncode == 0, errors
-        assert FeedbackLedger.read(path)[152].y == 1.5
-
     def test_output_that_nobody_reads(self, path) -> None:
         """As that of a command before ``| head``."""
         with program("status", path) as process:
