@@ -20,9 +20,9 @@ STAMP := $(VENV)/.installed
 TORCH := $(or $(if $(CONSTRAINTS),$(shell sed -n '/^torch==/p' $(CONSTRAINTS))),torch)
 TYPED := $(wildcard botorch_calib benchmarks tests)
 # `make docs TUTORIALS=` takes the executed notebooks as they are, to try out a change of the text.
-TUTORIALS ?= $(wildcard tutorials/*.py)
-NOTEBOOKS := $(TUTORIALS:tutorials/%.py=build/tutorials/%.ipynb)
-SOURCES := $(shell find botorch_calib tutorials/scripts -name '*.py')
+TUTORIALS ?= $(wildcard tutorials/*.py examples/*.py)
+NOTEBOOKS := $(TUTORIALS:%.py=build/%.ipynb)
+SOURCES := $(shell find botorch_calib tutorials/scripts examples/experiments -name '*.py')
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .PHONY: help
@@ -81,15 +81,15 @@ gpu: $(STAMP) ## Measure speed on a GPU; writes benchmarks/tables/gpu.md
 	$(BIN)/python -m benchmarks gpu
 
 .PHONY: tutorials
-tutorials: $(NOTEBOOKS) ## Execute the tutorials that are stale; notebooks go to build/tutorials
+tutorials: $(NOTEBOOKS) ## Execute the tutorials and examples that are stale; notebooks go to build
 
 # A notebook that fails is deleted (.DELETE_ON_ERROR), so what is there has been executed.
-build/tutorials/%.ipynb: tutorials/%.py $(SOURCES) $(STAMP)
+build/%.ipynb: %.py $(SOURCES) $(STAMP)
 	@echo "== $<"
 	@mkdir -p $(@D)
 	@$(BIN)/jupytext --quiet --to ipynb --output "$@" "$<"
 	@MPLBACKEND=module://matplotlib_inline.backend_inline JUPYTER_PREFER_ENV_PATH=1 \
-		$(ONE_THREAD) $(BIN)/jupyter-execute --inplace --kernel_name=python3 "$@"
+		PYTHONPATH=$(CURDIR)/examples $(ONE_THREAD) $(BIN)/jupyter-execute --inplace --kernel_name=python3 "$@"
 
 .PHONY: docs
 docs: $(STAMP) $(NOTEBOOKS) ## Build the documentation into build/docs; warnings are errors
