@@ -93,7 +93,7 @@ def draw() -> Figure:
         # Experiments at the same candidate stand side by side.
         again = rows.groupby(["temperature", "solvent"]).cumcount()
         x = rows["temperature"] - 1.2 + 1.2 * (again % 3)
-        y = [names.index(solvent) for solvent in rows["solvent"]] - 0.25 + 0.22 * (again // 3)
+        y = rows["solvent"].map(names.index) - 0.25 + 0.22 * (again // 3)
         axes.scatter(x, y, s=26, color=color, marker=marker, label=label)
     axes.fill([], [], color=COLORS[0], alpha=0.3, label="certified in the end")
     axes.set_yticks(range(len(names)), names, fontsize=12)
