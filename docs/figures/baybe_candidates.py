@@ -81,7 +81,9 @@ def draw() -> Figure:
     figure, axes = plt.subplots(figsize=(9.0, 3.2), layout="constrained")
     shades = ListedColormap([to_rgba("0.5", 0.12), to_rgba(COLORS[0], 0.3)])
     edges = np.arange(18, 64, 4), np.arange(len(names) + 1) - 0.5
-    axes.pcolormesh(*edges, table, cmap=shades, vmin=0, vmax=1, edgecolors=ink, lw=0.3)
+    axes.pcolormesh(
+        *edges, table, cmap=shades, vmin=0, vmax=1, edgecolors=to_rgba(ink, 0.2), lw=0.5
+    )
     data = campaign.measurements
     initial, within = np.arange(len(data)) < NUM_INITIAL, data["pressure"].to_numpy() <= LIMIT
     for chosen, color, marker, label in (
