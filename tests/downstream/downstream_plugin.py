@@ -18,12 +18,21 @@ DEVIATIONS = Path(__file__).with_name("deviations.toml")
 
 
 def substitute_in_ax() -> None:
-    """Each ``SingleTaskGP`` that Ax makes is calibrated."""
-    from ax.generators.torch.botorch_modular import utils
+    """Each ``SingleTaskGP`` that Ax makes is calibrated, and several are sampled together."""
+    from ax.generators.torch.botorch_modular import acquisition, generator, utils
     from ax.generators.torch.botorch_modular.surrogate import submodel_input_constructor
+    from ax.utils.common.testutils import TestCase
     from botorch.models import SingleTaskGP
 
-    from botorch_calib.integrations.ax import ReplayedModel, calibrated_model_config
+    from botorch_calib.integrations.ax import ReplayedModel, SampledSums, calibrated_model_config
+
+    class Acquisition(SampledSums):
+        """By the name of Ax's own, by which tests patch it."""
+
+        __module__ = acquisition.__name__
+
+    for module in (acquisition, generator):
+        vars(module)["Acquisition"] = Acquisition
 
     class Calibrated(ReplayedModel):
         """By the default settings, whatever the configuration of the test."""
@@ -41,6 +50,7 @@ def substitute_in_ax() -> None:
         return submodel_input_constructor(ReplayedModel, model_config=config, **kwargs)
 
     utils.choose_model_class = choose_model_class
+    TestCase.MAX_TEST_SECONDS = 1200  # of 120, which is for a machine of one's own
 
 
 def substitute_in_optuna() -> None:
@@ -132,22 +142,24 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests that must fail, by ends of their names, parameters left out or not."""
-    client = config.getoption("--client")
-    unmatched = []
+    """Mark the tests that must fail, by ends of their names, parameters left out or not.
+
+    They come last, as some that fail leave what they have patched.
+    """
+    client, last = config.getoption("--client"), []
     for entry in tomllib.loads(DEVIATIONS.read_text(encoding="utf-8")).get(client, []):
-        mark = pytest.mark.xfail(strict=True, reason=entry["reason"])
         for test in entry["tests"]:
             found = [
                 item
                 for item in items
                 if item.nodeid.endswith(test) or item.nodeid.partition("[")[0].endswith(test)
             ]
-            unmatched += [] if found else [test]
+            if not found:
+                raise pytest.UsageError(f"{DEVIATIONS.name} lists {test}, which {client} has not.")
             for item in found:
-                item.add_marker(mark)
-    if unmatched:
-        raise pytest.UsageError(f"{DEVIATIONS.name} lists tests that {client} has not: {unmatched}")
+                item.add_marker(pytest.mark.xfail(strict=True, reason=entry["reason"]))
+            last += found
+    items[:] = [item for item in items if item not in last] + last
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
