@@ -121,14 +121,14 @@ def count_models() -> None:
     """Count the calibrated models that are made of a history, as all substitutes make theirs."""
     from botorch_calib import CalibratedModel
 
-    own = CalibratedModel.from_history.__func__
+    patched: Any = CalibratedModel
+    own = patched.from_history.__func__
 
     def from_history(cls: Any, *args: Any, **kwargs: Any) -> Any:
         global made
         made += 1
         return own(cls, *args, **kwargs)
 
-    patched: Any = CalibratedModel
     patched.from_history = classmethod(from_history)
 
 
