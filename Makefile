@@ -53,6 +53,12 @@ test: $(STAMP) ## Run the tests, without the slow ones
 test-slow: $(STAMP) ## Run the slow tests: statistical validity and crashes
 	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) -m slow
 
+# `make test-downstream CLIENTS=xopt` runs one. The clients' tests import three more packages.
+.PHONY: test-downstream
+test-downstream: $(STAMP) ## Run the own tests of Ax, Optuna, Xopt and BayBE against our classes
+	$(BIN)/python -m pip install hypothesis pyfakefs tenacity
+	$(ONE_THREAD) $(BIN)/python -m tests.downstream.run $(CLIENTS)
+
 .PHONY: test-cuda
 test-cuda: $(STAMP) ## Run the tests that have a device on a GPU
 	$(BIN)/python -m pytest --device cuda
