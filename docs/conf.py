@@ -109,6 +109,9 @@ nitpicky = True
 # Each docstring lists its own sources, so that `help` shows them: the same paper on several pages.
 suppress_warnings = ["ref.citation"]
 
+# `make links`, which the scheduled workflow runs.
+linkcheck_retries = 3
+
 # Members in the tables of contents cost a third of the build and crowd them.
 toc_object_entries = False
 
