@@ -14,8 +14,8 @@
 #
 # Two quadrupole magnets focus a beam on a target. The stronger they are, the smaller the spot, but
 # on the way a strong magnet blows the beam up in one of the two directions. So the optimum is
-# where the beam comes near to the pipe, and at most one shot in ten may be wider than 5 mm anywhere.
-# The run is one of Xopt, and its generator is the only new thing in it.
+# where the beam comes near to the pipe, and at most one shot in ten may be wider than 5 mm
+# anywhere. The run is one of Xopt, and its generator is the only new thing in it.
 
 # %%
 import matplotlib.pyplot as plt
