@@ -116,13 +116,16 @@ def test_shortest_script_runs_as_a_file(tmp_path: Path) -> None:
     assert len(FeedbackLedger.read(tmp_path / "run.ledger").to_observations()[0]) == 10
 
 
-def test_every_table_and_tutorial_has_its_page() -> None:
+def test_every_table_tutorial_and_example_has_its_page() -> None:
     overviews = {"index", "claims"}
     results = {page.stem for page in (DOCS / "results").glob("*.md")} - overviews
     assert {table.stem for table in (ROOT / "benchmarks" / "tables").glob("*.md")} == results
     index = (DOCS / "tutorials" / "index.md").read_text(encoding="utf-8")
     for tutorial in (ROOT / "tutorials").glob("[0-9]*.py"):
         assert f"]({tutorial.stem}.ipynb)" in index
+    gallery = (DOCS / "examples" / "index.md").read_text(encoding="utf-8")
+    for example in (ROOT / "examples").glob("*.py"):
+        assert f":link: {example.stem}\n" in gallery
     for page in results:
         assert f"]({page}.md)" in (DOCS / "results" / "index.md").read_text(encoding="utf-8")
 

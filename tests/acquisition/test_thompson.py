@@ -678,5 +678,5 @@ def test_other_points_are_refused():
     for point in (missing, grid[:1] + 1e-9, 2 * missing, -missing, torch.nan * missing):
         with pytest.raises(InputDataError, match="optimize_acqf_discrete"):
             acqf(torch.cat([grid[:2], point]).unsqueeze(-2))
-    with pytest.raises(BotorchTensorDimensionError, match="columns"):
+    with pytest.raises(BotorchTensorDimensionError, match="`X` must have shape ... x 2"):
         acqf(torch.zeros(1, 1, 3, **DOUBLE))

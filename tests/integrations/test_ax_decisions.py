@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from math import cos, sin
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +257,37 @@ def test_candidates_of_one_call_know_of_each_other() -> None:
     assert [decision(client, trial)["certified"] for trial in asked] == [True] * 3 + [False]
     (more,) = client.get_next_trials(max_trials=1)
     assert not decision(client, more)["certified"]
+
+
+@pytest.mark.parametrize("config", [None, calibrated_model_config(denoise=False)])
+def test_trials_that_are_not_certified_know_of_each_other(config: Any) -> None:
+    """Each is one from which most can be learned beside those that run: no point comes twice."""
+
+    def rough(p: Any) -> dict[str, tuple[float, float]]:
+        return {"y": (gain(p), 0.01), "z": (sin(12 * p["a"]) + cos(1.1 * p["b"]), 0.01)}
+
+    configs = {} if config is None else {"z": config}
+    client = new_client(constraints=("z <= -3",), evaluate=rough, metric_configs=configs)
+    play(client, 1, rough)
+    trials = client.get_next_trials(max_trials=2)
+    assert not any(decision(client, trial)["certified"] for trial in trials)
+    (run,) = client._generation_strategy.gen(experiment=client._experiment, n=2)[0]
+    chosen = [*trials.values(), *(arm.parameters for arm in run.arms)]
+    points = torch.tensor([[p["a"], p["b"] / 10] for p in chosen], dtype=torch.double)
+    assert len(points) == 4 and torch.pdist(points).min() > 0.01
+
+
+def test_cards_before_there_are_models() -> None:
+    client = Client(random_seed=0)
+    client.configure_experiment([A, B])
+    client.configure_optimization("y", outcome_constraints=["z <= 1"])
+    client.set_generation_strategy(chance_constrained_generation_strategy(client, struct=struct()))
+    play(client, 2)
+    cards: list[Any] = client.compute_analyses(
+        [CertifiedTrials(), CalibrationReports(), NoiseDiagnoses()], display=False
+    )
+    assert "0 of 0 decisions" in cards[0].subtitle
+    assert all("the initial trials come first" in card.subtitle for card in cards[1:])
 
 
 @pytest.mark.filterwarnings("ignore:TypeDecorator")  # SQLAlchemy says so of Ax's tables
@@ -562,6 +594,12 @@ class TestErrors:
         client.configure_optimization("y", outcome_constraints=constraints)
         with pytest.raises(error, match=match):
             chance_constrained_generation_strategy(client, **options)
+
+    def test_constraints_that_are_taken_away(self) -> None:
+        client = new_client()
+        client.configure_optimization("y")
+        with pytest.raises(InputDataError, match="no outcome constraints any more"):
+            client.get_next_trials(max_trials=1)
 
     def test_another_strategy(self) -> None:
         client = new_client(strategy=calibrated_generation_strategy)
