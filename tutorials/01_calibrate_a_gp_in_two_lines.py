@@ -13,11 +13,10 @@
 # %% [markdown]
 # # Calibrate a GP in two lines
 #
-# A Gaussian process does not only predict a value, it states how sure it is: "with 80 %
-# probability the next observation falls into this interval". Acquisition functions take that
-# statement at its word. It is often wrong: the noise may differ from place to place, the
-# hyperparameters are estimated from a handful of points, and the function may be rougher than
-# the kernel assumes.
+# A Gaussian process does not only predict a value, it states how sure it is: "with 80 % probability
+# the next observation falls into this interval". Acquisition functions rely on that statement. It
+# is often wrong: the noise may differ from place to place, the hyperparameters are estimated from a
+# handful of points, and the function may be rougher than the kernel assumes.
 #
 # `botorch_calib` compares the statements with what was observed, corrects them, and gives back an
 # ordinary BoTorch model. This page shows how, what you get, and when it is worth it.
@@ -108,8 +107,8 @@ model = CalibratedModel.from_history(gp, calibrator, num_initial=5)
 
 # %% [markdown]
 # Every argument but the first two has a default. With some hundred observations smaller steps that
-# shrink, as here, are better than the default, which is meant for short histories: large steps
-# keep the intervals moving.
+# shrink, as here, are better than the default, which is meant for short histories: with large steps
+# the intervals keep moving.
 #
 # ## What the calibrated posterior states
 #
@@ -214,13 +213,13 @@ print(f"best observation {Y[best].item():.2f} at {X[best].tolist()}")
 # ## The stateful form
 #
 # Replaying a history has a catch. The hyperparameters were fitted to all of it, so past
-# observations look better predicted than they were at the time. Where the fit is what goes
-# wrong, as with few data, the replay does not see it.
+# observations look better predicted than they were at the time. Where the fit itself is the
+# problem, as with few data, the replay does not show it.
 #
 # The alternative is to keep the calibrator. `observe` scores a new observation with the model that
 # predicted it, and the calibrator moves on to the next fit. The guarantee holds for this form:
 # whatever the observations are, the share of misses tends to `alpha`. It takes hundreds of them
-# until that [says something](../guides/calibration.md#what-is-guaranteed).
+# before that [says much](../guides/calibration.md#what-is-guaranteed).
 
 # %%
 X, Y = initial_data()
@@ -332,11 +331,11 @@ plt.close("all")
 #
 # * **It helps** when noise varies over the domain, when noise or length scales are fixed or
 #   estimated badly, and when you want to report intervals that can be relied on.
-# * **It does little** when the model is right: the correction then wanders around the right
-#   width, the more so the larger the steps.
+# * **It does little** when the model is right: the correction then fluctuates around the right
+#   width, and more so with larger steps.
 # * **It needs observations.** A correction learned from a dozen of them is a rough one; locally it
 #   takes more, roughly as many in every neighbourhood of size `lengthscale`.
-# * **It calibrates what you ask for.** `LocalizedConformal` sees to the one interval with
+# * **It calibrates what you ask for.** `LocalizedConformal` calibrates one interval, with
 #   miscoverage `alpha`. Inside it, the mass is spread evenly, so other levels are not tuned.
 # * **Calibrated is not the same as optimal.** Better intervals seldom make regret smaller, see the
 #   [results](../results/index.md). Compare both on your problem, over several seeds.

@@ -13,9 +13,9 @@
 # %% [markdown]
 # # Is my surrogate calibrated, and what to do if not?
 #
-# An 80 % interval that holds 40 % of the observations is worse than none: the acquisition
-# function believes it. This page shows how to find out whether a Gaussian process can be
-# believed, how to read the report, what to do about a bad one, and when nothing helps.
+# An 80 % interval that holds 40 % of the observations is worse than none: the acquisition function
+# trusts it. This page shows how to find out whether a Gaussian process can be trusted, how to read
+# the report, what to do about a bad one, and when nothing helps.
 
 # %%
 import warnings
@@ -119,16 +119,16 @@ print(calibration_report(gp, num_initial=3))
 # * **coverage**: how many observations lay inside their 80 % interval. In brackets are the shares
 #   that this number of observations is compatible with.
 # * **calibration error**: for each level the squared difference between it and the share of
-#   observations at or below that quantile, summed up. The shares themselves stand at the
-#   bottom. For a correct model and nine levels expect $1.65 / n$, here 0.07.
-# * **width** and **standard deviation**: how much the model commits itself to. Of two models
-#   that are calibrated the sharper one is better.
+#   observations at or below that quantile, summed up. The shares themselves stand at the bottom.
+#   For a correct model and nine levels expect $1.65 / n$, here 0.07.
+# * **width** and **standard deviation**: how much the model commits itself to. Of two models that
+#   are calibrated the sharper one is better.
 # * **interval score** and **CRPS** judge both at once; smaller is better. The first is the width
 #   plus a fine for misses, the second compares whole distributions.
 # * **coverage by region**: the inputs are cut at medians into four cells, which hold equally many
 #   observations where no point is repeated.
-# * **observation noise**: what the model states, and what the data support, everything else in
-#   the model being fixed. Here there is none; that a little is stated does no harm.
+# * **observation noise**: what the model states, and what the data support with everything else in
+#   the model fixed. Here there is none; that a little is stated does no harm.
 #
 # At 96 % the coverage looks fine, if anything too high. The shares tell more: hardly an
 # observation lies below its median, nearly nine in ten below the 60 % quantile. That is what
@@ -194,8 +194,8 @@ print(report)
 
 # %% [markdown]
 # For a calibrated model the report has a second column. It replays a calibrator that knows nothing
-# over the history: each observation is judged by the interval that stood before it came in,
-# so this is an honest record, the time of learning included.
+# over the history: each observation is judged by the interval that stood before it came in, so this
+# is an honest record that includes the time of learning.
 #
 # The Gaussian process's intervals hold half as many observations as they should. The
 # calibrated ones are wider by half, and still score better. The last lines name a suspect, and
@@ -360,14 +360,13 @@ for loud in (0.05, 0.4, 1.0):
         print(f"{loud:8}   {name:12}" + "".join(f"{share:13.0%}" for share in shares))
 
 # %% [markdown]
-# Each distribution holds what it is about, and not the other. (At the loudest noise the one
-# level that the process has learned is far off on both sides, and the intervals for the
-# objective are too narrow.) For a decision the difference is this: under the distribution of
-# an observation a lucky draw counts as an improvement, and calibration, which is local here,
-# knows where the draws are loud. So it goes there more often; where the left is as quiet as
-# the right, both distributions go to the higher hill. Keep the default if the objective
-# counts; choose `denoise=False` if each observation is the payoff itself. Below are both
-# distributions for one of the data sets.
+# Each distribution covers what it is about, and not the other. (At the loudest noise the one level
+# that the process has learned is far off on both sides, and the intervals for the objective are too
+# narrow.) For a decision the difference is this: under the distribution of an observation a lucky
+# draw counts as an improvement, and calibration, which is local here, knows where the draws are
+# loud. So it goes there more often; where the left is as quiet as the right, both distributions go
+# to the higher hill. Keep the default if the objective counts; choose `denoise=False` if each
+# observation is the payoff itself. Below are both distributions for one of the data sets.
 
 # %%
 models, best = two_models(0.4, torch.Generator().manual_seed(0))
@@ -415,14 +414,14 @@ compare(25, STATED)
 #
 # ## When it does not help
 #
-# First, when the model is right. The same with the true noise:
+# First, when the model is right. Here is the same with the true noise:
 
 # %%
 compare(100, TRUE)
 plt.close("all")
 
 # %% [markdown]
-# There is nothing to win, and little is lost: the coverage is the same on average, but it now
+# There is nothing to gain, and little is lost: the coverage is the same on average, but it now
 # differs more from data set to data set, as what was learned is partly chance.
 #
 # Second, where there are no observations, as in the search above: the calibrator then carries over

@@ -13,10 +13,10 @@
 # %% [markdown]
 # # Evaluations that take their time
 #
-# A training run takes minutes, or hours, and nobody knows how many. With four workers
-# three evaluations are always under way when the fourth is chosen. Two things are needed then: a
-# way of choosing that knows about the other three, and a book of what is running that is
-# still there when the process that keeps it is not.
+# A training run takes minutes, or hours, and nobody knows how many. With four workers three
+# evaluations are always under way when the fourth is chosen. Two things are needed then: a rule of
+# choice that knows about the other three, and a record of what is running that survives the process
+# that keeps it.
 
 # %%
 import os
@@ -76,11 +76,10 @@ print(f"pending: {ledger.pending().flatten().tolist()}")
 # %% [markdown]
 # ## A model that knows what is running
 #
-# A search that ignores pending queries asks for the same point again and again, since
-# nothing that it knows has changed. Look at what the three ways of telling it do to a model of
-# six values, with two queries still out. *Censoring* says the worst about them: they count as 0,
-# the least value possible, until they say otherwise. *Hallucination* pretends that they came out
-# as predicted.
+# A search that ignores pending queries asks for the same point again and again, since nothing that
+# it knows has changed. Look at what three ways of accounting for them do to a model of six values,
+# with two queries still out. *Censoring* assumes the worst: they count as 0, the least value
+# possible, until their values arrive. *Hallucination* pretends that they came out as predicted.
 
 
 # %%
@@ -128,13 +127,13 @@ plt.show()
 
 # %% [markdown]
 # Two deep holes in a smooth function bend it elsewhere, too: the right panel's mean now swings up
-# at the edge. A bound far below all values, as 0 is here, makes for a daring search. Leave
-# `censor_value` out of a ledger, and a `DelayAwareProposer` takes the worst value observed,
-# which is milder.
+# at the edge. A bound far below all values, as 0 is here, makes the search explore boldly. Leave
+# `censor_value` out of a ledger, and a `DelayAwareProposer` takes the worst value observed, which
+# is milder.
 #
-# In the right panel the acquisition function also widens the confidence bound, by what the
-# censored values may be wrong by: that is GP-UCB-SDF of Verma, Dai and Low (2022). What multiplies
-# the standard deviation is the root of `beta` (that of BoTorch's `UpperConfidenceBound`) plus
+# In the right panel the acquisition function also widens the confidence bound, by how far off the
+# censored values may be: that is GP-UCB-SDF of Verma, Dai and Low (2022). What multiplies the
+# standard deviation is the root of `beta` (that of BoTorch's `UpperConfidenceBound`) plus
 # `feedback_bound` times the sum of the standard deviations at the pending points. That factor is in
 # reciprocal units of the outcome; its default, 1, is for outcomes of order one. The model itself
 # goes into any acquisition function, and calibration composes with it; what is calibrated are
@@ -200,14 +199,14 @@ for name, imputation, window in (
 #   long time before the first values arrive, a bound searches the edges of the box.
 # * **Censoring, `"ucb"`,** where the paper's rule is wanted, with up to 10.
 #
-# The [results](../results/delay_workers.md) of suite `delay_workers`, with 10 to 100 workers, are
-# what this is taken from.
+# This advice follows from the [results](../results/delay_workers.md) of suite `delay_workers`, with
+# 10 to 100 workers.
 #
 # ## For real: processes, killed and resumed
 #
-# `tutorials/scripts/tune_svc.py` tunes a support vector classifier on two worker
-# processes. Its evaluations take between a tenth of a second and two. Start it, and kill it without
-# mercy as soon as six values have arrived: `SIGKILL`, which no process can catch.
+# `tutorials/scripts/tune_svc.py` tunes a support vector classifier on two worker processes. Its
+# evaluations take between a tenth of a second and two. Start it, and kill it as soon as six values
+# have arrived, by `SIGKILL`, which no process can catch.
 
 # %%
 script = next(

@@ -105,10 +105,10 @@ right.legend(fontsize=9)
 plt.show()
 
 # %% [markdown]
-# At $x = 0$ the function is high in the middle and falls steeply on both sides, so it is the
-# best choice for contexts close to 0.5. To the left and the right it is lower and flatter.
-# Contexts stray more than we were told, and so about ±0.24 is better. How much does it cost to
-# believe what we were told?
+# At $x = 0$ the function is high in the middle and falls steeply on both sides, so it is the best
+# choice for contexts close to 0.5. To the left and the right it is lower and flatter. Contexts
+# stray more than we were told, and so about ±0.24 is better. How much does it cost to trust what we
+# were told?
 
 # %%
 for x in (0.0, 0.24):
@@ -295,10 +295,9 @@ for name, ambiguity in SETS.items():
     print(f"{name:24}{steep:8.2f} {flat:8.2f} {best:8.2f}")
 
 # %% [markdown]
-# The numbers depend on the radii, each in a unit of its own, and so do not compare directly.
-# What does is where the mass goes. `worst_case_weights` of an acquisition function says
-# against which distribution a decision is protected; here it is at $x = 0$, for four of the
-# sets.
+# The numbers depend on the radii, each in a unit of its own, and so do not compare directly. What
+# does is where the mass goes. `worst_case_weights` of an acquisition function is the distribution
+# that a decision is protected against. Here it is at $x = 0$, for four of the sets.
 
 # %%
 zero = torch.zeros(1, 1, dtype=torch.double)
@@ -354,10 +353,10 @@ plt.show()
 # good one helps, `ConditionalValueAtRisk`. `WorstCase` pays for contexts that may never come,
 # and is for those that must not go wrong.
 #
-# Of the two Wasserstein values the Lipschitz bound is never above the exact one, if the slope
-# is taken over all contexts. It takes the steepest place for the whole, so it is more cautious;
-# it needs no list of places to which mass may go. The exact one has no more caution than is
-# asked for.
+# Of the two Wasserstein values the Lipschitz bound is never above the exact one, if the slope is
+# taken over all contexts. It treats the steepest slope as if it held everywhere, so it is more
+# cautious; it needs no list of places to which mass may go. The exact one is only as cautious as
+# the radius asks.
 #
 # ## All at once: robust, calibrated, delayed
 #

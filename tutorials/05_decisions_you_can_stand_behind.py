@@ -16,10 +16,10 @@
 # "Propose only settings that keep the beam loss below 1 with a probability of 90 %. We know two
 # that are safe." People who run accelerators or wet labs ask for this ([BoTorch issue
 # 2238](https://github.com/meta-pytorch/botorch/issues/2238), [Ax issue
-# 1705](https://github.com/facebook/Ax/issues/1705)), and a Gaussian process has an answer: its
-# 90 % quantile. But such a decision is only as good as the probability behind it. This page shows
-# how often a limit is violated where 10 % is stated, what keeps the statement true, what that
-# costs, and which claims nothing can vouch for.
+# 1705](https://github.com/facebook/Ax/issues/1705)), and a Gaussian process has an answer: its 90 %
+# quantile. But such a decision is only as good as the probability behind it. This page shows how
+# often a limit is violated where 10 % is stated, what keeps the statement true, what that costs,
+# and which claims nothing can guarantee.
 
 # %%
 import json
@@ -114,9 +114,9 @@ print(f"certified: {certified.double().mean():.0%} of the settings")
 print(f"of these, violate the limit: {risk(SETTINGS)[certified].mean():.0%} of the shifts")
 
 # %% [markdown]
-# Two values cannot tell a scale, so state it: no outcome transform, and a prior that you believe
-# in. Here losses vary by about 1 around the limit, over a third of a knob's range. As the prior
-# mean is at the limit, nothing is certified of which nothing is known.
+# Two values do not show a scale, so state it: no outcome transform, and a prior that you believe
+# in. Here losses vary by about 1 around the limit, over a third of a knob's range. Because the
+# prior mean is at the limit, no setting is certified before something is known about it.
 
 
 # %%
@@ -145,13 +145,13 @@ print(constraint)
 print(f"certified: {constraint.certified(SETTINGS.unsqueeze(-2)).double().mean():.0%}")
 
 # %% [markdown]
-# `constraint.margin(X)` says how far the 90 % quantile of a loss is below the limit, and certified
-# is what has a margin of at least 0. The quantile is the model's, wider or narrower by a factor
-# that is learned: the model's own data say how well it predicts them, and every certified setting
-# that you `observe` says whether the quantile held. Each time that it did not, the next ones are
-# wider.
+# `constraint.margin(X)` says how far the 90 % quantile of a loss is below the limit, and settings
+# with a margin of at least 0 are certified. The quantile is the model's, wider or narrower by a
+# factor that is learned: the model's own data say how well it predicts them, and every certified
+# setting that you `observe` says whether the quantile held. Each time that it did not, the next
+# ones are wider.
 #
-# A guarantee rests on neither the noise nor the model. There is a budget of violations, ten more
+# The guarantee rests on neither the noise nor the model. There is a budget of violations, ten more
 # than the stated 10 %. Once they are spent, nothing is certified any more. So of the first $T$
 # certified settings at most `violation_bound(T)` violate the limit, whatever happens.
 
@@ -160,8 +160,8 @@ for num in (30, 100, 1000):
     print(f"{num:4} certified shifts: at most {constraint.violation_bound(num):.0f} violations")
 
 # %% [markdown]
-# That is 10 % and a constant: the most that an adversary could do who knows the quantiles. It
-# proves little of a short campaign, for which one has to look at what happens.
+# That is 10 % and a constant: the most that an adversary who knows the quantiles could do. It
+# proves little about a short campaign, so let us look at what happens there.
 #
 # ## What is certified grows
 #
@@ -206,7 +206,8 @@ def draw(constraint, X, Y, ax):
 # All settings of this page were chosen on other seeds; those of its campaigns were written down
 # before they were run.
 #
-# First by the quantiles of a Gaussian process that believes the report, as they are: `width=1`.
+# First with the quantiles of a Gaussian process that trusts the reported errors, unchanged:
+# `width=1`.
 
 # %%
 SEED = 5000
@@ -229,8 +230,8 @@ plt.show()
 print(constraint)
 
 # %% [markdown]
-# Three in place of eleven. The model is still wrong, and all that a quantile can do about it is to
-# keep away from the limit, everywhere. So ask what is wrong:
+# Three in place of eleven. The model is still wrong, and all that a wider quantile can do is to
+# stay away from the limit everywhere. So ask what is wrong:
 
 # %%
 diagnosis = noise_diagnosis(process(X, Y, REPORTED, mean=LIMIT, scale=1.0))
@@ -315,8 +316,8 @@ for name, x in (("optimize_acqf", candidate), ("optimize_chance_constrained", fo
 #
 # ## Several limits
 #
-# The temperature shall lie between 20 and 30 as well. Each limit is stated at a higher level, such
-# that all hold together with 90 %, however they depend on each other (Bonferroni).
+# The temperature has to lie between 20 and 30 as well. Each limit gets a higher level, so that all
+# hold together with 90 %, however they depend on each other (Bonferroni).
 
 # %%
 generator = torch.Generator().manual_seed(0)
@@ -330,7 +331,7 @@ ax = plot_certified_region(both, bounds, candidate)
 plt.show()
 
 # %% [markdown]
-# Afterwards each constraint is told its own outcome: `both[0].observe(x, loss)`,
+# Afterwards each constraint observes its own outcome: `both[0].observe(x, loss)`,
 # `both[1].observe(x, temperature)`. They share one budget: a setting counts once, whichever of its
 # limits it violates.
 #
@@ -353,8 +354,8 @@ print(f"{len(books)} characters; the last decision: {again.decisions[-1]}")
 #
 # So far all statements are about the rounds together. At the end one setting is kept, and it should
 # be safe by itself. `recommend` asks for its quantile to be below the limit with 95 % confidence,
-# takes the setting with the best mean among these, and states an interval that holds although it
-# was selected.
+# takes the setting with the best mean among these, and states an interval that accounts for the
+# selection.
 
 # %%
 objective = process(X, brightness(X), 0.05, mean=0.5, scale=0.5)
@@ -382,8 +383,8 @@ print(test)
 # ## An alarm
 #
 # How long would it have taken to notice that the reported errors are wrong? `CalibrationAlarm`
-# watches predictions as they are made, however settings are chosen, and if they are right it ever
-# warns with a probability of 5 %.
+# watches predictions as they are made, however settings are chosen, and if they are right, the
+# probability that it ever warns is at most 5 %.
 
 # %%
 alarm = CalibrationAlarm(bounds=bounds)
@@ -463,10 +464,9 @@ table(of_means)
 # With the errors as reported, the claims are all but certain, and about one in seven is wrong.
 # Calibration helps a little: **what is calibrated is the distribution of an observation, and this
 # is a claim about the mean behind it.** To take the noise out one has to believe the stated noise,
-# which a single observation at each setting cannot check. `excess="objective"` puts all the spread
-# that nobody had foreseen down to the objective, which makes for few and cautious claims. A
-# guarantee it is not. The remedy is to get the noise right, by diagnosis or by running settings
-# twice.
+# which a single observation at each setting cannot check. `excess="objective"` attributes all
+# unexpected spread to the objective, which makes claims few and cautious. It is not a guarantee.
+# The remedy is to get the noise right, by diagnosis or by running settings twice.
 #
 # Claims about outcomes are what calibration is for. "The *next batch* will be above today's":
 
@@ -507,7 +507,7 @@ for name, width in (("the model's", 1.0), ("learned", None)):
 
 # %% [markdown]
 # The learned constraint decides less often, as it should: in many of these processes no setting
-# beats today's in nine batches out of ten. In fifty batches each it has not learned all of it.
+# beats today's in nine batches out of ten. Fifty batches each are not enough to learn all of it.
 #
 # In short:
 #
@@ -520,10 +520,10 @@ for name, width in (("the model's", 1.0), ("learned", None)):
 # * **The guarantee** is about the number of violations, for any model, any rule of choice and any
 #   environment: `violation_bound(T)`.
 # * **To stop at one setting** use `recommend`, and confirm it by a `ConfirmationTest`.
-# * **The budget keeps the promise, a better model makes more of it.** Look at `noise_diagnosis`,
+# * **The budget keeps the promise; a better model gets more out of it.** Look at `noise_diagnosis`,
 #   and correct the noise.
-# * **Of the objective less is guaranteed.** In at most twice as many certified rounds as the bound
-#   says is the mean itself beyond the limit (`objective_coverage_bound`). "The mean at this setting
-#   is better" needs the noise to be right.
+# * **Less is guaranteed about the objective.** The mean itself is beyond the limit in at most twice
+#   as many certified rounds as the bound says (`objective_coverage_bound`). "The mean at this
+#   setting is better" needs the noise to be right.
 #
 # The [guide](../guides/decisions.md) has the recipes.

@@ -6,7 +6,10 @@ file                 content
 ``suites``           the suites
 ``tasks``            their problems: an objective and an outcome with a limit
 ``untuned``          further ones, on which nothing was tuned: faults and small safe sets
+``real_limits``      problems that others made, as tables, and how they are run
+``real_tables``      makes these tables
 ``methods``          their methods: what states the quantile
+``usual_rules``      how other packages treat a limit
 ``oracle``           a method that knows the true quantile
 ``tracked_quantile`` the rule of chance constraints before the budget
 ``replicate``        the loop: a certified choice in each round

@@ -34,8 +34,8 @@ from functools import partial
 from botorch.models import SingleTaskGP
 from torch import Tensor
 
-from benchmarks.decisions.replicate import Certifier
-from benchmarks.decisions.tasks import REFIT_EVERY, LimitedOutcome
+from benchmarks.decisions.replicate import Certifier, Limited
+from benchmarks.decisions.tasks import REFIT_EVERY
 from benchmarks.decisions.tracked_quantile import INTEGRAL_GAIN, STEP_SIZE, TrackedQuantile
 from benchmarks.framework.surrogates import Fixed, NoiseRefitted, Sharpened, Surrogate
 from botorch_calib import ChanceConstraint
@@ -72,7 +72,7 @@ class GaussianQuantile:
             return NoiseRefitted(given, self.noise_every)
         return given
 
-    def start(self, outcome: LimitedOutcome) -> Certifier:
+    def start(self, outcome: Limited) -> Certifier:
         """See `DecisionMethod`."""
         return Unlearning(outcome, lambda gp: self.factor)
 
@@ -91,7 +91,7 @@ class LeaveOneOut:
         """See `DecisionMethod`."""
         return given
 
-    def start(self, outcome: LimitedOutcome) -> Certifier:
+    def start(self, outcome: Limited) -> Certifier:
         """See `DecisionMethod`."""
         return Unlearning(outcome, leave_one_out_factor)
 
@@ -110,7 +110,7 @@ class Unlearning:
         factor: Maps the model to the multiple.
     """
 
-    outcome: LimitedOutcome
+    outcome: Limited
     factor: Callable[[SingleTaskGP], float]
 
     def constraint(self, gp: SingleTaskGP, time: float = 1.0) -> ChanceConstraint:
@@ -121,7 +121,7 @@ class Unlearning:
         """There is nothing to learn."""
 
 
-def fixed_width(gp: SingleTaskGP, outcome: LimitedOutcome, factor: float) -> ChanceConstraint:
+def fixed_width(gp: SingleTaskGP, outcome: Limited, factor: float) -> ChanceConstraint:
     """The limit by ``factor`` times the Gaussian's own quantile, without a budget."""
     return ChanceConstraint(
         gp, outcome.limit, level=outcome.level, width=factor, budget=math.inf, records=()
@@ -146,7 +146,7 @@ class Recalibrated:
         """See `DecisionMethod`."""
         return given
 
-    def start(self, outcome: LimitedOutcome) -> Certifier:
+    def start(self, outcome: Limited) -> Certifier:
         """See `DecisionMethod`."""
         calibrator = self.calibrator([outcome.level])
         return TrackedQuantile(outcome.limit, outcome.level, calibrator, self.integral_gain)
@@ -178,7 +178,7 @@ class Budgeted:
             return Sharpened(given, self.sharpen_every, PRIOR_WIDTHS)
         return given
 
-    def start(self, outcome: LimitedOutcome) -> Certifier:
+    def start(self, outcome: Limited) -> Certifier:
         """See `DecisionMethod`."""
         return Learning(outcome)
 
@@ -190,7 +190,7 @@ class Learning:
         outcome: The outcome.
     """
 
-    def __init__(self, outcome: LimitedOutcome) -> None:
+    def __init__(self, outcome: Limited) -> None:
         self.outcome = outcome
         self.kept: ChanceConstraint | None = None
 

@@ -10,8 +10,7 @@ from typing import Any
 from botorch.models import SingleTaskGP
 from torch import Tensor
 
-from benchmarks.decisions.replicate import Certifier
-from benchmarks.decisions.tasks import LimitedOutcome
+from benchmarks.decisions.replicate import Certifier, Limited
 from benchmarks.framework.surrogates import Refitted, Surrogate
 from botorch_calib import ChanceConstraint
 
@@ -30,7 +29,7 @@ class Oracle:
         """A model that nothing rests on, fitted once."""
         return Refitted(every=sys.maxsize)
 
-    def start(self, outcome: LimitedOutcome) -> Certifier:
+    def start(self, outcome: Limited) -> Certifier:
         """See `DecisionMethod`; it uses all of the outcome."""
         return Knowing(outcome)
 
@@ -43,7 +42,7 @@ class Knowing:
         outcome: The outcome.
     """
 
-    outcome: LimitedOutcome
+    outcome: Limited
 
     def constraint(self, gp: SingleTaskGP, time: float = 1.0) -> ChanceConstraint:
         """See `Certifier`."""
@@ -62,7 +61,7 @@ class TrueConstraint(ChanceConstraint):
         time: The time from 0 to 1.
     """
 
-    def __init__(self, model: SingleTaskGP, outcome: LimitedOutcome, time: float) -> None:
+    def __init__(self, model: SingleTaskGP, outcome: Limited, time: float) -> None:
         settings: dict[str, Any] = {"width": 1.0, "budget": math.inf, "records": ()}
         super().__init__(model, outcome.limit, level=outcome.level, **settings)
         self.outcome, self.time = outcome, time

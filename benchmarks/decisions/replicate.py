@@ -12,7 +12,7 @@ them.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from botorch.acquisition import AcquisitionFunction, PosteriorMean, UpperConfidenceBound
@@ -20,7 +20,7 @@ from botorch.models import SingleTaskGP
 from botorch.utils.sampling import manual_seed
 from torch import Tensor
 
-from benchmarks.decisions.tasks import DecisionTask, LimitedOutcome, cube
+from benchmarks.decisions.tasks import DecisionTask, cube
 from benchmarks.framework.landscapes import ReferenceGP
 from benchmarks.framework.replicate import OBSERVE, Record, Replicate, stream_seed
 from benchmarks.framework.result import Result
@@ -31,6 +31,24 @@ from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place
 
 # Numbers of random streams, see `framework.replicate`. Never renumber.
 DESIGN, CHOICES = 30, 31
+
+
+class Limited(Protocol):
+    """An outcome that has to be at most ``limit`` with the probability ``level``."""
+
+    @property
+    def limit(self) -> float:
+        """The limit."""
+
+    @property
+    def level(self) -> float:
+        """The probability."""
+
+    def violation_probability(self, U: Tensor, time: float) -> Tensor:
+        """True probability, ``n x 1``, that an outcome exceeds the limit."""
+
+    def room(self, U: Tensor, time: float) -> Tensor:
+        """How much higher outcomes could be and still be safe, ``n x 1``: negative if unsafe."""
 
 
 class Certifier(Protocol):
@@ -56,7 +74,7 @@ class DecisionMethod(Protocol):
     def surrogate(self, given: Surrogate) -> Surrogate:
         """The outcome's Gaussian process, from the one that the task gives."""
 
-    def start(self, outcome: LimitedOutcome) -> Certifier:
+    def start(self, outcome: Limited) -> Certifier:
         """The certifier of one replicate; of the outcome it may use limit and level alone.
 
         `Oracle`, which knows all of it, is no rival but what others are compared with.
@@ -75,7 +93,7 @@ def replicate(task: DecisionTask, method: DecisionMethod, seed: int) -> Result:
     return DecisionReplicate(task, method, seed).run()
 
 
-class DecisionReplicate(Replicate[DecisionTask, DecisionMethod, Round]):
+class DecisionReplicate(Replicate[Any, DecisionMethod, Round]):
     """Rounds in which a method certifies, chooses, and sees the objective and the outcome."""
 
     def __init__(self, task: DecisionTask, method: DecisionMethod, seed: int) -> None:

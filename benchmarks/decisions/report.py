@@ -68,7 +68,7 @@ class DecisionReport:
             self._draw_rates(upper, case, colors)
             upper.set_title(name)
             self._draw_rewards(lower, case, colors)
-        share_legend(figure, panels[len(cases) :], columns=7)
+        share_legend(figure, panels[len(cases) :], columns=min(7, 2 * len(cases)))
         return figure
 
     # ------------------------------------------------------------ tables

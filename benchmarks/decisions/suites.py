@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.decisions import methods, untuned
+from benchmarks.decisions import methods, real_limits, untuned
 from benchmarks.decisions.analysis import ARCHIVED
 from benchmarks.decisions.oracle import Oracle
 from benchmarks.decisions.oracle_report import OracleReport
 from benchmarks.decisions.replicate import replicate
 from benchmarks.decisions.report import DecisionReport
 from benchmarks.decisions.tasks import CASES, LEVEL, Case, tasks
+from benchmarks.decisions.usual_rules import MeanLimit, NoiseFreeBound
 from benchmarks.framework.suite import Suite
 
 # Certified choices under a stated probability, judged by how often they violate the limit.
@@ -74,4 +75,31 @@ SMALL_SETS = _untuned(
     "decisions_small_sets", untuned.SMALL_SETS, ("budget_sharp", "budget", "plain", "wide")
 )
 
-SUITES = (DECISIONS, BUDGET, FAULTS, SMALL_SETS)
+_KNOWN = {method.name: method for method in methods.budgeted()}
+
+# Problems that others made, beside how other packages treat a limit.
+REAL = Suite(
+    name="real_limits",
+    problems=real_limits.TASKS,
+    methods=(
+        *(_KNOWN[name] for name in ("budget", "plain", "wide", "loo")),
+        MeanLimit("mean_limit"),
+        NoiseFreeBound("safe_ucb", deviations=2.0),
+        Oracle("oracle"),
+    ),
+    baseline="budget",
+    seeds=range(14000, 14030),
+    replicate=real_limits.replicate,
+    report=OracleReport(
+        stated=round(1.0 - LEVEL, 12),
+        cases=tuple(task.outcome.name for task in real_limits.TASKS),
+        primary="plain",
+        multiples={"plain": 1.0, "wide": 1.5},
+        hidden=(),
+        oracle="oracle",
+    ),
+    protocol="real_limits",
+    archive=ARCHIVED,
+)
+
+SUITES = (DECISIONS, BUDGET, FAULTS, SMALL_SETS, REAL)

@@ -32,6 +32,8 @@ DECLARED = {
     "ocbo_tasks": (2, 4),
     # Two problems; five rivals, and six methods with `ei`.
     "radio": (10, 12),
+    # Three problems; five other methods in each.
+    "real_limits": (3, 15),
     # Three methods on six problems.
     "robust": (18,),
     "robust_shift": (36,),

@@ -11,8 +11,8 @@ from botorch.models import SingleTaskGP
 from torch import Tensor
 
 from benchmarks.decisions.methods import GaussianQuantile, Unlearning, budgeted, compared
-from benchmarks.decisions.replicate import CHOICES, DecisionReplicate, replicate
-from benchmarks.decisions.tasks import DecisionTask, LimitedOutcome, Search, cube, task
+from benchmarks.decisions.replicate import CHOICES, DecisionReplicate, Limited, replicate
+from benchmarks.decisions.tasks import DecisionTask, Search, cube, task
 from benchmarks.framework.replicate import stream_seed
 from benchmarks.framework.result import Result
 from benchmarks.framework.runner import without_expected_warnings
@@ -35,7 +35,7 @@ class Watching:
     def surrogate(self, given: Surrogate) -> Surrogate:
         return given
 
-    def start(self, outcome: LimitedOutcome) -> WatchingCertifier:
+    def start(self, outcome: Limited) -> WatchingCertifier:
         return WatchingCertifier(self, Unlearning(outcome, lambda gp: self.factor))
 
 

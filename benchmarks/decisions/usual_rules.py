@@ -1,0 +1,113 @@
+"""How other packages treat a limit on a noisy outcome, stated as rules for one round.
+
+* ``mean_limit``: constrained expected improvement, with the limit on the *noise-free* outcome, as
+  Ax and Optuna take one. Every round counts as one that relied on it.
+* ``safe_ucb``: a point is safe if the noise-free outcome's upper confidence bound, two standard
+  deviations above its mean, is within the limit: SafeOpt's rule, with its choice by the upper
+  confidence bound of the objective.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from botorch.acquisition import AcquisitionFunction
+from botorch.acquisition.analytic import (
+    LogConstrainedExpectedImprovement,
+    LogProbabilityOfFeasibility,
+)
+from botorch.models import ModelListGP, SingleTaskGP
+from torch import Tensor
+
+from benchmarks.decisions.replicate import Certifier, Limited, Round
+from benchmarks.framework.surrogates import Surrogate
+from botorch_calib import ChanceConstraint
+
+
+@dataclass(frozen=True)
+class NoiseFreeBound:
+    """The limit on the noise-free outcome's mean plus some of its standard deviations.
+
+    Args:
+        name: Names the method.
+        deviations: How many.
+    """
+
+    name: str
+    deviations: float
+
+    def surrogate(self, given: Surrogate) -> Surrogate:
+        """See `DecisionMethod`."""
+        return given
+
+    def start(self, outcome: Limited) -> Certifier:
+        """See `DecisionMethod`."""
+        return Memoryless(outcome, self.deviations)
+
+
+@dataclass(frozen=True)
+class MeanLimit(NoiseFreeBound):
+    """As `NoiseFreeBound`, and the choice is by constrained expected improvement.
+
+    The point recommended is the best one whose mean outcome is within the limit.
+    """
+
+    deviations: float = 0.0
+
+    def acquisition(self, model: Round, X: Tensor, limit: float) -> AcquisitionFunction:
+        """What is maximised: feasibility, until a point is feasible in the mean."""
+        outcome = model.constraint.model
+        pair = ModelListGP(model.objective, outcome)
+        with torch.no_grad():
+            feasible = outcome.posterior(X).mean.squeeze(-1) <= limit
+            best = model.objective.posterior(X).mean.squeeze(-1)[feasible]
+        if not len(best):
+            return LogProbabilityOfFeasibility(pair, {1: (None, limit)})
+        return LogConstrainedExpectedImprovement(pair, best.max(), 0, {1: (None, limit)})
+
+
+@dataclass(frozen=True)
+class Memoryless:
+    """States a bound by the present model alone.
+
+    Args:
+        outcome: The outcome.
+        deviations: How many standard deviations above the mean.
+    """
+
+    outcome: Limited
+    deviations: float
+
+    def constraint(self, gp: SingleTaskGP, time: float = 1.0) -> ChanceConstraint:
+        """See `Certifier`."""
+        return BoundConstraint(gp, self.outcome, self.deviations)
+
+    def observe(self, constraint: ChanceConstraint, x: Tensor, y: Tensor) -> None:
+        """There is nothing to learn."""
+
+
+class BoundConstraint(ChanceConstraint):
+    """The limit on a bound on the noise-free outcome.
+
+    Args:
+        model: The model of the outcome.
+        outcome: The outcome.
+        deviations: How many standard deviations above the mean.
+    """
+
+    def __init__(self, model: SingleTaskGP, outcome: Limited, deviations: float) -> None:
+        settings: dict[str, Any] = {"width": 1.0, "budget": math.inf, "records": ()}
+        super().__init__(model, outcome.limit, level=outcome.level, **settings)
+        self.limit, self.deviations = outcome.limit, deviations
+
+    def margin(self, X: Tensor, confidence: float | None = None) -> Tensor:
+        """How far the bound at single points, ``... x 1 x d``, is below the limit."""
+        posterior = self.model.posterior(X)
+        bound = posterior.mean + self.deviations * posterior.variance.sqrt()
+        margin: Tensor = self.limit - bound.squeeze(-1).squeeze(-1)
+        return margin
+
+    optimism = margin
