@@ -47,7 +47,8 @@ def test_acquisition_functions() -> None:
     assert rho > 0
     transform = acqf.posterior_transform
     assert isinstance(transform, ScalarizedPosteriorTransform)
-    assert transform.weights.item() == pytest.approx(1 / rho) and transform.offset == 0.0
+    assert float(transform.get_buffer("weights")) == pytest.approx(1 / rho)
+    assert transform.offset == 0.0
     made = replicate(("GP-BUCB, proven multiplier", 20))
     acqf = made.strategy.acquisition_function(made.fit(60), made.ledger, made.choices)
     assert acqf.beta > study.NORM**2 and acqf.nu.item() == pytest.approx(acqf.beta**0.5)
