@@ -6,6 +6,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from botorch_calib.distributions.scoring import binomial_interval
@@ -51,6 +52,7 @@ def kaplan_meier(
     num = float(num_known)
     if 0.0 < late < 1.0:
         num = (1 - late) / (late * float(np.sum(arrivals / (at_risk * (at_risk - arrivals)))))
-    low, high = binomial_interval((1 - late) * num, num, confidence)
+    count, total = torch.tensor([(1 - late) * num, num], dtype=torch.double)
+    low, high = binomial_interval(count, total, confidence)
     is_followed = late == 0.0 or bool((waits >= wait).any())
     return ArrivalProbability(1 - late, float(low), float(high) if is_followed else 1.0)

@@ -178,7 +178,7 @@ class _ByQuadrature(ContextualProblem):
     """Expectations by a fixed rule over a context, a clipped normal one."""
 
     _normal = ClippedNormal(0.5, 0.2)
-    _icdfs = (_normal.icdf,)
+    _icdfs: tuple[Icdf, ...] = (_normal.icdf,)
     _nodes: Tensor
     _weights: Tensor
     _edges: Sequence[float]  # of the panels of the rule, each of which has `_order` nodes
