@@ -292,13 +292,16 @@ class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):
     factor multiplies ``sigma``: its 1.5 is ``beta=2.25``. Its code leaves the second term out of
     the gradient.)
 
-    Arguments that are not listed are those of `RobustUpperConfidenceBound`.
-
     Args:
+        model: A model of decisions and contexts with one output and no batch dimensions.
+        beta: Factor of the variance, at least 0, a number or a tensor with one element.
         radius: Radius of the `WassersteinBall`, in units of the contexts: a number, or a schedule
             such as `RadiusSchedule`. With 0 this is ERBO.
+        contexts: The centre of the ball, as of `RobustUpperConfidenceBound`.
         lipschitz_contexts: Contexts ``M' x d_c`` over which the largest gradient norm is taken
             (default: those of ``contexts``, or all atoms). They cost a second evaluation.
+        maximize: If False, the same for ``-mu + sqrt(beta) sigma``.
+        posterior_transform: Affine transform of the outcome; it rules out the closed form.
 
     .. [Micheli2025wdrbo]
         F. Micheli, E. C. Balta, A. Tsiamis, J. Lygeros. Wasserstein distributionally robust
