@@ -41,9 +41,9 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
 
     The calibrator keeps the coverage of statements about *observations* true, over all rounds
     together and for any sequence of data. With ``denoise=True`` the posterior is of the objective,
-    whose coverage rests on the model's noise variance. Where that is too small, intervals of the
-    objective stay too narrow at visited points, and ``excess="objective"`` widens them.
-    `CalibratedPosterior` has the formulas.
+    whose coverage is not guaranteed: it rests on the model's noise variance. Where that is too
+    small, intervals of the objective stay too narrow at visited points, and ``excess="objective"``
+    widens them. `CalibratedPosterior` has the formulas.
 
     Args:
         model: A fitted model with one output, a Gaussian likelihood and a Gaussian posterior, as
