@@ -1,9 +1,9 @@
-r"""Quantiles of the next outcome, as any model states them, widened by a factor.
+r"""Quantiles of the next outcome, as any model states them.
 
 The quantile with the normal score ``s`` is ``F_x^{-1}(Phi(s))``, ``F_x`` being the predictive
-distribution of an observation at ``x``: ``mean + s deviation`` of a Gaussian process, and elsewhere
-what a `CalibratedModel` states, without a correction where the model is not calibrated. What is
-pending does not count.
+distribution of an observation at ``x``: ``mean + s deviation`` for a Gaussian process; for others
+the quantile of a `CalibratedModel`, uncorrected if there is no calibrator. Pending points do not
+count.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ PRIOR_COUNT, MOST_FACTOR = 8.0, 3.0
 class OutcomeQuantiles:
     """Quantiles and moments of an outcome at points ``b x 1 x d``; results are ``b``.
 
-    Of a distribution that is not Gaussian, the mean is the median, and the deviation half of the
-    way between the quantiles that are a standard deviation to either side in a Gaussian one.
+    If the distribution is not Gaussian, the median stands for the mean, and half of the distance
+    between the quantiles ``Phi(1)`` and ``Phi(-1)`` for the deviation.
 
     Args:
         model: A model of one outcome.

@@ -30,7 +30,7 @@ class Finding(NamedTuple):
         stated: Its stated probability.
         met: The share of the outcomes in the region at which it came.
         region: Where.
-        wealth: How much the bets on it have won.
+        wealth: How much the bets on it have won, e^700 if it is more.
     """
 
     event: str
@@ -81,13 +81,14 @@ class CalibrationAlarm:
         # events x odds x 1 (regions)
         self._if_met, self._if_not = bet / stated, (1.0 - bet) / (1.0 - stated)
         regions = 1 if self.bounds is None else 1 + 2 * self.bounds.shape[-1]
-        self._bets = torch.zeros(*odds.shape[:2], regions, dtype=torch.double)
+        # Logarithms: in a long run wealth exceeds what a number holds.
+        self._bets = torch.full((*odds.shape[:2], regions), -torch.inf, dtype=torch.double)
         self._counts = torch.zeros(len(self._events), regions, dtype=torch.double)
         self._seen = torch.zeros(regions, dtype=torch.double)
         # Half of the stake is on the whole box.
         self._stakes = torch.full((regions,), 0.5 / max(regions - 1, 1), dtype=torch.double)
         self._stakes[0] = 1.0 if regions == 1 else 0.5
-        #: Wealth after each call of `observe`.
+        #: Wealth after each call of `observe`, at most e^700.
         self.history: list[float] = []
         #: What was found when the alarm was raised; None before.
         self.finding: Finding | None = None
@@ -121,12 +122,14 @@ class CalibrationAlarm:
         factors = torch.where(hit, self._if_met.unsqueeze(-1), self._if_not.unsqueeze(-1))
         factors = torch.where(within, factors, 1.0).mean(dim=-1)
         t = len(self.history) + 1
-        self._bets = (self._bets + 1.0 / (t * (t + 1))) * factors
+        start = -torch.tensor(t * (t + 1), dtype=torch.double).log()
+        self._bets = torch.logaddexp(self._bets, start) + factors.log()
         self._counts += (met.unsqueeze(1) & within).sum(dim=-1)
         self._seen += within.sum(dim=-1)
-        wealth = self._bets + 1.0 / (t + 1)
-        share = self._stakes / wealth[..., 0].numel()
-        self.history.append(float((share * wealth).sum()))
+        share = self._stakes / self._bets[..., 0].numel()
+        not_started = -torch.tensor(t + 1, dtype=torch.double).log()
+        wealth = torch.logaddexp(self._bets, not_started) + share.log()
+        self.history.append(_exp(wealth.flatten().logsumexp(dim=0)))
         if self.finding is None and self.wealth >= 1.0 / self.false_alarm:
             self.finding, self.raised_at = self.suspicion, t
         return self.raised
@@ -161,7 +164,7 @@ class CalibrationAlarm:
             "both": f"outcomes outside the central {1 - p:.3g} interval",
         }[side]
         met = self._counts[event, region] / self._seen[region].clamp_min(1.0)
-        return Finding(text, p, float(met), self._name_of(region), float(self._bets.max()))
+        return Finding(text, p, float(met), self._name_of(region), _exp(self._bets.max()))
 
     def _regions_of(self, X: Tensor | None, num: int) -> Tensor:
         """Which points lie in each region, ``regions x n``."""
@@ -202,6 +205,11 @@ class CalibrationAlarm:
         )
 
     __repr__ = __str__
+
+
+def _exp(log_wealth: Tensor) -> float:
+    """The wealth with this logarithm, or e^700 if it is more."""
+    return math.exp(min(float(log_wealth), 700.0))
 
 
 def _is_met(side: str, p: float, u: Tensor) -> Tensor:

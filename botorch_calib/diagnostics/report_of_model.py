@@ -131,12 +131,12 @@ def _of_history(
     if not predictor.is_process:
         inputs, z = predictor.history(residuals)
         kept = _kept(torch.arange(len(z)), num_initial)
-        pits = [pit(z[kept])]
+        base, calibrated = StatedForecasts.of_pits(pit(z[kept]), alpha), None
         if calibrator is not None:
             stated = calibrator.to(z).update(inputs[kept], z[kept]).to(torch.double)
-            pits.append(stated.cdf(z[kept].double().unsqueeze(-1)).reshape(-1))
-        parts: list[Any] = [StatedForecasts.of_pits(each, alpha) for each in pits]
-        return Forecasts(inputs[kept], *parts, base_name=type(gp).__name__)
+            pits = stated.cdf(z[kept].double().unsqueeze(-1)).reshape(-1)
+            calibrated = StatedForecasts.of_pits(pits, alpha)
+        return Forecasts(inputs[kept], base, calibrated, base_name=type(gp).__name__)
     inputs, z, deviations = forecast_history(gp, residuals)
     kept = _kept(in_output_task(gp, inputs).nonzero().squeeze(-1), num_initial)
     predictive = None if calibrator is None else calibrator.to(z).update(inputs[kept], z[kept])
@@ -159,19 +159,18 @@ def _of_history(
             predicted(denoise=True),
             present_objective(model, raw_inputs[kept]),
         )
-    forecasts: list[Any]
     if is_transformed:
         observed = raw_train_targets(gp)[kept]
-        forecasts = [
-            None if each is None else StatedForecasts.of_posterior(each, observed, alpha)
-            for each in predicted(denoise=False)
-        ]
+        before, after = predicted(denoise=False)
+        base, calibrated = StatedForecasts.of_posterior(before, observed, alpha), None
+        if after is not None:
+            calibrated = StatedForecasts.of_posterior(after, observed, alpha)
     else:
         z, deviations = z[kept], deviations[kept]
-        forecasts = [normal_forecasts(z, deviations, alpha), None]
+        base, calibrated = normal_forecasts(z, deviations, alpha), None
         if predictive is not None:
-            forecasts[1] = StatedForecasts.of_residuals(predictive, z, deviations, alpha)
-    return Forecasts(raw_inputs[kept], *forecasts, objective)
+            calibrated = StatedForecasts.of_residuals(predictive, z, deviations, alpha)
+    return Forecasts(raw_inputs[kept], base, calibrated, objective)
 
 
 def _kept(own: Tensor, num_initial: int) -> Tensor:

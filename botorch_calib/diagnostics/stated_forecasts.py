@@ -56,7 +56,7 @@ class StatedForecasts(NamedTuple):
         """A posterior at ``n x 1 x d`` or ``n x d`` of observations that were ``Y``, ``n x 1``."""
         if type(posterior) is CalibratedPosterior:
             base = posterior.base_posterior.mean
-            unit = posterior._deviation.expand(base.shape).reshape(-1)
+            unit = posterior.observed_deviation.expand(base.shape).reshape(-1)
             z = (Y.double() - base.squeeze(-1).double()).reshape(-1) / unit
             return cls.of_residuals(posterior.predictive, z, unit, alpha)
         ends = (posterior.quantile(alpha / 2), posterior.quantile(1 - alpha / 2))

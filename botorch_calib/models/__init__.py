@@ -4,6 +4,7 @@
 """
 
 from botorch_calib.models.calibrated import CalibratedModel
+from botorch_calib.models.confidence_multiplier import confidence_multiplier
 from botorch_calib.models.delayed import CensoredDelayModel
 from botorch_calib.models.noisy_ensemble import NoisyEnsemble
 from botorch_calib.models.outcome_probability import OutcomeProbability
@@ -22,6 +23,7 @@ __all__ = [
     "OutcomeProbability",
     "PartlyKnownNoiseGP",
     "PartlyKnownNoiseLikelihood",
+    "confidence_multiplier",
     "loo_residuals",
     "prequential_residuals",
     "sharpened",

@@ -11,6 +11,7 @@ from botorch.exceptions.errors import UnsupportedError
 from botorch.models.likelihoods.sparse_outlier_noise import SparseOutlierGaussianLikelihood
 from botorch.models.model import Model
 from botorch.settings import propagate_grads
+from botorch.utils.transforms import is_ensemble
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.models.exact_prediction_strategies import DefaultPredictionStrategy
 from gpytorch.settings import detach_test_caches
@@ -146,6 +147,21 @@ def given_noise(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> dict[s
         return {"noise": Yvar}
     Yvar = Yvar + likelihood.second_noise
     return {"noise": torch.where(Yvar.isnan(), likelihood.noise.mean(), Yvar)}
+
+
+def for_members(
+    model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = None
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """Observations ``n x d`` and ``n x 1``, and their `given_noise`, to condition a model on.
+
+    For an ensemble they have a dimension of its members, which ``Y`` may have already.
+    """
+    if not is_ensemble(model):
+        return X, Y, given_noise(model, X, Y, Yvar)
+    shape = *model.batch_shape, *Y.shape[-2:]
+    noise = given_noise(model, X, Y.expand(shape)[0], Yvar)
+    noise = {name: values.expand(shape) for name, values in noise.items()}
+    return X.expand(*model.batch_shape, *X.shape), Y.expand(shape), noise
 
 
 @torch.no_grad()

@@ -6,16 +6,17 @@ from operator import is_not
 from typing import TYPE_CHECKING, Any
 
 import torch
-from botorch.acquisition.objective import PosteriorTransform
+from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.model import FantasizeMixin, Model
 from botorch.posteriors import Posterior
 from botorch.utils.datasets import SupervisedDataset
+from botorch.utils.transforms import is_ensemble
 from torch import Tensor
 
-from botorch_calib._validation import check_inputs, check_limit, check_one_of
+from botorch_calib._validation import check_inputs, check_limit, check_one_of, check_positive
 from botorch_calib.models.calibrated import CalibratedModel
-from botorch_calib.models.conditioning import conditioned_on, given_noise
+from botorch_calib.models.conditioning import conditioned_on, for_members
 from botorch_calib.models.fit_to_ledger import Fit, fitted_model
 from botorch_calib.models.imputation import (
     IMPUTATIONS,
@@ -26,7 +27,8 @@ from botorch_calib.models.imputation import (
 from botorch_calib.models.inspection import like, observed_process, raw_width, with_task_feature
 from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.matching_rows import matching_rows
-from botorch_calib.models.requirements import check_base, check_observations
+from botorch_calib.models.predictors import predictor_of
+from botorch_calib.models.requirements import batch_of_models, check_base, check_observations
 from botorch_calib.models.wrapper import WrapperModel, check_output_indices, standardized_gp
 
 if TYPE_CHECKING:
@@ -46,6 +48,11 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
     ``"hallucinate"`` the posterior mean replaces a missing value, which shrinks the variance and
     leaves the mean unchanged, as in GP-BUCB. With ``"none"`` pending points are ignored.
 
+    **Values that never arrive.** Queries whose wait is over (the ledger's ``max_wait``) stay
+    censored. Then the mean does not estimate ``f``, but ``c + rho (f - c)`` with the
+    ``censor_value`` ``c`` and the probability ``rho`` that a value arrives in time ([Verma2022]_,
+    Theorem 1): see `rescaling`. Hallucination leaves such queries out.
+
     Hyperparameters and transforms are those of ``model``, whose factorization gains rows. ``model``
     is never modified, except that `observe` updates the calibrator of a `CalibratedModel` inside.
 
@@ -53,8 +60,9 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
 
     Args:
         model: A fitted exact Gaussian process of the observed data with one output, a Gaussian
-            likelihood and no batch dimensions, such as ``SingleTaskGP``, or a `CalibratedModel` of
-            one.
+            likelihood and no batch dimensions, such as ``SingleTaskGP``; an ensemble of such, such
+            as ``SaasFullyBayesianSingleTaskGP``, each of whose members is conditioned; or a
+            `CalibratedModel` of either.
         X_pending: Points whose values are missing, ``n x d``, before any input transform.
         censor_value: The least value that the objective can take (for minimization, the greatest),
             in units of the outcome. Needed to censor pending points.
@@ -110,7 +118,8 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         """Fit a model to the values in a ledger, and impute the missing ones.
 
         Censoring applies to all queries without a usable value, pending and expired
-        (``ledger.incomplete``), and hallucination to pending ones (``ledger.pending``).
+        (``ledger.incomplete``), and hallucination to pending ones (``ledger.pending``). Where
+        expired ones are censored, the mean is shrunken: see `rescaling`.
 
         Args:
             ledger: A `FeedbackLedger`; its ``censor_value`` is used.
@@ -152,8 +161,50 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
 
     @property
     def Y_imputed(self) -> Tensor:
-        """Values imputed at ``X_pending``, ``n x 1``; ``0 x 1`` with ``imputation="none"``."""
+        """Values imputed at ``X_pending``, ``n x 1``; ``0 x 1`` with ``imputation="none"``.
+
+        Hallucinated values are posterior means of the Gaussian process, even if it is calibrated;
+        of an ensemble they are those of each member, ``num_members x n x 1``.
+        """
         return self._conditioned()[1]
+
+    def rescaling(self, arrival_probability: float) -> ScalarizedPosteriorTransform:
+        """A ``posterior_transform`` that undoes what censoring values that never arrive does.
+
+        By [Verma2022]_, Theorem 1, ``|mu - c - rho (f - c)| <= nu sigma`` with the ``censor_value``
+        ``c``, the probability ``rho`` that a value arrives in time, and ``nu`` of
+        `DelayedUpperConfidenceBound`. So ``f`` is within ``nu sigma / rho`` of ``c + (mu - c) /
+        rho``: the transform divides the distance of the mean from ``c``, and the standard
+        deviation, by ``rho``. ``nu``, and its window, stay as they are. Upper confidence bounds and
+        Thompson sampling choose the same query with it as without; predictions, and expected
+        improvement on a value in units of the outcome, differ.
+
+        The theorem's prior mean is ``c``. Where data are scarce, the mean returns to the prior mean
+        ``m`` of the model, and rescaled to ``c + (m - c) / rho``: let ``m`` be fitted to censored
+        values as well (``hyperparameters="censored"``), or be ``c``.
+
+        Args:
+            arrival_probability: ``rho``, in (0, 1], such as ``FeedbackLedger.arrival_probability``
+                estimates it.
+
+        Raises:
+            UnsupportedError: If the model does not censor.
+            InputDataError: If ``arrival_probability`` is no such number.
+
+        Example:
+            >>> transform = model.rescaling(ledger.arrival_probability().estimate)
+            >>> model.posterior(X, posterior_transform=transform)
+        """
+        if self.imputation != "censor" or self.censor_value is None:
+            raise UnsupportedError(
+                "Only a model with imputation='censor' and a `censor_value` is to be rescaled: the "
+                "posterior of any other is that of the objective already."
+            )
+        rho = check_positive("arrival_probability", arrival_probability)
+        if rho > 1.0:
+            raise InputDataError(f"`arrival_probability` must be at most 1, got {rho!r}.")
+        weight = like(self.model, torch.tensor([1.0 / rho], dtype=torch.double))
+        return ScalarizedPosteriorTransform(weight, self.censor_value * (1.0 - 1.0 / rho))
 
     def with_pending(self, X: Tensor) -> CensoredDelayModel:
         """The model with further pending points ``X``, ``n x d``, before any input transform."""
@@ -185,10 +236,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
                 mean of its training noise).
         """
         X, Y, Yvar = self._observations(X, Y, Yvar)
-        noise = given_noise(observed_process(self.model), X, Y, Yvar)
-        with torch.no_grad():
-            model = conditioned_on(self.model, X, Y, **noise)
-        return self._remade(model, self._still_pending(X))
+        return self._remade(self._conditioned_on(X, Y, Yvar), self._still_pending(X))
 
     def observe(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> None:
         """Add new observations in place; rows that were pending are so no longer.
@@ -202,8 +250,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         if isinstance(self.model, CalibratedModel):
             self.model.observe(X, Y, Yvar)
         else:
-            with torch.no_grad():
-                self.model = conditioned_on(self.model, X, Y, **given_noise(self.model, X, Y, Yvar))
+            self.model = self._conditioned_on(X, Y, Yvar)
         self.X_pending = pending
 
     # ------------------------------------------------------------ the model interface
@@ -307,6 +354,12 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         check_observations(gp, X, Y, Yvar)
         return like(gp, X), like(gp, Y), None if Yvar is None else like(gp, Yvar)
 
+    @torch.no_grad()
+    def _conditioned_on(self, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Model:
+        """`model` conditioned on observations, as is each member of an ensemble."""
+        X, Y, noise = for_members(observed_process(self.model), X, Y, Yvar)
+        return conditioned_on(self.model, X, Y, **noise)
+
     def _still_pending(self, X: Tensor) -> Tensor:
         """The pending points without those observed at ``X``."""
         arrived = set(matching_rows(X, self.X_pending))
@@ -317,13 +370,16 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
 
 
 def _check_model(model: Any) -> None:
-    check_base(model, "CensoredDelayModel")
+    if is_ensemble(model):
+        predictor_of(model).check()
+    else:
+        check_base(model, "CensoredDelayModel")
     if any(isinstance(part, CensoredDelayModel) for part in model.modules()):
         raise UnsupportedError(
             "`model` already accounts for pending points: add further ones by `with_pending`."
         )
-    if getattr(model, "batch_shape", ()):
+    if batch_shape := batch_of_models(model):
         raise UnsupportedError(
             "CensoredDelayModel needs a `model` without batch dimensions, got "
-            f"{tuple(model.batch_shape)}."
+            f"{tuple(batch_shape)}."
         )

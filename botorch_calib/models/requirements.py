@@ -30,11 +30,6 @@ def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
     """Raise ``UnsupportedError`` unless ``model`` has one output and a Gaussian likelihood."""
     check_model(model)
     name = type(model).__name__
-    if getattr(model, "_is_ensemble", False):
-        raise UnsupportedError(
-            f"{name} is an ensemble: its posterior is a mixture, where {wrapper} needs a single "
-            "Gaussian. Use a model fitted by marginal likelihood, such as SingleTaskGP."
-        )
     if isinstance(model, ModelList):
         raise UnsupportedError(
             f"A {name} is a list of models: use one {wrapper} per outcome in a "

@@ -57,6 +57,7 @@ class WrapperModel(Model):
 
     likelihood = _of_base("likelihood")
     mean_module = _of_base("mean_module")
+    _is_ensemble = _of_base("_is_ensemble")
     covar_module = _of_base("covar_module")  # where TuRBO and other clients read lengthscales
     train_inputs = _of_base("train_inputs")
     train_targets = _of_base("train_targets")

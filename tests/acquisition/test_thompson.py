@@ -225,14 +225,21 @@ def skewed() -> QuantileRecalibrator:
 @pytest.mark.parametrize(
     "order, imputation, options",
     [
-        ("alone", "none", {"calibrator": skewed()}),
+        # Marginals of paths alone and in single precision: tests/models/test_sample_paths.py.
+        pytest.param(*("alone", "none", {"calibrator": skewed()}), marks=pytest.mark.slow),
         pytest.param(
             *("inside", "censor", {"transforms": True, "fixed_noise": True}), marks=pytest.mark.slow
         ),
         pytest.param(*("inside", "hallucinate", {"calibrator": skewed()}), marks=pytest.mark.slow),
         ("outside", "censor", {"calibrator": skewed(), "excess": "objective"}),
-        ("outside", "hallucinate", {"transforms": True, "calibrator": skewed()}),
-        ("inside", "censor", {"dtype": torch.float32, "calibrator": skewed()}),
+        pytest.param(
+            *("outside", "hallucinate", {"transforms": True, "calibrator": skewed()}),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *("inside", "censor", {"dtype": torch.float32, "calibrator": skewed()}),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["alone", "censored", "hallucinated", "outside", "hallucinated outside", "float32"],
 )

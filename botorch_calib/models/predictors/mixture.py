@@ -13,7 +13,7 @@ from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
 from torch import Tensor
 
 from botorch_calib.distributions.mixture import mixture_score, score_of_members
-from botorch_calib.models.conditioning import conditioned_on, given_noise
+from botorch_calib.models.conditioning import conditioned_on, for_members
 from botorch_calib.models.inspection import in_output_task
 from botorch_calib.models.outcome_transforms import check_increasing, transform_name
 from botorch_calib.models.predictors.gaussian import GaussianPredictor
@@ -73,10 +73,10 @@ class MixturePredictor(GaussianPredictor):
 
     def conditioned(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
         """The model with each member conditioned on the observations."""
-        noise = given_noise(self.observed, X, Y, Yvar)
-        members = self.observed.batch_shape
-        X, Y = (values.expand(*members, *values.shape) for values in (X, Y))
-        noise = {name: values.expand_as(Y) for name, values in noise.items()}
+        if self.observed is not self.model:  # pending rows are so no longer
+            with_observations: Model = self.model.with_observations(X, Y, Yvar)
+            return with_observations
+        X, Y, noise = for_members(self.observed, X, Y, Yvar)
         return conditioned_on(self.observed, X, Y, **noise)
 
     @property
