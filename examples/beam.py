@@ -14,8 +14,8 @@
 #
 # Two quadrupole magnets focus a beam on a target. The stronger they are, the smaller the spot, but
 # on the way a strong magnet blows the beam up in one of the two directions. So the optimum is
-# where the beam comes near to the pipe, and no shot in ten shall be wider than 5 mm anywhere.
-# The run is one of Xopt, and its generator is the only new thing in it.
+# where the beam comes near to the pipe, and at most one shot in ten may be wider than 5 mm
+# anywhere. The run is one of Xopt, and its generator is the only new thing in it.
 
 # %%
 import matplotlib.pyplot as plt
@@ -126,7 +126,6 @@ for ax in (left, right):
 plt.show()
 
 # %% [markdown]
-# The smallest spot of all has the beam in the pipe in most shots. Certified shots come near to the
-# limit, and some exceed it, as often as stated or nearly so. The setting to stop at stays inside
-# with confidence, and its spot is smaller than that of the bare beam, and larger than it could be
-# without a pipe.
+# With the smallest spot of all the beam hits the pipe in most shots. Certified shots come near to
+# the limit, and some exceed it, about as often as stated. The recommended setting stays inside, and
+# its spot is smaller than with the magnets off, and larger than it could be without a pipe.

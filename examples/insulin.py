@@ -40,7 +40,7 @@ HOURS = np.arange(0, 24, 1 / 12)
 
 
 def glucose(x, num_days, rng):
-    """Glucose in mg/dl, ``num_days x 288``, by the gains for meals and for the sensor, in [0, 1]."""
+    """Glucose in mg/dl, ``num_days x 288``, by the gains for meals and the sensor, in [0, 1]."""
     per_gram, per_reading = 0.15 * x[0].item(), x[1].item()  # units/g, (mU/min)/(mg/dl)
     sensitivity = 1.3e-5 * rng.lognormal(0, 0.25, num_days)
     rest = rng.normal(115, 10, num_days)
@@ -95,7 +95,7 @@ def process(X, Y, mean, scale, noise):
 
 
 def campaign(num_days, is_limited):
-    """Choose a setting for each day, with the limit or without; what was learned from the days."""
+    """Choose a setting for each day; the one to stop at, and the outcomes of all days."""
     rng = np.random.default_rng(1)
     steps = torch.linspace(0, 1, 31, dtype=torch.double)
     choices = torch.cartesian_prod(steps, steps)
@@ -142,7 +142,8 @@ settings = {
 for ax, (name, x) in zip(panels, settings.items(), strict=True):
     days = glucose(x, 1000, np.random.default_rng(0))
     lowest, within = outcomes(days).T
-    title = f"{within.mean():.0%} of the time in range, {(lowest < LIMIT).double().mean():.0%} of days below"
+    below = (lowest < LIMIT).double().mean()
+    title = f"{within.mean():.0%} of the time in range, {below:.0%} of days below"
     print(f"{name:22} gains {x[0]:.2f} and {x[1]:.2f}: {title}")
     ax.axhspan(70, 180, color=COLORS[2], alpha=0.15, lw=0)
     ax.axhline(LIMIT, color=COLORS[1], lw=1.5)

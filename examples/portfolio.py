@@ -10,15 +10,15 @@
 #     name: python3
 
 # %% [markdown]
-# # How many shares, if a fall by a fifth is the limit?
+# # How much in stocks, if a fall by a fifth is the limit?
 #
 # "Within two years my savings shall not fall by more than a fifth, with a probability of 90 %."
-# How much of them can be in shares, and how much of that in technology? The rest earns nothing.
+# How much of them can be in stocks, and how much of that in technology? The rest earns nothing.
 # (A sketch, and no investment advice.)
 #
 # Monthly values of the S&P 500 and of the Nasdaq Composite from 1990 on come with matplotlib. An
 # evaluation is a backtest of two years that begin at random before 2006. (These take
-# microseconds. Real ones, with orders, taxes and a thousand papers, are why one counts them.)
+# microseconds. Real ones, with orders, taxes and a thousand securities, are why one counts them.)
 
 # %%
 import matplotlib.pyplot as plt
@@ -45,10 +45,10 @@ num_before = int((returns.index < "2008-01-01").sum())  # two years from 2006 en
 
 
 def wealth(x, rows):
-    """What 1 becomes, by the share in shares and that of technology in it; rebalanced monthly."""
-    in_shares, technology = x.tolist()
+    """What 1 becomes, by the share in stocks and that of technology in it; rebalanced monthly."""
+    in_stocks, technology = x.tolist()
     growth = returns.to_numpy()[rows] @ np.array([1 - technology, technology])
-    return np.cumprod(1 + in_shares * growth)
+    return np.cumprod(1 + in_stocks * growth)
 
 
 def largest_fall(values):
@@ -77,7 +77,7 @@ def fitted(X, Y, transform):
 
 
 def falls():
-    """Falls are about proportional to the share in shares, so their logarithm is modelled."""
+    """Falls are about proportional to the share in stocks, so their logarithm is modelled."""
     return ChainedOutcomeTransform(log=Log(), standardize=Standardize(1))
 
 
@@ -99,7 +99,7 @@ for _ in range(30):
     constraint = constraint.with_model(fitted(X, Y[:, :1], falls()))
 print(constraint)
 kept = recommend(fitted(X, Y[:, 1:], Standardize(1)), constraint, choices=settings)
-print(f"certified: {kept.certified}; in shares, and technology in it:", kept.candidate[0])
+print(f"certified: {kept.certified}; in stocks, and technology in it:", kept.candidate[0])
 
 # %% [markdown]
 # Was the limit kept? Here is every start in the years that were used, and in those after them.
@@ -118,13 +118,13 @@ for name, x in portfolios.items():
     )
     print(f"{name:44} {before:8.0%} {after:9.0%}")
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "On the left a map of portfolios. Those with less than about 40 % in shares are certified, whatever the part of technology; the recommended one has 30 %. On the right what 1 becomes from 1990 to 2022: the recommended portfolio grows much less than both indices, and falls little where these lose up to three quarters."}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "On the left a map of portfolios. Those with less than about 40 % in stocks are certified, whatever the part of technology; the recommended one has 30 %. On the right what 1 becomes from 1990 to 2022: the recommended portfolio grows much less than both indices, and falls little where these lose up to three quarters."}}
 figure, (left, right) = plt.subplots(
     1, 2, figsize=(14, 5), layout="constrained", width_ratios=(1, 1.2)
 )
 plot_certified_region(constraint, bounds, X, constraint.violated(Y[:, :1]), ax=left)
 left.scatter(*kept.candidate[0], marker="*", s=350, color=COLORS[2], edgecolor="white", zorder=5)
-left.set(xlabel="share in shares", ylabel="technology in it")
+left.set(xlabel="share in stocks", ylabel="technology in it")
 right.axvspan(returns.index[0], returns.index[num_before], color="0.9", lw=0)
 for (name, x), color in zip(portfolios.items(), (COLORS[2], COLORS[0], COLORS[1]), strict=True):
     right.plot(returns.index, wealth(x, slice(None)), color=color, lw=2, label=name)
@@ -134,7 +134,7 @@ right.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# The recommended portfolio kept the limit, in the years that were used and in those after them,
-# and grew much less than the indices: that is what the limit costs. Nothing guarantees the years to come. The bound
-# of a `ChanceConstraint` is about backtests that were run, and two years that begin a month apart share most of their months, so the
-# percentages rest on a handful of falls.
+# The recommended portfolio kept the limit, in the years that were used and in those after them, and
+# grew much less than the indices, which is the price of the limit. Nothing guarantees the years to
+# come: the bound of a {any}`ChanceConstraint` is about backtests that were run. And two years that
+# begin a month apart share most of their months, so the percentages rest on a handful of falls.

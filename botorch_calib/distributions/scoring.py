@@ -87,7 +87,7 @@ def calibration_error(pits: Tensor, levels: Tensor) -> Tensor:
 
 
 def binomial_interval(
-    successes: Tensor | int, trials: Tensor | int, confidence: float = 0.95
+    successes: Tensor | float, trials: Tensor | float, confidence: float = 0.95
 ) -> tuple[Tensor, Tensor]:
     """Clopper and Pearson's interval of a success probability: exact, hence conservative.
 

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.posteriors import GPyTorchPosterior
 from botorch.posteriors.fully_bayesian import GaussianMixturePosterior
 from botorch.sampling.get_sampler import get_sampler
@@ -167,3 +168,14 @@ def test_equal_points_have_equal_samples():
     calibrated = CalibratedMixturePosterior(same, PREDICTIVES["conformal"], noise())
     samples = calibrated.rsample(torch.Size([20]))
     assert_close(samples, samples[..., :1, :].expand_as(samples), rtol=0, atol=1e-2)
+
+
+def test_arguments_are_checked():
+    predictive = PREDICTIVES["conformal"]
+    single = GPyTorchPosterior(MultivariateNormal(torch.zeros(3), torch.eye(3)))
+    with pytest.raises(UnsupportedError, match="num_members x q x 1"):
+        CalibratedMixturePosterior(single, predictive, noise())
+    with pytest.raises(UnsupportedError, match="must be a PiecewisePredictive"):
+        CalibratedMixturePosterior(base(), "conformal", noise())
+    with pytest.raises(InputDataError, match="`noise_variance` must hold variances"):
+        CalibratedMixturePosterior(base(), predictive, -noise())

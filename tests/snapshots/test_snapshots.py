@@ -101,17 +101,18 @@ def errors() -> str:
     ledger.submit(X[0])
     ledger.tell(0, 1.0)
     improvement = LogCalibratedExpectedImprovement(model, best_f=0.0)
+    wrong: Any = "conformal"
     two, surface = torch.cat([Y, Y], -1), Y.unsqueeze(-1).expand(-1, 2, 2)
     unsafe = ChanceConstraint.from_history(make_gp(num=40), upper=-9.0)
     slips: dict[str, Callable[[], Any]] = {
         "intervals in per cent": lambda: LocalizedConformal(alpha=80),
-        "no model": lambda: CalibratedModel.from_history(X, LocalizedConformal(0.2)),
-        "no calibrator": lambda: CalibratedModel.from_history(make_gp(), "conformal"),
+        "no model": lambda: CalibratedModel.from_history(wrong, LocalizedConformal(0.2)),
+        "no calibrator": lambda: CalibratedModel.from_history(make_gp(), wrong),
         "two outcomes": lambda: CalibratedModel(SingleTaskGP(X, two), LocalizedConformal(0.2)),
         "no such model": lambda: CalibratedModel(HigherOrderGP(X, surface), OnlineConformal(0.2)),
         "rows of one dimension": lambda: model.observe(X[0], Y[0, 0]),
         "no limit": lambda: ChanceConstraint.from_history(make_gp()),
-        "no acquisition": lambda: optimize_chance_constrained(model, unsafe, BOUNDS),
+        "no acquisition": lambda: optimize_chance_constrained(wrong, unsafe, BOUNDS),
         "bounds of pairs": lambda: optimize_chance_constrained(improvement, unsafe, BOUNDS.mT[:1]),
         "nothing certified": lambda: optimize_chance_constrained(improvement, unsafe, BOUNDS),
         "value of no query": lambda: ledger.tell(7, 1.0),
