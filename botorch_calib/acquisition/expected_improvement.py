@@ -68,8 +68,19 @@ class ImprovementOfSoleOutcome(ImprovementFunction):
 class CalibratedExpectedImprovement(ImprovementOfSoleOutcome):
     """Calibrated expected improvement ``E(f~ - best_f)+`` [Kim2024locbo, eq. 31].
 
-    ``f~`` has the calibrated distribution of the objective. Arguments and errors are those of
-    `LogCalibratedExpectedImprovement`, which is to be preferred for optimisation.
+    ``f~`` has the calibrated distribution of the objective. Prefer
+    `LogCalibratedExpectedImprovement` for optimisation.
+
+    Args:
+        model: Model with one output and a calibrated posterior, such as a `CalibratedModel`.
+        best_f: Value to improve upon, in units of the outcome: a scalar, or of shape ``b``.
+        posterior_transform: Affine transform of the outcome; ``best_f`` is on its scale.
+        maximize: Whether the objective is maximised.
+        X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
+        num_fantasies: Number of fantasies of the outcomes at pending points.
+
+    Raises:
+        BotorchError: As `LogCalibratedExpectedImprovement`.
     """
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
@@ -109,7 +120,16 @@ class LogCalibratedExpectedImprovement(ImprovementOfSoleOutcome):
 class CalibratedProbabilityOfImprovement(ImprovementOfSoleOutcome):
     """Calibrated probability of improvement ``P(f~ > best_f)`` of the objective ``f~``.
 
-    Arguments and errors are those of `LogCalibratedExpectedImprovement`.
+    Args:
+        model: Model with one output and a calibrated posterior, such as a `CalibratedModel`.
+        best_f: Value to improve upon, in units of the outcome: a scalar, or of shape ``b``.
+        posterior_transform: Affine transform of the outcome; ``best_f`` is on its scale.
+        maximize: Whether the objective is maximised.
+        X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
+        num_fantasies: Number of fantasies of the outcomes at pending points.
+
+    Raises:
+        BotorchError: As `LogCalibratedExpectedImprovement`.
     """
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]

@@ -182,11 +182,14 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
     The expected growth of the hypervolume that the evaluated points dominate beyond a reference
     point, under joint samples of the calibrated posteriors; all objectives are maximised. Arguments
     and, given the same samples, values are those of BoTorch's
-    ``qLogNoisyExpectedHypervolumeImprovement`` [Daulton2021nehvi, Ament2023logei]. Those that are
-    not listed are described in `qLogCalibratedNoisyExpectedImprovement`.
+    ``qLogNoisyExpectedHypervolumeImprovement`` [Daulton2021nehvi, Ament2023logei]; see
+    `qLogCalibratedNoisyExpectedImprovement`.
 
     Args:
+        model: A `CalibratedModelList`, or a model of BoTorch.
         ref_point: The reference point, of ``m`` objectives, in their units.
+        X_baseline: Points evaluated so far, ``r x d``.
+        cache_root: Whether to keep the roots; by default where all parts of the model allow it.
         kwargs: As of BoTorch's class: ``sampler``, ``objective``, ``constraints``, ``X_pending``,
             ``eta``, ``prune_baseline``, ``alpha``, ``max_iep``, ``incremental_nehvi``,
             ``tau_relu``, ``tau_max``, ``fat`` and ``marginalize_dim``. In place of

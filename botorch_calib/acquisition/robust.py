@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from copy import copy
-from typing import Any
+from typing import Any, Self
 
 import torch
 from botorch.acquisition import AcquisitionFunction
@@ -88,6 +88,13 @@ class ContextRobustFunction(PendingPoints, ABC):
         weights = self.ambiguity.worst_case_weights(values, contexts)
         return weights.reshape(*X.shape[:-2], contexts.num_points)
 
+    def with_ambiguity(self, ambiguity: AmbiguitySet) -> Self:
+        """The worst case of the same function over another set."""
+        other = copy(self)
+        other._cache = self._cache  # which a copy would make anew
+        other.ambiguity = at_observations(ambiguity, self.model)
+        return other
+
     def lipschitz_bound(self, bounds: Tensor) -> LipschitzBound | None:
         """The terms of a `WassersteinBall` with that method, for `optimize_robust`.
 
@@ -100,10 +107,8 @@ class ContextRobustFunction(PendingPoints, ABC):
             return None
         contexts = self.contexts.to(bounds.dtype, bounds.device)
         function, others = self.contextual_function(bounds), contexts.lipschitz_points
-        smooth = copy(self)
-        smooth.ambiguity, smooth._cache = ball.smoothed(SMOOTHING), self._cache
         return LipschitzBound(
-            smooth=smooth,
+            smooth=self.with_ambiguity(ball.smoothed(SMOOTHING)),
             expectation=lambda X: contexts.expectation(function(X, contexts.points)),
             gradients=lambda X, points: function.with_gradients(X, points)[1],
             norms_with_slopes=function.norms_with_slopes,
@@ -292,13 +297,16 @@ class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):
     factor multiplies ``sigma``: its 1.5 is ``beta=2.25``. Its code leaves the second term out of
     the gradient.)
 
-    Arguments that are not listed are those of `RobustUpperConfidenceBound`.
-
     Args:
+        model: A model of decisions and contexts with one output and no batch dimensions.
+        beta: Factor of the variance, at least 0, a number or a tensor with one element.
         radius: Radius of the `WassersteinBall`, in units of the contexts: a number, or a schedule
             such as `RadiusSchedule`. With 0 this is ERBO.
+        contexts: The centre of the ball, as of `RobustUpperConfidenceBound`.
         lipschitz_contexts: Contexts ``M' x d_c`` over which the largest gradient norm is taken
             (default: those of ``contexts``, or all atoms). They cost a second evaluation.
+        maximize: If False, the same for ``-mu + sqrt(beta) sigma``.
+        posterior_transform: Affine transform of the outcome; it rules out the closed form.
 
     .. [Micheli2025wdrbo]
         F. Micheli, E. C. Balta, A. Tsiamis, J. Lygeros. Wasserstein distributionally robust

@@ -57,19 +57,21 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
     With a calibrated model ``nu`` stretches the distribution about its mean. The proof that ``nu``
     covers the bias of censoring is for Gaussian processes.
 
-    Arguments that are not listed are those of `DelayedUpperConfidenceBound`.
-
     Args:
         model: A model with one output and without batch dimensions. On a continuous domain an
             exact Gaussian process with one task, a `CalibratedModel` of one with ``denoise=True``,
             or a `CensoredDelayModel` around or inside of these; over ``choices`` any model whose
             posterior can be sampled jointly.
+        beta: The factor of the variance if nothing is pending, the square of the paper's.
+        X_window: The queries of the sum in ``nu``, ``n x d``; see `DelayedUpperConfidenceBound`.
+        feedback_bound: The factor of the sum; see `DelayedUpperConfidenceBound`.
         choices: The points to choose from, ``n x d``, for ``optimize_acqf_discrete``. The function
             is then defined at these points only, and has no gradient.
         seed: Seed of the draw, together with the number of ``X_pending``, which cause another draw.
             A GPU draws another function than the CPU does.
         posterior_transform: None or a ``ScalarizedPosteriorTransform`` with one weight.
         maximize: If False, the value is minus the draw.
+        X_pending: Points under evaluation, ``n x d``, on which the model is not yet conditioned.
     """
 
     choices: Any  # a tensor or None

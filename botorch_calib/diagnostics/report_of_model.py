@@ -76,8 +76,8 @@ def calibration_report(
     With ``truth``, statements on the objective, without noise, are judged at the same points: as
     each was predicted and, for training data, as the model is now, having seen the observation
     there. The latter is what a claim on a visited point rests on; held-out points spread over the
-    box tell the coverage over the box. It depends on the stated noise, so the `noise_diagnosis` of
-    an exact Gaussian process is added.
+    box tell the coverage over the box. No bound on it is proved, as it depends on the stated noise:
+    the `noise_diagnosis` of an exact Gaussian process is added.
 
     Args:
         model: A `CalibratedModel`, a BoTorch model that it takes, or an exact Gaussian process of

@@ -41,9 +41,9 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
 
     The calibrator keeps the coverage of statements about *observations* true, over all rounds
     together and for any sequence of data. With ``denoise=True`` the posterior is of the objective,
-    whose coverage rests on the model's noise variance. Where that is too small, intervals of the
-    objective stay too narrow at visited points, and ``excess="objective"`` widens them.
-    `CalibratedPosterior` has the formulas.
+    whose coverage is not guaranteed: it rests on the model's noise variance. Where that is too
+    small, intervals of the objective stay too narrow at visited points, and ``excess="objective"``
+    widens them. `CalibratedPosterior` has the formulas.
 
     Args:
         model: A fitted model with one output, a Gaussian likelihood and a Gaussian posterior, as
@@ -209,9 +209,11 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
 
     def warn_if_unlearned(self) -> None:
         """Warn, once, if the calibrator has seen fewer residuals than it needs."""
-        may_warn, self._may_warn = self._may_warn, False
+        if not self._may_warn:  # nothing is read from a device then
+            return
+        self._may_warn = False
         seen, needed = self.calibrator.num_updates, self.calibrator.num_needed
-        if may_warn and seen < needed:
+        if seen < needed:
             warnings.warn(
                 f"{type(self.calibrator).__name__} has seen {seen} residuals and needs about "
                 f"{needed} to tell its levels: until then its distribution rests on the model or "

@@ -47,7 +47,7 @@ def training_prior(
     gp = _as_exact(model, members)
     with _eval_mode(gp):
         # Eval mode swaps the training inputs for their transforms, which `forward` expects.
-        inputs, targets = gp.train_inputs, gp.train_targets
+        inputs, targets = tuple(gp.train_inputs), gp.train_targets
         module, state = _PriorAndNoise(gp, members), {}
         if dtype is not None:
             inputs, targets = tuple(X.to(dtype) for X in inputs), targets.to(dtype)
