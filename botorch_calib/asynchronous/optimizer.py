@@ -171,8 +171,8 @@ class AsynchronousOptimizer:
                 awaited; `RunSummary.stopped` says so.
 
         Raises:
-            BotorchError: If an argument is malformed, ``propose`` returns anything but a query, or
-                the objective cannot be sent to worker processes.
+            BotorchError: If both limits are None, an argument is malformed, ``propose`` returns
+                anything but a query, or the objective cannot be sent to worker processes.
             LedgerError: If another run in this process uses the ledger, or something cannot be
                 recorded; values that have arrived are logged, to be told by hand.
             EvaluationError: If too many trials in a row fail, or an executor breaks that cannot

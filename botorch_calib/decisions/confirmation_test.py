@@ -3,10 +3,14 @@ r"""`ConfirmationTest`: whether one point keeps its limits as often as it should
 from __future__ import annotations
 
 import math
+import reprlib
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from typing import Any
 
+import numpy as np
 import torch
+from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
 from botorch_calib._validation import check_open_unit
@@ -61,8 +65,7 @@ class ConfirmationTest:
 
     def observe(self, violated: bool | Tensor | Iterable[bool]) -> bool:
         """Enter one or several further measurements; whether the point is confirmed by now."""
-        flags = [*violated] if isinstance(violated, Iterator) else violated
-        for one in torch.as_tensor(flags).flatten().tolist():
+        for one in _flags(violated):
             self.num_violations += bool(one)
             self.num_clean += not one
             self.confirmed |= self._proves(self.level)
@@ -117,3 +120,21 @@ class ConfirmationTest:
         if self.confirmed:
             return f"{found}{proved}, confirmed"
         return f"{found}{proved}; at best {self.num_needed} more confirm {self.level:g}"
+
+
+def _flags(violated: Any) -> list[float]:
+    """One or several flags, 0 or 1 each."""
+    if isinstance(violated, Iterable) and not isinstance(violated, Tensor | np.ndarray):
+        violated = [*violated]
+    try:
+        flags = torch.as_tensor(violated).flatten()
+    except (RuntimeError, TypeError, ValueError):
+        flags = torch.tensor([torch.nan])
+    if not ((flags == 0) | (flags == 1)).all():
+        raise InputDataError(
+            "`violated` must be True or False for each measurement, got "
+            f"{reprlib.repr(violated)}: compare the outcomes with the limits, and leave out those "
+            "that are not known."
+        )
+    found: list[float] = flags.tolist()
+    return found

@@ -64,11 +64,12 @@ def as_outcomes(outcomes: Iterable[Any] | None) -> tuple[float | None, ...] | No
 
 def as_decisions(decisions: Any, query: bytes) -> str:
     """Convert the record of a decision about a query, or several, to JSON."""
-    several = [decisions] if isinstance(decisions, Mapping) else list(decisions or [])
     try:
+        known = [] if decisions is None else decisions
+        several = [known] if isinstance(known, Mapping) else [*known]
         points = [[float(value) for value in record["point"]] for record in several]
         text = json.dumps([dict(record) for record in several])
-    except (KeyError, TypeError, ValueError) as error:
+    except (LookupError, OverflowError, TypeError, ValueError) as error:
         raise InputDataError(
             "`decisions` must be records such as `ChanceConstraint.decisions` holds, got "
             f"{reprlib.repr(decisions)}."

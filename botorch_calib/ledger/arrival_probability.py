@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from botorch_calib._validation import check_open_unit
 from botorch_calib.distributions.scoring import binomial_interval
 
 
@@ -41,6 +42,7 @@ def kaplan_meier(
         wait: The wait.
         confidence: Probability that the interval holds the true one, in (0, 1).
     """
+    check_open_unit("confidence", confidence)
     in_time = arrived & (waits <= wait)
     num_known = int((in_time | (waits >= wait)).sum())
     if num_known == 0:

@@ -416,7 +416,10 @@ class FeedbackLedger:
         self._change(trial_id, lambda entry, clock: entry.failed(note, at, clock))
 
     def abandon(self, trial_id: int, time: float | None = None) -> None:
-        """Stop waiting for a trial, which expires at ``time``. Arguments and errors: see `fail`."""
+        """Stop waiting for a trial, which counts as expired from ``time`` (default: now) on.
+
+        Errors are those of `fail`; a trial that is abandoned already is refused as well.
+        """
         at = as_time(time)
         self._change(trial_id, lambda entry, clock: entry.abandoned(at, clock))
 
@@ -448,7 +451,10 @@ class FeedbackLedger:
         return ViewAtTime(contents, contents.now()).trials(rows)[0]
 
     def best(self, maximize: bool | None = None, now: float | None = None) -> Trial | None:
-        """The trial with the best usable value, the first of equals, or None if there is none."""
+        """The trial with the best usable value, the first of equals, or None if there is none.
+
+        ``maximize`` (default: the ledger's) must not contradict the ledger.
+        """
         maximize = self.checked_maximize(maximize)
         view = self._view(now)
         rows = view.rows(view.usable, "observed_at")

@@ -149,3 +149,24 @@ def test_bad_arguments_are_named() -> None:
         ConfirmationTest(level=1.0 - 1e-16)
     with pytest.raises(InputDataError, match="confidence"):
         ConfirmationTest(confidence=0.0)
+
+
+@pytest.mark.parametrize(
+    "violated",
+    [{3: True, 4: False}.values(), (y for y in (1, 0)), [np.bool_(True), np.bool_(False)]],
+)
+def test_flags_in_any_collection(violated: Any) -> None:
+    test = ConfirmationTest()
+    test.observe(violated)
+    assert (test.num_violations, test.num_clean) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "violated", [None, [None], math.nan, 0.3, [0.2, -1.0], "no", [[1], [0, 1]]]
+)
+def test_what_is_no_flag_is_refused_and_not_counted(violated: Any) -> None:
+    """Outcomes instead of flags, or an outcome that is not known."""
+    test = ConfirmationTest()
+    with pytest.raises(InputDataError, match="`violated` must be True or False"):
+        test.observe(violated)
+    assert test.num_measured == 0

@@ -113,6 +113,8 @@ def test_wait_and_confidence_are_checked():
             ledger.arrival_probability(wait)
     with pytest.raises(InputDataError, match="`confidence`"):
         ledger.arrival_probability(3.0, confidence=1.0)
+    with pytest.raises(InputDataError, match="`confidence`"):
+        FeedbackLedger(1, max_wait=5.0).arrival_probability(confidence=2.0)
     assert isinstance(ledger.arrival_probability(3.0), ArrivalProbability)
 
 

@@ -122,3 +122,11 @@ def test_bad_arguments_are_named(make) -> None:
     with pytest.raises(InputDataError, match="`outcomes` must be a finite number"):
         ledger.tell(0, 1.0, outcomes=[1.0, math.nan])
     assert [trial.status for trial in ledger.trials] == ["pending", "pending"]
+
+
+@pytest.mark.parametrize("decisions", [5, True, torch.ones(2), [{}], "a", {"point": [10**400]}])
+def test_other_things_than_records_are_refused(make, decisions) -> None:
+    ledger = make(1)
+    with pytest.raises(InputDataError, match="`decisions` must be records such as"):
+        ledger.submit([1.0], decisions=decisions)
+    assert len(ledger) == 0
