@@ -8,6 +8,7 @@
 #     display_name: Python 3
 #     language: python
 #     name: python3
+# ---
 
 # %% [markdown]
 # # How small can the beam get without hitting the pipe?
@@ -127,5 +128,6 @@ plt.show()
 
 # %% [markdown]
 # With the smallest spot of all the beam hits the pipe in most shots. Certified shots come near to
-# the limit, and some exceed it, about as often as stated. The recommended setting stays inside, and
-# its spot is smaller than with the magnets off, and larger than it could be without a pipe.
+# the limit, and some exceed it, about as often as stated. The recommended setting stays inside in
+# nearly all shots. Its spot is smaller than with the magnets off, and larger than it could be
+# without a pipe.

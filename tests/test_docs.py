@@ -130,6 +130,17 @@ def test_every_table_tutorial_and_example_has_its_page() -> None:
         assert f"]({page}.md)" in (DOCS / "results" / "index.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("folder", ["tutorials", "examples"])
+def test_notebooks_begin_with_their_title(folder: str) -> None:
+    """A header that is not closed would be shown as a cell of code above it."""
+    scripts = [path for path in (ROOT / folder).glob("*.py") if path.stem != "quickstart"]
+    assert scripts
+    for path in scripts:
+        header, _, rest = path.read_text(encoding="utf-8").partition("\n# ---\n")
+        assert header.startswith("# ---\n# jupyter:") and "# %%" not in header, path.name
+        assert rest.startswith("\n# %% [markdown]\n# # "), path.name
+
+
 def test_spawned_processes_import_the_script_without_running_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -38,7 +38,7 @@ from benchmarks.framework.surrogates import DefaultPriors, Surrogate
 from botorch_calib import ChanceConstraint
 from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, best_certified
 
-# Largest weight of a factor in the portfolio, and months kept after the last round.
+# Largest weight of a factor in the portfolio.
 MOST_WEIGHT = 2.0
 
 
