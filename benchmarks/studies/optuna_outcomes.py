@@ -1,20 +1,35 @@
 """Four workers on constraints and on several objectives: `DelayAwareSampler` beside ``GPSampler``.
 
-Optuna's own sampler takes account of running trials under both as well. Workers are simulated: a
-trial takes a time drawn from an exponential distribution, and the next one is asked for as soon as
-one of four has ended. Reported are, after 40 trials, the regret of the best feasible trial or the
-share of the largest hypervolume that is dominated, and the seconds of a proposal with at least 20
-complete trials, in this process, on one thread.
+    python -m benchmarks.studies.optuna_outcomes [--seeds 10000:10005]
 
-    python -m benchmarks.studies.optuna_outcomes --seeds 5 --write [--problem ConstrainedGramacy]
+Protocol (fixed before any run that counts; nothing is to be tuned on its seeds, 10000 and on).
+
+* Optuna's own sampler takes account of running trials as well. Workers are simulated: a trial takes
+  a time drawn from an exponential distribution, and the next one is asked for as soon as one of
+  four has ended. 10 trials at random, 40 in all.
+* Problems: ``ConstrainedGramacy``, two inputs, two constraints, one objective;
+  ``ConstrainedBraninCurrin``, two inputs, one constraint, two objectives; both without noise, which
+  ``GPSampler`` is told (``deterministic_objective``).
+* Measures after 40 trials: the regret of the best feasible trial, or the share of the largest
+  hypervolume that is not dominated; smaller is better for both. The mean over the seeds with
+  Student's 95 % interval, and that of the difference of the two samplers, seed by seed. And the
+  median CPU seconds of a proposal with at least 20 complete trials, of this process on one thread.
+* ``GPSampler`` with ``greenlet`` installed, with which its search is faster.
+* Seeds: five. They are run one after the other, all problems and samplers of each; where the
+  machine's time ends before that, the report is on the whole seeds so far, and says how many.
+
+Runs are kept in ``benchmarks/results/optuna_outcomes.jsonl``, so a study that was interrupted goes
+on.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +42,16 @@ from botorch.utils.multi_objective.hypervolume import Hypervolume
 from botorch.utils.multi_objective.pareto import is_non_dominated
 
 from benchmarks.framework.markdown import table
-from benchmarks.framework.runner import one_torch_thread
+from benchmarks.framework.report import TABLES_DIR
+from benchmarks.framework.result_store import RESULTS_DIR
+from benchmarks.framework.runner import one_torch_thread, parse_seeds
+from benchmarks.framework.statistics import student_interval
 from botorch_calib.integrations.optuna_delays import DelayAwareSampler
 
 WORKERS, NUM_INITIAL, NUM_TRIALS = 4, 10, 40
 PROBLEMS = {each.__name__: each for each in (ConstrainedGramacy, ConstrainedBraninCurrin)}
-TABLE = Path(__file__).parents[1] / "tables" / "optuna_outcomes.md"
+SAMPLERS = ("DelayAwareSampler", "GPSampler")
+SEEDS = range(10_000, 10_005)
 
 
 def sampler(name: str, seed: int) -> Any:
@@ -62,11 +81,11 @@ def run(problem: Any, name: str, seed: int) -> tuple[float, list[float]]:
     running: list[tuple[float, optuna.Trial]] = []
     for number in range(NUM_TRIALS + WORKERS - 1):
         if number < NUM_TRIALS:
-            start = time.perf_counter()
+            start = time.process_time()
             trial = study.ask()
             evaluate(problem, trial)
             if number >= 20 + WORKERS:
-                seconds.append(time.perf_counter() - start)
+                seconds.append(time.process_time() - start)
             running.append((now + rng.exponential(), trial))
         if len(running) == WORKERS or number >= NUM_TRIALS:
             running.sort(key=lambda each: each[0])
@@ -81,51 +100,67 @@ def measure(problem: Any, study: optuna.Study) -> float:
     if problem.num_objectives == 1:
         return values.min().item() - problem.optimal_value if feasible else float("inf")
     front = -values[is_non_dominated(-values)]
-    return Hypervolume(-problem.ref_point.double()).compute(front) / problem.max_hv
+    return 1.0 - Hypervolume(-problem.ref_point.double()).compute(front) / problem.max_hv
 
 
-def main(seeds: int, problem: str | None, write: bool) -> None:
+def markdown(runs: Sequence[dict[str, Any]]) -> str:
+    """The report: a row for each problem and sampler, and one of their differences."""
+    seeds = sorted({each["seed"] for each in runs})
+    rows = []
+    for problem in PROBLEMS:
+        own = {
+            name: [each for each in runs if (each["problem"], each["sampler"]) == (problem, name)]
+            for name in SAMPLERS
+        }
+        finals = {name: [each["final"] for each in found] for name, found in own.items()}
+        for name in SAMPLERS:
+            seconds = [second for each in own[name] for second in each["seconds"]]
+            rows.append([problem, name, _cell(finals[name]), f"{statistics.median(seconds):.2f}"])
+        differences = [a - b for a, b in zip(*finals.values(), strict=True)]
+        rows.append([problem, "the former less the latter", _cell(differences), ""])
+    legend = (
+        f"Four workers, {NUM_TRIALS} trials, {len(seeds)} of {len(SEEDS)} seeds: the regret of the "
+        "best feasible trial, or the share of the largest hypervolume that is not dominated, the "
+        "smaller the better: means with Student's 95 % interval (half of its length after ±). And "
+        "CPU seconds of a proposal, the median."
+    )
+    reproduce = "Reproduce with `python -m benchmarks.studies.optuna_outcomes`."
+    head = ["problem", "sampler", "regret, or share", "CPU seconds"]
+    return "\n".join([reproduce, "", legend, "", *table(head, rows), ""])
+
+
+def _cell(values: list[float]) -> str:
+    low, high = student_interval(values)
+    return f"{(low + high) / 2:.4f} ± {(high - low) / 2:.4f}"
+
+
+def main() -> None:
+    """Run what is missing, and write the table."""
+    parser = argparse.ArgumentParser(description="Two samplers of Optuna on several outcomes.")
+    parser.add_argument("--seeds", type=parse_seeds, default=[*SEEDS], help="as 1000:1002")
+    parser.add_argument("--results", type=Path, default=RESULTS_DIR / "optuna_outcomes.jsonl")
+    parser.add_argument("--tables", type=Path, default=TABLES_DIR, metavar="FOLDER")
+    args = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore")
-    rows = []
-    for kind in PROBLEMS if problem is None else [problem]:
-        for name in ("DelayAwareSampler", "GPSampler"):
-            with one_torch_thread():
-                results = [run(PROBLEMS[kind](), name, seed) for seed in range(seeds)]
-            finals = [final for final, _ in results]
-            seconds = [second for _, each in results for second in each]
-            rows.append(
-                [
-                    kind,
-                    name,
-                    f"{statistics.mean(finals):.4f}",
-                    " ".join(f"{final:.3f}" for final in sorted(finals)),
-                    f"{statistics.median(seconds):.2f}",
-                ]
-            )
-            print(rows[-1], flush=True)
-    heads = ["problem", "sampler", "mean", f"regret, or share of the hypervolume, {seeds} seeds"]
-    lines = table([*heads, "seconds a proposal"], rows)
-    chosen = "" if problem is None else f" --problem {problem}"
-    command = f"python -m benchmarks.studies.optuna_outcomes --seeds {seeds} --write{chosen}"
-    page = "\n".join(
-        [
-            "# Four workers on several outcomes, in Optuna",
-            "",
-            f"`{command}`: {__doc__.splitlines()[0] if __doc__ else ''}",
-            "",
-            *lines,
-            "",
-        ]
-    )
-    print(page)
-    if write:
-        TABLE.write_text(page, encoding="utf-8")
+    args.results.parent.mkdir(parents=True, exist_ok=True)
+    lines = args.results.read_text().splitlines() if args.results.exists() else []
+    runs = [each for each in map(json.loads, lines) if each["seed"] in args.seeds]
+    done = {(each["seed"], each["problem"], each["sampler"]) for each in runs}
+    with one_torch_thread(), args.results.open("a") as file:
+        for seed in args.seeds:
+            for problem in PROBLEMS:
+                for name in SAMPLERS:
+                    if (seed, problem, name) in done:
+                        continue
+                    final, seconds = run(PROBLEMS[problem](), name, seed)
+                    own = {"seed": seed, "problem": problem, "sampler": name}
+                    runs.append({**own, "final": final, "seconds": seconds})
+                    print(json.dumps(runs[-1]), file=file, flush=True)
+    text = markdown(runs)
+    print(text)
+    (args.tables / "optuna_outcomes.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--problem", choices=PROBLEMS)
-    parser.add_argument("--write", action="store_true")
-    main(**vars(parser.parse_args()))
+    main()

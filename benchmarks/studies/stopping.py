@@ -1,8 +1,8 @@
 """How often a stopping rule is right when it stops, and when it stops, if the model is wrong.
 
-    python -m benchmarks.studies.stopping [--seeds 10]
+    python -m benchmarks.studies.stopping [--seeds 10000:10010]
 
-Protocol (fixed before any run; nothing is to be tuned on its seeds, 10000 and on).
+Protocol (fixed before any run that counts; nothing is to be tuned on its seeds, 10000 and on).
 
 * Functions, maximised on the unit box, each divided by its range: ``waves``, one input, several
   local maxima; ``branin``, two inputs, negated and scaled. Noise: standard deviation 0.05.
@@ -10,28 +10,34 @@ Protocol (fixed before any run; nothing is to be tuned on its seeds, 10000 and o
   ``varies``: the true one rises from 0.01 to 0.15 along the first input, and 0.05 is stated;
   ``long``: the lengthscale is 2.5 times the one fitted to 200 values without noise. In all others
   it is that one; so no model is fitted.
-* Runs: 4 d + 2 Sobol points, then log expected improvement of the plain model, to 40 evaluations.
-  All rules judge the same runs, at 10, 14, ... 38 evaluations; a rule stops at the first time that
-  it says so.
-* Rules, with eps = 0.1 and delta = 0.05: `remaining_gain` (128 paths) of the plain model, of the
-  model calibrated by ``LocalizedConformal(0.2)``, and of that with ``excess="objective"``; Optuna's
-  ``RegretBoundEvaluator`` <= eps (its own model, to which no noise is stated); Ax's
-  ``ImprovementGlobalStoppingStrategy`` by default.
+* Runs: 4 d + 2 Sobol points, then log expected improvement of the plain model. All rules judge the
+  same runs, at 10, 16, 22, 28 and 34 evaluations; a rule stops at the first time that it says so.
+* Rules, with delta = 0.05 and two values of eps, 0.1 and 0.05: `remaining_gain` (by default) of the
+  plain model, of the model calibrated by ``LocalizedConformal(0.2)``, and of that with
+  ``excess="objective"``; Optuna's ``RegretBoundEvaluator`` <= eps (its own model, to which no noise
+  is stated); Ax's ``ImprovementGlobalStoppingStrategy`` by default, which has no eps and is judged
+  by both.
 * The recommended point: the best mean for `remaining_gain`, the best observation for the others.
 * Measures: the share of runs in which a rule stops, of these the share in which the true regret of
   the recommended point is at most eps, with a 95 % interval by Clopper and Pearson, and the median
   number of evaluations at the stop. A rule keeps its word if that interval reaches 0.95.
+* Seeds: ten. They are run one after the other, all situations of each; where the machine's time
+  ends before that, the report is on the whole seeds so far, and says how many.
+
+Runs are kept in ``benchmarks/results/stopping.jsonl``, so a study that was interrupted goes on.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import logging
 import math
 import statistics
 import warnings
-from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -40,14 +46,20 @@ from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from botorch.utils.sampling import draw_sobol_samples
 from gpytorch.mlls import ExactMarginalLogLikelihood
-from scipy.stats import beta
+from scipy.stats import binomtest
 from torch import Tensor
 
+from benchmarks.framework.markdown import table
+from benchmarks.framework.report import TABLES_DIR
+from benchmarks.framework.result_store import RESULTS_DIR
+from benchmarks.framework.runner import one_torch_thread, parse_seeds
 from botorch_calib import CalibratedModel, LocalizedConformal
 from botorch_calib.decisions import remaining_gain
 
-NOISE, EPS, DELTA, BUDGET = 0.05, 0.1, 0.05, 40
-CHECKS = range(10, BUDGET, 4)
+NOISE, DELTA = 0.05, 0.05
+EPS = (0.1, 0.05)
+CHECKS = range(10, 35, 6)
+SEEDS = range(10_000, 10_010)
 RULES = ("plain", "calibrated", 'excess="objective"', "Optuna", "Ax")
 SITUATIONS = ("right", "understated", "varies", "long")
 
@@ -107,13 +119,13 @@ def observed(name: str, situation: str, X: Tensor) -> Tensor:
     return (FUNCTIONS[name][0](X) + sd * torch.randn_like(sd)).unsqueeze(-1)
 
 
-def of_gain(model: Any, dim: int) -> tuple[bool, Tensor]:
-    """Whether `remaining_gain` stops, and where."""
+def bound_of_gain(model: Any, dim: int) -> tuple[float, Tensor]:
+    """The bound of `remaining_gain`, and its candidate."""
     gain = remaining_gain(model, cube(dim))
-    return gain.bound(DELTA) <= EPS, gain.candidate
+    return gain.bound(DELTA), gain.candidate
 
 
-def optuna_stops(X: Tensor, Y: Tensor, seed: int) -> bool:
+def optuna_bound(X: Tensor, Y: Tensor, seed: int) -> float:
     """Optuna's regret bound, of trials made of the data."""
     import optuna
     from optuna.terminator import RegretBoundEvaluator
@@ -127,12 +139,12 @@ def optuna_stops(X: Tensor, Y: Tensor, seed: int) -> bool:
         )
         for x, (y,) in zip(X.tolist(), Y.tolist(), strict=True)
     ]
-    bound = RegretBoundEvaluator(seed=seed).evaluate(trials, optuna.study.StudyDirection.MAXIMIZE)
-    return float(bound) <= EPS
+    direction = optuna.study.StudyDirection.MAXIMIZE
+    return float(RegretBoundEvaluator(seed=seed).evaluate(trials, direction))
 
 
-def ax_stops(X: Tensor, Y: Tensor) -> bool:
-    """Ax's rule of improvement, of an experiment made of the data."""
+def ax_bound(X: Tensor, Y: Tensor) -> float:
+    """0 if Ax's rule of improvement says stop, of an experiment made of the data, else infinity."""
     from ax.api.client import Client
     from ax.api.configs import RangeParameterConfig
     from ax.global_stopping.strategies.improvement import ImprovementGlobalStoppingStrategy
@@ -146,37 +158,37 @@ def ax_stops(X: Tensor, Y: Tensor) -> bool:
     for x, (y,) in zip(X.tolist(), Y.tolist(), strict=True):
         client.complete_trial(client.attach_trial(dict(zip(names, x, strict=True))), {"y": y})
     strategy = ImprovementGlobalStoppingStrategy(min_trials=CHECKS[0])
-    return strategy.should_stop_optimization(client._experiment)[0]
+    return 0.0 if strategy.should_stop_optimization(client._experiment)[0] else math.inf
 
 
-def stops(name: str, situation: str, seed: int) -> dict[str, tuple[int, float]]:
-    """Evaluations and true regret at the stop of each rule, of those that stop."""
+def run(name: str, situation: str, seed: int) -> dict[str, list[tuple[int, float, float]]]:
+    """Evaluations, bound and true regret at each check of each rule, to the last stop."""
     f, dim = FUNCTIONS[name]
     best, _ = true_kernel(name)
     torch.manual_seed(seed)
     X = draw_sobol_samples(cube(dim), n=4 * dim + 2, q=1, seed=seed).squeeze(-2)
     Y = observed(name, situation, X)
     pool = draw_sobol_samples(cube(dim), n=2048, q=1, seed=seed + 1)
-    found: dict[str, tuple[int, float]] = {}
-    while len(X) < BUDGET:
+    found: dict[str, list[tuple[int, float, float]]] = {rule: [] for rule in RULES}
+    running = [*RULES]
+    while running and len(X) <= CHECKS[-1]:
         gp = model_of(name, situation, X, Y)
         if len(X) in CHECKS:
             models = {"plain": gp} | {
                 rule: CalibratedModel.from_history(gp, LocalizedConformal(0.2), excess=excess)
                 for rule, excess in (("calibrated", "noise"), (RULES[2], "objective"))
+                if rule in running
             }
             top = X[Y.argmax()].unsqueeze(0)
-            for rule in RULES:
-                if rule in found:
-                    continue
+            for rule in running:
                 if rule == "Optuna":
-                    stop, candidate = optuna_stops(X, Y, seed), top
+                    bound, candidate = optuna_bound(X, Y, seed), top
                 elif rule == "Ax":
-                    stop, candidate = ax_stops(X, Y), top
+                    bound, candidate = ax_bound(X, Y), top
                 else:
-                    stop, candidate = of_gain(models[rule], dim)
-                if stop:
-                    found[rule] = len(X), best - f(candidate).item()
+                    bound, candidate = bound_of_gain(models[rule], dim)
+                found[rule].append((len(X), bound, best - f(candidate).item()))
+            running = [rule for rule in running if found[rule][-1][1] > min(EPS)]
         with torch.no_grad():
             best_f = gp.posterior(X).mean.max()
             x = pool[LogExpectedImprovement(gp, best_f)(pool).argmax()]
@@ -184,31 +196,65 @@ def stops(name: str, situation: str, seed: int) -> dict[str, tuple[int, float]]:
     return found
 
 
+def markdown(runs: Sequence[dict[str, Any]]) -> str:
+    """The report: a row for each value of eps, situation and rule."""
+    seeds = sorted({each["seed"] for each in runs})
+    rows = []
+    for eps in EPS:
+        for situation in SITUATIONS:
+            own = [each["checks"] for each in runs if each["situation"] == situation]
+            for rule in RULES:
+                stops = (
+                    next((check for check in checks[rule] if check[1] <= eps), None)
+                    for checks in own
+                )
+                ends = [(count, regret <= eps) for count, _, regret in filter(None, stops)]
+                cells = ["–"] * 3
+                if ends:
+                    right = sum(good for _, good in ends)
+                    interval = binomtest(right, len(ends)).proportion_ci(0.95)
+                    cells = [
+                        f"{right} of {len(ends)}",
+                        f"{interval.low:.2f} to {interval.high:.2f}",
+                        f"{statistics.median(count for count, _ in ends):g}",
+                    ]
+                rows.append([f"{eps:g}", situation, rule, f"{len(ends)} of {len(own)}", *cells])
+    head = ["eps", "situation", "rule", "stopped", "right", "95 % interval", "evaluations"]
+    legend = (
+        f"Stopping rules on {len(FUNCTIONS)} functions, {len(seeds)} of {len(SEEDS)} seeds: the "
+        "runs that they stopped; of these the ones in which the recommended point was within eps "
+        "of the optimum; and the median number of evaluations at the stop."
+    )
+    reproduce = "Reproduce with `python -m benchmarks.studies.stopping`."
+    return "\n".join([reproduce, "", legend, "", *table(head, rows), ""])
+
+
 def main() -> None:
-    """Print the table."""
+    """Run what is missing, and write the table."""
     parser = argparse.ArgumentParser(description="How often stopping rules are right.")
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--first", type=int, default=10_000, help="first seed; 1000 for a trial")
-    arguments = parser.parse_args()
-    num, first = arguments.seeds, arguments.first
+    parser.add_argument("--seeds", type=parse_seeds, default=[*SEEDS], help="as 1000:1002")
+    parser.add_argument("--results", type=Path, default=RESULTS_DIR / "stopping.jsonl")
+    parser.add_argument("--tables", type=Path, default=TABLES_DIR, metavar="FOLDER")
+    args = parser.parse_args()
     warnings.simplefilter("ignore")
-    print("| situation | rule | stopped | right | 95 % interval | evaluations |")
-    print("|---|---|---|---|---|---|")
-    for situation in SITUATIONS:
-        rows: dict[str, list[tuple[int, float]]] = defaultdict(list)
-        for name in FUNCTIONS:
-            for seed in range(first, first + num):
-                for rule, row in stops(name, situation, seed).items():
-                    rows[rule].append(row)
-        for rule in RULES:
-            ends = rows[rule]
-            n, right = len(ends), sum(regret <= EPS for _, regret in ends)
-            total = num * len(FUNCTIONS)
-            low = beta.ppf(0.025, right, n - right + 1) if right else 0.0
-            high = beta.ppf(0.975, right + 1, n - right) if right < n else 1.0
-            when = f"{statistics.median(count for count, _ in ends):g}" if ends else "-"
-            share = f"{right}/{n} | {low:.2f} to {high:.2f}" if n else "- | -"
-            print(f"| {situation} | {rule} | {n}/{total} | {share} | {when} |", flush=True)
+    logging.disable(logging.WARNING)  # Ax tells of each trial
+    args.results.parent.mkdir(parents=True, exist_ok=True)
+    lines = args.results.read_text().splitlines() if args.results.exists() else []
+    runs = [each for each in map(json.loads, lines) if each["seed"] in args.seeds]
+    done = {(each["seed"], each["situation"], each["name"]) for each in runs}
+    with one_torch_thread(), args.results.open("a") as file:
+        for seed in args.seeds:
+            for situation in SITUATIONS:
+                for name in FUNCTIONS:
+                    if (seed, situation, name) in done:
+                        continue
+                    checks = run(name, situation, seed)
+                    own = {"seed": seed, "situation": situation, "name": name, "checks": checks}
+                    runs.append(own)
+                    print(json.dumps(own), file=file, flush=True)
+    text = markdown(runs)
+    print(text)
+    (args.tables / "stopping.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

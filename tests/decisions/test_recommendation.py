@@ -170,7 +170,7 @@ def test_bad_arguments_are_named() -> None:
         recommend(gp, bounds=BOUNDS, baseline=torch.zeros(1, 2, dtype=torch.double))
     with pytest.raises(BotorchTensorDimensionError, match="`choices` must have 1 columns"):
         recommend(gp, choices=GRID.repeat(1, 2))
-    with pytest.raises(InputDataError, match="ChanceConstraint alone, got NoneType"):
+    with pytest.raises(InputDataError, match="must be a ChanceConstraint, got NoneType"):
         recommend(gp, None, BOUNDS)  # type: ignore[arg-type]
     with pytest.raises(InputDataError, match="ChanceConstraint"):
         recommend(gp, [gp], BOUNDS)

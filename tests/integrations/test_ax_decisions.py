@@ -51,6 +51,7 @@ from botorch_calib.integrations.ax_decisions import (
 )
 from botorch_calib.models import PartlyKnownNoiseGP
 from tests.integrations.test_ax import quiet
+from tests.long_grids import mostly_slow
 
 __all__ = ["quiet"]  # a fixture
 
@@ -290,7 +291,7 @@ def test_cards_before_there_are_models() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:TypeDecorator")  # SQLAlchemy says so of Ax's tables
-@pytest.mark.parametrize("kind", ["json", "sql"])
+@pytest.mark.parametrize("kind", mostly_slow(["json", "sql"], ["json"]))
 def test_stored_and_loaded(kind: str, tmp_path: Path, seeded: None) -> None:
     """The same next trial, and the same books."""
     config = None
@@ -363,7 +364,15 @@ DISCRETE = (
 
 @pytest.mark.parametrize(
     ("parameters", "constraint"),
-    [(MIXED, ()), (MIXED, ("a + 0.1*b <= 1.2",)), (DISCRETE, ()), ((A, B), ("a + 0.1*b <= 0.9",))],
+    mostly_slow(
+        [
+            (MIXED, ()),
+            (MIXED, ("a + 0.1*b <= 1.2",)),
+            (DISCRETE, ()),
+            ((A, B), ("a + 0.1*b <= 0.9",)),
+        ],
+        [(MIXED, ("a + 0.1*b <= 1.2",)), (DISCRETE, ())],
+    ),
 )
 def test_spaces(parameters: Sequence[Any], constraint: Sequence[str]) -> None:
     """What is proposed can be expressed, meets the constraints, and is certified as it is."""
@@ -482,7 +491,7 @@ def test_calibrated_models() -> None:
     assert decision(client, NUM)["certified"]
 
 
-@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("first", mostly_slow([True, False], [True]))
 def test_viability(first: bool) -> None:
     """Ax's keeps away from abandoned trials, before or after limits are made absolute.
 
@@ -507,7 +516,7 @@ def test_viability(first: bool) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
-@pytest.mark.parametrize("after", [True, False])
+@pytest.mark.parametrize("after", mostly_slow([True, False], [False]))
 def test_viability_with_calibrated_models(after: bool) -> None:
     """The other strategy, with Ax's transforms of outcomes before or after it."""
     client = new_client(strategy=calibrated_generation_strategy)
