@@ -383,7 +383,8 @@ def _variance(trial: FrozenTrial, place: int) -> float:
 
 def _rows(values: Iterable[Sequence[float]], num: int) -> Tensor:
     """Rows of so many numbers."""
-    return torch.tensor([*values], dtype=torch.double).reshape(-1, num)
+    rows = [*values]
+    return torch.tensor(rows, dtype=torch.double).reshape(len(rows), num)
 
 
 def is_finite(trial: FrozenTrial) -> bool:
