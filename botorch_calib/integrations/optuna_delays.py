@@ -38,7 +38,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_instance
 from botorch_calib.asynchronous.delay_strategy import strategy_of
-from botorch_calib.asynchronous.failures import feasibility_of
+from botorch_calib.asynchronous.failed_queries import feasibility_of
 from botorch_calib.asynchronous.feasibility import Feasibility
 from botorch_calib.asynchronous.overdue import with_overdue_failed
 from botorch_calib.asynchronous.proposer import DelayAwareProposer, DelayStrategy, SearchSettings
