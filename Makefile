@@ -20,9 +20,9 @@ STAMP := $(VENV)/.installed
 TORCH := $(or $(if $(CONSTRAINTS),$(shell sed -n '/^torch==/p' $(CONSTRAINTS))),torch)
 TYPED := $(wildcard botorch_calib benchmarks tests)
 # `make docs TUTORIALS=` takes the executed notebooks as they are, to try out a change of the text.
-TUTORIALS ?= $(wildcard tutorials/*.py)
-NOTEBOOKS := $(TUTORIALS:tutorials/%.py=build/tutorials/%.ipynb)
-SOURCES := $(shell find botorch_calib tutorials/scripts -name '*.py')
+TUTORIALS ?= $(wildcard tutorials/*.py examples/*.py)
+NOTEBOOKS := $(TUTORIALS:%.py=build/%.ipynb)
+SOURCES := $(shell find botorch_calib tutorials/scripts examples/experiments -name '*.py')
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .PHONY: help
@@ -63,6 +63,10 @@ test-downstream: $(STAMP) ## Run the own tests of Ax, Optuna, Xopt and BayBE aga
 test-cuda: $(STAMP) ## Run the tests that have a device on a GPU
 	$(BIN)/python -m pytest --device cuda
 
+.PHONY: snapshots
+snapshots: $(STAMP) ## Record the texts of tests/snapshots anew
+	UPDATE_SNAPSHOTS=1 $(ONE_THREAD) $(BIN)/python -m pytest -q tests/snapshots
+
 .PHONY: lint
 lint: $(STAMP) ## Check style, format and types
 	$(BIN)/ruff check .
@@ -83,20 +87,24 @@ gpu: $(STAMP) ## Measure speed on a GPU; writes benchmarks/tables/gpu.md
 	$(BIN)/python -m benchmarks gpu
 
 .PHONY: tutorials
-tutorials: $(NOTEBOOKS) ## Execute the tutorials that are stale; notebooks go to build/tutorials
+tutorials: $(NOTEBOOKS) ## Execute the tutorials and examples that are stale; notebooks go to build
 
 # A notebook that fails is deleted (.DELETE_ON_ERROR), so what is there has been executed.
-build/tutorials/%.ipynb: tutorials/%.py $(SOURCES) $(STAMP)
+build/%.ipynb: %.py $(SOURCES) $(STAMP)
 	@echo "== $<"
 	@mkdir -p $(@D)
 	@$(BIN)/jupytext --quiet --to ipynb --output "$@" "$<"
 	@MPLBACKEND=module://matplotlib_inline.backend_inline JUPYTER_PREFER_ENV_PATH=1 \
-		$(ONE_THREAD) $(BIN)/jupyter-execute --inplace --kernel_name=python3 "$@"
+		PYTHONPATH=$(CURDIR)/examples $(ONE_THREAD) $(BIN)/jupyter-execute --inplace --kernel_name=python3 "$@"
 
 .PHONY: docs
 docs: $(STAMP) $(NOTEBOOKS) ## Build the documentation into build/docs; warnings are errors
 	$(ONE_THREAD) $(BIN)/python -m sphinx --fail-on-warning --keep-going --nitpicky --quiet \
 		-b html -d build/doctrees docs build/docs
+
+.PHONY: links
+links: $(STAMP) $(NOTEBOOKS) ## Check the documentation's links to the web
+	$(BIN)/python -m sphinx --quiet -b linkcheck -d build/doctrees-links docs build/links
 
 .PHONY: build
 build: $(STAMP) ## Build the wheel and the source distribution into dist
@@ -116,6 +124,9 @@ release-check: build ## Check the wheel and the source distribution in an enviro
 	build/release/bin/python -m pip install --quiet twine
 	build/release/bin/twine check --strict dist/*
 	cd build && release/bin/python ../tutorials/quickstart.py
+	rm -rf build/sdist && mkdir build/sdist && tar -xzf dist/*.tar.gz --strip-components=1 -C build/sdist
+	cd build/sdist && $(abspath $(BIN))/python -m pytest -q tests/benchmarks/test_structure.py \
+		tests/benchmarks/test_tables.py tests/test_architecture.py tests/test_links.py
 
 .PHONY: clean
 clean: ## Delete built files and caches, but keep the virtual environment

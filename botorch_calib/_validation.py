@@ -140,10 +140,7 @@ def check_bounds(bounds: Any) -> Tensor:
 
 
 def check_numbers(name: str, value: Any) -> Tensor:
-    """One number or a tensor of them, none NaN, as a tensor.
-
-    Numbers that are no tensor become double precision: a tensor of the default one is single.
-    """
+    """One number or a tensor of numbers, none NaN, as a tensor: in double precision if new."""
     try:
         numbers = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.double)
     except (TypeError, ValueError, RuntimeError):

@@ -4,9 +4,11 @@ A new public name needs one line in a page of ``docs/api``; everything else is f
 """
 
 import importlib
+import json
 import re
 import shutil
 import sys
+from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +49,7 @@ templates_path = ["_templates"]
 # Formulas are written by `mathml.py`: no script, no network.
 html_math_renderer = "mathml"
 
-# Pages and notebooks. Tutorials come executed, with their pictures: see `copy_tutorials`.
+# Pages and notebooks, which come executed, with their pictures: see `copy_notebooks`.
 nb_execution_mode = "off"
 nb_merge_streams = True
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
@@ -107,6 +109,9 @@ nitpicky = True
 # Each docstring lists its own sources, so that `help` shows them: the same paper on several pages.
 suppress_warnings = ["ref.citation"]
 
+# `make links`, which the scheduled workflow runs.
+linkcheck_retries = 3
+
 # Members in the tables of contents cost a third of the build and crowd them.
 toc_object_entries = False
 
@@ -124,15 +129,29 @@ copybutton_prompt_is_regexp = True
 PUBLIC = {name.rpartition(".")[2]: name for name in documented_names(DOCS / "api")}
 
 
-def copy_tutorials(app: Sphinx) -> None:
-    """Bring the executed notebooks, which `make tutorials` writes, below the source folder."""
-    executed = sorted((ROOT / "build" / "tutorials").glob("[0-9]*.ipynb"))
-    if not executed:
-        raise RuntimeError("There are no executed tutorials: run `make tutorials`.")
-    for notebook in executed:
-        target = DOCS / "tutorials" / notebook.name
-        if not target.exists() or target.stat().st_mtime < notebook.stat().st_mtime:
-            shutil.copy2(notebook, target)
+def copy_notebooks(app: Sphinx) -> None:
+    """Bring the executed notebooks, which `make tutorials` writes, below the source folder.
+
+    The last picture of each example becomes that of its card.
+    """
+    for pattern in ("tutorials/[0-9]*.ipynb", "examples/*.ipynb"):
+        executed = sorted((ROOT / "build").glob(pattern))
+        if not executed:
+            raise RuntimeError(f"There is no build/{pattern}: run `make tutorials`.")
+        for notebook in executed:
+            target = DOCS / notebook.parent.name / notebook.name
+            if not target.exists() or target.stat().st_mtime < notebook.stat().st_mtime:
+                shutil.copy2(notebook, target)
+                if notebook.parent.name == "examples":
+                    picture = DOCS / "images" / "drawn" / f"{notebook.stem}.png"
+                    picture.parent.mkdir(exist_ok=True)
+                    picture.write_bytes(_last_picture(notebook))
+
+
+def _last_picture(notebook: Path) -> bytes:
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", ())]
+    return b64decode([data["image/png"] for data in outputs if "image/png" in data][-1])
 
 
 def resolve(
@@ -184,5 +203,5 @@ def _is_missing(target: str) -> bool:
 
 def setup(app: Sphinx) -> None:
     """Connect the functions above to Sphinx."""
-    app.connect("builder-inited", copy_tutorials)
+    app.connect("builder-inited", copy_notebooks)
     app.connect("missing-reference", resolve)

@@ -11,6 +11,8 @@ import torch
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+# Else in a source distribution, which leaves most archives of results out.
+IN_CHECKOUT = (ROOT / ".git").exists()
 
 
 def python_blocks(page: Path) -> list[str]:

@@ -24,16 +24,9 @@ class CalibratedAcquisitionFunction(PendingPoints, ABC):
     """Base class of closed forms for single points (``q = 1``); a subclass writes `forward`.
 
     That reads ``_marginals``, and hands its value to ``_reduce``, which averages over fantasies. A
-    constructor ends with ``self.set_X_pending(X_pending)``.
-
-    Args:
-        model: Model with one output and a calibrated posterior, such as a `CalibratedModel`; with
-            ``outcomes`` a `CalibratedModelList`, or any ``ModelList`` of such and Gaussian models.
-        posterior_transform: Affine transform of the outcome.
-        maximize: Whether the objective is maximised.
-        num_fantasies: Number of fantasies of the outcomes at pending points.
-        observation_noise: Whether the value is of an observation whatever the model describes.
-        outcomes: Outcomes that the value depends on, the objective first.
+    constructor ends with ``self.set_X_pending(X_pending)``. With ``outcomes``, the objective first,
+    the value depends on several outcomes of a `CalibratedModelList`, or any ``ModelList`` of
+    calibrated and Gaussian models. Other arguments are those of `CalibratedUpperConfidenceBound`.
     """
 
     def __init__(

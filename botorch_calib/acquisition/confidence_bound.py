@@ -23,18 +23,12 @@ class CalibratedUpperConfidenceBound(CalibratedAcquisitionFunction):
     probability 0.9, as ``VaR(alpha=0.9)`` of ``botorch.acquisition.risk_measures``. Noise and
     uncertainty then count against a point, so it does not explore.
 
-    Args:
-        model: Model with one output and a calibrated posterior, such as a `CalibratedModel`.
-        level: Level of the quantile, in (0, 1).
-        posterior_transform: Affine transform of the outcome.
-        maximize: If False, the value is minus the ``1 - level`` quantile, a lower confidence bound.
-        X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
-        num_fantasies: Number of fantasies of the outcomes at pending points.
-        observation_noise: Whether the quantile is of an observation whatever the model describes.
+    Arguments that are not listed are those of `LogCalibratedExpectedImprovement`.
 
-    Raises:
-        UnsupportedError: As `LogCalibratedExpectedImprovement`.
-        InputDataError: If ``level`` is outside (0, 1) or another argument is malformed.
+    Args:
+        level: Level of the quantile, in (0, 1).
+        maximize: If False, the value is minus the ``1 - level`` quantile, a lower confidence bound.
+        observation_noise: Whether the quantile is of an observation whatever the model describes.
     """
 
     def __init__(

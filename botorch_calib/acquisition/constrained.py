@@ -49,11 +49,6 @@ class LogCalibratedProbabilityOfFeasibility(_Constrained):
             infinity for no limit.
         X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
         num_fantasies: Number of fantasies of the outcomes at pending points.
-
-    Raises:
-        InputDataError: If ``constraints`` are empty or malformed, or name an outcome twice.
-        UnsupportedError: If a model has several outputs; when evaluated, if its posterior is
-            neither calibrated nor Gaussian or has several values a point.
     """
 
     def __init__(
@@ -85,23 +80,16 @@ class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunct
     With pending points ``P`` the value is the mean over fantasies ``w`` of their outcomes,
     ``log E_w[E((f~ - best_w)+ | w) prod_i P(lower_i <= y_i <= upper_i | w)]``. The incumbent
     ``best_w`` is the greatest of ``best_f`` and the posterior means of the objective at those
-    points of ``P`` that are feasible in ``w`` with a probability above 1/2. Without noise this is,
-    for Gaussian processes, the expected improvement over the pending points' own outcomes, by the
-    tower property.
+    points of ``P`` that are feasible in ``w`` with a probability above 1/2.
 
     Args:
         model: A `CalibratedModelList` of calibrated or Gaussian models.
         best_f: Best feasible value so far, in units of the objective: a scalar, or of shape ``b``.
         objective_index: Which outcome is the objective.
-        constraints: ``{i: (lower, upper)}``, limits on outcome ``i`` in its units; None or
-            infinity for no limit.
+        constraints: As in `LogCalibratedProbabilityOfFeasibility`; none is on the objective.
         maximize: Whether the objective is maximised.
         X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
         num_fantasies: Number of fantasies of the outcomes at pending points.
-
-    Raises:
-        InputDataError: As `LogCalibratedProbabilityOfFeasibility`; if the objective is constrained.
-        UnsupportedError: As `LogCalibratedProbabilityOfFeasibility`.
     """
 
     def __init__(
@@ -116,23 +104,14 @@ class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunct
     ) -> None:
         num = check_model(model).num_outputs
         limits = checked_constraints(constraints, num)
-        (objective_index,) = check_columns("objective_index", [objective_index])
-        if not -num <= objective_index < num:
-            raise InputDataError(
-                f"`objective_index` {objective_index} names none of {num} outcomes."
-            )
-        objective_index %= num
+        objective_index = _checked_index("objective_index", objective_index, num)
         if objective_index in limits:
             raise InputDataError(
                 f"`constraints` holds the objective, outcome {objective_index}: an "
                 "acquisition function with `best_f` improves it already."
             )
-        super().__init__(
-            model,
-            maximize=maximize,
-            num_fantasies=num_fantasies,
-            outcomes=[objective_index, *limits],
-        )
+        outcomes = [objective_index, *limits]
+        super().__init__(model, maximize=maximize, num_fantasies=num_fantasies, outcomes=outcomes)
         self.objective_index = objective_index
         self.constraints = limits
         self.register_buffer("best_f", check_numbers("best_f", best_f))
@@ -152,8 +131,16 @@ class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunct
         return means.squeeze(-1).squeeze(-1).amax(dim=0)
 
 
+def _checked_index(name: str, outcome: int, num_outputs: int) -> int:
+    """The index of an outcome, counted from the front."""
+    (index,) = check_columns(name, [outcome])
+    if not -num_outputs <= index < num_outputs:
+        raise InputDataError(f"`{name}` names outcome {index} of {num_outputs}.")
+    return index % num_outputs
+
+
 def checked_constraints(constraints: Mapping[int, Limits], num_outputs: int) -> dict[int, Limits]:
-    """Limits by outcome, counted from the front; None for infinite ones, and no entry for two."""
+    """Limits by outcome, counted from the front; None for an infinite one, no entry for both."""
     pairs = constraints.values() if isinstance(constraints, Mapping) else [None]
     if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
         raise InputDataError(
@@ -162,10 +149,7 @@ def checked_constraints(constraints: Mapping[int, Limits], num_outputs: int) -> 
         )
     checked: dict[int, Limits] = {}
     for key, (lower, upper) in constraints.items():
-        (index,) = check_columns("constraints", [key])
-        if not -num_outputs <= index < num_outputs:
-            raise InputDataError(f"`constraints` names outcome {index} of {num_outputs}.")
-        index %= num_outputs
+        index = _checked_index("constraints", key, num_outputs)
         if index in checked:
             raise InputDataError(f"`constraints` names outcome {index} twice.")
         try:

@@ -68,9 +68,8 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
     A constructor of a subclass ends with a call of `set_X_pending`, which computes ``nu``. Pending
     points condition the model and lengthen the window, so ``optimize_acqf(..., q=q,
     sequential=True)`` chooses a batch as the paper does ([Verma2022]_, section 4). Without a window
-    and with a model that does not censor (GP-BUCB, GP-BTS), ``nu`` stays ``sqrt(beta)``.
-
-    For the arguments see `DelayedUpperConfidenceBound`.
+    and with a model that does not censor (GP-BUCB, GP-BTS), ``nu`` stays ``sqrt(beta)``. Arguments
+    are those of `DelayedUpperConfidenceBound`.
 
     Attributes:
         nu: The multiplier of eq. 2.
@@ -115,14 +114,11 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
         Args:
             model: A model conditioned on all queries, usually
                 ``CensoredDelayModel.from_ledger(ledger, ...)``.
-            ledger: The queries so far.
+            ledger: The queries so far; it says whether to maximise.
             window: ``"pending"`` for pending queries, which are all that the proof needs; ``"all"``
                 for all of the last ``ledger.max_wait``, as published; None for no window.
             now: Time as of which the ledger is read (default: the current time).
-            kwargs: Further arguments of the constructor. ``maximize`` is the ledger's.
-
-        Raises:
-            InputDataError: If ``window`` is unknown or ``maximize`` contradicts the ledger.
+            kwargs: Further arguments of the constructor.
         """
         kwargs["maximize"] = ledger.checked_maximize(kwargs.get("maximize"))
         if check_one_of("window", window, WINDOWS) is None:
@@ -134,7 +130,11 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
         model, window = self.model, self.X_window
         if X_pending is not None:
             X_pending = like(model, check_inputs("X_pending", X_pending, input_width(model)))
-            model, window = _with_pending(model, X_pending), self._lengthened(X_pending)
+            if window is not None:
+                window = torch.cat([window, X_pending])
+            elif getattr(_pending_part(model), "imputation", "censor") == "censor":
+                window = X_pending
+            model = _with_pending(model, X_pending)
         nu = confidence_width(model, self.beta, window, self.feedback_bound)
         self._prepare(model, nu, 0 if X_pending is None else len(X_pending))
         self._pending_model = None if X_pending is None else model
@@ -142,13 +142,6 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
 
     def _prepare(self, model: Model, nu: Tensor, num_pending: int) -> None:
         """Compute what else depends on the model; must leave the object as it is if it raises."""
-
-    def _lengthened(self, X_pending: Tensor) -> Tensor | None:
-        """The window with further pending points, if the model censors them."""
-        if self.X_window is None:
-            imputation = getattr(_pending_part(self.model), "imputation", "censor")
-            return X_pending if imputation == "censor" else None
-        return torch.cat([self.X_window, X_pending.to(self.X_window)])
 
     @property
     def _current_model(self) -> Any:
@@ -183,16 +176,15 @@ class DelayedUpperConfidenceBound(DelayAwareAcquisitionFunction):
     """GP-UCB under delayed feedback (GP-UCB-SDF), [Verma2022]_, eq. 2.
 
     The value is ``mu(x) + nu sigma(x)`` with ``nu = feedback_bound * sum_s sigma(x_s) +
-    sqrt(beta)``, where the sum is over ``X_window``; ``nu`` has no gradient. For a
-    `CensoredDelayModel` with ``imputation="censor"`` this is the paper's algorithm. Without a
-    window it is GP-UCB for any model, and GP-BUCB for a `CensoredDelayModel` with
-    ``imputation="hallucinate"``.
+    sqrt(beta)``, where the sum is over ``X_window``. For a `CensoredDelayModel` with
+    ``imputation="censor"`` this is the paper's algorithm. Without a window it is GP-UCB for any
+    model, and GP-BUCB for a `CensoredDelayModel` with ``imputation="hallucinate"``.
 
     Args:
         model: A model with one output whose posterior has a mean and a variance, conditioned on
             all queries. May have batch dimensions; the values of an ensemble are averaged.
-        beta: As in BoTorch's ``UpperConfidenceBound``, the factor of the variance if nothing is
-            pending. The paper's multiplies ``sigma`` itself: give its square.
+        beta: As in BoTorch's ``UpperConfidenceBound`` the factor of the variance, if nothing is
+            pending: the square of the paper's.
         X_window: The queries ``x_s`` of the sum, ``n x d``: those still pending, or all of the
             last ``m`` iterations (see `from_ledger`). None or empty for no sum.
         feedback_bound: The factor of the sum, in reciprocal units of the outcome. Let ``B_y`` bound
@@ -205,10 +197,6 @@ class DelayedUpperConfidenceBound(DelayAwareAcquisitionFunction):
         maximize: If False, the value is ``-(mu - nu sigma)``, and ``censor_value`` should be the
             greatest possible value instead of the least.
         X_pending: Points under evaluation, ``n x d``, on which the model is not yet conditioned.
-
-    Raises:
-        UnsupportedError: If the model has several outputs, or cannot take ``X_pending``.
-        InputDataError, BotorchTensorDimensionError: If an argument is malformed.
 
     Example:
         >>> model = CensoredDelayModel.from_ledger(ledger, fit)

@@ -49,7 +49,7 @@ class ImprovementFunction(CalibratedAcquisitionFunction):
 
 
 class ImprovementOfSoleOutcome(ImprovementFunction):
-    """Base class for the only outcome of a model: `LogCalibratedExpectedImprovement` tells more."""
+    """Base class for the only outcome of a model, see `LogCalibratedExpectedImprovement`."""
 
     def __init__(
         self,
@@ -68,19 +68,8 @@ class ImprovementOfSoleOutcome(ImprovementFunction):
 class CalibratedExpectedImprovement(ImprovementOfSoleOutcome):
     """Calibrated expected improvement ``E(f~ - best_f)+`` [Kim2024locbo, eq. 31].
 
-    ``f~`` has the calibrated distribution of the objective. Prefer
-    `LogCalibratedExpectedImprovement` for optimisation.
-
-    Args:
-        model: Model with one output and a calibrated posterior, such as a `CalibratedModel`.
-        best_f: Value to improve upon, in units of the outcome: a scalar, or of shape ``b``.
-        posterior_transform: Affine transform of the outcome; ``best_f`` is on its scale.
-        maximize: Whether the objective is maximised.
-        X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
-        num_fantasies: Number of fantasies of the outcomes at pending points.
-
-    Raises:
-        BotorchError: As `LogCalibratedExpectedImprovement`.
+    ``f~`` has the calibrated distribution of the objective. Arguments and errors are those of
+    `LogCalibratedExpectedImprovement`, which is to be preferred for optimisation.
     """
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
@@ -93,8 +82,7 @@ class CalibratedExpectedImprovement(ImprovementOfSoleOutcome):
 class LogCalibratedExpectedImprovement(ImprovementOfSoleOutcome):
     """Logarithm of the calibrated expected improvement, ``log E(f~ - best_f)+``.
 
-    It has gradients where expected improvement underflows: the counterpart of BoTorch's
-    ``LogExpectedImprovement``.
+    It has gradients where expected improvement underflows, as BoTorch's ``LogExpectedImprovement``.
 
     Args:
         model: Model with one output and a calibrated posterior, such as a `CalibratedModel`.
@@ -107,8 +95,6 @@ class LogCalibratedExpectedImprovement(ImprovementOfSoleOutcome):
     Raises:
         UnsupportedError: If the model has several outputs, or batch dimensions and pending points;
             when evaluated, if its posterior is not calibrated or has several values a point.
-        InputDataError: If an argument is malformed.
-        BotorchTensorDimensionError: When evaluated, if ``best_f`` does not broadcast to ``b``.
     """
 
     _log = True
@@ -123,16 +109,7 @@ class LogCalibratedExpectedImprovement(ImprovementOfSoleOutcome):
 class CalibratedProbabilityOfImprovement(ImprovementOfSoleOutcome):
     """Calibrated probability of improvement ``P(f~ > best_f)`` of the objective ``f~``.
 
-    Args:
-        model: Model with one output and a calibrated posterior, such as a `CalibratedModel`.
-        best_f: Value to improve upon, in units of the outcome: a scalar, or of shape ``b``.
-        posterior_transform: Affine transform of the outcome; ``best_f`` is on its scale.
-        maximize: Whether the objective is maximised.
-        X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
-        num_fantasies: Number of fantasies of the outcomes at pending points.
-
-    Raises:
-        BotorchError: As `LogCalibratedExpectedImprovement`.
+    Arguments and errors are those of `LogCalibratedExpectedImprovement`.
     """
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]

@@ -22,18 +22,12 @@ class CalibratedExpectedShortfall(CalibratedAcquisitionFunction):
     BoTorch's ``CVaR``, with the same ``alpha``, is a Monte Carlo objective over outcomes of
     perturbed inputs. The ambiguity set `ConditionalValueAtRisk` is over contexts.
 
+    Arguments that are not listed are those of `LogCalibratedExpectedImprovement`.
+
     Args:
-        model: Model with one output and a calibrated posterior, such as a `CalibratedModel`.
         alpha: The risk level, in (0, 1): the probability of a better outcome.
-        posterior_transform: Affine transform of the outcome.
         maximize: If False, the outcome is a loss, and the value is minus its mean above the
             ``alpha``-quantile.
-        X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
-        num_fantasies: Number of fantasies of the outcomes at pending points.
-
-    Raises:
-        UnsupportedError: As `LogCalibratedExpectedImprovement`.
-        InputDataError: If ``alpha`` is outside (0, 1) or another argument is malformed.
     """
 
     def __init__(

@@ -20,8 +20,6 @@ from botorch_calib.models.outcome_transforms import raw_train_targets
 
 Limits = tuple[float | None, float | None]
 TrainingData = SupervisedDataset | dict[Hashable, SupervisedDataset]
-
-
 # Points ``n x d`` at which one outcome was observed, and the values ``n``
 Observations = tuple[Tensor | None, Tensor]
 
@@ -52,9 +50,8 @@ def best_feasible_observation(
     there, and held each time. If no observation is feasible, any feasible point is an improvement:
     as in BoTorch the value is then a bound ``M`` that the objective hardly ever passes, the
     smallest ``mean - 6 std`` (greatest ``mean + 6 std`` when minimising) over the observed points
-    and 32 others around them, or 0 if that is worse. ``log E(f - M)+`` is nearly ``log(E f - M)``,
-    which differs between two points by about the difference of their means over ``|M|``, so the
-    probability of feasibility decides. ``members`` are models with one output for each outcome.
+    and 32 others around them, or 0 if that is worse. Two points' ``log E(f - M)+`` hardly differ
+    then, and the probability of feasibility decides. ``members`` are models of one outcome each.
     """
     observed = _observations(members, training_data)
     X, values = observed[objective_index]

@@ -52,8 +52,6 @@ from botorch_calib.acquisition.robust import (
     refuse_pending,
 )
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
-from botorch_calib.robust.contexts import ContextDistribution
-from botorch_calib.robust.sets.base import AmbiguitySet
 
 
 def register_once(
@@ -67,15 +65,16 @@ def register_once(
 
 def _register(
     acqf_class: type[AcquisitionFunction],
-    extra: Sequence[str] = (),
     adapt: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None,
+    required: Sequence[str] = (),
+    extra: Sequence[str] = (),
     **defaults: Any,
 ) -> None:
     """Register a constructor that hands the arguments of a class on to it, by name.
 
-    ``defaults`` are those that the class does not have. It also takes arguments named in ``extra``;
-    ``adapt`` makes arguments of the class of all. A class without ``X_pending``, which BoTorch and
-    Ax always give, refuses pending points.
+    ``defaults`` are those that the class does not have. The constructor also takes arguments named
+    in ``required`` and ``extra``, and ``adapt`` makes arguments of the class from all of them. A
+    class without ``X_pending``, which BoTorch and Ax always give, refuses pending points.
     """
     own = inspect.signature(acqf_class).parameters
     parameters = [
@@ -84,9 +83,9 @@ def _register(
         )
         for name, parameter in own.items()
     ]
-    more: dict[str, Any] = dict.fromkeys(extra if "X_pending" in own else [*extra, "X_pending"])
-    if "training_data" in more:
-        more["training_data"] = Parameter.empty
+    more: dict[str, Any] = {**dict.fromkeys(required, Parameter.empty), **dict.fromkeys(extra)}
+    if "X_pending" not in own:
+        more["X_pending"] = None
     parameters += [Parameter(name, Parameter.KEYWORD_ONLY, default=d) for name, d in more.items()]
     signature = inspect.Signature(parameters)
 
@@ -117,8 +116,8 @@ def _improvement(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _own_draw(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """A seed: each proposal needs its own draw, and clients do not count proposals.
 
-    Between two proposals comes another observation, or another pending point, whose number changes
-    the draw as well.
+    Between two proposals the number of observations grows, or that of pending points, which
+    changes the draw as well.
     """
     data: TrainingData = arguments["training_data"]
     datasets = data.values() if isinstance(data, dict) else [data]
@@ -149,20 +148,72 @@ def _limited_objective(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return adapted
 
 
-_register(CalibratedExpectedImprovement, ["training_data"], _improvement, best_f=None)
-_register(LogCalibratedExpectedImprovement, ["training_data"], _improvement, best_f=None)
-_register(CalibratedProbabilityOfImprovement, ["training_data"], _improvement, best_f=None)
+# What the constructor of the function inside of a `RobustAcquisition` gets where it is given.
+_HANDED_ON = (
+    "training_data",
+    "X_pending",
+    "X_baseline",
+    "bounds",
+    "objective",
+    "posterior_transform",
+    "constraints",
+    "constraints_tuple",
+    "ref_point",
+)
+
+
+def _inside(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The acquisition function that is made robust, by the input constructor of its class.
+
+    ``acqf_class`` is its class, such as `LogCalibratedExpectedImprovement`, and ``acqf_options``
+    are its arguments by name, such as ``{"level": 0.9}``. ``X_pending``, ``X_baseline`` and
+    ``bounds`` are of decisions and contexts.
+    """
+    names = ("model", "acqf_class", "acqf_options", "X_pending")
+    model, acqf_class, options, X_pending = (arguments[name] for name in names)
+    if not (isinstance(acqf_class, type) and issubclass(acqf_class, AcquisitionFunction)):
+        raise InputDataError(
+            "`acqf_class` must be the class of the acquisition function that is made robust, such "
+            f"as LogCalibratedExpectedImprovement, got {acqf_class!r}."
+        )
+    if not isinstance(options, Mapping | None):
+        raise InputDataError(
+            f"`acqf_options` must map names to arguments, got a {type(options).__name__}."
+        )
+    width = input_width(model)
+    if X_pending is not None and width is not None and X_pending.shape[-1:] != (width,):
+        refuse_pending(RobustAcquisition.__name__, X_pending)
+    given = {name: arguments[name] for name in _HANDED_ON if arguments[name] is not None}
+    construct = get_acqf_input_constructor(acqf_class)
+    inside = acqf_class(**construct(model=model, **{**given, **(options or {})}))
+    return {"acquisition": inside, "X_pending": None}
+
+
+_DATA = ["training_data"]
+_register(CalibratedExpectedImprovement, _improvement, _DATA, best_f=None)
+_register(LogCalibratedExpectedImprovement, _improvement, _DATA, best_f=None)
+_register(CalibratedProbabilityOfImprovement, _improvement, _DATA, best_f=None)
 _register(CalibratedUpperConfidenceBound)
 _register(CalibratedExpectedShortfall)
 _register(DelayedUpperConfidenceBound)
-_register(DelayedThompsonSampling, ["training_data"], _own_draw, seed=None)
+_register(DelayedThompsonSampling, _own_draw, _DATA, seed=None)
 _register(WassersteinUpperConfidenceBound, beta=2.25)  # the paper's
 _register(RobustUpperConfidenceBound, beta=2.25)
-_register(LogCalibratedProbabilityOfFeasibility, ["constraints_tuple"], _limited, constraints=None)
+_register(
+    RobustAcquisition,
+    _inside,
+    ["model", "acqf_class"],
+    ["acqf_options", *_HANDED_ON],
+    acquisition=None,
+)
+_register(
+    LogCalibratedProbabilityOfFeasibility, _limited, extra=["constraints_tuple"], constraints=None
+)
 _register(
     LogCalibratedConstrainedExpectedImprovement,
-    ["training_data", "constraints_tuple", "posterior_transform"],
     _limited_objective,
+    _DATA,
+    ["constraints_tuple", "posterior_transform"],
     best_f=None,
     objective_index=None,
     constraints=None,
@@ -184,19 +235,20 @@ def _objective(
                 "the objective: give `objective_index`, or a ScalarizedPosteriorTransform."
             )
         weights: list[float] = transform.get_buffer("weights").tolist()
-        named = [i for i, w in enumerate(weights) if w != 0.0]
-        if len(named) != 1 or len(weights) != num:
+        if len(weights) != num or weights.count(0.0) != num - 1:
             raise UnsupportedError(
                 "`posterior_transform` must weigh one of the model's outcomes, got the weights "
                 f"{weights} for {num}. qLogNoisyExpectedImprovement, a Monte Carlo acquisition "
                 "function, finds the constrained improvement of a sum of outcomes."
             )
-        if index is not None and index % num != named[0]:
+        weight = sum(weights)
+        named = weights.index(weight)
+        if index is not None and index % num != named:
             raise InputDataError(
                 f"`objective_index` {index} and `posterior_transform` disagree: the latter weighs "
-                f"outcome {named[0]}."
+                f"outcome {named}."
             )
-        index, weight = named[0], weights[named[0]]
+        index = named
     if index is None or not -num <= index < num:
         raise InputDataError(f"`objective_index` must name one of {num} outcomes, got {index}.")
     return index % num, weight
@@ -208,10 +260,9 @@ def limits_from(
     """Checked limits by outcome, from whichever of the two forms is given.
 
     The second is ``(A, b)``, ``k x m`` and ``k x 1``, for ``A y <= b`` with one outcome in each
-    row. Several limits on one outcome meet in the narrowest. (BoTorch keeps the last.) Beside it
-    Ax gives ``constraints`` on samples, for Monte Carlo.
+    row. Several limits on one outcome meet in the narrowest. (BoTorch keeps the last.)
     """
-    if isinstance(constraints, Mapping):
+    if isinstance(constraints, Mapping):  # Ax gives functions of samples as well
         return checked_constraints(constraints, num_outputs)
     if constraints_tuple is None:
         raise InputDataError(
@@ -235,60 +286,3 @@ def limits_from(
         else:
             limits[i] = max(limit, lower), upper
     return checked_constraints(limits, num_outputs)
-
-
-@register_once(RobustAcquisition)
-def construct_inputs_robust_acquisition(
-    model: Model,
-    contexts: ContextDistribution | Tensor,
-    ambiguity: AmbiguitySet,
-    acqf_class: type[AcquisitionFunction],
-    acqf_options: Mapping[str, Any] | None = None,
-    training_data: TrainingData | None = None,
-    X_pending: Tensor | None = None,
-    X_baseline: Tensor | None = None,
-    bounds: Any = None,
-    objective: Any = None,
-    posterior_transform: PosteriorTransform | None = None,
-    constraints: Any = None,
-    constraints_tuple: tuple[Tensor, Tensor] | None = None,
-    ref_point: Any = None,
-) -> dict[str, Any]:
-    """Arguments of `RobustAcquisition`, whose function is made by its own input constructor.
-
-    ``acqf_class`` is the class of that function, such as `LogCalibratedExpectedImprovement`, and
-    ``acqf_options`` are its arguments by name, such as ``{"level": 0.9}``. Its input constructor
-    also gets ``training_data`` and all that follow, where ``X_pending``, ``X_baseline`` and
-    ``bounds`` are of decisions and contexts.
-
-    Raises:
-        InputDataError: If ``acqf_class`` is no acquisition function, or ``acqf_options`` no dict.
-        UnsupportedError: If ``X_pending`` lacks the contexts.
-    """
-    if not (isinstance(acqf_class, type) and issubclass(acqf_class, AcquisitionFunction)):
-        raise InputDataError(
-            "`acqf_class` must be the class of the acquisition function that is made robust, such "
-            f"as LogCalibratedExpectedImprovement, got {acqf_class!r}."
-        )
-    if not isinstance(acqf_options, Mapping | None):
-        raise InputDataError(
-            f"`acqf_options` must map names to arguments, got a {type(acqf_options).__name__}."
-        )
-    width = input_width(model)
-    if X_pending is not None and width is not None and X_pending.shape[-1:] != (width,):
-        refuse_pending(RobustAcquisition.__name__, X_pending)
-    handed_on = {
-        "training_data": training_data,
-        "X_pending": X_pending,
-        "X_baseline": X_baseline,
-        "bounds": bounds,
-        "objective": objective,
-        "posterior_transform": posterior_transform,
-        "constraints": constraints,
-        "constraints_tuple": constraints_tuple,
-        "ref_point": ref_point,
-    }
-    given = {name: value for name, value in handed_on.items() if value is not None}
-    options = {**given, **(acqf_options or {})}
-    inputs = get_acqf_input_constructor(acqf_class)(model=model, **options)
-    return {"acquisition": acqf_class(**inputs), "ambiguity": ambiguity, "contexts": contexts}

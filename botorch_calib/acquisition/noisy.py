@@ -70,9 +70,7 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
         self, model: Model, cache_root: bool | None, X_baseline: Tensor, **kwargs: Any
     ) -> None:
         """Check arguments and decide whether to keep roots, before BoTorch's constructor."""
-        for name, X in (("X_baseline", X_baseline), ("X_pending", kwargs.get("X_pending"))):
-            if X is not None:
-                check_finite(name, check_tensor(name, X))
+        check_finite("X_baseline", check_tensor("X_baseline", X_baseline))
         if type(model) is ModelList and any(isinstance(m, WrapperModel) for m in model.models):
             raise UnsupportedError(
                 "`model` is BoTorch's ModelList, which draws each outcome by a sampler of its own: "
@@ -80,12 +78,13 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
                 "take BoTorch's own acquisition function."
             )
         # Samplers of each outcome hold base samples that this root is not for.
-        possible = keeps_roots(model) and not isinstance(kwargs.get("sampler"), ListSampler)
+        sampler = kwargs.get("sampler")
+        possible = keeps_roots(model) and not isinstance(sampler, ListSampler)
         if cache_root and not possible:
             warnings.warn(
                 "`cache_root` needs calibrated models or those of which BoTorch keeps the root, "
-                f"and one sampler, got {type(model).__name__} and "
-                f"{type(kwargs.get('sampler')).__name__}: samples are drawn without it.",
+                f"and one sampler, got {type(model).__name__} and {type(sampler).__name__}: "
+                "samples are drawn without it.",
                 BotorchWarning,
                 stacklevel=3,
             )
@@ -162,9 +161,6 @@ class qLogCalibratedNoisyExpectedImprovement(_CachedRoots, qLogNoisyExpectedImpr
     Raises:
         InputDataError: If baseline or pending points are not finite.
         UnsupportedError: If ``model`` is a ``ModelList`` with calibrated models.
-
-    Warns:
-        BotorchWarning: If ``cache_root`` is True and part of the model has no root to keep.
     """
 
     def __init__(
@@ -186,22 +182,15 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
     The expected growth of the hypervolume that the evaluated points dominate beyond a reference
     point, under joint samples of the calibrated posteriors; all objectives are maximised. Arguments
     and, given the same samples, values are those of BoTorch's
-    ``qLogNoisyExpectedHypervolumeImprovement`` [Daulton2021nehvi, Ament2023logei]; see
-    `qLogCalibratedNoisyExpectedImprovement`.
+    ``qLogNoisyExpectedHypervolumeImprovement`` [Daulton2021nehvi, Ament2023logei]. Those that are
+    not listed are described in `qLogCalibratedNoisyExpectedImprovement`.
 
     Args:
-        model: A `CalibratedModelList`, or a model of BoTorch.
         ref_point: The reference point, of ``m`` objectives, in their units.
-        X_baseline: Points evaluated so far, ``r x d``.
-        cache_root: Whether to keep the roots; by default where all parts of the model allow it.
         kwargs: As of BoTorch's class: ``sampler``, ``objective``, ``constraints``, ``X_pending``,
             ``eta``, ``prune_baseline``, ``alpha``, ``max_iep``, ``incremental_nehvi``,
             ``tau_relu``, ``tau_max``, ``fat`` and ``marginalize_dim``. In place of
             ``cache_pending=False``, which fails in BoTorch, give ``max_iep``.
-
-    Raises:
-        InputDataError: As there, and if ``cache_pending`` is False.
-        UnsupportedError: As there.
 
     Example:
         >>> model = CalibratedModelList.from_history(gps, LocalizedConformal(0.2))
@@ -219,8 +208,8 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
     ) -> None:
         if not kwargs.get("cache_pending", True):
             raise InputDataError(
-                "`cache_pending=False` does not find its boxes in BoTorch: give `max_iep=n`, by "
-                "which as many pending points are evaluated together with the new ones."
+                "`cache_pending=False` fails in BoTorch: give `max_iep=n`, to evaluate that many "
+                "pending points together with the new ones."
             )
         self._decide(model, cache_root, X_baseline, **kwargs)
         super().__init__(model=model, ref_point=ref_point, X_baseline=X_baseline, **kwargs)

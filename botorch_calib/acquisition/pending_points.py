@@ -66,14 +66,9 @@ class PendingPoints(AcquisitionFunction):
         self._X_pending = X_pending
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
-        """Account for points under evaluation, in place of those of an earlier call.
+        """Account for points under evaluation, ``n x d``, in place of those of an earlier call.
 
-        Args:
-            X_pending: ``n x d``, or None to clear them.
-
-        Raises:
-            BotorchTensorDimensionError, InputDataError: If it is malformed.
-            UnsupportedError: If the model cannot account for them.
+        None clears them. ``UnsupportedError`` if the model cannot account for them.
         """
         self.X_pending = X_pending
 
@@ -86,26 +81,22 @@ class PendingPoints(AcquisitionFunction):
 def fantasy_models(models: Sequence[Any], X_pending: Tensor, num_fantasies: int) -> list[Any]:
     """Models conditioned on a fixed set of outcomes at pending points, drawn from themselves.
 
-    One quasi-random sequence serves all models, so that outcomes of different models are
-    independent. Separate sequences would not be, whatever their seeds: scrambling keeps the order
-    of the points, and two sequences, point by point, correlate by 0.3 to 0.9.
-
     The models have one output and no batch dimensions; those of the results are fantasies.
     """
-    points = [_checked(model, X_pending) for model in models]
-    posteriors = []
-    for model, X in zip(models, points, strict=True):
+    # One quasi-random sequence for all models, so that their outcomes are independent. Two
+    # sequences, whatever their seeds, correlate by 0.3 to 0.9: scrambling keeps the points' order.
+    parts = []
+    for model in models:
+        X = _checked(model, X_pending)
         with as_in_training(observed_process(model)):  # as `fantasize` draws them
-            posteriors.append(model.posterior(X, observation_noise=True))
-    shapes = [posterior.base_sample_shape for posterior in posteriors]
-    sizes = [shape.numel() for shape in shapes]
+            parts.append((model, X, model.posterior(X, observation_noise=True)))
+    sizes = [posterior.base_sample_shape.numel() for *_, posterior in parts]
     draws = draw_sobol_normal_samples(sum(sizes), num_fantasies, dtype=torch.double, seed=0)
     conditioned = []
-    for model, X, posterior, shape, draw in zip(
-        models, points, posteriors, shapes, draws.split(sizes, dim=-1), strict=True
-    ):
+    for (model, X, posterior), draw in zip(parts, draws.split(sizes, dim=-1), strict=True):
         sampler = SobolQMCNormalSampler(torch.Size([num_fantasies]))
-        sampler.register_buffer("base_samples", draw.reshape(-1, *shape).to(posterior.mean))
+        base_samples = draw.reshape(-1, *posterior.base_sample_shape).to(posterior.mean)
+        sampler.register_buffer("base_samples", base_samples)
         conditioned.append(model.fantasize(X, sampler))
     return conditioned
 

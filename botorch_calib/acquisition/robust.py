@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from copy import copy
-from typing import Any, Self
+from typing import Any
 
 import torch
 from botorch.acquisition import AcquisitionFunction
@@ -26,6 +26,7 @@ from botorch_calib.acquisition.base import sole_output
 from botorch_calib.acquisition.delayed import input_width
 from botorch_calib.acquisition.pending_points import PendingPoints
 from botorch_calib.models.inspection import observed_process, predicting_part, raw_train_inputs
+from botorch_calib.models.requirements import batch_of_models
 from botorch_calib.optim.robust_search import SMOOTHING, LipschitzBound
 from botorch_calib.robust.contexts import ContextDistribution, as_distribution
 from botorch_calib.robust.contextual_function import ContextualFunction
@@ -73,15 +74,10 @@ class ContextRobustFunction(PendingPoints, ABC):
     @torch.no_grad()
     @t_batch_mode_transform(expected_q=1, assert_output_shape=False)  # type: ignore[arg-type]
     def worst_case_weights(self, X: Tensor) -> Tensor:
-        """The worst distributions of the context (one of them, if there are several).
+        """The worst distributions of the context at decisions ``b x 1 x d_x``.
 
-        The value at a decision is the expectation under its worst distribution.
-
-        Args:
-            X: Decisions ``b x 1 x d_x``.
-
-        Returns:
-            Probabilities ``b x M`` of the atoms ``self.contexts.points``.
+        They are probabilities ``b x M`` of the atoms ``self.contexts.points``, under which the
+        expectation is the value; one such, if there are several.
 
         Raises:
             UnsupportedError: If no distribution attains the set's bound, as of
@@ -91,13 +87,6 @@ class ContextRobustFunction(PendingPoints, ABC):
         values = self.contextual_function(X)(X.reshape(-1, X.shape[-1]), contexts.points)
         weights = self.ambiguity.worst_case_weights(values, contexts)
         return weights.reshape(*X.shape[:-2], contexts.num_points)
-
-    def with_ambiguity(self, ambiguity: AmbiguitySet) -> Self:
-        """The worst case of the same function over another set."""
-        other = copy(self)
-        other._cache = self._cache  # which a copy would make anew
-        other.ambiguity = at_observations(ambiguity, self.model)
-        return other
 
     def lipschitz_bound(self, bounds: Tensor) -> LipschitzBound | None:
         """The terms of a `WassersteinBall` with that method, for `optimize_robust`.
@@ -111,8 +100,10 @@ class ContextRobustFunction(PendingPoints, ABC):
             return None
         contexts = self.contexts.to(bounds.dtype, bounds.device)
         function, others = self.contextual_function(bounds), contexts.lipschitz_points
+        smooth = copy(self)
+        smooth.ambiguity, smooth._cache = ball.smoothed(SMOOTHING), self._cache
         return LipschitzBound(
-            smooth=self.with_ambiguity(ball.smoothed(SMOOTHING)),
+            smooth=smooth,
             expectation=lambda X: contexts.expectation(function(X, contexts.points)),
             gradients=lambda X, points: function.with_gradients(X, points)[1],
             norms_with_slopes=function.norms_with_slopes,
@@ -134,10 +125,7 @@ class ContextRobustFunction(PendingPoints, ABC):
         return Columns(width, self.contexts.points.shape[-1], self.contexts.indices)
 
     def contextual_function(self, X: Tensor | None) -> ContextualFunction:
-        """The function of decisions ``... x d_x`` and contexts whose worst case this is.
-
-        It comes from the cache, unless the model has changed.
-        """
+        """The function of decisions ``... x d_x`` and contexts whose worst case this is."""
         if self._cache is not None and same_basis(self._cache[0], self._basis()):
             return self._cache[1]
         if self.num_columns is not None:
@@ -175,14 +163,8 @@ class RobustAcquisition(ContextRobustFunction):
         acquisition: Maps ``N x 1 x d`` to values ``N``, row by row, to be maximised. (If the set
             needs gradients, the slope of their norm is computed by differences, or for BoTorch's
             Monte Carlo functions, which bend too sharply, by differentiating twice if that works.)
-        ambiguity: The set of distributions of the context. A schedule of its radius is resolved at
-            once, with the number of observations of the acquisition function's model.
-        contexts: The centre of the set, as of `RobustUpperConfidenceBound`.
-
-    Raises:
-        UnsupportedError: If ``acquisition`` is no acquisition function, its model is a batch of
-            models, or a schedule needs a number of observations that nothing tells.
-        InputDataError, BotorchTensorDimensionError: If ``contexts`` are malformed.
+        ambiguity: As in `RobustUpperConfidenceBound`.
+        contexts: As in `RobustUpperConfidenceBound`.
     """
 
     def __init__(
@@ -247,11 +229,6 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
             observed contexts ``n x d_c``, for their empirical distribution in the last columns.
         maximize: If False, the worst case of ``-mu + sqrt(beta) sigma``.
         posterior_transform: Affine transform of the outcome; it rules out the closed form.
-
-    Raises:
-        UnsupportedError: If the model has several outputs, is an ensemble or a batch of models, or
-            a schedule needs a number of observations that it does not tell.
-        InputDataError, BotorchTensorDimensionError: If ``beta`` or ``contexts`` are malformed.
     """
 
     def __init__(
@@ -272,7 +249,13 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
             )
         check_no_batch(name, model)
         super().__init__(model, ambiguity, contexts)
-        self.beta = check_nonnegative("beta", one_number("beta", beta))
+        if isinstance(beta, Tensor):
+            if beta.numel() != 1:
+                raise BotorchTensorDimensionError(
+                    f"`beta` must be one number, got shape {tuple(beta.shape)}."
+                )
+            beta = beta.item()
+        self.beta = check_nonnegative("beta", beta)
         self.maximize = maximize
         self.posterior_transform = posterior_transform
         if self.num_columns is not None:
@@ -304,25 +287,18 @@ class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):
 
     ``sum_i w_i u(x, c_i) - radius * max_c |grad_c u(x, c)|_2`` with ``u = mu + sqrt(beta) sigma``:
     a lower bound of the expectation of ``u`` under any distribution within the radius in the
-    Wasserstein distance of order 1, if the maximum is over all contexts. (NB the paper's factor
-    multiplies ``sigma``: its 1.5 is ``beta=2.25``. Its code leaves the second term out of the
-    gradient.)
+    Wasserstein distance of order 1, if the maximum is over all contexts. It is
+    `RobustUpperConfidenceBound` with ``WassersteinBall(radius, method="lipschitz")``. (The paper's
+    factor multiplies ``sigma``: its 1.5 is ``beta=2.25``. Its code leaves the second term out of
+    the gradient.)
 
-    It is `RobustUpperConfidenceBound` with ``WassersteinBall(radius, method="lipschitz")``.
+    Arguments that are not listed are those of `RobustUpperConfidenceBound`.
 
     Args:
-        model: A model of decisions and contexts with one output and no batch dimensions.
-        beta: Factor of the variance, at least 0, a number or a tensor with one element.
-        radius: Of the `WassersteinBall`, in units of the contexts: a number, or a schedule such as
-            `RadiusSchedule`. With 0 this is ERBO.
-        contexts: The centre of the ball, as of `RobustUpperConfidenceBound`.
+        radius: Radius of the `WassersteinBall`, in units of the contexts: a number, or a schedule
+            such as `RadiusSchedule`. With 0 this is ERBO.
         lipschitz_contexts: Contexts ``M' x d_c`` over which the largest gradient norm is taken
             (default: those of ``contexts``, or all atoms). They cost a second evaluation.
-        maximize: If False, the same for ``-mu + sqrt(beta) sigma``.
-        posterior_transform: Affine transform of the outcome; it rules out the closed form.
-
-    Raises:
-        InputDataError: If an argument is malformed; for the rest see `RobustUpperConfidenceBound`.
 
     .. [Micheli2025wdrbo]
         F. Micheli, E. C. Balta, A. Tsiamis, J. Lygeros. Wasserstein distributionally robust
@@ -360,22 +336,9 @@ def refuse_pending(name: str, X_pending: Tensor | None) -> None:
         )
 
 
-def one_number(name: str, value: float | Tensor) -> float:
-    """The only element of a tensor, or the given number."""
-    if isinstance(value, Tensor) and value.numel() != 1:
-        raise BotorchTensorDimensionError(
-            f"`{name}` must be one number, got shape {tuple(value.shape)}."
-        )
-    return float(value.detach()) if isinstance(value, Tensor) else value
-
-
 def check_no_batch(name: str, model: Any) -> None:
     """Raise ``UnsupportedError`` for a batch of models."""
-    try:
-        shape = tuple(getattr(model, "batch_shape", ()))
-    except NotImplementedError:  # a model that does not say
-        return
-    if shape and not is_ensemble(model):
+    if model is not None and batch_of_models(model):
         raise UnsupportedError(f"{name} needs one model, this {type(model).__name__} is a batch.")
 
 

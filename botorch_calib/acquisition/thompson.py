@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.model import Model
 from botorch.sampling.pathwise import (
     draw_kernel_feature_paths,
@@ -22,7 +22,7 @@ from linear_operator.utils.warnings import NumericalWarning
 from torch import Size, Tensor
 from torch.nn import Module
 
-from botorch_calib._validation import check_count, check_inputs
+from botorch_calib._validation import check_count, check_inputs, check_width
 from botorch_calib.acquisition.delayed import DelayAwareAcquisitionFunction, input_width
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.fourier_paths import FourierPaths
@@ -51,39 +51,28 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
     window ``nu = sqrt(beta)``. With ``beta = 1`` this is Thompson sampling: asy-TS for a model that
     ignores pending points, and GP-BTS for a `CensoredDelayModel` with ``imputation="hallucinate"``.
 
-    On a continuous domain the draw is a differentiable function, by pathwise conditioning: exact
-    except that 1024 random features approximate the prior. Over ``choices`` it is an exact joint
-    draw from the posterior.
+    On a continuous domain the draw is a differentiable function, by pathwise conditioning, which
+    approximates the prior by 1024 random features. Over ``choices`` it is an exact joint draw.
 
-    The posterior may be a `CalibratedPosterior`: ``nu`` then stretches the distribution about its
-    mean, so each quantile is ``nu`` times as far from it. The proof that ``nu`` covers the bias of
-    censoring is for Gaussian processes.
+    With a calibrated model ``nu`` stretches the distribution about its mean. The proof that ``nu``
+    covers the bias of censoring is for Gaussian processes.
+
+    Arguments that are not listed are those of `DelayedUpperConfidenceBound`.
 
     Args:
         model: A model with one output and without batch dimensions. On a continuous domain an
             exact Gaussian process with one task, a `CalibratedModel` of one with ``denoise=True``,
             or a `CensoredDelayModel` around or inside of these; over ``choices`` any model whose
             posterior can be sampled jointly.
-        beta: The factor of the variance if nothing is pending, the square of the paper's.
-        X_window: The queries of the sum in ``nu``, ``n x d``; see `DelayedUpperConfidenceBound`.
-        feedback_bound: The factor of the sum; see `DelayedUpperConfidenceBound`.
         choices: The points to choose from, ``n x d``, for ``optimize_acqf_discrete``. The function
             is then defined at these points only, and has no gradient.
         seed: Seed of the draw, together with the number of ``X_pending``, which cause another draw.
             A GPU draws another function than the CPU does.
         posterior_transform: None or a ``ScalarizedPosteriorTransform`` with one weight.
         maximize: If False, the value is minus the draw.
-        X_pending: Points under evaluation, ``n x d``, on which the model is not yet conditioned.
-
-    Raises:
-        UnsupportedError: If the model has several outputs or batch dimensions, is an ensemble,
-            cannot take ``X_pending``, or has no pathwise draws and there are no ``choices``; for
-            any other ``posterior_transform``.
-        InputDataError, BotorchTensorDimensionError: If an argument is malformed; when evaluated, if
-            a point is none of ``choices``.
     """
 
-    choices: Tensor | None
+    choices: Any  # a tensor or None
 
     def __init__(
         self,
@@ -110,7 +99,7 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
                 raise InputDataError("`choices` holds no points.")
         self.register_buffer("choices", choices)
         self.register_buffer("_values", None)
-        self._lookup = None if choices is None else RowLookup(choices)
+        self._lookup: Any = None if choices is None else RowLookup(choices)
         self._path: Any = None
         self.set_X_pending(X_pending)
 
@@ -126,37 +115,35 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
         """Evaluate the draw at ``b x 1 x d``; values of shape ``b``."""
-        if self.choices is not None and self._lookup is not None:
-            if X.shape[-1] != self.choices.shape[-1]:
-                raise BotorchTensorDimensionError(
-                    f"`X` must have {self.choices.shape[-1]} columns, as `choices` has, got "
-                    f"{X.shape[-1]}."
-                )
-            places = self._lookup(X.squeeze(-2))
-            if (places == len(self.choices)).any():
-                raise InputDataError(
-                    "`X` holds a point that is none of `choices`: optimise over these, with "
-                    "`optimize_acqf_discrete`."
-                )
-            value = self._values[places]
-        else:
-            values = self._path(X)
-            check_one_value_each(values.shape[-1], X, type(self).__name__)
-            value = values.squeeze(-1)
-        value = self._offset + self._weight * value
+        draw = self._drawn_along_path(X) if self.choices is None else self._drawn_at_choices(X)
+        value = self._offset + self._weight * draw
         return value if self.maximize else -value
+
+    def _drawn_along_path(self, X: Tensor) -> Tensor:
+        values = self._path(X)
+        check_one_value_each(values.shape[-1], X, type(self).__name__)
+        return values.squeeze(-1)
+
+    def _drawn_at_choices(self, X: Tensor) -> Tensor:
+        check_width(X, self.choices.shape[-1])
+        places = self._lookup(X.squeeze(-2))
+        if (places == len(self.choices)).any():
+            raise InputDataError(
+                "`X` holds a point that is none of `choices`: optimise over these, with "
+                "`optimize_acqf_discrete`."
+            )
+        return self._values[places]
 
 
 @torch.no_grad()
 def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
     """Draw one function of the posterior by pathwise conditioning, widened by ``nu``.
 
-    The method is that of Wilson et al., Pathwise conditioning of Gaussian processes (JMLR 2021).
-    If the prior covariance and the noise variance are multiplied by ``nu^2``, the posterior has the
-    same mean, and ``nu^2`` times the covariance, so the draw is one of that posterior. A calibrated
-    model has no such prior: its draw, a `CalibratedPath`, is widened about the calibrated mean.
-
-    It maps ``batch_shape x n x d`` to ``batch_shape x n``, in units of the outcome.
+    It maps ``batch_shape x n x d`` to ``batch_shape x n``, in units of the outcome. (Wilson et al.,
+    Pathwise conditioning of Gaussian processes, JMLR 2021.) If the prior covariance and the noise
+    variance are multiplied by ``nu^2``, the posterior has the same mean, and ``nu^2`` times the
+    covariance, so the draw is one of that posterior. A calibrated model has no such prior: its
+    draw, a `CalibratedPath`, is widened about the calibrated mean.
     """
     gp = process_of_paths(model, "give `choices` to draw at these points")
     is_calibrated = isinstance(predicting_part(model), CalibratedModel)
@@ -181,19 +168,7 @@ def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
     if is_calibrated:
         return _Widened(path, nu)
     together = FourierPaths.of(drawn_from, path)
-    return path if together is None else _Single(together)
-
-
-class _Single(Module):
-    """The only function of ``paths``."""
-
-    def __init__(self, paths: FourierPaths) -> None:
-        super().__init__()
-        self.paths = paths
-
-    def forward(self, X: Tensor) -> Tensor:
-        """Evaluate it at ``batch_shape x n x d``; the values are ``batch_shape x n``."""
-        return self.paths(X).squeeze(0)
+    return path if together is None else together
 
 
 class _Widened(Module):
@@ -231,12 +206,7 @@ def _scaled_update(gp: Any, nu: Tensor) -> Any:
 
 @torch.no_grad()
 def draw_jointly(model: Any, X: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """The posterior mean at ``X`` (``n x d``) and one joint draw, both of shape ``n``.
-
-    A draw from a Gaussian posterior is exact up to ``JITTER`` times the largest variance on the
-    diagonal. If the covariance matrix is indefinite even so, for many close points, it is factored
-    by its eigenvectors, with negative eigenvalues set to zero.
-    """
+    """The posterior mean at ``X`` (``n x d``) and one joint draw, both of shape ``n``."""
     posterior = model.posterior(X)
     mean: Tensor = posterior.mean.squeeze(-1)
     if not is_gaussian(posterior):
@@ -247,7 +217,7 @@ def draw_jointly(model: Any, X: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     covariance = posterior.distribution.covariance_matrix.double()
     jitter = JITTER * covariance.diagonal().amax()
     root, failed = torch.linalg.cholesky_ex(covariance + jitter * torch.eye(len(X)).to(jitter))
-    if failed:
+    if failed:  # with many close points it is indefinite even so
         values, vectors = torch.linalg.eigh(covariance)
         root = vectors * values.clamp_min(0.0).sqrt()
     # On the CPU, so that the numbers are the same for every device.

@@ -56,13 +56,12 @@ class DelayStrategy:
             window: many censored values bend the model everywhere. None for no limit, as in the
             paper.
         failures: What follows from failures: queries that failed, those that expired without being
-            censored and, until they bring a value, those that hang, namely pending ones that more
-            later queries have overtaken than ever before. A failed query is never repeated.
+            censored and, until they bring a value, those that hang: pending ones that more later
+            queries have overtaken than ever before. A failed query is never repeated.
 
             ``"avoid"``: the search goes around regions that fail, by a model of where queries bring
-            values. Pending queries near failures count as failures in part, so that one at a
-            time tries the border of a region. If ``acquisition`` is a function, this is
-            ``"impute"``.
+            values. Pending queries near failures count as failures in part, so that one at a time
+            tries the border of a region. With a function for ``acquisition`` it is ``"impute"``.
 
             ``"impute"``: the model of the objective takes its own predictions for their values, but
             none better than the mean of the observed values less their standard deviation. That
@@ -79,9 +78,6 @@ class DelayStrategy:
             If ``fixed_features`` is a function, half of the queries at random are spread. If some
             have failed, the point is the one of eight that is the most likely to bring a value,
             unless ``failures="ignore"``.
-
-    Raises:
-        InputDataError: If an argument is malformed.
     """
 
     acquisition: str | Callable[[CensoredDelayModel, FeedbackLedger], AcquisitionFunction] = "ucb"

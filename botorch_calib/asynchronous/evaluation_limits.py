@@ -14,15 +14,11 @@ class EvaluationLimits:
     Args:
         timeout: Longest duration of an evaluation in seconds, or None for no limit.
         max_retries: How often a trial that was lost with its worker is run again.
-        max_consecutive_failures: Number of trials in a row whose failure ends the run with an
-            error.
+        max_consecutive_failures: How many failures in a row end the run with an error.
         evaluations_per_process: Number of evaluations after which a process of ``workers`` is
             replaced, such as 1 if the objective leaks memory; None to keep it.
         longest_without_workers: Seconds without workers of a Dask cluster after which the run ends
             with an error; None to wait for ever.
-
-    Raises:
-        InputDataError: If an argument is malformed or out of range.
     """
 
     timeout: float | None = None

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 # Told of each evaluation that has ended; True ends the run.
 Callback = Callable[[FeedbackLedger, Trial], object]
 
-# Whether to start nothing more, given what is known.
+# Given the ledger, whether to start nothing more.
 Stop = Callable[[FeedbackLedger], object]
 
 # The longest wait in seconds; some platforms notice ctrl-C only when a wait ends.
@@ -69,8 +69,8 @@ class _TimeIsOver(Exception):
 class EvaluationLoop:
     """One run of an `AsynchronousOptimizer`.
 
-    It ends when the ledger holds ``goal`` resolved trials, or starts nothing more after a
-    ``deadline`` on the monotonic clock, either of which may be infinite, or once ``stop`` says so.
+    It ends once the ledger holds ``goal`` resolved trials. It starts nothing more after the
+    ``deadline`` on the monotonic clock, or once ``stop`` returns something true.
     """
 
     #: Whether ``stop`` has ended the run.
@@ -101,8 +101,8 @@ class EvaluationLoop:
             self._left.extend(trial.id for trial in pending)
         # Lost with their worker, and to be run again.
         self._lost: deque[Evaluation] = deque()
-        # No reference to a settled future may remain: as long as there is one, Dask evaluates it
-        # again if the worker that holds its result dies.
+        # Keep no reference to a settled future: Dask would evaluate it again if the worker that
+        # holds its result dies.
         self._running: dict[Future[Any], Evaluation] = {}
         # Timed out, but occupying a worker until they return.
         self._overdue: set[Future[Any]] = set()

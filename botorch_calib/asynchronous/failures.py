@@ -11,7 +11,7 @@ from torch import Tensor
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy
 from botorch_calib.asynchronous.feasibility import Feasibility, GrowingFactors
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
-from botorch_calib.models.conditioning import conditioned_on, given_noise
+from botorch_calib.models.conditioning import conditioned_on, for_members
 from botorch_calib.models.inspection import like, observed_process
 
 # A pending query counts as so many times as likely to fail as is predicted.
@@ -49,7 +49,8 @@ def with_failures_imputed(
     gp = observed_process(model)
     with torch.no_grad():
         values = sign * (sign * gp.posterior(X).mean).clamp_max(poor)
-        return conditioned_on(model, X, values, **given_noise(gp, X, values, None))
+        X, values, noise = for_members(gp, X, values)
+        return conditioned_on(model, X, values, **noise)
 
 
 def feasibility_of(
@@ -61,11 +62,10 @@ def feasibility_of(
 ) -> Feasibility | None:
     """Where queries bring values; None if none has failed or failures do not matter.
 
-    A pending query near to those that failed counts as failed in part, by `RISK` times the amount
-    by which its prediction falls short of 1. Otherwise all workers would try the same border at
-    once: with ten workers that costs up to nearly twice as many failures. It is in part, as
-    failures that have nothing to do with the query would otherwise drive the search away from the
-    best queries that are pending.
+    A pending query near failures counts as failed in part, by `RISK` times the amount by which its
+    prediction falls short of 1. Otherwise all workers would try the same border at once: with ten
+    workers up to nearly twice as many queries fail. If it counted in full, failures that have
+    nothing to do with the query would drive the search away from the best pending queries.
     """
     statuses = ledger.statuses(now)
     lost = _among(statuses, strategy.lost_statuses)

@@ -40,23 +40,21 @@ class AsynchronousOptimizer:
     start of the run by ``if __name__ == "__main__":``.
 
     **Failures.** A trial fails if the objective raises an exception or returns anything but one
-    finite number, or if it has lost its worker more than ``limits.max_retries`` times; until then
-    it is run again. A process pool of yours breaks as a whole when one of its processes dies. If a
-    function makes it, it is replaced, and its evaluations are run again one at a time; otherwise
-    the run stops with an error. Dask replaces its workers itself.
+    finite number, or once it has lost its worker more than ``limits.max_retries`` times. A process
+    pool of yours breaks as a whole when one of its processes dies. If a function makes it, it is
+    replaced, and its evaluations are run again one at a time; otherwise the run stops with an
+    error. Dask replaces its workers itself.
 
     **Time-outs.** A trial fails once its evaluation has taken ``limits.timeout`` seconds, from when
     a worker is free or, with Dask and other executors whose workers are not known, from submission:
-    choose ``max_parallel`` no larger than the number of threads there. A value that arrives later
-    is dropped, but one that arrives while ``propose`` runs is in time. Processes of ``workers`` are
+    choose ``max_parallel`` no larger than the number of threads there. Processes of ``workers`` are
     killed and replaced. If a function makes Dask's executor, Dask restarts the worker, which takes
     seconds and needs a nanny. Any other evaluation occupies its slot until it returns, with an
-    `EvaluationWarning` the first time.
+    `EvaluationWarning` the first time, and its value is dropped.
 
     **Ctrl-C**, SIGTERM (unless the program handles it) or an error of ``propose``: values that have
-    arrived are recorded, running trials stay pending in the ledger, executors made here are shut
-    down, and their processes killed. Python waits for running threads when it exits. Call `run` in
-    the main thread, which receives the signals.
+    arrived are recorded, running trials stay pending in the ledger, and executors made here are
+    shut down, their processes killed. Call `run` in the main thread, which receives the signals.
 
     Args:
         executor: Where evaluations run, unless ``workers`` is given: a ``concurrent.futures``
@@ -64,9 +62,9 @@ class AsynchronousOptimizer:
             one on each call, to be replaced when it breaks and shut down at the end. For Dask, pass
             ``client.get_executor()`` or ``client.get_executor``; the client stays open. A process
             pool must not fork, which may deadlock as torch runs threads.
-        objective: The function to optimize. It is called with a float64 array of shape ``d``, which
-            it may modify, and returns one real number: a float, or a NumPy value or tensor of one
-            element. Process pools need it to be picklable.
+        objective: The function to optimize, of a float64 array of shape ``d``, which it may modify.
+            It returns one real number: a float, or a NumPy value or tensor of one element. Process
+            pools need it to be picklable.
         ledger: Where trials are recorded.
         propose: Chooses the next query, such as a `DelayAwareProposer`: a function from the ledger
             to a tensor of shape ``d`` or ``1 x d``, or to a `DecidedQuery`, whose constraint is on
@@ -74,14 +72,13 @@ class AsynchronousOptimizer:
         max_parallel: Number of evaluations to keep running (default, and at most: ``workers``).
         limits: When to give up an evaluation, a trial or the run (default: ``EvaluationLimits()``,
             without a time-out).
-        maximize: Whether larger values are better, which the ledger records; None for what it says.
+        maximize: Whether larger values are better; None leaves it to the ledger, which records it.
         resume: Whether to ``"rerun"`` trials that are pending when a run starts, under their ids,
             or to ``"keep"`` them, as somebody else evaluates them. Expired trials are not run
             again.
         callbacks: Functions of the ledger and a `Trial`, called in the thread that calls `run`
             after each evaluation that has brought a value or failed. One that returns True ends
-            the run, as the time budget does. An exception is logged, with an `EvaluationWarning`
-            the first time, and the run goes on.
+            the run, as the time budget does. One that raises an exception costs a warning.
         workers: Number of processes to run evaluations in, instead of an ``executor``.
 
     Raises:
@@ -171,12 +168,11 @@ class AsynchronousOptimizer:
             stop: A function of the ledger, such as a `RemainingGainRule`, called in this thread
                 after evaluations have ended and, if some ended in an earlier run, at the start.
                 Once it returns something true no evaluation starts, and those that run are
-                awaited; `RunSummary.stopped` says so. As the ledger tells, a run that goes on
-                after a stop is judged anew.
+                awaited; `RunSummary.stopped` says so.
 
         Raises:
-            BotorchError: If both limits are None, an argument is malformed, ``propose`` returns
-                anything but a query, or the objective cannot be sent to worker processes.
+            BotorchError: If an argument is malformed, ``propose`` returns anything but a query, or
+                the objective cannot be sent to worker processes.
             LedgerError: If another run in this process uses the ledger, or something cannot be
                 recorded; values that have arrived are logged, to be told by hand.
             EvaluationError: If too many trials in a row fail, or an executor breaks that cannot

@@ -13,7 +13,7 @@ from botorch_calib.ledger import FeedbackLedger, TrialStatus
 
 
 def overdue_places(submitted: ArrayLike, arrived: ArrayLike) -> list[int]:
-    """Which trials without a value more later trials have overtaken than ever before.
+    """Trials without a value that more later trials have overtaken than any trial before.
 
     One trial overtakes another if it was submitted later, by its place and by its time, and has
     its value no later. If ``W`` evaluations of similar length run at a time, fewer than ``W``
@@ -23,9 +23,8 @@ def overdue_places(submitted: ArrayLike, arrived: ArrayLike) -> list[int]:
     overtaken a trial with a value. Only the order of times matters: neither pauses nor batches do.
 
     If lengths vary widely, some trials set a record and bring a value nevertheless: of 120 with
-    exponential or log-normal lengths, 2 to 4 with four workers and 6 to 12 with twenty. A clock
-    that is set back makes the rule wait, as trials that times contradict overtake nothing; ``M``
-    may be less then, so more trials of widely varying lengths count as overdue for a while.
+    exponential or log-normal lengths, 2 to 4 with four workers and 6 to 12 with twenty. Trials
+    whose times contradict their order, as the clock was set back, overtake nothing.
 
     Times of submission, in order, and of arrival are ``n`` numbers each; infinity where no value
     has arrived.

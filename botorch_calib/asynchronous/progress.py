@@ -1,4 +1,4 @@
-"""How far a run has come: the progress bar, and the final summary."""
+"""The progress bar of a run, and its summary."""
 
 from __future__ import annotations
 

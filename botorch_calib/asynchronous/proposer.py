@@ -65,11 +65,8 @@ class SearchSettings:
     Args:
         num_restarts: Number of starting points of the gradient-based search.
         raw_samples: Number of points from which these are chosen.
-        seed: Seed of all random numbers of the proposer, including those of its initial design and
-            its fits. Torch's global random state is neither used nor changed.
-
-    Raises:
-        InputDataError: If an argument is malformed.
+        seed: Seed of all random numbers of the proposer, those of its initial design and its fits
+            included. Torch's global random state is neither used nor changed.
     """
 
     num_restarts: int = 10
@@ -102,35 +99,32 @@ class DelayAwareProposer:
 
     Args:
         bounds: The box, ``2 x d``, as a tensor or as lists: lower bounds, then upper bounds. The
-            default ``fit`` makes its model on the device of the tensor. A GPU pays from about two
-            thousand values on. The ledger, its queries and the ``X`` and ``Y`` that a ``fit`` of
-            your own is given stay on the CPU.
+            default ``fit`` makes its model on the device of the tensor; a GPU pays from about two
+            thousand values on. All other data, such as those that ``fit`` is given, stay on the
+            CPU.
         strategy: ``"hallucinate"`` for GP-BUCB with ``beta=4``, ``"ucb"`` for GP-UCB-SDF, ``"ts"``
             for GP-TS-SDF, all of them with ``spread_beyond=20`` for many workers; or a
             `DelayStrategy`, whose table lists further algorithms.
         fit: Builds a fitted model from ``X`` (``n x d``) and ``Y`` (``n x 1``), in any precision,
-            calibrated or not. If it has a parameter ``Yvar`` and the ledger knows the noise of all
-            values, it is given their variances (``n x 1``). The default is a ``SingleTaskGP`` with
-            normalized inputs and standardized outcomes, fitted by marginal likelihood, and takes
-            ``Yvar``.
+            calibrated or not. If it has a parameter ``Yvar``, it is given the variances of the
+            noise (``n x 1``, NaN where unknown) if the ledger knows any. The default is a
+            ``SingleTaskGP`` with normalized inputs and standardized outcomes, fitted by marginal
+            likelihood, and takes ``Yvar``.
         num_initial: Number of queries that are chosen without a model (default: ``2 d + 1``).
-        choices: Points to choose from, ``n x d``, as a tensor or as lists, instead of the whole
-            box.
+        choices: Points to choose from in place of the box, ``n x d``, as a tensor or as lists.
         fixed_features: Values, by column, of features that are given rather than chosen, such as a
             context; or a function of the ledger that returns them. They may lie outside of the box.
             In ``choices`` these columns are overwritten.
-        search: Settings of the search for the maximizer, and the seed (default:
-            ``SearchSettings()``).
+        search: Settings of the search, and the seed (default: ``SearchSettings()``).
         maximize: Whether the objective is maximized, which the ledger records on the first call;
-            None for what the ledger says.
+            None leaves it to the ledger.
         refit_every: A factor above 1 (float) by which the number of values grows from one fit to
             the next: with the default, every value up to 20 is followed by a fit, and every
             hundredth at 1000. Or a number of values (integer): with 1 every value is followed by a
             fit, which takes minutes if there are thousands.
 
     Raises:
-        InputDataError: If an argument is malformed.
-        BotorchTensorDimensionError: If ``bounds`` is not ``2 x d`` or ``choices`` not ``n x d``.
+        InputDataError, BotorchTensorDimensionError: If an argument is malformed.
 
     Example:
         >>> ledger = FeedbackLedger.open("run.ledger", dim=2, censor_value=0.0)
@@ -179,10 +173,7 @@ class DelayAwareProposer:
         self._factors = GrowingFactors()
 
     def __call__(self, ledger: FeedbackLedger) -> Tensor:
-        """The next query.
-
-        Args:
-            ledger: The queries so far; it is only read.
+        """The next query, given a ledger of those so far, which is only read.
 
         Returns:
             A point of the box or, if given, one of ``choices``, with its fixed features: a vector
@@ -190,9 +181,9 @@ class DelayAwareProposer:
 
         Raises:
             BotorchTensorDimensionError: If the ledger's queries do not have ``d`` features.
-            InputDataError: If the ledger contradicts ``maximize`` or lacks a ``censor_value`` that
-                the strategy needs, ``fixed_features`` returns malformed features, all ``choices``
-                have failed, or the variance of the values overflows.
+            InputDataError: If the ledger contradicts ``maximize``, ``fixed_features`` returns
+                malformed features, all ``choices`` have failed, or the variance of the values
+                overflows.
 
         Warns:
             InputDataWarning: If no query with a value, or none of ``choices``, lies in the box; if
@@ -240,11 +231,7 @@ class DelayAwareProposer:
             return self._maximizer(acqf, model, choices, fixed, failed)
 
     def model(self, ledger: FeedbackLedger) -> Model:
-        """The model of the values that have arrived, without failed and pending queries.
-
-        Args:
-            ledger: The queries so far, with two values or more; it is only read.
-        """
+        """The model of the values in a ledger, two or more, without failed and pending queries."""
         ledger = ledger.snapshot()
         return self._ledger_model.of_values(ledger, ledger.now(), self.strategy)
 

@@ -1,8 +1,8 @@
 """The schedule of fits, and conditioning of a fitted model on later values.
 
 Fitting by marginal likelihood takes a hundred factorizations or more, each ``O(n^3)``; conditioning
-on a further value takes ``O(n^2)``. When a model is fitted, and from what the fit starts, depends
-on the values and their order alone: a run that is resumed repeats the same computations.
+on a further value takes ``O(n^2)``. The schedule of fits and their starts depend on the values and
+their order alone, so a resumed run repeats the same computations.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_count
 from botorch_calib.models import CalibratedModel
-from botorch_calib.models.conditioning import conditioned_on, given_noise
+from botorch_calib.models.conditioning import conditioned_on, for_members
 from botorch_calib.models.inspection import like, observed_process
 from botorch_calib.models.partly_known_noise import PartlyKnownNoiseGP
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
@@ -60,10 +60,10 @@ def check_refit_every(value: Any) -> int | float:
 
 
 def fitted_count(num: int, every: int | float) -> int:
-    """The number of values to which hyperparameters are fitted when there are ``num``.
+    """The number of values to which hyperparameters are fitted when there are ``num >= 2``.
 
-    The numbers of the schedule are 2, and then, after each ``k``, ``k + every`` for an integer and
-    ``max(k + 1, floor(k every))`` for a float. The result is the largest one up to ``num >= 2``.
+    It is the largest up to ``num`` in the schedule 2, and after each ``k``, ``k + every`` for an
+    integer or ``max(k + 1, floor(k every))`` for a float.
     """
     if isinstance(every, int):
         return num - (num - FIRST_FIT) % every
@@ -84,7 +84,8 @@ def with_later_values(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = No
     Yvar = like(model, Yvar) if takes_noise and Yvar is not None else None
     with torch.no_grad():
         if not isinstance(model, CalibratedModel):
-            return conditioned_on(model, X, Y, **given_noise(model, X, Y, Yvar))
+            X, Y, noise = for_members(model, X, Y, Yvar)
+            return conditioned_on(model, X, Y, **noise)
         extended = model.with_model(model.model, deepcopy(model.calibrator))
         noises = [None] * len(Y) if Yvar is None else Yvar.split(1)
         for x, y, noise in zip(X.split(1), Y.split(1), noises, strict=True):
@@ -98,8 +99,7 @@ def fit_single_task_gp(
     """Fit a ``SingleTaskGP`` with ``Normalize`` and ``Standardize`` by marginal likelihood.
 
     ``Normalize`` maps the box ``bounds``, ``2 x d``, to the unit cube. Without ``Yvar``, ``n x 1``,
-    and where it is NaN, the noise is learned. A fit with hyperparameters to ``start`` from stops at
-    `TOLERANCE`.
+    and where it is NaN, the noise is learned. From a ``start`` the fit stops at `TOLERANCE`.
     """
     # Values that differ by rounding alone count as equal, and so do those whose variance would
     # underflow. BoTorch's bound of 1e-8 would be one in some unit.
@@ -145,9 +145,9 @@ def _same(a: Tensor | None, b: Tensor | None) -> bool:
 class WarmStartedFit:
     """`fit_single_task_gp`, which with many values starts from a fit to the first half of them.
 
-    That fit is one of the schedule ``refit_every``, and is remembered. A resumed run repeats it,
-    which costs an eighth as much, and a seventh with the fits from which it starts in turn. The
-    model is on the device of ``bounds``; the ``seed`` is for fits that fail at first.
+    That fit belongs to the schedule ``refit_every``, and is remembered. A resumed run repeats it
+    and those before it, for a seventh of the time. The model is on the device of ``bounds``; the
+    ``seed`` is for fits that fail at first.
     """
 
     def __init__(self, bounds: Tensor, refit_every: int | float, seed: int = 0) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from botorch.exceptions.errors import UnsupportedError
 
-from botorch_calib._validation import check_count, check_instance, check_open_unit, check_positive
+from botorch_calib._validation import check_count, check_instance, check_positive
 from botorch_calib.asynchronous.proposer import DelayAwareProposer
 from botorch_calib.decisions import RemainingGain, remaining_gain
+from botorch_calib.decisions.remaining_gain import check_paths
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models.inspection import like
 
@@ -24,7 +25,7 @@ class RemainingGainRule:
         delta: Probability, in (0, 1), with which more may be gained.
         every: It is judged after every so many values, which takes about as long as a choice.
         min_values: Number of values before which it does not stop (default: ten for each feature).
-        num_paths: As in `remaining_gain`.
+        num_paths: As in `remaining_gain`: at least ``3 / delta``.
 
     Attributes:
         gain: The last answer of `remaining_gain`, whose candidate is the point to stop at; None
@@ -53,11 +54,11 @@ class RemainingGainRule:
                 "What may be gained depends on the next context: `fixed_features` of the "
                 "`proposer` must be values, not a function."
             )
-        self.eps, self.delta = check_positive("eps", eps), check_open_unit("delta", delta)
+        self.eps = check_positive("eps", eps)
+        self.delta, self.num_paths = check_paths(delta, num_paths)
         self.every = check_count("every", every)
         least = 10 * proposer.dim if min_values is None else min_values
         self.min_values = check_count("min_values", least, 2)
-        self.num_paths = check_count("num_paths", num_paths)
         self._num_judged = 0
 
     def __call__(self, ledger: FeedbackLedger) -> bool:

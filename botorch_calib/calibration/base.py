@@ -1,7 +1,7 @@
 """`Calibrator`: turns the history of a model's residuals into a distribution.
 
-It sees inputs in the base model's transformed space (the unit cube under ``Normalize``) and
-residuals ``z`` in units of the predictive standard deviation: neither models nor outcome units.
+Inputs are in the base model's transformed space (the unit cube under ``Normalize``), residuals
+``z`` in units of the predictive standard deviation.
 """
 
 from __future__ import annotations
@@ -22,16 +22,12 @@ from botorch_calib.calibration.learners.radial_sum import RadialSum
 from botorch_calib.calibration.scores import Score
 from botorch_calib.distributions.piecewise import PiecewisePredictive, common_row
 
-#: Forms of the tails that `PiecewisePredictive` knows: scaled with what was learned, or not.
+#: Tails of a `PiecewisePredictive`: those of the model, or scaled with the learned quantiles.
 TAILS = ("gaussian", "stretched")
 
 
 class Calibrator(Module, ABC):
-    """The protocol of calibrators.
-
-    Implementations keep what they have learned in buffers, of any length, which ``state_dict`` and
-    ``load_state_dict`` carry.
-    """
+    """The base class of calibrators, whose state is in buffers of any length."""
 
     #: Largest absolute quantile that is learned, in predictive standard deviations. One that has
     #: reached it may really lie farther out.
@@ -46,15 +42,15 @@ class Calibrator(Module, ABC):
         """
 
     def radial_sum(self) -> RadialSum | None:
-        """The sum over past inputs on which its distributions depend, if on nothing else.
+        """The sum over past inputs of whose values `predictive_from` makes ``predictive(X)``.
 
-        ``predictive(X)`` is `predictive_from` its values, which are cheap at all pairs of some
-        columns of the inputs and the others.
+        Such values are cheap at all pairs of some columns of the inputs and the others. None if the
+        distributions depend on the inputs in another way, or not at all.
         """
         return None
 
     def predictive_from(self, sums: Tensor) -> PiecewisePredictive:
-        """The distribution that values ``batch_shape x q x L`` of `radial_sum` make."""
+        """The distribution made of values ``batch_shape x q x L`` of `radial_sum`."""
         raise UnsupportedError(f"{type(self).__name__} does not depend on the inputs by a sum.")
 
     @abstractmethod
@@ -67,11 +63,8 @@ class Calibrator(Module, ABC):
                 seen its ``y``.
 
         Returns:
-            The distributions, of batch shape ``n x 1``, that were stated when each residual
-            arrived, before it was learned from: by them the calibrator is judged.
-
-        Raises:
-            InputDataError, BotorchTensorDimensionError: If an argument is malformed.
+            The distributions, of batch shape ``n x 1``, that were stated before each residual
+            arrived: by them the calibrator is judged.
         """
 
     def quantile(self, X: Tensor, level: float) -> Tensor:
@@ -96,11 +89,11 @@ class Calibrator(Module, ABC):
 
     @property
     def num_needed(self) -> int:
-        """Number of residuals before which the rarest event it states is hardly ever seen."""
+        """Number of residuals before which the rarest stated event is hardly ever seen."""
         return 0
 
     def extra_repr(self) -> str:
-        """What ``repr`` shows beside the learner."""
+        """The settings in ``repr``."""
         return f"num_updates={self.num_updates}"
 
 
@@ -152,18 +145,18 @@ class TrackedCalibrator(Calibrator):
         return self._common_predictive(source, row).expand(torch.Size([*X.shape[:-1], 1]))
 
     def radial_sum(self) -> RadialSum | None:
-        """That of the learner, if the distributions are made of its thresholds."""
+        """The sum of the learner, if the distributions are made of its thresholds."""
         is_own = type(self).predictive is TrackedCalibrator.predictive
         return self.tracker.radial_sum() if is_own else None
 
     def predictive_from(self, sums: Tensor) -> PiecewisePredictive:
-        """The distribution that values ``batch_shape x q x L`` of `radial_sum` make."""
+        """The distribution made of values ``batch_shape x q x L`` of `radial_sum`."""
         return self._predictive_from(self.tracker.finished(sums))
 
     def _common_predictive(self, source: Tensor, row: Tensor) -> PiecewisePredictive:
         """The distribution with thresholds ``row``, ``M``, kept while their ``source`` is the same.
 
-        Made each time, it takes 0.3 ms, a tenth of log EI with GPyTorch's posterior.
+        It takes 0.3 ms to make, a tenth of log EI with GPyTorch's posterior.
         """
         if self._common is not None:
             known, version, predictive = self._common
@@ -177,7 +170,7 @@ class TrackedCalibrator(Calibrator):
 
     @torch.no_grad()
     def update(self, X: Tensor, z: Tensor) -> PiecewisePredictive:
-        """Score residuals and let the learner take them in, see `Calibrator.update`."""
+        """Learn from the scores of residuals, see `Calibrator.update`."""
         check_residuals(X, z)
         return self._predictive_from(self.tracker.update(X, self._scores(z)))
 

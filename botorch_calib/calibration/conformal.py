@@ -26,9 +26,9 @@ class LocalizedConformal(TrackedCalibrator):
 
     **Guarantee.** For any sequence of observations the share outside the interval tends to
     ``alpha``: after ``T`` residuals, one at a time, it differs by at most
-    ``tracker.coverage_bound(T)``. With ``lengthscale="auto"`` and ``alpha = 0.2`` that is 0.19 for
-    ``T = 100`` and 0.04 for ``T = 1000``; with one lengthscale it is several times as much. It
-    holds while the width needed lies between 1e-3 and ``score.max_width`` standard deviations.
+    ``tracker.coverage_bound(T)``. With ``lengthscale="auto"`` and ``alpha = 0.2`` this is 0.19 for
+    ``T = 100`` and 0.04 for ``T = 1000``; with one lengthscale it is several times as large. It
+    holds while the required width lies between 1e-3 and ``score.max_width`` standard deviations.
 
     Args:
         alpha: Miscoverage level, in (0, 1).
@@ -91,7 +91,7 @@ class LocalizedConformal(TrackedCalibrator):
         )
 
     def extra_repr(self) -> str:
-        """What ``repr`` shows beside the learner."""
+        """The settings in ``repr``."""
         settings = f"alpha={self.alpha:g}, score={self.score}, tails={self.tails!r}"
         return f"{settings}, {super().extra_repr()}"
 
@@ -115,11 +115,4 @@ class OnlineConformal(LocalizedConformal):
         score: Score = DEFAULT_SCORE,
         tails: str = "stretched",
     ) -> None:
-        super().__init__(
-            alpha,
-            lengthscale=math.inf,
-            step_size=step_size,
-            step_decay=step_decay,
-            score=score,
-            tails=tails,
-        )
+        super().__init__(alpha, math.inf, None, step_size, step_decay, score=score, tails=tails)

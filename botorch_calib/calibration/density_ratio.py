@@ -32,7 +32,6 @@ class ClassifierDensityRatio(Module):
 
     Raises:
         ImportError: Without scikit-learn, which the extra ``weighted`` installs.
-        InputDataError: If an argument is malformed.
     """
 
     center: Tensor
@@ -70,12 +69,12 @@ class ClassifierDensityRatio(Module):
         return self.log_ratio(X).exp()
 
     def extra_repr(self) -> str:
-        """Width of the inputs and range of the ratio."""
+        """The settings in ``repr``."""
         return f"d={len(self.center)}, max_ratio={self.max_ratio}"
 
 
 def _fit_quadratic(X_past: Tensor, X_proposal: Tensor, penalty: float) -> dict[str, Tensor]:
-    """The log-odds ``constant + linear u + u' quadratic u`` with ``u`` the standardised inputs."""
+    """The log-odds ``constant + linear u + u' quadratic u`` of standardised inputs ``u``."""
     try:
         from sklearn.linear_model import LogisticRegression
         from sklearn.preprocessing import PolynomialFeatures, StandardScaler

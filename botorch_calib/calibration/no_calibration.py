@@ -12,9 +12,8 @@ from botorch_calib.distributions.piecewise import PiecewisePredictive
 class NoCalibration(Calibrator):
     """Leaves the base model's predictive distribution as it is, and learns nothing.
 
-    A `CalibratedModel` with it gives a model that BoTorch knows by its moments alone, such as an
-    ensemble, the quantiles, probabilities and closed forms of a calibrated one. In a comparison it
-    is the method without calibration.
+    It gives a model, such as an ensemble, the quantiles, probabilities and closed forms of a
+    `CalibratedModel`. In a comparison it is the method without calibration.
     """
 
     def predictive(self, X: Tensor) -> PiecewisePredictive:
@@ -23,14 +22,14 @@ class NoCalibration(Calibrator):
         return PiecewisePredictive.gaussian(shape, dtype=X.dtype, device=X.device)
 
     def update(self, X: Tensor, z: Tensor) -> PiecewisePredictive:
-        """Nothing but the check of the arguments; see `Calibrator.update`."""
+        """Check the arguments, and learn nothing; see `Calibrator.update`."""
         check_residuals(X, z)
         return self.predictive(X)
 
     def reset(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     @property
     def num_updates(self) -> int:
-        """None are learned from."""
+        """Zero, as none are learned from."""
         return 0

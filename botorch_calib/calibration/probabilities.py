@@ -26,15 +26,11 @@ from botorch_calib._validation import check_count, check_open_unit, check_unit_i
 
 
 class ProbabilityCalibrator(Module):
-    """Keeps stated probabilities of an event true, about each of a few of them.
+    """Keeps stated probabilities of an event calibrated about each of a few probabilities.
 
     Args:
-        num_values: ``M``, the number of probabilities from 0 to 1, at least 2, about each of which
-            forecasts are kept true.
+        num_values: ``M``, the number of these probabilities, from 0 to 1; at least 2.
         step_size: ``eta``, in (0, 1).
-
-    Raises:
-        InputDataError: If an argument is out of its range.
     """
 
     values: Tensor
@@ -69,10 +65,6 @@ class ProbabilityCalibrator(Module):
 
         Returns:
             The forecasts ``p_t`` as they were before each outcome, ``n``, not clamped.
-
-        Raises:
-            InputDataError: If numbers are outside [0, 1].
-            BotorchTensorDimensionError: If these are no vectors of equal length.
         """
         if stated.dim() != 1 or stated.shape != happened.shape:
             raise BotorchTensorDimensionError(
@@ -99,7 +91,7 @@ class ProbabilityCalibrator(Module):
     def bias_bound(self, num_steps: int) -> float:
         """Largest ``|sum_t phi_j(s_t) (b_t - p_t)|`` of the first ``T`` outcomes, for each ``j``.
 
-        Of the forecasts ``p_t`` that `update` returns; those stated are held to [0, 1].
+        The forecasts ``p_t`` are those that `update` returns.
         """
         count = check_count("num_steps", num_steps)
         start = float((torch.linspace(0.0, 1.0, self.num_values) - 0.5).square().sum())
@@ -107,5 +99,5 @@ class ProbabilityCalibrator(Module):
         return ((start + growth) ** 0.5 + 0.5) / self.step_size
 
     def extra_repr(self) -> str:
-        """Settings, for ``repr``."""
+        """The settings in ``repr``."""
         return f"num_values={self.num_values}, step_size={self.step_size:g}"

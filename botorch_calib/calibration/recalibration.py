@@ -24,12 +24,12 @@ NUM_LEVELS = 19
 class QuantileRecalibrator(TrackedCalibrator):
     r"""Recalibrates every quantile of a predictive distribution [Deshpande2024], also locally.
 
-    The distribution of an observation is given by its quantiles at ``levels``: learned thresholds
-    on the residuals, such that a fraction ``p_j`` of the observations falls at or below the
-    ``p_j``-quantile. Between levels the quantile function of the Gaussian model is followed,
-    linearly on the scale of its probabilities (the paper's interpolation). Neighbouring
-    thresholds may cross: they are sorted where a distribution is built (monotone rearrangement)
-    and stay raw in the learner. (The paper's Lemma 4 overlooks that outcomes depend on the level.)
+    The distribution of an observation is given by its quantiles at ``levels``, learned such that a
+    fraction ``p_j`` of the observations falls at or below the ``p_j``-quantile. Between levels it
+    follows the quantile function of the Gaussian model, linearly on the scale of its probabilities
+    (the paper's interpolation). Neighbouring thresholds may cross: they are sorted where a
+    distribution is built (monotone rearrangement) and stay raw in the learner. (The paper's Lemma 4
+    overlooks that outcomes depend on the level.)
 
     With ``method="online"`` the residuals must come in the order of observation, each one step
     ahead (`CalibratedModel.from_history` or ``observe``). At the *raw* thresholds
@@ -83,7 +83,7 @@ class QuantileRecalibrator(TrackedCalibrator):
             tails = "stretched" if len(levels) > 1 else "gaussian"
         self.tails = check_one_of("tails", tails, TAILS)
         self.method = check_one_of("method", method, ("online", "exact"))
-        # As numbers too, so that a level is found among them without asking the device.
+        # As numbers too, so that a level is found among them without reading from the device.
         self._level_values = levels.tolist()
         self._level_unit = torch.finfo(levels.dtype).eps
         self._hollow = has_rare_ends(levels)
@@ -118,10 +118,10 @@ class QuantileRecalibrator(TrackedCalibrator):
         return self.score.knots(self.tracker.threshold(X)).sort(dim=-1).values
 
     def quantile(self, X: Tensor, level: float) -> Tensor:
-        """The ``level``-quantile of ``z`` at ``X``; for one of the ``levels`` the one learned.
+        """The ``level``-quantile of ``z`` at ``X``.
 
-        That is the raw one, which the guarantee is about, even where `predictive` sorts crossed
-        ones.
+        For one of the ``levels`` it is the raw learned one, to which the guarantee applies, even
+        where `predictive` sorts crossed ones.
         """
         index = self.index_of(check_open_unit("level", level))
         if index is None:
@@ -132,13 +132,13 @@ class QuantileRecalibrator(TrackedCalibrator):
         """The position of ``level`` among the `levels`, or None if it is not one of them."""
         gaps = [abs(own - level) for own in self._level_values]
         index = min(range(len(gaps)), key=gaps.__getitem__)
-        # Relative to the rarer side, or extreme levels would be taken for one another; numbers of
-        # the precision in which they were given cannot be closer than its unit.
+        # Relative to the rarer side, or extreme levels would be taken for one another; levels
+        # cannot be closer than the rounding unit of their precision.
         tolerance = max(1e-6 * min(level, 1.0 - level), self._level_unit)
         return index if gaps[index] <= tolerance else None
 
     def extra_repr(self) -> str:
-        """What ``repr`` shows beside the learner."""
+        """The settings in ``repr``."""
         return f"score={self.score}, tails={self.tails!r}, {super().extra_repr()}"
 
     @property

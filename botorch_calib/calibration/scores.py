@@ -7,13 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from botorch.exceptions.errors import InputDataError
 from botorch.utils.probability.utils import ndtr
 from torch import Tensor
-from torch.autograd import Function
+from torch.nn.functional import hardtanh
 
 from botorch_calib._validation import check_open_unit, check_positive
 from botorch_calib.distributions.piecewise import MIN_HALF_WIDTH
@@ -42,13 +42,10 @@ def two_sided_p_value(z: Tensor) -> Tensor:
 class Score(ABC):
     """A monotone map between residuals ``z`` and [0, 1], for intervals and for quantiles.
 
-    The online guarantee holds for any score with values in [0, 1]; the choice decides how
-    finely a threshold resolves wide intervals. Intervals track one quantile of the score of
-    ``|z|``, at `two_sided_level`, and read off `half_width`; recalibration tracks the score of
-    ``z`` at each quantile level and reads off `knots`.
-
-    Thresholds are raw: outside [0, 1] the width or knot stays at its bound, with zero gradient.
-    Scores are immutable, and equal if their class and settings are.
+    The online guarantee holds for any score with values in [0, 1]; the choice decides how finely a
+    threshold resolves wide intervals. Intervals track one quantile of the score of ``|z|``, at
+    `two_sided_level`, for `half_width`; recalibration tracks the score of ``z`` at each level, for
+    `knots`. Outside [0, 1] raw thresholds have the width or knot at its bound, with zero gradient.
 
     Args:
         max_width: Largest half-width and largest absolute knot, in predictive standard
@@ -160,36 +157,11 @@ class RationalScore(Score):
 
     def half_width(self, theta: Tensor) -> Tensor:
         """``theta / (1 - theta)`` within its bounds, see `Score.half_width`."""
-        return _InverseSoftsign.apply(theta, MIN_HALF_WIDTH, self.max_width)
+        return _inverse_softsign(theta, MIN_HALF_WIDTH, self.max_width)
 
     def knots(self, theta: Tensor) -> Tensor:
         """``c / (1 - |c|)``, ``c = 2 theta - 1``, within its bounds, see `Score.knots`."""
-        return _InverseSoftsign.apply(2.0 * theta - 1.0, -self.max_width, self.max_width)
-
-
-class _InverseSoftsign(Function):
-    """`_bounded_inverse` of `_softsign`, in 10 operations with its derivative, not 23 plain ones.
-
-    ``z = c / (1 - |c|)`` has the derivative ``dz/dc = 1 / (1 - |c|)^2 = (1 + |z|)^2``, a
-    differentiable function of the value, so that derivatives of every order are exact. From
-    ``|c| = 1`` on the denominator stays at a number that leads beyond the bounds.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, c: Tensor, low: float, high: float) -> Tensor:
-        room = (1.0 - c.abs()).clamp_(min=min(torch.finfo(c.dtype).eps, 0.5 / high))
-        value = torch.div(c, room, out=room).clamp_(low, high)
-        ctx.save_for_backward(value)
-        ctx.ends = low, high
-        return value
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (value,) = ctx.saved_tensors
-        # That of a clamp: zero from the ends on
-        inside = torch.ops.aten.hardtanh_backward(grad, value, *ctx.ends)
-        root = 1.0 + value.abs()
-        return inside * root * root, None, None  # the square of the root may overflow
+        return _inverse_softsign(2.0 * theta - 1.0, -self.max_width, self.max_width)
 
 
 #: The score of calibrators that are not given one.
@@ -202,6 +174,12 @@ def _softsign(z: Tensor) -> Tensor:
     limit = torch.finfo(z.dtype).max
     z = z.clamp(-limit, limit)
     return z / (1.0 + z.abs())
+
+
+def _inverse_softsign(c: Tensor, low: float, high: float) -> Tensor:
+    """``c / (1 - |c|)`` within bounds; from ``|c| = 1`` on the denominator leads beyond them."""
+    room = (1.0 - c.abs()).clamp(min=min(torch.finfo(c.dtype).eps, 0.5 / high))
+    return hardtanh(c / room, low, high)  # a clamp whose derivative is a single operation
 
 
 def _bounded_inverse(

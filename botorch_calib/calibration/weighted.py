@@ -35,18 +35,18 @@ class WeightedConformal(Calibrator):
     infinite one's mass ``w(x)`` outside the fraction; it has the same denominator as the others.
 
     If the past ``(x_i, y_i)`` are independent draws, each ``z_i`` comes from one model that saw
-    none of them, and ``w`` is right up to a factor, then the interval holds ``y`` with a
-    probability of at least ``1 - alpha``. In an optimization, whose queries are not independent,
-    it is a heuristic; `LocalizedConformal` needs neither assumption.
+    none of them, and ``w`` is right up to a factor, the interval holds ``y`` with a probability of
+    at least ``1 - alpha``. In an optimization, whose queries are not independent, it is a
+    heuristic; `LocalizedConformal` needs no such assumption.
 
     * **Too few residuals.** Where no ``s`` is large enough, as with fewer than
       ``(1 - alpha) / alpha`` residuals of equal weight, or at an ``x`` of overwhelming weight,
       the half-width is ``max_width`` (the paper's set is the whole line). Before the first
       residual the distribution is the Gaussian model's own.
-    * **Continuity.** The quantile jumps between residuals as ``x`` moves, where line searches break
-      down. By default, while the right-hand side runs from one partial sum of the weights to the
-      next, ``s / (1 + s)`` runs from the quantile to the next larger residual. That is never below
-      the quantile, and covers more by one residual's weight at most.
+    * **Continuity.** The quantile jumps between residuals as ``x`` moves, and line searches fail
+      there. By default, while the right-hand side runs from one partial sum of the weights to the
+      next, ``s / (1 + s)`` runs from the quantile to the next larger residual, never below the
+      quantile: the coverage is larger by one residual's weight at most.
 
     Args:
         alpha: Miscoverage level, in (0, 1).
@@ -87,7 +87,7 @@ class WeightedConformal(Calibrator):
         self.register_buffer("residuals", torch.zeros(0, dtype=torch.double))
 
     def extra_repr(self) -> str:
-        """What ``repr`` shows beside the density ratio."""
+        """The settings in ``repr``."""
         settings = f"alpha={self.alpha:g}, tails={self.tails!r}, max_width={self.max_width:g}"
         return f"{settings}, continuous={self.continuous}, {super().extra_repr()}"
 
@@ -106,7 +106,7 @@ class WeightedConformal(Calibrator):
         return widths.reshape(shape)
 
     def predictive(self, X: Tensor) -> PiecewisePredictive:
-        """Predictive distribution of ``z`` at ``X``, differentiable in ``X``."""
+        """The conformal distribution of the half-width at ``X``."""
         return self._predictive_from(self.half_width(X))
 
     @torch.no_grad()
@@ -173,7 +173,7 @@ class WeightedConformal(Calibrator):
         """Half-widths ``n x k``, which are ``max_width`` where the weights fall short.
 
         From sorted ``|z_i|``, ``N``, partial sums of their weights, ``n x N``, and the weights
-        ``own`` of the inputs where the quantile is wanted, ``n x k``.
+        ``own`` of the inputs in question, ``n x k``.
         """
         bounded = sizes.clamp(max=self.max_width)
         bounded = torch.cat([bounded, bounded.new_full((1,), self.max_width)])

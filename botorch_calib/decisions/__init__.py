@@ -8,15 +8,15 @@ file                          content
 ``budget``                    `Budget`: how many violations there may be, and how wide quantiles are
 ``outcome_quantiles``         quantiles of the next outcome, of any model
 ``worst_contexts``            the same for every distribution of a context in an ambiguity set
-``decision_books``            what has been decided under the limits, and what is left of the budget
+``decision_books``            the decisions under the limits, and the budget that is left
 ``decision_records``          decisions as plain records
-``traces_of_decisions``       what notices a constraint that does not know of earlier decisions
+``traces_of_decisions``       traces that reveal a constraint made without earlier records
 ``chance_constrained_search`` `optimize_chance_constrained`: the best point that is certified
 ``certified_set_expansion``   where an observation would do most for the certified set
 ``recommendation``            `recommend`: the point to stop at
-``remaining_gain``            `remaining_gain`: what may be gained elsewhere, and when to stop
+``remaining_gain``            `remaining_gain`: a bound on gains elsewhere, and when to stop
 ``confirmation_test``         `ConfirmationTest`: that one point is safe, by repetition
-``objective_coverage``        what bounds on outcomes say of the objective behind them
+``objective_coverage``        a bound for the objective from one for its outcomes
 ============================= ======================================================================
 """
 

@@ -1,8 +1,7 @@
 r"""The budget of violations that a chance constraint may spend, and how wide its quantile is.
 
-`Budget` is what the bound rests on, `Account` what has come of the decisions so far, and `width`
-how an account widens the quantile that decides. All three are plain arithmetic: they know neither
-models nor tensors.
+The bound rests on the `Budget`; an `Account` sums up the outcomes of the decisions so far, and
+`width` is the factor by which it widens the quantile that decides. All of it is plain arithmetic.
 """
 
 from __future__ import annotations
@@ -12,20 +11,36 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import NamedTuple
 
-#: What may be violated beyond the stated share of the certified rounds.
+from botorch.exceptions.errors import InputDataError
+
+from botorch_calib._validation import check_open_unit
+
+#: Violations allowed beyond the stated share of the certified rounds.
 SIZE = 10.0
-# The width at the start, what a miss in excess adds to its logarithm, and by how much rounds
-# without a certified point lower that, each and (times 7) together. Chosen on the tuning seeds of
-# two studies.
+# The width at the start; the increase of its logarithm by a miss in excess; the decrease by a round
+# without a certified point, and the most such rounds that count. Chosen on the tuning seeds of two
+# studies.
 START, GAIN, RELIEF, MOST_RELIEF = 1.05, 0.2, 0.1, 7
-# The least width of a statement about a single point, of which rounds that went well say nothing.
+# The least width of a statement about a single point, about which good rounds say nothing.
 OF_ONE_POINT = 1.25
 # Beyond e^20 deviations, numbers of misses say nothing.
 _MOST = 20.0
+#: The least share of violations that a level may leave, well above double precision's.
+LEAST_SHARE = 1e-12
+
+
+def check_level(level: float) -> float:
+    """A level in (0, 1) that double precision tells from 1, and so do levels of its parts."""
+    if check_open_unit("level", level) > 1.0 - LEAST_SHARE:
+        raise InputDataError(
+            f"`level` must be at most 1 - {LEAST_SHARE:g}, got {level!r}: beyond, quantiles of a "
+            "predictive distribution mean nothing."
+        )
+    return float(level)
 
 
 class Decision(NamedTuple):
-    """What counts of one decision; None as long as its outcome is out."""
+    """The part of a decision that counts; None as long as its outcome is out."""
 
     certified: bool
     violated: bool | None  # a limit
@@ -33,7 +48,7 @@ class Decision(NamedTuple):
 
 
 def together(decisions: Iterable[Decision]) -> Decision:
-    """What counts of one point under several constraints: it violates any, or not one."""
+    """The part of one point under several constraints that counts: it violates any, or not one."""
     certified, violated, missed = zip(*decisions, strict=True)
     return Decision(all(certified), _any(violated), _any(missed))
 
@@ -45,7 +60,7 @@ def _any(flags: Iterable[bool | None]) -> bool | None:
 
 
 class Account(NamedTuple):
-    """What has come of decisions: a function of these alone, whenever their outcomes came."""
+    """A summary of decisions and their outcomes, whenever these came."""
 
     num_certified: int = 0  # T
     num_violations: int = 0  # V
@@ -63,15 +78,10 @@ class Account(NamedTuple):
     ) -> Account:
         """The account of decisions in the order in which they were taken.
 
-        Certified rounds add ``1 - share`` to the excess if the outcome was a miss, and take off
-        ``share`` if not. Another round takes off ``share`` as well, as long as there is an excess,
-        and adds to the relief while the excess is below half of the budget.
-
-        Args:
-            decisions: The decisions.
-            share: Stated share of misses.
-            size: Size of the budget.
-            least: The excess does not fall below it.
+        With a stated ``share`` of misses, certified rounds add ``1 - share`` to the excess if the
+        outcome was a miss, and take off ``share`` if not, down to the ``least``. Another round
+        takes off ``share`` as well, as long as there is an excess, and adds to the relief while the
+        excess is below half of the budget's ``size``.
         """
         T = V = outstanding = relief = 0
         excess = 0.0
@@ -112,8 +122,8 @@ class Budget(NamedTuple):
 
     Args:
         level: Stated probability that a point violates nothing.
-        size: What may be violated beyond the stated share. It is spent for good: once it is,
-            nothing is certified any more.
+        size: Violations allowed beyond the stated share. Once they are spent, nothing is certified
+            any more, for good.
     """
 
     level: float

@@ -26,7 +26,7 @@ class CertifiedSetExpansion(PendingPoints):
     r"""Uncertainty of a constrained outcome at the border of the certified set.
 
     ``max_i log(sigma_i(x) / u_i) - (m_i(x) / s_i(x))^2 / 2`` over the constraints, with the margin
-    ``m``, the standard deviation ``sigma`` of the noise-free value, that of an outcome ``s``, and
+    ``m``, the standard deviations ``sigma`` of the noise-free value and ``s`` of an outcome, and
     ``u``, the mean of ``s`` over the training inputs, so that units do not matter. An observation
     far inside the set, or where the value is known, would not move the border. SafeOpt calls the
     maxima expanders (Sui et al., Safe exploration for optimization with Gaussian processes, 2015),
@@ -38,7 +38,6 @@ class CertifiedSetExpansion(PendingPoints):
             will be, and leave the margins as they are. They hold contexts, if there are any.
 
     Raises:
-        InputDataError, BotorchTensorDimensionError: If an argument is malformed.
         UnsupportedError: If there are pending points, and a model cannot be conditioned.
     """
 
@@ -117,11 +116,6 @@ def construct_inputs_certified_set_expansion(
     made, with ``level``, from the history of ``model`` (an exact Gaussian process for each outcome
     that has a limit, calibrated or not), for limits ``{i: (lower, upper)}`` or
     ``constraints_tuple=(A, b)`` with ``A y <= b``, on one outcome each.
-
-    Raises:
-        InputDataError: If there are no constraints, or ``level`` is outside (0, 1).
-        UnsupportedError: If a constraint is on several outcomes, or a model is no exact Gaussian
-            process.
     """
     several = [constraints] if isinstance(constraints, ChanceConstraint) else constraints
     if isinstance(several, Sequence) and any(isinstance(c, ChanceConstraint) for c in several):

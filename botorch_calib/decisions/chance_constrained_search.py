@@ -12,22 +12,18 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from botorch.acquisition import AcquisitionFunction
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InfeasibilityError,
-    InputDataError,
-)
+from botorch.exceptions.errors import InfeasibilityError, InputDataError
 from botorch.exceptions.warnings import BadInitialCandidatesWarning, OptimizationWarning
 from botorch.generation.gen import gen_candidates_scipy
 from botorch.optim.initializers import initialize_q_batch
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
-from botorch_calib._validation import check_acquisition, check_count, check_finite, check_tensor
+from botorch_calib._validation import check_acquisition, check_count, check_inputs
 from botorch_calib.decisions.certified_set_expansion import CertifiedSetExpansion
 from botorch_calib.decisions.chance_constraints import (
     ChanceConstraint,
@@ -51,13 +47,7 @@ _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 
 
 class ChanceConstrainedCandidate(NamedTuple):
-    """What `optimize_chance_constrained` returns.
-
-    Args:
-        candidate: The point, ``1 x d``.
-        value: The acquisition function's value there, a scalar.
-        certified: Whether every constraint certifies it.
-    """
+    """A point ``1 x d``, the acquisition function's value there, and whether all certify it."""
 
     candidate: Tensor
     value: Tensor
@@ -84,7 +74,7 @@ def optimize_chance_constrained(
 
     If no certified point is found, the result is one from which most can be learned, with the
     largest `ChanceConstraint.optimism` (the least one of several constraints, in standard
-    deviations of their outcomes), ``certified`` is False and a warning is given.
+    deviations of their outcomes).
 
     Args:
         acq_function: Acquisition function for single points (``q = 1``).
@@ -93,17 +83,19 @@ def optimize_chance_constrained(
         num_restarts: Number of certified points from which the search climbs.
         raw_samples: Number of points sampled for it. More find smaller certified sets.
         fixed_features: Values by column of columns that are not chosen.
-        inequality_constraints: Linear constraints ``sum_i coefficients[i] x[indices[i]] >= rhs`` on
-            the point, as ``(indices, coefficients, rhs)``, as in ``optimize_acqf``.
+        inequality_constraints: Linear constraints on the point, as in ``optimize_acqf``:
+            ``(indices, coefficients, rhs)`` stands for
+            ``sum_i coefficients[i] x[indices[i]] >= rhs``.
         choices: ``n x d``: choose among these only.
         expansion_share: Share of the rounds, in [0, 1), that grow the certified set instead, by
             `CertifiedSetExpansion`: spread evenly over the decisions of the first constraint. For
-            few known safe points, which seldom certify the optimum.
-        equality_constraints: Linear equations ``sum_i coefficients[i] x[indices[i]] = rhs``, in
-            the same form.
+            few known safe points, which seldom certify the optimum. Over about 100 rounds it costs
+            reward: these rounds earn little, and others expand the set as well.
+        equality_constraints: Linear equations, in the same form.
 
     Returns:
-        ``(candidate, value, certified)``, see `ChanceConstrainedCandidate`.
+        The point ``1 x d``, the acquisition function's value there, a scalar, and whether every
+        constraint certifies it, as ``(candidate, value, certified)``.
 
     Raises:
         InputDataError, BotorchTensorDimensionError: If an argument is malformed, or ``choices``
@@ -143,10 +135,9 @@ class Place(NamedTuple):
 def best_certified(
     acq_function: AcquisitionFunction, margin: LeastMargin, place: Place
 ) -> tuple[Tensor, bool]:
-    """The point ``1 x d`` with the largest value where ``margin`` is positive, and True.
+    """The best certified point ``1 x d`` and True, or the most promising one and False.
 
-    Where none was found, the most promising one, and False. Errors are those of
-    `optimize_chance_constrained`.
+    Errors are those of `optimize_chance_constrained`.
     """
     within = (place.fixed_features, place.inequality_constraints, place.equality_constraints)
     if place.choices is not None:
@@ -156,11 +147,11 @@ def best_certified(
                 "constraints: leave out the choices that are not wanted."
             )
         choices = checked_choices(place.choices)
-        _check_points("choices", choices, margin.constraints)
+        margin.check_points("choices", choices)
         with repeated_points():
             return _best_of(choices.unsqueeze(-2), acq_function, margin)
     region = Region.checked(place.bounds, *within)
-    _check_points("bounds", region.bounds, margin.constraints)
+    margin.check_points("bounds", region.bounds)
     count = check_count("num_restarts", place.num_restarts)
     num_samples = check_count("raw_samples", place.raw_samples)
     with repeated_points():
@@ -189,12 +180,7 @@ def warn_uncertified(constraints: Sequence[ChanceConstraint], stacklevel: int) -
 
 
 class LeastMargin(AcquisitionFunction):
-    """The least margin of several constraints, each in standard deviations of its outcome.
-
-    Args:
-        constraints: The constraints.
-        confidence: As in `ChanceConstraint.margin`.
-    """
+    """The least margin of several constraints, each in standard deviations of its outcome."""
 
     def __init__(
         self, constraints: Sequence[ChanceConstraint], confidence: float | None = None
@@ -203,6 +189,11 @@ class LeastMargin(AcquisitionFunction):
         self.constraints, self.confidence = list(constraints), confidence
         self.scales = [constraint.typical_deviation() for constraint in self.constraints]
         self.num_contexts = max(constraint.num_contexts for constraint in self.constraints)
+
+    def check_points(self, name: str, X: Tensor) -> None:
+        """Raise unless points ``... x d`` suit the models of all constraints."""
+        for constraint in self.constraints:
+            constraint.check_points(name, X)
 
     def forward(self, X: Tensor) -> Tensor:
         """Evaluate the margin at ``b x 1 x d``; values of shape ``b``."""
@@ -231,23 +222,13 @@ def expands(share: float, num_decisions: int) -> bool:
     return _GOLDEN * (num_decisions + 1) % 1.0 < share
 
 
-def _check_points(name: str, X: Tensor, constraints: Sequence[ChanceConstraint]) -> None:
-    """Raise unless ``X`` (``... x d``) suits the models of all constraints."""
-    for constraint in constraints:
-        constraint.check_points(name, X)
-
-
 def checked_choices(choices: Tensor) -> Tensor:
     """Finite points ``n x d`` to choose from."""
-    if check_tensor("choices", choices).dim() != 2:
-        raise BotorchTensorDimensionError(
-            f"`choices` must have shape n x d, got {tuple(choices.shape)}."
-        )
-    if not len(choices):
+    if not len(check_inputs("choices", choices)):
         raise InputDataError("`choices` is empty.")
     if not choices.is_floating_point():
         raise InputDataError(f"`choices` must be floating-point numbers, got {choices.dtype}.")
-    return check_finite("choices", choices)
+    return choices
 
 
 def _search(
@@ -318,11 +299,11 @@ def _finite(values: Tensor) -> Tensor:
 def _unit_of_values(
     acqf: AcquisitionFunction, region: Region, starts: Tensor, values: Tensor
 ) -> Tensor:
-    """By how much the acquisition function changes over the region, for absolute tolerances.
+    """By how much the acquisition function changes over the region.
 
-    SLSQP would stop at once on an expected improvement of 1e-8, and on one of 1e6 leave the
-    constraints far behind. The greater of the spread of the better half of ``values`` (too small if
-    samples lie close together) and the slope across the box (too small at local maxima).
+    SLSQP's tolerances are absolute: it would stop at once on an expected improvement of 1e-8. The
+    greater of the spread of the better half of ``values`` (too small if samples lie close together)
+    and the slope across the box (too small at local maxima).
     """
     values = _finite(values)
     with torch.enable_grad():
@@ -339,8 +320,8 @@ def _climb(
 ) -> Tensor:
     """Ends of a search with constraints from certified points, drawn back until certified.
 
-    SLSQP meets constraints up to its tolerance, and from some starts ends far outside, of linear
-    ones as well. Its end is drawn back, in a few steps, towards its start, which meets all of them.
+    SLSQP meets constraints up to its tolerance, and from some starts ends far outside. Each end is
+    drawn back, in a few steps, towards its start.
     """
 
     def clear(X: Tensor) -> Tensor:
@@ -369,10 +350,9 @@ def _maximize(
     starts: Tensor,
     limit: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """Ends of BoTorch's search from each of ``starts`` (``b x 1 x d``) on its own.
+    """Ends of BoTorch's search from each of ``starts`` (``b x 1 x d``), with ``limit(X) >= 0``.
 
-    In widths of the box and a unit of the values, as tolerances are absolute. A ``limit``, ``b`` at
-    ``b x 1 x d``, is kept at zero or above.
+    In widths of the box and a unit of the values, as tolerances are absolute.
     """
     in_widths = InUnitBox(acqf, region.bounds, unit)
     options: dict[str, object] = {"maxiter": _MAX_ITERATIONS, **SEPARATE_STARTS}
@@ -402,17 +382,14 @@ def _maximize(
     # whatever the filter, so they are caught and the others passed on.
     with warnings.catch_warnings(record=True) as caught:
         starts = region.in_widths(starts)
-        # SLSQP takes one start at a time.
-        ends = (side_by_side if is_constrained else _at_once)(functions, starts, search)
+        if is_constrained:  # SLSQP takes one start at a time
+            ends = side_by_side(functions, starts, search)
+        else:
+            ends = search(starts, functions)
     for w in caught:
         if not issubclass(w.category, OptimizationWarning):
             warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
     return in_widths.inputs(ends).detach()
-
-
-def _at_once(functions: list[Function], starts: Tensor, search: Any) -> Tensor:
-    ends: Tensor = search(starts, functions)
-    return ends
 
 
 def _best_of(X: Tensor, acqf: AcquisitionFunction, margin: LeastMargin) -> tuple[Tensor, bool]:

@@ -26,6 +26,8 @@ from torch import Tensor
 
 from botorch_calib._validation import (
     check_finite,
+    check_inputs,
+    check_instance,
     check_model,
     check_open_unit,
     check_positive,
@@ -55,7 +57,7 @@ from botorch_calib.models.requirements import (
 )
 from botorch_calib.robust import AmbiguitySet, ContextDistribution
 
-# What BoTorch lets a constraint be violated by, and what that stands for, in standard deviations.
+# BoTorch accepts violations up to the former, which stands for the latter in standard deviations.
 _TOLERANCE, _ROOM = 1e-8, 1e-6
 
 
@@ -103,14 +105,13 @@ class ChanceConstraint(DecisionBooks):
 
     Args:
         model: Any model of one outcome: a Gaussian process, one whose posterior has quantiles, or
-            a `CalibratedModel` with ``denoise=False``. With hyperparameters fitted to the data,
-            certify from some 8 observations for each input on: the first fits know too little. Of
-            a process whose hyperparameters are given, state the `sharpened` one.
+            a `CalibratedModel` with ``denoise=False``. With fitted hyperparameters, certify from
+            some 8 observations for each input on: the first fits know too little. If they are
+            given, take the `sharpened` process.
         upper: Upper limit of the outcome, in its units, or None.
         lower: Lower limit of the outcome, in its units, or None.
         level: Probability, in (0, 1), with which an outcome shall be within the limits.
-        width: A factor of the model's own quantile that is kept, in place of ``f width``: 1 for
-            what the model states.
+        width: A constant in place of ``f width``: 1 for what the model states.
         budget: What may be violated beyond the stated share, see `Budget`. Add ``level`` for each
             point that may be out at a time, beyond a few. Infinity leaves out the guarantee.
         records: `decisions` of an earlier constraint, see `from_records`.
@@ -125,8 +126,8 @@ class ChanceConstraint(DecisionBooks):
             (``denoise=True``) or a batch of models, or ``ambiguity`` has no worst distribution.
 
     Warns:
-        CalibrationWarning: If the model or its data have been decided by before, and there are no
-            ``records``.
+        CalibrationWarning: If decisions have been taken by the model or on its data, and there are
+            no ``records``.
     """
 
     def __init__(
@@ -183,16 +184,12 @@ class ChanceConstraint(DecisionBooks):
                 `CalibratedModel.from_history`. With only a handful of data give its outcome a known
                 scale rather than ``Standardize`` it: two values that happen to be close would make
                 everything look certain.
-            upper: See the class, like the next two.
+            upper: As in the class, like the next two.
             lower: Lower limit.
             level: Probability.
             num_initial: Number of initial observations (the design) that the calibrator skips.
             calibrator: Copied, and taught by the history (default: none, since the width learns).
             settings: Further arguments of the class.
-
-        Raises:
-            InputDataError: If an argument is malformed.
-            UnsupportedError: If ``model`` is not an exact Gaussian process with one output.
         """
         if calibrator is not None:
             model = CalibratedModel.from_history(model, calibrator, num_initial, denoise=False)
@@ -216,10 +213,10 @@ class ChanceConstraint(DecisionBooks):
             model: As in the class, with all data so far.
             records: `decisions` of an earlier constraint, in their order. Leave out points that
                 were never run; points without an outcome count as violations.
-            upper: As in the class, like the next two.
+            upper: As in the class, like all others.
             lower: Lower limit.
             level: Probability.
-            settings: ``width``, ``budget``, ``ambiguity`` and ``contexts`` of the class.
+            settings: ``width``, ``budget``, ``ambiguity`` and ``contexts``.
 
         Raises:
             InputDataError: If a record is malformed, or of a constraint with other limits.
@@ -235,9 +232,9 @@ class ChanceConstraint(DecisionBooks):
         """The same constraint, with all it has learned and counted, on a refitted model.
 
         Args:
-            model: A model of the same outcome, fitted to all data so far, with the calibrator of
-                the present one if that is calibrated. Observe new data with the old model first,
-                since its quantiles decided about them.
+            model: A model of the same outcome, fitted to all data so far; a plain one takes over
+                the calibrator of a calibrated one. Let the old model observe new data first, since
+                its quantiles decided about them.
         """
         if isinstance(self.model, CalibratedModel) and not isinstance(model, CalibratedModel):
             model = self.model.with_model(model)
@@ -297,20 +294,17 @@ class ChanceConstraint(DecisionBooks):
         return X if self._contexts is None else self._contexts.pairs(X)
 
     def in_contexts(self, values: Tensor) -> Tensor:
-        """Values ``b``: of ``b x M`` the worst expectation, the larger the better."""
+        """Values ``b``, or the worst expectations of ``b x M``, the larger the better."""
         observed = observed_process(self.model)
         return values if self._contexts is None else self._contexts.expectation(values, observed)
 
     def _quantiles(self, outcome: OutcomeScores, confidence: float | None = None) -> list[Tensor]:
         """Deciding quantiles of each side, ``b``."""
         z, factor = self._score_of_level, self._own_factor()
-        if self.width is None:
-            k = width(self._account())
-            if confidence is not None:
-                k = max(k, OF_ONE_POINT)
-            score, scale = factor * (z + (k - 1.0) * max(z, 1.0)), factor * k
-        else:
-            score, scale = factor * z, factor
+        k = 1.0 if self.width is not None else width(self._account())
+        if self.width is None and confidence is not None:
+            k = max(k, OF_ONE_POINT)
+        score, scale = factor * (z + (k - 1.0) * max(z, 1.0)), factor * k
         more: Tensor | float = 0.0
         if confidence is not None:
             own = NormalDist().inv_cdf(check_open_unit("confidence", confidence))
@@ -345,13 +339,13 @@ class ChanceConstraint(DecisionBooks):
         return self._factor
 
     @property
-    def _score_of_level(self) -> float:
-        return NormalDist().inv_cdf(self._level_of_side)
+    def _level_of_side(self) -> float:
+        """Level of each side: two share the probability of a violation."""
+        return 1.0 - (1.0 - self.level) / len(self._sides)
 
     @property
-    def _level_of_side(self) -> float:
-        """Level of each side, which share what may fail."""
-        return 1.0 - (1.0 - self.level) / len(self._sides)
+    def _score_of_level(self) -> float:
+        return NormalDist().inv_cdf(self._level_of_side)
 
     def check_points(self, name: str, X: Tensor) -> None:
         """Raise unless points ``... x d`` have the width and the precision of the model's inputs.
@@ -380,9 +374,10 @@ class ChanceConstraint(DecisionBooks):
     def known_decisions(self) -> Tensor | None:
         """Training inputs ``n x d`` before any transform, without contexts; None if not told."""
         inputs = raw_train_inputs(observed_process(self.model))
-        if inputs is None or self._contexts is None:
-            return inputs
-        return self._contexts.decisions(inputs)
+        if inputs is None:
+            return None
+        inputs = inputs[(0,) * (inputs.dim() - 2)]  # which members of an ensemble share
+        return inputs if self._contexts is None else self._contexts.decisions(inputs)
 
     @torch.no_grad()
     def typical_deviation(self) -> Tensor:
@@ -419,14 +414,11 @@ class ChanceConstraint(DecisionBooks):
 
     @torch.no_grad()
     def commit(self, X: Tensor) -> Tensor:
-        """Record the decision to evaluate points, by the present quantiles.
+        """Record the decision to evaluate points ``n x d``, by the present quantiles.
 
         Call it where outcomes come after other decisions: for several points at a time, or with
         several workers. `observe` does it for points whose decision was not recorded. Of
         `joint_chance_constraints` one records it for all.
-
-        Args:
-            X: Points ``n x d``.
 
         Returns:
             Whether each is certified, ``n``; while others are out the budget may not last for it.
@@ -446,7 +438,7 @@ class ChanceConstraint(DecisionBooks):
 
         Args:
             X: Points ``n x d``, in any order, with the contexts that came.
-            Y: Their outcomes ``n x 1``, in the units of the outcome.
+            Y: Their outcomes ``n x 1``.
             Yvar: Their noise variances ``n x 1``, for a model with given noise (default: the mean
                 of its training noise). They condition the model and judge no outcome.
             condition: Whether to also condition the model on them.
@@ -475,24 +467,19 @@ class ChanceConstraint(DecisionBooks):
             self.model, self._factor = taught, None
         leave_traces(self._parts(), self._statement)
 
-    def _check_rows(self, X: Tensor) -> None:
-        if check_tensor("X", X).dim() != 2:
-            raise BotorchTensorDimensionError(f"`X` must have shape n x d, got {tuple(X.shape)}.")
-        self.check_points("X", X)
-        check_finite("X", X)
-
     def _decisions_of(self, X: Tensor) -> Tensor:
         """The checked decisions ``n x d_x`` among observed inputs: without contexts, all of it."""
+        check_inputs("X", X)
         if self._contexts is None:
-            self._check_rows(X)
+            self.check_points("X", X)
             return X
         observed = observed_process(self.model)
         check_fits(observed, with_task_feature(observed, X))
-        return self._contexts.decisions(check_finite("X", X))
+        return self._contexts.decisions(X)
 
     def _decided(self, X: Tensor) -> list[list[Record]]:
         """Records of the decisions about ``n x d``: for each point one of each constraint."""
-        self._check_rows(X)
+        self.check_points("X", check_inputs("X", X))
         if not len(X):
             return []
         self._together[self._place] = self  # one that was made `with_model` may have taken it
@@ -501,8 +488,8 @@ class ChanceConstraint(DecisionBooks):
         margins = [each._margin(own) for each, own in zip(self._together, ends, strict=True)]
         inside = (torch.stack(margins) >= 0.0).all(dim=0).tolist()
         quantiles = [torch.stack(each, dim=-1).tolist() for each in ends]
-        account, decided = self._joint_account(), []
-        num, at_stake = account.num_certified, account.num_violations + account.num_outstanding
+        num, at_stake = self._at_stake()
+        decided = []
         for row, point in enumerate(X.tolist()):
             certified = inside[row] and self._budget.allows(num, at_stake)
             num, at_stake = num + certified, at_stake + certified
@@ -554,17 +541,10 @@ def chance_constraints_of(
     constraints: ChanceConstraint | Iterable[ChanceConstraint],
 ) -> list[ChanceConstraint]:
     """Several constraints as a list, for which a single one may stand."""
-    is_single = isinstance(constraints, ChanceConstraint) or not isinstance(constraints, Iterable)
-    several: list[Any] = [constraints] if is_single else [*constraints]  # type: ignore[misc]
+    several: list[Any] = [*constraints] if isinstance(constraints, Iterable) else [constraints]
     if not several:
         raise InputDataError("`constraints` must hold at least one ChanceConstraint.")
-    for constraint in several:
-        if not isinstance(constraint, ChanceConstraint):
-            raise InputDataError(
-                "`constraints` must hold instances of ChanceConstraint alone, got "
-                f"{type(constraint).__name__}."
-            )
-    return several
+    return [check_instance("constraints", each, ChanceConstraint) for each in several]
 
 
 def _checked_model(model: Any) -> Model:

@@ -3,12 +3,20 @@ r"""`ConfirmationTest`: whether one point keeps its limits as often as it should
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor
 
 from botorch_calib._validation import check_open_unit
+from botorch_calib.decisions.budget import check_level
 
 # The alternative that is bet on beside "never violates": this share of the violations allowed.
 _ALTERNATIVE = 0.25
+# The logarithm of the wealth is known up to this much, which is left to "rarely" in any case, so
+# that a violation is never the end.
+_ROUNDING = 1e-12
 
 
 class ConfirmationTest:
@@ -20,10 +28,10 @@ class ConfirmationTest:
 
         ``W = sum_p w_p prod (p / alpha)^L ((1 - p) / (1 - alpha))^(1 - L)``
 
-    over ``p = 0`` and ``p = alpha / 4``, the former with the least weight that does not delay a
-    confirmation without any violation. Once ``W >= 1 / (1 - confidence)``, it is *confirmed* that
-    the probability is less than ``alpha``. At 0.9 and 0.95 that takes 29 measurements without a
-    violation, or 84 with a single one.
+    over ``p = 0`` and ``p = alpha / 4``, the former with the least weight from 1/2 on that does
+    not delay a confirmation without any violation. Once ``W >= 1 / (1 - confidence)``, it is
+    *confirmed* that the probability is less than ``alpha``. At 0.9 and 0.95 that takes 29
+    measurements without a violation, or 84 with a single one.
 
     **Proof.** As ``p < alpha``, a factor falls with ``L``, and has the mean 1 where ``P(L = 1) =
     alpha``. So if the probability is at least ``alpha``, given all that was measured before, ``W``
@@ -38,21 +46,23 @@ class ConfirmationTest:
     """
 
     def __init__(self, level: float = 0.9, confidence: float = 0.95) -> None:
-        self.level = check_open_unit("level", level)
+        self.level = check_level(level)
         self.confidence = check_open_unit("confidence", confidence)
         self.num_clean = self.num_violations = 0
         self.confirmed = False
         #: The greatest level that has been proved so far, 0 at first.
         self.proved_level = 0.0
-        alpha, needed = 1.0 - level, 1.0 / (1.0 - confidence)
-        num = math.ceil(math.log(needed) / -math.log(level) - 1e-9)
-        never, rarely = level**-num, ((1.0 - _ALTERNATIVE * alpha) / level) ** num
-        # Less on "never" would delay a confirmation without a violation; half at least.
-        self._weight = min(max((needed - rarely) / (never - rarely) + 1e-9, 0.5), 1.0)
+        # Less weight on "never" would delay a confirmation without a violation.
+        num = max(1, math.ceil(math.log1p(-confidence) / math.log(level) - 1e-9))
+        rarely = num * math.log1p(-_ALTERNATIVE * (1.0 - level))  # relative to the other wealth
+        needed = num * math.log(level) - math.log1p(-confidence)
+        weight = (math.exp(needed) - math.exp(rarely)) / -math.expm1(rarely)
+        self._weight = min(max(weight, 0.5), 1.0 - 0.5 * _ROUNDING)
 
-    def observe(self, violated: bool | Iterable[bool]) -> bool:
+    def observe(self, violated: bool | Tensor | Iterable[bool]) -> bool:
         """Enter one or several further measurements; whether the point is confirmed by now."""
-        for one in violated if isinstance(violated, Iterable) else [violated]:
+        flags = [*violated] if isinstance(violated, Iterator) else violated
+        for one in torch.as_tensor(flags).flatten().tolist():
             self.num_violations += bool(one)
             self.num_clean += not one
             self.confirmed |= self._proves(self.level)
@@ -77,10 +87,9 @@ class ConfirmationTest:
     @property
     def num_needed(self) -> int:
         """How many more measurements confirm the point at best, if none of them violates."""
-        more = 0
-        while not self.confirmed and not self._proves(self.level, more):
-            more += 1
-        return more
+        if self.confirmed:
+            return 0
+        return bisect_left(range(2**62), True, key=lambda more: self._proves(self.level, more))
 
     def _proves(self, level: float, more: int = 0) -> bool:
         """Whether ``level`` is proved after ``more`` measurements without a violation.
@@ -90,17 +99,17 @@ class ConfirmationTest:
         """
         if not 0.0 < level < 1.0:
             return False
-        return self._log_wealth(level, self.num_clean + more) >= -math.log1p(-self.confidence)
+        needed = -math.log1p(-self.confidence) - _ROUNDING
+        return self._log_wealth(level, self.num_clean + more) >= needed
 
     def _log_wealth(self, level: float, num_clean: int) -> float:
-        rare = _ALTERNATIVE * (1.0 - level)
-        log_rare = num_clean * math.log((1.0 - rare) / level)
+        log_rare = num_clean * (math.log1p(-_ALTERNATIVE * (1.0 - level)) - math.log(level))
         log_rare += self.num_violations * math.log(_ALTERNATIVE)
-        terms = [math.log1p(-self._weight) + log_rare] if self._weight < 1.0 else []
-        if not self.num_violations:
-            terms.append(math.log(self._weight) - num_clean * math.log(level))
-        top = max(terms, default=-math.inf)
-        return top + math.log(sum(math.exp(term - top) for term in terms)) if terms else -math.inf
+        log_rare += math.log1p(-self._weight)
+        if self.num_violations:
+            return log_rare
+        log_never = math.log(self._weight) - num_clean * math.log(level)
+        return log_never + math.log1p(math.exp(log_rare - log_never))
 
     def __repr__(self) -> str:
         found = f"{self.num_violations} of {self.num_measured} measurements violated a limit: "

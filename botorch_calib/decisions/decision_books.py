@@ -1,4 +1,4 @@
-"""`DecisionBooks`: decisions under limits on an outcome, what came of them, and the budget left."""
+"""`DecisionBooks`: decisions under limits on an outcome, their outcomes, and the budget left."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
-from botorch_calib._validation import check_count, check_limit, check_open_unit, check_positive
-from botorch_calib.decisions.budget import Account, Budget, together
+from botorch_calib._validation import check_count, check_limit, check_positive
+from botorch_calib.decisions.budget import Account, Budget, check_level, together
 from botorch_calib.decisions.decision_records import (
     Record,
     Side,
@@ -25,15 +25,8 @@ from botorch_calib.decisions.decision_records import (
 class DecisionBooks:
     """Records of decisions about points, and the account and the budget that follow from them.
 
-    `ChanceConstraint` keeps them; of models they know nothing.
-
-    Args:
-        upper: Upper limit of the outcome, or None.
-        lower: Lower limit of the outcome, or None.
-        level: Probability, in (0, 1), with which an outcome shall be within the limits.
-        budget: Size of the `Budget`.
-        records: Decisions of an earlier constraint.
-        least_excess: As in `Account.of`.
+    `ChanceConstraint` keeps them, and explains the arguments; of models they know nothing.
+    ``least_excess`` is the ``least`` of `Account.of`.
     """
 
     def __init__(
@@ -47,7 +40,7 @@ class DecisionBooks:
     ) -> None:
         self.upper = check_limit("upper", upper)
         self.lower = check_limit("lower", lower)
-        self.level = check_open_unit("level", level)
+        self.level = check_level(level)
         if self.upper is None and self.lower is None:
             raise InputDataError("Give `upper`, `lower` or both: there is nothing to constrain.")
         if self.upper is not None and self.lower is not None and not self.lower < self.upper:
@@ -106,9 +99,6 @@ class DecisionBooks:
         """Largest number of violations among the first ``num_certified`` certified points.
 
         Of `joint_chance_constraints` it is the number of points that violate any of the limits.
-
-        Raises:
-            InputDataError: If ``num_certified`` is not a positive integer.
         """
         return self._budget.bound(check_count("num_certified", num_certified))
 
@@ -131,13 +121,14 @@ class DecisionBooks:
         return self._counts["own"]
 
     def _joint_account(self) -> Account:
-        """The account of all constraints that share the budget."""
+        """The account of all constraints that share the budget, of which the numbers are used."""
         if len(self._together) == 1:
             return self._account()
         if "joint" not in self._counts:
             each = [[decision_of(r, c._sides) for r in c._records] for c in self._together]
             decisions = (together(row) for row in zip(*each, strict=True))
-            self._counts["joint"] = Account.of(decisions, 1.0 - self._budget.level)
+            share, size = 1.0 - self._budget.level, self._budget.size
+            self._counts["joint"] = Account.of(decisions, share, size)
         return self._counts["joint"]
 
     def _forget_counts(self) -> None:
@@ -145,7 +136,7 @@ class DecisionBooks:
             each._counts.clear()
 
     def _out_at(self, points: list[list[float]]) -> list[Record | None]:
-        """Of each point the first record without an outcome that no other point has; None else.
+        """For each point the first open record that no other has taken, or None.
 
         A record of just this point comes before one that differs by rounding.
         """

@@ -82,8 +82,8 @@ def checked_records(
             raise _error(number, "certified its point by quantiles that are outside these limits")
         checked.append(
             {
-                "point": [float(value) for value in point],
-                "quantiles": [float(value) for value in quantiles],
+                "point": [*map(float, point)],
+                "quantiles": [*map(float, quantiles)],
                 "level": level,
                 "certified": bool(record["certified"]),
                 "outcome": None if y is None else float(y),

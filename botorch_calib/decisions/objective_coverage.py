@@ -1,4 +1,4 @@
-r"""What a bound on outcomes says of the objective behind their noise."""
+"""`objective_coverage_bound`: a bound for the objective, from one for its noisy outcomes."""
 
 from __future__ import annotations
 

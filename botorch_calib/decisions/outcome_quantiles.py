@@ -1,9 +1,9 @@
-r"""Quantiles of the next outcome, as any model states them, widened by a factor.
+r"""Quantiles of the next outcome, as any model states them.
 
 The quantile with the normal score ``s`` is ``F_x^{-1}(Phi(s))``, ``F_x`` being the predictive
-distribution of an observation at ``x``: ``mean + s deviation`` of a Gaussian process, and elsewhere
-what a `CalibratedModel` states, without a correction where the model is not calibrated. What is
-pending does not count.
+distribution of an observation at ``x``: ``mean + s deviation`` for a Gaussian process; for others
+the quantile of a `CalibratedModel`, uncorrected if there is no calibrator. Pending points do not
+count.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from botorch_calib.models.inspection import (
     with_task_feature,
 )
 from botorch_calib.models.marginals import posterior_at
-from botorch_calib.models.predictors import GaussianPredictor, predictor_of
+from botorch_calib.models.predictors import Correction, GaussianPredictor, predictor_of
 from botorch_calib.models.requirements import check_one_value_each
 from botorch_calib.posteriors import StatedPosterior
 
@@ -39,8 +39,8 @@ PRIOR_COUNT, MOST_FACTOR = 8.0, 3.0
 class OutcomeQuantiles:
     """Quantiles and moments of an outcome at points ``b x 1 x d``; results are ``b``.
 
-    Of a distribution that is not Gaussian, the mean is the median, and the deviation half of the
-    way between the quantiles that are a standard deviation to either side in a Gaussian one.
+    If the distribution is not Gaussian, the median stands for the mean, and half of the distance
+    between the quantiles ``Phi(1)`` and ``Phi(-1)`` for the deviation.
 
     Args:
         model: A model of one outcome.
@@ -118,7 +118,7 @@ class OutcomeQuantiles:
         """What a calibrated model of the observed data states."""
         calibrated = isinstance(self._model, CalibratedModel)
         calibrator = self._model.calibrator if calibrated else NoCalibration()
-        return self._predictor.posterior(self._X, calibrator, denoise, "noise")
+        return self._predictor.posterior(self._X, Correction(calibrator, denoise))
 
 
 def _flat(values: Tensor) -> Tensor:

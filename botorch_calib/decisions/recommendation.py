@@ -8,10 +8,15 @@ from typing import Any, NamedTuple
 
 import torch
 from botorch.acquisition import PosteriorMean
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
 from botorch.models.model import Model
 from botorch.optim import optimize_acqf
 from botorch.utils.sampling import draw_sobol_samples, manual_seed
+from botorch.utils.transforms import is_ensemble
 from torch import Tensor
 
 from botorch_calib._validation import check_bounds, check_model, check_open_unit, check_tensor
@@ -89,12 +94,12 @@ def recommend(
 
     Raises:
         InputDataError, BotorchTensorDimensionError: If an argument is malformed.
-        UnsupportedError: If the objective is no model.
+        UnsupportedError: If the objective is no model, or has several values at each point.
 
     Warns:
         NotCertifiedWarning: If no point is safe with this confidence.
     """
-    check_model(objective)
+    check_single(check_model(objective))
     check_open_unit("confidence", confidence)
     check_place(objective, bounds, choices, baseline=baseline)
     acqf = PosteriorMean(objective, maximize=maximize)
@@ -123,6 +128,18 @@ def recommend(
             confidence,
             1.0 if maximize else -1.0,
         )
+
+
+def check_single(objective: Any) -> None:
+    """Raise unless the objective has one value at each point."""
+    transform = getattr(observed_process(objective), "input_transform", None)
+    if objective.num_outputs > 1 or getattr(transform, "is_one_to_many", False):
+        raise UnsupportedError(
+            "`objective` must have one value at each point: give the model of one of several "
+            "outcomes, without a one-to-many input transform. A context is held by equal `bounds`."
+        )
+    if objective.batch_shape and not is_ensemble(objective):
+        raise UnsupportedError(f"`objective` is a batch of models, {[*objective.batch_shape]}.")
 
 
 def check_place(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any, NamedTuple
 
 import torch
 from botorch.acquisition import PosteriorMean
-from botorch.exceptions.errors import UnsupportedError
+from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.generation.gen import gen_candidates_scipy
 from botorch.models.model import Model
 from botorch.sampling.pathwise import draw_matheron_paths
@@ -25,7 +26,7 @@ from botorch_calib._validation import (
     check_width,
 )
 from botorch_calib.decisions.chance_constrained_search import checked_choices, repeated_points
-from botorch_calib.decisions.recommendation import best_mean, check_place
+from botorch_calib.decisions.recommendation import best_mean, check_place, check_single
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.inspection import like, observed_process, raw_train_inputs
 
@@ -113,7 +114,7 @@ def remaining_gain(
     model: Any = check_model(objective)
     if isinstance(model, CensoredDelayModel):
         model = model.model
-    _check_single(model)
+    check_single(model)
     num_paths = check_count("num_paths", num_paths, 1)
     check_place(model, bounds, choices, candidate=candidate)
     domain = check_bounds(bounds) if choices is None else checked_choices(choices)
@@ -142,17 +143,16 @@ def remaining_gain(
     return RemainingGain(candidate, gains.sort().values)
 
 
-def _check_single(model: Any) -> None:
-    """Raise unless there is one value of the model at each point."""
-    transform = getattr(observed_process(model), "input_transform", None)
-    if model.num_outputs > 1 or getattr(transform, "is_one_to_many", False):
-        raise UnsupportedError(
-            "The gain is that of one outcome at each point: give the model of one of several "
-            "outcomes, and one without a one-to-many input transform, a context being held by "
-            "equal `bounds`."
+def check_paths(delta: float, num_paths: int) -> tuple[float, int]:
+    """Both, if a `RemainingGain.bound` at ``delta`` can be finite by so many draws."""
+    delta = check_open_unit("delta", delta)
+    least = math.ceil(math.log(1.0 - _CONFIDENCE) / math.log1p(-delta))
+    if check_count("num_paths", num_paths) < least:
+        raise InputDataError(
+            f"`num_paths` must be at least {least} for a bound at `delta={delta:g}`, got "
+            f"{num_paths}: fewer draws never say that one may stop."
         )
-    if model.batch_shape and not is_ensemble(model):
-        raise UnsupportedError(f"`objective` is a batch of models, {tuple(model.batch_shape)}.")
+    return delta, int(num_paths)
 
 
 def _path(model: Any, num: int) -> Any:

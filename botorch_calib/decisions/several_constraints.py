@@ -9,8 +9,8 @@ from botorch.exceptions.errors import InputDataError
 from botorch.models.model import Model, ModelList
 from torch import Tensor
 
-from botorch_calib._validation import check_count, check_open_unit
-from botorch_calib.decisions.budget import SIZE, Budget
+from botorch_calib._validation import check_count
+from botorch_calib.decisions.budget import SIZE, Budget, check_level
 from botorch_calib.decisions.chance_constraints import ChanceConstraint
 from botorch_calib.robust import AmbiguitySet, ContextDistribution
 
@@ -20,13 +20,9 @@ def joint_level(level: float, num_constraints: int) -> float:
 
     By Bonferroni's inequality, ``1 - (1 - level) / num_constraints``, whatever the outcomes'
     dependence; it is cautious where they fail together.
-
-    Args:
-        level: Joint level, in (0, 1).
-        num_constraints: Number of constraints.
     """
     num = check_count("num_constraints", num_constraints)
-    return 1.0 - (1.0 - check_open_unit("level", level)) / num
+    return 1.0 - (1.0 - check_level(level)) / num
 
 
 def joint_chance_constraints(
@@ -51,10 +47,10 @@ def joint_chance_constraints(
             one stands for a list of one.
         limits: ``(lower, upper)`` of each outcome, None for no limit.
         level: Joint level, in (0, 1).
-        budget: As in `ChanceConstraint`.
+        budget: As in `ChanceConstraint`, like the last two.
         records: `ChanceConstraint.decisions` of each, to go on with.
-        ambiguity: As in `ChanceConstraint`, for all of them.
-        contexts: As in `ChanceConstraint`, for all of them.
+        ambiguity: For all of them.
+        contexts: For all of them.
 
     Raises:
         InputDataError: If ``models``, ``limits`` and ``records`` differ in number, or one is
@@ -71,20 +67,12 @@ def joint_chance_constraints(
         )
     if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in limits):
         raise InputDataError("`limits` must hold a pair `(lower, upper)` for each model.")
-    level = check_open_unit("level", level)
+    level = check_level(level)
     each = joint_level(level, len(several))
     known = [None] * len(several) if records is None else records
+    shared: dict[str, Any] = {"budget": budget, "ambiguity": ambiguity, "contexts": contexts}
     made = [
-        ChanceConstraint(
-            model,
-            upper,
-            lower,
-            each,
-            budget=budget,
-            records=own,
-            ambiguity=ambiguity,
-            contexts=contexts,
-        )
+        ChanceConstraint(model, upper, lower, each, records=own, **shared)
         for model, (lower, upper), own in zip(several, limits, known, strict=True)
     ]
     rows = [[(r["point"], r["certified"]) for r in constraint._records] for constraint in made]

@@ -1,4 +1,4 @@
-"""What has been decided in this process, to notice a constraint that does not know of it."""
+"""Traces of decisions in this process, which reveal a constraint made without their records."""
 
 from __future__ import annotations
 

@@ -37,12 +37,8 @@ class WorstContexts:
     """An ambiguity set around a distribution of contexts, and the worst cases over it.
 
     Args:
-        ambiguity: The set.
+        ambiguity: The set; its worst distribution has to be known.
         contexts: Its centre, or contexts ``n x d_c``.
-
-    Raises:
-        InputDataError: If an argument is malformed.
-        UnsupportedError: If the set is evaluated by a bound that no distribution attains.
     """
 
     def __init__(
@@ -78,10 +74,7 @@ class WorstContexts:
         return Z[..., self._columns(Z.shape[-1]).decision]
 
     def check_decisions(self, name: str, X: Tensor, model: Any) -> Tensor:
-        """Joint inputs ``... x d`` of decisions ``... x d_x`` and one of the contexts.
-
-        Raises ``BotorchTensorDimensionError`` for points of another width.
-        """
+        """Joint inputs ``... x d`` of decisions ``... x d_x``, checked, and one of the contexts."""
         width, num = raw_width(model), self.centre.points.shape[-1]
         if width is not None and X.shape[-1] != width - num:
             raise BotorchTensorDimensionError(

@@ -6,22 +6,18 @@ import math
 from typing import Any, NamedTuple
 
 import torch
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
 from torch import Tensor
 
 from botorch_calib._validation import (
     check_bounds,
-    check_finite,
-    check_inputs,
     check_open_unit,
     check_tensor,
+    check_unit_interval,
 )
+from botorch_calib.models.requirements import check_pairs
 
-# What is bet on: tails of these masses, and by which factors their odds are wrong.
+# Bets are on tails of these masses, and on odds that are wrong by these factors.
 _TAILS, _BOTH = (0.05, 0.1, 0.25, 0.5), (0.1, 0.2, 0.5)
 _ODDS = (0.25, 0.5, 2.0, 4.0)
 
@@ -32,9 +28,9 @@ class Finding(NamedTuple):
     Args:
         event: The stated event that comes too often or too seldom.
         stated: Its stated probability.
-        met: The share of the outcomes it was met by, in the region.
+        met: The share of the outcomes in the region at which it came.
         region: Where.
-        wealth: How much the bets on it have won.
+        wealth: How much the bets on it have won, e^700 if it is more.
     """
 
     event: str
@@ -64,9 +60,9 @@ class CalibrationAlarm:
     each outcome. Outcomes that come together, predicted by the same model, may depend on each
     other: the mean of their factors takes their place, which has the mean 1 too.
 
-    The predictions have to be those that were made: the alarm is told before a model learns from
-    the outcomes. Residuals of a fitted model's own data are no such predictions: the alarm that
-    `calibration_report` replays over them is an indication, without this bound.
+    The predictions have to be those that were made: tell the alarm before a model learns from the
+    outcomes. The alarm that `calibration_report` replays over a fitted model's own data is an
+    indication, without this bound.
 
     Args:
         false_alarm: Probability of ever warning where all predictions are right.
@@ -85,13 +81,14 @@ class CalibrationAlarm:
         # events x odds x 1 (regions)
         self._if_met, self._if_not = bet / stated, (1.0 - bet) / (1.0 - stated)
         regions = 1 if self.bounds is None else 1 + 2 * self.bounds.shape[-1]
-        self._bets = torch.zeros(*odds.shape[:2], regions, dtype=torch.double)
+        # Logarithms: in a long run wealth exceeds what a number holds.
+        self._bets = torch.full((*odds.shape[:2], regions), -torch.inf, dtype=torch.double)
         self._counts = torch.zeros(len(self._events), regions, dtype=torch.double)
         self._seen = torch.zeros(regions, dtype=torch.double)
         # Half of the stake is on the whole box.
         self._stakes = torch.full((regions,), 0.5 / max(regions - 1, 1), dtype=torch.double)
         self._stakes[0] = 1.0 if regions == 1 else 0.5
-        #: Wealth after each call of `observe`.
+        #: Wealth after each call of `observe`, at most e^700.
         self.history: list[float] = []
         #: What was found when the alarm was raised; None before.
         self.finding: Finding | None = None
@@ -112,53 +109,38 @@ class CalibrationAlarm:
     def observe(self, pits: Tensor, X: Tensor | None = None) -> bool:
         """Enter outcomes, by the predictions made before they were known.
 
-        Args:
-            pits: Probability integral transforms ``n``, in [0, 1].
-            X: Where, ``n x d``; needed with ``bounds``.
-
-        Returns:
-            Whether the alarm was ever raised.
-
-        Raises:
-            InputDataError, BotorchTensorDimensionError: If an argument is malformed.
+        These are probability integral transforms ``n``, in [0, 1], at the points ``n x d``, which
+        are needed with ``bounds``. Returns whether the alarm was ever raised.
         """
-        u = check_finite("pits", check_tensor("pits", pits)).detach().cpu().double().reshape(-1)
-        if not ((u >= 0.0) & (u <= 1.0)).all():
-            raise InputDataError("`pits` must lie in [0, 1].")
+        u = check_unit_interval("pits", check_tensor("pits", pits))
+        u = u.detach().cpu().double().reshape(-1)
         within = self._regions_of(X, len(u))
         if not len(u):
             return self.raised
         met = torch.stack([_is_met(side, p, u) for side, p in self._events])  # events x n
-        one = torch.ones((), dtype=torch.double)
         hit = met.view(len(self._events), 1, 1, -1)
         factors = torch.where(hit, self._if_met.unsqueeze(-1), self._if_not.unsqueeze(-1))
-        factors = torch.where(within, factors, one).mean(dim=-1)
+        factors = torch.where(within, factors, 1.0).mean(dim=-1)
         t = len(self.history) + 1
-        self._bets = (self._bets + 1.0 / (t * (t + 1))) * factors
+        start = -torch.tensor(t * (t + 1), dtype=torch.double).log()
+        self._bets = torch.logaddexp(self._bets, start) + factors.log()
         self._counts += (met.unsqueeze(1) & within).sum(dim=-1)
         self._seen += within.sum(dim=-1)
-        wealth = self._bets + 1.0 / (t + 1)
-        share = self._stakes / wealth[..., 0].numel()
-        self.history.append(float((share * wealth).sum()))
+        share = self._stakes / self._bets[..., 0].numel()
+        not_started = -torch.tensor(t + 1, dtype=torch.double).log()
+        wealth = torch.logaddexp(self._bets, not_started) + share.log()
+        self.history.append(_exp(wealth.flatten().logsumexp(dim=0)))
         if self.finding is None and self.wealth >= 1.0 / self.false_alarm:
             self.finding, self.raised_at = self.suspicion, t
         return self.raised
 
     @torch.no_grad()
     def watch(self, model: Any, X: Tensor, Y: Tensor) -> bool:
-        """Enter outcomes ``n x 1`` at ``n x d``, by a model that has not seen them.
+        """Enter outcomes ``n x 1`` at ``n x d``, by a model of one outcome that has not seen them.
 
-        The model's posterior of observations has a ``cdf``, or is taken to be normal.
-
-        Raises:
-            InputDataError, BotorchTensorDimensionError: If an argument is malformed.
-            UnsupportedError: If the model has several outputs, or several members.
+        Its posterior of observations has a ``cdf``, or is taken to be normal.
         """
-        check_inputs("X", X)
-        if check_tensor("Y", Y).shape != (len(X), 1):
-            raise BotorchTensorDimensionError(
-                f"`Y` must have shape {len(X)} x 1, got {tuple(Y.shape)}."
-            )
+        check_pairs(X, Y)
         posterior = model.posterior(X.unsqueeze(-2), observation_noise=True)
         if posterior.mean.shape != (len(X), 1, 1):
             raise UnsupportedError(
@@ -182,7 +164,7 @@ class CalibrationAlarm:
             "both": f"outcomes outside the central {1 - p:.3g} interval",
         }[side]
         met = self._counts[event, region] / self._seen[region].clamp_min(1.0)
-        return Finding(text, p, float(met), self._name_of(region), float(self._bets.max()))
+        return Finding(text, p, float(met), self._name_of(region), _exp(self._bets.max()))
 
     def _regions_of(self, X: Tensor | None, num: int) -> Tensor:
         """Which points lie in each region, ``regions x n``."""
@@ -223,6 +205,11 @@ class CalibrationAlarm:
         )
 
     __repr__ = __str__
+
+
+def _exp(log_wealth: Tensor) -> float:
+    """The wealth with this logarithm, or e^700 if it is more."""
+    return math.exp(min(float(log_wealth), 700.0))
 
 
 def _is_met(side: str, p: float, u: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,8 +41,8 @@ class RegionCoverage:
 class ForecastScores:
     """How the distributions that one model stated fared against ``n`` observations.
 
-    Widths, deviations and their scores are in units of the outcome; None where nothing is known
-    but probabilities.
+    Widths, deviations and their scores are in units of the outcome, and None where only
+    probabilities are known.
 
     Attributes:
         frequencies: Fractions of observations at or below their stated quantile at each of the
@@ -51,16 +52,16 @@ class ForecastScores:
         coverage: Fraction of observations inside the central ``1 - alpha`` interval.
         coverage_interval: Binomial 95 % interval of the probability behind it.
         regions: Coverage in each cell of the inputs, if these are known.
+        pits: Stated probabilities of a value below the observed one, ``n``, in time order.
+        covered: Whether each observation lay inside its central interval, ``n``.
         mean_width: Mean width of the central interval.
         mean_deviation: Mean standard deviation stated.
         mean_interval_score: Mean score of the central interval.
         mean_crps: Mean continuous ranked probability score.
-        pits: Stated probabilities of a value below the observed one, ``n``, in time order.
-        covered: Whether each observation lay inside its central interval, ``n``.
-        objective: Scores of the distributions of the objective, as the observations were predicted,
-            against its true values, where these are known.
-        objective_now: Scores of the present ones, by the model that has seen the observations;
-            None with held-out data.
+        objective: Where the objective's true values are known, scores of its distributions as the
+            observations were predicted.
+        objective_now: Scores of its present ones, by the model that has seen the observations; None
+            with held-out data.
     """
 
     frequencies: Tensor
@@ -69,12 +70,12 @@ class ForecastScores:
     coverage: float
     coverage_interval: tuple[float, float]
     regions: tuple[RegionCoverage, ...]
-    mean_width: float | None
-    mean_deviation: float | None
-    mean_interval_score: float | None
-    mean_crps: float | None
     pits: Tensor
     covered: Tensor
+    mean_width: float | None = None
+    mean_deviation: float | None = None
+    mean_interval_score: float | None = None
+    mean_crps: float | None = None
     objective: ObjectiveScores | None = None
     objective_now: ObjectiveScores | None = None
 
@@ -82,8 +83,7 @@ class ForecastScores:
     def running_coverage(self) -> Tensor:
         """Coverage of the first ``t`` observations, for ``t = 1, ..., n``."""
         covered = self.covered.double()
-        steps = torch.arange(1, len(covered) + 1, dtype=covered.dtype, device=covered.device)
-        return covered.cumsum(dim=0) / steps
+        return covered.cumsum(dim=0) / torch.ones_like(covered).cumsum(dim=0)
 
 
 def forecast_scores(
@@ -93,11 +93,7 @@ def forecast_scores(
     objective: ObjectiveScores | None = None,
     objective_now: ObjectiveScores | None = None,
 ) -> ForecastScores:
-    """Scores of distributions that were stated of ``n`` observations.
-
-    The central ``1 - alpha`` interval is judged, also in each of the ``cells``, and quantiles at
-    ``levels``.
-    """
+    """Scores of distributions that were stated of ``n`` observations, and coverage in ``cells``."""
     pits, covered = stated.pits, stated.covered
     frequencies = observed_frequencies(pits, levels)
     ends = binomial_interval((frequencies * len(pits)).round(), len(pits))
@@ -106,8 +102,7 @@ def forecast_scores(
         RegionCoverage(cell.lower, cell.upper, len(cell.indices), *_coverage(covered[cell.indices]))
         for cell in cells
     )
-    sizes = stated.sizes or (None, None, None, None)
-    width, deviation, score, crps = (None if each is None else float(each.mean()) for each in sizes)
+    means: dict[str, Any] = {f"mean_{k}": float(v.mean()) for k, v in stated.sizes.items()}
     return ForecastScores(
         frequencies=frequencies,
         frequency_intervals=torch.stack(ends, dim=-1),
@@ -115,14 +110,11 @@ def forecast_scores(
         coverage=coverage,
         coverage_interval=coverage_interval,
         regions=regions,
-        mean_width=width,
-        mean_deviation=deviation,
-        mean_interval_score=score,
-        mean_crps=crps,
         pits=pits,
         covered=covered,
         objective=objective,
         objective_now=objective_now,
+        **means,
     )
 
 

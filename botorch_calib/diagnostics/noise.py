@@ -31,17 +31,17 @@ _WIDTH = 100
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NoiseDiagnosis:
-    """The observation noise that a model states beside that which its training data support.
+    """The observation noise that a model states, and that which its training data support.
 
-    Noises are standard deviations in units of the outcome; of noise that differs between
-    observations, root mean squares. ``print(diagnosis)`` says what to do, and
-    ``plot_noise_likelihood`` of `botorch_calib.plotting` draws the likelihood.
+    Noises are standard deviations in units of the outcome, root mean squares where they differ
+    between observations. ``print(diagnosis)`` says what to do, and ``plot_noise_likelihood`` of
+    `botorch_calib.plotting` draws the likelihood.
 
     Attributes:
         stated: Noise that the model states.
         supported: Noise of the greatest likelihood; 0 where the data are most likely without any.
-        interval: The smallest that holds all that the likelihood ratio test does not reject; from 0
-            where it does not reject the absence of noise.
+        interval: The noises that the likelihood ratio test does not reject; from 0 where it does
+            not reject the absence of noise.
         multiplier: ``(supported / stated)^2``: what to multiply noise *variances* by. None if the
             stated noise is zero.
         multiplier_interval: The same for ``interval``.
@@ -52,7 +52,7 @@ class NoiseDiagnosis:
             square over the training inputs, to compare the noise with.
         deviations: Noises at which the likelihood was evaluated, ``k``, increasing.
         log_likelihoods: Logarithm of the likelihood of each relative to the greatest, ``k``.
-        is_floor: Whether the given noise is the least that GPyTorch lets a model have
+        is_floor: Whether the given noise is the least that GPyTorch takes
             (``gpytorch.settings.min_fixed_noise``), which stands for anything smaller, such as 0.
     """
 
@@ -90,29 +90,28 @@ class NoiseDiagnosis:
         None if the stated noise agrees with the data, and they can tell, or if it is too large but
         negligible beside the objective.
         """
-        if self._is_understated:
-            return f"{self._remedy()} {_BUT_TOO_LONG}"
-        if not self.agrees:
-            is_small = self.stated <= _NEGLIGIBLE * self.prior_deviation
-            return None if is_small else f"{self._remedy()} {_BUT_TOO_SHORT}"
-        # Noise that was fitted competed with the kernel, which then has taken up none of it.
-        is_vague = self.given and self.interval[1] > _VAGUE * self.stated
-        return _HARDLY_TELLING if is_vague else None
+        if self.agrees:
+            # Noise that was fitted competed with the kernel, which then has taken up none of it.
+            is_vague = self.given and self.interval[1] > _VAGUE * self.stated
+            return _HARDLY_TELLING if is_vague else None
+        is_larger = self.stated < self.interval[0]
+        if not is_larger and self.stated <= _NEGLIGIBLE * self.prior_deviation:
+            return None
+        size, length = ("larger", _TOO_LONG) if is_larger else ("smaller", _TOO_SHORT)
+        return f"{self._remedy(size)} {_HELD_FIXED} {length}"
 
-    @property
-    def _is_understated(self) -> bool:
-        return self.stated < self.interval[0]
-
-    def _remedy(self) -> str:
+    def _remedy(self, size: str) -> str:
         if not self.given:
-            return _FITTED.format(size="larger" if self._is_understated else "smaller")
-        if self.multiplier is None or (self.is_floor and self._is_understated):
+            return _FITTED.format(size=size)
+        if self.multiplier is None or (self.is_floor and size == "larger"):
             return _GIVEN_AS_ZERO.format(variance=_number(self.supported**2))
-        if self._is_understated:
-            return _GIVEN_TOO_SMALL.format(factor=_number(self.multiplier))
         if self.multiplier == 0.0:
-            return _GIVEN_WITHOUT_NEED
-        return _GIVEN_TOO_LARGE.format(factor=_number(self.multiplier))
+            return f"The data are likeliest without any noise: {_LEAVE_OUT}; then fit again."
+        remedy = (
+            f"The noise is {size} than given. Multiply `train_Yvar` by {_number(self.multiplier)}, "
+            f"or {_LEAVE_OUT}; then fit again."
+        )
+        return remedy if size == "smaller" else f"{remedy} {_AND_AGAIN}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, ready for ``json.dumps``, without the likelihood's curve."""
@@ -141,17 +140,14 @@ def noise_diagnosis(model: Module, level: float = 0.95, task: int | None = None)
     The likelihood of a common multiplier ``m`` of the noise variances is maximised over ``m >= 0``,
     everything else in the model being fixed; the interval holds the ``m`` that the likelihood ratio
     test does not reject: ``2 (log L(max) - log L(m))`` at most the ``level``-quantile of chi-square
-    with one degree of freedom. (Without noise, at the border, it rejects less often than it may.)
-    Observations stated to be free of noise stay so: the others are judged given these. If all are,
-    noise of one variance is looked for.
+    with one degree of freedom. Observations stated to be free of noise stay so: the others are
+    judged given these. If all are, noise of one variance is looked for. A `PartlyKnownNoiseGP` is
+    judged by its given noise, and a model of several tasks by the noise of one ``task``; that of
+    all other observations is held fixed as stated.
 
-    Noise that was given and noise that was fitted are not judged together: with a
-    `PartlyKnownNoiseGP` it is the given noise, and with several tasks that of one ``task``. The
-    noise of all other observations is held fixed as stated.
-
-    It is a statement about this kernel. Hyperparameters that were fitted under too little noise
-    take up some of what is missing, above all by a short lengthscale, and the supported noise then
-    is too small: once the noise is corrected, fit and diagnose again.
+    Hyperparameters that were fitted under too little noise take up some of what is missing, above
+    all by a short lengthscale, and the supported noise then is too small: once the noise is
+    corrected, fit and diagnose again.
 
     Args:
         model: A fitted exact Gaussian process with one output and no batch dimension, with learned
@@ -163,8 +159,7 @@ def noise_diagnosis(model: Module, level: float = 0.95, task: int | None = None)
 
     Raises:
         UnsupportedError: If the model is no such process, or its outcome transform is not affine.
-        InputDataError: If it has no training data, ``level`` is outside (0, 1), or ``task`` is
-            missing or unknown.
+        InputDataError: If it has no training data, or ``task`` is missing or unknown.
     """
     check_open_unit("level", level)
     gp = observed_process(model)
@@ -178,11 +173,8 @@ def noise_diagnosis(model: Module, level: float = 0.95, task: int | None = None)
     stated = root_mean(prior.new_noise)
     is_zero = stated == 0.0
     floor = min_fixed_noise.value(gp.train_targets.dtype)
-    noise, new_noise = prior.noise, prior.new_noise
-    if is_zero:
-        noise = new_noise = torch.ones_like(noise)
-    # Standard deviation at m = 1
-    base = root_mean(new_noise)
+    noise = torch.ones_like(prior.noise) if is_zero else prior.noise
+    base = root_mean(noise) if is_zero else stated  # standard deviation at m = 1
     # As if it were part of the objective, of which the others are observed without noise.
     others = torch.where(rows, 0.0, prior.noise)
     data = prior._replace(
@@ -208,25 +200,20 @@ def noise_diagnosis(model: Module, level: float = 0.95, task: int | None = None)
 
 def _judged(gp: Any, task: int | None) -> tuple[Tensor, bool]:
     """Which training observations are judged, and whether their noise was given."""
-    likelihood, targets = gp.likelihood, gp.train_targets
-    rows = torch.ones_like(targets, dtype=torch.bool)
-    is_multi_task = isinstance(gp, MultiTaskGPyTorchModel)
-    if is_multi_task != (task is not None):
+    rows, likelihood = torch.ones_like(gp.train_targets, dtype=torch.bool), gp.likelihood
+    if isinstance(gp, MultiTaskGPyTorchModel) != (task is not None):
         raise InputDataError(
             f"`task` must be one of those of a model of several tasks, and None for others, got "
             f"{task} for a {type(gp).__name__}."
         )
-    if is_multi_task:
-        base: Any = gp
+    if task is not None:
         inputs: Any = raw_train_inputs(gp)
-        rows = inputs[:, base._task_feature].round() == task
+        rows = inputs[:, gp._task_feature].round() == task
         if not rows.any():
             raise InputDataError(f"`model` has no observations of `task` {task}.")
     if isinstance(likelihood, PartlyKnownNoiseLikelihood):
-        known = ~likelihood.noise_covar.noise.isnan()
-        if (known & rows).any():
-            return known & rows, True
-        return rows, False
+        known = rows & ~likelihood.noise_covar.noise.isnan()
+        return (known, True) if known.any() else (rows, False)
     return rows, isinstance(likelihood, FixedNoiseGaussianLikelihood)
 
 
@@ -239,37 +226,28 @@ def _number(value: float) -> str:
 
 # ------------------------------------------------------------ what to do about it
 
-_GIVEN_TOO_SMALL = (
-    "The noise is larger than what was given: standard errors of single evaluations lack what "
-    "varies between evaluations, such as days. Multiply `train_Yvar` by {factor}, or leave it out "
-    "so that the noise is fitted; then fit and diagnose again, since a kernel that was fitted "
-    "under too little noise has taken up some of it."
-)
-_GIVEN_TOO_LARGE = (
-    "The noise is smaller than what was given. Multiply `train_Yvar` by {factor}, or leave it out "
-    "so that the noise is fitted; then fit again."
-)
-_GIVEN_WITHOUT_NEED = (
-    "The data are likeliest without any noise. Leave `train_Yvar` out so that the noise is fitted; "
-    "then fit again."
+_LEAVE_OUT = "leave `train_Yvar` out so that the noise is fitted"
+_AND_AGAIN = (
+    "Standard errors of single evaluations lack what varies between evaluations, such as days. "
+    "Diagnose again after the fit: a kernel fitted under too little noise has taken up some of it."
 )
 _GIVEN_AS_ZERO = (
-    "The noise was given as zero, or as less than the least that GPyTorch takes, of which no "
-    "multiple helps: give variances of about {variance}, or leave `train_Yvar` out so that they "
-    "are fitted; then fit again."
+    "The noise was given as zero, or as less than the least that GPyTorch takes, and no multiple "
+    "helps: give variances of about {variance}, or leave `train_Yvar` out so that they are fitted; "
+    "then fit again."
 )
 _FITTED = (
     "The noise is {size} than in the model, although it was fitted: fit again, and if that changes "
     "nothing, look at the prior and the bounds of the noise, and whether the noise differs from "
     "one input or task to another."
 )
-_BUT_TOO_LONG = (
-    "Everything else in the model was held fixed: a lengthscale that is too long shows as noise as "
-    "well. Repeated evaluations of one input would tell which."
+_HELD_FIXED = "Everything else in the model was held fixed:"
+_TOO_LONG = (
+    "a lengthscale that is too long shows as noise as well. Repeated evaluations of one input "
+    "would tell which."
 )
-_BUT_TOO_SHORT = (
-    "Everything else in the model was held fixed: a lengthscale that is too short hides noise. "
-    "Repeated evaluations of one input would tell."
+_TOO_SHORT = (
+    "a lengthscale that is too short hides noise. Repeated evaluations of one input would tell."
 )
 _HARDLY_TELLING = (
     "The data hardly tell how large the noise is: if it is larger than stated, the kernel, fitted "

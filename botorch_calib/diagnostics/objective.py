@@ -1,8 +1,7 @@
 """Coverage of the objective, where its true values are known.
 
-The bounds on coverage that calibrators have are about *outcomes*. What a model states of the
-objective also rests on its noise: if that is wrong, so can intervals of the objective be while
-those of the outcome are right, and outcomes alone do not show it.
+Calibrators bound the coverage of *outcomes*. Intervals of the objective depend on the stated noise
+as well: they can be wrong while those of the outcome are right, and outcomes do not show it.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.delayed import CensoredDelayModel
 from botorch_calib.models.inspection import (
-    as_calibrated,
     least_variance,
     observed_process,
     outcome_units,
+    predicting_process,
 )
 from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.outcome_transforms import raw_train_targets
@@ -38,7 +37,6 @@ from botorch_calib.posteriors import (
     StatedPosterior,
     TransformedOutcomePosterior,
 )
-from botorch_calib.posteriors.single_points import is_gaussian
 
 #: The objective without noise: its values ``n x 1`` at the points judged, or what computes them.
 Truth = Tensor | Callable[[Tensor], Tensor]
@@ -64,7 +62,7 @@ class ObjectiveScores:
 
 
 class Statements(NamedTuple):
-    """Posteriors of the objective at ``n`` points, each by itself."""
+    """Posteriors of the objective at ``n`` single points."""
 
     base: StatedPosterior  # by the Gaussian process
     calibrated: StatedPosterior | None  # None without a calibrator
@@ -85,13 +83,12 @@ class ObjectiveForecasts(NamedTuple):
     predicted: Statements
     present: Statements | None = None
 
-    def scores(self, who: str, alpha: float) -> dict[str, ObjectiveScores | None]:
-        """Scores of ``"base"`` or ``"calibrated"`` by the names that `ForecastScores` has."""
-        parts = {"objective": self.predicted, "objective_now": self.present}
-        return {
-            name: None if part is None else _scores(getattr(part, who), self.truth, alpha)
-            for name, part in parts.items()
-        }
+    def scores(self, who: str, alpha: float) -> list[ObjectiveScores | None]:
+        """Scores of ``"base"`` or ``"calibrated"``, as they were predicted and are now."""
+        return [
+            None if part is None else _scores(getattr(part, who), self.truth, alpha)
+            for part in (self.predicted, self.present)
+        ]
 
 
 def _scores(posterior: StatedPosterior, truth: Tensor, alpha: float) -> ObjectiveScores:
@@ -133,11 +130,10 @@ def predicted_objective(
 ) -> Statements:
     """Posteriors of the objective at training inputs as their observations were predicted.
 
-    Or, with ``denoise=False``, of these observations.
-
-    ``residuals`` and predictive ``deviations``, in units of the outcome, are those of all ``n``
-    training observations, of which those at the indices ``kept`` are judged; ``stated`` are a
-    calibrator's distributions of the residuals of these, if there is one.
+    With ``denoise=False`` they are of these observations. ``residuals`` and predictive
+    ``deviations``, in units of the outcome, are those of all ``n`` training observations, of which
+    those at the indices ``kept`` are judged; ``stated`` are a calibrator's distributions of the
+    residuals of these, if there is one.
     """
     mean = raw_train_targets(gp).squeeze(-1) - deviations * residuals
     noise = outcome_units(gp).square() * training_prior(gp).new_noise
@@ -162,12 +158,7 @@ def present_objective(model: Any, X: Tensor) -> Statements:
     # One point a batch: only the marginals are needed.
     points = X.unsqueeze(-2)
     posterior = posterior_at(model, points)
-    if isinstance(posterior, CalibratedPosterior):
-        return Statements(as_calibrated(model, posterior.base_posterior), posterior)
-    if is_gaussian(posterior):
-        return Statements(as_calibrated(model, posterior), None)
-    inner = model.model if isinstance(model, CalibratedModel) else model
-    base = CalibratedModel(inner, NoCalibration()).posterior(points)
+    base = CalibratedModel(predicting_process(model), NoCalibration()).posterior(points)
     return Statements(base, posterior if isinstance(posterior, StatedPosterior) else None)
 
 

@@ -11,16 +11,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from botorch_calib._validation import (
-    check_count,
-    check_levels,
-)
+from botorch_calib._validation import check_count, check_levels
 from botorch_calib.diagnostics.calibration_alarm import CalibrationAlarm
 from botorch_calib.diagnostics.forecast_scores import ForecastScores, forecast_scores
 from botorch_calib.diagnostics.noise import NoiseDiagnosis
-from botorch_calib.diagnostics.objective import (
-    ObjectiveForecasts,
-)
+from botorch_calib.diagnostics.objective import ObjectiveForecasts
 from botorch_calib.diagnostics.regions import median_cells
 from botorch_calib.diagnostics.stated_forecasts import StatedForecasts
 from botorch_calib.diagnostics.table import (
@@ -69,13 +64,13 @@ class CalibrationReport:
         source: ``"prequential"``, ``"loo"``, ``"held-out"`` or ``"given"``.
         calibrated: Scores of the calibrated distributions; None without a calibrator.
         base: Scores of the base model without calibration.
-        noise: The observation noise that the training data support; None for models of which
-            `noise_diagnosis` can tell nothing.
+        noise: The observation noise that the training data support; None where `noise_diagnosis`
+            does not take the model.
         base_name: What the base model is called in tables and figures.
         alarms: Where outcomes were predicted in time order, a `CalibrationAlarm` by the name of the
-            forecaster: whether and when it was raised, and what it found. Its false alarms are
-            bounded if the predictions were carried, as those are that ``"carried"`` has watched;
-            replayed by a fitted model (``source="prequential"``) it is an indication.
+            forecaster. Its false alarms are bounded if the predictions were made before the
+            outcomes, as those are that ``"carried"`` has watched; replayed by a fitted model
+            (``source="prequential"``) it is an indication.
     """
 
     alpha: float
@@ -169,13 +164,13 @@ def report_of(
     inputs, objective = forecasts.inputs, forecasts.objective
     cells = [] if inputs is None else median_cells(inputs, num_regions)
 
-    def scores(stated: StatedForecasts, who: str) -> ForecastScores:
-        on_objective = {} if objective is None else objective.scores(who, alpha)
-        return forecast_scores(stated, levels, cells, **on_objective)
+    def scores(who: str) -> Any:
+        if (stated := getattr(forecasts, who)) is None:
+            return None
+        on_objective = [] if objective is None else objective.scores(who, alpha)
+        return forecast_scores(stated, levels, cells, *on_objective)
 
-    stated = forecasts.calibrated
-    calibrated = None if stated is None else scores(stated, "calibrated")
-    base = scores(forecasts.base, "base")
+    calibrated, base = scores("calibrated"), scores("base")
     report = CalibrationReport(alpha, levels, source, calibrated, base, noise, forecasts.base_name)
     if carried is not None:
         report.alarms["carried"] = carried

@@ -48,10 +48,6 @@ def report_from_pits(
         num_regions: Number of cells.
         bounds: ``2 x d``: a box, known beforehand, whose halves the report's alarm tells apart.
 
-    Raises:
-        InputDataError: If an argument is malformed or out of its range.
-        BotorchTensorDimensionError: If a shape is another one.
-
     Warns:
         CalibrationWarning: If there are fewer than ``1 / alpha`` observations.
     """
@@ -77,16 +73,9 @@ def report_from_moments(
 ) -> CalibrationReport:
     """Judge normal predictive distributions of any library.
 
-    Args:
-        mean: Their means, ``n``, in units of the outcome: a tensor, an array or a list.
-        deviation: Their standard deviations, noise included, ``n``.
-        observed: The observations, ``n``, none of which the prediction of it had seen, in time
-            order.
-        alpha: As in `report_from_pits`, with the same errors; and the rest too.
-        levels: As in `report_from_pits`.
-        X: As in `report_from_pits`.
-        num_regions: As in `report_from_pits`.
-        bounds: As in `report_from_pits`.
+    ``mean`` and ``deviation`` are their means and standard deviations, noise included, and
+    ``observed`` the observations, which no prediction has seen: ``n`` each, in units of the outcome
+    and in time order, as tensors, arrays or lists. For further arguments see `report_from_pits`.
     """
     check_open_unit("alpha", alpha)
     names = ("mean", "deviation", "observed")

@@ -12,14 +12,7 @@ from gpytorch.models import ExactGP
 from torch import Tensor
 from torch.nn import Module
 
-from botorch_calib._validation import (
-    check_finite,
-    check_inputs,
-    check_model,
-    check_one_of,
-    check_open_unit,
-    check_tensor,
-)
+from botorch_calib._validation import check_model, check_one_of, check_open_unit
 from botorch_calib.calibration import NoCalibration, pit
 from botorch_calib.diagnostics.calibration_alarm import CalibrationAlarm
 from botorch_calib.diagnostics.noise import noise_diagnosis
@@ -52,9 +45,9 @@ from botorch_calib.models.inspection import (
 )
 from botorch_calib.models.marginals import in_space_of_targets
 from botorch_calib.models.outcome_transforms import InverseTransform, raw_train_targets
-from botorch_calib.models.predictors import GaussianPredictor, predictor_of
+from botorch_calib.models.predictors import Correction, predictor_of
 from botorch_calib.models.predictors.transformed import TransformedPredictor
-from botorch_calib.models.requirements import batch_of_models, check_fits
+from botorch_calib.models.requirements import batch_of_models, check_fits, check_pairs
 from botorch_calib.models.residuals import RESIDUALS, forecast_history
 
 
@@ -78,16 +71,13 @@ def calibration_report(
     observation at its current hyperparameters, which were fitted to all of them, and a calibrator
     that has learned nothing is replayed over the residuals: an observation is judged by the
     distribution stated before it was learned from. With held-out data the present model is judged,
-    as it is.
+    as it is. The model and its calibrator are left as they are.
 
     With ``truth``, statements on the objective, without noise, are judged at the same points: as
     each was predicted and, for training data, as the model is now, having seen the observation
-    there. The latter is what a claim on a visited point rests on. Held-out points spread over the
-    box tell the coverage over the box. No bound on the coverage of the objective is proved: it
-    rests on the stated noise, about which `noise_diagnosis` of an exact Gaussian process is added.
-
-    The model keeps its state and what its calibrator has learned; held-out data and ``truth``, like
-    any prediction, leave it in eval mode.
+    there. The latter is what a claim on a visited point rests on; held-out points spread over the
+    box tell the coverage over the box. It depends on the stated noise, so the `noise_diagnosis` of
+    an exact Gaussian process is added.
 
     Args:
         model: A `CalibratedModel`, a BoTorch model that it takes, or an exact Gaussian process of
@@ -103,14 +93,11 @@ def calibration_report(
         truth: The objective without noise: its values ``n x 1`` at ``X`` or, without it, at all
             training inputs, or a function that computes them from inputs ``n x d``.
         alarm: One that has watched the predictions as they were made, to stand in the report with
-            its guarantee. Alarms that are replayed over training data are indications only, since
-            hyperparameters were fitted to the same outcomes.
+            its guarantee.
 
     Raises:
-        UnsupportedError: If the model has more outputs, or is of a kind that no `CalibratedModel`
-            takes.
+        UnsupportedError: If the model has more outputs, or no `CalibratedModel` takes it.
         InputDataError: If there are no observations, or an argument is out of its range.
-        BotorchTensorDimensionError: If ``X``, ``Y`` or ``truth`` have other shapes.
 
     Warns:
         CalibrationWarning: If there are fewer than ``1 / alpha`` observations.
@@ -128,13 +115,9 @@ def calibration_report(
         noise = noise_diagnosis(model)
     except (UnsupportedError, InputDataError):  # not all models that are judged have one
         noise = None
-    source = residuals if X is None else "held-out"
-    bounds = None if forecasts.inputs is None else _box_of(forecasts.inputs)
+    source, inputs = residuals if X is None else "held-out", cast(Tensor, forecasts.inputs)
+    bounds = torch.stack([inputs.amin(dim=0), inputs.amax(dim=0)])
     return report_of(forecasts, alpha, levels, source, num_regions, noise, bounds, alarm)
-
-
-def _box_of(X: Tensor) -> Tensor:
-    return torch.stack([X.amin(dim=0), X.amax(dim=0)])
 
 
 def _of_history(
@@ -143,23 +126,20 @@ def _of_history(
     """Forecasts of the training data of a model, without the first ``num_initial``."""
     model = without_pending(model)
     calibrator = model.calibrator.fresh() if isinstance(model, CalibratedModel) else None
-    predictor = predictor_of(model.model if calibrator is not None else model)
+    predictor = predictor_of(model)
     gp = predictor.observed
-    if not isinstance(predictor, GaussianPredictor):
+    if not predictor.is_process:
         inputs, z = predictor.history(residuals)
         kept = _kept(torch.arange(len(z)), num_initial)
-        base = StatedForecasts.of_pits(pit(z[kept]), alpha)
-        if calibrator is None:
-            return Forecasts(inputs[kept], base, base_name=type(gp).__name__)
-        stated = calibrator.to(z).update(inputs[kept], z[kept])
-        pits = stated.to(torch.double).cdf(z[kept].double().unsqueeze(-1)).reshape(-1)
-        calibrated = StatedForecasts.of_pits(pits, alpha)
+        base, calibrated = StatedForecasts.of_pits(pit(z[kept]), alpha), None
+        if calibrator is not None:
+            stated = calibrator.to(z).update(inputs[kept], z[kept]).to(torch.double)
+            pits = stated.cdf(z[kept].double().unsqueeze(-1)).reshape(-1)
+            calibrated = StatedForecasts.of_pits(pits, alpha)
         return Forecasts(inputs[kept], base, calibrated, base_name=type(gp).__name__)
     inputs, z, deviations = forecast_history(gp, residuals)
     kept = _kept(in_output_task(gp, inputs).nonzero().squeeze(-1), num_initial)
-    predictive = None
-    if calibrator is not None:
-        predictive = calibrator.to(z).update(inputs[kept], z[kept])
+    predictive = None if calibrator is None else calibrator.to(z).update(inputs[kept], z[kept])
     raw_inputs = cast(Tensor, raw_train_inputs(gp)).detach()
     is_transformed = isinstance(predictor, TransformedPredictor)
     if is_transformed:
@@ -180,18 +160,16 @@ def _of_history(
             present_objective(model, raw_inputs[kept]),
         )
     if is_transformed:
-        observed, statements = raw_train_targets(gp)[kept], predicted(denoise=False)
-        of_base, *of_calibrated = (
-            StatedForecasts.of_posterior(each, observed, alpha)
-            for each in statements
-            if each is not None
-        )
-        return Forecasts(raw_inputs[kept], of_base, next(iter(of_calibrated), None), objective)
-    z, deviations = z[kept], deviations[kept]
-    base = normal_forecasts(z, deviations, alpha)
-    if predictive is None:
-        return Forecasts(raw_inputs[kept], base, objective=objective)
-    calibrated = StatedForecasts.of_residuals(predictive, z, deviations, alpha)
+        observed = raw_train_targets(gp)[kept]
+        before, after = predicted(denoise=False)
+        base, calibrated = StatedForecasts.of_posterior(before, observed, alpha), None
+        if after is not None:
+            calibrated = StatedForecasts.of_posterior(after, observed, alpha)
+    else:
+        z, deviations = z[kept], deviations[kept]
+        base, calibrated = normal_forecasts(z, deviations, alpha), None
+        if predictive is not None:
+            calibrated = StatedForecasts.of_residuals(predictive, z, deviations, alpha)
     return Forecasts(raw_inputs[kept], base, calibrated, objective)
 
 
@@ -208,30 +186,24 @@ def _kept(own: Tensor, num_initial: int) -> Tensor:
 def _of_held_out(
     model: Any, X: Tensor | None, Y: Tensor | None, truth: Truth | None, alpha: float
 ) -> Forecasts:
-    """Forecasts of observations that the model has not seen, each by itself."""
+    """Forecasts of observations at single points, which the model has not seen."""
     if X is None or Y is None:
         raise InputDataError("Give both of `X` and `Y`, or neither.")
-    check_inputs("X", X)
-    if check_tensor("Y", Y).shape != (len(X), 1):
-        raise BotorchTensorDimensionError(
-            f"`Y` must have shape {len(X)} x 1, one observation for each row of `X`, "
-            f"got {tuple(Y.shape)}."
-        )
+    check_pairs(X, Y)
     if len(X) == 0:
         raise InputDataError("`X` and `Y` are empty: there is nothing to judge.")
-    check_finite("Y", Y)
     if isinstance(model, ExactGP) and not isinstance(model, Model):
         return _of_plain_process(model, X, Y, alpha)
     check_model(model)
     if model.num_outputs != 1 or batch_of_models(model):
         raise _unsupported(model)
     is_calibrated = isinstance(model, CalibratedModel)
-    predictor = predictor_of(model.model if is_calibrated else model)
+    predictor = predictor_of(model)
     if not is_calibrated:
         predictor.check()
     points = X.unsqueeze(-2)
     try:
-        posteriors = [predictor.posterior(points, NoCalibration(), False, "noise")]
+        posteriors = [predictor.posterior(points, Correction(NoCalibration(), denoise=False))]
         if is_calibrated:
             posteriors.append(model.posterior(points, observation_noise=True))
     except (RuntimeError, BotorchTensorDimensionError):
@@ -245,8 +217,7 @@ def _of_held_out(
     objective = None
     if truth is not None:
         objective = ObjectiveForecasts(true_values(truth, X), present_objective(model, X))
-    is_gaussian = isinstance(predictor, GaussianPredictor)
-    name = BASE_NAME if is_gaussian else type(predictor.observed).__name__
+    name = BASE_NAME if predictor.is_process else type(predictor.observed).__name__
     return Forecasts(X, stated[0], stated[1] if is_calibrated else None, objective, name)
 
 

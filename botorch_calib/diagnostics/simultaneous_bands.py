@@ -26,15 +26,10 @@ _MAX_EXACT = 1000
 def simultaneous_band(
     num_observations: int, levels: np.ndarray, confidence: float = 0.95
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Ends of a band for the shares of PITs at or below each level, ``M`` each.
+    """Ends of a band for the shares of PITs at or below each of ``M`` increasing levels, ``M``.
 
     Under true statements PITs are independent and uniform, and all ``M`` shares lie inside with
     a probability of ``confidence``, or somewhat more, as counts are whole numbers.
-
-    Args:
-        num_observations: Number of PITs.
-        levels: ``M`` increasing levels in (0, 1).
-        confidence: Probability of the band, in (0, 1).
     """
     below = np.concatenate([[0.0], levels[:-1]])
     steps = (levels - below) / (1.0 - below)

@@ -1,4 +1,4 @@
-"""`StatedForecasts`: distributions stated of observations, as far as scores need them."""
+"""`StatedForecasts`: what scores need of the distributions that were stated of observations."""
 
 from __future__ import annotations
 
@@ -15,21 +15,14 @@ from botorch_calib.posteriors import CalibratedPosterior, StatedPosterior
 _NUM_LEVELS = 200
 
 
-class Sizes(NamedTuple):
-    """Widths and the scores that depend on them, ``n`` each, in units of the outcome."""
-
-    width: Tensor  # of the central interval
-    deviation: Tensor
-    interval_score: Tensor
-    crps: Tensor
-
-
 class StatedForecasts(NamedTuple):
     """Distributions that were stated of ``n`` observations, seen from these."""
 
     pits: Tensor  # n, stated probabilities of a value below the observed one
     covered: Tensor  # n, whether it lay inside the central 1 - alpha interval
-    sizes: Sizes | None = None  # where more than the probabilities is known
+    # Where more than the probabilities is known: the ``width`` of the central interval, the
+    # ``deviation``, the ``interval_score`` and the ``crps``, n each, in units of the outcome
+    sizes: dict[str, Tensor] = {}
 
     @classmethod
     def of_pits(cls, pits: Tensor, alpha: float) -> StatedForecasts:
@@ -46,16 +39,16 @@ class StatedForecasts(NamedTuple):
         predictive, unit, z = predictive.to(torch.double), unit.double(), residuals.double()
         z = z.view(-1, *[1] * (len(predictive.batch_shape) - 1))
         lower, upper = (predictive.quantile(p).expand(z.shape) for p in (alpha / 2, 1 - alpha / 2))
-        sizes = (
-            upper - lower,
-            predictive.variance.sqrt().expand(z.shape),
-            interval_score(lower, upper, z, alpha),
-            crps(predictive, z),
-        )
+        sizes = {
+            "width": upper - lower,
+            "deviation": predictive.variance.sqrt().expand(z.shape),
+            "interval_score": interval_score(lower, upper, z, alpha),
+            "crps": crps(predictive, z),
+        }
         return cls(
             predictive.cdf(z).reshape(-1),
             ((lower <= z) & (z <= upper)).reshape(-1),
-            Sizes(*(unit * size.reshape(-1) for size in sizes)),
+            {name: unit * size.reshape(-1) for name, size in sizes.items()},
         )
 
     @classmethod
@@ -63,7 +56,7 @@ class StatedForecasts(NamedTuple):
         """A posterior at ``n x 1 x d`` or ``n x d`` of observations that were ``Y``, ``n x 1``."""
         if type(posterior) is CalibratedPosterior:
             base = posterior.base_posterior.mean
-            unit = posterior._deviation.expand(base.shape).reshape(-1)
+            unit = posterior.observed_deviation.expand(base.shape).reshape(-1)
             z = (Y.double() - base.squeeze(-1).double()).reshape(-1) / unit
             return cls.of_residuals(posterior.predictive, z, unit, alpha)
         ends = (posterior.quantile(alpha / 2), posterior.quantile(1 - alpha / 2))
@@ -79,11 +72,11 @@ class StatedForecasts(NamedTuple):
         # Of the mixture; BoTorch's ensembles call the variances of their members `variance`.
         variance = getattr(posterior, "mixture_variance", None)
         variance = posterior.variance if variance is None else variance
-        sizes = Sizes(
-            upper - lower,
-            variance.reshape(-1).double().sqrt(),
-            interval_score(lower, upper, y_row, alpha),
-            pinball.mean(dim=0),
-        )
+        sizes = {
+            "width": upper - lower,
+            "deviation": variance.reshape(-1).double().sqrt(),
+            "interval_score": interval_score(lower, upper, y_row, alpha),
+            "crps": pinball.mean(dim=0),
+        }
         pits = posterior.cdf(y).reshape(-1).double()
         return cls(pits, (lower <= y_row) & (y_row <= upper), sizes)

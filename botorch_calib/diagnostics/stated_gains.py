@@ -49,9 +49,6 @@ def stated_gains(
         gains: Gains ``n`` of the outcomes, at least 0, with their noise if ``stated`` is of the
             observation.
         ratios: Multiples of the stated gain to count, positive.
-
-    Raises:
-        InputDataError: If a number is out of its range, or the two differ in length.
     """
     for name, values in (("stated", stated), ("gains", gains)):
         check_finite(name, check_tensor(name, values))
@@ -63,7 +60,7 @@ def stated_gains(
         )
     if not all(r > 0.0 for r in ratios):
         raise InputDataError(f"`ratios` must be positive, got {tuple(ratios)}.")
-    ratio, stakes = g / s, torch.tensor(_STAKES, dtype=torch.double, device=g.device)
+    ratio, stakes = g / s, torch.tensor(_STAKES).to(g)
     wealth = torch.log1p(stakes.unsqueeze(-1) * (ratio - 1.0)).cumsum(dim=-1)
     evidence = (wealth.logsumexp(dim=0).max() - torch.log(stakes.new_tensor(len(stakes)))).exp()
     shares = tuple((ratio >= r).double().mean().item() for r in ratios)

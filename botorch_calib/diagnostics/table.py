@@ -21,7 +21,6 @@ ON_THE_OBJECTIVE = textwrap.wrap(
     width=100,
 )
 
-
 _REPLAYED = (
     "An alarm that is replayed with hyperparameters fitted to the same outcomes is an indication: "
     "nothing bounds its false alarms."

@@ -1,8 +1,7 @@
-"""What a calibrator states about an observation, and that denoised: distributions in closed form.
+"""Distributions that calibrators state of observations, and of the objective, in closed form.
 
-Everything is in standardised units, ``z = (y - mu) / sigma_y``; nothing here knows of models or
-outcome units. Where log expected improvement is computed, from the acquisition function down to
-arithmetic::
+Everything is in standardised units, ``z = (y - mu) / sigma_y``; nothing here knows models or units
+of outcomes. Log expected improvement, from the acquisition function down to arithmetic::
 
     LogCalibratedExpectedImprovement.forward           acquisition/expected_improvement.py
      |  the model's posterior at X, b x 1 x d -> b x 1 x 1
@@ -21,28 +20,26 @@ arithmetic::
            +--> bivariate_tails -> _wedge   _bivariate_tails.py: normal pieces
            +--> piece_logs                  _piece_integrals.py: without noise, or if bounded
 
-Probabilities of improvement take the same way through ``log_survival``. Quantiles invert it, by
-the steps of ``_smoothed_quantile.py``.
-
-What each file holds:
+Probabilities of improvement take the same way through ``log_survival``, which quantiles invert.
 
 * ``piecewise.py``: `PiecewisePredictive`, the distribution of ``z`` by pieces; its constructors
   ``gaussian``, ``conformal`` and ``recalibrated``, moments, quantiles and the transport of samples.
-* ``moments.py``: `WithMoments`, mean and variance of whatever finds both together.
+* ``moments.py``: `WithMoments`, the base class with mean and variance, found together.
 * ``form.py``: `PiecewiseForm`, which pieces are uniform and which ends are open.
 * ``smoothed.py``: `SmoothedPredictive`, that distribution plus Gaussian noise (the objective), and
   `UnsmoothedPredictive`, the same questions without noise (the observation).
 * ``expectations.py``: expectations of any function of these, by quadrature.
 * ``student_t.py``: Student's t distribution and its inverse, on the scale of normal scores.
 * ``mixture.py``: normal scores of a mixture of normal distributions, their inverse and a table.
-* ``denoised_mixture.py``: `DenoisedMixture`, what is stated under a calibrated mixture.
+* ``denoised_mixture.py``: `DenoisedMixture`, the objective under a calibrated mixture.
 * ``scoring.py``: scores of forecasts (CRPS, interval score, calibration error).
 * ``_denoised.py``: the integrals of a distribution with noise, and their derivatives.
-* ``_bivariate_tails.py``: what normal pieces need for that.
+* ``_bivariate_tails.py``: bivariate normal integrals for that.
 * ``_piece_integrals.py``: any piece by itself, with and without noise, with a graph.
 * ``_smoothed_quantile.py``: quantiles, in a fixed number of steps.
 * ``_transport.py``: the monotone map from a normal number to a piecewise distribution.
 * ``_normal_pieces.py``: truncated normal pieces as differences of tails.
+* ``_kept_constants.py``: nodes, weights and flags that are made once for each device.
 * ``_normal_functions.py``: special functions of the normal distribution, far into its tails.
 """
 

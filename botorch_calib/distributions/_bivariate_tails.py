@@ -1,16 +1,14 @@
 r"""Integrals of a bivariate normal distribution over the tails beyond the knots.
 
-This is where the normal pieces' share of a log expected improvement far below underflow comes from
-(the chain is drawn in `botorch_calib.distributions`). With ``X`` proportional to ``z + r eps``
-(see `botorch_calib.distributions.smoothed`) and ``Z`` to ``z``, a normal piece needs the expected
-excess ``E[(X - c)+ ; Z beyond k]``, the probability ``P(X > c, Z beyond k)`` and its derivative by
-``c``, for the standard bivariate normal pair ``(X, Z)``: `bivariate_tails`.
+With ``X`` proportional to ``z + r eps`` (see `botorch_calib.distributions.smoothed`) and ``Z`` to
+``z``, a normal piece needs the expected excess ``E[(X - c)+ ; Z beyond k]``, the probability
+``P(X > c, Z beyond k)`` and its derivative by ``c``, for the standard bivariate normal pair
+``(X, Z)``: `bivariate_tails`.
 
-Values are divided by the density at the knot and by what is left of it at the point of the region
-that is nearest to the origin, so that an expected improvement of ``exp(-700)`` keeps its digits.
-``botorch.utils.probability.bvn`` is accurate in absolute terms only, which is why the bivariate
-probability is computed from Nicholson's V function instead: a sum of positive terms with a smooth
-integrand, at a tenth of the cost.
+Values are divided by the density at the knot and by its decay up to the point of the region that is
+nearest to the origin, so that an expected improvement of ``exp(-700)`` keeps its digits.
+``botorch.utils.probability.bvn`` is accurate in absolute terms only; Nicholson's V function is an
+integral of positive terms, at a tenth of its cost.
 
 .. [Nicholson1943]
     C. Nicholson. The probability integral for two variables. Biometrika, 1943.
@@ -23,9 +21,14 @@ import math
 import torch
 from torch import Tensor
 
-from botorch_calib.distributions._normal_functions import LEAST, graded_rule, less, mills_ratio
+from botorch_calib.distributions._normal_functions import (
+    INV_SQRT_2PI,
+    LEAST,
+    graded_rule,
+    less,
+    mills_ratio,
+)
 
-_INV_SQRT_2PI = 1 / math.sqrt(2 * math.pi)
 _SQRT_HALF_PI = math.sqrt(math.pi / 2)
 _ORDER = 17  # of the rule for V: relative error about 1e-13 far out, 1e-12 near the origin
 _CORNER = 2.5  # below it V is computed from its complement, a smooth arctangent integral
@@ -44,9 +47,8 @@ def _wedge(h: Tensor, eta: Tensor, mills_h: Tensor, mills_eta: Tensor) -> Tensor
     peak of the kernel ``h / (h^2 + y^2)`` is no narrower than ``eta``. Far from the origin the
     integral is taken over ``[eta, eta + reach]``, where ``(y^2 - eta^2) / 2`` has grown to 32 and
     less than 1e-13 is left. Near the origin the rule would miss the peak: there the complement
-    ``Phi(-h)/2 - V`` is an integral over ``[0, eta]``, on which the kernel is smooth.
-    The subtraction costs most where both are 2.5, two digits, which is why the corner ends there.
-    Very close to the origin V depends on ``eta / h`` only.
+    ``Phi(-h)/2 - V`` is an integral over ``[0, eta]``, on which the kernel is smooth, up to 2.5,
+    where the subtraction costs two digits. Very close to the origin V depends on ``eta / h`` only.
     """
     high, low = torch.maximum(h, eta), torch.minimum(h, eta)
     corner, square = less(high, _CORNER), low * low
@@ -78,10 +80,9 @@ def _wedge(h: Tensor, eta: Tensor, mills_h: Tensor, mills_eta: Tensor) -> Tensor
 
 
 def off_zero(knots: Tensor) -> Tensor:
-    """The same knots, those at zero moved away from it by a number of no other effect.
+    """The same knots, of which 1e-150 replaces zero: its square does not underflow.
 
-    With both thresholds at zero the angle of the corner would be lost. The square of what
-    replaces zero is still above underflow.
+    With both thresholds at zero the angle of the corner would be lost.
     """
     return torch.copysign(knots.abs().clamp_(min=1e-150), knots)
 
@@ -91,14 +92,14 @@ def scale_beyond(
 ) -> tuple[Tensor, Tensor]:
     r"""Logarithm of ``P(z + r eps > x)`` given that ``z`` is just beyond ``knot >= 0``, roughly.
 
-    With ``c = x / norm`` it is half of what ``knot^2`` exceeds the square of the distance of the
-    region ``X > c, Z > knot`` from the origin by. That square is ``knot^2`` for ``x < knot``,
-    ``c^2 + eta_c^2`` where the nearest point is the corner, and ``c^2`` from ``x = knot norm^2``
-    on. The scale increases with the knot.
+    It is half the difference of ``knot^2`` and the squared distance of the region ``X > c, Z >
+    knot`` from the origin, with ``c = x / norm``: ``knot^2`` for ``x < knot``, ``c^2 + eta_c^2``
+    where the nearest point is the corner, and ``c^2`` from ``x = knot norm^2`` on. The scale
+    increases with the knot.
 
     Returns:
-        The scale, and ``-c^2 / 2`` less the scale, free of the rounding of ``c^2`` far out, which
-        is larger than one from ``c = 1e8`` on.
+        The scale, and ``-c^2 / 2`` less the scale without the rounding of ``c^2``, which exceeds 1
+        from ``c = 1e8`` on.
     """
     half = (knot * knot).mul(0.5)
     rest = torch.addcmul(half, c, c, value=-0.5)
@@ -152,11 +153,11 @@ def bivariate_tails(
     mills = torch.stack([ratios[0].expand_as(eta_k), mills_k.expand_as(eta_k)])
     edges = mills_ratio(height)
     wedges = _wedge(dist, height, mills, edges)
-    # Where eta < 0 the region is nearest to the origin at the foot of the perpendicular to the
-    # side of the corner, and what the ray cuts off is taken from the whole side.
+    # Where eta < 0 the point nearest to the origin is the foot of the perpendicular to the side of
+    # the corner, and the part that the ray cuts off is taken from the whole side.
     at_foot = torch.addcmul(log_at_c, knots, knots, value=0.5)
     corner = torch.addcmul(at_foot, eta[0], eta[0], value=-0.5).clamp_(LEAST, 0.0).exp_()
-    corner = torch.addcmul(corner, corner, below, value=-2.0).mul_(_INV_SQRT_2PI)
+    corner = torch.addcmul(corner, corner, below, value=-2.0).mul_(INV_SQRT_2PI)
     wedges.mul_(corner)
     edges.mul_(corner)
     foot = at_foot.clamp_(LEAST, 0.0).exp_().mul_(below[0])
@@ -165,7 +166,7 @@ def bivariate_tails(
     edge_c, edge_k = edges[0] + foot, edges[1] + below[1]
     half = torch.addcmul(wedge_k, sign, wedges[0])
     prob = torch.addcmul(half, sign * ratios[0], foot)  # at c = 0 the other one vanishes
-    # edge_c - c prob; what the whole line beyond c has of it is known, far out to more digits.
+    # edge_c - c prob; the share of the whole line beyond c is known to more digits far out.
     excess = torch.addcmul(edges[0], foot, ratios[1])
     excess.addcmul_(half, c, value=-1).addcdiv_(edge_k.mul_(side), norm)
     return torch.stack([excess, prob, edge_c])

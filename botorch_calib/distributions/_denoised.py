@@ -1,6 +1,6 @@
 r"""Improvement under a piecewise distribution smoothed by Gaussian noise, with its derivatives.
 
-Let ``z`` be distributed by pieces and ``eps`` standard normal. Wanted are the excess
+Let ``z`` be distributed by pieces and ``eps`` standard normal. Here are the excess
 ``E = E(z + r eps - x)+``, the survival function ``S = P(z + r eps > x)`` and the density ``p`` of
 ``z + r eps`` at ``x``, each the mean over the pieces. Where tails of a normal distribution lie
 beyond all other pieces, there are these ways:
@@ -8,11 +8,11 @@ beyond all other pieces, there are these ways:
 * normal pieces are differences of the tails beyond their knots, on the side away from zero
   (`bivariate_tails`), and of the whole normal distribution;
 * uniform pieces are integrated by Gauss and Legendre's rule on either side of ``x``;
-* a single uniform piece around zero between normal tails of equal weight, as conformal calibration
-  states it, needs no such tails: together they are what the whole normal distribution has beyond
-  the piece, which the same rule integrates;
-* if that piece has the mass that the normal distribution has there, a stretched form, one smooth
-  integral tells it from the whole normal distribution.
+* a single uniform piece around zero between normal tails of equal weight, the form of conformal
+  calibration, needs no such tails: they are the whole normal distribution less the piece, which
+  the same rule integrates;
+* if that piece has the mass that the normal distribution has there (a stretched form), one smooth
+  integral is the difference from the whole normal distribution.
 
 Other distributions are integrated piece by piece (`_piece_integrals`).
 
@@ -20,19 +20,18 @@ Derivatives: ``dE/dx = -S``, ``dS/dx = -p``, by the heat equation ``dE/dr = r p`
 ``dS/dr = -r p'``. A scale of ``z`` multiplies ``E`` where it multiplies ``x`` and ``r`` too, and
 leaves ``S``, which gives the derivatives by it. A knot that moves by ``dk`` adds ``f(k) dk`` of the
 density ``f`` of the piece below at ``k`` and, since its mass stays the same, thins the rest of it.
-They need no graph; where they are to be differentiated again, they come from that of
-`_piece_integrals`.
+They need no graph; second derivatives come from the graph of `_piece_integrals`.
 
-Everything is on a scale of its own per number, so that
-logarithms of numbers like ``exp(-700)`` keep their digits, and in units of the scale of the normal
-pieces. Tensors have the pieces, or the finite knots, in their first dimension.
+Each number has a scale of its own, so that logarithms of numbers like ``exp(-700)`` keep their
+digits; units are those of the scale of the normal pieces. Tensors have the pieces, or the finite
+knots, in their first dimension.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -41,14 +40,13 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn.functional import pad
 
-from botorch_calib.distributions._bivariate_tails import (
-    bivariate_tails,
-    off_zero,
-    scale_beyond,
-)
+from botorch_calib.distributions._bivariate_tails import bivariate_tails, off_zero, scale_beyond
+from botorch_calib.distributions._kept_constants import kept_constant
 from botorch_calib.distributions._normal_functions import (
+    INV_SQRT_2PI,
     LEAST,
     LOG_ZERO,
+    SQRT_2PI,
     TINY,
     first_tails,
     graded_rule,
@@ -58,20 +56,15 @@ from botorch_calib.distributions._normal_functions import (
     unit_legendre,
 )
 from botorch_calib.distributions._normal_pieces import NormalShares
-from botorch_calib.distributions._piece_integrals import (
-    log_integrals_by_pieces,
-    piece_logs,
-)
+from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces, piece_logs
 from botorch_calib.distributions.form import PiecewiseForm
 
-_SQRT_2, _SQRT_HALF = math.sqrt(2.0), math.sqrt(0.5)
-_SQRT_PI, _SQRT_2PI = math.sqrt(math.pi), math.sqrt(2 * math.pi)
-_INV_SQRT_2PI = 1 / _SQRT_2PI
-# Of the noise to the scale. Below the smallest ratio smoothing is not felt (its square adds to the
-# variance), above the largest one nothing else is.
+_SQRT_2, _SQRT_HALF, _SQRT_PI = math.sqrt(2.0), math.sqrt(0.5), math.sqrt(math.pi)
+# Ratios of the noise to the scale: below the smallest, noise is not felt (its square adds to the
+# variance), above the largest, nothing else is.
 MIN_RATIO, MAX_RATIO = 1e-6, 1e6
 _ORDER = 20  # of the rule on either side of x
-_NODES = 32  # of the rule on what the noise reaches
+_NODES = 32  # of the rule over the reach of the noise
 _CUT = 72.0  # where the rule ends: the integrand has fallen by exp(-36)
 EXCESS, SURVIVAL = 0, 1
 
@@ -85,47 +78,11 @@ def held_ratio(scale: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     return scale, (noise / scale).clamp(min=MIN_RATIO)
 
 
-def log_excess(
-    x: Tensor,
-    noise: Tensor | None,
-    knots: Tensor,
-    masses: Tensor,
-    form: PiecewiseForm,
-    parts: Parts | None = None,
-    scale: Tensor | None = None,
-) -> Tensor:
-    """``log E(scale z + noise eps - x)+``, differentiable to any order; at least `LOG_ZERO`.
-
-    Args:
-        x: ``n`` thresholds, float64.
-        noise: ``n`` standard deviations of the noise; None for no noise.
-        knots: ``num_finite_knots x n``, or ``x 1`` where they are common.
-        masses: ``num_pieces x n``, or ``x 1``; may hold zeros.
-        form: Form of the distribution, which is not a single normal piece without bounds.
-        parts: `parts_of` the distribution, if known.
-        scale: ``n`` scales of the normal pieces, that of knots being 1 (default: 1).
-    """
-    return _log_integral(x, noise, scale, knots, masses, form, parts, EXCESS)
-
-
-def log_survival(
-    x: Tensor,
-    noise: Tensor | None,
-    knots: Tensor,
-    masses: Tensor,
-    form: PiecewiseForm,
-    parts: Parts | None = None,
-    scale: Tensor | None = None,
-) -> Tensor:
-    """``log P(scale z + noise eps > x)``; as `log_excess`."""
-    return _log_integral(x, noise, scale, knots, masses, form, parts, SURVIVAL)
-
-
 def log_densities(x: Tensor, r: Tensor, knots: Tensor, form: PiecewiseForm) -> Tensor:
-    """Logarithm of the density of ``z + r eps`` at ``x`` of each piece, ``num_pieces x n``.
+    """Logarithm of the density of ``z + r eps`` at ``x``, given the piece, ``num_pieces x n``.
 
-    The density is that of all of ``z + r eps`` at ``x`` times the mass of the piece in what ``z``
-    is, given this; that of a normal piece is a difference of normal probabilities again.
+    For a normal piece it is the normal density of ``z + r eps`` at ``x`` times the probability that
+    ``z``, given this, lies in the piece: a difference of normal probabilities again.
     """
     t = (knots - x) / r
     ends, normal = form.pad(knots, -math.inf, math.inf), form.is_normal(x) > 0
@@ -142,7 +99,7 @@ def log_densities(x: Tensor, r: Tensor, knots: Tensor, form: PiecewiseForm) -> T
 
 
 class Parts(NamedTuple):
-    """What is known of the pieces whatever ``x``; each row has ``n`` columns or one."""
+    """Properties of the pieces that do not depend on ``x``; each row has ``n`` columns or one."""
 
     jumps: Tensor  # of the normal part of the density, at each finite knot
     steps: Tensor | None  # of the uniform part
@@ -153,14 +110,13 @@ class Parts(NamedTuple):
 
 @torch.no_grad()
 def parts_of(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> Parts:
-    """Those of the distribution with these finite knots and masses, without a graph."""
+    """The `Parts` of the distribution with these finite knots and masses, without a graph."""
     if form.compact:
         flat, edge = 1.0 / (knots[1:] - knots[:1]), log_phi(knots[:1]).exp() / ndtr(knots[:1])
         height, jump, zero = masses[1:2] * flat, masses[:1] * edge, torch.zeros_like(flat)
         jumps, steps = torch.cat([-jump, jump]), torch.cat([height, -height])
-        return Parts(
-            jumps, steps, torch.cat([zero, flat, edge]), torch.cat([edge, flat, zero]), None
-        )
+        at_low, at_high = torch.cat([zero, flat, edge]), torch.cat([edge, flat, zero])
+        return Parts(jumps, steps, at_low, at_high, None)
     ends = form.pad(knots, -math.inf, math.inf)
     shares = NormalShares(ends)
     at_low, at_high = shares.at_low, shares.at_high
@@ -176,21 +132,33 @@ def parts_of(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> Parts:
 
 
 def _jumps(above: Tensor, below: Tensor, form: PiecewiseForm) -> Tensor:
-    """By how much a density jumps at each finite knot, given that at both ends of each piece."""
+    """Jumps of a density at the finite knots, from its values at both ends of each piece."""
     jumps = pad(above, (0, 0, 0, 1)) - pad(below, (0, 0, 1, 0))
     return jumps[int(form.open_low) : len(jumps) - int(form.open_high)]
 
 
 def _log_integral(
+    which: int,
     x: Tensor,
     noise: Tensor | None,
-    scale: Tensor | None,
     knots: Tensor,
     masses: Tensor,
     form: PiecewiseForm,
-    parts: Parts | None,
-    which: int,
+    parts: Parts | None = None,
+    scale: Tensor | None = None,
 ) -> Tensor:
+    """`log_excess` or `log_survival`, differentiable to any order; at least `LOG_ZERO`.
+
+    Args:
+        which: `EXCESS` or `SURVIVAL`.
+        x: ``n`` thresholds, float64.
+        noise: ``n`` standard deviations of the noise; None for no noise.
+        knots: ``num_finite_knots x n``, or ``x 1`` where they are common.
+        masses: ``num_pieces x n``, or ``x 1``; may hold zeros.
+        form: Form of the distribution, which is not a single normal piece without bounds.
+        parts: `parts_of` the distribution, if known.
+        scale: ``n`` scales of the normal pieces, that of knots being 1 (default: 1).
+    """
     inputs = x, noise, torch.ones_like(x) if scale is None else scale, knots, masses
     if noise is not None and not form.covered:
         return _by_pieces(*inputs, form, which)
@@ -200,6 +168,12 @@ def _log_integral(
         parts = parts_of(knots, masses, form)
     out: Tensor = _Integral.apply(*inputs[:3], knots, masses, parts, form, which)
     return out
+
+
+#: ``log E(scale z + noise eps - x)+``; arguments are those of `_log_integral` after the first.
+log_excess = partial(_log_integral, EXCESS)
+#: ``log P(scale z + noise eps > x)``.
+log_survival = partial(_log_integral, SURVIVAL)
 
 
 def _by_pieces(
@@ -219,23 +193,24 @@ def _by_pieces(
     return value + scale.log() if which == EXCESS else value
 
 
+def norm_of(r: Tensor) -> Tensor:
+    """Standard deviation of ``z + r eps`` for a standard normal ``z``."""
+    return (r * r).add_(1.0).sqrt_()
+
+
 class Values:
     """``E``, ``S`` and ``p`` at ``x`` over ``exp(log_scale)``, without a graph.
 
     Attributes:
         totals: ``E`` and ``S``, ``2 x n``.
         density: ``p``.
-        normal_density: What the normal pieces add to it, a function, as few ask for it.
+        normal_density: The share of the normal pieces in it, a function, as few ask for it.
         of_pieces: ``E``, ``S`` and ``p`` of each piece, taken as a distribution,
             ``3 x num_pieces x n``; a function, None for a stretched form unless ``with_pieces``.
     """
 
     norm: Tensor
     log_scale: Tensor
-    totals: Tensor
-    density: Tensor
-    normal_density: Callable[[], Tensor]
-    of_pieces: Callable[[], Tensor] | None
 
     def __init__(
         self,
@@ -245,13 +220,13 @@ class Values:
         masses: Tensor,
         parts: Parts,
         form: PiecewiseForm,
-        like: Values | None = None,
+        norm: Tensor | None = None,
         with_pieces: bool = False,
     ) -> None:
         if r is None:
             self._set_pieces(self._without_noise(x, knots, masses, form), x, masses, form)
             return
-        self.norm = (r * r).add_(1.0).sqrt_() if like is None else like.norm
+        self.norm = norm_of(r) if norm is None else norm
         c = x / self.norm
         if parts.normal is not None:
             self._set_tails(x, c, r, knots, masses, parts, parts.normal, form)
@@ -310,7 +285,7 @@ class Values:
         normal: NormalShares,
         form: PiecewiseForm,
     ) -> None:
-        """By the tails beyond the knots, each weighted by the jump of the density there."""
+        """Sum the tails beyond the knots, each weighted by the jump of the density there."""
         ratios, side = first_tails(c.abs()), knots.sign()
         last = knots[-1] if form.around_zero else knots[-1].clamp(min=0.0)
         self.log_scale, log_at_c = scale_beyond(x, c, r, self.norm, last)
@@ -382,7 +357,7 @@ def _whole_line(c: Tensor, norm: Tensor, ratios: Tensor) -> Tensor:
     They are in units of the density at ``max(c, 0)`` over that at 0.
     """
     up = (-c).clamp_(min=0.0)
-    phi = (up * up).mul_(-0.5).clamp_(min=LEAST).exp_().mul_(_INV_SQRT_2PI)
+    phi = (up * up).mul_(-0.5).clamp_(min=LEAST).exp_().mul_(INV_SQRT_2PI)
     tail, h = ratios * phi
     tail.lerp_(1.0 - tail, less(c, 0.0))
     return torch.stack([h.add_(up).mul_(norm), tail, phi.div_(norm)])
@@ -407,7 +382,8 @@ def _beside_normal(
     ``(z - x) / r`` and ``z`` over ``sqrt(2)``.
 
     Returns:
-        ``3 x n``, and a function of what the uniform piece adds to ``p``; over ``exp(log_scale)``.
+        ``3 x n``, and a function that returns the uniform piece's share of ``p``; all over
+        ``exp(log_scale)``.
     """
     ends = (knots - x).div_(_SQRT_2 * r)
     start = torch.maximum(ends[0], -ends[1]).clamp_(min=0.0)
@@ -420,15 +396,15 @@ def _beside_normal(
     mass = mass.clamp_(LEAST, -LEAST).exp_()
     y = torch.addcmul(x * _SQRT_HALF, tau, r)
 
-    flat, at_end = parts.steps[:1] * _SQRT_2PI, parts.jumps[1:]  # type: ignore[index]
-    half = torch.addcmul(at_end * _SQRT_2PI, 0.5 * flat, knots[1:].square())
+    flat, at_end = parts.steps[:1] * SQRT_2PI, parts.jumps[1:]  # type: ignore[index]
+    half = torch.addcmul(at_end * SQRT_2PI, 0.5 * flat, knots[1:].square())
     bell, side = (y * y).neg_().exp_(), torch.erf(y)
     once = torch.addcmul(side, y, flat * (2.0 / _SQRT_PI), value=-1)  # -2 D_1
     twice = torch.addcmul(half - bell, y, side.add_(once), value=-0.5 * _SQRT_PI)
     rows = torch.stack([twice, once, flat - bell], dim=1).mul_(mass.unsqueeze(1))
     length.mul_(_SQRT_HALF / math.pi)
     change = (weights @ rows.flatten(1)).view(3, -1).mul_(length)
-    change[1].mul_(0.5 * _SQRT_2PI)
+    change[1].mul_(0.5 * SQRT_2PI)
     return change, lambda: (weights @ mass).mul_(flat[0] * length)
 
 
@@ -443,12 +419,12 @@ def _flats(
 ) -> tuple[Tensor, Tensor]:
     """``int r h(t) dz``, ``int Phi(t) dz`` and ``int phi(t) / r dz``, ``t = (z - x) / r``.
 
-    What is above ``x`` without noise is known; what the noise adds falls off to both sides from
-    ``x``, or from the end next to it.
+    The integral above ``x`` without noise is known; the share of the noise falls off to both sides
+    from ``x``, or from the end next to it.
 
     Returns:
         ``3 x K x n``, over ``exp(log_scale)``; if ``with_normal``, ``3 x 2 x K x n``, the second
-        with ``phi(z)`` under the integrals. Then `first_tails` of ``|c|``, found in passing.
+        with ``phi(z)`` under the integrals. Then `first_tails` of ``|c|``.
     """
     at = torch.minimum(torch.maximum(x, low), high)
     start = (at - x).abs_().div_(r)
@@ -458,7 +434,7 @@ def _flats(
     nodes, weights, side = _rule(x.dtype, x.device)
     y = nodes * length
     unit = square.mul_(-0.5).sub_(log_scale).clamp_(LEAST, -LEAST).exp_()
-    unit = length.mul_(unit).mul_(r * _INV_SQRT_2PI)
+    unit = length.mul_(unit).mul_(r * INV_SQRT_2PI)
     mass = torch.addcmul(y * start, y, y, value=0.5).neg_().exp_().mul_(unit).mul_(weights)
     t = y + start
     ratios = first_tails(torch.cat([t.view(-1), c.abs()]))
@@ -468,10 +444,10 @@ def _flats(
     sure = torch.stack([above * (at + high).mul_(0.5).sub_(x), above])
     if with_normal:
         z = torch.addcmul(at, y, r * side, value=-1)
-        density = (z * z).mul_(-0.5).exp_().mul_(_INV_SQRT_2PI)
+        density = (z * z).mul_(-0.5).exp_().mul_(INV_SQRT_2PI)
         terms = torch.stack([terms, terms * density], dim=1)
         ends = torch.stack([at, high.expand_as(at)])
-        phi, below = (ends * ends).mul_(-0.5).exp_().mul_(_INV_SQRT_2PI), ndtr(ends)
+        phi, below = (ends * ends).mul_(-0.5).exp_().mul_(INV_SQRT_2PI), ndtr(ends)
         rest = below[1] - below[0]
         rise = torch.addcmul(phi[0] - phi[1], x, rest, value=-1)
         sure = torch.stack([sure, torch.stack([rise, rest])], dim=1)
@@ -482,13 +458,12 @@ def _flats(
     return values, ratios[:, t.numel() :]
 
 
-@lru_cache(maxsize=32)
+@kept_constant
 def _rule(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Nodes and weights along the first of four dimensions; 1 below ``x`` and -1 above."""
     nodes, weights = graded_rule(_ORDER, dtype, device)
-    with torch.inference_mode(False):  # else no graph could use what the cache holds
-        side = torch.tensor([1.0, -1.0], dtype=dtype, device=device).view(2, 1, 1)
-        return nodes[:, 0].clone().view(-1, 1, 1, 1), weights.view(-1, 1, 1, 1), side
+    side = torch.tensor([1.0, -1.0], dtype=dtype, device=device).view(2, 1, 1)
+    return nodes[:, 0].clone().view(-1, 1, 1, 1), weights.view(-1, 1, 1, 1), side
 
 
 class _Integral(Function):
@@ -541,19 +516,13 @@ class _Integral(Function):
         needed = ctx.needs_input_grad[:5]
         if torch.is_grad_enabled():
             inputs = x, noise, scale, knots, masses
-            wanted = [v for v, need in zip(inputs, needed, strict=True) if need]
             # Second derivatives by `x` and `noise` err by 1e-15 over the ratio of the noise, as
             # terms of the size of its inverse cancel.
             value = _by_pieces(*inputs, ctx.form, ctx.which)
-            found = iter(
-                torch.autograd.grad(value, wanted, grad, create_graph=True, allow_unused=True)
-            )
-            return (*(next(found) if need else None for need in needed), None, None, None)
+            return (*gradients(value, inputs, needed, grad, True), None, None, None)
         by_x, *by_noise, by_scale = grad * slopes
         by_knots = by_masses = None
         if means is not None:
-            # A knot that moves adds its density to the piece below, and since the mass stays the
-            # same, thins the rest.
             parts, with_mean = ctx.parts, masses * means
             jumps = parts.jumps if parts.steps is None else parts.jumps + parts.steps
             by_mean = _jumps(with_mean * parts.at_low, with_mean * parts.at_high, ctx.form)
@@ -564,8 +533,21 @@ class _Integral(Function):
         return by_x, by_noise, by_scale, by_knots, by_masses, None, None, None
 
 
+def gradients(
+    value: Tensor,
+    inputs: Sequence[Tensor | None],
+    needed: Sequence[bool],
+    weight: Tensor,
+    create_graph: bool,
+) -> list[Tensor | None]:
+    """The gradient of the weighted sum of ``value`` by each input, None where it is not needed."""
+    wanted = [v for v, need in zip(inputs, needed, strict=True) if need and v is not None]
+    found = iter(torch.autograd.grad(value, wanted, weight, None, create_graph, allow_unused=True))
+    return [next(found) if need else None for need in needed]
+
+
 def _at_knots(x: Tensor, r: Tensor | None, knots: Tensor, log_total: Tensor, which: int) -> Tensor:
-    """What a unit of mass at each knot has for ``E`` or ``S``, over that of all."""
+    """``E`` or ``S`` of a unit of mass at each knot, over the total."""
     if r is not None:
         t = (knots - x) / r
         log_value = log_h(t) + r.log() if which == EXCESS else log_ndtr(t)

@@ -4,21 +4,21 @@ Notation: ``phi`` and ``Phi`` are the normal density and distribution function,
 ``h(t) = phi(t) + t Phi(t)`` is the integral of ``Phi`` (expected improvement in standard
 units). All functions work elementwise on tensors of any shape.
 
-Two kinds of functions stand here. Those for what is computed without a graph return ratios to
-``phi``: `mills_ratio`, `ramp_ratio`, `first_tails`. Those for everything else return logarithms and
-are differentiable: `log_h`, `log_interval_integrals`, `log1mexp`, `ndtri_exp`.
+`mills_ratio`, `ramp_ratio` and `first_tails` return ratios to ``phi``, without a graph; `log_h`,
+`log_interval_integrals`, `log1mexp` and `ndtri_exp` return logarithms and are differentiable.
 """
 
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Any
 
 import torch
 from botorch.utils.probability.utils import leggauss, log_ndtr, log_phi
 from torch import Tensor
 from torch.autograd import Function
+
+from botorch_calib.distributions._kept_constants import kept_constant
 
 # Stands for log(0): finite, also in float32, so that masked branches carry no NaN into a
 # gradient.
@@ -31,10 +31,11 @@ TINY = 1e-280
 
 _SQRT_HALF = math.sqrt(0.5)
 _SQRT_HALF_PI = math.sqrt(math.pi / 2)
-_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
-_SQRT_2PI = math.sqrt(2 * math.pi)
-_INV_SQRT_2PI = 1 / _SQRT_2PI
-_FAR = 1e140  # stands for an infinite end; its square does not overflow
+HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+SQRT_2PI = math.sqrt(2 * math.pi)
+INV_SQRT_2PI = 1 / SQRT_2PI
+# Stands for an infinite end or knot; its square does not overflow.
+FAR = 1e140
 _THIN = 1e-100  # width of an empty interval; its square does not underflow
 # Width plus change of the log density below which an interval is a series about its middle. The
 # differences have then lost a factor of 1 / 0.01^2 of 1e-15, since the excess cancels twice, and
@@ -44,81 +45,47 @@ _NARROW = 0.01
 # for x >= 0: Chebyshev series computed with 40 digits, cut off at 1e-15 and rearranged. The factors
 # take out the decay like 1/x and 1/x^2, and the map takes [0, inf) to [-1, 1), so that one
 # polynomial serves everywhere.
+# fmt: off
 _MILLS = (
-    1.1568486282918942,
-    -0.2294875382521184,
-    0.07778159886881932,
-    0.02507217930210036,
-    -0.06617760078236147,
-    0.061505045828185945,
-    -0.03802659213490491,
-    0.016348231425036042,
-    -0.004201290736679092,
-    1.95296783263882e-05,
-    0.00045704582520787057,
-    -0.00013437036855808154,
-    -2.4811370461631e-05,
-    2.2699386557896492e-05,
-    -1.6599786901151327e-07,
-    -3.2597570880078616e-06,
-    3.0814173813284686e-07,
-    4.724032708161005e-07,
-    -5.664946491934807e-08,
-    -6.383575508496434e-08,
-    5.201831922026417e-09,
-    5.532292225960163e-09,
+    1.1568486282918942, -0.2294875382521184, 0.07778159886881932, 0.02507217930210036,
+    -0.06617760078236147, 0.061505045828185945, -0.03802659213490491, 0.016348231425036042,
+    -0.004201290736679092, 1.95296783263882e-05, 0.00045704582520787057, -0.00013437036855808154,
+    -2.4811370461631e-05, 2.2699386557896492e-05, -1.6599786901151327e-07, -3.2597570880078616e-06,
+    3.0814173813284686e-07, 4.724032708161005e-07, -5.664946491934807e-08, -6.383575508496434e-08,
+    5.201831922026417e-09, 5.532292225960163e-09,
 )
 _RAMP = (
-    1.2945411512431624,
-    -0.3687229645450205,
-    -0.028030699627535318,
-    0.2611670078473995,
-    -0.2735482037622689,
-    0.15402166230393094,
-    -0.029310982484216187,
-    -0.03186187260375166,
-    0.03474622704411568,
-    -0.01613170673005695,
-    0.0023283136856683535,
-    0.0015767797434979535,
-    -0.000852726679260871,
-    -3.583150113393755e-05,
-    0.00014692756303243338,
-    -1.7174985619141775e-05,
-    -2.3355088213939513e-05,
-    4.929070094027732e-06,
-    3.9473272317334125e-06,
-    -9.567014371423734e-07,
-    -6.968399656044212e-07,
-    1.3972822924537727e-07,
-    1.073022959586397e-07,
-    -1.1626132425962912e-08,
+    1.2945411512431624, -0.3687229645450205, -0.028030699627535318, 0.2611670078473995,
+    -0.2735482037622689, 0.15402166230393094, -0.029310982484216187, -0.03186187260375166,
+    0.03474622704411568, -0.01613170673005695, 0.0023283136856683535, 0.0015767797434979535,
+    -0.000852726679260871, -3.583150113393755e-05, 0.00014692756303243338, -1.7174985619141775e-05,
+    -2.3355088213939513e-05, 4.929070094027732e-06, 3.9473272317334125e-06, -9.567014371423734e-07,
+    -6.968399656044212e-07, 1.3972822924537727e-07, 1.073022959586397e-07, -1.1626132425962912e-08,
     -9.684045797029939e-09,
 )
+# fmt: on
 _CHUNK = 2**15  # numbers at a time, few enough to stay in a CPU's cache
 _DEEP = -1e3  # from which down Phi / h is -(t + 2 / t) to 1e-11; above, its logarithm to 1e-10
 _MANY = 3000  # numbers from which the polynomial beats ``erfcx`` on a CPU
 
 
-@lru_cache(maxsize=32)
+@kept_constant
 def unit_legendre(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Gauss-Legendre nodes and weights on [0, 1], each of shape ``order``."""
-    with torch.inference_mode(False):  # else no graph could use what the cache holds
-        nodes, weights = leggauss(order, dtype=dtype, device=device)
-        return (nodes + 1) / 2, weights / 2
+    nodes, weights = leggauss(order, dtype=dtype, device=device)
+    return (nodes + 1) / 2, weights / 2
 
 
-@lru_cache(maxsize=32)
+@kept_constant
 def graded_rule(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Nodes ``u`` and weights on [0, 1] for a function that falls off exponentially from 0.
 
     The Gauss-Legendre rule in ``v`` with ``u = 0.8 v + 0.2 v^4``, whose nodes crowd less at 1,
     where nothing is left to integrate. The nodes come with their squares, ``order x 2``.
     """
-    with torch.inference_mode(False):  # else no graph could use what the cache holds
-        v, weights = unit_legendre(order, dtype, device)
-        u = 0.8 * v + 0.2 * v**4
-        return torch.stack([u, u.square()], dim=1), weights * (0.8 + 0.8 * v**3)
+    v, weights = unit_legendre(order, dtype, device)
+    u = 0.8 * v + 0.2 * v**4
+    return torch.stack([u, u.square()], dim=1), weights * (0.8 + 0.8 * v**3)
 
 
 def less(x: Tensor, bound: Tensor | float) -> Tensor:
@@ -133,8 +100,8 @@ def less(x: Tensor, bound: Tensor | float) -> Tensor:
 def mills_ratio(x: Tensor) -> Tensor:
     """``Phi(-x) / phi(x)`` for ``x >= 0``, float64, without a graph, accurate to 1e-15.
 
-    On a CPU ``erfcx`` runs number by number. The polynomial takes some 20 vectorised operations:
-    more than that for few numbers, half of it for many. On a device ``erfcx`` is one kernel.
+    On a CPU ``erfcx`` runs number by number, so for many numbers some 20 vectorised operations take
+    half of its time. On a device ``erfcx`` is one kernel.
     """
     if x.is_cuda or x.numel() < _MANY:
         return torch.special.erfcx(_SQRT_HALF * x).mul_(_SQRT_HALF_PI)
@@ -160,10 +127,9 @@ def first_tails(x: Tensor) -> Tensor:
 def _polynomials(x: Tensor, polynomials: tuple[tuple[float, ...], ...]) -> Tensor:
     """Polynomials in ``t = (x - 5) / (x + 5) = 1 - 10 / (x + 5)``, ``num x shape``.
 
-    Each is split into polynomials in ``t^2``, or ``t^4``, of coefficients that many places apart:
-    ``p(t) = p_0(t^2) + t p_1(t^2)``. They run through Horner's rule side by side, and fewer,
-    larger operations take the place of many small ones. Of many numbers on a CPU an operation costs
-    what it moves, so they are split less.
+    Each is split into polynomials in ``t^2`` or ``t^4``, as ``p(t) = p_0(t^2) + t p_1(t^2)``, which
+    run through Horner's rule side by side: fewer, larger operations. For many numbers on a CPU,
+    where an operation costs what it moves, they are split less.
     """
     if x.numel() > _CHUNK and not x.is_cuda:
         parts = [_polynomials(part, polynomials) for part in x.reshape(-1).split(_CHUNK)]
@@ -182,23 +148,22 @@ def _polynomials(x: Tensor, polynomials: tuple[tuple[float, ...], ...]) -> Tenso
     return value.view(len(polynomials), *x.shape)
 
 
-@lru_cache(maxsize=32)
+@kept_constant
 def _coefficients(
     polynomials: tuple[tuple[float, ...], ...],
     num_parts: int,
     dtype: torch.dtype,
     device: torch.device,
 ) -> tuple[Tensor, ...]:
-    """Those of each power of ``t^num_parts``, from the lowest, ``num_parts x num x 1``.
+    """Coefficients of each power of ``t^num_parts``, from the lowest, ``num_parts x num x 1``.
 
-    Of part ``i`` they are those of the polynomial that is multiplied with ``t^i``.
+    Part ``i`` belongs to the polynomial that is multiplied by ``t^i``.
     """
     num_rows = -(-max(map(len, polynomials)) // num_parts)
     padded = [[*row, *[0.0] * (num_rows * num_parts - len(row))] for row in polynomials]
-    with torch.inference_mode(False):  # else no graph could use what the cache holds
-        table = torch.tensor(padded, dtype=dtype, device=device)
-        table = table.view(-1, num_rows, num_parts).permute(1, 2, 0).contiguous()
-        return table.unsqueeze(-1).unbind()
+    table = torch.tensor(padded, dtype=dtype, device=device)
+    table = table.view(-1, num_rows, num_parts).permute(1, 2, 0).contiguous()
+    return table.unsqueeze(-1).unbind()
 
 
 class _LogH(Function):
@@ -209,7 +174,7 @@ class _LogH(Function):
         ramp = t.clamp(min=0.0)
         # Over phi(min(t, 0)), with h(t) = t + h(-t) for t > 0
         h = ramp_ratio(t.abs())
-        h.mul_((ramp * ramp).mul_(-0.5).clamp_(min=LEAST).exp_().mul_(_INV_SQRT_2PI))
+        h.mul_((ramp * ramp).mul_(-0.5).clamp_(min=LEAST).exp_().mul_(INV_SQRT_2PI))
         value = h.add_(ramp).log_().sub_((t - ramp).square_().mul_(0.5))
         ctx.save_for_backward(t, value)
         return value
@@ -256,13 +221,13 @@ def log_interval_integrals(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     within, with derivatives of every order.
     """
     dtype = low.dtype
-    low, high = (end.double().clamp(-_FAR, _FAR) for end in torch.broadcast_tensors(low, high))
+    low, high = (end.double().clamp(-FAR, FAR) for end in torch.broadcast_tensors(low, high))
     log_mass, log_rise = _NormalInterval.apply(low, high)
     return log_mass.to(dtype), log_rise.to(dtype)
 
 
 def log_normal_interval(lower: Tensor, upper: Tensor) -> Tensor:
-    """``log(Phi(upper) - Phi(lower))`` for ``lower < upper``; either end may be infinite."""
+    """``log(Phi(upper) - Phi(lower))``, the first of `log_interval_integrals`."""
     return log_interval_integrals(lower, upper)[0]
 
 
@@ -287,9 +252,9 @@ def _interval_integrals(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     at_b = torch.addcmul(fall, half, across).neg_().clamp_(min=LEAST).exp_()
 
     mills, ramp = first_tails(ends.abs())
-    mass = (mills[0] * at_a).lerp_((mills[0] * at_a).neg_().add_(_SQRT_2PI), across)
+    mass = (mills[0] * at_a).lerp_((mills[0] * at_a).neg_().add_(SQRT_2PI), across)
     mass.addcmul_(at_b, mills[1], value=-1).clamp_(min=TINY)
-    rise = torch.addcmul(ramp[0] * at_a, ends[0].clamp(max=0.0), across, value=-_SQRT_2PI)
+    rise = torch.addcmul(ramp[0] * at_a, ends[0].clamp(max=0.0), across, value=-SQRT_2PI)
     rise.addcmul_(at_b, torch.addcmul(ramp[1], width, mills[1]), value=-1)
     offset = rise.div_(mass)
 
@@ -302,7 +267,7 @@ def _interval_integrals(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     offset.lerp_(v.addcmul_(v, y, value=-1), narrow)
 
     offset = torch.lerp(width - offset, offset, right)  # from the lower end, if it was turned
-    log_mass = mass.log_().sub_(half * (1.0 - across)).sub_(_HALF_LOG_2PI)
+    log_mass = mass.log_().sub_(half * (1.0 - across)).sub_(HALF_LOG_2PI)
     return log_mass, offset.clamp_(min=_THIN).log_().add_(log_mass)
 
 
@@ -339,9 +304,8 @@ class _NdtriExp(Function):
 def ndtri_exp(log_p: Tensor) -> Tensor:
     """Inverse of ``log_ndtr``: the ``z`` with ``log Phi(z) = log_p``, for ``log_p < 0``.
 
-    Meant for lower-tail probabilities (``log_p`` may be far below the underflow of
-    ``exp``); near ``log_p = 0`` it is as accurate as ``log_p`` itself. Differentiable to every
-    order; where the value is infinite its derivative counts as zero.
+    Accurate however small the probability; near ``log_p = 0`` as accurate as ``log_p`` itself.
+    Differentiable to every order; where the value is infinite its derivative counts as zero.
     """
     out: Tensor = _NdtriExp.apply(log_p)
     return out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -10,10 +9,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn.functional import pad
 
-from botorch_calib.distributions._normal_functions import TINY, mills_ratio
-
-_SQRT_2PI = math.sqrt(2.0 * math.pi)
-_FAR = 1e140  # stands for an infinite end; its square does not overflow
+from botorch_calib.distributions._normal_functions import FAR, SQRT_2PI, TINY, mills_ratio
 
 
 def end_densities(ends: Tensor) -> tuple[Tensor, Tensor]:
@@ -24,7 +20,7 @@ def end_densities(ends: Tensor) -> tuple[Tensor, Tensor]:
     Args:
         ends: Increasing, ``(K + 1) x shape``, float64; the outer ones may be infinite.
     """
-    rows = ends.clamp(-_FAR, _FAR).reshape(len(ends), -1)
+    rows = ends.clamp(-FAR, FAR).reshape(len(ends), -1)
     at_low, at_high = _EndDensities.apply(rows)
     shape = (len(ends) - 1, *ends.shape[1:])
     return at_low.view(shape), at_high.view(shape)
@@ -59,7 +55,7 @@ class NormalShares:
     zero; for the piece around zero the whole normal distribution is added to that.
 
     Args:
-        ends: Increasing and finite (`_FAR` for infinite ones), ``(K + 1) x n``, float64.
+        ends: Increasing and finite (`FAR` for infinite ones), ``(K + 1) x n``, float64.
 
     Attributes:
         mills: Mills ratios of the distances of the ends from zero, of their shape.
@@ -71,7 +67,7 @@ class NormalShares:
     """
 
     def __init__(self, ends: Tensor) -> None:
-        ends = ends.clamp(-_FAR, _FAR)
+        ends = ends.clamp(-FAR, FAR)
         sign = ends.sign()
         around = sign.diff(dim=0).mul_(0.5)  # 1/2 where zero is an end
         self.mills, half = mills_ratio(ends.abs()), (ends * ends).mul_(0.5)
@@ -80,9 +76,9 @@ class NormalShares:
         depth = torch.minimum(half[:-1], half[1:]).mul_(1.0 - around)
         a, b = (depth - half[:-1]).exp_(), (depth - half[1:]).exp_()
         self.low, self.high = a * tails[:-1], b * tails[1:]
-        natural = torch.add(self.low - self.high, around, alpha=_SQRT_2PI).clamp_(min=TINY)
+        natural = torch.add(self.low - self.high, around, alpha=SQRT_2PI).clamp_(min=TINY)
         natural.reciprocal_()
         self.low.mul_(natural)
         self.high.mul_(natural)
-        self.around = around.mul_(natural).mul_(_SQRT_2PI)
+        self.around = around.mul_(natural).mul_(SQRT_2PI)
         self.at_low, self.at_high = a.mul_(natural), b.mul_(natural)

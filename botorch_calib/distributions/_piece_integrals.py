@@ -1,13 +1,13 @@
-r"""Excess and survival of one piece of a distribution, with or without noise: any piece, anywhere.
+r"""Excess and survival of any single piece of a distribution, with or without noise.
 
 With ``omega`` the density of a piece, the standard normal one or 1, these are the logarithms of
 
     ``int omega(z) r h((z - x) / r) dz`` and ``int omega(z) Phi((z - x) / r) dz`` over the piece,
 
-or of ``int omega(z) (z - x)+ dz`` and ``int omega(z) 1{z > x} dz`` without noise, in closed form.
-With noise they are sums of positive terms by Gauss and Legendre's rule, so the error is relative
-however small they are, and autograd gives derivatives of every order. That takes 72 nodes a piece:
-`botorch_calib.distributions._denoised` has faster ways, where the distribution allows them.
+or without noise of ``int omega(z) (z - x)+ dz`` and ``int omega(z) 1{z > x} dz``, in closed form.
+With noise they are sums of positive terms by Gauss and Legendre's rule, 72 nodes a piece, so the
+error is relative, and autograd gives derivatives of every order. `_denoised` has faster ways where
+the distribution allows them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from botorch.utils.probability.utils import log_ndtr, log_phi
 from torch import Tensor
 
 from botorch_calib.distributions._normal_functions import (
+    FAR,
     LEAST,
     LOG_ZERO,
     TINY,
@@ -32,7 +33,6 @@ from botorch_calib.distributions.form import PiecewiseForm
 _ORDER = 24  # of the rule on a panel: relative error about 1e-12
 _CUT = 72.0  # a panel ends where a normal density has fallen by exp(-36)
 _CLEAR = 8.5  # units of the noise above x where it is no longer felt
-FAR = 1e140  # stands for an infinite knot; its square does not overflow
 _LOG_2 = math.log(2.0)
 _NOTHING = 2 * LOG_ZERO
 
@@ -85,9 +85,9 @@ def log_integrals(
     """Both logarithms, of each piece; `_NOTHING` for that of 0.
 
     As a function of ``z`` the integrand is like a normal density of mean ``x / (1 + r^2)`` and
-    deviation ``r / (1 + r^2)^(1/2)`` below ``x``, and from there on like ``omega``. Three panels
-    end where either has its peak, and start there: on each the integrand falls off from the start.
-    Above the last the noise is not felt.
+    deviation ``r / (1 + r^2)^(1/2)`` below ``x``, and above it like ``omega``. Three panels meet at
+    the peaks of both, so that the integrand falls off from the start of each. Above the last the
+    noise is not felt.
 
     Args:
         x: ``n`` numbers.
@@ -156,7 +156,7 @@ def _upper(end: Tensor, point: Tensor) -> Tensor:
 def _sharp_integrals(
     x: Tensor, low: Tensor, high: Tensor, normal: Tensor, start: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """`log_integrals` without noise, of what lies above ``start`` (default: ``x``)."""
+    """`log_integrals` without noise, of the part above ``start`` (default: ``x``)."""
     start = _upper(low, x if start is None else start)
     empty = start >= high
     start, high = torch.where(empty, x, start), torch.where(empty, x + 1.0, high)

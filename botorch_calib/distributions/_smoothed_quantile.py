@@ -1,18 +1,18 @@
 r"""Quantiles of a piecewise distribution smoothed by Gaussian noise, in a fixed number of steps.
 
-Wanted is the point ``x`` beyond which ``z + r eps`` has the probability ``tail``. In units of
-normal scores, ``Phi^-1(P(z + r eps <= x)) = zeta`` with ``zeta = -Phi^-1(tail)``, the left-hand
-side is nearly linear in ``x``: it is linear where ``z`` is normal. The number of evaluations
-depends on the form of the distribution and never on its numbers, so nothing is read back from the
-device; it is enough for the tightest pieces and the widest gaps (`num_steps`). On a CPU, where
-reading costs nothing, it ends as soon as all points are there.
+The ``tail`` quantile is the point ``x`` beyond which ``z + r eps`` has the probability ``tail``. In
+units of normal scores, ``Phi^-1(P(z + r eps <= x)) = zeta`` with ``zeta = -Phi^-1(tail)``, the
+left-hand side is nearly linear in ``x``, and linear where ``z`` is normal. The number of steps
+depends on the form of the distribution alone, so nothing is read back from the device; it is enough
+for the tightest pieces and the widest gaps (`num_steps`). On a CPU, where reading costs nothing,
+the search ends as soon as all points are there.
 
 *Guess.* ``z + r eps = T(u) + r eps`` with independent standard normal ``u`` and ``eps``, and ``T``
 the transport. If ``T`` were linear, the point of ``T(u) + r eps >= x`` nearest to the origin would
-have the distance ``zeta``: the first-order reliability method. The guess is the largest value of
-``T(u) + r eps`` at the distance ``zeta``, ``max_w T(zeta sin w) + r zeta cos w``. It is exact for
-normal ``z``, for ``r -> 0`` and for ``r -> infinity``, and within half a score of the root in all
-of the tests. For a distribution that many batches share there is a better one, `QuantileTable`.
+have the distance ``zeta`` (the first-order reliability method). The guess is the largest value of
+``T(u) + r eps`` at this distance, ``max_w T(zeta sin w) + r zeta cos w``. It is exact for normal
+``z``, for ``r -> 0`` and for ``r -> infinity``, and was within half a score of the root in all
+tests. A distribution that many batches share has a better one, from a `QuantileTable`.
 
 *Steps.* The score ``g(x)`` has ``g' = p / phi(g)``, so with ``l = log p`` the logarithm of its
 slope has the derivatives ``A = l' + g g'`` and ``B = l'' + g'^2 + g g' A``, all of which come with
@@ -23,17 +23,16 @@ the value. Take that logarithm for a parabola. Then ``g`` changes by ``gap`` ove
 For ``B < 0``, ``sigma = (-B)^(-1/2)`` and ``a = -|A| sigma`` this is a normal integral,
 ``t = sign(A) sigma (Phi^-1(Phi(a) + sign(A) d phi(a) / sigma) - a)``: it goes through a
 gap between narrow pieces in one step, where the slope falls like that of the noise. Otherwise, and
-for small ``d``, the expansion to third order in ``d`` as a rational function,
-``t = d (1 + A d / 2) / (1 + A d + (B + A^2) d^2 / 6)`` (Householder's method). A step beyond points
-that are known to lie on either side of the root is replaced by Newton's, and that by a bisection.
-So is one after a step that has not halved the gap: beside a piece narrower than the noise, where
-the score climbs like a cliff between slopes, the steps would leap to and fro.
+for small ``d``, it is expanded to third order in ``d``,
+``t = d (1 + A d / 2) / (1 + A d + (B + A^2) d^2 / 6)`` (Householder's method). A step out of the
+bracket is replaced by Newton's, and that by a bisection; so is a step after one that has not halved
+the gap: beside a piece narrower than the noise, where the score climbs like a cliff between slopes,
+the steps would leap to and fro.
 """
 
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from statistics import NormalDist
 from typing import Any
 
@@ -46,75 +45,66 @@ from botorch_calib.distributions._bivariate_tails import off_zero
 from botorch_calib.distributions._denoised import (
     Values,
     density_slopes,
+    gradients,
     log_densities,
     log_survival,
+    norm_of,
     parts_of,
 )
-from botorch_calib.distributions._normal_functions import TINY
+from botorch_calib.distributions._kept_constants import kept_constant
+from botorch_calib.distributions._normal_functions import INV_SQRT_2PI, TINY
 from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
 from botorch_calib.distributions.form import PiecewiseForm
 
 STEPS_FROM_TABLE = 1  # where the guess is that of a `QuantileTable`, 1e-6 scores off
-_NUM_ANGLES = 5  # at which the guess is looked for, with both ends
+_NUM_ANGLES = 5  # angles at which to look for the guess, with both ends
 _SMALL = 0.1  # d times the slope's relative change, squared, below which the expansion serves
-# Of `a` below which the normal integral is an exponential to all digits that matter
+# The `a` below which the normal integral is an exponential to all digits that matter
 _LOWEST = -30.0
 # Shares of a normal integral that a step keeps to, since its parabola is an approximation
 _LEAST_SHARE, _LARGEST = 1e-9, 1 - 1e-9
 _DEEPEST = -700.0  # logarithm below which probabilities are not told apart: 37 scores
 _ROUNDING = 1e-11  # of scores
-# Distance in scores from which a point stays: where Newton's step leaves the bracket by rounding
-# only, and where rounding beside a cliff would pass for a step that failed, and a bisection follow.
+# Distance in scores below which a point stays: rounding alone could take Newton's step out of the
+# bracket there, or beside a cliff pass for a step that failed.
 _CLOSE = 1e-8
 _WIDE = 1e-6  # steps over such a distance where the score hardly changes
-_INV_SQRT_2PI = 1 / math.sqrt(2 * math.pi)
 
 
 def upper_score(tail: float | Tensor) -> Any:
-    """``zeta = -Phi^-1(tail)``, at least 0 for ``tail <= 1/2``."""
+    """``zeta = -Phi^-1(tail)``."""
     return -torch.special.ndtri(tail) if isinstance(tail, Tensor) else -NormalDist().inv_cdf(tail)
 
 
 def normal_points(tail: float | Tensor, device: torch.device) -> Tensor:
-    """Normal scores of ``z`` and ``eps`` at which to look for the quantile, ``2 x 7``.
+    """Normal scores of ``z`` and ``eps`` at which to look for the quantile, ``2 x 7 x 1``.
 
     For ``n`` different tails ``2 x 7 x n``. The last two of the 7 are a bracket: with
     ``u = -Phi^-1(tail / 2)``,
     ``P(z + r eps > T(u) + r u) <= P(z > T(u)) + P(eps > u) = tail``, and likewise
     ``P(z + r eps < T(-u) - r u) <= tail <= 1 - tail``. The others are the candidates of the guess.
     """
-    if not isinstance(tail, Tensor):
-        return _normal_points_of_one(tail, device)
-    directions = torch.tensor(_DIRECTIONS, dtype=torch.float64, device=device)
-    return directions @ torch.stack([upper_score(tail), upper_score(tail / 2)])
+    by_zeta, by_u = _directions(device)
+    return by_zeta * upper_score(tail) + by_u * upper_score(tail / 2)
 
 
-# Weights of `zeta` and `u` in the points, ``2 x 7 x 2``
-_DIRECTIONS = [
-    [
-        *([f(0.5 * math.pi * i / (_NUM_ANGLES - 1)), 0.0] for i in range(_NUM_ANGLES)),
-        [0, -1],
-        [0, 1],
-    ]
-    for f in (math.sin, math.cos)
-]
-
-
-@lru_cache(maxsize=64)
-def _normal_points_of_one(tail: float, device: torch.device) -> Tensor:
-    scores = [[upper_score(tail)], [upper_score(tail / 2)]]
-    with torch.inference_mode(False):  # else no graph could use what the cache holds
-        directions = torch.tensor(_DIRECTIONS, dtype=torch.float64, device=device)
-        return (directions @ directions.new_tensor(scores)).squeeze(-1)
+@kept_constant
+def _directions(device: torch.device) -> tuple[Tensor, Tensor]:
+    """Weights of ``zeta`` and of ``u`` in the points, ``2 x 7 x 1`` each."""
+    angles = [0.5 * math.pi * i / (_NUM_ANGLES - 1) for i in range(_NUM_ANGLES)]
+    by_zeta = [[*map(f, angles), 0.0, 0.0] for f in (math.sin, math.cos)]
+    by_u = [[0.0] * _NUM_ANGLES + [-1.0, 1.0]] * 2
+    both = torch.tensor([by_zeta, by_u], dtype=torch.float64, device=device)
+    return both[0].unsqueeze(-1), both[1].unsqueeze(-1)
 
 
 def num_steps(form: PiecewiseForm) -> int:
     """Number of steps to an error of 1e-8 scores, whatever the numbers, as found by tests.
 
-    Between pieces that hold next to nothing and the rest the score climbs like a cliff, which at a
-    level close to their mass takes many bisections. At the edge of a single narrow piece it takes
-    two or three, and one more if its width is below 0.002 scores: the error is up to 3e-4 then. Of
-    normal pieces, most of which are 1e-6 wide or less beside wide ones, it is up to 1e-4.
+    Beside pieces that hold next to no mass the score climbs like a cliff, which at a level close to
+    their mass takes many bisections. At the edge of a single narrow piece it takes two or three,
+    and one more if that is narrower than 0.002 scores: the error is up to 3e-4 then. Where most
+    normal pieces are at most 1e-6 wide beside wide ones it is up to 1e-4.
     """
     if form.rare_tails:
         return 25
@@ -168,7 +158,7 @@ class SmoothedQuantile(Function):
             # By the heat equation dS/dr = -r p'
             return (-grad * inputs[1] * log_slope, *[None] * 5)
         with torch.enable_grad():
-            # Views, since the quantile depends on the rest, and that is not to be counted here.
+            # Views, so that the quantile's own dependence on the rest is not counted
             x, *rest = (v.view_as(v) if with_graph else v.detach() for v in inputs)
             if not with_graph:
                 rest = [v.requires_grad_() for v in rest]
@@ -178,13 +168,8 @@ class SmoothedQuantile(Function):
                 each = log_densities(x, r, knots, ctx.form) + masses.clamp(min=TINY).log()
                 log_p = each.logsumexp(dim=0)
             weight = grad * ((log_s if with_graph else ctx.log_tail) - log_p).exp()
-            wanted = [v for v, need in zip(rest, needed, strict=True) if need]
-            found = iter(
-                torch.autograd.grad(
-                    log_s, wanted, weight, create_graph=with_graph, allow_unused=True
-                )
-            )
-        return (*(next(found) if need else None for need in needed), None, None, None)
+            found = gradients(log_s, rest, needed, weight, with_graph)
+        return (*found, None, None, None)
 
 
 class SurvivalCurve:
@@ -196,16 +181,13 @@ class SurvivalCurve:
     def __init__(self, r: Tensor, knots: Tensor, masses: Tensor, form: PiecewiseForm) -> None:
         self.r, self.masses, self.form = r, masses, form
         self.knots = knots.contiguous() if form.around_zero else off_zero(knots)
-        self._parts = parts_of(self.knots, masses, form)
-        self._last: Values | None = None
+        self._parts, self._norm = parts_of(self.knots, masses, form), norm_of(r)
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The logarithms, ``p' / p`` and the second derivative of ``log p``, each ``n``."""
         arguments = (x, self.r, self.knots)
         if self.form.covered:
-            self._last = values = Values(
-                *arguments, self.masses, self._parts, self.form, self._last
-            )
+            values = Values(*arguments, self.masses, self._parts, self.form, self._norm)
             log_scale, normal = values.log_scale, values.normal_density()
             tail, density = values.totals[1], values.density
         else:
@@ -227,14 +209,14 @@ class SurvivalCurve:
 def _solve(
     survival: SurvivalCurve, points: Tensor, tail: float | Tensor, more: int = 0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The quantile, and there the log density and its derivative, with some steps more."""
+    """The quantile, and the log density and its derivative there, after ``more`` extra steps."""
     zeta, form = upper_score(tail), survival.form
     if len(points) == 1:
         x, num, bracketed = points[0], STEPS_FROM_TABLE, False
         low = high = x
     else:
         x, low, high = points[:-2].amax(dim=0), points[-2], points[-1]
-        # The guess is so good of a stretched form, and the slope so smooth, that no step can fail.
+        # For a stretched form the guess is so good, and the slope so smooth, that no step can fail.
         num, bracketed = num_steps(form), form.rare_tails or not form.stretched
     size_before: Tensor | float = math.inf
     for _ in range(num + more):
@@ -267,7 +249,7 @@ def _solve(
 
 
 def all_there(size: Tensor) -> bool:
-    """Whether no point is further than `_CLOSE` from its root; False where asking would wait."""
+    """Whether all points are within `_CLOSE` of their roots; False on a device."""
     return size.device.type == "cpu" and bool((size.numpy() < _CLOSE).all())
 
 
@@ -290,7 +272,7 @@ def _over_gap(d: Tensor, a1: Tensor, a2: Tensor) -> Tensor:
     sigma = a2.neg().clamp_(min=1e-200).rsqrt_()
     a = (a1.abs() * sigma).neg_().clamp_(min=_LOWEST)
     below = ndtr(a)
-    density = (a * a).mul_(-0.5).exp_().mul_(_INV_SQRT_2PI)
+    density = (a * a).mul_(-0.5).exp_().mul_(INV_SQRT_2PI)
     share = torch.addcmul(below, d * sign, density.div_(sigma))
     share = torch.maximum(share, below * _LEAST_SHARE).clamp_(max=_LARGEST)
     return torch.special.ndtri(share).sub_(a).mul_(sigma).mul_(sign)
@@ -299,10 +281,9 @@ def _over_gap(d: Tensor, a1: Tensor, a2: Tensor) -> Tensor:
 class QuantileTable:
     """The ``tail`` quantile of one distribution as a function of the ratio ``r``, for guesses.
 
-    Of a distribution that all points share, quantiles depend on ``r`` alone. They are tabulated
-    over ``log r``, with their derivative ``dx / d log r = -r^2 p' / p``, and interpolated by cubic
-    polynomials. Below the range of the table the quantile stays, above it grows like ``zeta r``.
-    ``transport`` holds the quantiles of ``z`` at `normal_points`, ``7``.
+    Tabulated over ``log r``, with the derivative ``dx / d log r = -r^2 p' / p``, and interpolated
+    by cubic polynomials. Below the range of the table the quantile stays, above it grows like
+    ``zeta r``. ``transport`` holds the quantiles of ``z`` at `normal_points`, ``7``.
     """
 
     _LOW, _STEP, _NUM = -18.4, 0.05, 784  # log r from 1e-8 to 1e9
@@ -316,12 +297,12 @@ class QuantileTable:
         log_r = torch.arange(self._NUM, dtype=torch.float64, device=knots.device)
         r = log_r.mul(self._STEP).add(self._LOW).exp()
         eps = normal_points(tail, knots.device)[1]
-        points = torch.addcmul(transport.unsqueeze(-1), eps.unsqueeze(-1), r)
+        points = torch.addcmul(transport.unsqueeze(-1), eps, r)
         survival = SurvivalCurve(r, knots.unsqueeze(-1), masses.unsqueeze(-1), form)
         x, _, slope = _solve(survival, points, tail, more=self._MORE_STEPS)
         rate = -self._STEP * r * r * slope
         rise = x.diff()
-        # Of the cubic polynomial on each cell, by powers of the position in it
+        # Coefficients of the cubic polynomial on each cell
         self._coefficients = torch.stack(
             [
                 x[:-1],

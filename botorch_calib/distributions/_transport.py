@@ -2,10 +2,9 @@ r"""The monotone map ``T(z) = Q(Phi(z))`` from a standard normal number to a pie
 
 `transported` finds the quantile at ``Phi(z)`` of any pieces, with a graph through each step. A
 recalibrated distribution has twenty of them, and joint samples come by the ten thousand. Where all
-pieces are normal and the masses common to the batch, `NormalPieces` does the same for less: the
-number of the piece depends on ``z`` alone and is found by bisection; everything that belongs to a
-piece is computed once per piece and picked by its number; and the derivatives are written down.
-There all numbers are float64, and knots are in units of the scale.
+pieces are normal and the masses common to the batch, `NormalPieces` does this faster: the number of
+the piece depends on ``z`` alone and is found by bisection, the properties of a piece are computed
+once and picked by its number, and the derivatives are written down.
 """
 
 from __future__ import annotations
@@ -110,22 +109,19 @@ class NormalPieces(Function):
     Its derivatives are ``dT/dz = (N / m) phi(z) / phi(T)``, ``dT/dlow = (1 - u) phi(low) / phi(T)``
     and ``dT/dhigh = u phi(high) / phi(T)``; the same for a piece turned over, with both signs
     changed. There are none by the masses. To differentiate them again is an error.
+
+    Args:
+        z: Standard normal numbers, broadcasting against ``batch_shape``, float64.
+        knots: ``batch_shape x (K - 1)``, finite and increasing, ``K > 1``, in units of the scale.
+        cuts: Where ``z`` passes from piece to piece, ``K - 1``.
+        masses: ``K``.
+        beyond: Probabilities below and above each piece, ``2 x K``.
     """
 
     @staticmethod
     def forward(
         ctx: Any, z: Tensor, knots: Tensor, cuts: Tensor, masses: Tensor, beyond: Tensor
     ) -> Tensor:
-        """The values, of the common shape of ``z`` and the batch of ``knots``.
-
-        Args:
-            ctx: Of autograd.
-            z: Standard normal numbers, broadcasting against ``batch_shape``.
-            knots: ``batch_shape x (K - 1)``, finite and increasing, ``K > 1``.
-            cuts: Where ``z`` passes from piece to piece, ``K - 1``.
-            masses: ``K``.
-            beyond: Probabilities below and above each piece, ``2 x K``.
-        """
         index = torch.bucketize(z.contiguous(), cuts)
         low = torch.nn.functional.pad(knots, (1, 0), value=-math.inf)
         high = torch.nn.functional.pad(knots, (0, 1), value=math.inf)
@@ -139,7 +135,7 @@ class NormalPieces(Function):
         at = index + num_pieces * rows
 
         def pick(values: Tensor) -> Tensor:
-            # Of all ways to do this the one that is fastest on a CPU
+            # The fastest way on a CPU
             values = values.expand_as(low).reshape(-1)
             return values.index_select(0, at.reshape(-1)).view(at.shape)
 
@@ -161,12 +157,11 @@ class NormalPieces(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """See the class."""
         with torch.no_grad():
             by_z, by_knots = NormalPieces._derivatives(ctx, grad)
         if torch.is_grad_enabled():
-            # PyTorch's `once_differentiable` sees the argument `grad` only: where that has no graph
-            # it would return constants, and second derivatives would lack a term silently.
+            # Not `once_differentiable`: where `grad` has no graph it returns constants, and second
+            # derivatives would silently lack a term.
             z, knots, *_ = ctx.saved_tensors
             by_z, by_knots = (
                 None if by is None else _OnceDifferentiable.apply(by, grad, z, knots)
@@ -183,7 +178,7 @@ class NormalPieces(Function):
             by_z = grad * ((square - z.square()).mul_(0.5) + log_ratio).exp_()
             by_z = by_z.sum_to_size(z.shape)
         if ctx.needs_input_grad[1]:
-            # A column in front and one behind take what goes to the infinite ends.
+            # A column on either side takes the share of an infinite end.
             padded = torch.nn.functional.pad(knots, (1, 1))
             halves = padded.square().mul_(0.5).view(-1)
             total = torch.zeros_like(halves)
@@ -204,7 +199,7 @@ class NormalPieces(Function):
 
 
 class _OnceDifferentiable(Function):
-    """A derivative that depends on tensors in a way that nobody has written down."""
+    """A derivative whose own derivatives are not implemented."""
 
     @staticmethod
     def forward(ctx: Any, derivative: Tensor, *tensors: Tensor) -> Tensor:
@@ -212,7 +207,7 @@ class _OnceDifferentiable(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        raise RuntimeError(  # as autograd itself would
+        raise RuntimeError(
             "Quantiles and samples of a recalibrated distribution have first derivatives only. For "
             "second ones take those of a posterior with observation noise and `denoise=True`."
         )

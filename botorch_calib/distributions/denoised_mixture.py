@@ -9,21 +9,20 @@ standard normal to the calibrated distribution of ``z``, a calibrated draw takes
 
 so that ``y~`` has the calibrated distribution, and a calibrator that corrects nothing leaves
 ``f~ = f``. Given ``z`` and the member, of probability ``p_s(z)`` at ``y = F^{-1}(Phi(z))``, ``f~``
-is ``N(mu_s + a_s (y~ - mu_s), a_s n_s)``. Whatever is asked is therefore an integral over the
-standard normal ``z``, the same nodes serving all members:
+is ``N(mu_s + a_s (y~ - mu_s), a_s n_s)``. Every expectation is therefore an integral over the
+standard normal ``z``, with the same nodes for all members:
 
     ``E g(f~) = sum_s int phi(z) p_s(z) E g(N(mu_s + a_s (y~(z) - mu_s), a_s n_s)) dz``.
 
 A rule for it makes ``f~`` a mixture of (nodes x members) normal distributions. Nodes are in ``u``,
-``z = c + w sinh(u)``: about the score ``c`` at which ``f~`` is likeliest to be the value asked for
-they lie as close as the narrowest noise demands, whose width is ``w``, and farther apart elsewhere.
-Panels of Gauss and Legendre's rule end where ``T`` has kinks, where ``y~`` is that value, and at
-the widest gap between members. With means in order the first ``k`` members hold the probability
-``k / S``, so ``y`` leaps over the gap behind them at the score ``Phi^{-1}(k / S)``, and ``y~`` does
-where ``T`` takes that value. The logarithms of improvement and survival are right to 6e-6 (median)
-and 1e-4 (99 of 100) where means differ by less than the members' deviations, to 5e-5 and 7e-4 where
-they differ by 3 of them or form two groups that are 5 apart, and to 2e-4 and 4e-3 with groups that
-are 12 apart, where the table of scores errs. With three such groups one gap is not at an end.
+``z = c + w sinh(u)``: as close as the narrowest noise, of width ``w``, demands about the score
+``c`` at which ``f~`` is likeliest to be the value ``x`` in question, and farther apart elsewhere.
+Panels of Gauss and Legendre's rule end where ``T`` has kinks, where ``y~ = x``, and at the widest
+gap between members: behind the first ``k`` of ``S`` in the order of their means ``y`` leaps at the
+score ``Phi^{-1}(k / S)``, and ``y~`` where ``T`` takes that value. Logarithms of improvement and
+survival are right to 6e-6 (median) and 1e-4 (99 of 100) where means differ by less than the
+members' deviations, to 5e-5 and 7e-4 where they differ by 3 of these or form two groups that are 5
+apart, and to 2e-4 and 4e-3 with groups that are 12 apart, where the table of scores errs.
 """
 
 from __future__ import annotations
@@ -37,11 +36,7 @@ import torch
 from botorch.utils.probability.utils import log_ndtr, log_phi
 from torch import Tensor
 
-from botorch_calib.distributions._normal_functions import (
-    log_h,
-    ndtri_exp,
-    unit_legendre,
-)
+from botorch_calib.distributions._normal_functions import log_h, ndtri_exp, unit_legendre
 from botorch_calib.distributions.mixture import (
     ScoreTable,
     align_members,
@@ -90,15 +85,10 @@ class DenoisedMixture(_WithTails):
         self.total = variance + self.noise
         self.deviation = self.total.sqrt()
 
-    @property
-    def corrects_nothing(self) -> bool:
-        """Whether the calibrated distribution is the standard normal one."""
-        return self.predictive.is_gaussian and self.predictive.scale is None
-
     @cached_property
     def table(self) -> ScoreTable:
         """Scores of observations, and back."""
-        with torch.enable_grad():  # it is kept, and may have been asked for without
+        with torch.enable_grad():  # it is kept, also if first needed without
             return ScoreTable(self.mean_of_members, self.deviation)
 
     def gain_and_rest(self) -> tuple[Tensor, Tensor]:
@@ -113,7 +103,7 @@ class DenoisedMixture(_WithTails):
         return gain, (gain * self.noise).clamp_min(least.square()).sqrt()
 
     def last_points(self, num: int) -> DenoisedMixture:
-        """Of ``shape = ... x q x 1``, that at the last ``num`` of the ``q`` points."""
+        """The distributions at the last ``num`` points of ``shape = ... x q x 1``."""
         if self.deviation.shape[-2] == num:
             return self
         members = self.mean_of_members, self.variance_of_members, self.noise
@@ -129,7 +119,7 @@ class DenoisedMixture(_WithTails):
 
         ``x`` broadcasts against ``shape``, with further dimensions in front.
         """
-        if self.corrects_nothing:
+        if self.predictive.is_standard_normal:
             count = -math.log(len(self.deviation))
             deviation = self.variance_of_members.sqrt() if self.denoise else self.deviation
             start, deviation = self.mean_of_members.unsqueeze(1), deviation.unsqueeze(1)
@@ -165,7 +155,7 @@ class DenoisedMixture(_WithTails):
         if x is None:
             center, width = nodes.new_zeros(shape), nodes.new_ones(())
         else:
-            at = self._score_before(x)
+            at = self._taken_to(self._score(x))  # the score z at which y~ = x
             gain = self.gain_and_rest()[0].amax(dim=0)
             width = (1.0 - gain).clamp(min=0.0).sqrt_()
             width = torch.minimum(width, at.abs().clamp_(min=1.0).reciprocal_())
@@ -193,13 +183,9 @@ class DenoisedMixture(_WithTails):
             kinks += [gap, self._taken_to(gap)]
         return kinks
 
-    def _score_before(self, x: Tensor) -> Tensor:
-        """The score ``z`` at which ``y~ = x``, of the shape of ``x`` broadcast."""
-        return self._taken_to(self._score(x))
-
     def _taken_to(self, score: Tensor) -> Tensor:
         """``T^-1`` of scores."""
-        # Below all that is stated it is rounded, and nothing depends on it.
+        # Rounded far below the distribution, where nothing depends on it
         log_survival = UnsmoothedPredictive(self.predictive).log_survival(score)
         return -ndtri_exp(log_survival.clamp(max=0.0)).clamp(-_FARTHEST, _FARTHEST)
 
@@ -269,12 +255,11 @@ class DenoisedMixture(_WithTails):
         if isinstance(level, Tensor):
             return torch.stack([self.quantile(float(each)) for each in level.flatten()])
         zeta = NormalDist().inv_cdf(level)
-        if self.corrects_nothing:
+        if self.predictive.is_standard_normal:
             deviation = self._components().deviation.squeeze(1)
             return mixture_quantile(deviation.new_tensor(zeta), self.mean_of_members, deviation)
         if not self.denoise:
-            z = self.predictive.transport(self.deviation.new_tensor(zeta))
-            return mixture_quantile(z, self.mean_of_members, self.deviation)
+            return self._observation_at(zeta)
         x = self._solve(level, zeta)
         log_side = self.log_survival(x) if level > 0.5 else self.mirrored().log_survival(-x)
         # On the way to the root: its derivatives are those of the equation that defines it.

@@ -1,15 +1,13 @@
 r"""Expectations of any function under a smoothed piecewise distribution, by quadrature.
 
-Closed forms know the integrals of ``(x - c)+``. Of an outcome that is a nonlinear, increasing
-function ``g`` of what is predicted, ``E(g(x) - g(c))+`` is an integral over ``x > c`` with the
-density of ``x``, which is closed: that of each piece plus noise is the normal or constant density
-times a difference of two normal probabilities.
+For an outcome that is a nonlinear, increasing function ``g`` of the predicted one, ``E(g(x) -
+g(c))+`` is an integral over ``x > c`` with the density of ``x`` in closed form: for each piece plus
+noise, the normal or constant density times a difference of two normal probabilities.
 """
 
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -18,7 +16,9 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from botorch_calib.distributions._denoised import held_ratio
+from botorch_calib.distributions._kept_constants import kept_constant
 from botorch_calib.distributions._normal_functions import (
+    HALF_LOG_2PI,
     TINY,
     graded_rule,
     log_normal_interval,
@@ -30,7 +30,6 @@ from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedP
 _EDGE = 5.5  # units of the noise about a knot in which it is felt: beyond is 2e-8
 _REACH = 64.0  # tails end where a normal density has fallen by exp(-32)
 _DEEP = 36.0  # normal deviations from which on tails underflow
-_HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 _FAR = 1e100  # stands for infinite knots and thresholds; its square does not overflow
 
 
@@ -45,11 +44,11 @@ def rule_above(
     Both are ``N x shape``, for ``u`` that is smooth beyond ``c`` and 0 there. Three panels of
     Gauss and Legendre's rule cover a piece, with ``order`` nodes each: one about each end, where
     noise blurs it, and one between. The tails of open pieces are cut where ``exp(growth |x|)``
-    times their density is nothing. The rule is relative: it holds however far out ``c`` is, where
-    the outer piece is open.
+    times their density is nothing. The error is relative however far out ``c`` is, where the outer
+    piece is open.
 
-    Points depend on the units of the distribution alone, weights on its shape. A derivative by the
-    threshold would be 0, and there is none.
+    The derivative of points is that of the distribution's units, that of weights is by its shape;
+    none is by the threshold, where ``u`` is 0.
 
     Args:
         distribution: The distribution of ``x``.
@@ -58,8 +57,8 @@ def rule_above(
         order: Number of nodes on a panel. 16 give 1e-6 of the value, 12 give 1e-5, most often less.
     """
     predictive, noise = distribution._standard(), distribution.noise
-    nothing = torch.zeros_like(distribution._scale)
-    scale, ratio = held_ratio(distribution._scale, nothing if noise is None else noise)
+    noise = torch.zeros_like(distribution._scale) if noise is None else noise
+    scale, ratio = held_ratio(distribution._scale, noise)
     threshold, growth = threshold / scale.detach(), growth * scale.detach()
     shape = torch.broadcast_shapes(
         threshold.shape, ratio.shape, distribution.predictive.batch_shape
@@ -73,23 +72,19 @@ def rule_above(
     ends = form.pad(knots, -_FAR, _FAR)
     low, high = ends[:-1], ends[1:]
     normal = form.is_normal(ends).view(-1, *[1] * len(shape)) > 0
-    natural = torch.where(normal, log_normal_interval(low, high), _log_width(low, high, normal))
+    width = (high - low).masked_fill(normal, 1.0)
+    natural = torch.where(normal, log_normal_interval(low, high), width.log())
     log_height = first(predictive.log_masses) - natural
 
     kind, piece = _panels(form, ends.device)
-    t, log_length = _nodes(
-        form, low, high, ratio, threshold, growth, order, kind * len(low) + piece
-    )
+    kept = kind * len(low) + piece
+    t, log_length = _nodes(form, low, high, ratio, threshold, growth, order, kept)
     low, high, normal, log_height = (
         v.index_select(0, piece) for v in (low, high, normal, log_height)
     )
-    log_weights = _LogDensities.apply(t, low, high, ratio, normal) + (log_height + log_length)
+    log_weights = _log_densities(t, low, high, ratio, normal) + (log_height + log_length)
     points, log_weights = t.flatten(0, 1), log_weights.flatten(0, 1)
     return points * scale, log_weights
-
-
-def _log_width(low: Tensor, high: Tensor, normal: Tensor) -> Tensor:
-    return (high - low).masked_fill(normal, 1.0).log()
 
 
 @torch.no_grad()
@@ -105,7 +100,7 @@ def _nodes(
 ) -> tuple[Tensor, Tensor]:
     """Nodes, and logarithms of weight times length, ``order x num_panels x shape``.
 
-    Of the three panels of all pieces, flattened, those at the indices ``kept`` are used.
+    ``kept`` holds the indices of panels in use, among the three of all pieces, flattened.
     """
     spread = 1.0 + ratio.square()
     threshold = threshold.clamp(-_FAR, _FAR)
@@ -148,96 +143,68 @@ def _nodes(
     return t, lengths.clamp(min=TINY).log() + log_rule.index_select(1, kind).view(column)
 
 
-@lru_cache(maxsize=128)
+@kept_constant
 def _panels(form: PiecewiseForm, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Of each panel that is used, which of the three it is, and of which piece."""
+    """For each panel in use, its number among the three, and the number of its piece."""
     num = form.num_pieces
-    empty = set()
-    if num > 1:
-        empty = {(1, 0)} if form.open_low else set()
-        empty |= {(1, num - 1)} if form.open_high else set()
-    pairs = [(kind, piece) for kind in range(3) for piece in range(num)]
-    used = torch.tensor([pair for pair in pairs if pair not in empty], device=device)
-    with torch.inference_mode(False):  # else no graph could use what the cache holds
-        return used[:, 0].clone(), used[:, 1].clone()
+    pieces = list(range(num))
+    middle = pieces[int(form.open_low) : num - int(form.open_high)] if num > 1 else pieces
+    kinds, pieces = [0] * num + [1] * len(middle) + [2] * num, pieces + middle + pieces
+    return torch.tensor(kinds, device=device), torch.tensor(pieces, device=device)
 
 
-@lru_cache(maxsize=32)
+@kept_constant
 def _rules(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Nodes on [0, 1] of the three panels of a piece, and logarithms of weights, ``order x 3``.
 
     The outer ones take tails: their nodes are farther apart where these end.
     """
-    with torch.inference_mode(False):  # else no graph could use what the cache holds
-        inner, weights = unit_legendre(order, dtype, device)
-        falling, graded = graded_rule(order, dtype, device)
-        nodes = torch.stack([1.0 - falling[:, 0], inner, falling[:, 0]], dim=1)
-        return nodes, torch.stack([graded, weights, graded], dim=1).log()
+    inner, weights = unit_legendre(order, dtype, device)
+    falling, graded = graded_rule(order, dtype, device)
+    nodes = torch.stack([1.0 - falling[:, 0], inner, falling[:, 0]], dim=1)
+    return nodes, torch.stack([graded, weights, graded], dim=1).log()
 
 
-class _LogDensities(Function):
-    """Log densities of pieces plus noise at nodes, over the mass of a piece under the normal
-    distribution or its width; first derivatives in closed form.
+def _log_densities(t: Tensor, low: Tensor, high: Tensor, ratio: Tensor, normal: Tensor) -> Tensor:
+    """Log densities of pieces plus noise at nodes, times the natural mass of the piece.
 
-    Given ``x``, ``z`` has the mean ``x / d^2`` and the deviation ``r / d`` in a normal piece, with
-    ``d^2 = 1 + r^2``: what is left of it between ``low`` and ``high`` is the share between
-    ``(low d^2 - x) / (r d)`` and ``(high d^2 - x) / (r d)``. In a uniform one ``d = 1`` does it.
+    In a normal piece ``z`` given ``x`` has the mean ``x / d^2`` and the deviation ``r / d``, with
+    ``d^2 = 1 + r^2``: its share between ``low`` and ``high`` is the normal probability between
+    ``(low d^2 - x) / (r d)`` and ``(high d^2 - x) / (r d)``. In a uniform one ``d = 1``.
+    """
+    spread = torch.where(normal, 1.0 + ratio.square(), 1.0)
+    unit = 1.0 / (ratio * spread.sqrt())
+    ends = (torch.addcmul(end * (spread * unit), t, -unit) for end in (low, high))
+    log_density = torch.addcmul(_LogInterval.apply(*ends), t.square(), -0.5 * normal / spread)
+    return log_density - 0.5 * normal * (2.0 * math.pi * spread).log()
+
+
+class _LogInterval(Function):
+    """`log_normal_interval`, with first derivatives, at a third of the cost.
+
+    A difference of two tails on the side where it cancels least. Beyond ``_DEEP`` it is the whole
+    tail: nodes come that far only beside pieces without weight, in slivers of the tail, or where
+    improvement is below ``exp(-650)``.
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, t: Tensor, low: Tensor, high: Tensor, ratio: Tensor, normal: Tensor
-    ) -> Tensor:
-        spread = torch.where(normal, 1.0 + ratio.square(), 1.0)
-        unit = 1.0 / (ratio * spread.sqrt())
-        slope = spread * unit
-        start, stop = torch.addcmul(low * slope, t, -unit), torch.addcmul(high * slope, t, -unit)
-        log_share = _log_interval(start, stop)
-        log_normal = normal * (2.0 * math.pi * spread).log()
-        ctx.save_for_backward(t, low, high, ratio, normal, start, stop, log_share)
-        log_density = torch.addcmul(log_share, t.square(), -0.5 * normal / spread)
-        return log_density.sub_(0.5 * log_normal)
+    def forward(ctx: Any, low: Tensor, high: Tensor) -> Tensor:
+        right = low + high > 0.0
+        near, far = torch.where(right, low, -high), torch.where(right, high, -low)
+        root = math.sqrt(0.5)
+        share = torch.erfc(root * near).sub_(torch.erfc(far.mul_(root))).mul_(0.5).clamp_(min=TINY)
+        beyond, squares = near.clamp(min=_DEEP), near.square()
+        deep = beyond.log_().add_(squares, alpha=0.5).add_(squares.reciprocal()).add_(HALF_LOG_2PI)
+        value = torch.where(near > _DEEP, deep.neg_(), share.log_())
+        ctx.save_for_backward(low, high, value)
+        return value
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        t, low, high, ratio, normal, start, stop, log_share = ctx.saved_tensors
-        spread = torch.where(normal, 1.0 + ratio.square(), 1.0)
-        unit = 1.0 / (ratio * spread.sqrt())
-        by_start, by_stop = (
-            grad * (end.square().mul_(-0.5).sub_(log_share).sub_(_HALF_LOG_2PI)).exp_()
-            for end in (start, stop)
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        low, high, value = ctx.saved_tensors
+        by_low, by_high = (
+            end.square().mul_(-0.5).sub_(value).sub_(HALF_LOG_2PI).exp_().mul_(grad)
+            for end in (low, high)
         )
-        # Of the end (k d^2 - x) / (r d): 2 k r unit - end (1 / r + r / d^2), with d = 1 as below
-        by_unit = (by_start * start - by_stop * stop).sum(dim=0)
-        by_start, by_stop = by_start.sum(dim=0), by_stop.sum(dim=0)
-        total, squares = grad.sum(dim=0), (grad * t.square()).sum(dim=0)
-        by_ratio = by_unit / ratio + normal * ratio * (
-            by_unit / spread
-            + 2.0 * unit * (by_stop * high - by_start * low)
-            + (squares / spread - total) / spread
-        )
-        slope = spread * unit
-        return (
-            None,
-            (-slope * by_start).sum_to_size(low.shape),
-            (slope * by_stop).sum_to_size(high.shape),
-            by_ratio.sum_to_size(1, *ratio.shape)[0],
-            None,
-        )
-
-
-def _log_interval(low: Tensor, high: Tensor) -> Tensor:
-    """``log(Phi(high) - Phi(low))`` for ``low < high``, without a graph, at a third of the cost.
-
-    A difference of two tails on the side where it cancels least. Beyond ``_DEEP`` the whole tail
-    stands for it: nodes come that far only beside pieces without weight, in slivers of the tail, or
-    where improvement is below ``exp(-650)``.
-    """
-    right = low + high > 0.0
-    near, far = torch.where(right, low, -high), torch.where(right, high, -low)
-    root = math.sqrt(0.5)
-    share = torch.erfc(root * near).sub_(torch.erfc(far.mul_(root))).mul_(0.5).clamp_(min=TINY)
-    beyond, squares = near.clamp(min=_DEEP), near.square()
-    deep = beyond.log_().add_(squares, alpha=0.5).add_(squares.reciprocal()).add_(_HALF_LOG_2PI)
-    return torch.where(near > _DEEP, deep.neg_(), share.log_())
+        return -by_low, by_high

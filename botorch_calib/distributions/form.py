@@ -1,20 +1,21 @@
-"""The form of a piecewise distribution: what is known of it without looking at its numbers."""
+"""The form of a piecewise distribution: its properties whatever its numbers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from botorch_calib.distributions._kept_constants import kept_constant
+
 
 @dataclass(frozen=True)
 class PiecewiseForm:
-    """What all distributions of a batch have in common, whatever their knots and masses.
+    """The properties that all distributions of a batch share, whatever their knots and masses.
 
-    The integrals branch on it, so that they need not read a knot back from the device to find
-    out whether it is infinite.
+    The integrals branch on it, and never read a knot back from the device.
 
     Args:
         uniform: For each piece, from left to right, whether its density is constant (else it is
@@ -23,8 +24,8 @@ class PiecewiseForm:
         open_high: Whether the last knot is plus infinity.
         around_zero: Whether zero is known to lie between the finite knots. Then each outer
             piece lies on one side of zero.
-        stretched: Whether it is a uniform piece between two open ones that the scaled normal
-            distribution, which has the same masses there, follows itself.
+        stretched: Whether it is a uniform piece between the tails of a normal distribution that
+            has the same masses there.
         hollow: Whether an open outer piece may hold next to no mass.
         compact: Whether it is a uniform piece around zero, no wider than seven deviations, between
             the tails of one normal distribution.
@@ -84,23 +85,12 @@ class PiecewiseForm:
         )
 
     def pad(self, values: Tensor, low: float, high: float, dim: int = 0) -> Tensor:
-        """Values at all ``K + 1`` knots from those at the finite ones, along ``dim``.
-
-        Args:
-            values: What belongs to the finite knots.
-            low: Its value at the first knot, where that is infinite.
-            high: Its value at the last knot, where that is infinite.
-            dim: Dimension of the knots.
-        """
-        parts = [values]
-        if self.open_low or self.open_high:
-            shape = list(values.shape)
-            shape[dim] = 1
-            if self.open_low:
-                parts.insert(0, values.new_full(shape, low))
-            if self.open_high:
-                parts.append(values.new_full(shape, high))
-        return torch.cat(parts, dim=dim) if len(parts) > 1 else values
+        """Values at all ``K + 1`` knots: ``low`` and ``high`` stand at infinite outer ones."""
+        shape = list(values.shape)
+        shape[dim] = 1
+        first = [values.new_full(shape, low)] if self.open_low else []
+        last = [values.new_full(shape, high)] if self.open_high else []
+        return torch.cat([*first, values, *last], dim=dim)
 
     def is_uniform(self, device: torch.device) -> Tensor:
         """The flags ``uniform`` as a tensor of shape ``K``."""
@@ -111,17 +101,11 @@ class PiecewiseForm:
         return _is_normal(self.uniform, ref.dtype, ref.device)
 
 
-# Copies to a device wait for it, so each is made once. Without `inference_mode(False)` a call in
-# inference mode would fill the caches with tensors that no graph can use.
-
-
-@lru_cache(maxsize=128)
+@kept_constant
 def _is_uniform(uniform: tuple[bool, ...], device: torch.device) -> Tensor:
-    with torch.inference_mode(False):
-        return torch.tensor(uniform, device=device)
+    return torch.tensor(uniform, device=device)
 
 
-@lru_cache(maxsize=128)
+@kept_constant
 def _is_normal(uniform: tuple[bool, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):
-        return torch.tensor([[not flag] for flag in uniform], dtype=dtype, device=device)
+    return torch.tensor([[not flag] for flag in uniform], dtype=dtype, device=device)

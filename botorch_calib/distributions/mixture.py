@@ -2,10 +2,9 @@ r"""Normal scores of a mixture of normal distributions, and their inverse.
 
 With ``F(y) = mean_s Phi((y - mu_s) / s_s)`` the normal score of ``y`` is ``z = Phi^{-1}(F(y))``,
 and the observation of score ``z`` is ``y = F^{-1}(Phi(z))``. For a single member these are
-``(y - mu) / s`` and ``mu + s z``: the score takes the place of a standardised residual, and is
-nearly linear in ``y`` where members agree. Both work in logarithms of the smaller tail, in float64
-within, so neither tail loses digits, and are differentiable to any order. Members are in the first
-dimension; cost is linear in their number.
+``(y - mu) / s`` and ``mu + s z``: the score is a standardised residual, nearly linear in ``y``
+where members agree. Both work in logarithms of the smaller tail, in float64, so neither tail loses
+digits, and are differentiable to any order. Members are in the first dimension.
 """
 
 from __future__ import annotations
@@ -20,14 +19,20 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from botorch_calib.distributions._normal_functions import LEAST, lower_quantile, mills_ratio
+from botorch_calib.distributions._normal_functions import (
+    HALF_LOG_2PI,
+    INV_SQRT_2PI,
+    LEAST,
+    lower_quantile,
+    mills_ratio,
+)
 
 # Evaluations to the root: some 30 halve a bracket that is 1e9 times as wide as the narrowest member
-# between far-apart ones, and a few of Halley's steps follow. On a CPU, where looking costs nothing,
+# between far-apart ones, and a few of Halley's steps follow. On a CPU, where reading costs nothing,
 # they end as soon as all points are there: after 3 or 4 where members overlap.
 _NUM_STEPS = 48
-_CLOSE = 1e-13  # distance in scores that counts as there
-# Nodes of a table: evenly spaced, and about how many members, how many deviations from the mean
+_CLOSE = 1e-13  # distance in scores at which a point has converged
+# Nodes of a table: evenly spaced, and about some members, so many deviations from the mean
 _NUM_BULK, _NUM_CHOSEN, _ABOUT = 49, 16, (-1.5, 0.0, 1.5)
 _SHOULDER = (0.7, 1.1, 2.2, 3.2)  # and about those beside the widest gap, on the side of it
 _STEEPEST = 1e26  # slope
@@ -36,7 +41,6 @@ _SHALLOW = 600.0  # exponents up to which densities and tails do not underflow
 _BELOW_ONE = -1e-16  # logarithm of a cdf that rounding has made 1
 _ROUNDING = 1e-15  # relative width of a bracket that no number lies in
 _LARGEST = 700.0  # of exponents, so that nothing overflows
-_INV_SQRT_2PI = 1 / math.sqrt(2 * math.pi)
 
 
 def mixture_score(y: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
@@ -60,8 +64,8 @@ def score_of_members(t: Tensor) -> Tensor:
 def mixture_quantile(z: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
     """``F^-1(Phi(z))``, the inverse of `mixture_score`, with its shapes.
 
-    Its error is rounding in scores, so the cdf there is right to 1e-12 however far the members are
-    apart, and where they leave a gap, any number within is right.
+    Exact to rounding in scores, so the cdf there is right to 1e-12 however far apart the members
+    are; in a gap between them any number is right.
     """
     shape = torch.broadcast_shapes(z.shape, mean.shape[1:], deviation.shape[1:])
     members = [align_members(x.double(), len(shape)).expand(-1, *shape) for x in (mean, deviation)]
@@ -77,7 +81,7 @@ def log_shares(y: Tensor, mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tens
     mean, deviation = (align_members(values, y.dim()) for values in (mean, deviation))
     each = -0.5 * ((y - mean) / deviation).square() - deviation.log()
     total = each.logsumexp(dim=0)
-    return each - total, total + math.log(_INV_SQRT_2PI / len(each))
+    return each - total, total - HALF_LOG_2PI - math.log(len(each))
 
 
 def align_members(values: Tensor, num_dims: int) -> Tensor:
@@ -87,10 +91,7 @@ def align_members(values: Tensor, num_dims: int) -> Tensor:
 
 
 def widest_gap(mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
-    """The order of members by their means, and how many lie below the widest gap, ``1 x shape``.
-
-    The score there is ``Phi^{-1}`` of that number over the number of members, if none overlap.
-    """
+    """The order of members by their means, and how many lie below the widest gap, ``1 x shape``."""
     mean, order = mean.sort(dim=0)
     deviation = deviation.gather(0, order)
     gaps = mean.diff(dim=0) / (deviation[1:] + deviation[:-1])
@@ -127,7 +128,7 @@ class ScoreTable:
 
     @staticmethod
     def _nodes(mean: Tensor, deviation: Tensor) -> Tensor:
-        """Evenly over the bulk and the range of all members, about some, and at the widest gap."""
+        """Nodes over the bulk and the range of all members, about some, and at the widest gap."""
         low, high = (mean - 8.0 * deviation).amin(dim=0), (mean + 8.0 * deviation).amax(dim=0)
         steps = torch.linspace(0.0, 1.0, _NUM_BULK, dtype=mean.dtype, device=mean.device)
         steps = align_members(steps, mean.dim() - 1)
@@ -207,6 +208,7 @@ def _score(t: Tensor) -> Tensor:
 class _Curve(Function):
     """`mixture_score` of constants ``y``, ``num x shape``, and its slope, with derivatives of both.
 
+    It takes 0.6 to 0.9 of the time of autograd (tables of 16 members at 128 points).
     With ``D_s = phi(t_s) / (S s_s)`` the score is ``z`` with the slope ``g = sum_s D_s / phi(z)``,
     ``dz/dmu_s = -D_s / phi(z)``, ``dz/ds_s = t_s dz/dmu_s``, and ``dg`` is
     ``g z dz + D_s t_s / (s_s phi(z)) dmu_s + D_s (t_s^2 - 1) / (s_s phi(z)) ds_s``.
@@ -253,7 +255,7 @@ class _Quantile(Function):
         log_share, log_density = log_shares(y, mean, deviation)
         by_z = by_mean = by_deviation = None
         if ctx.needs_input_grad[0]:
-            log_rate = math.log(_INV_SQRT_2PI) - 0.5 * z.square() - log_density
+            log_rate = -HALF_LOG_2PI - 0.5 * z.square() - log_density
             by_z = grad * log_rate.clamp(max=_LARGEST).exp()
         if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
             by_mean = grad * log_share.exp()
@@ -262,22 +264,20 @@ class _Quantile(Function):
 
 
 class _LowerTail:
-    """Log cdf of a mixture at residuals ``t``, ``num_members x shape``, without a graph.
+    """Log cdf ``log_mass`` of a mixture at residuals ``t``, ``num_members x shape``; no graph.
 
-    Attributes:
-        log_mass: The logarithm, of ``shape``.
-        half: Exponent that is taken out of densities, so that none underflows where all members
-            lie above; of ``shape``.
+    The exponent ``half`` is taken out of densities, so that none underflows where all members lie
+    above.
     """
 
     def __init__(self, t: Tensor) -> None:
         self._t = t
         self.half = t.amax(dim=0).clamp_(max=0.0).square_().mul_(0.5)
-        # Twice as fast, on a CPU, where looking costs nothing
+        # Twice as fast on a CPU, where reading costs nothing
         if t.device.type == "cpu" and t.numel() and float(self.half.max()) < _SHALLOW:
             self.log_mass = ndtr(t).mean(dim=0).log_()
             return
-        tail = mills_ratio(t.abs()).mul_(self.density).mul_(_INV_SQRT_2PI)
+        tail = mills_ratio(t.abs()).mul_(self.density).mul_(INV_SQRT_2PI)
         self.log_mass = torch.where(t > 0, 1.0 - tail, tail).mean(dim=0).log_().sub_(self.half)
 
     @cached_property

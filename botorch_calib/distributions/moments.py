@@ -1,4 +1,4 @@
-"""`WithMoments`: mean and variance of what knows both together."""
+"""`WithMoments`: mean and variance that are found together."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from torch import Tensor
 
 
 class WithMoments:
-    """Has a mean and a variance, which `moments` finds together."""
+    """An object with a mean and a variance."""
 
     def moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance, which cost as much as one of them."""
+        """Mean and variance together, at the cost of one of them."""
         raise NotImplementedError
 
     @property

@@ -1,10 +1,9 @@
 r"""`PiecewisePredictive`: the distribution of a standardised observation, given by pieces.
 
-Every calibration method in this package states one thing: the predictive distribution of
-``z = (y - mu) / sigma_y``, with ``mu`` and ``sigma_y`` the mean and standard deviation of
-the Gaussian process' prediction of the observation ``y``. It does so by pieces: knots
-``k_0 < ... < k_K`` (the outer ones may be infinite) and masses ``m_1, ..., m_K``; within a
-piece the density is either constant or that of a truncated normal distribution.
+Every calibrator states the predictive distribution of ``z = (y - mu) / sigma_y``, with ``mu`` and
+``sigma_y`` the mean and standard deviation that the Gaussian process predicts for the observation
+``y``: knots ``k_0 < ... < k_K`` (the outer ones may be infinite) and masses ``m_1, ..., m_K``.
+Within a piece the density is either constant or that of a truncated normal distribution.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from statistics import NormalDist
 from typing import Any
 
@@ -31,6 +29,7 @@ from botorch_calib._validation import (
 )
 from botorch_calib.distributions._bivariate_tails import off_zero
 from botorch_calib.distributions._denoised import Parts, parts_of
+from botorch_calib.distributions._kept_constants import kept_constant
 from botorch_calib.distributions._normal_functions import LOG_ZERO, log_normal_interval
 from botorch_calib.distributions._normal_pieces import end_densities
 from botorch_calib.distributions._smoothed_quantile import QuantileTable, normal_points
@@ -45,12 +44,10 @@ MIN_HALF_WIDTH = 1e-3
 MIN_GAP = 1e-6
 # Smallest mass of an open outer piece beside which cancellation in those within does not show.
 MIN_COVER = 1e-6
-# Stands for an infinite knot where the form does not say that it is one, so that differences
-# from it are finite. Its square does not overflow in double precision.
-_FAR = 1e30
+_FAR = 1e30  # stands for an infinite knot where the form does not say that it is one
 _COMPACT = 3.5  # largest half-width of a conformal interval that is integrated at a stroke
-_RARE = 0.01  # below which the tails of a conformal distribution, or its centre, count as rare
-_MOST_REMEMBERED = 100  # things that follow from a distribution
+_RARE = 0.01  # mass below which the tails of a conformal distribution, or its centre, are rare
+_MOST_REMEMBERED = 100  # results that a distribution keeps
 
 
 class PiecewisePredictive(WithMoments):
@@ -59,20 +56,19 @@ class PiecewisePredictive(WithMoments):
     All methods are in units of ``z`` and differentiable in ``knots``, ``masses`` and ``scale``.
     Where the distribution belongs to a posterior, ``batch_shape`` is that of its mean,
     ``batch_shape x q x 1``. Knots, half-widths and levels that are no tensors are taken in double
-    precision; all other numbers in that of the knots, as are ``masses`` and ``scale``.
+    precision; all else has the precision of the knots.
 
     Args:
-        knots: Ends of the pieces, increasing along the last dimension: either all
-            ``K + 1`` (``batch_shape x (K + 1)``; the outer ones may be infinite) or only the
-            ``K - 1`` inner ones, the outer ones then being infinite.
+        knots: Ends of the pieces, increasing along the last dimension: all ``batch_shape x (K +
+            1)``, of which the outer ones may be infinite, or the ``K - 1`` inner ones, the outer
+            ones then being infinite.
         masses: Probabilities of the pieces, ``batch_shape x K``, nonnegative with sum 1;
             broadcast against ``knots``.
-        uniform: For each of the ``K`` pieces, whether its density is constant
-            (its knots must then be finite) or that of a truncated normal distribution.
+        uniform: For each piece, whether its density is constant (its knots must then be finite) or
+            that of a truncated normal distribution.
         scale: Standard deviation of the normal pieces before truncation, ``batch_shape``;
             1 if omitted.
-        validate: Whether to check the values. Off where the caller guarantees them,
-            since a check reads the data back from the device.
+        validate: Whether to check the values, which reads them back from the device.
 
     Raises:
         InputDataError: If knots decrease or are NaN, masses do not form a distribution, ``scale``
@@ -80,7 +76,7 @@ class PiecewisePredictive(WithMoments):
         BotorchTensorDimensionError: If the numbers of knots, masses and flags disagree.
     """
 
-    # The finite knots are what is stored; `knots` adds the infinite ones that `form` tells of.
+    # The finite knots are stored; `knots` adds the infinite ones of `form`.
     form: PiecewiseForm
     masses: Tensor
     scale: Tensor | None
@@ -127,13 +123,13 @@ class PiecewisePredictive(WithMoments):
         # The distribution that the whole batch shares, and that in units of the scale, if known
         self._row: PiecewisePredictive | None = None
         self._standard: PiecewisePredictive | None = None
-        # What follows from this one, of one that is used again and again; see `kept`
+        # Results of a distribution that is used again and again; see `kept`
         self._memory: dict[Any, Any] | None = None
 
     def kept(self) -> PiecewisePredictive:
-        """The same distribution, which remembers what follows from it: one for many batches.
+        """The same distribution, which keeps results for many batches.
 
-        Where it or what it is made of needs gradients, or in inference mode, nothing is remembered.
+        It does not where it needs gradients, and in inference mode.
         """
         tensors = [self._knots, self.masses] + ([] if self.scale is None else [self.scale])
         if not any(x.requires_grad or x.is_inference() for x in tensors):
@@ -154,10 +150,10 @@ class PiecewisePredictive(WithMoments):
         return known[key]
 
     def quantile_table(self, tail: float) -> QuantileTable | None:
-        """Its quantiles plus noise, beyond which the probability ``tail`` in (0, 1/2] lies.
+        """Quantiles of it plus noise, beyond which the probability ``tail`` in (0, 1/2] lies.
 
-        None if there are many tables already, or if nothing is remembered. A table costs as much as
-        ten solves; it is made the first time, so that a value is the same whenever it is asked for.
+        None if there are many tables already, or if results are not kept. A table costs as much as
+        ten solves; it is made the first time, so that a value is always the same.
         """
         known = self._known
         if known is None or (tail not in known and len(known) >= _MOST_REMEMBERED):
@@ -165,18 +161,16 @@ class PiecewisePredictive(WithMoments):
         return self._remembered(tail, lambda: self._table(tail))
 
     def _table(self, tail: float) -> QuantileTable:
-        z = self.transport(normal_points(tail, self._knots.device)[0])
+        z = self.transport(normal_points(tail, self._knots.device)[0].squeeze(-1))
         return QuantileTable(self._knots, self.masses, self.form, z, tail)
 
     def known_parts(self) -> Parts | None:
-        """What integrals need of its pieces, of one distribution that remembers it; else None."""
+        """The `Parts` of a single distribution that keeps them; else None."""
         if self._known is None or not self.form.covered:
             return None
-        return self._remembered("parts", self._parts)
-
-    def _parts(self) -> Parts:
         knots = self._knots if self.form.around_zero else off_zero(self._knots)
-        return parts_of(knots.unsqueeze(-1), self.masses.unsqueeze(-1), self.form)
+        columns = knots.unsqueeze(-1), self.masses.unsqueeze(-1)
+        return self._remembered("parts", lambda: parts_of(*columns, self.form))
 
     # ---------------------------------------------------------------- constructors
 
@@ -207,14 +201,11 @@ class PiecewisePredictive(WithMoments):
             alpha: Miscoverage level, in (0, 1).
             half_width: Half-width ``w`` of the interval ``|z| <= w``, ``batch_shape``.
             max_width: Cap of the half-width, in standard deviations of the observation.
-            tails: Outside the interval, ``"gaussian"`` keeps the shape of the normal density
-                (far out, a sliver at the end of the interval), ``"stretched"`` scales
-                it such that its own ``1 - alpha`` interval is the conformal one.
-            validate: Whether to look at ``half_width``, which reads it back from the device, and to
+            tails: Outside the interval, ``"gaussian"`` keeps the normal density (far out, a sliver
+                at the end of the interval), ``"stretched"`` scales it such that its own
+                ``1 - alpha`` interval is the conformal one.
+            validate: Whether to check ``half_width``, which reads it back from the device, and to
                 cap it. If not, it has to lie between `MIN_HALF_WIDTH` and ``max_width``.
-
-        Raises:
-            InputDataError: If an argument is malformed or out of its range.
 
         Warns:
             CalibrationWarning: If a half-width exceeds ``max_width``.
@@ -249,24 +240,20 @@ class PiecewisePredictive(WithMoments):
     ) -> PiecewisePredictive:
         """The distribution whose ``levels[j]``-quantile is ``knots[..., j]``.
 
-        Knots of neighbouring levels may cross, as those of an online learner do: they are
-        sorted here (monotone rearrangement), which never worsens a quantile estimate.
+        Knots that cross, as those of an online learner may, are sorted (monotone rearrangement),
+        which never worsens a quantile estimate.
 
         Args:
             levels: ``M`` increasing levels in (0, 1).
             knots: Quantiles at these levels, ``batch_shape x M``.
             max_width: Cap of the absolute value of the quantiles.
-            tails: ``"gaussian"`` keeps the shape of the normal density between and beyond the
-                quantiles; ``"stretched"`` scales it with their spread, the distance of the
-                outermost two over that of the standard normal distribution.
+            tails: ``"gaussian"`` keeps the normal density between and beyond the quantiles;
+                ``"stretched"`` scales it with their spread, the distance of the outermost two over
+                that of the standard normal distribution.
             validate: Whether to check ``levels`` and ``knots``, which reads them back from the
-                device, and to see from the former whether it is ``hollow``.
-            hollow: Whether the tails may hold next to no mass, see `has_rare_ends`. Then pieces
-                are integrated each, at some cost.
-
-        Raises:
-            InputDataError: If an argument is malformed, or stretched tails have a single level.
-            BotorchTensorDimensionError: If the numbers of levels and knots differ.
+                device, and to find out whether it is ``hollow``.
+            hollow: Whether the tails may hold next to no mass, see `has_rare_ends`: each piece is
+                then integrated by itself, which takes longer.
         """
         levels, knots = _as_tensor("levels", levels), _as_tensor("knots", knots)
         if validate:
@@ -303,6 +290,11 @@ class PiecewisePredictive(WithMoments):
         return self.form.is_gaussian
 
     @property
+    def is_standard_normal(self) -> bool:
+        """Whether its form is that of the standard normal distribution: no calibration."""
+        return self.form.is_gaussian and self.scale is None
+
+    @property
     def batch_shape(self) -> torch.Size:
         """Common shape of the distributions in this batch."""
         shape = self._knots.shape[:-1]
@@ -312,7 +304,7 @@ class PiecewisePredictive(WithMoments):
         return shape
 
     def last_points(self, num: int) -> PiecewisePredictive:
-        """Of a batch ``... x q x 1`` (or one that broadcasts to it), that at the last ``num``."""
+        """The distributions at the last ``num`` points of a batch like ``... x q x 1``."""
 
         def last(values: Tensor, dim: int) -> Tensor:
             own = values.shape[dim] if values.dim() >= -dim else 1
@@ -347,7 +339,7 @@ class PiecewisePredictive(WithMoments):
         return self._remembered("standardized", self._standardize)
 
     def _standardize(self) -> PiecewisePredictive:
-        if self.form.stretched:  # the knots over the scale, without having seen it
+        if self.form.stretched:  # its knots over the scale are known
             quantile = -torch.special.ndtri(self.masses[..., 0])
             knots = torch.stack([-quantile, quantile], dim=-1)
         else:
@@ -367,10 +359,7 @@ class PiecewisePredictive(WithMoments):
         return expanded
 
     def without_copies(self) -> PiecewisePredictive:
-        """The same distribution, without batch dimensions if the whole batch is an expanded row.
-
-        That is seen from the strides, so nothing is read back from the device.
-        """
+        """The same distribution, without batch dimensions if the batch is an expanded row."""
         if self._row is not None or self.batch_shape == ():
             return self if self._row is None else self._row
         parts = [common_row(self._knots, 1), common_row(self.masses, 1)]
@@ -423,7 +412,7 @@ class PiecewisePredictive(WithMoments):
     def _standardized(self, knots: Tensor) -> Tensor:
         if self.scale is None:
             return knots
-        infinite = knots.isinf()  # they stay, without a gradient
+        infinite = knots.isinf()  # these stay, without a gradient
         scaled = self._in_units_of_scale(knots.masked_fill(infinite, 0.0))
         return torch.where(infinite, knots, scaled)
 
@@ -438,11 +427,7 @@ class PiecewisePredictive(WithMoments):
         return log_masses.masked_fill(self.masses == 0, LOG_ZERO)
 
     def _log_weights(self, knots: Tensor, standard: Tensor) -> Tensor:
-        """Logarithm of mass over natural mass, ``batch_shape x K``.
-
-        The natural mass of a normal piece is that under the normal distribution, that of a
-        uniform piece its width: the density is the weight times the normal density, or times 1.
-        """
+        """Log mass over natural mass (see `piece_logs`): the factor of the densities' shapes."""
         flags = self.form.is_uniform(knots.device)
         width = knots[..., 1:].masked_fill(~flags, 1.0) - knots[..., :-1].masked_fill(~flags, 0.0)
         normal = log_normal_interval(standard[..., :-1], standard[..., 1:])
@@ -493,9 +478,6 @@ class PiecewisePredictive(WithMoments):
         Args:
             p: Levels in (0, 1). A tensor is read back from its device, a number is not. Numbers
                 may come closer to 0 and 1 than the precision of the knots tells apart.
-
-        Raises:
-            InputDataError: If a level is outside (0, 1).
         """
         if not isinstance(p, Tensor):
             level = self._knots.new_tensor(check_open_unit("p", p), dtype=torch.float64)
@@ -507,8 +489,8 @@ class PiecewisePredictive(WithMoments):
     def transport(self, z: Tensor) -> Tensor:
         r"""``Q(Phi(z))``, with ``Q`` the quantile function of this distribution.
 
-        The monotone map that takes a standard normal ``z`` to this distribution. It works on
-        ``z`` rather than on ``Phi(z)``, so both tails keep their digits.
+        The monotone map from the standard normal to this distribution. It takes ``z``, not
+        ``Phi(z)``, so both tails keep their digits.
 
         Args:
             z: Standard normal numbers that broadcast against ``batch_shape`` (samples in front).
@@ -545,14 +527,14 @@ class PiecewisePredictive(WithMoments):
         return torch.where(z.abs() > -torch.special.ndtri(tail), z * scale, inside)
 
     def _probabilities(self) -> tuple[Tensor, Tensor]:
-        """Those below and above each knot, ``... x (K + 1)``."""
+        """Probabilities below and above each knot, ``... x (K + 1)``."""
         below = self.masses.cumsum(-1)
         above = self.masses.flip(-1).cumsum(-1).flip(-1)
         zero = torch.zeros_like(below[..., :1])
         return torch.cat([zero, below], dim=-1), torch.cat([above, zero], dim=-1)
 
     def moments(self) -> tuple[Tensor, Tensor]:
-        """``E[Z]`` and ``Var[Z]``, of shape ``batch_shape``, which cost as much as one of them."""
+        """``E[Z]`` and ``Var[Z]``, of shape ``batch_shape``."""
         dtype = self._knots.dtype
         if dtype != torch.float64:  # narrow pieces need the digits
             mean, variance = self.to(torch.float64).moments()
@@ -575,8 +557,8 @@ class PiecewisePredictive(WithMoments):
     def _piece_moments(self) -> tuple[Tensor, Tensor]:
         """Mean and variance within each piece, ``batch_shape x K``.
 
-        Of a normal piece of natural mass ``N``, with ``a = phi(low) / N``, ``b = phi(high) / N``:
-        ``mean = a - b`` and ``variance = 1 + a low - b high - mean^2``.
+        A normal piece of natural mass ``N`` has, with ``a = phi(low) / N`` and ``b = phi(high) /
+        N``, ``mean = a - b`` and ``variance = 1 + a low - b high - mean^2``.
         """
         flags = self.form.is_uniform(self._knots.device)
         knots = self.standard_knots.clamp(-_FAR, _FAR)
@@ -602,18 +584,17 @@ def _conformal_form(alpha: float, stretched: bool, compact: bool) -> PiecewiseFo
     return replace(_CONFORMAL, stretched=stretched, compact=compact, rare_tails=rare)
 
 
-@lru_cache(maxsize=32)
+@kept_constant
 def _standard_conformal(
     alpha: float, dtype: torch.dtype, device: torch.device
 ) -> PiecewisePredictive:
     """A conformal distribution with stretched tails in units of its scale, whatever its width."""
-    with torch.inference_mode(False):  # else no graph could use what the cache holds
-        masses = torch.tensor([alpha / 2, 1 - alpha, alpha / 2], dtype=dtype, device=device)
-        quantile = -torch.special.ndtri(masses[0])
-        knots = torch.stack([-quantile, quantile])
-        compact = NormalDist().inv_cdf(1 - alpha / 2) <= _COMPACT
-        form = _conformal_form(alpha, stretched=True, compact=compact)
-        return PiecewisePredictive.from_form(knots, masses, form).kept()
+    masses = torch.tensor([alpha / 2, 1 - alpha, alpha / 2], dtype=dtype, device=device)
+    quantile = -torch.special.ndtri(masses[0])
+    knots = torch.stack([-quantile, quantile])
+    compact = NormalDist().inv_cdf(1 - alpha / 2) <= _COMPACT
+    form = _conformal_form(alpha, stretched=True, compact=compact)
+    return PiecewisePredictive.from_form(knots, masses, form).kept()
 
 
 def _with_open_ends(knots: Tensor, form: PiecewiseForm) -> Tensor:
@@ -663,16 +644,16 @@ def _validated(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> tuple[Tens
 
 
 def has_rare_ends(levels: Tensor) -> bool:
-    """Whether the outermost of increasing ``levels`` leave next to no mass beyond them.
+    """Whether next to no mass lies beyond the outermost of increasing ``levels``.
 
-    Far out the integrals over pieces between two knots cancel then, beside tails that are too
-    light to cover it. It reads the levels back from their device.
+    Integrals over pieces between two knots then cancel far out, and the tails do not cover it.
+    Reads the levels back from their device.
     """
     return bool(min(levels[0], 1.0 - levels[-1]) < MIN_COVER)
 
 
 def _tail_scale(tails: str, levels: Tensor, knots: Tensor) -> Tensor | None:
-    """For stretched tails, the spread of the quantiles over the normal one, ``batch_shape``."""
+    """Spread of the quantiles over the normal one for stretched tails, ``batch_shape``."""
     if tails == "gaussian":
         return None
     if tails != "stretched" or levels.shape[-1] < 2:
@@ -690,20 +671,15 @@ def _spread(knots: Tensor) -> Tensor:
     With ``j`` gaps taken off knot ``j``, knots too close to their neighbours are those that
     decrease: the running maximum lifts them, and the gaps are put back.
     """
-    steps = _gaps(knots)
-    return (knots - steps).cummax(dim=-1).values + steps
-
-
-def _gaps(knots: Tensor) -> Tensor:
-    """What many gaps between them add to each of ``num`` knots, ``num``."""
     gap = max(MIN_GAP, 1e4 * torch.finfo(knots.dtype).eps)  # so that a piece has inner points
-    return gap * torch.arange(knots.shape[-1], dtype=knots.dtype, device=knots.device)
+    steps = gap * torch.arange(knots.shape[-1], dtype=knots.dtype, device=knots.device)
+    return (knots - steps).cummax(dim=-1).values + steps
 
 
 def common_row(values: Tensor, num_dims: int) -> Tensor | None:
     """The row of ``num_dims`` dimensions that ``values`` repeat along the others, else None.
 
-    That is seen from the strides, so nothing is read back from the device.
+    Strides tell, so nothing is read back from the device.
     """
     batch = zip(values.shape, values.stride(), strict=True)
     own = [size for size, stride in list(batch)[: values.dim() - num_dims] if size > 1 and stride]

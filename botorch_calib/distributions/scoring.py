@@ -1,7 +1,6 @@
 r"""Scores of probabilistic forecasts, from distributions, quantiles, PITs and observations.
 
-Nothing here knows a model. A distribution of ``z = (y - mu) / s_y`` is scored at ``z``; the CRPS
-and the interval score of ``y`` itself are ``s_y`` times those of ``z``.
+The CRPS and the interval score of ``y`` are ``s_y`` times those of ``z = (y - mu) / s_y``.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from botorch_calib._validation import (
 from botorch_calib.distributions._normal_functions import log_normal_interval, unit_legendre
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 
-# Nodes of the rule, and where normal pieces end to it: at a density of exp(-39) of the largest.
+# Nodes of the rule, and where it ends in a normal piece: at exp(-39) times the largest density.
 _ORDER, _DEPTH = 80, 78.0
 
 
@@ -30,17 +29,13 @@ _ORDER, _DEPTH = 80, 78.0
 def crps(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
     r"""Continuous ranked probability score ``int (F(x) - 1{x >= z})^2 dx``.
 
-    The integral is that of ``F^2`` below ``z`` plus that of the mirrored distribution's below
-    ``-z``, a sum of positive terms, each by a Gauss-Legendre rule over one piece of the
-    distribution, where it is exact to rounding.
+    The integral of ``F^2`` below ``z`` plus that of the mirrored distribution below ``-z``, each by
+    a Gauss-Legendre rule on each piece, where it is exact to rounding.
 
     Args:
         predictive: Distribution of ``z``, of any batch shape.
-        z: Observations that broadcast against ``predictive.batch_shape``; the scores are in their
-            units and dtype, smaller being better.
-
-    Raises:
-        InputDataError: If ``z`` holds NaN or infinite values.
+        z: Finite observations that broadcast against ``predictive.batch_shape``; the scores have
+            their units and dtype, and smaller ones are better.
     """
     check_finite("z", z)
     dtype, predictive, z = z.dtype, predictive.to(torch.float64), z.double()
@@ -58,9 +53,6 @@ def interval_score(lower: Tensor, upper: Tensor, y: Tensor, alpha: float) -> Ten
         upper: Upper ends; both broadcast against ``y``.
         y: Observations.
         alpha: Stated probability of a miss, in (0, 1).
-
-    Raises:
-        InputDataError: If ``alpha`` is outside (0, 1) or an upper end is below its lower end.
     """
     check_open_unit("alpha", alpha)
     if not (lower <= upper).all():
@@ -75,9 +67,6 @@ def observed_frequencies(pits: Tensor, levels: Tensor) -> Tensor:
     Args:
         pits: Probability integral transforms ``F_t(y_t)``, of shape ``n``, in [0, 1].
         levels: ``M`` increasing levels in (0, 1).
-
-    Raises:
-        InputDataError: If there are no PITs or one lies outside [0, 1].
     """
     check_levels("levels", levels)
     if pits.dim() != 1:
@@ -102,16 +91,13 @@ def binomial_interval(
 ) -> tuple[Tensor, Tensor]:
     """Clopper and Pearson's interval of a success probability: exact, hence conservative.
 
-    It assumes independent trials. Those of a sequence of forecasts are so under a correct
-    model, one step ahead; elsewhere the interval is a yardstick.
+    It assumes independent trials, as those of forecasts one step ahead are under a correct model;
+    elsewhere the interval is a yardstick.
 
     Args:
         successes: Counts, of any shape.
         trials: Numbers of trials, at least 1, that broadcast against ``successes``.
         confidence: Probability that the interval holds the true one, at least; in (0, 1).
-
-    Raises:
-        InputDataError: If a count is not between 0 and its number of trials, or that is 0.
     """
     check_open_unit("confidence", confidence)
     k, n = torch.broadcast_tensors(
@@ -132,7 +118,7 @@ def _square_below(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
     x, knots, masses = (z / scale).unsqueeze(-1), predictive.standard_knots, predictive.masses
     x, low, high = torch.broadcast_tensors(x, knots[..., :-1], knots[..., 1:])
     end, below = x.clamp(low, high), masses.cumsum(dim=-1) - masses
-    # At this distance ``s`` from its densest point ``c`` a normal piece is there but for rounding:
+    # Beyond the distance ``s`` from its densest point ``c`` a normal piece is lost in rounding:
     # ``exp(-|c| s - s^2 / 2) = exp(-_DEPTH / 2)``.
     uniform, peak = predictive.form.is_uniform(x.device), torch.zeros_like(x).clamp(low, high)
     reach = _DEPTH / (peak.abs() + (peak.square() + _DEPTH).sqrt())

@@ -3,9 +3,9 @@ r"""`SmoothedPredictive`: a piecewise distribution plus Gaussian noise, and that
 Denoising [Kim2024locbo, eq. 30] turns the calibrated distribution of an observation ``y`` into one
 of the objective, ``f~ ~ int N(f; mu + a (y - mu), s^2) p(y) dy``. With ``z = (y - mu)/sigma_y``
 and ``b = a sigma_y`` this is the distribution of ``mu + b z + s eps``, ``eps`` standard normal.
-This module knows that of ``b z + s eps``; `botorch_calib.posteriors.CalibratedPosterior` adds
-``mu``. Without noise, or where the distribution of ``y`` itself is wanted, `UnsmoothedPredictive`
-answers the same questions of ``b z`` at a fraction of the cost.
+Here is that of ``b z + s eps``; `botorch_calib.posteriors.CalibratedPosterior` adds ``mu``.
+`UnsmoothedPredictive` is the distribution of ``b z``, at a fraction of the cost: without noise, or
+for an observation.
 
 The density that the paper prints as the result (eq. 46) is not this one. With its
 ``A = a^2 / (2 s^2)`` and ``C = 1 / (2 sigma_y^2)`` the exponent has to be
@@ -39,7 +39,7 @@ from botorch_calib.distributions.piecewise import PiecewisePredictive
 
 
 class _WithTails(WithMoments):
-    """What follows from the moments, and from the probabilities of both tails."""
+    """A distribution with the functions that follow from the probabilities of both tails."""
 
     def log_survival(self, x: Tensor) -> Tensor:
         """Log probability of a value above ``x``."""
@@ -66,24 +66,22 @@ class _WithTails(WithMoments):
         """Mean of the values below the ``level``-quantile, with derivatives as exact as its own.
 
         With the quantile ``q`` it is ``E[x | x <= q] = q - E(q - x)+ / level``. The derivative of
-        the right-hand side with respect to ``q``, ``1 - P(x <= q) / level``, is 0 at the quantile,
-        so that an error of it enters squared. Second derivatives need those of ``q`` all the same.
+        the right-hand side by ``q``, ``1 - P(x <= q) / level``, is 0 at the quantile, so an error
+        of it enters squared.
         """
         q = self.quantile(level)
         return q - self.mirrored().log_excess(-q).exp() / level
 
     def log_between(self, lower: Tensor | None, upper: Tensor | None) -> Tensor:
-        """Log probability of a value between two numbers, None for no end on that side.
+        """Log probability of a value between two numbers, None for no end on one side.
 
-        The probability is the difference of two tail probabilities, of the upper or of the lower
-        tail. It is taken on the side on which the larger of the two is smaller, where their
-        difference loses the fewest digits: what is left is exact to about 1e-16 over the distance
-        of the two numbers in standard deviations.
+        It is the difference of two probabilities of the upper or of the lower tail: of that in
+        which the larger one is smaller, where the fewest digits are lost. The error is about 1e-16
+        over the distance of the two numbers in standard deviations.
         """
-        if lower is None and upper is None:
-            raise ValueError("Without ends the probability is 1.")
         if upper is None:
-            return self.log_survival(lower)  # type: ignore[arg-type]
+            assert lower is not None
+            return self.log_survival(lower)
         mirrored = self.mirrored()
         if lower is None:
             return mirrored.log_survival(-upper)
@@ -101,16 +99,16 @@ class _OfPieces(_WithTails):
 
     noise: Tensor | None = None
 
-    def __init__(self, predictive: PiecewisePredictive, unit: Tensor | None) -> None:
+    def __init__(self, predictive: PiecewisePredictive, unit: Tensor | None = None) -> None:
         self.predictive, self.unit = predictive.to(torch.float64), unit
         scale = self.predictive.scale
         if unit is not None:
             scale = unit if scale is None else unit * scale
-        # That of the normal pieces, in the unit of the values
+        # The scale of the normal pieces, in the unit of the values
         self._scale = self.predictive.masses.new_ones(()) if scale is None else scale
 
     def moments(self) -> tuple[Tensor, Tensor]:
-        """Those of the piecewise distribution, and the variance of the noise."""
+        """Mean and variance."""
         mean, variance = self.predictive.moments()
         if self.unit is not None:
             mean, variance = self.unit * mean, self.unit.square() * variance
@@ -124,14 +122,14 @@ class _OfPieces(_WithTails):
         return self._integral(x, _denoised.log_excess)
 
     def log_survival(self, x: Tensor) -> Tensor:
-        """Log probability of a value above ``x``: that of improvement."""
+        """Log probability of a value above ``x``: of improvement."""
         if self.predictive.is_gaussian:
             return log_ndtr(-x / self._deviation())
         # Masses that sum to 1 up to rounding make no probability above 1.
         return self._integral(x, _denoised.log_survival).clamp(max=0.0)
 
     def _deviation(self) -> Tensor:
-        """That of a normal distribution."""
+        """Standard deviation, if there is a single normal piece."""
         scale = self._scale.expand(self._shape())
         return scale if self.noise is None else (scale.square() + self.noise.square()).sqrt()
 
@@ -145,13 +143,13 @@ class _OfPieces(_WithTails):
     def _standard(self) -> PiecewisePredictive:
         """The piecewise distribution in units of the scale of its normal pieces.
 
-        What is common to the batch has no batch dimensions then: that a row is common is seen from
-        its strides. In these units a conformal distribution with stretched tails is always common.
+        It has no batch dimensions where the batch repeats one row, which its strides show. In these
+        units every conformal distribution with stretched tails does.
         """
         return self.predictive.standardized().without_copies()
 
     def _integral(self, x: Tensor, way: Callable[..., Tensor]) -> Tensor:
-        """One of both integrals."""
+        """`log_excess` or `log_survival` by the function ``way``."""
         shape, standard = self._shape(x), self._standard()
         x, scale = (v.expand(shape).reshape(-1) for v in (x, self._scale))
         noise = None if self.noise is None else self.noise.expand(shape).reshape(-1)
@@ -162,9 +160,8 @@ class _OfPieces(_WithTails):
 class SmoothedPredictive(_OfPieces):
     """The distribution of ``unit z + noise eps``, with ``z`` piecewise and ``eps`` standard normal.
 
-    Computes in float64 whatever the type of its arguments, since logarithms of
-    differences of tail probabilities do not survive float32; arguments and values of the
-    methods are float64 tensors that broadcast against the common batch shape.
+    Arguments and values of its methods are float64 tensors that broadcast against the common batch
+    shape: logarithms of differences of tail probabilities do not survive float32.
 
     Args:
         predictive: The piecewise distribution of ``z``.
@@ -189,9 +186,10 @@ class SmoothedPredictive(_OfPieces):
         """Log density at ``x``."""
         shape, standard = self._shape(x), self._standard()
         scale, ratio = held_ratio(self._scale, self.noise)
-        at, ratio = ((v.expand(shape).reshape(-1)) for v in (x / scale, ratio))
-        log_p = _denoised.log_densities(at, ratio, _rows(standard, shape)[0], standard.form)
-        log_masses = _common_or_rows_first(self.predictive.log_masses, shape)
+        at, ratio = (v.expand(shape).reshape(-1) for v in (x / scale, ratio))
+        knots = _pieces_first(standard.finite_knots, shape)
+        log_p = _denoised.log_densities(at, ratio, knots, standard.form)
+        log_masses = _pieces_first(self.predictive.log_masses, shape)
         return (log_p + log_masses).logsumexp(dim=0).view(shape) - scale.log()
 
     def quantile(self, level: float | Tensor) -> Tensor:
@@ -242,9 +240,6 @@ class UnsmoothedPredictive(_OfPieces):
         predictive: The piecewise distribution of ``z``.
         unit: Positive factor of ``z`` (default: 1).
     """
-
-    def __init__(self, predictive: PiecewisePredictive, unit: Tensor | None = None) -> None:
-        super().__init__(predictive, unit)
 
     def mirrored(self) -> UnsmoothedPredictive:
         """The distribution of the values with the opposite sign."""
@@ -299,30 +294,23 @@ def _candidates(
 ) -> Tensor:
     """Points ``T(u) + r eps`` for `SmoothedQuantile`, ``7 x n``."""
     u, eps = normal_points(tail, ratio.device)
-    batch = predictive.batch_shape
-    if u.dim() == 2:
+    if isinstance(tail, Tensor):
         z = predictive.transport(u.view(len(u), *shape)).view(u.shape)
         return torch.addcmul(z, eps, ratio)
+    batch = predictive.batch_shape
     z = predictive.transport(u.view(-1, *[1] * len(batch)))
     z = z.expand(len(u), *shape).reshape(len(u), -1) if batch else z.unsqueeze(-1)
-    return torch.addcmul(z, eps.unsqueeze(-1), ratio)
-
-
-def _rows_first(values: Tensor, shape: torch.Size) -> Tensor:
-    """``values`` (``batch_shape x K``) for the ``n`` numbers of ``shape``: ``K x n``.
-
-    The integrals work on one row for each piece or knot; this is a view where nothing is expanded.
-    """
-    num = values.shape[-1]
-    return values.expand(*shape, num).reshape(shape.numel(), num).t()
+    return torch.addcmul(z, eps, ratio)
 
 
 def _rows(standard: PiecewisePredictive, shape: torch.Size) -> tuple[Tensor, Tensor]:
-    """Finite knots and masses for the ``n`` numbers of ``shape``, or of one row for all."""
-    knots, masses = standard.finite_knots, standard.masses
-    return _common_or_rows_first(knots, shape), _common_or_rows_first(masses, shape)
+    """Finite knots and masses, `_pieces_first`."""
+    return _pieces_first(standard.finite_knots, shape), _pieces_first(standard.masses, shape)
 
 
-def _common_or_rows_first(values: Tensor, shape: torch.Size) -> Tensor:
-    """`_rows_first`, or ``K x 1`` for values without batch dimensions."""
-    return values.unsqueeze(-1) if values.dim() == 1 else _rows_first(values, shape)
+def _pieces_first(values: Tensor, shape: torch.Size) -> Tensor:
+    """``batch_shape x K`` as ``K x n`` for the ``n`` numbers of ``shape``; ``K`` as ``K x 1``."""
+    if values.dim() == 1:
+        return values.unsqueeze(-1)
+    num = values.shape[-1]
+    return values.expand(*shape, num).reshape(shape.numel(), num).t()

@@ -1,4 +1,6 @@
-r"""Student's t distribution by its normal score: where PyTorch has neither cdf nor quantile.
+r"""Normal scores of Student's t distribution, and their inverse.
+
+PyTorch has neither its cdf nor its quantile function.
 
 In ``w = sqrt(nu log(1 + t^2 / nu))``, which is close to the normal score of ``t``, the density is
 ``C exp(-w^2 / 2) h(w)`` with ``h(w) = (a / (1 - exp(-a)))^(1/2)``, ``a = w^2 / nu``: a normal one
@@ -8,20 +10,17 @@ however far out and for all ``nu``, and Newton's method inverts them in a few st
 
 from __future__ import annotations
 
-import math
-
 import torch
 from botorch.utils.probability.utils import log_ndtr
 from torch import Tensor
 
-from botorch_calib.distributions._normal_functions import graded_rule
+from botorch_calib.distributions._normal_functions import HALF_LOG_2PI, graded_rule
 
 _ORDER = 24
 _STEPS = 5  # of Newton's method; from one within 0.1 the error is rounding
 _CUT = 72.0  # the integral ends where the integrand has fallen by exp(-36)
-_LARGEST = 1200.0  # logarithm of the square of what would overflow
-_HUGE = 1e100  # from which on a square may overflow, and 1 beside it is nothing
-_HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
+_LARGEST = 1200.0  # logarithm of the square of a number that overflows
+_HUGE = 1e100  # beyond it a square may overflow, and adding 1 changes nothing
 _FARTHEST = 37.0  # largest normal score: beyond, probabilities underflow
 
 
@@ -62,7 +61,7 @@ def _log_factor(a: Tensor) -> Tensor:
 def _log_density(w: Tensor, df: Tensor) -> Tensor:
     """Log density of ``w`` on the line."""
     half = 0.5 * df
-    constant = torch.lgamma(half + 0.5) - torch.lgamma(half) - 0.5 * half.log() - _HALF_LOG_2PI
+    constant = torch.lgamma(half + 0.5) - torch.lgamma(half) - 0.5 * half.log() - HALF_LOG_2PI
     return constant - 0.5 * w.square() + _log_factor(w.square() / df)
 
 

@@ -1,5 +1,8 @@
 """Calibrated models inside other frameworks, each behind its extra.
 
+Without it, ``ax``, ``optuna``, ``xopt`` and ``baybe`` raise an error that names it; the other files
+of Ax and Optuna import those first.
+
 ======================== ===========================================================================
 file                     content
 ======================== ===========================================================================
@@ -11,7 +14,7 @@ file                     content
 ``ax_stopping``          when to stop an experiment of Ax
 ``ax_decisions``         certified trials in Ax, and what to recommend
 ``ax_cards``             analysis cards for Ax
-``_ax_search_space``     the best certified point of a space of Ax's
+``_ax_search_space``     searches of Ax's spaces, and the best certified point of one
 ``optuna``               calibrated models in Optuna
 ``optuna_delays``        delay-aware proposals in Optuna
 ``optuna_decisions``     chance constraints in Optuna

@@ -77,9 +77,8 @@ CACHED_ROOTS: dict[type[AcquisitionFunction], type[AcquisitionFunction]] = {
 class SampledSums(Acquisition):
     """Ax's acquisition, in which samples of outcomes are drawn together, and summed.
 
-    Ax puts models that are not GPyTorch's into a ``ModelList``, which draws them apart. Without
-    constraints, it sums outcomes by their joint normal distribution, which calibrated ones do not
-    have.
+    Ax's ``ModelList`` of calibrated models would draw each by itself, and its sums of outcomes take
+    a joint normal distribution, which there is not.
     """
 
     def _subset_model(self, model: Model, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
@@ -108,12 +107,11 @@ class SampledSums(Acquisition):
 class ConstrainedClosedForm(SampledSums):
     """Ax's acquisition, with the closed form in place of samples where constraints allow for one.
 
-    Ax chooses ``qLogNoisyExpectedImprovement`` for one objective, or as long as nothing feasible
-    was observed ``qLogProbabilityOfFeasibility``. Under outcome constraints they become
-    `LogCalibratedConstrainedExpectedImprovement` and `LogCalibratedProbabilityOfFeasibility`, if
-    the objective and each constraint are on a metric of their own, each metric has a model of its
-    own with a calibrated or Gaussian posterior, and no options were given for what Ax chose. Other
-    noisy improvement keeps its samples and options, and caches the roots of the models' covariance.
+    Under outcome constraints Ax's ``qLogNoisyExpectedImprovement`` and
+    ``qLogProbabilityOfFeasibility``, if they have no options, become
+    `LogCalibratedConstrainedExpectedImprovement` and `LogCalibratedProbabilityOfFeasibility`, where
+    the objective and each constraint are on a metric of their own, whose model has a calibrated or
+    Gaussian posterior. Other noisy improvement caches the roots of the models' covariance.
     """
 
     def _instantiate_acquisition(self) -> None:
@@ -171,14 +169,14 @@ def check_acquisition(
             )
     if acqf_class is None:
         return
-    many = objective.is_multi_objective
     samples = issubclass(acqf_class, MCAcquisitionFunction)
     # BoTorch's would not fail: Ax would leave the constraints out, and add up the objectives.
     is_of_one = acqf_class in ONE_OUTCOME or issubclass(acqf_class, AnalyticAcquisitionFunction)
     is_constrained = acqf_class in (*CLOSED_FORMS.values(), *CONSTRAINTS_ALONE)
     needs_metric = (is_of_one or is_constrained) and acqf_class not in CONSTRAINTS_ALONE
     problem = None
-    if issubclass(acqf_class, MultiObjectiveMCAcquisitionFunction) and not many:
+    is_of_several = issubclass(acqf_class, MultiObjectiveMCAcquisitionFunction)
+    if is_of_several and not objective.is_multi_objective:
         problem = f"is of several objectives, and there is one, {objective.expression!r}"
     elif objective.is_scalarized_objective and not (constraints or samples):
         problem = f"is of one metric, and the objective is the sum {objective.expression!r}"

@@ -34,9 +34,8 @@ from botorch_calib._validation import check_one_of
 from botorch_calib.calibration import Calibrator, LocalizedConformal
 from botorch_calib.integrations.stored_calibrators import (
     calibrator_class,
-    check_calibrator,
+    checked_options,
     stored_name,
-    with_default_options,
 )
 from botorch_calib.models import CalibratedModel, PartlyKnownNoiseGP
 from botorch_calib.models.residuals import RESIDUALS
@@ -53,9 +52,9 @@ class ReplayedModel(CalibratedModel):
     Args:
         model: As Ax makes it, to be fitted.
         new_calibrator: Makes a calibrator that has learned nothing.
-        denoise: See `calibrated_model_config`.
-        residuals: See `calibrated_model_config`.
-        excess: See `CalibratedModel`.
+        denoise: As in `CalibratedModel`.
+        residuals: As in `CalibratedModel.from_history`.
+        excess: As in `CalibratedModel`.
     """
 
     def __init__(
@@ -97,27 +96,24 @@ def calibrated_model_config(
 ) -> ModelConfig:
     """A configuration that has Ax model an outcome by its own Gaussian process, calibrated.
 
-    The result goes into `calibrated_generation_strategy`, into Ax's own
-    ``choose_generation_strategy`` (method ``"custom"``) or, as the only configuration of an
-    outcome, into a ``SurrogateSpec``. Outcomes are calibrated as Ax hands them over, after its
-    transforms: very bad ones are winsorized by default.
+    It is for `calibrated_generation_strategy`, for Ax's own ``choose_generation_strategy`` (method
+    ``"custom"``) or, as the only configuration of an outcome, for a ``SurrogateSpec``. Outcomes are
+    calibrated after Ax's transforms: very bad ones are winsorized by default.
 
     Other fields of the configuration describe the Gaussian process, as without calibration:
     ``dataclasses.replace(calibrated_model_config(), covar_module_class=...)``. Not supported are
     tasks, Ax's selection among models and its sensitivity analysis. An objective that is a sum of
-    outcomes needs `calibrated_generation_strategy`, or constraints.
-
-    To save an experiment as JSON the calibrator must be a class of this package.
+    outcomes needs `calibrated_generation_strategy`, or constraints. To save an experiment as JSON
+    the calibrator must be a class of this package.
 
     Args:
         calibrator: The class of the calibrator. Each fit makes a new one.
-        denoise: Whether the posterior is of the objective (the default) or of the observation.
-        residuals: Which residuals of the trials are replayed: ``"prequential"``, one step ahead,
-            or ``"loo"``, leave-one-out.
-        excess: See `CalibratedModel`.
-        model_class: The class of the model beneath (default: Ax chooses), of those that Ax stores:
-            ``SaasFullyBayesianSingleTaskGP``, as Ax's method ``"quality"`` has it, say, for which
-            ``dataclasses.replace`` gives the options, ``mll_options``, of its sampler.
+        denoise: As in `CalibratedModel`.
+        residuals: As in `CalibratedModel.from_history`.
+        excess: As in `CalibratedModel`.
+        model_class: The class of the model beneath (default: Ax chooses), of those that Ax stores,
+            such as ``SaasFullyBayesianSingleTaskGP``, for which ``dataclasses.replace`` sets the
+            options of its sampler, ``mll_options``.
         options: Arguments of the calibrator, plain values; ``alpha=0.2`` if there are none and it
             is a `LocalizedConformal`. For other values, write a subclass that sets them.
 
@@ -126,8 +122,7 @@ def calibrated_model_config(
     """
     check_one_of("residuals", residuals, RESIDUALS)
     check_one_of("excess", excess, EXCESS)
-    options = with_default_options(calibrator, options)
-    check_calibrator(calibrator, options)
+    options = checked_options(calibrator, options)
     if model_class is not None and model_class not in MODEL_REGISTRY:
         raise InputDataError(
             f"`model_class` must be one that Ax can store, got {model_class}: teach Ax another by "
@@ -176,11 +171,7 @@ def model_within(
     search_space_digest: SearchSpaceDigest,
     surrogate: Surrogate,
 ) -> Model:
-    """The model to be wrapped, as Ax makes it, not fitted yet.
-
-    Its class (None: Ax chooses) and options take the place of those in ``model_config``, the
-    configuration of the model around it.
-    """
+    """The model to be wrapped, not fitted, by its own class (None: Ax chooses) and options."""
     if model_class is None:
         model_class = choose_model_class(dataset=dataset, search_space_digest=search_space_digest)
         # The standard errors of some trials may not be known, which BoTorch's class refuses.
@@ -209,7 +200,7 @@ def _check_supported(dataset: SupervisedDataset, surrogate: Surrogate) -> None:
 
 
 def calibrated_or_plain(calibrated: ModelConfig | None) -> ModelConfig:
-    """The configuration if it is of a `ReplayedModel` or of Ax's own; if None, of Ax's own."""
+    """The configuration, of a `ReplayedModel` or of Ax's own model, which None stands for."""
     config = ModelConfig() if calibrated is None else calibrated
     model_class = getattr(config, "botorch_model_class", config)
     if model_class not in (None, ReplayedModel, PartlyKnownNoiseGP):

@@ -1,14 +1,19 @@
-"""`SearchedSpace`: where Ax lets a search choose, and the best certified point of it."""
+"""`SearchedSpace`: where Ax lets a search choose, and the best certified point of it.
+
+`OwnSearch` is the acquisition of Ax that is maximised there.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from ax.core.search_space import SearchSpaceDigest
+from ax.generators.torch.botorch_modular.acquisition import Acquisition
 from botorch.acquisition import AcquisitionFunction
-from botorch.exceptions.errors import InfeasibilityError
+from botorch.exceptions.errors import InfeasibilityError, UnsupportedError
 from torch import Tensor
 
 from botorch_calib.decisions.chance_constrained_search import (
@@ -92,12 +97,11 @@ class SearchedSpace:
 
         Without any, ``like`` holds the known ones.
         """
-        region = self._region()
         if margin is None:
-            known = region.placed(self.like.unsqueeze(-2))
+            known = self.region.placed(self.like.unsqueeze(-2))
         else:
-            known = known_points(margin, region)
-        X = torch.cat([region.sample(_POOL), known])
+            known = known_points(margin, self.region)
+        X = torch.cat([self.region.sample(_POOL), known])
         pool = self._allowed(self._expressed(X.squeeze(-2)))
         if not len(pool):
             raise InfeasibilityError("No point that was found meets the parameter constraints.")
@@ -113,9 +117,11 @@ class SearchedSpace:
         return self.rounded(X) if self.discrete - set(self.digest.discrete_choices) else X
 
     def _allowed(self, X: Tensor) -> Tensor:
-        return X[self._region().allows(X.unsqueeze(-2))]
+        return X[self.region.allows(X.unsqueeze(-2))]
 
-    def _region(self) -> Region:
+    @property
+    def region(self) -> Region:
+        """The space, as if all of its parameters were continuous."""
         bounds = self.bounds.clone()
         for column, value in self.fixed.items():
             bounds[:, column] = value
@@ -126,3 +132,38 @@ class SearchedSpace:
     ) -> Place:
         linear = (self.linear, self.equal)
         return Place(self.bounds, None, fixed, *linear, num_restarts, raw_samples)
+
+
+class OwnSearch(Acquisition):
+    """An acquisition of Ax with a search of its own, in a `SearchedSpace`."""
+
+    def optimize(
+        self,
+        n: int,
+        search_space_digest: SearchSpaceDigest,
+        inequality_constraints: LinearConstraints | None = None,
+        equality_constraints: LinearConstraints | None = None,
+        fixed_features: dict[int, float] | None = None,
+        rounding_func: Callable[[Tensor], Tensor] | None = None,
+        optimizer_options: dict[str, Any] | None = None,
+        candidate_set: Tensor | None = None,
+        sampling_strategy: Any = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Ax's, of a search that leaves to `_chosen` which options it takes."""
+        if candidate_set is not None or sampling_strategy is not None:
+            raise UnsupportedError(f"{type(self).__name__} does not choose among given candidates.")
+        space = SearchedSpace(
+            search_space_digest,
+            self.surrogate.Xs[0],
+            inequality_constraints,
+            equality_constraints,
+            fixed_features or {},
+            rounding_func,
+        )
+        self.optimizer_options = dict(optimizer_options or {})
+        points, values = self._chosen(n, space)
+        return points, values, torch.ones(len(points), dtype=self.dtype)
+
+    def _chosen(self, n: int, space: SearchedSpace) -> tuple[Tensor, Tensor]:
+        """Points ``n x d`` and their values."""
+        raise NotImplementedError

@@ -90,10 +90,9 @@ class SearchSpace:
         ]
 
     def points(self) -> Tensor | None:
-        """All points ``n x d``, if none of the parameters is continuous; None if they are many.
+        """All points ``n x d``; None if a parameter is continuous, or they are many.
 
-        Between them an acquisition function may have a maximum whose rounding is always one and the
-        same point.
+        The rounding of an acquisition function's maximum may always be the same one of them.
         """
         values = [_values(distribution) for distribution in self.distributions.values()]
         if not 0 < math.prod(map(len, values)) <= MOST_POINTS:
@@ -103,10 +102,7 @@ class SearchSpace:
         )
 
     def expressible(self, X: Tensor, num: int = MOST_POINTS) -> Tensor | None:
-        """All points ``n x d``, or known ones, ``X``, and many others where they are too many.
-
-        None if all parameters are continuous.
-        """
+        """Points ``n x d``: all, or of many the known ones ``X`` and some; None if continuous."""
         points = self.points()
         if points is not None or not self.rounded_names:
             return points

@@ -1,14 +1,14 @@
 """Decisions as clients store them with their trials, and the chance constraints made of them.
 
-A client makes its models anew for each trial, perhaps in another process. So what decided about a
+A client makes its models anew for each trial, perhaps in another process. So the decision about a
 trial is stored with it, as plain values in the units of the outcomes:
 
     {"level": 0.9, "certified": True, "outcomes": {"cost": {"limits": {"upper": 3.0},
                                                             "quantiles": [2.71]}}}
 
-What came of it is in the client's own data. `Books` put the two together. A client whose trials do
-not tell their point stores it with the decision, as ``"point"``; where they are rows of a table,
-the number of rows that there were before is stored too, as ``"after"``.
+Outcomes are in the client's own data; `Books` bring the two together. Where trials are rows of a
+table, the decision also holds its ``"point"`` by the names of the inputs, and ``"after"``, the
+number of rows at the time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import pandas as pd
 import torch
+from botorch.exceptions.errors import InputDataError
 from botorch.models.model import Model
 from torch import Tensor
 
@@ -38,13 +40,12 @@ Decision = dict[str, Any]
 Search = Callable[[list[ChanceConstraint]], tuple[Tensor, bool]]
 #: The name under which a client stores a decision, where names are free.
 KEY = "chance_constraints"
-# To clients infinity is a value, to records and to Gaussian processes it is none: beyond this
-# squares overflow.
+# Clients take infinite values, records and Gaussian processes do not: beyond this squares overflow.
 INFINITE = 1e150
 
 
 class DecidedTrial(NamedTuple):
-    """A trial that has been run, or is being run, and what was stored with it."""
+    """A trial that runs or has run, with its stored decision."""
 
     point: list[float]  # as the models see it
     decision: Mapping[str, Any]  # empty if a model chose it and stored nothing
@@ -54,9 +55,8 @@ class DecidedTrial(NamedTuple):
 class Books:
     """The decisions of trials under one statement: outcomes within limits at a level.
 
-    An outcome is judged by the limits that were in force when its trial was decided about. If they
-    have moved since, as those relative to a baseline do, its record keeps its distance from the
-    nearer one.
+    An outcome is judged by the limits at the time of the decision. If these have moved since, as
+    limits relative to a baseline do, records move with them, and stretch between two limits.
 
     Args:
         limits: Limits of each outcome, by name.
@@ -89,33 +89,35 @@ class Books:
             )
 
     def _is_own(self, decision: Mapping[str, Any]) -> bool:
-        if not decision or abs(decision["level"] - self.level) > 1e-12:
+        """Whether a decision is whole, and under this statement."""
+        own = {name: _stored(limits).keys() for name, limits in self.limits.items()}
+        try:
+            outcomes = decision["outcomes"].items()
+            sides = {name: each["limits"].keys() for name, each in outcomes}
+            is_whole = all(len(each["quantiles"]) == len(each["limits"]) for _, each in outcomes)
+            is_same = sides == own and abs(decision["level"] - self.level) <= 1e-12
+            return is_same and is_whole and isinstance(decision["certified"], bool)
+        except (AttributeError, KeyError, TypeError):  # somebody has edited it
             return False
-        then = {name: each["limits"].keys() for name, each in decision["outcomes"].items()}
-        return then == {name: _stored(limits).keys() for name, limits in self.limits.items()}
 
     def records(self, name: str) -> list[Record]:
-        """Records of the decisions about one outcome, under the limits of today."""
+        """Records of the decisions about one outcome, under the present limits."""
         level = joint_level(self.level, len(self.limits))
         now = _stored(self.limits[name])
         records = []
         for point, decision, outcomes in self.trials:
             stored, y = decision["outcomes"][name], outcomes.get(name)
             then = stored["limits"]
-            quantiles = [
-                _moved(q, then[side], now[side])
-                for side, q in zip(now, stored["quantiles"], strict=True)
-            ]
+            quantiles = zip(now, stored["quantiles"], strict=True)
             if y is None or math.isnan(y):
                 outcome = None
             else:
                 nearest = min(now, key=lambda side: abs(y - then[side]))
-                outcome = _moved(y, then[nearest], now[nearest])
-                outcome = min(max(outcome, -INFINITE), INFINITE)
+                outcome = min(max(_moved(y, nearest, then, now), -INFINITE), INFINITE)
             records.append(
                 {
                     "point": point,
-                    "quantiles": quantiles,
+                    "quantiles": [_moved(q, side, then, now) for side, q in quantiles],
                     "level": level,
                     "certified": decision["certified"],
                     "outcome": outcome,
@@ -137,12 +139,10 @@ class Books:
     ) -> tuple[Tensor, bool]:
         """The best certified point, else one from which most can be learned beside ``pending``.
 
-        Without pending points (``n x d``) it would be found once more.
-
         Args:
             search: Searches under given constraints.
-            constraints: Those of these books, with the decisions that have been taken since.
-            pending: Points whose outcomes are out.
+            constraints: Those of these books, and the decisions since.
+            pending: Points ``n x d`` whose outcomes are out.
         """
         point, certified = search(constraints)
         if not certified and pending is not None and len(pending):
@@ -153,7 +153,7 @@ class Books:
     def decide(
         self, search: Search, constraints: list[ChanceConstraint], pending: Tensor | None
     ) -> tuple[Tensor, Decision]:
-        """Find the `best` point and commit it; the point ``1 x d``, and what is to be stored.
+        """Find the `best` point and commit it; the point ``1 x d``, and the decision to be stored.
 
         Warns:
             NotCertifiedWarning: If it is not certified.
@@ -189,7 +189,7 @@ class Books:
 
     @property
     def budget_left(self) -> float:
-        """What is left of the budget, decisions that are out counting as violations."""
+        """The rest of the budget, if all outcomes that are out are violations."""
         T, V, out, *_ = self.account
         return Budget(self.level, self.size).left(T, V + out)
 
@@ -204,28 +204,38 @@ class Books:
 
 
 def trials_in_table(
-    decisions: Iterable[Mapping[str, Any]], X: Tensor, outcomes: Sequence[Mapping[str, float]]
+    decisions: Iterable[Mapping[str, Any]], inputs: pd.DataFrame, outcomes: pd.DataFrame
 ) -> list[DecidedTrial]:
-    """Trials of decisions, by the first row of a table that came of each.
+    """Trials of decisions, by the row of a table that came of each: the first of the nearest.
 
     Args:
         decisions: As they are stored, with ``"point"`` and ``"after"``.
-        X: Points of the rows, ``n x d``.
-        outcomes: Outcomes of the rows, by name.
+        inputs: A column for each input, in the order of the models.
+        outcomes: A column for each outcome.
+
+    Raises:
+        InputDataError: If decisions are of other inputs.
     """
-    X, trials = X.double().cpu(), []
+    X, trials = torch.tensor(inputs.to_numpy().copy(), dtype=torch.double), []
+    came: list[Any] = outcomes.to_dict("records")
     is_free = torch.ones(len(X), dtype=torch.bool)
     for decision in decisions:
-        point = torch.tensor(decision["point"], dtype=torch.double)
+        named = decision["point"]
+        if named.keys() != {*inputs}:
+            raise InputDataError(
+                f"`decisions` are of the inputs {[*named]}, and the data have {[*inputs]}: start "
+                "without those decisions."
+            )
+        point = [float(named[name]) for name in inputs]
+        distance = (X - torch.tensor(point, dtype=torch.double)).abs()
         # Some files hold ten decimals.
-        same = ((X - point).abs() <= 2e-10 + 1e-12 * point.abs()).all(dim=-1) & is_free
-        same[: decision["after"]] = False
-        row = int(same.double().argmax()) if bool(same.any()) else None
-        trials.append(
-            DecidedTrial(decision["point"], decision, {} if row is None else outcomes[row])
-        )
-        if row is not None:
-            is_free[row] = False
+        near = (distance <= 2e-10 + 1e-12 * X.abs()).all(dim=-1) & is_free
+        near[: decision["after"]] = False
+        found: dict[str, float] = {}
+        if bool(near.any()):
+            row = int(torch.where(near, distance.amax(dim=-1), torch.inf).argmin())
+            found, is_free[row] = came[row], False
+        trials.append(DecidedTrial(point, decision, found))
     return trials
 
 
@@ -235,6 +245,11 @@ def _stored(limits: Limits) -> dict[str, float]:
     return {side: end for side, end in named if end is not None}
 
 
-def _moved(value: float, then: float, now: float) -> float:
-    """A value as far from a limit of today as it was from that of then, on the same side."""
-    return value if then == now else value - then + now
+def _moved(value: float, side: str, then: Mapping[str, float], now: Mapping[str, float]) -> float:
+    """A value among earlier limits, moved with them to the present ones; exact at ``side``."""
+    if then == now:
+        return value
+    spread = (
+        1.0 if len(now) == 1 else (now["upper"] - now["lower"]) / (then["upper"] - then["lower"])
+    )
+    return now[side] + spread * (value - then[side])

@@ -4,7 +4,7 @@ It needs Ax (``pip install botorch_calib[ax]``). The Gaussian process of a calib
 one that Ax would have used: its choice of class, its transforms, data and fit. After the fit the
 calibrator replays the trials in the order of their creation.
 
-Importing this module teaches Ax to build and store all that it needs; import it before loading an
+Importing this module teaches Ax to build and store these models: import it before loading an
 experiment.
 """
 
@@ -24,6 +24,7 @@ from ax.api.utils.structs import GenerationStrategyDispatchStruct
 from ax.core.experiment import Experiment
 from ax.core.optimization_config import OptimizationConfig
 from ax.generation_strategy.generation_strategy import GenerationStrategy
+from ax.generation_strategy.generator_spec import GeneratorSpec
 from ax.generators.torch.botorch_modular.surrogate import SurrogateSpec
 from ax.generators.torch.botorch_modular.utils import ModelConfig
 from botorch.acquisition import AcquisitionFunction
@@ -78,7 +79,12 @@ def calibrated_generation_strategy(
     """
     experiment, optimization = configured_experiment(client)
     check_acquisition(optimization, botorch_acqf_class)
-    _check_baseline(experiment)
+    for constraint in optimization.all_constraints:  # Ax would raise after the initial trials
+        if constraint.relative and experiment.status_quo is None:
+            raise UnsupportedError(
+                f"{constraint} is relative to a baseline, and there is none: call "
+                "`client.attach_baseline` first."
+            )
     model_config = calibrated_model_config() if model_config is None else model_config
     _check_config("model_config", model_config)
     strategy, options = strategy_with(model_config, botorch_acqf_class, struct)
@@ -92,8 +98,9 @@ def calibrated_generation_strategy(
     options["surrogate_spec"] = SurrogateSpec(
         model_configs=[model_config], metric_to_model_configs=by_signature
     )
-    chosen_by_ax = botorch_acqf_class is None
-    options["acquisition_class"] = ConstrainedClosedForm if chosen_by_ax else SampledSums
+    options["acquisition_class"] = (
+        ConstrainedClosedForm if botorch_acqf_class is None else SampledSums
+    )
     return strategy
 
 
@@ -110,6 +117,24 @@ def strategy_with(
     )
     (spec,) = strategy.nodes_by_name["MBM"].generator_specs
     return strategy, spec.generator_kwargs
+
+
+def spec_after_initial(strategy: GenerationStrategy | None) -> GeneratorSpec | None:
+    """The part of a strategy by `strategy_with` that comes after the initial trials, if it is."""
+    node = None if strategy is None else strategy.nodes_by_name.get("MBM")
+    return None if node is None else node.generator_specs[0]
+
+
+def fitted_adapter(spec: GeneratorSpec, experiment: Experiment) -> Any:
+    """The adapter of a part of a strategy, with models of all data."""
+    config = experiment.optimization_config
+    assert config is not None
+    if missing := config.metric_names - experiment.lookup_data().metric_names:
+        raise InputDataError(
+            f"{sorted(missing)} have not been observed yet: complete a trial first."
+        )
+    spec.fit(experiment)
+    return spec.fitted_adapter
 
 
 def configured_experiment(client: Client | Experiment) -> tuple[Experiment, OptimizationConfig]:
@@ -137,15 +162,3 @@ def _check_config(name: str, config: object) -> None:
         raise InputDataError(
             f"`{name}` must be a configuration such as calibrated_model_config(), got {config!r}."
         )
-
-
-def _check_baseline(experiment: Experiment) -> None:
-    """Raise now if there is no baseline; Ax would raise after the initial trials."""
-    config = experiment.optimization_config
-    assert config is not None
-    for constraint in config.all_constraints:
-        if constraint.relative and experiment.status_quo is None:
-            raise UnsupportedError(
-                f"{constraint} is relative to a baseline, and there is none: call "
-                "`client.attach_baseline` first."
-            )

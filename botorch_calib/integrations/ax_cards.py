@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
-try:
-    from ax.analysis.analysis import Analysis
-    from ax.analysis.utils import extract_relevant_adapter
-except ImportError as error:
-    raise ImportError(
-        "botorch_calib.integrations.ax_cards needs Ax: pip install botorch_calib[ax]"
-    ) from error
+from botorch_calib.integrations.ax import fitted_adapter
+
+# isort: split
 import pandas as pd
 from ax.adapter.base import Adapter
+from ax.adapter.torch import TorchAdapter
+from ax.analysis.analysis import Analysis
+from ax.analysis.utils import extract_relevant_adapter
 from ax.core.analysis_card import AnalysisCard
 from ax.core.experiment import Experiment
 from ax.generation_strategy.generation_strategy import GenerationStrategy
+from botorch.exceptions.errors import InputDataError
 from botorch.models.gpytorch import MultiTaskGPyTorchModel
 
 from botorch_calib._validation import check_open_unit
@@ -28,14 +28,17 @@ from botorch_calib.integrations.ax_decisions import (
     DecidedArm,
     certifying_spec,
     decided_trials,
-    fitted_adapter,
     models_by_metric,
 )
 from botorch_calib.models.inspection import observed_process, raw_train_inputs
 
+Row = dict[str, Any]
+
 
 class _Card(Analysis):
     """An analysis for any state: where there is nothing to show, an error says so on its card."""
+
+    title: str
 
     def validate_applicable_state(
         self,
@@ -43,18 +46,7 @@ class _Card(Analysis):
         generation_strategy: GenerationStrategy | None = None,
         adapter: Adapter | None = None,
     ) -> str | None:
-        """Ax's, which asks before it computes."""
         return None
-
-
-class CertifiedTrials(_Card):
-    """A row for each trial that was decided about: what was stated, and what came.
-
-    ``quantile`` columns hold the quantiles that were compared with the limits. The subtitle counts
-    violations, and says how many there may be and what is left of the budget. It is for a
-    `chance_constrained_generation_strategy`, which is fitted to the data for it where limits are
-    relative to a baseline.
-    """
 
     def compute(
         self,
@@ -62,19 +54,33 @@ class CertifiedTrials(_Card):
         generation_strategy: GenerationStrategy | None = None,
         adapter: Adapter | None = None,
     ) -> AnalysisCard:
-        """The card; errors become cards of their own."""
-        assert experiment is not None
-        spec = certifying_spec(generation_strategy)
-        books = fitted_adapter(spec, experiment).books()
-        rows = [_row(experiment, each) for each in decided_trials(experiment) if each.decision]
-        title = "Certified trials, and what came of them"
-        return self._create_analysis_card(title, str(books), pd.DataFrame(rows))
+        subtitle, rows = self._shown(experiment, generation_strategy, adapter)
+        return self._create_analysis_card(self.title, subtitle, pd.DataFrame(rows))
+
+    def _shown(self, experiment: Any, strategy: Any, adapter: Any) -> tuple[str, list[Row]]:
+        """The subtitle and the rows of the table."""
+        raise NotImplementedError
 
 
-def _row(experiment: Experiment, decided: DecidedArm) -> dict[str, Any]:
-    """What was stated of a trial, and what came."""
+class CertifiedTrials(_Card):
+    """A row for each trial with a decision: limits, quantiles that decided, and outcomes.
+
+    The subtitle counts violations, and states their bound and the rest of the budget. It is for a
+    `chance_constrained_generation_strategy`.
+    """
+
+    title = "Certified trials and their outcomes"
+
+    def _shown(self, experiment: Any, strategy: Any, adapter: Any) -> tuple[str, list[Row]]:
+        books = fitted_adapter(certifying_spec(strategy), experiment).books()
+        decided = (each for each in decided_trials(experiment) if each.decision)
+        return str(books), [_row(experiment, each) for each in decided]
+
+
+def _row(experiment: Experiment, decided: DecidedArm) -> Row:
+    """Limits, quantiles and outcomes of a trial."""
     assert decided.trial is not None
-    row: dict[str, Any] = {
+    row: Row = {
         "trial_index": decided.trial,
         "arm_name": decided.arm.name,
         "status": experiment.trials[decided.trial].status.name,
@@ -93,7 +99,24 @@ def _row(experiment: Experiment, decided: DecidedArm) -> dict[str, Any]:
     return row
 
 
-class CalibrationReports(_Card):
+class _ModelCard(_Card):
+    """Rows about the model of each metric."""
+
+    subtitle: str
+
+    def _shown(self, experiment: Any, strategy: Any, adapter: Any) -> tuple[str, list[Row]]:
+        fitted = extract_relevant_adapter(experiment, strategy, adapter)
+        if not isinstance(fitted, TorchAdapter):
+            raise InputDataError("There are no models yet: the initial trials come first.")
+        models = models_by_metric(fitted).items()
+        return self.subtitle, [{"metric": k, **row} for k, m in models for row in self._rows(m)]
+
+    def _rows(self, model: Any) -> list[Row]:
+        """The rows of one model."""
+        raise NotImplementedError
+
+
+class CalibrationReports(_ModelCard):
     """Whether what the models of the metrics state is true: a row of `calibration_report` each.
 
     Each observation is predicted from those of the trials before it.
@@ -102,42 +125,32 @@ class CalibrationReports(_Card):
         alpha: The central ``1 - alpha`` intervals are judged, in (0, 1).
     """
 
+    title = "Calibration of the models"
+
     def __init__(self, alpha: float = 0.2) -> None:
         self.alpha = check_open_unit("alpha", alpha)
-
-    def compute(
-        self,
-        experiment: Experiment | None = None,
-        generation_strategy: GenerationStrategy | None = None,
-        adapter: Adapter | None = None,
-    ) -> AnalysisCard:
-        """The card; errors become cards of their own."""
-        fitted: Any = extract_relevant_adapter(experiment, generation_strategy, adapter)
-        rows = []
-        for metric, model in models_by_metric(fitted).items():
-            report = calibration_report(model, alpha=self.alpha)
-            for name, scores in report.forecasts.items():
-                low, high = scores.coverage_interval
-                rows.append(
-                    {
-                        "metric": metric,
-                        "stated by": name,
-                        "observations": report.num_observations,
-                        "stated coverage": 1.0 - self.alpha,
-                        "coverage": scores.coverage,
-                        "coverage, 95 % from": low,
-                        "to": high,
-                        "calibration error": scores.calibration_error,
-                    }
-                )
-        subtitle = (
-            f"How many observations lay in the central {1.0 - self.alpha:.4g} intervals that the "
-            "models state, each of them predicted from those before it."
+        self.subtitle = (
+            f"How many observations lay in the central {1.0 - alpha:.4g} intervals that the models "
+            "state, each of them predicted from those before it."
         )
-        return self._create_analysis_card("Calibration of the models", subtitle, pd.DataFrame(rows))
+
+    def _rows(self, model: Any) -> list[Row]:
+        report = calibration_report(model, alpha=self.alpha)
+        return [
+            {
+                "stated by": name,
+                "observations": report.num_observations,
+                "stated coverage": 1.0 - self.alpha,
+                "coverage": scores.coverage,
+                "coverage, 95 % from": scores.coverage_interval[0],
+                "to": scores.coverage_interval[1],
+                "calibration error": scores.calibration_error,
+            }
+            for name, scores in report.forecasts.items()
+        ]
 
 
-class NoiseDiagnoses(_Card):
+class NoiseDiagnoses(_ModelCard):
     """The noise of each metric: stated by its model, and supported by the data (`noise_diagnosis`).
 
     Of a model of several tasks, such as sources of data or earlier experiments, there is a row for
@@ -149,39 +162,27 @@ class NoiseDiagnoses(_Card):
         level: Level of the intervals, in (0, 1).
     """
 
+    title = "Noise of the metrics"
+    subtitle = (
+        "Where the stated noise lies outside of the interval, standard errors are too small or too "
+        "large, or the model's fit has missed the noise: see the guide to diagnosis."
+    )
+
     def __init__(self, level: float = 0.95) -> None:
         self.level = check_open_unit("level", level)
 
-    def compute(
-        self,
-        experiment: Experiment | None = None,
-        generation_strategy: GenerationStrategy | None = None,
-        adapter: Adapter | None = None,
-    ) -> AnalysisCard:
-        """The card; errors become cards of their own."""
-        fitted: Any = extract_relevant_adapter(experiment, generation_strategy, adapter)
-        rows = []
-        for metric, model in models_by_metric(fitted).items():
-            for task in _tasks(model):
-                found = noise_diagnosis(model, self.level, task).to_dict()
-                low, high = found["interval"]
-                row = {"metric": metric, "task": task, "given": found["given"]}
-                row |= {"observations": found["num_observations"], "stated": found["stated"]}
-                row |= {"supported": found["supported"], "from": low, "to": high}
-                rows.append({**row, "multiplier": found["multiplier"]})
-        subtitle = (
-            "Where the stated noise lies outside of the interval, standard errors are too small or "
-            "too large, or the model's fit has missed the noise: see the guide to diagnosis."
-        )
-        return self._create_analysis_card("Noise of the metrics", subtitle, pd.DataFrame(rows))
-
-
-def _tasks(model: Any) -> list[int | None]:
-    """The values of a model's task feature, or None alone."""
-    gp: Any = observed_process(model)
-    inputs: Any = raw_train_inputs(gp)
-    if not isinstance(gp, MultiTaskGPyTorchModel):
-        return [None]
-    place: Any = gp._task_feature
-    tasks: list[int | None] = inputs[:, place].round().long().unique().tolist()
-    return tasks
+    def _rows(self, model: Any) -> list[Row]:
+        gp: Any = observed_process(model)
+        tasks: list[int | None] = [None]
+        if isinstance(gp, MultiTaskGPyTorchModel):
+            inputs: Any = raw_train_inputs(gp)
+            tasks = inputs[:, gp._task_feature].round().long().unique().tolist()
+        rows: list[Row] = []
+        for task in tasks:
+            found = noise_diagnosis(model, self.level, task).to_dict()
+            low, high = found["interval"]
+            row = {"task": task, "given": found["given"]}
+            row |= {"observations": found["num_observations"], "stated": found["stated"]}
+            row |= {"supported": found["supported"], "from": low, "to": high}
+            rows.append({**row, "multiplier": found["multiplier"]})
+        return rows

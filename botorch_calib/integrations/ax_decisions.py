@@ -1,40 +1,40 @@
 """Certified trials in Ax: outcome constraints that hold with a stated probability.
 
 It needs Ax (``pip install botorch_calib[ax]``). After the initial trials each one is the best point
-that chance constraints certify. They are made anew for each trial, of models fitted to the data so
-far and of the decisions that are stored with earlier trials, as metadata of their candidates. So
-the books are right in a new process too, from JSON or a database; with several trials at a time;
-and whatever became of a trial:
+that chance constraints certify. They are made anew for each trial, from models of the data so far
+and the decisions about earlier trials, which are stored as metadata of their candidates. So the
+books are right after a restart, from JSON or a database, and with several trials at a time:
 
 =========================== ========================================================================
 a certified trial that      counts
 =========================== ========================================================================
-is completed, with a value  as what it is
+is completed, with a value  by its value
 runs, or has no value yet   as a violation, until one comes
 is *abandoned*              as a violation, unless there is a value
-has *failed*                as never run, unless there is a value: a machine broke, says Ax
+has *failed*                as never run, unless there is a value
 =========================== ========================================================================
 
-Outcomes are modelled in the units of the user: Ax's transforms of outcomes are left out, since a
-limit is about the very values that these would winsorize or compress.
-
-Importing this module teaches Ax to load what is stored.
+Ax's transforms of outcomes are left out, since they would winsorize or compress the values that
+limits are about. Importing this module teaches Ax to load such a strategy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 
-try:
-    from ax.adapter.torch import TorchAdapter
-except ImportError as error:
-    raise ImportError(
-        "botorch_calib.integrations.ax_decisions needs Ax: pip install botorch_calib[ax]"
-    ) from error
+from botorch_calib.integrations.ax import (
+    calibrated_generation_strategy,
+    configured_experiment,
+    fitted_adapter,
+    spec_after_initial,
+)
+
+# isort: split
 from ax.adapter.base import GenResults
 from ax.adapter.registry import (
     GENERATOR_KEY_TO_GENERATOR_SETUP,
@@ -42,6 +42,7 @@ from ax.adapter.registry import (
     GeneratorSetup,
     MBM_X_trans,
 )
+from ax.adapter.torch import TorchAdapter
 from ax.adapter.transforms.derelativize import Derelativize
 from ax.api.client import Client
 from ax.api.utils.structs import GenerationStrategyDispatchStruct
@@ -50,7 +51,7 @@ from ax.core.experiment import Experiment
 from ax.core.generator_run import GeneratorRun
 from ax.core.observation import ObservationFeatures
 from ax.core.optimization_config import OptimizationConfig
-from ax.core.search_space import SearchSpace, SearchSpaceDigest
+from ax.core.search_space import SearchSpace
 from ax.core.trial_status import TrialStatus
 from ax.core.types import ComparisonOp
 from ax.generation_strategy.generation_strategy import GenerationStrategy
@@ -70,33 +71,36 @@ from torch import Tensor
 
 from botorch_calib._validation import check_open_unit, check_positive
 from botorch_calib.acquisition import LogCalibratedConstrainedExpectedImprovement
-from botorch_calib.decisions import CertifiedSetExpansion, Recommendation, recommend
+from botorch_calib.decisions import (
+    CertifiedSetExpansion,
+    ChanceConstraint,
+    Recommendation,
+    recommend,
+)
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import (
     LeastMargin,
     evaluated,
     expands,
     repeated_points,
-    warn_uncertified,
 )
 from botorch_calib.integrations._ax_acquisition import ConstrainedClosedForm
-from botorch_calib.integrations._ax_search_space import SearchedSpace
-from botorch_calib.integrations._trial_records import KEY, Books, DecidedTrial, Limits
-from botorch_calib.integrations.ax import calibrated_generation_strategy, configured_experiment
-from botorch_calib.optim.region import LinearConstraints
+from botorch_calib.integrations._ax_search_space import OwnSearch, SearchedSpace
+from botorch_calib.integrations._trial_records import KEY, Books, DecidedTrial, Decision, Limits
 
 #: Ax's transforms, of parameters alone. `AddExecutionViability` of Ax may be added.
 TRANSFORMS = [*MBM_X_trans, Derelativize]
-#: Trials of which, says Ax, there will be no value, and whose point may be tried again.
+#: Trials that Ax takes as not run: there will be no value, and their point may be tried again.
 NEVER_RUN = (TrialStatus.FAILED, TrialStatus.STALE)
 # Initial trials for each parameter: before that, a fit knows too little to certify by.
 _INITIAL = 8
 
 
-class CertifiedPoints(ConstrainedClosedForm):
+class CertifiedPoints(OwnSearch, ConstrainedClosedForm):
     """Ax's acquisition, maximised over the points that chance constraints certify."""
 
     recommended: Recommendation
+    decided: list[Decision]  # about the points of the last search, in their order
 
     def _construct_botorch_acquisition(
         self,
@@ -126,51 +130,34 @@ class CertifiedPoints(ConstrainedClosedForm):
         means = model.models[index].posterior(X[certified]).mean
         return means.max() if bool(weights[index] > 0.0) else means.min()
 
-    def optimize(
-        self,
-        n: int,
-        search_space_digest: SearchSpaceDigest,
-        inequality_constraints: LinearConstraints | None = None,
-        equality_constraints: LinearConstraints | None = None,
-        fixed_features: dict[int, float] | None = None,
-        rounding_func: Callable[[Tensor], Tensor] | None = None,
-        optimizer_options: dict[str, Any] | None = None,
-        candidate_set: Tensor | None = None,
-        sampling_strategy: Any = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _chosen(self, n: int, space: SearchedSpace) -> tuple[Tensor, Tensor]:
         """The best certified points, one after the other, each entered into the books."""
-        if candidate_set is not None or sampling_strategy is not None:
-            raise UnsupportedError("Certified points cannot be chosen among given candidates.")
-        space = SearchedSpace(
-            search_space_digest,
-            self.surrogate.Xs[0],
-            inequality_constraints,
-            equality_constraints,
-            fixed_features or {},
-            rounding_func,
-        )
+        self.decided = []
         if "recommend" in self.options:
-            points = self._recommended(space, **self.options["recommend"])
-            return points, torch.zeros(1), torch.ones(1)
-        constraints, share = self.options["constraints"], self.options["expansion_share"]
+            return self._recommended(space, **self.options["recommend"]), torch.zeros(1)
+        books, constraints = self.options["books"], self.options["constraints"]
         chosen: list[Tensor] = []
         values: list[Tensor] = []
         for _ in range(n):
-            expand = expands(share, constraints[0].num_decisions)
-            acqf = CertifiedSetExpansion(constraints) if expand else self.acqf
-            point, certified = space.best(acqf, LeastMargin(constraints))
-            if not certified:
-                warn_uncertified(constraints, stacklevel=2)
-            point = space.rounded(point)
-            constraints[0].commit(point)
+            expand = expands(self.options["expansion_share"], constraints[0].num_decisions)
+            search = partial(self._best, space, expand)
+            point, decision = books.decide(search, constraints, self.X_pending)
             chosen.append(point)
+            self.decided.append(decision)
             with torch.no_grad(), repeated_points():
                 values.append(self.acqf(point).reshape(1))
             if len(chosen) < n:
                 pending = [] if self.X_pending is None else [self.X_pending]
                 self.X_pending = torch.cat([*pending, point])
                 self._instantiate_acquisition()
-        return torch.cat(chosen), torch.cat(values), torch.ones(n, dtype=self.dtype)
+        return torch.cat(chosen), torch.cat(values)
+
+    def _best(
+        self, space: SearchedSpace, expand: bool, constraints: list[ChanceConstraint]
+    ) -> tuple[Tensor, bool]:
+        acqf = CertifiedSetExpansion(constraints) if expand else self.acqf
+        point, certified = space.best(acqf, LeastMargin(constraints))
+        return space.rounded(point), certified
 
     def _recommended(
         self, space: SearchedSpace, objective: Model, baseline: Tensor | None, **settings: Any
@@ -188,10 +175,10 @@ class CertifiedPoints(ConstrainedClosedForm):
 
 
 class CertifyingAdapter(TorchAdapter):
-    """Ax's adapter, which makes the constraints of what is stored and stores what they decide."""
+    """Ax's adapter, with constraints made of stored decisions, whose own decisions are stored."""
 
-    generator: BoTorchGenerator
-    # What has been decided in this call about candidates, which are no trials yet.
+    generator: Any  # of BoTorch, by Ax
+    # Decisions of the present call, whose candidates are no trials yet.
     _proposed: tuple[DecidedArm, ...] = ()
 
     def gen(
@@ -203,7 +190,7 @@ class CertifyingAdapter(TorchAdapter):
         fixed_features: ObservationFeatures | None = None,
         model_gen_options: dict[str, Any] | None = None,
     ) -> GeneratorRun:
-        """Ax's, which remembers what it has decided until there are trials of it."""
+        """Ax's, which remembers its decisions until there are trials of them."""
         # Ax adds candidates of the same call to the pending ones, without a trial.
         waiting = {
             Arm(features.parameters).signature
@@ -242,13 +229,11 @@ class CertifyingAdapter(TorchAdapter):
         options, key = dict(model_gen_options or {}), Keys.AX_ACQUISITION_KWARGS.value
         books = self.books(optimization_config, self._proposed)
         constraints = books.constraints(models_by_metric(self))
-        num = len(books.trials)
-        options[key] = {**options.get(key, {}), "constraints": constraints}
+        options[key] = {**options.get(key, {}), "books": books, "constraints": constraints}
         results = super()._gen(
             n, search_space, pending_observations, fixed_features, options, optimization_config
         )
-        count = constraints[0].num_decisions - num  # none for a recommendation
-        decided = books.stored(constraints, count)
+        decided = self.generator._acquisition.decided  # nothing about a recommendation
         for features, stored in zip(results.observation_features, decided, strict=False):
             features.metadata = {**(features.metadata or {}), KEY: stored}
         return results
@@ -256,7 +241,7 @@ class CertifyingAdapter(TorchAdapter):
     def books(
         self, transformed: OptimizationConfig | None = None, proposed: Iterable[DecidedArm] = ()
     ) -> Books:
-        """The books under the constraints of today, those relative to a baseline being resolved.
+        """The books under the present limits, those relative to a baseline in absolute terms.
 
         Args:
             transformed: Ax's transform of the configuration, if there is one.
@@ -270,18 +255,19 @@ class CertifyingAdapter(TorchAdapter):
         options = self.generator.acquisition_options
         own = stated_limits(config).keys()  # viability is Ax's
         limits = {k: v for k, v in stated_limits(transformed).items() if k in own}
+        if not limits:
+            raise InputDataError(
+                "The client states no outcome constraints any more: give it another strategy, such "
+                "as `calibrated_generation_strategy`."
+            )
         decided = [*decided_trials(self._experiment), *proposed]
         features = [ObservationFeatures.from_arm(each.arm) for each in decided]
         points = self.transform_observation_features(features).tolist() if features else []
-        return Books(
-            limits,
-            options["level"],
-            options["budget"],
-            [
-                DecidedTrial(point, each.decision, each.outcomes)
-                for point, each in zip(points, decided, strict=True)
-            ],
-        )
+        trials = [
+            DecidedTrial(point, each.decision, each.outcomes)
+            for point, each in zip(points, decided, strict=True)
+        ]
+        return Books(limits, options["level"], options["budget"], trials)
 
 
 class CertifyingGenerators(GeneratorRegistryBase):
@@ -307,16 +293,16 @@ def stated_limits(config: OptimizationConfig) -> dict[str, Limits]:
 
 
 class DecidedArm(NamedTuple):
-    """An arm that a model has chosen, what decided about it, and what came."""
+    """An arm that a model has chosen, the decision about it, and its outcomes."""
 
     trial: int | None  # None before there is one
     arm: Arm
-    decision: Mapping[str, Any]  # as it is stored, empty if nothing is
+    decision: Mapping[str, Any]  # as it is stored; empty if there is none
     outcomes: Mapping[str, float | None]  # by name, once the trial is over
 
 
 def decided_trials(experiment: Experiment) -> list[DecidedArm]:
-    """Arms that models have chosen, in their order, without those of trials that have failed."""
+    """Arms that models have chosen, in their order, but for those that were never run."""
     found = observed_means(experiment)
     decided = []
     for index, trial in sorted(experiment.trials.items()):
@@ -340,19 +326,17 @@ def models_by_metric(adapter: TorchAdapter) -> dict[str, Model]:
     """The model of each metric, by its name."""
     generator: Any = adapter.generator
     model, outcomes = generator.surrogate.model, generator.surrogate.outcomes
-    each: list[Any]
+    each: list[Any] = [model]
     if isinstance(model, ModelList):
         each = list(model.models)
     elif len(outcomes) > 1:
         each = [model.subset_output([i]) for i in range(len(outcomes))]
-    else:
-        each = [model]
     names = {metric.signature: name for name, metric in adapter._experiment.metrics.items()}
     return {names.get(key, key): own for key, own in zip(outcomes, each, strict=True)}
 
 
 def observed_means(experiment: Experiment) -> dict[tuple[int, str], dict[str, float | None]]:
-    """Means of the metrics, of curves the last ones, by trial and arm."""
+    """Means of the metrics by trial and arm; the last one of a curve."""
     data = experiment.lookup_data().full_df
     if "step" in data:
         data = data.sort_values("step", kind="stable", na_position="first")
@@ -383,29 +367,25 @@ def chance_constrained_generation_strategy(
     ``NotCertifiedWarning`` is given. Initial trials and attached ones are not certified; attach
     some that are known to be safe, which count as initial ones, to have few others.
 
-    Constraints may be relative to a baseline. Where its values change, what has been decided is
-    judged by the limits of then.
+    Constraints may be relative to a baseline. If its values change, earlier decisions are judged by
+    the limits that were in force.
 
     Args:
-        client: A client or an experiment, whose optimisation has been configured with constraints
-            on outcomes, each on one metric.
+        client: A client or an experiment, configured with constraints on one metric each.
         level: Probability with which all outcomes shall be within their limits, in (0, 1).
-        budget: As in `ChanceConstraint`: add ``level`` for each trial that may run at a time,
-            beyond a few.
-        expansion_share: Share of the trials, in [0, 1), that grow the certified set instead, see
-            `optimize_chance_constrained`: for a start from few safe trials.
+        budget: As in `ChanceConstraint`.
+        expansion_share: As in `optimize_chance_constrained`: for a start from few safe trials.
         model_config: Configuration of the models (default: Ax's own). A `calibrated_model_config`
             of a constrained metric needs ``denoise=False``, as limits are about observations.
         metric_configs: Other configurations for some of the metrics, by name.
         botorch_acqf_class: As in `calibrated_generation_strategy`.
-        struct: Ax's further choices, with the method ``"custom"`` (default: eight initial trials
-            for each parameter, as fits to fewer know too little).
+        struct: As in `calibrated_generation_strategy` (default: eight initial trials for each
+            parameter, as fits to fewer know too little).
 
     Raises:
         InputDataError: If there are no constraints, or an argument is malformed.
-        UnsupportedError: If a constraint is on several metrics, the baseline of a relative one has
-            not been attached yet, a constrained metric is to be denoised, or ``struct`` asks for
-            simpler parameters, which nothing would certify.
+        UnsupportedError: If a constraint is on several metrics, a relative one has no baseline yet,
+            a constrained metric is to be denoised, or ``struct`` asks for simpler parameters.
     """
     experiment, config = configured_experiment(client)
     if not config.outcome_constraints:
@@ -453,7 +433,7 @@ def chance_constrained_generation_strategy(
 
 
 def in_own_units(config: ModelConfig) -> ModelConfig:
-    """The configuration, whose outcomes the model itself standardises unless it says otherwise."""
+    """The configuration, with outcomes that are standardised by the model itself by default."""
     if isinstance(config, ModelConfig) and config.outcome_transform_classes is None:
         return replace(config, outcome_transform_classes=[Standardize])
     return config
@@ -465,13 +445,12 @@ def recommendation(
     """The parameters to stop at, and what `recommend` says of them.
 
     ``client.get_best_parameterization`` prefers trials that were lucky. Here models of all data
-    judge all points, also those not tried.
+    judge points all over the search space.
 
     Args:
-        client: Whose strategy is a `chance_constrained_generation_strategy`, with observed trials.
+        client: Its strategy is a `chance_constrained_generation_strategy`.
         confidence: Confidence of each statement, in (0, 1).
-        baseline: Parameters that are used today, to compare with (default: those of
-            ``client.attach_baseline``).
+        baseline: Parameters to compare with (default: those of ``client.attach_baseline``).
 
     Raises:
         InputDataError: If there is no such strategy, or an outcome has not been observed.
@@ -508,24 +487,12 @@ def recommendation(
 
 def certifying_spec(strategy: GenerationStrategy | None) -> GeneratorSpec:
     """The part of a strategy that comes after the initial trials."""
-    node = None if strategy is None else strategy.nodes_by_name.get("MBM")
-    spec = None if node is None else node.generator_specs[0]
+    spec = spec_after_initial(strategy)
     if spec is None or spec.generator_enum is not CertifyingGenerators.CERTIFIED:
         raise InputDataError(
             "The client's strategy is not one by `chance_constrained_generation_strategy`."
         )
     return spec
-
-
-def fitted_adapter(spec: GeneratorSpec, experiment: Experiment) -> CertifyingAdapter:
-    """The adapter of a strategy, with models of all data."""
-    config = experiment.optimization_config
-    assert config is not None
-    if missing := config.metric_names - experiment.lookup_data().metric_names:
-        raise InputDataError(f"{sorted(missing)} have not been observed yet: complete a trial.")
-    spec.fit(experiment)
-    adapter: Any = spec.fitted_adapter
-    return adapter
 
 
 GENERATOR_KEY_TO_GENERATOR_SETUP[CertifyingGenerators.CERTIFIED.value] = GeneratorSetup(

@@ -1,11 +1,10 @@
 """Delay-aware proposals in Ax: its pending trials become those of a `CensoredDelayModel`.
 
-It needs Ax (``pip install botorch_calib[ax]``). Ax hands pending points to the acquisition
-function; `DelayedUpperConfidenceBound` and `DelayedThompsonSampling` condition their model on them,
-and the model that is built here says how: by censoring or by hallucination. Candidates, trials that
-are staged or run, and *abandoned* ones are pending to Ax; the latter keep the search away only if
-they are censored. Ax hands over no times, so trials that hang stay pending until somebody abandons
-them.
+It needs Ax (``pip install botorch_calib[ax]``). `DelayedUpperConfidenceBound` and
+`DelayedThompsonSampling` condition their model on the pending points that Ax hands them, and the
+model that is built here says how: by censoring or by hallucination. Candidates, trials that are
+staged or run, and *abandoned* ones are pending to Ax; the latter keep the search away only if they
+are censored. Ax hands over no times, so trials that hang stay pending until somebody abandons them.
 """
 
 from __future__ import annotations
@@ -13,15 +12,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-try:
-    from ax.core.search_space import SearchSpaceDigest
-except ImportError as error:
-    raise ImportError(
-        "botorch_calib.integrations.ax_delays needs Ax: pip install botorch_calib[ax]"
-    ) from error
+from botorch_calib.integrations.ax import experiment_with_one_objective, strategy_with
+
+# isort: split
 from ax.api.client import Client
 from ax.api.utils.structs import GenerationStrategyDispatchStruct
 from ax.core.experiment import Experiment
+from ax.core.search_space import SearchSpaceDigest
 from ax.generation_strategy.generation_strategy import GenerationStrategy
 from ax.generators.torch.botorch_modular.surrogate import Surrogate, submodel_input_constructor
 from ax.generators.torch.botorch_modular.utils import ModelConfig, fit_botorch_model
@@ -37,7 +34,6 @@ from botorch_calib._validation import check_nonnegative, check_one_of
 from botorch_calib.acquisition import DelayedThompsonSampling, DelayedUpperConfidenceBound
 from botorch_calib.asynchronous.delay_strategy import STRATEGIES
 from botorch_calib.integrations._ax_models import ReplayedModel, calibrated_or_plain, model_within
-from botorch_calib.integrations.ax import experiment_with_one_objective, strategy_with
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.inspection import observed_process
 from botorch_calib.models.outcome_transforms import raw_train_targets
@@ -55,13 +51,12 @@ class PendingAwareModel(CensoredDelayModel):
     """A model of the observed trials that knows how to be conditioned on pending ones.
 
     By itself nothing is pending, so Ax's predictions and its cross-validation are those of the
-    model within. Censored values are the worst one observed so far: nobody knows a bound in the
-    units of Ax's transformed outcomes.
+    model within. Censored values are the worst one observed so far.
 
     Args:
         model: As Ax makes it, to be fitted; may be a `ReplayedModel`.
         imputation: ``"censor"`` or ``"hallucinate"``.
-        maximize: Whether the outcome is maximised, which tells its worst value.
+        maximize: Whether the outcome is maximised.
     """
 
     def __init__(self, model: Model, imputation: str = "censor", maximize: bool = True) -> None:
@@ -146,12 +141,11 @@ def delay_aware_generation_strategy(
     """Ax's generation strategy for one objective while other trials are pending.
 
     With ``imputation="censor"`` it is GP-UCB-SDF [Verma2022]_, with ``"hallucinate"`` GP-BUCB; with
-    ``acquisition="ts"`` GP-TS-SDF and GP-BTS. The limits ``max_censored`` and ``spread_beyond`` of
-    a `DelayStrategy` do not apply, however many trials are pending.
+    ``acquisition="ts"`` GP-TS-SDF and GP-BTS. ``max_censored`` and ``spread_beyond`` of a
+    `DelayStrategy` do not apply.
 
-    Mark trials *abandoned* whose points cannot be evaluated, or that hang. A *failed* one can be
-    tried again, says Ax, and it is: if nothing has been observed meanwhile, the next trial is at
-    the same point, however often it fails.
+    Mark trials *abandoned* whose points cannot be evaluated, or that hang. The point of a *failed*
+    one may be tried again: if nothing has been observed meanwhile, the next trial is there.
 
     Args:
         client: A client or an experiment, whose optimisation has been configured.
@@ -159,8 +153,8 @@ def delay_aware_generation_strategy(
             abandoned, censor them.
         calibrated: A `calibrated_model_config`, to calibrate the model by the trials observed.
         beta: Factor of the posterior variance if nothing is pending, as in BoTorch's
-            ``UpperConfidenceBound``; None for 4 if values are hallucinated and their bound is
-            maximised, and 1 otherwise, as in `DelayAwareProposer`.
+            ``UpperConfidenceBound`` (default: that of `DelayAwareProposer`, 4 for
+            ``"hallucinate"`` with ``"ucb"`` and 1 otherwise).
         struct: Ax's further choices, as of the initial trials, with the method ``"custom"``.
         acquisition: ``"ucb"`` for `DelayedUpperConfidenceBound`, ``"ts"`` for
             `DelayedThompsonSampling`, which needs a kernel with random features, as Ax's own.

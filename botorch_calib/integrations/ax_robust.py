@@ -1,19 +1,19 @@
 """Robust decisions in Ax: some parameters are contexts, which the environment chooses.
 
-It needs Ax (``pip install botorch_calib[ax]``). Contexts are range parameters of the experiment
-like any other, so the model knows them and the initial trials vary them. From then on Ax searches
-the other parameters alone, the decisions, for the maximum of a `RobustUpperConfidenceBound`. The
-contexts of a trial are drawn from their distribution. If others came, `complete_trial_in_context`
-records these. `robust_decision` is what to take in the end.
+It needs Ax (``pip install botorch_calib[ax]``). Contexts are range parameters of the experiment,
+which the model knows and the initial trials vary. From then on Ax searches the other parameters,
+the decisions, for the maximum of a `RobustUpperConfidenceBound`, and the contexts of a trial are
+drawn from their distribution. If others came, `complete_trial_in_context` records these.
+`robust_decision` is the one to take in the end.
 
-Everything about contexts is in the user's units. Outcomes are not winsorized, as in Ax by default,
-which would hide the very values that a worst case is about.
+Contexts are in the user's units. Outcomes are not winsorized, as they are by Ax's default, since a
+worst case is about extreme values.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
 from typing import Any
@@ -21,18 +21,20 @@ from typing import Any
 import numpy as np
 import torch
 
-try:
-    from ax.core.search_space import SearchSpaceDigest
-except ImportError as error:
-    raise ImportError(
-        "botorch_calib.integrations.ax_robust needs Ax: pip install botorch_calib[ax]"
-    ) from error
+from botorch_calib.integrations.ax import (
+    experiment_with_one_objective,
+    fitted_adapter,
+    spec_after_initial,
+    strategy_with,
+)
+
+# isort: split
 from ax.api.client import Client
 from ax.api.utils.structs import GenerationStrategyDispatchStruct
 from ax.core.experiment import Experiment
 from ax.core.observation import Observation, ObservationData, ObservationFeatures
 from ax.core.parameter import DerivedParameter, ParameterType, RangeParameter
-from ax.core.search_space import SearchSpace
+from ax.core.search_space import SearchSpace, SearchSpaceDigest
 from ax.core.trial import Trial
 from ax.generation_strategy.generation_strategy import GenerationStrategy
 from ax.generation_strategy.generator_spec import GeneratorSpec
@@ -43,13 +45,12 @@ from ax.storage.botorch_modular_registry import register_acquisition, register_a
 from ax.utils.common.constants import Keys
 from ax.utils.common.random import with_rng_seed
 from botorch.exceptions.errors import InputDataError, UnsupportedError
-from botorch.generation.sampling import SamplingStrategy
 from torch import Tensor
 
-from botorch_calib._validation import check_nonnegative
+from botorch_calib._validation import check_instance, check_nonnegative
 from botorch_calib.acquisition import RobustUpperConfidenceBound
 from botorch_calib.integrations._ax_models import calibrated_or_plain
-from botorch_calib.integrations.ax import experiment_with_one_objective, strategy_with
+from botorch_calib.integrations._ax_search_space import OwnSearch, SearchedSpace
 from botorch_calib.integrations.stored_robustness import (
     read_ambiguity,
     read_contexts,
@@ -60,21 +61,19 @@ from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.inspection import observed_process, raw_train_inputs, sole_member
 from botorch_calib.optim import optimize_robust
 from botorch_calib.optim.random_seeds import derived_seed
+from botorch_calib.optim.region import LinearConstraints
 from botorch_calib.robust import AmbiguitySet, ContextDistribution
 from botorch_calib.robust.contexts import as_distribution
 from botorch_calib.robust.joint_inputs import Columns
 
-LinearConstraints = list[tuple[Tensor, Tensor, float]] | None
-
-#: Settings of `optimize_robust`: a proposal is worth more than a moment.
+#: Default settings of `optimize_robust`.
 SEARCH = {"num_restarts": 8, "raw_samples": 256}
 
 
-class RobustDecisions(Acquisition):
+class RobustDecisions(OwnSearch):
     """Ax's acquisition, of decisions alone, which are judged by a worst case over their contexts.
 
-    Values of pending points, decisions and contexts, are hallucinated. These include the trials
-    that were proposed in the same call, which so differ as long as there is something to learn.
+    Values of pending points, those of the same call included, are hallucinated.
     """
 
     acqf: RobustUpperConfidenceBound
@@ -84,8 +83,7 @@ class RobustDecisions(Acquisition):
         names = self.search_space_digest.feature_names
         places = [names.index(name) for name in options["context_names"]]
         model = sole_member(self._model)
-        # The objective's inputs: tracked metrics may have been observed elsewhere. If they have all
-        # been observed together, Ax has one model, and that of the objective keeps its batch.
+        # Tracked metrics may have other inputs. One of several outcomes keeps the model's batch.
         inputs = raw_train_inputs(observed_process(model))
         assert inputs is not None
         self.observed = inputs = inputs[(0,) * (inputs.dim() - 2)]
@@ -106,23 +104,10 @@ class RobustDecisions(Acquisition):
         self.models_used = [self.surrogate.model_name_by_metric]
         self.acq_function_sequence = None
 
-    def optimize(
-        self,
-        n: int,
-        search_space_digest: SearchSpaceDigest,
-        inequality_constraints: LinearConstraints = None,
-        equality_constraints: LinearConstraints = None,
-        fixed_features: dict[int, float] | None = None,
-        rounding_func: Callable[[Tensor], Tensor] | None = None,
-        optimizer_options: dict[str, Any] | None = None,
-        candidate_set: Tensor | None = None,
-        sampling_strategy: SamplingStrategy | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _chosen(self, n: int, space: SearchedSpace) -> tuple[Tensor, Tensor]:
         """The robust decisions, one after the other, each with a context that is drawn."""
-        if candidate_set is not None or sampling_strategy is not None:
-            raise UnsupportedError("Robust decisions cannot be chosen among given candidates.")
-        names, bounds = search_space_digest.feature_names, search_space_digest.bounds
-        fixed, columns = fixed_features or {}, self.columns
+        names, bounds = space.digest.feature_names, space.digest.bounds
+        fixed, columns = space.fixed, self.columns
         if clash := [names[i] for i in columns.context if i in fixed]:
             raise UnsupportedError(
                 f"The contexts {clash} cannot be fixed, as nobody controls them: leave them out."
@@ -132,16 +117,14 @@ class RobustDecisions(Acquisition):
         middle = torch.tensor([sum(bounds[i]) / 2 for i in columns.context])
 
         def rounded(decisions: Tensor) -> Tensor:
-            if rounding_func is None:
-                return decisions
-            joint = rounding_func(columns.join(decisions, middle.to(decisions)))
-            return joint[..., columns.decision]
+            joint = columns.join(decisions, middle.to(decisions))
+            return space.rounded(joint)[..., columns.decision]
 
         place = {column: i for i, column in enumerate(columns.decision)}
-        digest = _digest_of(search_space_digest, place)
+        digest = _digest_of(space.digest, place)
         given = {
-            "inequality_constraints": _constraints_of(inequality_constraints, place),
-            "equality_constraints": _constraints_of(equality_constraints, place),
+            "inequality_constraints": _constraints_of(space.linear, place),
+            "equality_constraints": _constraints_of(space.equal, place),
             "fixed_features": {place[i]: value for i, value in fixed.items()},
             "rounding_func": rounded,
         }
@@ -150,22 +133,23 @@ class RobustDecisions(Acquisition):
         for _ in range(n):
             # A discrete search would leave out known decisions, whatever their contexts were.
             self.X_observed = self.X_pending = None
-            decision, value = self._best_decision(digest, dict(optimizer_options or {}), given)
+            decision, value = self._best_decision(digest, given)
             values.append(value.reshape(1))
             context = self._drawn_context(len(self.observed) + len(pending))
             pending = torch.cat([pending, columns.join(decision, context)])
             self.X_pending = pending
             if len(values) < n:
                 self._instantiate_acquisition()
-        return pending[-n:], torch.cat(values), torch.ones(n, dtype=self.dtype)
+        return pending[-n:], torch.cat(values)
 
     def _best_decision(
-        self, digest: SearchSpaceDigest, options: dict[str, Any], given: dict[str, Any]
+        self, digest: SearchSpaceDigest, given: dict[str, Any]
     ) -> tuple[Tensor, Tensor]:
         """The decision ``1 x d_x`` and its value: by `optimize_robust`, or by Ax's own search."""
+        options = self.optimizer_options
         constrained = given["inequality_constraints"] or given["equality_constraints"]
         if digest.discrete_choices or constrained:
-            return super().optimize(1, digest, optimizer_options=options, **given)[:2]
+            return Acquisition.optimize(self, 1, digest, optimizer_options=options, **given)[:2]
         bounds = torch.tensor(digest.bounds, dtype=self.dtype, device=self.device).T.clone()
         for i, value in given["fixed_features"].items():
             bounds[:, i] = value
@@ -176,8 +160,8 @@ class RobustDecisions(Acquisition):
 
     def _drawn_context(self, num_known: int) -> Tensor:
         """A context ``1 x d_c``, drawn from their distribution."""
-        # Ax seeds torch's global random numbers by the seed of the client, in each call anew. The
-        # number of points that are known tells the calls apart.
+        # In each call Ax seeds torch's random numbers anew, by the client's seed. The number of
+        # known points makes calls differ.
         seed = derived_seed(int(torch.randint(2**31, ())), num_known)
         contexts, generator = self.acqf.contexts, torch.Generator().manual_seed(seed)
         atom = torch.multinomial(contexts.weights.cpu(), 1, generator=generator)
@@ -194,8 +178,10 @@ def _is_within(value: float, bounds: tuple[float, float]) -> bool:
     return bounds[0] - margin <= value <= bounds[1] + margin
 
 
-def _constraints_of(constraints: LinearConstraints, place: Mapping[int, int]) -> LinearConstraints:
-    """The constraints, which are on decisions alone, with the columns that these become."""
+def _constraints_of(
+    constraints: LinearConstraints | None, place: Mapping[int, int]
+) -> LinearConstraints | None:
+    """The constraints, which are on decisions alone, in the new columns of these."""
     if constraints is None:
         return None
     return [
@@ -205,7 +191,7 @@ def _constraints_of(constraints: LinearConstraints, place: Mapping[int, int]) ->
 
 
 def _digest_of(digest: SearchSpaceDigest, place: Mapping[int, int]) -> SearchSpaceDigest:
-    """The description of the parameters in ``place``, which maps their columns to new ones."""
+    """The digest of the parameters in ``place``, which maps their columns to new ones."""
     return replace(
         digest,
         feature_names=[digest.feature_names[i] for i in place],
@@ -234,10 +220,8 @@ def robust_generation_strategy(
 
     A decision, the values of the other parameters, is judged by the worst expectation of an upper
     confidence bound over the distributions of the contexts in ``ambiguity``; for a metric that is
-    minimised, by the largest expectation of the lower bound.
-
-    A Wasserstein radius is a Euclidean distance in the units of the parameters, which should
-    matter alike.
+    minimised, by the largest expectation of the lower bound. A Wasserstein radius is a Euclidean
+    distance in the units of the parameters, which should matter alike.
 
     Args:
         client: A client or an experiment, whose optimisation has been configured.
@@ -245,15 +229,14 @@ def robust_generation_strategy(
             ``contexts``: range parameters on a linear scale, in no parameter constraint.
         contexts: Their distribution, in the units of the parameters and within their bounds: a
             `ContextDistribution`, contexts ``n x d_c`` that were met, or None for those of the
-            trials observed by the time of each proposal. A proposal's own context is drawn from it,
-            so None is for trials whose contexts come from the environment.
+            observed trials. Contexts of proposals are drawn from it, so None is for trials whose
+            contexts come from the environment.
         ambiguity: The set of distributions; a schedule of its radius is a function of the number of
             observed trials. A set of your own, or with a function for an argument, cannot be saved
             to JSON.
-        beta: Factor of the variance, at least 0, as in BoTorch: the bound is the mean plus
-            ``sqrt(beta)`` standard deviations.
-        calibrated: A `calibrated_model_config`, to calibrate the model by the trials observed, or
-            the configuration of a Gaussian process of Ax's; None for Ax's own.
+        beta: Factor of the variance, at least 0, as in BoTorch's ``UpperConfidenceBound``.
+        calibrated: A `calibrated_model_config`, or the configuration of a Gaussian process; None
+            for Ax's own.
         struct: Ax's further choices, as of the initial trials, with the method ``"custom"``.
 
     Raises:
@@ -266,27 +249,31 @@ def robust_generation_strategy(
         "Robust decisions are for one objective without outcome constraints: a worst case of "
         "several outcomes at a time is not defined here.",
     )
-    _check_strategy(experiment, struct)
+    if experiment.search_space.is_hierarchical:
+        raise UnsupportedError("Robust decisions are not for parameters that depend on others.")
+    if struct is not None and struct.method != "custom":
+        raise InputDataError(f'`struct` must have the method "custom", got {struct.method!r}.')
+    if struct is not None and struct.simplify_parameter_changes:
+        raise UnsupportedError(
+            "`simplify_parameter_changes` would simplify contexts too: set it to False."
+        )
     names = [context_names] if isinstance(context_names, str) else list(context_names)
     parameters = _checked_parameters(experiment, names)
-    if not isinstance(ambiguity, AmbiguitySet):
-        raise InputDataError(
-            "`ambiguity` must be an AmbiguitySet such as WassersteinBall(0.1), got "
-            f"{type(ambiguity).__name__}."
-        )
+    check_instance("ambiguity", ambiguity, AmbiguitySet, "WassersteinBall(0.1)")
     strategy, kwargs = strategy_with(
         calibrated_or_plain(calibrated), RobustUpperConfidenceBound, struct
     )
-    # In discrete spaces a decision that is right may be proposed again in a context that it met
-    # already. Ax would fall back on a random decision, in a context that may never occur.
+    # A discrete decision may be proposed again in a context that it met already. Ax would fall back
+    # on a random one, in a context that may never occur.
     strategy.nodes_by_name["MBM"].should_deduplicate = False
     kwargs["acquisition_class"] = RobustDecisions
+    stored = None
+    if contexts is not None:
+        stored = stored_contexts(_checked_contexts(contexts, parameters))
     kwargs["botorch_acqf_options"] = {
         "beta": check_nonnegative("beta", beta),
         "ambiguity": stored_ambiguity(ambiguity),
-        "contexts": None
-        if contexts is None
-        else stored_contexts(_checked_contexts(contexts, parameters)),
+        "contexts": stored,
         "context_names": names,
     }
     kwargs["transform_configs"] = {
@@ -301,19 +288,15 @@ def complete_trial_in_context(
 ) -> int:
     """Complete a trial whose decision was taken, and whose contexts came from the environment.
 
-    An arm of Ax cannot be changed, so the observation is attached as a trial of its own, and the
-    proposed one is marked as failed: it is not pending then, and nothing is learned from it. If the
-    contexts are those that were proposed, that trial is completed. Returns the complete trial's
-    index.
-
-    Leave Ax's choice ``use_existing_trials_for_initialization`` True, or the initial trials that
-    are recorded so never end.
+    Returns the index of the complete trial: the proposed one if its contexts came. If others did,
+    an attached one, as Ax's arms cannot be changed, and the proposed one is marked as failed, from
+    which nothing is learned. Leave Ax's ``use_existing_trials_for_initialization`` True, or initial
+    trials that are recorded so do not count.
 
     Args:
-        client: Whose generation strategy is a `robust_generation_strategy`.
+        client: Its generation strategy is a `robust_generation_strategy`.
         trial_index: The trial that was proposed, and runs.
-        contexts: The value of each context that came, by name: any real numbers, whole ones
-            for an integer parameter.
+        contexts: The value of each context that came, by name.
         raw_data: As ``client.complete_trial`` takes them.
 
     Raises:
@@ -327,8 +310,8 @@ def complete_trial_in_context(
         raise InputDataError(f"`contexts` must be a value for each of {names}, got {contexts!r}.")
     came: dict[str, Any] = {}
     for name, value in contexts.items():
-        # Ax would attach anything of the right type, and leave out of the model what is outside
-        # the bounds. It takes neither numbers of NumPy's nor, for a float, an integer.
+        # Ax would attach values outside the bounds, and leave them out of the model; and it takes
+        # neither numbers of NumPy's nor, for a float, an integer.
         parameter = client._experiment.search_space.parameters[name]
         is_number = isinstance(value, Real) and not isinstance(value, bool)
         number = float(value) if is_number else math.nan
@@ -356,10 +339,10 @@ def robust_decision(client: Client) -> tuple[dict[str, Any], float]:
     """The decision to take in the end, and its value, the best worst expectation of the metric.
 
     ``client.get_best_parameterization`` prefers trials with lucky contexts. Here the contexts and
-    the set of the strategy judge all decisions, also those not tried. Pending trials do not count.
+    the set of the strategy judge decisions all over the space. Pending trials do not count.
 
     Args:
-        client: Whose generation strategy is a `robust_generation_strategy`, with observed trials.
+        client: Its generation strategy is a `robust_generation_strategy`.
 
     Raises:
         InputDataError: If there is no such strategy, or the objective has not been observed.
@@ -367,11 +350,8 @@ def robust_decision(client: Client) -> tuple[dict[str, Any], float]:
     spec, experiment = _robust_spec(client._maybe_generation_strategy), client._experiment
     config = experiment.optimization_config
     assert config is not None  # the strategy was made for it
-    if not config.metric_names <= experiment.lookup_data().metric_names:
-        raise InputDataError("The objective has not been observed yet: complete a trial first.")
     with with_rng_seed(client._random_seed):
-        spec.fit(experiment)
-        adapter = spec.fitted_adapter
+        adapter = fitted_adapter(spec, experiment)
         run = adapter.gen(1, model_gen_options={Keys.ACQF_KWARGS.value: {"beta": 0.0}})
     names = spec.generator_kwargs["botorch_acqf_options"]["context_names"]
     decision = {name: v for name, v in run.arms[0].parameters.items() if name not in names}
@@ -379,8 +359,7 @@ def robust_decision(client: Client) -> tuple[dict[str, Any], float]:
     assert metadata is not None
     (value,) = metadata[Keys.EXPECTED_ACQF_VAL]
     (metric,) = config.objective.metric_signatures
-    # The transforms of outcomes that Ax applies to one objective are affine and increasing, so the
-    # worst expectation of the outcome is that of the transformed one, transformed back.
+    # Ax's transforms of one outcome are affine and increasing, and so commute with the worst case.
     mean = np.array([-value if config.objective.minimize else value])
     data = ObservationData([metric], mean, np.zeros((1, 1)))
     observations = [Observation(ObservationFeatures({}), data)]
@@ -391,27 +370,11 @@ def robust_decision(client: Client) -> tuple[dict[str, Any], float]:
 
 def _robust_spec(strategy: GenerationStrategy | None) -> GeneratorSpec:
     """The part of a strategy that comes after the initial trials."""
-    node = None if strategy is None else strategy.nodes_by_name.get("MBM")
-    spec = None if node is None else node.generator_specs[0]
+    spec = spec_after_initial(strategy)
     kwargs = {} if spec is None else spec.generator_kwargs
     if spec is None or kwargs.get("botorch_acqf_class") is not RobustUpperConfidenceBound:
         raise InputDataError("The client's strategy is not one by `robust_generation_strategy`.")
     return spec
-
-
-def _check_strategy(
-    experiment: Experiment, struct: GenerationStrategyDispatchStruct | None
-) -> None:
-    if experiment.search_space.is_hierarchical:
-        raise UnsupportedError("Robust decisions are not for parameters that depend on others.")
-    if struct is None:
-        return
-    if struct.method != "custom":
-        raise InputDataError(f'`struct` must have the method "custom", got {struct.method!r}.')
-    if struct.simplify_parameter_changes:
-        raise UnsupportedError(
-            "`simplify_parameter_changes` would simplify contexts too: set it to False."
-        )
 
 
 def _checked_parameters(experiment: Experiment, names: list[str]) -> list[RangeParameter]:

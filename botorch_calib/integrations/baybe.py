@@ -21,6 +21,7 @@ import torch
 from attrs import define, field
 from baybe.objectives.base import Objective
 from baybe.searchspace import SearchSpace, SearchSpaceType
+from baybe.transformations import IdentityTransformation
 from botorch.acquisition import AcquisitionFunction, UpperConfidenceBound
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from torch import Tensor
@@ -33,6 +34,11 @@ from botorch_calib.models import CensoredDelayModel
 
 
 def _as_lists(limits: Mapping[str, Sequence[float | None]]) -> dict[str, list[float | None]]:
+    for name, pair in limits.items():
+        if not isinstance(pair, Sequence) or len(pair) != 2:
+            raise InputDataError(
+                f"`limits` must hold a pair `(lower, upper)` for {name!r}, got {pair!r}."
+            )
     return {name: [*pair] for name, pair in limits.items()}
 
 
@@ -47,22 +53,22 @@ class ChanceConstrainedRecommender(BotorchRecommender):
     experiments have their expected values.
 
     Of the first ``T`` certified recommendations at most ``(1 - level) T + budget + level`` violate
-    a limit, see `ChanceConstraint`. What was decided is in ``decisions``, which BayBE writes to its
-    files; outcomes are those of the measurements at the same candidate. A certified recommendation
-    counts as a violation until it is measured. It is for the second phase of a campaign, after some
-    8 measurements for each parameter.
+    a limit, see `ChanceConstraint`. BayBE writes ``decisions`` to its files; their outcomes are the
+    measurements at the same candidate, and until then a certified one counts as a violation. It is
+    for the second phase of a campaign, after some 8 measurements for each parameter.
 
     Args:
         limits: ``(lower, upper)`` of each limited target, in its units, None for no limit.
         level: Probability, in (0, 1), with which a recommendation shall keep all limits.
-        budget: What may be violated beyond the stated share, see `ChanceConstraint`.
+        budget: As in `ChanceConstraint`.
         beta: Squared multiplier of the standard deviation in the upper confidence bound.
         decisions: Those taken so far.
 
     Raises:
-        InputDataError: When it recommends, if all but one of the targets do not have limits, or
-            an argument is malformed.
-        UnsupportedError: When it recommends, if the search space is not discrete.
+        InputDataError: If ``limits`` are no pairs; when it recommends, if all but one of the
+            targets do not have limits, or an argument is malformed.
+        UnsupportedError: When it recommends, if the search space is not discrete, or the target
+            that is optimised is transformed.
 
     Warns:
         CalibrationWarning: If decisions are of another level or other limited targets.
@@ -96,6 +102,11 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         models = self._models(searchspace, objective, measurements)
         target: Any
         (target,) = (each for each in objective.targets if each.name not in self.limits)
+        if not isinstance(target.transformation, IdentityTransformation):
+            raise UnsupportedError(
+                f"The target {target.name!r} is optimised as it is measured: state it without a "
+                f"{type(target.transformation).__name__}."
+            )
         books = self._books(searchspace, measurements)
         constraints = books.constraints(models)
         candidates, _ = searchspace.discrete.get_candidates()
@@ -111,9 +122,8 @@ class ChanceConstrainedRecommender(BotorchRecommender):
             left[chosen] = False
             search = partial(_best, acqf, Place(None, choices[left]))
             point, stored = books.decide(search, constraints, pending)
-            self.decisions.append(
-                {**stored, "point": point[0].tolist(), "after": len(measurements)}
-            )
+            named = dict(zip(searchspace.comp_rep_columns, point[0].tolist(), strict=True))
+            self.decisions.append({**stored, "point": named, "after": len(measurements)})
             chosen.append(int(((choices == point).all(dim=-1) & left).double().argmax()))
             pending = torch.cat([pending, point])
         return candidates.iloc[chosen]
@@ -146,8 +156,8 @@ class ChanceConstrainedRecommender(BotorchRecommender):
 
     def _books(self, searchspace: SearchSpace, measurements: pd.DataFrame) -> Books:
         """The decisions, with the outcomes that have been measured."""
-        outcomes: Any = measurements[[*self.limits]].to_dict("records")
-        trials = trials_in_table(self.decisions, _points(searchspace, measurements), outcomes)
+        inputs = searchspace.transform(measurements, allow_extra=True)
+        trials = trials_in_table(self.decisions, inputs, measurements[[*self.limits]])
         return Books(self.limits, self.level, self.budget, trials)
 
 

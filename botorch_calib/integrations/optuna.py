@@ -2,8 +2,8 @@
 
 It needs optuna-integration (``pip install botorch_calib[optuna]``). A Gaussian process is fitted to
 each outcome, its calibrator replays the complete trials in the order of their numbers, and an
-acquisition function of these models is maximised. Nothing is kept from one trial to the next, so a
-study that is loaded goes on as if it had not been interrupted.
+acquisition function of these models is maximised. Nothing is kept between trials, so a study that
+is loaded goes on as if it had not been interrupted.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 try:
-    import optuna_integration  # noqa: F401, whose sampler calls what is made here
+    import optuna_integration  # noqa: F401, for its sampler
 except ImportError as error:
     raise ImportError(
         "botorch_calib.integrations.optuna needs Optuna: pip install botorch_calib[optuna]"
@@ -79,21 +80,20 @@ def calibrated_candidates_func(
         calibrator: One for all outcomes, or one for each, objectives first and then constraints.
             Each trial starts from a copy that has learned nothing (default:
             ``LocalizedConformal(0.2)``).
-        denoise: Whether posteriors are of outcomes behind the noise or of their observations.
-        residuals: Which residuals of the trials are replayed: ``"prequential"``, one step ahead,
-            or ``"loo"``, leave-one-out.
-        excess: See `CalibratedModel`.
+        denoise: As in `CalibratedModel`.
+        residuals: As in `CalibratedModel.from_history`.
+        excess: As in `CalibratedModel`.
         fit: Builds a fitted Gaussian process with one output from ``X`` (``n x d``), scaled to the
             unit cube, and ``Y`` (``n x 1``) (default: a ``SingleTaskGP``, by marginal likelihood).
         num_restarts: Number of starting points of the gradient-based search.
         raw_samples: Number of points from which these are chosen.
 
     Returns:
-        A function as ``BoTorchSampler`` asks for it, which can be pickled if ``fit`` can.
+        A ``candidates_func``, which can be pickled if ``fit`` can.
 
     Raises:
-        InputDataError: If an argument is malformed; when called, if an objective or a constraint is
-            infinite, or the number of calibrators is not that of the outcomes.
+        InputDataError: If an argument is malformed; when called, if an outcome is infinite, or the
+            number of calibrators is not that of the outcomes.
     """
     if calibrator is None:
         calibrator = LocalizedConformal(0.2)
@@ -103,12 +103,17 @@ def calibrated_candidates_func(
             "`calibrator` must be a calibrator for all outcomes, or a sequence of one for each, "
             f"got {calibrator!r}."
         )
-    return _CalibratedCandidates(
+    models = partial(
+        _models,
         calibrators=calibrators,
+        fit=fit_in_unit_cube if fit is None else fit,
         denoise=denoise,
         residuals=check_one_of("residuals", residuals, RESIDUALS),
         excess=check_one_of("excess", excess, EXCESS),
-        fit=fit_in_unit_cube if fit is None else fit,
+    )
+    return partial(
+        _candidate,
+        models=models,
         num_restarts=check_count("num_restarts", num_restarts),
         raw_samples=check_count("raw_samples", raw_samples, least=num_restarts),
     )
@@ -120,22 +125,18 @@ class StudyData:
 
     X: Tensor
     objectives: Tensor
-    constraints: Tensor | None
+    constraints: Tensor  # met where they are at most 0; may have no columns
     X_pending: Tensor | None
 
     @property
     def outcomes(self) -> Tensor:
         """Objectives, then constraints, ``n x m``."""
-        if self.constraints is None:
-            return self.objectives
         return torch.cat([self.objectives, self.constraints], dim=-1)
 
     @property
     def is_feasible(self) -> Tensor:
         """Which complete trials violate no constraint, ``n`` booleans."""
-        if self.constraints is None:
-            return torch.ones(len(self.X), dtype=torch.bool, device=self.X.device)
-        return (self.constraints <= 0).all(dim=-1)
+        return (self.constraints <= 0.0).all(dim=-1)
 
     @property
     def num_objectives(self) -> int:
@@ -143,79 +144,72 @@ class StudyData:
         return self.objectives.shape[-1]
 
 
-@dataclass(frozen=True)
-class _CalibratedCandidates:
-    """A candidates function that can be pickled, which a closure cannot."""
-
-    calibrators: tuple[Calibrator, ...]
-    denoise: bool
-    residuals: str
-    excess: str
-    fit: Callable[[Tensor, Tensor], Model]
-    num_restarts: int
-    raw_samples: int
-
-    def __call__(
-        self,
-        train_x: Tensor,
-        train_obj: Tensor,
-        train_con: Tensor | None,
-        bounds: Tensor,
-        pending_x: Tensor | None,
-    ) -> Tensor:
-        """The next point ``1 x d`` within ``bounds``, ``2 x d``."""
-        for name, values in (("An objective", train_obj), ("A constraint", train_con)):
-            # Optuna itself refuses NaN.
-            if values is not None and not torch.isfinite(values).all():
-                raise InputDataError(
-                    f"{name} of a complete trial is infinite, which no Gaussian process can be "
-                    "fitted to: return a finite value, or prune such trials."
-                )
-        pending = None if pending_x is None or not len(pending_x) else normalize(pending_x, bounds)
-        trials = StudyData(normalize(train_x, bounds), train_obj, train_con, pending)
-        if len(trials.X) < 2:
-            # The sampler counts running trials among those to start with, so there may be none.
-            point = torch.rand_like(bounds[:1])
-        else:
-            point, _ = optimize_acqf(
-                improvement(self._models(trials), trials),
-                bounds=_unit_cube(trials.X),
-                q=1,
-                num_restarts=self.num_restarts,
-                raw_samples=self.raw_samples,
-                options=dict(SEPARATE_STARTS),
-            )
-        # Rounding may lead out of the bounds.
-        return unnormalize(point, bounds).clamp(bounds[0], bounds[1])
-
-    def _models(self, trials: StudyData) -> list[CalibratedModel]:
-        outcomes = trials.outcomes.split(1, dim=-1)
-        calibrators = self.calibrators
-        if len(calibrators) == 1:
-            calibrators *= len(outcomes)
-        if len(calibrators) != len(outcomes):
+def _candidate(
+    train_x: Tensor,
+    train_obj: Tensor,
+    train_con: Tensor | None,
+    bounds: Tensor,
+    pending_x: Tensor | None,
+    *,
+    models: Callable[[StudyData], list[CalibratedModel]],
+    num_restarts: int,
+    raw_samples: int,
+) -> Tensor:
+    """The next point ``1 x d`` within ``bounds``, ``2 x d``."""
+    constraints = train_obj[:, :0] if train_con is None else train_con
+    for name, values in (("An objective", train_obj), ("A constraint", constraints)):
+        # Optuna itself refuses NaN.
+        if not torch.isfinite(values).all():
             raise InputDataError(
-                f"`calibrator` holds {len(calibrators)} calibrators, and the study has "
-                f"{len(outcomes)} outcomes: {trials.num_objectives} objectives and "
-                f"{len(outcomes) - trials.num_objectives} constraints."
+                f"{name} of a complete trial is infinite, which no Gaussian process can be "
+                "fitted to: return a finite value, or prune such trials."
             )
-        return [
-            CalibratedModel.from_history(
-                self.fit(trials.X, Y),
-                calibrator.fresh(),
-                denoise=self.denoise,
-                residuals=self.residuals,
-                excess=self.excess,
-            )
-            for Y, calibrator in zip(outcomes, calibrators, strict=True)
-        ]
+    pending = None if pending_x is None or not len(pending_x) else normalize(pending_x, bounds)
+    trials = StudyData(normalize(train_x, bounds), train_obj, constraints, pending)
+    if len(trials.X) < 2:
+        # The sampler counts running trials among those to start with, so there may be none.
+        point = torch.rand_like(bounds[:1])
+    else:
+        point, _ = optimize_acqf(
+            improvement(models(trials), trials),
+            bounds=unit_cube(trials.X),
+            q=1,
+            num_restarts=num_restarts,
+            raw_samples=raw_samples,
+            options=dict(SEPARATE_STARTS),
+        )
+    # Rounding may lead out of the bounds.
+    return unnormalize(point, bounds).clamp(bounds[0], bounds[1])
+
+
+def _models(
+    trials: StudyData,
+    *,
+    calibrators: tuple[Calibrator, ...],
+    fit: Callable[[Tensor, Tensor], Model],
+    **options: Any,
+) -> list[CalibratedModel]:
+    """A model of each outcome."""
+    outcomes = trials.outcomes.split(1, dim=-1)
+    if len(calibrators) == 1:
+        calibrators *= len(outcomes)
+    if len(calibrators) != len(outcomes):
+        raise InputDataError(
+            f"`calibrator` holds {len(calibrators)} calibrators, and the study has "
+            f"{len(outcomes)} outcomes: {trials.num_objectives} objectives and "
+            f"{len(outcomes) - trials.num_objectives} constraints."
+        )
+    return [
+        CalibratedModel.from_history(fit(trials.X, Y), calibrator.fresh(), **options)
+        for Y, calibrator in zip(outcomes, calibrators, strict=True)
+    ]
 
 
 def improvement(models: Sequence[Model], trials: StudyData) -> AcquisitionFunction:
     """Log improvement by the next trial, by a model of each outcome, calibrated or Gaussian."""
     if trials.num_objectives > 1:
         return _hypervolume_improvement(CalibratedModelList(*models), trials)
-    if trials.constraints is not None:
+    if trials.constraints.shape[-1]:
         return _constrained_improvement(CalibratedModelList(*models), trials)
     return LogCalibratedExpectedImprovement(
         models[0], best_f=trials.objectives.max(), X_pending=trials.X_pending
@@ -240,7 +234,7 @@ def _constrained_improvement(model: Model, trials: StudyData) -> AcquisitionFunc
 def _hypervolume_improvement(model: Model, trials: StudyData) -> AcquisitionFunction:
     """The first outcomes are the objectives; the others are constraints."""
     num, feasible = trials.num_objectives, trials.is_feasible
-    # Without a feasible trial, the front of all of them still tells the scale.
+    # Without a feasible trial, the scale is that of the front of all.
     values = trials.objectives[feasible] if feasible.any() else trials.objectives
     outcomes = range(num, model.num_outputs)
     return qLogCalibratedNoisyExpectedHypervolumeImprovement(
@@ -259,11 +253,11 @@ def _outcome(samples: Tensor, index: int) -> Tensor:
     return samples[..., index]
 
 
-def _unit_cube(X: Tensor) -> Tensor:
+def unit_cube(X: Tensor) -> Tensor:
     """Its bounds, ``2 x d``, for inputs ``n x d``."""
     return torch.stack([torch.zeros_like(X[0]), torch.ones_like(X[0])])
 
 
 def fit_in_unit_cube(X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
     """The Gaussian process that is fitted by default, of inputs ``n x d`` in the unit cube."""
-    return fit_single_task_gp(X, Y, _unit_cube(X), Yvar)
+    return fit_single_task_gp(X, Y, unit_cube(X), Yvar)

@@ -1,7 +1,7 @@
 """Chance constraints in Optuna, by a sampler whose decisions are stored with the trials.
 
 It needs optuna-integration (``pip install botorch_calib[optuna]``). Nothing is kept in the sampler:
-each process makes the constraints of the records of all trials, in whatever storage these are.
+each process makes the constraints from the records of all trials, in any storage.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from botorch_calib.integrations.optuna_delays import (
 from botorch_calib.models.fit_to_ledger import Fit
 from botorch_calib.models.inspection import like
 
-#: The system attribute of a trial with what was decided about it, empty if it was drawn at random.
+#: The system attribute of a trial with the decision about it, empty if it was drawn at random.
 DECISION = "botorch_calib:decision"
 
 # As "hallucinate" of `DelayAwareSampler`, but for a design: its points would not be certified.
@@ -63,25 +63,23 @@ class ChanceConstrainedSampler(DelayAwareSampler):
     """A sampler whose trials meet the constraints with a stated probability, kept true.
 
     Constraints are Optuna's: ``trial.set_constraint(name, value)``, met if it is at most 0. After
-    the first trials each one is the best that `joint_chance_constraints` certify: by the upper
-    confidence bound of the objective, those that run having their expected values, or by log noisy
-    expected hypervolume improvement of several objectives. A point of rounded parameters is
-    certified as Optuna rounds it. Trials that failed and that hang count as in `DelayAwareSampler`.
+    the first trials each one is the best that `joint_chance_constraints` certify, as Optuna rounds
+    it: by the upper confidence bound of the objective, in which trials that run have their expected
+    values, or by log noisy expected hypervolume improvement of several objectives. Where no point
+    is certified, the trial is one from which most can be learned.
 
     Of the first ``T`` certified trials at most ``(1 - level) T + budget + level`` violate a
-    constraint, see `ChanceConstraint`. What was decided about a trial is in its system attributes,
-    so it holds over restarts and processes, and for enqueued trials, which count if they are
-    certified. A certified trial counts as a violation until its constraints are set: also one that
-    failed, was pruned or killed before, unless it never asked for a parameter. So set constraints
-    as soon as they are known. If no trial is certified, one is asked for from which most can be
-    learned.
+    constraint, see `ChanceConstraint`. Decisions are stored as system attributes of their trials,
+    so this holds over restarts and processes, and for enqueued trials, which count if they are
+    certified. A certified trial counts as a violation until its constraints are set, also if it
+    fails, is pruned or killed before; one that never asked for a parameter does not count. So set
+    constraints as soon as they are known.
 
     Args:
         level: Probability, in (0, 1), with which a trial shall meet all constraints.
-        budget: What may be violated beyond the stated share, see `ChanceConstraint`. Add ``level``
-            for each worker beyond a few.
-        expansion_share: Share of the trials that grow the certified set, see
-            `optimize_chance_constrained`. For studies that start from few enqueued safe trials.
+        budget: As in `ChanceConstraint`.
+        expansion_share: As in `optimize_chance_constrained`: for studies that start from few
+            enqueued safe trials.
         fit: As in `DelayAwareSampler`, like the next two.
         num_restarts: Number of starting points.
         raw_samples: Number of samples.
@@ -97,8 +95,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
             trial has constraints, or trials have different ones.
 
     Warns:
-        CalibrationWarning: If the study has trials of another sampler, and no decisions; or
-            decisions at another level.
+        CalibrationWarning: If trials are of another sampler or level.
         NotCertifiedWarning: If a trial is not certified.
     """
 
@@ -175,9 +172,9 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         return look.space.parameters(stated.candidate.squeeze(0).cpu()), stated
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        """Note that the trial is of this sampler, and decide about it if it is enqueued as a whole.
+        """Mark the trial as one of this sampler, and decide about it if all of it is enqueued.
 
-        Optuna does not ask a sampler for parameters that are all given.
+        Optuna asks a sampler only for parameters that are not given.
         """
         super().before_trial(study, trial)
         store(study, trial, DECISION, {})
@@ -201,7 +198,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         certified = bool(constraints[0].commit(X))
         decision = {**books.stored(constraints, 1)[0], "point": X[0].tolist()}
         store(study, trial, DECISION, decision)
-        if certified:  # by what other processes have decided meanwhile, the budget may be spent
+        if certified:  # other processes may have spent the budget meanwhile
             certified = self._books(others_of(study, trial)).budget_left > 0.0
             if not certified:
                 store(study, trial, DECISION, decision | {"certified": False})
@@ -225,26 +222,23 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         return self._look_at(study, trials, SearchSpace(search_space))
 
     def _books(self, trials: Sequence[FrozenTrial]) -> Books:
-        """The decisions as all trials tell them."""
         limits = {name: (None, 0.0) for name in _checked_names(trials)}
         return Books(limits, self._level, self._budget, _decided(trials))
 
     def _constraints(self, look: Look, books: Books) -> list[ChanceConstraint]:
-        return books.constraints(self._models(look, [*books.limits]))
-
-    def _models(self, look: Look, names: Sequence[str]) -> dict[str, Model]:
-        """Models of the constraints, by all trials that have set them."""
+        """Those of the books, on models of all trials that have set them."""
         known = [
             (x, trial)
             for trial in look.trials
-            if all(abs(trial.constraints.get(name, INFINITE)) < INFINITE for name in names)
+            if all(abs(trial.constraints.get(name, INFINITE)) < INFINITE for name in books.limits)
             and (x := encoded(look.space, trial)) is not None
         ]
-        X, trials, models = torch.stack([x for x, _ in known]), [trial for _, trial in known], {}
-        for place, name in enumerate(names, look.objectives.shape[-1]):
+        X, trials = torch.stack([x for x, _ in known]), [trial for _, trial in known]
+        models: dict[str, Model] = {}
+        for place, name in enumerate(books.limits, look.objectives.shape[-1]):
             Y = torch.tensor([[trial.constraints[name]] for trial in trials], dtype=torch.double)
             models[name] = self._fit(X, Y, known_noise(trials, place))
-        return models
+        return books.constraints(models)
 
 
 class _CertifiedProposer(DelayAwareProposer):
@@ -326,10 +320,7 @@ def _checked_names(trials: Sequence[FrozenTrial]) -> list[str]:
 
 
 def _decided(trials: Sequence[FrozenTrial]) -> list[DecidedTrial]:
-    """The trials that were decided about, else those of other samplers.
-
-    Once there are decisions, a warning of the latter has been given.
-    """
+    """The trials that were decided about; before the first one, those of other samplers."""
     decided = [
         trial
         for trial in trials

@@ -18,12 +18,9 @@ from functools import partial
 from inspect import signature
 from typing import Any, NamedTuple
 
-try:
-    from optuna_integration import BoTorchSampler
-except ImportError as error:
-    raise ImportError(
-        "botorch_calib.integrations.optuna_delays needs Optuna: pip install botorch_calib[optuna]"
-    ) from error
+from botorch_calib.integrations.optuna import StudyData, fit_in_unit_cube, improvement
+
+# isort: split
 import numpy as np
 import torch
 from botorch.acquisition import AcquisitionFunction
@@ -36,8 +33,10 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
+from optuna_integration import BoTorchSampler
 from torch import Tensor
 
+from botorch_calib._validation import check_instance
 from botorch_calib.asynchronous.delay_strategy import strategy_of
 from botorch_calib.asynchronous.failures import feasibility_of
 from botorch_calib.asynchronous.feasibility import Feasibility
@@ -47,20 +46,17 @@ from botorch_calib.calibration import Calibrator
 from botorch_calib.decisions.chance_constrained_search import repeated_points
 from botorch_calib.integrations._optuna_search_space import SearchSpace, without
 from botorch_calib.integrations._trial_records import INFINITE
-from botorch_calib.integrations.optuna import StudyData, fit_in_unit_cube, improvement
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
 from botorch_calib.models.fit_to_ledger import Fit
 
-# One proposal at a time: threads share a sampler, each has to know what the one before was given,
-# and the proposer sets torch's random state. Not an attribute, since a sampler is pickled.
+# Threads share a sampler: each proposal has to know those before it, and sets torch's random state.
+# Not an attribute, since a sampler is pickled.
 _one_at_a_time = threading.RLock()
 
 RUNNING = TrialState.RUNNING
-
-
-# System attributes of a trial: the parameters that it was given, which other processes see before
-# its objective asks for them; and user attributes: the variances of the noise of its outcomes.
+# System attribute of a trial: its parameters, which other processes so see before its objective
+# asks for them. User attribute: the variances of the noise of its outcomes.
 PARAMETERS, YVAR = "botorch_calib:parameters", "Yvar"
 
 
@@ -72,45 +68,46 @@ class Look(NamedTuple):
     ledger: FeedbackLedger  # all trials, by the first objective, which is to be maximised
     X: Tensor  # of the complete trials, ``n x d``, in the order in which they ended
     objectives: Tensor  # ``n x m``, to be maximised
-    constraints: Tensor | None
+    constraints: Tensor  # ``n x k``
     noise: list[Tensor | None]  # variances ``n x 1`` of each outcome, where they are known
 
     @property
     def is_plain(self) -> bool:
         """Whether there is one objective and no constraint."""
-        return self.constraints is None and self.objectives.shape[-1] == 1
+        return self.objectives.shape[-1] + self.constraints.shape[-1] == 1
 
 
 class DelayAwareSampler(BoTorchSampler):
-    """A sampler for many workers: trials that still run, and that failed, count in each proposal.
+    """A sampler for many workers, whose proposals know of trials that run and that have failed.
 
     With one objective, trials that run are censored or hallucinated, as ``strategy`` says. With
     constraints or several objectives the log improvement of `calibrated_candidates_func` is
     maximised, averaged over what running trials may bring. The value of a pruned trial never comes.
-    The search keeps away from points that have failed: by an exception, because the heartbeat of
-    their process stopped, or by an infinite value; and from trials that hang, until their value
-    comes (see ``failures`` of `DelayStrategy`).
-    If all parameters are integers, categories or have steps, and there are at most 2048 points, the
-    search is among these, and a point that failed, was pruned or runs is asked again only if there
-    is no other. Elsewhere a point that Optuna would round to that of an earlier trial gives way to
-    a new one. A study that is loaded goes on as if it had not been interrupted.
+    The search keeps away from points that have failed (by an exception, an infinite value, or as
+    the heartbeat of their process stopped), and from trials that hang, until their value comes; see
+    ``failures`` of `DelayStrategy`.
 
-    Which trials hang is told by the order in which trials began and ended: later, if clocks of
-    machines differ by more than a trial takes. A trial whose process was killed hangs: tell the
-    study that it failed, or give the storage heartbeats.
+    If no parameter is continuous, and there are at most 2048 points, the search is among these, and
+    a point that failed, was pruned or runs is asked again only if there is no other. Elsewhere a
+    point that Optuna would round to that of an earlier trial gives way to a new one. A study that
+    is loaded goes on as if it had not been interrupted.
 
-    **Noise that is known.** The models take the variances of the noise in the user attribute
-    ``"Yvar"`` of trials: a number for the objective, or a list for objectives and then constraints,
-    of which the last ones may be left out. Trials and outcomes without one, or with None, have the
-    variance that is fitted (`PartlyKnownNoiseGP`).
+    Trials that hang are recognised by the order in which trials began and ended, and so later if
+    the clocks of machines differ. A trial whose process was killed hangs: tell the study that it
+    failed, or give the storage heartbeats.
+
+    **Noise that is known.** Trials state variances of the noise in their user attribute ``"Yvar"``:
+    a number for the objective, or a list for objectives and then constraints, of which the last
+    ones may be left out. Without one, or with None, an outcome has the variance that is fitted
+    (`PartlyKnownNoiseGP`).
 
     Args:
         strategy: ``"hallucinate"``, ``"ucb"``, ``"ts"`` or a `DelayStrategy`.
         calibrator: Calibrates the Gaussian process, by a replay of the complete trials in the order
             in which they ended; each fit starts from a copy that has learned nothing.
         fit: Builds a fitted Gaussian process from ``X`` (``n x d``), scaled to the unit cube, and
-            ``Y`` (``n x 1``): an objective, which is to be maximised, or a constraint. If it has a
-            parameter ``Yvar``, it is given known variances (``n x 1``), NaN where one is not known.
+            ``Y`` (``n x 1``): an objective to be maximised, or a constraint; and, if it has a
+            parameter ``Yvar``, from known variances (``n x 1``), NaN where one is not known.
             The default is a `PartlyKnownNoiseGP`, fitted by marginal likelihood.
         censor_value: The worst value that the objective can take, as a trial returns it; None for
             the worst one observed so far.
@@ -143,15 +140,12 @@ class DelayAwareSampler(BoTorchSampler):
         seed: int | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        if calibrator is not None and not isinstance(calibrator, Calibrator):
-            raise InputDataError(f"`calibrator` must be a calibrator or None, got {calibrator!r}.")
+        if calibrator is not None:
+            check_instance("calibrator", calibrator, Calibrator)
+        if independent_sampler is not None:
+            check_instance("independent_sampler", independent_sampler, BaseSampler)
         if fit is not None and not callable(fit):
             raise InputDataError(f"`fit` must be a function of `X` and `Y`, got {fit!r}.")
-        if not isinstance(independent_sampler, BaseSampler | None):
-            raise InputDataError(
-                "`independent_sampler` must be a sampler of Optuna, such as RandomSampler(), got "
-                f"{independent_sampler!r}."
-            )
         self._strategy = strategy
         try:
             self._device = torch.device("cpu" if device is None else device)
@@ -211,17 +205,14 @@ class DelayAwareSampler(BoTorchSampler):
         """The state of those trials that have all parameters of the search space."""
         signs = [-1.0 if each is StudyDirection.MINIMIZE else 1.0 for each in study.directions]
         value = self._censor_value
-        ledger = FeedbackLedger(
-            space.dim,
-            censor_value=None if value is None else signs[0] * value,
-            clock="seconds",
-        )
+        worst = None if value is None else signs[0] * value
+        ledger = FeedbackLedger(space.dim, censor_value=worst, clock="seconds")
         complete: list[tuple[int, Tensor, FrozenTrial]] = []
         for trial, (start, end) in zip(trials, _places_in_time(trials), strict=True):
             x = encoded(space, trial)
             if x is None:
                 continue
-            if trial.state is TrialState.COMPLETE and _is_finite(trial):
+            if trial.state is TrialState.COMPLETE and is_finite(trial):
                 complete.append((end, x, trial))
             _record(ledger, trial, x, signs[0], start, end)
         complete.sort(key=lambda each: each[0])
@@ -234,7 +225,7 @@ class DelayAwareSampler(BoTorchSampler):
             ledger,
             X,
             _rows((t.values for t in ended), len(signs)) * torch.tensor(signs, dtype=torch.double),
-            _rows(constraints, len(names)) if names else None,
+            _rows(constraints, len(names)),
             [known_noise(ended, place) for place in range(len(signs) + len(names))],
         )
 
@@ -276,7 +267,7 @@ class DelayAwareSampler(BoTorchSampler):
         data = StudyData(
             look.X.to(self._device),
             look.objectives.to(self._device),
-            None if look.constraints is None else look.constraints.to(self._device),
+            look.constraints.to(self._device),
             pending.to(self._device) if len(pending := ledger.pending(now)) else None,
         )
         others = zip(data.outcomes.split(1, dim=-1)[1:], look.noise[1:], strict=True)
@@ -287,10 +278,7 @@ class DelayAwareSampler(BoTorchSampler):
         return acqf if feasibility is None else _FeasibleImprovement(acqf, feasibility)
 
     def _unless_repeated(self, point: Tensor, proposer: DelayAwareProposer, look: Look) -> Tensor:
-        """The point or, if Optuna would round it to that of an earlier trial, one that is new.
-
-        It is chosen from a Sobol sample of rounded points, all in the unit cube.
-        """
+        """The point or, if Optuna would round it to a known one, a new one of rounded samples."""
         known = [trial.x for trial in look.ledger]
         if without(look.space.rounded(point.unsqueeze(0)), known) is not None:
             return point
@@ -302,8 +290,7 @@ class DelayAwareSampler(BoTorchSampler):
     def reseed_rng(self) -> None:
         """Draw new seeds, once in each process and for each copy.
 
-        Optuna calls this before each trial of ``n_jobs`` threads, which share this sampler: its
-        numbers differ anyway, and a design goes on only as long as it keeps its seed.
+        Threads share this sampler: its numbers differ anyway, and a design needs to keep its seed.
         """
         with _one_at_a_time:
             super().reseed_rng()
@@ -372,12 +359,12 @@ def names_of_constraints(trials: Sequence[FrozenTrial]) -> list[str]:
         InputDataError: If complete trials differ in them.
     """
     names = [[*trial.constraints] for trial in trials if trial.state is TrialState.COMPLETE]
-    if any({*each} != {*names[0]} for each in names):
-        other = next(each for each in names if {*each} != {*names[0]})
-        raise InputDataError(
-            f"Complete trials have the constraints {names[0]} and {other}: set the same ones in "
-            "each trial."
-        )
+    for other in names:
+        if {*other} != {*names[0]}:
+            raise InputDataError(
+                f"Complete trials have the constraints {names[0]} and {other}: set the same ones "
+                "in each trial."
+            )
     return names[0] if names else []
 
 
@@ -399,7 +386,8 @@ def _rows(values: Iterable[Sequence[float]], num: int) -> Tensor:
     return torch.tensor([*values], dtype=torch.double).reshape(-1, num)
 
 
-def _is_finite(trial: FrozenTrial) -> bool:
+def is_finite(trial: FrozenTrial) -> bool:
+    """Whether the values and constraints of a complete trial are numbers for a model."""
     return all(abs(value) < INFINITE for value in [*trial.values, *trial.constraints.values()])
 
 
@@ -411,9 +399,8 @@ def store(study: Study, trial: FrozenTrial, key: str, value: Any) -> None:
 def _places_in_time(trials: Sequence[FrozenTrial]) -> list[tuple[int, int]]:
     """Places of the start and the end of each trial among all of these times.
 
-    A ledger would hide times in the future of its own clock, so only the order counts. A trial that
-    has not ended has the last place; one that ended before it began, by a clock that was set back,
-    ends as it begins.
+    A ledger would hide times in the future of its own clock, so only the order counts. The end of a
+    trial that runs is the last; one that, by a clock that was set back, ended first ends at once.
     """
     starts = [_seconds(trial.datetime_start, -math.inf) for trial in trials]
     ends = [_seconds(trial.datetime_complete, math.inf) for trial in trials]
@@ -429,12 +416,12 @@ def _seconds(moment: datetime | None, otherwise: float) -> float:
 def _record(
     ledger: FeedbackLedger, trial: FrozenTrial, x: Any, sign: float, start: int, end: int
 ) -> None:
-    """Record a trial at a point of length ``d``."""
+    """Record a trial at a point ``d``."""
     number = ledger.submit(x, time=start)
     if trial.state is TrialState.PRUNED:
         ledger.abandon(number, time=end)
     elif trial.state is TrialState.COMPLETE:
-        if _is_finite(trial):
+        if is_finite(trial):
             known = _variance(trial, 0)
             Yvar = None if math.isnan(known) else known
             ledger.tell(number, sign * trial.values[0], Yvar, time=end)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-try:
-    import optuna  # noqa: F401
-except ImportError as error:
-    raise ImportError(
-        "botorch_calib.integrations.optuna_stopping needs Optuna: pip install botorch_calib[optuna]"
-    ) from error
+from botorch_calib.integrations.optuna import fit_in_unit_cube, unit_cube
+
+# isort: split
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from optuna.search_space import intersection_search_space
@@ -17,12 +14,11 @@ from optuna.study import StudyDirection
 from optuna.terminator import BaseImprovementEvaluator
 from optuna.trial import FrozenTrial, TrialState
 
-from botorch_calib._validation import check_count, check_open_unit
 from botorch_calib.calibration import LocalizedConformal
 from botorch_calib.decisions import RemainingGain, remaining_gain
+from botorch_calib.decisions.remaining_gain import check_paths
 from botorch_calib.integrations._optuna_search_space import SearchSpace
-from botorch_calib.integrations.optuna import fit_in_unit_cube
-from botorch_calib.integrations.optuna_delays import known_noise
+from botorch_calib.integrations.optuna_delays import is_finite, known_noise
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.fit_to_ledger import Fit
 
@@ -34,23 +30,22 @@ def fit_calibrated(X: Any, Y: Any, Yvar: Any = None) -> CalibratedModel:
 
 
 class RemainingGainEvaluator(BaseImprovementEvaluator):
-    """The improvement that is left, by `remaining_gain` of a calibrated model, in objective units.
+    """The `remaining_gain` by a calibrated model, in units of the objective.
 
     ``Terminator(RemainingGainEvaluator(), StaticErrorEvaluator(eps))`` stops a study once less than
     ``eps`` is to be gained over `recommended`, with a probability of ``1 - delta`` of the model.
-    ``study.best_trial`` may merely have been lucky: nothing is stated of it. Running, failed and
-    pruned trials are left out.
+    ``study.best_trial`` may merely have been lucky: nothing is stated of it. Trials that run, have
+    failed, were pruned or have an infinite value are left out.
 
     Args:
         delta: Probability, in (0, 1), with which more may be gained.
-        num_paths: As in `remaining_gain`.
-        fit: Builds the model from ``X`` (``n x d``), in the unit cube of Optuna's encoding, and
-            ``Y`` (``n x 1``); known noise as in `DelayAwareSampler` (default: a Gaussian process
-            under a ``LocalizedConformal(0.2)``, with ``excess="objective"``).
+        num_paths: As in `remaining_gain`: at least ``3 / delta``.
+        fit: As in `DelayAwareSampler`, but for ``Y`` in the direction of the study (default: a
+            Gaussian process under a ``LocalizedConformal(0.2)``, with ``excess="objective"``).
 
     Attributes:
         recommended: Parameters of the point that was last judged; None before.
-        gain: What `remaining_gain` says of it, its candidate being in the unit cube.
+        gain: Its `RemainingGain`; the candidate is in the unit cube.
 
     Raises:
         InputDataError: If an argument is malformed; when called, if fewer than two trials are
@@ -64,13 +59,12 @@ class RemainingGainEvaluator(BaseImprovementEvaluator):
     def __init__(
         self, delta: float = 0.05, num_paths: int = 128, fit: Fit = fit_calibrated
     ) -> None:
-        self._delta = check_open_unit("delta", delta)
-        self._num_paths = check_count("num_paths", num_paths)
+        self._delta, self._num_paths = check_paths(delta, num_paths)
         self._fit: Any = fit  # with a third argument where noise is known
 
     def evaluate(self, trials: list[FrozenTrial], study_direction: StudyDirection) -> float:
-        """The bound at ``delta`` on what is to be gained."""
-        complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
+        """The bound at ``delta`` on the remaining gain."""
+        complete = [t for t in trials if t.state is TrialState.COMPLETE and is_finite(t)]
         shared = intersection_search_space(complete)
         searched = {name: each for name, each in shared.items() if not each.single()}
         if len(complete) < 2 or not searched:
@@ -85,9 +79,7 @@ class RemainingGainEvaluator(BaseImprovementEvaluator):
         choices = space.expressible(X)
         self.gain = remaining_gain(
             model,
-            torch.stack([torch.zeros_like(X[0]), torch.ones_like(X[0])])
-            if choices is None
-            else None,
+            unit_cube(X) if choices is None else None,
             choices,
             num_paths=self._num_paths,
             maximize=study_direction is StudyDirection.MAXIMIZE,

@@ -14,24 +14,20 @@ from botorch_calib.calibration import Calibrator, LocalizedConformal
 PLAIN = (bool, int, float, str, type(None))
 
 
-def with_default_options(
-    calibrator: type[Calibrator], options: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The options, or ``alpha=0.2`` if there are none and it is a `LocalizedConformal`."""
-    if calibrator is LocalizedConformal and not options:
-        return {"alpha": 0.2}
-    return dict(options)
+def checked_options(calibrator: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a calibrator, ``alpha=0.2`` if there are none and it is a `LocalizedConformal`.
 
-
-def check_calibrator(calibrator: Any, options: Mapping[str, Any]) -> None:
-    """Raise now if a fit, after the initial trials, or a client's file would fail."""
+    Raises now if a fit, after the initial trials, or a client's file would fail.
+    """
     if not (isinstance(calibrator, type) and issubclass(calibrator, Calibrator)):
         raise InputDataError(f"`calibrator` must be a class of calibrators, got {calibrator!r}.")
-    for name, value in options.items():
+    checked = {"alpha": 0.2} if calibrator is LocalizedConformal and not options else {**options}
+    for name, value in checked.items():
         items = value if isinstance(value, (list, tuple)) else [value]
         if not all(isinstance(item, PLAIN) for item in items):
             raise InputDataError(f"Option `{name}` is not a plain value: {value!r}.")
-    calibrator(**options)
+    calibrator(**checked)
+    return checked
 
 
 def stored_name(calibrator: type[Calibrator]) -> str | type[Calibrator]:

@@ -27,9 +27,8 @@ from botorch_calib._validation import check_one_of
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.integrations.stored_calibrators import (
     calibrator_class,
-    check_calibrator,
+    checked_options,
     stored_name,
-    with_default_options,
 )
 from botorch_calib.models import CalibratedModelList
 from botorch_calib.models.residuals import RESIDUALS
@@ -52,10 +51,9 @@ class CalibratedModelConstructor(StandardModelConstructor):
             makes a new one for each outcome.
         calibrator_options: Arguments of the calibrator, plain values; ``alpha=0.2`` if there are
             none and it is a `LocalizedConformal`.
-        denoise: Whether posteriors are of outcomes behind the noise or of their observations.
-        residuals: Which residuals of the data are replayed: ``"prequential"``, one step ahead, or
-            ``"loo"``, leave-one-out.
-        excess: See `CalibratedModel`.
+        denoise: As in `CalibratedModel`.
+        residuals: As in `CalibratedModel.from_history`.
+        excess: As in `CalibratedModel`.
 
     Raises:
         InputDataError: If an argument is unknown, or an option of the calibrator not a plain value.
@@ -83,19 +81,15 @@ class CalibratedModelConstructor(StandardModelConstructor):
     def _check(self) -> Self:
         check_one_of("residuals", self.residuals, RESIDUALS)
         check_one_of("excess", self.excess, EXCESS)
-        check_calibrator(calibrator_class(self.calibrator), self._options)
+        checked_options(calibrator_class(self.calibrator), self.calibrator_options)
         return self
-
-    @property
-    def _options(self) -> dict[str, Any]:
-        return with_default_options(calibrator_class(self.calibrator), self.calibrator_options)
 
     def build_model(self, *args: Any, **kwargs: Any) -> CalibratedModelList:
         """The models that Xopt would have used, fitted by it and then calibrated."""
-        new_calibrator = calibrator_class(self.calibrator)
+        kind = calibrator_class(self.calibrator)
         return CalibratedModelList.from_history(
             super().build_model(*args, **kwargs),
-            new_calibrator(**self._options),
+            kind(**checked_options(kind, self.calibrator_options)),
             denoise=self.denoise,
             residuals=self.residuals,
             excess=self.excess,

@@ -47,16 +47,16 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     travel distances, fixed features and discrete variables hold as in these.
 
     Of the first ``T`` certified candidates at most ``(1 - level) T + budget + level`` violate a
-    constraint, see `ChanceConstraint`. What was decided is in ``decisions``, which Xopt writes to
-    its files; outcomes are those of the rows with the same inputs. A certified candidate counts as
-    a violation until its outcomes are in the data. Evaluate some 8 points for each variable first.
+    constraint, see `ChanceConstraint`. Xopt writes ``decisions`` to its files; their outcomes are
+    those of rows with the same inputs, and until then a certified candidate counts as a violation.
+    Evaluate some 8 points for each variable first.
 
     Args:
         level: Probability, in (0, 1), with which a candidate shall meet all constraints.
-        budget: What may be violated beyond the stated share, see `ChanceConstraint`.
+        budget: As in `ChanceConstraint`.
         max_half_widths: Largest half-width, by output, of the interval that holds the noise-free
-            value with probability ``level`` by its model: candidates stay near to the data. Where
-            there is no such certified candidate, it does not hold.
+            value with probability ``level``, so that candidates stay near the data. It does not
+            hold where there is no such certified candidate.
         beta: Squared multiplier of the standard deviation in the upper confidence bound.
         raw_samples: Number of points sampled for the search.
         num_restarts: Number of certified points from which it climbs.
@@ -115,7 +115,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
             pending = torch.cat(chosen) if chosen else None
             search = partial(self._best, model, self._upper_bound(model, pending))
             point, stored = books.decide(search, constraints, pending)
-            stored |= {"point": point[0].tolist(), "after": len(self.data)}
+            named = dict(zip(self.model_input_names, point[0].tolist(), strict=True))
+            stored |= {"point": named, "after": len(self.data)}
             self.decisions = [*self.decisions, stored]
             chosen.append(point)
         columns = [self.model_input_names.index(name) for name in self._candidate_names]
@@ -138,7 +139,10 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         self, model: Any, acqf: AcquisitionFunction, constraints: list[ChanceConstraint]
     ) -> tuple[Tensor, bool]:
         """The best point ``1 x d`` of the model's inputs, and whether it is certified."""
-        margin, names = self._margin(constraints, model), self.model_input_names
+        score, names = NormalDist().inv_cdf(0.5 * (1.0 + self.level)), self.model_input_names
+        widths = self.max_half_widths.items()
+        deviations = [(self._model_of(model, name), width / score) for name, width in widths]
+        margin = _WithinDeviations(constraints, deviations)
         free = self._get_optimization_bounds()
         bounds = free.new_zeros(2, len(names))
         columns = [names.index(name) for name in self._candidate_names]
@@ -165,12 +169,6 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     def _model_of(self, model: Any, name: str) -> Any:
         return model.models[self.model_output_names.index(name)]
 
-    def _margin(self, constraints: list[ChanceConstraint], model: Any) -> LeastMargin:
-        score = NormalDist().inv_cdf(0.5 * (1.0 + self.level))
-        widths = self.max_half_widths.items()
-        deviations = [(self._model_of(model, name), width / score) for name, width in widths]
-        return _WithinDeviations(constraints, deviations)
-
     def _books(self) -> Books:
         """The decisions, with the outcomes that are in the data."""
         limits: dict[str, Limits] = {}
@@ -181,8 +179,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
                 limits[name] = constraint.value, None
             else:
                 limits[name] = constraint.range
-        outcomes = self.data[[*limits]].to_dict("records")
-        trials = trials_in_table(self.decisions, self.get_input_data(self.data), outcomes)
+        inputs, outcomes = self.data[self.model_input_names], self.data[[*limits]]
+        trials = trials_in_table(self.decisions, inputs, outcomes)
         return Books(limits, self.level, self.budget, trials)
 
     def _constraints_of(self, books: Books, model: Any) -> list[ChanceConstraint]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections import Counter
@@ -36,7 +37,7 @@ def _print(text: str) -> bool:
         print(text, end="", flush=True)
     except OSError as error:
         if not isinstance(error, BrokenPipeError):  # such as by `head`
-            print("error: done, but what it returns is lost:", error, file=sys.stderr)
+            print("error: done, but the output is lost:", error, file=sys.stderr)
         # Python flushes once more at exit, and would complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return False
@@ -64,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(run=run)
         return command
 
-    add("status", _status, "show the best value, and what is waited for")
+    add("status", _status, "show the best value and the pending trials")
     for name, record, text in (
         ("tell", FeedbackLedger.tell, "record the value of a trial"),
         ("amend", FeedbackLedger.amend, "replace the value of a trial; the earlier one is kept"),
@@ -92,6 +93,13 @@ def _status(options: argparse.Namespace) -> str:
     if best is not None:
         kind = "greatest" if ledger.maximize else "least"
         lines.append(f"{kind} value {best.y!r}: {_shown(best)}")
+    if counts[TrialStatus.EXPIRED] and ledger.max_wait < math.inf:
+        share, low, high = ledger.arrival_probability()
+        known = "unknown" if math.isnan(share) else f"{share:.0%}"
+        lines.append(
+            f"values that come within {ledger.max_wait:g}: {known} (95 % interval {low:.0%} to "
+            f"{high:.0%})"
+        )
     lines += [f"pending: {_shown(t)}" for t in trials if t.status is TrialStatus.PENDING]
     return "".join(f"{line}\n" for line in lines)
 

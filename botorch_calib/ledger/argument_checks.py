@@ -62,18 +62,26 @@ def as_outcomes(outcomes: Iterable[Any] | None) -> tuple[float | None, ...] | No
     return tuple(None if y is None else as_number("outcomes", y) for y in outcomes)
 
 
-def as_decisions(decisions: Any) -> str:
-    """Convert the record of a decision, or several, to JSON."""
+def as_decisions(decisions: Any, query: bytes) -> str:
+    """Convert the record of a decision about a query, or several, to JSON."""
     several = [decisions] if isinstance(decisions, Mapping) else list(decisions or [])
     try:
-        if not all(isinstance(record, Mapping) for record in several):
-            raise TypeError("not dictionaries")
-        return json.dumps([dict(record) for record in several])
-    except (TypeError, ValueError) as error:
+        points = [[float(value) for value in record["point"]] for record in several]
+        text = json.dumps([dict(record) for record in several])
+    except (KeyError, TypeError, ValueError) as error:
         raise InputDataError(
             "`decisions` must be records such as `ChanceConstraint.decisions` holds, got "
             f"{reprlib.repr(decisions)}."
         ) from error
+    x = np.frombuffer(query, dtype=DOUBLE)
+    for point in points:
+        # Up to single precision; with contexts, or without a task's column, it is shorter.
+        if len(point) == len(x) and not np.allclose(point, x, rtol=1e-6, atol=1e-12):
+            raise InputDataError(
+                f"`decisions` are about the point {point}, and the query is {x.tolist()}: give the "
+                "record of the decision about this query."
+            )
+    return text
 
 
 def as_time(time: Any) -> float | None:

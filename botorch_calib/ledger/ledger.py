@@ -1,4 +1,4 @@
-"""`FeedbackLedger`: which queries were made, and which values have arrived."""
+"""`FeedbackLedger`: a record of queries and of the values that have arrived."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from botorch_calib.ledger.argument_checks import (
     as_variance,
     check_flag,
 )
+from botorch_calib.ledger.arrival_probability import ArrivalProbability, kaplan_meier
 from botorch_calib.ledger.contents import Contents, Settings
 from botorch_calib.ledger.file_storage import FileStorage, read_file
 from botorch_calib.ledger.storage import Storage, Transition
@@ -69,6 +70,9 @@ class FeedbackLedger:
     ``y~_s = y_s 1{d_s <= min(m, t - s)}``, where ``m`` is ``max_wait`` and
     ``d_s = observed_at - submitted_at``; ``censor_value`` takes the place of 0. With
     ``late="use"`` the condition is ``d_s <= t - s``.
+
+    **Decisions.** A campaign with chance constraints starts with its ledger: `submit` takes the
+    records of the decisions about a query, and none can be added later.
 
     **Sharing.** Threads may share a ledger. Pickling a ledger in memory copies it; one in a file
     cannot be pickled, but its `snapshot` can. A forked process reads what was known at the fork.
@@ -127,18 +131,9 @@ class FeedbackLedger:
         shares one ledger. Several processes or machines need Optuna's or Ax's storages. Choose a
         local disk: not all network file systems have locks that work.
 
-        Settings must agree with those of the file. None stands for the file's, or for the default
-        in a new file.
-
-        Args:
-            path: The file; its folder must exist.
-            dim: Needed for a new file.
-            censor_value: See the class.
-            max_wait: See the class.
-            late: See the class.
-            clock: See the class.
-            maximize: If nobody has said so in an existing file, it is recorded.
-            propose: See the class.
+        The folder of ``path`` must exist. The settings, which are those of the class, must agree
+        with the file's; None stands for the file's, or for the default in a new file, which needs
+        ``dim``. If an existing file does not say so yet, ``maximize`` is recorded.
 
         Raises:
             InputDataError: If a setting is invalid, missing or contradicts the file.
@@ -269,9 +264,10 @@ class FeedbackLedger:
                 nothing, for `decisions` to return.
 
         Raises:
-            BotorchError: If an argument is malformed.
+            BotorchError: If an argument is malformed, or a decision is about another point.
         """
-        query, at, records = as_query(x, self.dim), as_time(time), as_decisions(decisions)
+        query, at = as_query(x, self.dim), as_time(time)
+        records = as_decisions(decisions, query)
         with self._storage.transaction() as change:
             return change.append(query, at, decisions=records)
 
@@ -301,7 +297,7 @@ class FeedbackLedger:
                 chosen = propose(self)
                 x, decisions = chosen if isinstance(chosen, DecidedQuery) else (chosen, None)
                 query = as_query(x, self.dim, "propose(ledger)")
-                records = as_decisions(decisions)
+                records = as_decisions(decisions, query)
                 with self._storage.transaction() as change:
                     if len(change.entries) == num_trials:
                         trial_id = change.append(query, None, decisions=records)
@@ -324,8 +320,8 @@ class FeedbackLedger:
             yvar: The variance of the noise of ``y``: of a mean of ``k`` repetitions, theirs over
                 ``k``. A `DelayAwareProposer` fits one variance for the values that have none.
             time: Time of arrival (default: now), until which the value stays hidden.
-            outcomes: Of the trial's decisions, in their order, None for one that is out (default:
-                ``y``, if there is one decision: then its constraint has to be on the value).
+            outcomes: Those of the trial's decisions, in their order, None for one that is out. The
+                default is ``y`` for a single decision, whose constraint is on the value then.
 
         Raises:
             UnknownTrialError: If there is no such trial.
@@ -341,14 +337,7 @@ class FeedbackLedger:
         """Record a value whose noise is not known: `tell` without ``yvar``."""
         self._tell(trial_id, y, None, time)
 
-    def _tell(
-        self,
-        trial_id: int,
-        y: Any,
-        yvar: float | None,
-        time: float | None,
-        outcomes: Sequence[Any] | None = None,
-    ) -> None:
+    def _tell(self, trial_id: int, y: Any, yvar: Any, time: Any, outcomes: Any = None) -> None:
         value, variance, at = as_number("y", y), as_variance("yvar", yvar), as_time(time)
         own = as_outcomes(outcomes)
         self._change(trial_id, lambda entry, clock: entry.observed(value, variance, own, at, clock))
@@ -380,7 +369,7 @@ class FeedbackLedger:
             y: The right value.
             yvar: The variance of its noise (default: as before).
             time: Time from which it stands (default: now), not before that of the last value.
-            outcomes: Of the trial's decisions, as in `tell` (default: as before).
+            outcomes: As in `tell` (default: as before).
 
         Raises:
             TrialStateError: If the trial has no value; for the rest see `tell`.
@@ -415,16 +404,11 @@ class FeedbackLedger:
         return ids
 
     def fail(self, trial_id: int, reason: str = "", time: float | None = None) -> None:
-        """Record that no value will arrive for a trial, which leaves it out of all data.
-
-        Args:
-            trial_id: The trial's id.
-            reason: Stored as the trial's note.
-            time: Time of the failure (default: now).
+        """Record that no value will arrive for a trial, and why: it is left out of all data.
 
         Raises:
             LedgerError: If there is no such trial, or it has a value or has failed.
-            InputDataError: If ``time`` is before the submission.
+            InputDataError: If ``time`` (default: now) is before the submission.
         """
         at = as_time(time)
         # Messages of exceptions may contain lone surrogates, which UTF-8 cannot encode.
@@ -432,12 +416,7 @@ class FeedbackLedger:
         self._change(trial_id, lambda entry, clock: entry.failed(note, at, clock))
 
     def abandon(self, trial_id: int, time: float | None = None) -> None:
-        """Stop waiting for a trial: it counts as expired from ``time`` on (default: now).
-
-        Raises:
-            LedgerError: If there is no such trial, or it has a value, has failed or is abandoned.
-            InputDataError: If ``time`` is before the submission.
-        """
+        """Stop waiting for a trial, which expires at ``time``. Arguments and errors: see `fail`."""
         at = as_time(time)
         self._change(trial_id, lambda entry, clock: entry.abandoned(at, clock))
 
@@ -469,10 +448,7 @@ class FeedbackLedger:
         return ViewAtTime(contents, contents.now()).trials(rows)[0]
 
     def best(self, maximize: bool | None = None, now: float | None = None) -> Trial | None:
-        """The trial with the best usable value, the first of equals, or None if there is no value.
-
-        ``maximize`` (default: the ledger's) must not contradict the ledger.
-        """
+        """The trial with the best usable value, the first of equals, or None if there is none."""
         maximize = self.checked_maximize(maximize)
         view = self._view(now)
         rows = view.rows(view.usable, "observed_at")
@@ -509,17 +485,17 @@ class FeedbackLedger:
         return view.queries(rows), view.values(rows, self.censor_value)
 
     def queries(self, now: float | None = None) -> Tensor:
-        """Queries ``n x d`` of all trials, by id, in a fraction of the time of `trials_at`."""
+        """Queries ``n x d`` of all trials, by id, much faster than by `trials_at`."""
         view = self._view(now)
         return view.queries(np.flatnonzero(view.submitted))
 
     def statuses(self, now: float | None = None) -> list[TrialStatus]:
-        """The states of all trials, by id, in a fraction of the time of `trials_at`."""
+        """The states of all trials, by id, much faster than by `trials_at`."""
         view = self._view(now)
         return view.statuses(np.flatnonzero(view.submitted))
 
     def waits(self, now: float | None = None) -> list[int]:
-        """How long trials took or have been waiting, counted in queries made meanwhile, by id.
+        """How many queries were made until each trial ended, or so far, by id.
 
         A trial ends by its value, its failure, its abandonment or the end of ``max_wait``; the
         query that is made as it ends does not count.
@@ -527,12 +503,38 @@ class FeedbackLedger:
         view = self._view(now)
         return view.waits[view.submitted].tolist()
 
+    def arrival_probability(
+        self, wait: float | None = None, confidence: float = 0.95, now: float | None = None
+    ) -> ArrivalProbability:
+        """How likely a value is to arrive within a wait: ``rho_m`` of [Verma2022]_, Theorem 1.
+
+        Kaplan and Meier's estimate from the delays of the values that have arrived, late ones
+        included, and from how long the others have been waited for. Left out are trials that failed
+        and those recorded with their values, as by `add`, at a delay of 0. It takes delays for
+        independent draws from one distribution, whatever the query.
+
+        Args:
+            wait: The wait (default: `max_wait`, if that is finite).
+            confidence: Probability that the interval holds the true one, in (0, 1).
+            now: Time as of which delays are known (default: now).
+
+        Raises:
+            InputDataError: If there is no finite wait, or an argument is malformed.
+        """
+        wait = self.max_wait if wait is None else as_number("wait", wait, finite=False)
+        if not 0.0 <= wait < math.inf:
+            raise InputDataError(
+                f"`wait` must be finite and at least 0, got {wait!r}: give one where the ledger's "
+                "`max_wait` is infinite."
+            )
+        return kaplan_meier(*self._view(now).delays, wait, confidence)
+
     def decisions(self, constraint: int = 0, now: float | None = None) -> list[dict[str, Any]]:
         """Records of the decisions about queries by a constraint, by id, with their outcomes.
 
-        `ChanceConstraint.from_records` makes the constraint of them that was carried. A late value
-        is an outcome, whatever ``late`` says; a trial that has failed, or has no value yet, has
-        none, and counts as a violation where it was certified.
+        `ChanceConstraint.from_records` makes the constraint of them that was carried on. A late
+        value is an outcome, whatever ``late`` says. A certified trial without a value, failed or
+        not, counts as a violation.
 
         Args:
             constraint: Which of the constraints that decide about each query.
@@ -559,20 +561,14 @@ class FeedbackLedger:
         return view.queries(view.rows(view.window))
 
     def to_records(self, now: float | None = None) -> list[dict[str, Any]]:
-        """The trials as dictionaries of plain Python values, by id, with the names of `Trial`.
-
-        The elements of a query are ``x_0``, ``x_1``, ...
-        """
+        """The trials by id, as dictionaries with the names of `Trial`, and ``x_0``, ``x_1``, ..."""
+        names = ("y", "yvar", "submitted_at", "observed_at", "status", "note")
         return [
             {
                 "id": trial.id,
                 **{f"x_{i}": value for i, value in enumerate(trial.x.tolist())},
-                "y": trial.y,
-                "yvar": trial.yvar,
-                "submitted_at": trial.submitted_at,
-                "observed_at": trial.observed_at,
+                **{name: getattr(trial, name) for name in names},
                 "status": trial.status.value,
-                "note": trial.note,
             }
             for trial in self.trials_at(now)
         ]

@@ -22,10 +22,10 @@ GAP = 10_000
 
 
 def salvage(path: Path, new: Path) -> str:
-    """Make a ledger in the file ``new`` of all trials in a damaged file that are intact.
+    """Make a ledger in the file ``new`` of the intact trials of a damaged one, with new ids.
 
-    The trials get new ids, which leave out the lost ones. The text that is returned counts the
-    former and lists the latter.
+    Returns:
+        A text that counts these trials and lists the lost ones.
 
     Raises:
         InputDataError: If there is no such file, or ``new`` exists.

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
 from botorch_calib.exceptions import TrialStateError
 
-# Outcomes of a trial's decisions, None for one that is out; or None: the value is the outcome.
+# The outcomes of a trial's decisions, None for those not known; None if its value is the outcome.
 Outcomes = tuple[float | None, ...] | None
 # Tells the time of an event now, given that of an earlier event of the same trial.
 Clock = Callable[[float], float]
@@ -34,10 +33,10 @@ class EarlierValue:
     """A value of a trial that `FeedbackLedger.amend` has replaced.
 
     Attributes:
-        y: The value that stood before.
+        y: The value.
         yvar: The variance of its noise, or None.
         replaced_at: Time from which the next value stands, on the ledger's clock.
-        outcomes: Those of the trial's decisions with it, or None.
+        outcomes: Those of the trial's decisions that came with it, or None.
     """
 
     y: float
@@ -72,16 +71,14 @@ class Trial:
     yvar: float | None = None
     earlier: tuple[EarlierValue, ...] = ()
 
-    def _scalars(self) -> tuple[object, ...]:
-        return tuple(getattr(self, item.name) for item in fields(self) if item.name != "x")
+    def _comparable(self) -> tuple[object, ...]:
+        return tuple({**vars(self), "x": tuple(self.x.tolist())}.values())
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Trial):
-            return NotImplemented
-        return self._scalars() == other._scalars() and torch.equal(self.x, other.x)
+        return isinstance(other, Trial) and self._comparable() == other._comparable()
 
     def __hash__(self) -> int:
-        return hash(self._scalars())
+        return hash(self._comparable())
 
 
 # The numbers of an `Entry` beside its query, in order.
@@ -128,7 +125,7 @@ class Entry:
                 f"Trial {self.id} has no value that could be amended: it {state}."
             )
         last = self.earlier[-1].replaced_at if self.earlier else self.observed_at
-        at = self._checked_time(time, clock, last, "the last value")
+        at = self._checked_time(time, clock, last)
         yvar = self.yvar if yvar is None else yvar
         outcomes = self.outcomes if outcomes is None else outcomes
         self._check_outcomes(outcomes)
@@ -177,18 +174,14 @@ class Entry:
         if self.failed_at is not None:
             raise TrialStateError(f"Trial {self.id} has failed: it cannot be {change}.")
 
-    def _checked_time(
-        self,
-        time: float | None,
-        clock: Clock,
-        earliest: float | None = None,
-        event: str = "the submission",
-    ) -> float:
-        earliest = self.submitted_at if earliest is None else earliest
+    def _checked_time(self, time: float | None, clock: Clock, last: float | None = None) -> float:
+        """The time of a change, which is not before the submission or the ``last`` value."""
+        earliest = self.submitted_at if last is None else last
         if time is None:
             # The submission may have been given a time that has not come yet.
             return clock(earliest)
         if time < earliest:
+            event = "the submission" if last is None else "the last value"
             raise InputDataError(
                 f"`time` {time!r} lies before {event} of trial {self.id} at {earliest!r}."
             )

@@ -18,10 +18,9 @@ Rows = NDArray[np.intp]
 
 
 class ViewAtTime:
-    """A ledger's trials as known at the time ``now``.
+    """A ledger's trials as known at a time ``now``.
 
-    Sets of trials are Boolean vectors with an element for each trial, also for those submitted
-    after ``now``.
+    Sets of trials are Boolean vectors with an element for each, those submitted later included.
     """
 
     def __init__(self, contents: Contents, now: float) -> None:
@@ -87,6 +86,18 @@ class ViewAtTime:
         until_start = np.searchsorted(in_order, starts, side="right")
         return np.maximum(before_end - until_start, 0)
 
+    @cached_property
+    def delays(self) -> tuple[NDArray[np.float64], Mask]:
+        """Delays of values or, without one, how long it has been waited for, and which have one.
+
+        Failed trials are left out, and so are those that were recorded with their values.
+        """
+        starts = self._columns["submitted_at"]
+        given_up = np.fmin(self._columns["abandoned_at"], self.now)
+        delays = np.where(self._arrived, self._columns["observed_at"], given_up) - starts
+        kept = self.submitted & ~self.failed & ~(self._arrived & (delays == 0.0))
+        return delays[kept], self._arrived[kept]
+
     def rows(self, mask: Mask, order: str = "submitted_at") -> Rows:
         """Rows of a set of trials, by one of their times, then by id."""
         rows = np.flatnonzero(mask)
@@ -125,25 +136,24 @@ class ViewAtTime:
         """The trials of some rows. One that is submitted only after ``now`` counts as pending."""
         # Selecting rows copies them once; one tensor per row lets each trial be pickled alone.
         queries = [torch.from_numpy(x) for x in self._contents.X[rows]]
-        times = (self._columns[name][rows] for name in ("submitted_at", "observed_at"))
-        submitted_at, observed_at = (column.tolist() for column in times)
         y, yvar = (self._standing[name][rows].tolist() for name in ("y", "yvar"))
-        arrived = self._arrived[rows].tolist()
-        return tuple(
-            Trial(
-                id=row,
-                x=queries[i],
-                y=y[i] if arrived[i] else None,
-                submitted_at=submitted_at[i],
-                observed_at=observed_at[i] if arrived[i] else None,
-                status=status,
-                note=entry.note if status is TrialStatus.FAILED else "",
-                yvar=yvar[i] if arrived[i] and not math.isnan(yvar[i]) else None,
-                earlier=tuple(e for e in entry.earlier if e.replaced_at <= self.now),
+        arrived, statuses = self._arrived[rows].tolist(), self.statuses(rows)
+        trials = []
+        for i, entry in enumerate(map(self.entry, rows.tolist())):
+            trials.append(
+                Trial(
+                    id=entry.id,
+                    x=queries[i],
+                    y=y[i] if arrived[i] else None,
+                    submitted_at=entry.submitted_at,
+                    observed_at=entry.observed_at if arrived[i] else None,
+                    status=statuses[i],
+                    note=entry.note if statuses[i] is TrialStatus.FAILED else "",
+                    yvar=yvar[i] if arrived[i] and not math.isnan(yvar[i]) else None,
+                    earlier=tuple(e for e in entry.earlier if e.replaced_at <= self.now),
+                )
             )
-            for i, (row, status) in enumerate(zip(rows.tolist(), self.statuses(rows), strict=True))
-            for entry in [self._contents.entries[row]]
-        )
+        return tuple(trials)
 
     def statuses(self, rows: Rows) -> list[TrialStatus]:
         """The states of some rows. One that is submitted only after ``now`` counts as pending."""

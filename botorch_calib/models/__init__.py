@@ -4,13 +4,11 @@
 """
 
 from botorch_calib.models.calibrated import CalibratedModel
+from botorch_calib.models.confidence_multiplier import confidence_multiplier
 from botorch_calib.models.delayed import CensoredDelayModel
 from botorch_calib.models.noisy_ensemble import NoisyEnsemble
 from botorch_calib.models.outcome_probability import OutcomeProbability
-from botorch_calib.models.partly_known_noise import (
-    PartlyKnownNoiseGP,
-    PartlyKnownNoiseLikelihood,
-)
+from botorch_calib.models.partly_known_noise import PartlyKnownNoiseGP, PartlyKnownNoiseLikelihood
 from botorch_calib.models.residuals import loo_residuals, prequential_residuals
 from botorch_calib.models.sample_paths import CalibratedPath
 from botorch_calib.models.several_outcomes import CalibratedModelList
@@ -25,6 +23,7 @@ __all__ = [
     "OutcomeProbability",
     "PartlyKnownNoiseGP",
     "PartlyKnownNoiseLikelihood",
+    "confidence_multiplier",
     "loo_residuals",
     "prequential_residuals",
     "sharpened",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from copy import deepcopy
-from numbers import Integral, Number
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -20,15 +20,12 @@ from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models.conditioning import conditioned_on
 from botorch_calib.models.inspection import (
     as_in_training,
+    like,
     predicting_process,
     with_task_feature,
 )
-from botorch_calib.models.predictors import predictor_of
-from botorch_calib.models.requirements import (
-    check_fantasizes,
-    check_observations,
-    scalar_affine,
-)
+from botorch_calib.models.predictors import Correction, predictor_of
+from botorch_calib.models.requirements import check_fantasizes, check_observations, scalar_affine
 from botorch_calib.models.wrapper import WrapperModel, check_output_indices, standardized_gp
 from botorch_calib.posteriors import StatedPosterior
 from botorch_calib.posteriors.calibrated import EXCESS
@@ -44,9 +41,9 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
 
     The calibrator keeps the coverage of statements about *observations* true, over all rounds
     together and for any sequence of data. With ``denoise=True`` the posterior is of the objective,
-    whose coverage is not guaranteed: it rests on the model's noise variance. Where that is too
-    small, intervals of the objective stay too narrow at visited points, and ``excess="objective"``
-    widens them. `CalibratedPosterior` has the formulas.
+    whose coverage rests on the model's noise variance. Where that is too small, intervals of the
+    objective stay too narrow at visited points, and ``excess="objective"`` widens them.
+    `CalibratedPosterior` has the formulas.
 
     Args:
         model: A fitted model with one output, a Gaussian likelihood and a Gaussian posterior, as
@@ -68,8 +65,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
 
     Raises:
         UnsupportedError: For models with several outputs, non-Gaussian likelihoods, outcome
-            transforms that do not increase and calibrated models, or if ``calibrator`` is not one.
-        InputDataError: If ``excess`` is unknown, or ``calibrator`` has learned on another device.
+            transforms that do not increase and calibrated models.
+        InputDataError: If ``calibrator`` has learned on another device.
 
     Example:
         >>> gp = SingleTaskGP(X, Y, input_transform=Normalize(d), outcome_transform=Standardize(1))
@@ -79,11 +76,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
     """
 
     def __init__(
-        self,
-        model: Model,
-        calibrator: Calibrator,
-        denoise: bool = True,
-        excess: str = "noise",
+        self, model: Model, calibrator: Calibrator, denoise: bool = True, excess: str = "noise"
     ) -> None:
         super().__init__()
         _check_model(model)
@@ -110,14 +103,14 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         """Calibrate a fitted Gaussian process by replaying its own training data.
 
         They must be stored in the order in which they were observed. Residuals are computed at the
-        present hyperparameters. These were fitted to the very data, so with a few dozen of them
+        present hyperparameters. These were fitted to the same data, so with a few dozen of them
         residuals are somewhat smaller than those met at the time, and intervals too narrow. The
         coverage bounds hold for the replayed predictions; for those that were made, use `observe`.
 
         Args:
-            model: A fitted exact Gaussian process, not a batch, or a `CensoredDelayModel` of one,
-                whose observed data are replayed; those of the output task for a ``MultiTaskGP``;
-                or an ensemble of exact Gaussian processes.
+            model: A fitted exact Gaussian process, not a batch, an ensemble of such, or a
+                `CensoredDelayModel`, whose observed data are replayed. Of a ``MultiTaskGP`` the
+                data of the output task are.
             calibrator: Copied, with what it has learned: ``calibrator.fresh()`` starts anew.
             num_initial: Number of initial observations (the design) to skip.
             denoise: As in the class.
@@ -126,10 +119,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
             excess: As in the class.
 
         Raises:
-            UnsupportedError: As the class, and if ``model`` is no exact Gaussian process: use
-                `observe`.
-            InputDataError: If there are no training data or fewer than ``num_initial``, or an
-                option is unknown.
+            UnsupportedError: If ``model`` is no exact Gaussian process: use `observe`.
+            InputDataError: If there are no training data, or fewer than ``num_initial``.
         """
         _check_model(model)
         _check_calibrator(calibrator)
@@ -164,15 +155,13 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
                 pending in a `CensoredDelayModel` then no longer are.
 
         Raises:
-            InputDataError: If an argument is malformed, or ``X`` more precise than the model.
-            BotorchTensorDimensionError: If a shape is another one.
             UnsupportedError: If the base model is batched or cannot be conditioned.
         """
         predictor = predictor_of(self.model)
         observed = predictor.observed
         X = with_task_feature(observed, X)
         check_observations(observed, X, Y, Yvar)
-        X, Y = (_as_precise_as(observed, values) for values in (X, Y))
+        X, Y = _as_precise_as(observed, X), _as_precise_as(observed, Y)
         Yvar = None if Yvar is None else _as_precise_as(observed, Yvar)
         with as_in_training(observed):
             z = predictor.scores(X, Y, Yvar)
@@ -201,33 +190,28 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         observation, or a tensor of noise variances in the outcome-transformed space.
         ``posterior_transform`` is a ``ScalarizedPosteriorTransform`` of one weight, if any.
 
-        Raises:
-            UnsupportedError: For any other transform, or if the base posterior is not Gaussian.
-            InputDataError: If an argument is malformed, or ``X`` is more precise than the model.
-            BotorchTensorDimensionError: If ``X`` has another number of columns than the model.
-
         Warns:
             CalibrationWarning: Once, if the calibrator has seen too few residuals.
         """
         check_output_indices(output_indices)
         check_tensor("X", X)
-        given = _checked_noise(observation_noise)
+        # Acquisition functions give booleans, so this waits for no device where that costs.
+        given = None
+        if not isinstance(observation_noise, bool):
+            given = check_variances("observation_noise", observation_noise)
         self.warn_if_unlearned()
         denoise = self.denoise and observation_noise is False
-        posterior = predictor_of(self.model).posterior(
-            X, self.calibrator, denoise, self.excess, given
-        )
+        correction = Correction(self.calibrator, denoise, self.excess)
+        posterior = predictor_of(self.model).posterior(X, correction, given)
         if posterior_transform is None:
             return posterior
         return posterior.affine(*scalar_affine(posterior_transform, "a calibrated posterior"))
 
     def warn_if_unlearned(self) -> None:
         """Warn, once, if the calibrator has seen fewer residuals than it needs."""
-        if not self._may_warn:
-            return
-        self._may_warn = False
+        may_warn, self._may_warn = self._may_warn, False
         seen, needed = self.calibrator.num_updates, self.calibrator.num_needed
-        if seen < needed:
+        if may_warn and seen < needed:
             warnings.warn(
                 f"{type(self.calibrator).__name__} has seen {seen} residuals and needs about "
                 f"{needed} to tell its levels: until then its distribution rests on the model or "
@@ -319,20 +303,4 @@ def _as_precise_as(model: Model, values: Tensor) -> Tensor:
 
     BoTorch rounds its input transforms to the precision of the inputs, for good.
     """
-    parameter = next(model.parameters(), None)
-    if parameter is None:
-        return values
-    return values.to(torch.promote_types(values.dtype, parameter.dtype))
-
-
-def _checked_noise(observation_noise: bool | Tensor) -> Tensor | None:
-    """The given noise variances, if there are any."""
-    if isinstance(observation_noise, Tensor):
-        # Acquisition functions give booleans, so this waits for no device where that costs.
-        return check_variances("observation_noise", observation_noise)
-    if isinstance(observation_noise, Number) and not isinstance(observation_noise, bool):
-        raise InputDataError(
-            "`observation_noise` must be True, False or a tensor of variances, got "
-            f"{observation_noise!r}."
-        )
-    return None
+    return values.to(torch.promote_types(values.dtype, like(model, values).dtype))

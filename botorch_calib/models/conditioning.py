@@ -11,6 +11,7 @@ from botorch.exceptions.errors import UnsupportedError
 from botorch.models.likelihoods.sparse_outlier_noise import SparseOutlierGaussianLikelihood
 from botorch.models.model import Model
 from botorch.settings import propagate_grads
+from botorch.utils.transforms import is_ensemble
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.models.exact_prediction_strategies import DefaultPredictionStrategy
 from gpytorch.settings import detach_test_caches
@@ -112,11 +113,8 @@ def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
 
 
 def _drop_graph_of_parameters(model: Any) -> None:
-    """Detach the factor that a model keeps, unless it depends on more than hyperparameters.
-
-    The first backward pass frees its graph, and the factor stays, so there could be no second one.
-    Under ``propagate_grads`` nothing is detached.
-    """
+    """Detach the factor that a model keeps, unless it depends on more than hyperparameters."""
+    # The first backward pass frees its graph, and the factor stays: there could be no second one.
     strategy: Any = getattr(model, "prediction_strategy", None)
     # The exact type: other strategies hold other caches than a factor.
     if type(strategy) is not DefaultPredictionStrategy or propagate_grads.on():
@@ -131,10 +129,10 @@ def _drop_graph_of_parameters(model: Any) -> None:
 
 
 def given_noise(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> dict[str, Tensor]:
-    """The ``noise`` a fixed-noise model needs to be conditioned, in transformed units.
+    """The ``noise`` a fixed-noise model needs to be conditioned, in the space of the targets.
 
-    ``Yvar`` is given, and what the model learns beside it comes on top. Where it is not known, NaN,
-    it is the mean of the others, and that of a `PartlyKnownNoiseLikelihood` stays unknown.
+    The variance that the model learns is added to ``Yvar``. Where that is NaN, not known, the mean
+    of the model's noise takes its place; a `PartlyKnownNoiseLikelihood` keeps it unknown.
     """
     likelihood = model.likelihood
     if not isinstance(likelihood, FixedNoiseGaussianLikelihood):
@@ -149,6 +147,21 @@ def given_noise(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> dict[s
         return {"noise": Yvar}
     Yvar = Yvar + likelihood.second_noise
     return {"noise": torch.where(Yvar.isnan(), likelihood.noise.mean(), Yvar)}
+
+
+def for_members(
+    model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = None
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """Observations ``n x d`` and ``n x 1``, and their `given_noise`, to condition a model on.
+
+    For an ensemble they have a dimension of its members, which ``Y`` may have already.
+    """
+    if not is_ensemble(model):
+        return X, Y, given_noise(model, X, Y, Yvar)
+    shape = *model.batch_shape, *Y.shape[-2:]
+    noise = given_noise(model, X, Y.expand(shape)[0], Yvar)
+    noise = {name: values.expand(shape) for name, values in noise.items()}
+    return X.expand(*model.batch_shape, *X.shape), Y.expand(shape), noise
 
 
 @torch.no_grad()

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from operator import is_not
+from typing import TYPE_CHECKING, Any
 
 import torch
-from botorch.acquisition.objective import PosteriorTransform
+from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.model import FantasizeMixin, Model
 from botorch.posteriors import Posterior
 from botorch.utils.datasets import SupervisedDataset
+from botorch.utils.transforms import is_ensemble
 from torch import Tensor
 
-from botorch_calib._validation import check_inputs, check_limit, check_one_of
+from botorch_calib._validation import check_inputs, check_limit, check_one_of, check_positive
 from botorch_calib.models.calibrated import CalibratedModel
-from botorch_calib.models.conditioning import conditioned_on, given_noise
+from botorch_calib.models.conditioning import conditioned_on, for_members
 from botorch_calib.models.fit_to_ledger import Fit, fitted_model
 from botorch_calib.models.imputation import (
     IMPUTATIONS,
@@ -25,19 +27,12 @@ from botorch_calib.models.imputation import (
 from botorch_calib.models.inspection import like, observed_process, raw_width, with_task_feature
 from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.matching_rows import matching_rows
-from botorch_calib.models.requirements import check_base, check_observations
+from botorch_calib.models.predictors import predictor_of
+from botorch_calib.models.requirements import batch_of_models, check_base, check_observations
 from botorch_calib.models.wrapper import WrapperModel, check_output_indices, standardized_gp
 
 if TYPE_CHECKING:
     from botorch_calib.ledger import FeedbackLedger
-
-
-class _Conditioned(NamedTuple):
-    """A model conditioned on imputed values, and the objects of which it is a function."""
-
-    model: Any
-    values: Tensor
-    basis: tuple[object, ...]
 
 
 class CensoredDelayModel(WrapperModel, FantasizeMixin):
@@ -53,17 +48,21 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
     ``"hallucinate"`` the posterior mean replaces a missing value, which shrinks the variance and
     leaves the mean unchanged, as in GP-BUCB. With ``"none"`` pending points are ignored.
 
+    **Values that never arrive.** Queries whose wait is over (the ledger's ``max_wait``) stay
+    censored. Then the mean does not estimate ``f``, but ``c + rho (f - c)`` with the
+    ``censor_value`` ``c`` and the probability ``rho`` that a value arrives in time ([Verma2022]_,
+    Theorem 1): see `rescaling`. Hallucination leaves such queries out.
+
     Hyperparameters and transforms are those of ``model``, whose factorization gains rows. ``model``
     is never modified, except that `observe` updates the calibrator of a `CalibratedModel` inside.
 
-    Calibration composes in either order, with equal posteriors, and uses observed data only:
-    ``CensoredDelayModel(CalibratedModel(gp, calibrator), X_pending, 0.0)`` and
-    ``CalibratedModel(CensoredDelayModel(gp, X_pending, 0.0), calibrator)``.
+    Calibration composes in either order, with equal posteriors, and uses observed data only.
 
     Args:
         model: A fitted exact Gaussian process of the observed data with one output, a Gaussian
-            likelihood and no batch dimensions, such as ``SingleTaskGP``, or a `CalibratedModel` of
-            one.
+            likelihood and no batch dimensions, such as ``SingleTaskGP``; an ensemble of such, such
+            as ``SaasFullyBayesianSingleTaskGP``, each of whose members is conditioned; or a
+            `CalibratedModel` of either.
         X_pending: Points whose values are missing, ``n x d``, before any input transform.
         censor_value: The least value that the objective can take (for minimization, the greatest),
             in units of the outcome. Needed to censor pending points.
@@ -72,9 +71,8 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
     Raises:
         UnsupportedError: For other models, a `CensoredDelayModel` inside another one, and
             hallucination under a nonlinear outcome transform.
-        InputDataError: If an argument is malformed, or ``censor_value`` is missing where it is
-            needed, or not finite once transformed.
-        BotorchTensorDimensionError: If ``X_pending`` is not ``n x d``.
+        InputDataError: If ``censor_value`` is missing where it is needed, or not finite once
+            transformed.
 
     Example:
         >>> model = CensoredDelayModel(gp, ledger.incomplete(), censor_value=0.0)
@@ -104,7 +102,8 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         self.register_buffer("X_pending", self._checked("X_pending", X_pending).clone())
         if message := missing_censor_value(self.X_pending, imputation, censor_value):
             raise InputDataError(message)
-        self._cache: _Conditioned | None = None
+        # Objects of which the conditioned model is a function, that model, and the imputed values
+        self._cache: tuple[tuple[object, ...], Any, Tensor] | None = None
         self._conditioned()  # raises if the model cannot be conditioned
 
     @classmethod
@@ -119,7 +118,8 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         """Fit a model to the values in a ledger, and impute the missing ones.
 
         Censoring applies to all queries without a usable value, pending and expired
-        (``ledger.incomplete``), and hallucination to pending ones (``ledger.pending``).
+        (``ledger.incomplete``), and hallucination to pending ones (``ledger.pending``). Where
+        expired ones are censored, the mean is shrunken: see `rescaling`.
 
         Args:
             ledger: A `FeedbackLedger`; its ``censor_value`` is used.
@@ -128,14 +128,12 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
             imputation: As in the class.
             hyperparameters: Whether ``fit`` is called on ``"observed"`` values or, as in the paper,
                 on ``"censored"`` ones, ``ledger.training_data``. Censored rows then become pending
-                points, which can be resolved and never enter a calibrator. The censored posterior
-                equals that of the fitted model, unless ``fit`` gave rows different noise: imputed
-                values have the mean of the others'.
+                points, which can be resolved and never enter a calibrator.
             now: Time as of which the ledger is read (default: the current time).
 
         Raises:
-            InputDataError: If fewer than two values have arrived, a ``censor_value`` is missing, or
-                ``fit`` returns no model or trains one on other inputs.
+            InputDataError: If fewer than two values have arrived, or ``fit`` trains its model on
+                other inputs.
             UnsupportedError: If ``hyperparameters="censored"`` and ``fit`` returns anything but an
                 exact Gaussian process; to calibrate, wrap the result instead.
         """
@@ -152,9 +150,9 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         """The model conditioned on the pending points, of the class of `model`.
 
         It is `model` itself if there is nothing to impute. Otherwise it is built once, and again
-        after `model` was refitted, loaded or converted, or an attribute of either was set.
+        after `model` was refitted, loaded or converted.
         """
-        return self._conditioned().model
+        return self._conditioned()[0]
 
     @property
     def predicting_model(self) -> Model:
@@ -163,21 +161,53 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
 
     @property
     def Y_imputed(self) -> Tensor:
-        """Values imputed at ``X_pending``, ``n x 1``, in units of the outcome.
+        """Values imputed at ``X_pending``, ``n x 1``; ``0 x 1`` with ``imputation="none"``.
 
-        With ``imputation="none"`` there are none, ``0 x 1``. Hallucinated values are posterior
-        means of the Gaussian process, even if it is calibrated.
+        Hallucinated values are posterior means of the Gaussian process, even if it is calibrated;
+        of an ensemble they are those of each member, ``num_members x n x 1``.
         """
-        return self._conditioned().values
+        return self._conditioned()[1]
 
-    def with_pending(self, X: Tensor) -> CensoredDelayModel:
-        """The model with further pending points ``X``, ``n x d``, before any input transform.
+    def rescaling(self, arrival_probability: float) -> ScalarizedPosteriorTransform:
+        """A ``posterior_transform`` that undoes what censoring values that never arrive does.
+
+        By [Verma2022]_, Theorem 1, ``|mu - c - rho (f - c)| <= nu sigma`` with the ``censor_value``
+        ``c``, the probability ``rho`` that a value arrives in time, and ``nu`` of
+        `DelayedUpperConfidenceBound`. So ``f`` is within ``nu sigma / rho`` of ``c + (mu - c) /
+        rho``: the transform divides the distance of the mean from ``c``, and the standard
+        deviation, by ``rho``. ``nu``, and its window, stay as they are. Upper confidence bounds and
+        Thompson sampling choose the same query with it as without; predictions, and expected
+        improvement on a value in units of the outcome, differ.
+
+        The theorem's prior mean is ``c``. Where data are scarce, the mean returns to the prior mean
+        ``m`` of the model, and rescaled to ``c + (m - c) / rho``: let ``m`` be fitted to censored
+        values as well (``hyperparameters="censored"``), or be ``c``.
+
+        Args:
+            arrival_probability: ``rho``, in (0, 1], such as ``FeedbackLedger.arrival_probability``
+                estimates it.
 
         Raises:
-            InputDataError: If ``X`` holds NaN or infinite values, or a ``censor_value`` is missing.
-            BotorchTensorDimensionError: If ``X`` is not ``n x d``.
-            UnsupportedError: If the values cannot be hallucinated.
+            UnsupportedError: If the model does not censor.
+            InputDataError: If ``arrival_probability`` is no such number.
+
+        Example:
+            >>> transform = model.rescaling(ledger.arrival_probability().estimate)
+            >>> model.posterior(X, posterior_transform=transform)
         """
+        if self.imputation != "censor" or self.censor_value is None:
+            raise UnsupportedError(
+                "Only a model with imputation='censor' and a `censor_value` is to be rescaled: the "
+                "posterior of any other is that of the objective already."
+            )
+        rho = check_positive("arrival_probability", arrival_probability)
+        if rho > 1.0:
+            raise InputDataError(f"`arrival_probability` must be at most 1, got {rho!r}.")
+        weight = like(self.model, torch.tensor([1.0 / rho], dtype=torch.double))
+        return ScalarizedPosteriorTransform(weight, self.censor_value * (1.0 - 1.0 / rho))
+
+    def with_pending(self, X: Tensor) -> CensoredDelayModel:
+        """The model with further pending points ``X``, ``n x d``, before any input transform."""
         X = self._checked("X", X)
         return self._remade(self.model, torch.cat([self.X_pending, X]))
 
@@ -187,9 +217,6 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         A `CalibratedModel` inside keeps its calibrator unchanged; `observe` updates it. Arguments
         are those of `with_observations`, but ``X`` holds rows of ``X_pending``, exactly as they
         were given; of equal ones as many are resolved as it contains.
-
-        Raises:
-            InputDataError: If a row is not pending; other errors are those of `with_observations`.
         """
         X = self._checked("X", X)
         for index, row in enumerate(matching_rows(X, self.X_pending)):
@@ -207,34 +234,23 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
             Y: Their values ``n x 1``, in units of the outcome.
             Yvar: Their noise variances ``n x 1``, for a base model with given noise (default: the
                 mean of its training noise).
-
-        Raises:
-            InputDataError: If a value is NaN or infinite, or a variance negative.
-            BotorchTensorDimensionError: If a shape is another one.
-            UnsupportedError: If the base model cannot be conditioned, or ``Yvar`` is given to one
-                that learns its noise.
         """
         X, Y, Yvar = self._observations(X, Y, Yvar)
-        noise = given_noise(observed_process(self.model), X, Y, Yvar)
-        with torch.no_grad():
-            model = conditioned_on(self.model, X, Y, **noise)
-        return self._remade(model, self._still_pending(X))
+        return self._remade(self._conditioned_on(X, Y, Yvar), self._still_pending(X))
 
     def observe(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> None:
         """Add new observations in place; rows that were pending are so no longer.
 
         A `CalibratedModel` inside scores them by the model of observed data alone, and its
-        calibrator learns (`CalibratedModel.observe`). Arguments and errors are those of
-        `with_observations`; rows of ``X`` are in the order of observation. A call that raises
-        changes nothing.
+        calibrator learns (`CalibratedModel.observe`). Arguments are those of `with_observations`,
+        rows of ``X`` in the order of observation. A call that raises changes nothing.
         """
         X, Y, Yvar = self._observations(X, Y, Yvar)
         pending = self._still_pending(X)
         if isinstance(self.model, CalibratedModel):
             self.model.observe(X, Y, Yvar)
         else:
-            with torch.no_grad():
-                self.model = conditioned_on(self.model, X, Y, **given_noise(self.model, X, Y, Yvar))
+            self.model = self._conditioned_on(X, Y, Yvar)
         self.X_pending = pending
 
     # ------------------------------------------------------------ the model interface
@@ -246,12 +262,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         observation_noise: bool | Tensor = False,
         posterior_transform: PosteriorTransform | None = None,
     ) -> Posterior:
-        """Posterior of `conditioned_model`, of the same type as that of `model`.
-
-        Raises:
-            BotorchTensorDimensionError: If ``X`` has another number of columns than the model.
-            InputDataError: If ``X`` is more precise than the model.
-        """
+        """Posterior of `conditioned_model`."""
         check_output_indices(output_indices)
         self.warn_if_unlearned()
         return posterior_at(self.conditioned_model, X, observation_noise, posterior_transform)
@@ -311,18 +322,15 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
     # ------------------------------------------------------------ conditioning
 
     @torch.no_grad()
-    def _conditioned(self) -> _Conditioned:
-        """`model` conditioned on the pending points, from the cache while that is valid."""
+    def _conditioned(self) -> tuple[Any, Tensor]:
+        """`model` conditioned on imputed values, from the cache while that is valid, and these."""
         if self.imputation == "none" or not len(self.X_pending):
-            return _Conditioned(self.model, self.X_pending.new_zeros(0, 1), ())
-        basis = self._basis()
-        if self._cache is None or any(
-            old is not new for old, new in zip(self._cache.basis, basis, strict=True)
-        ):
+            return self.model, self.X_pending.new_zeros(0, 1)
+        if self._cache is None or any(map(is_not, self._cache[0], self._basis())):
             conditioned, Y = impute(self.model, self.X_pending, self.imputation, self.censor_value)
-            # The basis is read again, as conditioning evaluates a model that was not evaluated yet.
-            self._cache = _Conditioned(conditioned, Y, self._basis())
-        return self._cache
+            # The basis afterwards, as conditioning evaluates a model that was not evaluated yet.
+            self._cache = self._basis(), conditioned, Y
+        return self._cache[1:]
 
     def _basis(self) -> tuple[object, ...]:
         """Objects one of which is replaced by anything that invalidates the conditioned model."""
@@ -346,6 +354,12 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         check_observations(gp, X, Y, Yvar)
         return like(gp, X), like(gp, Y), None if Yvar is None else like(gp, Yvar)
 
+    @torch.no_grad()
+    def _conditioned_on(self, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Model:
+        """`model` conditioned on observations, as is each member of an ensemble."""
+        X, Y, noise = for_members(observed_process(self.model), X, Y, Yvar)
+        return conditioned_on(self.model, X, Y, **noise)
+
     def _still_pending(self, X: Tensor) -> Tensor:
         """The pending points without those observed at ``X``."""
         arrived = set(matching_rows(X, self.X_pending))
@@ -356,13 +370,16 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
 
 
 def _check_model(model: Any) -> None:
-    check_base(model, "CensoredDelayModel")
+    if is_ensemble(model):
+        predictor_of(model).check()
+    else:
+        check_base(model, "CensoredDelayModel")
     if any(isinstance(part, CensoredDelayModel) for part in model.modules()):
         raise UnsupportedError(
             "`model` already accounts for pending points: add further ones by `with_pending`."
         )
-    if getattr(model, "batch_shape", ()):
+    if batch_shape := batch_of_models(model):
         raise UnsupportedError(
             "CensoredDelayModel needs a `model` without batch dimensions, got "
-            f"{tuple(model.batch_shape)}."
+            f"{tuple(batch_shape)}."
         )

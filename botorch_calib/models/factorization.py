@@ -41,15 +41,11 @@ def row_updates(model: Any) -> Iterator[RowUpdate | None]:
 
 
 class RowUpdate:
-    """Stands in for a prediction strategy while GPyTorch asks for an updated one.
-
-    Attributes:
-        factor: The extended factor ``n x n`` and ``(K + noise)^{-1} (y - m)``, ``n x 1``; None
-            before the update, and where GPyTorch made it.
-    """
+    """Stands in for a prediction strategy while GPyTorch asks for an updated one."""
 
     def __init__(self, strategy: DefaultPredictionStrategy) -> None:
         self._strategy = strategy
+        # The extended factor n x n and (K + noise)^{-1} (y - m), n x 1, unless GPyTorch updated.
         self.factor: tuple[Tensor, Tensor] | None = None
         self.train_prior_dist = strategy.train_prior_dist
 
@@ -106,10 +102,10 @@ class RowUpdate:
 
 
 def _bordered(L: Tensor, inverse: Tensor, cross: Tensor, block: Tensor) -> tuple[Tensor, Tensor]:
-    """Lower factor ``n x n`` and its transposed inverse, both with ``k`` more rows and columns.
+    """Lower factor ``n x n`` and its transposed inverse, with ``k`` more rows and columns each.
 
-    ``cross``, ``k x n``, is the covariance of the new points with the old, and ``block``, ``k x
-    k``, that of the new points, with noise.
+    ``cross``, ``k x n``, is the covariance of new points with old ones, and ``block``, ``k x k``,
+    that of the new ones, with noise.
     """
     # [K, B^T; B, D] = [L, 0; V^T, C] [L^T, V; 0, C^T], hence L V = B^T and C C^T = D - V^T V, which
     # is the posterior covariance of the new points: jitter is added where rounding left it

@@ -31,8 +31,8 @@ _CHUNK = 2**15  # features at a time, few enough to stay in a CPU's cache
 class FourierPaths(Module):
     """Single functions drawn from one process by ``draw_matheron_paths``, evaluated together.
 
-    Values are those of the functions one by one, and of the process' posterior, up to rounding,
-    with derivatives of every order. The features keep the hyperparameters that they have now.
+    Values are those of the functions one by one up to rounding, with derivatives of every order.
+    The features keep the hyperparameters that they have now.
     """
 
     points: Tensor
@@ -53,7 +53,7 @@ class FourierPaths(Module):
     @classmethod
     @torch.no_grad()
     def of(cls, gp: Any, *paths: Any) -> Self | None:
-        """Functions drawn from ``gp`` together, or None where that is not what each gives alone."""
+        """Functions drawn from ``gp``, or None where their values together are not those alone."""
         if type(gp) is not SingleTaskGP or any(type(each) is not MatheronPath for each in paths):
             return None
         parts = [list(each.paths.values()) for each in paths]
@@ -68,8 +68,11 @@ class FourierPaths(Module):
         return together if error <= _TOLERANCE.get(X.dtype, 0.0) else None
 
     def forward(self, X: Tensor) -> Tensor:
-        """Values ``num_paths x batch_shape x q`` at ``batch_shape x q x d``, in outcome units."""
-        return self._evaluate(X)[0]
+        """Values ``num_paths x batch_shape x q`` at ``batch_shape x q x d``, in outcome units.
+
+        Those of a single path are ``batch_shape x q``.
+        """
+        return self._evaluate(X)[0].squeeze(0)
 
     def with_posterior(self, X: Tensor) -> tuple[Tensor, GPyTorchPosterior]:
         """The values, and the process's posterior at single points, ``batch_shape x q x 1 x 1``."""
@@ -109,11 +112,9 @@ class FourierPaths(Module):
 
 
 def _waves(prior: Any, update: Any) -> tuple[Tensor, Tensor] | None:
-    """Frequencies ``d x m`` of a draw from the prior, and amplitudes ``2 x m``, if it is of waves.
-
-    Its input transforms are linear, and its output transforms scale: the images of unit
-    vectors, and of sines and cosines of 0, tells them.
-    """
+    """Frequencies ``d x m`` and amplitudes ``2 x m`` of a draw from the prior, if made of waves."""
+    # Its input transforms are linear, and its output transforms scale: images of unit vectors, and
+    # of sines and cosines of 0, reveal them.
     maps: list[Any] = [getattr(each, "feature_map", None) for each in (prior, update)]
     if [type(each) for each in maps] != [KernelFeatureMap, KernelEvaluationMap]:
         return None

@@ -1,13 +1,14 @@
-"""Values that are put in place of missing ones, and models conditioned on them."""
+"""Values in the place of missing ones, and models conditioned on them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from botorch.exceptions.errors import UnsupportedError
+from botorch.posteriors.fully_bayesian import GaussianMixturePosterior
 from torch import Tensor
 
-from botorch_calib.models.conditioning import conditioned_on, given_noise
+from botorch_calib.models.conditioning import conditioned_on, for_members
 from botorch_calib.models.inspection import as_in_training, observed_process
 from botorch_calib.models.outcome_transforms import check_takes
 from botorch_calib.posteriors.single_points import is_gaussian
@@ -30,7 +31,7 @@ def missing_censor_value(
 def queries_to_impute(ledger: FeedbackLedger, imputation: str, now: float | None) -> Tensor:
     """Queries ``n x d`` of a ledger whose values are imputed.
 
-    The paper censors expired queries as well. Hallucination is for values that will still arrive.
+    The paper censors expired queries as well; hallucination is for values that will still arrive.
     """
     return ledger.incomplete(now) if imputation == "censor" else ledger.pending(now)
 
@@ -40,7 +41,8 @@ def impute(
 ) -> tuple[Any, Tensor]:
     """A model conditioned on imputed values at pending points, and these values, ``n x 1``.
 
-    Given noise of imputed values is the mean of that of the observed ones.
+    Each member of an ensemble hallucinates its own, ``num_members x n x 1``. Given noise of imputed
+    values is the mean of that of the observed ones.
     """
     gp = observed_process(model)
     if censor_value is not None and imputation == "censor":
@@ -49,11 +51,12 @@ def impute(
     else:
         with as_in_training(gp):
             posterior = gp.posterior(X_pending)
-        if not is_gaussian(posterior):
+        if not (is_gaussian(posterior) or isinstance(posterior, GaussianMixturePosterior)):
             raise UnsupportedError(
                 "`imputation='hallucinate'` needs a posterior that is Gaussian in the units of the "
                 f"outcome, got a {type(posterior).__name__}: apply nonlinear transforms to the "
                 "observations beforehand."
             )
         Y = posterior.mean
-    return conditioned_on(model, X_pending, Y, **given_noise(gp, X_pending, Y, None)), Y
+    X_pending, values, noise = for_members(gp, X_pending, Y)
+    return conditioned_on(model, X_pending, values, **noise), Y

@@ -25,14 +25,11 @@ from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihoo
 from torch import Tensor
 
 from botorch_calib.distributions import PiecewisePredictive
+from botorch_calib.models.noisy_ensemble import NoisyEnsemble
 from botorch_calib.models.wrapper import WrapperModel
 from botorch_calib.posteriors import CalibratedPosterior, StatedPosterior
-from botorch_calib.posteriors.moments import (
-    least_for_scale,
-    marginal_variance,
-    mean_and_deviation,
-)
-from botorch_calib.posteriors.single_points import is_gaussian
+from botorch_calib.posteriors.moments import least_for_scale, marginal_variance, mean_and_deviation
+from botorch_calib.posteriors.single_points import is_gaussian, raw_variance
 
 # ------------------------------------------------------------ models inside models
 
@@ -44,9 +41,7 @@ def predicting_part(model: Any) -> Any:
 
 def predicting_process(model: Any) -> Any:
     """The Gaussian process that a model predicts by, pending points included."""
-    while isinstance(model, WrapperModel):
-        model = model.predicting_model
-    return model
+    return model.gaussian_model if isinstance(model, WrapperModel) else model
 
 
 def observed_process(model: Any) -> Any:
@@ -83,16 +78,12 @@ def inputs_of_transform(model: Any, X: Tensor | None = None) -> dict[str, Tensor
     Others are not given any, since those that users write need not take it. ``X``, ``... x d``, are
     the training inputs by default.
     """
-    if not _has_strata(model.outcome_transform):
+    if not any(
+        isinstance(part, StratifiedStandardize) for part in model.outcome_transform.modules()
+    ):
         return {}
     inputs = raw_train_inputs(model) if X is None else X
     return {} if inputs is None else {"X": inputs}
-
-
-def _has_strata(transform: Any) -> bool:
-    if isinstance(transform, ChainedOutcomeTransform):
-        return any(_has_strata(part) for part in transform.values())
-    return isinstance(transform, StratifiedStandardize)
 
 
 def raw_width(model: Any) -> int | None:
@@ -121,10 +112,7 @@ def in_output_task(model: Any, X: Tensor) -> Tensor:
 
 
 def as_in_training(model: Any) -> AbstractContextManager[Any]:
-    """Within it inputs are transformed as training inputs are: none into several points.
-
-    It changes nothing but for one-to-many input transforms, whose training data are single points.
-    """
+    """Context in which one-to-many input transforms leave points single, as training inputs are."""
     transform = getattr(model, "input_transform", None)
     return fantasize() if getattr(transform, "is_one_to_many", False) else nullcontext()
 
@@ -145,8 +133,7 @@ def outcome_scale(model: Any, squared: bool = False) -> Tensor | None:
     """Factor from the space of a model's targets to the units of the outcome, or its square.
 
     1 without an outcome transform; the standard deviation, ``batch_shape x 1 x 1``, of a
-    ``Standardize``, and of a chain of such the product; None for any other transform, which need
-    not be affine, or may have as many factors as there are strata.
+    ``Standardize``, and of a chain of such the product; None for any other transform.
     """
     transform = getattr(model, "outcome_transform", None)
     return _UNIT if transform is None else _scale_of(transform, squared)
@@ -175,10 +162,7 @@ def unit_of_targets(model: Any, like: Tensor) -> Tensor:
 def outcome_units(model: Any) -> Tensor:
     """The unit of each training target of a single-output model, in units of the outcome: ``n``.
 
-    Any affine transform tells it: chains, and one per stratum, as well.
-
-    Raises:
-        UnsupportedError: Under an outcome transform that has no such unit.
+    ``UnsupportedError`` under an outcome transform that is not affine.
     """
     targets: Tensor = model.train_targets.detach()
     transform = getattr(model, "outcome_transform", None)
@@ -201,10 +185,12 @@ def least_variance(model: Any, posterior: GPyTorchPosterior) -> Tensor | None:
     """Smallest variance that a single-output model's posterior is to state; None for GPyTorch's.
 
     GPyTorch states none below 1e-10 (1e-6 in single precision), in whatever units: outcomes that
-    vary by 1e-5 (1e-3) or less would all seem to have that standard deviation. Under a
-    ``Standardize`` that is a bound in the space of the targets here. In squared units of the
-    outcome; broadcasts to ``batch_shape x q x 1``.
+    vary by 1e-5 (1e-3) or less would all seem to have that standard deviation. Here that is a bound
+    in the space of a ``Standardize``'s targets. In squared units of the outcome; broadcasts to
+    ``batch_shape x q x 1``.
     """
+    if isinstance(model, NoisyEnsemble):  # which states less than GPyTorch's least
+        return raw_variance(posterior).detach()
     scale = outcome_scale(model, squared=True)
     if scale is None or scale is _UNIT:
         return None
@@ -233,9 +219,6 @@ def as_calibrated(model: Any, posterior: Posterior) -> StatedPosterior:
     """A single-output model's posterior with the methods of a calibrated one.
 
     A calibrated posterior is returned as it is, and nothing is corrected in a Gaussian one.
-
-    Raises:
-        UnsupportedError: If the posterior is neither.
     """
     if isinstance(posterior, StatedPosterior):
         return posterior
@@ -260,21 +243,20 @@ def observation_noise_variance(
 ) -> Tensor:
     """Noise variance of a new observation, as ``posterior(X, observation_noise=True)`` adds it.
 
-    For a homoscedastic, fixed-noise or outlier-robust likelihood it is read off, as BoTorch does
-    (the mean of the fixed noise); elsewhere it costs a second evaluation of the posterior. BoTorch
-    adds fixed noise twice that is learned in part, and none of an outlier-robust model's.
-
-    Args:
-        model: Single-output model with a Gaussian likelihood.
-        posterior: ``model.posterior(X)``.
-        X: ``batch_shape x q x d``, with or without the column of the task.
-        given: Noise variance in the outcome-transformed space, in place of the likelihood's.
-
-    Returns:
-        In squared units of the outcome; broadcasts to ``batch_shape x q x 1``.
+    In squared units of the outcome; broadcasts to ``batch_shape x q x 1``. For a homoscedastic,
+    fixed-noise or outlier-robust likelihood it is read off, as BoTorch does (the mean of the fixed
+    noise); elsewhere it costs a second evaluation of the posterior. BoTorch adds fixed noise twice
+    that is learned in part, and none of an outlier-robust model's. ``posterior`` is that of the
+    model at ``X``, ``batch_shape x q x d``; ``given`` is noise variance in the outcome-transformed
+    space, in place of the likelihood's.
     """
     scale = outcome_scale(model, squared=True)
-    noise = _likelihood_noise(model, X) if given is None else given
+    if given is not None:
+        noise: Tensor | None = given
+    elif isinstance(model, MultiTaskGPyTorchModel):  # may differ from task to task
+        noise = _given_noise_by_task(model, X)
+    else:
+        noise = _constant_noise(model.likelihood)
     if noise is not None and scale is not None:
         return noise if scale is _UNIT else noise * scale
     if noise is not None and model.outcome_transform._is_linear:
@@ -302,17 +284,6 @@ def constant_noise_variance(model: Any) -> Tensor:
     return noise * scale
 
 
-def _likelihood_noise(model: Any, X: Tensor) -> Tensor | None:
-    """Noise variance on the likelihood's scale, ``batch_shape x 1 x 1``, if it is constant.
-
-    Given noise of several tasks, ``batch_shape x q x 1``, is constant in each.
-    """
-    if isinstance(model, MultiTaskGPyTorchModel):  # may differ from task to task
-        is_given = isinstance(model.likelihood, FixedNoiseGaussianLikelihood)
-        return _given_noise_by_task(model, X) if is_given else None
-    return _constant_noise(model.likelihood)
-
-
 def _constant_noise(likelihood: Any) -> Tensor | None:
     """Noise variance of a likelihood, ``batch_shape x 1 x 1``, if it is constant."""
     if isinstance(likelihood, FixedNoiseGaussianLikelihood):
@@ -326,12 +297,14 @@ def _constant_noise(likelihood: Any) -> Tensor | None:
     return noise.unsqueeze(-1)
 
 
-def _given_noise_by_task(model: Any, X: Tensor) -> Tensor:
-    """Mean of the given noise of each row's task, ``batch_shape x q x 1``.
+def _given_noise_by_task(model: Any, X: Tensor) -> Tensor | None:
+    """Mean of the given noise of each row's task, ``batch_shape x q x 1``; None if it is learned.
 
     BoTorch's models add the same, except that (up to 0.18.1) those conditioned on batches cannot,
     and for a task without observations they say NaN: here it has the mean of all tasks.
     """
+    if not isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
+        return None
     # Both transformed, after a posterior
     inputs = model.transform_inputs(with_task_feature(model, X)), model.train_inputs[0]
     own, seen = (Z[..., model._task_feature].round() for Z in inputs)

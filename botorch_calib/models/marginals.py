@@ -10,10 +10,10 @@ and then the outcome transform. Mean, kernel and input transform are the model's
 that GPyTorch evaluates on rectangles and diagonals are served: mixed and multi-task inputs, learned
 warps, custom kernels. Triangular solves, not an inverse, keep the digits of small variances.
 
-`posterior_at` is what the package calls. Joint posteriors stay with ``model.posterior``, and so do
-models that the engine does not serve: variational ones, kernels with a prediction strategy of their
-own, input transforms that make several points of each, and data that require gradients, which those
-of fantasies do unless they are made under ``torch.no_grad``.
+The package calls `posterior_at`. Joint posteriors stay with ``model.posterior``, and so do models
+that the engine does not serve: variational ones, kernels with a prediction strategy of their own,
+input transforms that make several points of each, and data that require gradients, as those of
+fantasies do unless they are made under ``torch.no_grad``.
 
 Evaluate a model once before several threads share it: the first evaluation puts it into evaluation
 mode and sets what GPyTorch keeps of it, and neither is guarded by a lock.
@@ -74,18 +74,9 @@ def posterior_at(
 ) -> Posterior:
     """``model.posterior(X)``, for all points at once where there is one in each batch.
 
-    Args:
-        model: Any BoTorch model.
-        X: ``batch_shape x q x d``.
-        observation_noise: As ``model.posterior`` takes it.
-        posterior_transform: As ``model.posterior`` takes it.
-        members: Whether the model is an ensemble, whose members' Gaussian posteriors are wanted,
-            ``batch_shape x num_members x q x 1``.
-
-    Raises:
-        BotorchTensorDimensionError: If ``X`` is a vector, or has another number of columns than
-            the model.
-        InputDataError: If ``X`` is more precise than the model.
+    Arguments are those of ``model.posterior``. With ``members`` the model is an ensemble, whose
+    members' Gaussian posteriors are wanted, ``batch_shape x num_members x q x 1``. A wrong shape or
+    precision of ``X`` is an error that says so.
     """
     try:
         single = None
@@ -108,10 +99,9 @@ def posterior_at(
 
 def _once(model: Any, X: Tensor, noise: bool | Tensor) -> bool | Tensor:
     """Half of ``noise`` where BoTorch adds it for a given and for a learned part: see GPyTorch."""
-    likelihood: Any = (
-        None if isinstance(model, WrapperModel) else getattr(model, "likelihood", None)
-    )
-    if noise is False or getattr(likelihood, "second_noise_covar", None) is None:
+    likelihood: Any = getattr(model, "likelihood", None)
+    is_plain = noise is False or isinstance(model, WrapperModel)
+    if is_plain or getattr(likelihood, "second_noise_covar", None) is None:
         return noise
     return X.new_ones(*X.shape[:-1], 1) * (likelihood.noise.mean() if noise is True else noise) / 2
 
@@ -121,12 +111,10 @@ def single_point_posterior(
 ) -> SinglePointPosterior | None:
     """Posterior of the objective at ``batch_shape x 1 x d``, in the units of the outcome.
 
-    It is differentiable in ``X`` as often as the kernel is, and, as in BoTorch by default, not in
-    hyperparameters and data. An ensemble is served as a batch of models if its ``members`` are
-    asked for: in the last dimension of ``batch_shape``.
-
-    Returns:
-        The posterior; None where the engine does not serve the model or ``X``.
+    None where the engine does not serve the model or ``X``. It is differentiable in ``X`` as often
+    as the kernel is, and, as in BoTorch by default, not in hyperparameters and data. An ensemble is
+    served as a batch of models if its ``members`` are asked for: in the last dimension of
+    ``batch_shape``.
     """
     if X.dim() < 2 or X.shape[-2] != 1 or not X.numel() or not _may_serve(model, members):
         return None
@@ -144,17 +132,16 @@ def single_point_posterior(
             return None
     mean, variance, inputs = (_points_first(values, lead) for values in (*moments, inputs))
     transform = getattr(model, "outcome_transform", None)
-    if transform is None:
-        return SinglePointPosterior(mean, variance, inputs)
     if type(transform) is Standardize:
         # `untransform_posterior` without its detour through linear operators
         mean, variance = transform.means + transform.stdvs * mean, transform._stdvs_sq * variance
-        return SinglePointPosterior(mean, variance, inputs)
-    normal = SinglePointPosterior(mean, variance, inputs).distribution
-    posterior = transform.untransform_posterior(GPyTorchPosterior(normal), X=X)
-    if not is_gaussian(posterior):  # a nonlinear transform
-        return None
-    return SinglePointPosterior(posterior.mean, raw_variance(posterior), inputs)
+    elif transform is not None:
+        normal = SinglePointPosterior(mean, variance, inputs).distribution
+        posterior = transform.untransform_posterior(GPyTorchPosterior(normal), X=X)
+        if not is_gaussian(posterior):  # a nonlinear transform
+            return None
+        mean, variance = posterior.mean, raw_variance(posterior)
+    return SinglePointPosterior(mean, variance, inputs)
 
 
 def _points_last(X: Tensor, batch_dims: int) -> tuple[Tensor, torch.Size]:
@@ -214,7 +201,7 @@ def _kernel_between(inputs: Tensor, own: LazyEvaluatedKernelTensor) -> Tensor:
 
 
 class _Known(NamedTuple):
-    """What is known of a model: its factor, None if it cannot be served, and what that rests on."""
+    """A model's factor, None if it cannot be served, and what the factor depends on."""
 
     factor: _Factor | None
     state: _ModelState
@@ -225,7 +212,7 @@ _KNOWN: WeakKeyDictionary[Any, _Known] = WeakKeyDictionary()
 
 
 def _factor_of(model: Any) -> _Factor | None:
-    """The factor of a model that may be served, from the cache while it is that of the model."""
+    """The factor of a model that may be served, from the cache while that is valid."""
     if model.training:
         model.eval()  # which puts transformed inputs in place
     state, known = _ModelState(model), _KNOWN.get(model)
@@ -250,20 +237,14 @@ def _is_of(strategy: Any, factor: _Factor | None) -> bool:
 
 
 def keep_in_step(model: Any) -> None:
-    """Have what GPyTorch keeps of an exact process be of its present hyperparameters.
-
-    GPyTorch itself notices training and loading, but no in-place change.
-    """
+    """Renew what GPyTorch keeps of an exact process after an in-place change of hyperparameters."""
     if _may_serve(model):
         with gpt_posterior_settings():
             _factor_of(model)
 
 
 def in_space_of_targets(model: Any) -> Any:
-    """A model without its outcome transform, which shares all else with the one given.
-
-    It is made for a moment: data that are put in place later do not reach it. The factor does.
-    """
+    """A copy, for use at once, of a model without its outcome transform: it shares all else."""
     if model.training:
         model.eval()
     keep_in_step(model)
@@ -275,7 +256,7 @@ def in_space_of_targets(model: Any) -> Any:
 
 
 def remember_factor(model: Any, cholesky: Tensor, weights: Tensor) -> None:
-    """Take over the factor of a model that was made by adding rows to that of another one."""
+    """Take over a model's factor, which was made by adding rows to that of another model."""
     if _may_serve(model):
         with torch.no_grad(), gpt_posterior_settings():
             covariance = model.forward(*model.train_inputs).lazy_covariance_matrix
@@ -325,9 +306,9 @@ class _ModelState:
     """Data and hyperparameters of an exact process at one time, to compare with those of another.
 
     Tensors are compared by identity and version. GPyTorch's ``initialize`` sets hyperparameters
-    through ``.data``, which leaves no trace but their values: these are compared. On a GPU that
-    would wait for the device at every evaluation; there, as in GPyTorch itself, such a change is
-    felt after ``model.train()``.
+    through ``.data``, which leaves no trace but their values: these are compared, except on a GPU,
+    where that would wait for the device at every evaluation. There, as in GPyTorch itself, such a
+    change is felt after ``model.train()``.
     """
 
     def __init__(self, model: Any) -> None:

@@ -14,10 +14,9 @@ ROUNDED = 1e-9
 
 
 def is_any_of(points: Tensor, others: Tensor, tolerance: float = 0.0) -> Tensor:
-    """Which points differ from one of the others in no element by more than a tolerance.
+    """Which points ``batch_shape x d`` equal one of ``n x d`` others: booleans ``batch_shape``.
 
-    Booleans ``batch_shape``, for points ``batch_shape x d`` and others ``n x d``, of which there
-    may be none; the tolerance is in their units.
+    No element differs by more than the tolerance. There may be no others.
     """
     # For this norm distances are differences of elements: no sum of products loses digits.
     apart = torch.cdist(points.reshape(-1, points.shape[-1]), others, p=math.inf)
@@ -38,15 +37,12 @@ def matching_rows(rows: Tensor, table: Tensor) -> list[int | None]:
 
 
 class RowLookup(Module):
-    """Finds points among the rows of a table by exact equality; built once, it follows its device.
+    """Finds points among finite rows ``n x d`` by exact equality, the first one of equal rows.
 
     Rows have codes, one column after the other: the code so far and the value in the next column
-    are a pair, and each pair that occurs is a new code, found by bisection. A comparison of all
-    points with all rows would need memory for each pair, and to sort both together, as
-    ``torch.unique`` with ``dim`` does, takes 15 times as long for 20 points and 1000 rows.
-
-    Args:
-        rows: ``n x d`` with finite values; of equal rows the first one is found.
+    are a pair, and each pair that occurs is a new code, found by bisection. Comparing all points
+    with all rows would need memory for each pair, and sorting both together, as ``torch.unique``
+    does, takes 15 times as long for 20 points and 1000 rows.
     """
 
     def __init__(self, rows: Tensor) -> None:

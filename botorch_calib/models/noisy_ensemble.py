@@ -19,28 +19,23 @@ from torch import Tensor
 from botorch_calib._validation import check_variances
 from botorch_calib.models.wrapper import check_output_indices
 
-# Variance of what a member states, over that of the noise: as good as none, and positive.
+# Variance of a member's value in units of the noise variance: as good as none, and positive.
 _LEAST = 1e-10
 
 
 class NoisyEnsemble(Model):
     """An ``EnsembleModel`` whose members predict observations ``N(value, noise variance)``.
 
-    Forests and deep ensembles state values alone, so there is no distribution of an observation
-    that a calibrator could correct. With the variance of the noise they are a mixture, as a fully
-    Bayesian model: `CalibratedModel` takes it, scores observations by `CalibratedModel.observe`
-    (with ``condition=False``; a refitted ensemble is given by `CalibratedModel.with_model`), and
-    corrects the distribution of observations. The members leave no doubt about the objective, so
-    that of the objective stays the ensemble's: give ``denoise=False``.
+    Forests and deep ensembles state values alone, no distribution of an observation that a
+    calibrator could correct. With the variance of the noise they are a mixture, as a fully Bayesian
+    model: `CalibratedModel` takes it, scores observations by `CalibratedModel.observe` (with
+    ``condition=False``; `CalibratedModel.with_model` takes a refitted ensemble), and corrects the
+    distribution of observations, not that of the objective: give ``denoise=False``.
 
     Args:
         model: With one output and equal weights, of any input and outcome transform.
         noise_variance: Of an observation, in squared units of the outcome: a number, or one for
             each member.
-
-    Raises:
-        UnsupportedError: If ``model`` is no such ensemble.
-        InputDataError: If a variance is not positive.
 
     Example:
         >>> model = CalibratedModel(NoisyEnsemble(forest, 0.1), calibrator, denoise=False)

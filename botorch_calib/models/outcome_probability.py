@@ -15,8 +15,8 @@ from botorch.models.pairwise_gp import PairwiseGP
 from gpytorch.likelihoods import BernoulliLikelihood
 from torch import Tensor
 
-from botorch_calib._validation import check_tensor
 from botorch_calib.calibration.probabilities import ProbabilityCalibrator
+from botorch_calib.models.requirements import check_pairs
 
 
 class OutcomeProbability(DeterministicModel):
@@ -33,9 +33,6 @@ class OutcomeProbability(DeterministicModel):
     Args:
         probability: Maps points ``... x d`` to the stated probabilities, ``...``.
         calibrator: Shared, not copied, with what it has learned.
-
-    Raises:
-        UnsupportedError: If ``probability`` is a model, or ``calibrator`` another object.
 
     Example:
         >>> feasible = OutcomeProbability.of_classifier(gp, ProbabilityCalibrator())
@@ -62,33 +59,16 @@ class OutcomeProbability(DeterministicModel):
 
     @classmethod
     def of_classifier(cls, model: Model, calibrator: ProbabilityCalibrator) -> Self:
-        """That of a Gaussian process with a ``BernoulliLikelihood``: ``P(b = 1)``.
-
-        Raises:
-            UnsupportedError: If ``model`` has another likelihood.
-        """
-        likelihood = getattr(model, "likelihood", None)
-        if not isinstance(likelihood, BernoulliLikelihood):
-            raise UnsupportedError(
-                f"{type(model).__name__} has no BernoulliLikelihood: give OutcomeProbability a "
-                "function that computes the probability from points."
-            )
+        """The probability ``P(b = 1)`` by a Gaussian process with a ``BernoulliLikelihood``."""
+        _check_likelihood(model, BernoulliLikelihood)
         return cls(partial(_probability_of_yes, model), calibrator)
 
     @classmethod
     def of_preference(
         cls, model: PairwiseGP, reference: Tensor, calibrator: ProbabilityCalibrator
     ) -> Self:
-        """That a point is preferred to a ``reference``, ``d``, by a ``PairwiseGP``.
-
-        Raises:
-            UnsupportedError: If ``model`` has no ``PairwiseProbitLikelihood``.
-        """
-        if not isinstance(getattr(model, "likelihood", None), PairwiseProbitLikelihood):
-            raise UnsupportedError(
-                f"{type(model).__name__} has no PairwiseProbitLikelihood: give OutcomeProbability "
-                "a function that computes the probability from points."
-            )
+        """The probability by a ``PairwiseGP`` that a point is preferred to a reference, ``d``."""
+        _check_likelihood(model, PairwiseProbitLikelihood)
         return cls(partial(_probability_of_preference, model, reference), calibrator)
 
     def forward(self, X: Tensor) -> Tensor:
@@ -107,22 +87,20 @@ class OutcomeProbability(DeterministicModel):
 
     @torch.no_grad()
     def observe(self, X: Tensor, happened: Tensor) -> None:
-        """Learn from outcomes, in order, with the classifier that has seen none of them.
+        """Learn from outcomes at ``n x d``, in order, with the classifier that has seen none.
 
-        Args:
-            X: Points ``n x d``.
-            happened: 1 where the outcome is yes, else 0, ``n x 1``; numbers or booleans.
-
-        Raises:
-            BotorchTensorDimensionError: If a shape is another one.
-            InputDataError: If an outcome is outside [0, 1].
+        ``happened``, ``n x 1``, is 1 or True where the outcome is yes, else 0 or False.
         """
-        if check_tensor("X", X).dim() != 2 or happened.shape != (len(X), 1):
-            raise BotorchTensorDimensionError(
-                "`X` and `happened` must have shapes n x d and n x 1, got "
-                f"{tuple(X.shape)} and {tuple(happened.shape)}."
-            )
+        check_pairs(X, happened, name="happened")
         self.calibrator.update(self._stated(X), happened.squeeze(-1).to(X))
+
+
+def _check_likelihood(model: Any, kind: type) -> None:
+    if not isinstance(getattr(model, "likelihood", None), kind):
+        raise UnsupportedError(
+            f"{type(model).__name__} has no {kind.__name__}: give OutcomeProbability a function "
+            "that computes the probability from points."
+        )
 
 
 # Functions of the module, with which a model can be pickled

@@ -26,12 +26,10 @@ _FARTHEST = 1e30  # a target that stands for infinity
 
 
 class InverseTransform(OutcomeMap):
-    """From the targets of a model to its outcomes: the inverse of its outcome transform.
+    """From the targets of a model in eval mode to its outcomes: its outcome transform's inverse.
 
-    Args:
-        model: A model with one output, in eval mode.
-        X: The points, ``batch_shape x q x d``, with all columns of the model (default: the training
-            inputs). They matter to a transform that differs between inputs.
+    The points ``X``, ``batch_shape x q x d`` with all columns of the model (default: the training
+    inputs), matter to a transform that differs between inputs.
     """
 
     def __init__(self, model: Any, X: Tensor | None = None) -> None:
@@ -53,8 +51,7 @@ class InverseTransform(OutcomeMap):
     def latent(self, outcome: Tensor) -> Tensor:
         """The greatest targets whose outcomes are at most these; infinite beyond all outcomes.
 
-        An outcome transform need not have a value there. Where the inverse is constant in a tail,
-        the last outcome has a probability of its own.
+        Where the inverse is constant in a tail, the last outcome has a probability of its own.
         """
         target = self.target(outcome)
         with torch.no_grad():
@@ -64,19 +61,14 @@ class InverseTransform(OutcomeMap):
         return torch.where(outcome >= greatest, torch.inf, target)
 
     def target(self, outcome: Tensor) -> Tensor:
-        """What the model makes of observations; NaN where its transform does not take them."""
+        """Targets of observations; NaN where the outcome transform does not take them."""
         for part in self._parts:
             outcome = _forward(part, outcome, self._inputs)
         return outcome
 
 
 def targets_of(model: Any, X: Tensor, Y: Tensor, name: str = "Y") -> Tensor:
-    """The targets of observations ``n x 1``.
-
-    Raises:
-        InputDataError: If the model's outcome transform does not take one of them; it calls them
-            by their ``name``.
-    """
+    """The targets of observations ``n x 1``, which an error calls by their ``name``."""
     targets = InverseTransform(model, X).target(Y)
     if not targets.isfinite().all():
         culprit = Y.expand_as(targets)[~targets.isfinite()][0]
@@ -111,16 +103,14 @@ def check_increasing(model: Any) -> None:
     """Raise ``UnsupportedError`` unless a model's outcome transform increases.
 
     The inverse has to increase among the training targets and, up to ties, thrice their range
-    beyond them on either side, where predictions may lie. It is looked at there.
+    beyond them on either side, where predictions may lie.
     """
     transform = getattr(model, "outcome_transform", None)
     if transform is None or type(transform) is Standardize:
         return
-    if model.training:
-        model.eval()
+    model.eval()
     targets = getattr(model, "train_targets", None)
-    targets = torch.zeros(1) if targets is None or not targets.numel() else targets
-    targets = like(model, targets)
+    targets = like(model, torch.zeros(1) if targets is None or not targets.numel() else targets)
     low, high = targets.min(), targets.max()
     length = torch.where(high > low, high - low, 1.0)
     steps = torch.linspace(0.0, 1.0, _CHECKED).to(length).view(-1, 1, 1)

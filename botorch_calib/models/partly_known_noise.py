@@ -126,11 +126,11 @@ class PartlyKnownNoiseGP(SingleTaskGP):
         input_transform: InputTransform | None = None,
     ) -> None:
         parts = covar_module, mean_module, outcome_transform, input_transform
+        if train_Yvar is not None and ((train_Yvar < 0.0) | train_Yvar.isinf()).any():
+            raise InputDataError("`train_Yvar` must hold variances, or NaN where not known.")
         if train_Yvar is None or not train_Yvar.isnan().any():
             super().__init__(train_X, train_Y, train_Yvar, likelihood, *parts)
             return
-        if (train_Yvar < 0.0).any() or train_Yvar.isinf().any():
-            raise InputDataError("`train_Yvar` must hold variances, or NaN where not known.")
         if likelihood is not None and not isinstance(likelihood, GaussianLikelihood):
             raise InputDataError(
                 "`likelihood` must be the GaussianLikelihood of observations whose error is not "
@@ -165,8 +165,14 @@ class PartlyKnownNoiseGP(SingleTaskGP):
         self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any
     ) -> Model:
         """BoTorch's, in which ``noise`` may be left out, or NaN, where it is not known."""
-        if noise is None and isinstance(self.likelihood, PartlyKnownNoiseLikelihood):
-            noise = torch.full_like(Y, torch.nan)
+        if isinstance(self.likelihood, PartlyKnownNoiseLikelihood):
+            noise = torch.full_like(Y, torch.nan) if noise is None else noise
+        elif isinstance(self.likelihood, FixedNoiseGaussianLikelihood):
+            if noise is not None and noise.isnan().any():
+                raise InputDataError(
+                    "`noise` must be known: all variances of this model were given, and none is "
+                    "learned in place of NaN."
+                )
         if noise is not None:
             kwargs["noise"] = noise
         conditioned: Model = super().condition_on_observations(X, Y, **kwargs)

@@ -15,7 +15,13 @@ from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
 from torch import Size, Tensor
 
-from botorch_calib._validation import check_finite, check_model, check_precision, check_tensor
+from botorch_calib._validation import (
+    check_finite,
+    check_inputs,
+    check_model,
+    check_precision,
+    check_tensor,
+)
 from botorch_calib.models.inspection import raw_train_inputs, raw_width
 from botorch_calib.models.wrapper import batch_shape_of
 
@@ -24,11 +30,6 @@ def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
     """Raise ``UnsupportedError`` unless ``model`` has one output and a Gaussian likelihood."""
     check_model(model)
     name = type(model).__name__
-    if getattr(model, "_is_ensemble", False):
-        raise UnsupportedError(
-            f"{name} is an ensemble: its posterior is a mixture, where {wrapper} needs a single "
-            "Gaussian. Use a model fitted by marginal likelihood, such as SingleTaskGP."
-        )
     if isinstance(model, ModelList):
         raise UnsupportedError(
             f"A {name} is a list of models: use one {wrapper} per outcome in a "
@@ -68,7 +69,7 @@ def _in_one_go(wrapper: str, model: Model | None = None) -> str:
 
 
 def one_outcome_of(model: Model) -> str:
-    """How to come by a model of a single outcome, in words."""
+    """How to get a model of a single outcome, in words."""
     if isinstance(model, MultiTaskGPyTorchModel):
         return "each around a model that was made with `output_tasks=[task]`"
     if isinstance(model, BatchedMultiOutputGPyTorchModel):
@@ -81,22 +82,23 @@ def batch_of_models(model: Any) -> Size:
     return Size() if is_ensemble(model) else batch_shape_of(model)
 
 
+def check_pairs(X: Tensor, Y: Tensor, width: int | None = None, name: str = "Y") -> None:
+    """Raise unless these are finite inputs ``n x d`` and values ``n x 1``, called ``name``."""
+    check_inputs("X", X, width)
+    if check_tensor(name, Y).shape != (len(X), 1):
+        raise BotorchTensorDimensionError(
+            f"`{name}` must have shape {len(X)} x 1, one row for each of `X`, got {tuple(Y.shape)}."
+        )
+    check_finite(name, Y)
+
+
 def check_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
     """Raise unless these are finite observations ``n x d``, ``n x 1`` of a single model."""
     if batch_shape := batch_of_models(model):
         raise UnsupportedError(
             f"`observe` needs a model without batch dimensions, got {tuple(batch_shape)}."
         )
-    check_tensor("X", X)
-    check_tensor("Y", Y)
-    width = raw_width(model) or X.shape[-1]
-    if X.dim() != 2 or X.shape[-1] != width or Y.shape != (X.shape[0], 1):
-        raise BotorchTensorDimensionError(
-            f"`X` and `Y` must have shapes n x {width} and n x 1, got {tuple(X.shape)} and "
-            f"{tuple(Y.shape)}."
-        )
-    check_finite("X", X)
-    check_finite("Y", Y)
+    check_pairs(X, Y, raw_width(model))
     if Yvar is None:
         return
     unknown = Yvar.isnan()
@@ -114,21 +116,17 @@ def check_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) ->
 
 
 def scalar_affine(transform: PosteriorTransform | None, subject: str) -> tuple[float, float]:
-    """Weight and offset of an affine transform of a single outcome; ``(1, 0)`` of none.
-
-    Raises ``UnsupportedError`` for any other, which does not apply to ``subject``.
-    """
+    """Weight and offset of an affine transform of a single outcome; ``(1, 0)`` of none."""
     if transform is None:
         return 1.0, 0.0
-    if isinstance(transform, ScalarizedPosteriorTransform):
-        weights = transform.get_buffer("weights")
-        if weights.numel() == 1 and float(weights) == 0.0:
+    weights: Any = getattr(transform, "weights", None)
+    if isinstance(transform, ScalarizedPosteriorTransform) and weights.numel() == 1:
+        if float(weights) == 0.0:
             raise UnsupportedError(
                 f"`posterior_transform` has the weight 0, which makes a constant of {subject}: "
                 "give another weight."
             )
-        if weights.numel() == 1:
-            return float(weights), float(transform.offset)
+        return float(weights), float(transform.offset)
     raise UnsupportedError(
         f"`posterior_transform` {type(transform).__name__} does not apply to {subject}: use a "
         "ScalarizedPosteriorTransform with one weight, or a Monte Carlo acquisition function with "
@@ -137,10 +135,7 @@ def scalar_affine(transform: PosteriorTransform | None, subject: str) -> tuple[f
 
 
 def check_fits(model: Any, X: Tensor, name: str = "X") -> None:
-    """Raise unless points ``... x d`` have the width and the precision of a model's inputs.
-
-    A model that does not tell its inputs takes any. ``name`` is the points' in the error.
-    """
+    """Raise unless points ``... x d`` have the width and the precision of a model's inputs."""
     if X.dim() < 2:
         raise BotorchTensorDimensionError(
             f"`{name}` must have shape ... x d, one row for each point, got {tuple(X.shape)}."

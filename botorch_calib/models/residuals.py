@@ -1,9 +1,8 @@
 """One-step-ahead and leave-one-out residuals of a GP on its own training data, without refits.
 
 A *standardised residual* is ``z = (y - mu) / s_y``, where ``mu`` and ``s_y`` are the predictive
-mean and standard deviation of ``y``, with the noise of a new observation: one step ahead, each
-observation predicted from those before it, or leave-one-out, from all others. Both follow from one
-Cholesky factorisation.
+mean and standard deviation of ``y``, with the noise of a new observation. Both kinds follow from
+one Cholesky factorisation.
 """
 
 from __future__ import annotations
@@ -25,22 +24,13 @@ RESIDUALS = ("prequential", "loo")
 def prequential_residuals(model: Module) -> Tensor:
     """One-step-ahead standardised residuals of a GP's own training data, in its order.
 
-    With ``K + noise = L L^T``, the residuals are ``e = L^{-1} (y - mean)``: ``e_t`` equals ``(y_t -
-    mu_t) / s_t``, with ``mu_t`` and ``s_t`` predicted from the observations before ``t`` alone, at
-    the model's current hyperparameters. They are those of the model's targets: an increasing affine
-    outcome transform such as ``Standardize`` leaves them unchanged, and any increasing one leaves
-    ``pit`` unchanged.
+    With ``K + noise = L L^T`` they are ``e = L^{-1} (y - mean)``: ``e_t`` equals ``(y_t - mu_t) /
+    s_t``, with ``mu_t`` and ``s_t`` predicted from the observations before ``t`` alone, at the
+    model's current hyperparameters. They are those of the model's targets, which an increasing
+    affine outcome transform such as ``Standardize`` leaves unchanged.
 
-    Args:
-        model: An exact GP with one output and no batch dimension (such as ``SingleTaskGP``), in
-            train or eval mode; it is left in the mode it was in.
-
-    Returns:
-        Residuals of shape ``n``, without gradient.
-
-    Raises:
-        UnsupportedError: If ``model`` is no such GP.
-        InputDataError: If it has no training data.
+    ``model`` is an exact GP with one output and no batch dimension, such as ``SingleTaskGP``, and
+    is left in the mode it was in. The residuals, ``n``, have no gradient.
     """
     return forecast_history(model).residuals
 
@@ -51,13 +41,8 @@ def loo_residuals(model: Module) -> Tensor:
     ``z_i = [K^{-1} (y - mean)]_i / sqrt([K^{-1}]_ii)``, with ``K`` the prior covariance of the
     observations, noise included (Rasmussen & Williams 2006, eqs. 5.10-5.12): the numbers of
     ``botorch.cross_validation.efficient_loo_cv`` without the cancellation in ``y - mu_i``. This is
-    OCBO's Algorithm 4 at the price of one factorisation.
-
-    Args:
-        model: As for `prequential_residuals`, with the same errors.
-
-    Returns:
-        Residuals of shape ``n``, without gradient.
+    OCBO's Algorithm 4 at the price of one factorisation. For ``model`` and the result see
+    `prequential_residuals`.
     """
     return forecast_history(model, "loo").residuals
 
@@ -76,12 +61,10 @@ def forecast_history(
 ) -> History:
     """Inputs, standardised residuals and predictive deviations of a GP's own training data.
 
-    The deviations are ``L_tt`` one step ahead (``"prequential"``) and ``1 / sqrt([K^{-1}]_ii)``
-    leave-one-out (``"loo"``); the prediction's mean is ``y - deviation * residual``. A likelihood
-    that has learned the noise of each observation, as an outlier-robust one, did not know it when
-    the value was predicted: both then are with the noise that it states for a new observation.
-    With ``members`` the model is an ensemble of exact GPs, and residuals and deviations are
-    ``num_members x n``. Errors are those of `prequential_residuals`.
+    The prediction's mean is ``y - deviation * residual``. A likelihood that has learned the noise
+    of each observation, as an outlier-robust one, did not know it when the value was predicted:
+    both then are with the noise that it states for a new observation. With ``members`` the model is
+    an ensemble of exact GPs, and residuals and deviations are ``num_members x n``.
     """
     check_one_of("residuals", residuals, RESIDUALS)
     prior = training_prior(model, members=members)

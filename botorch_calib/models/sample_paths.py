@@ -27,7 +27,7 @@ from botorch_calib.models.inspection import (
     predicting_process,
     raw_train_inputs,
 )
-from botorch_calib.models.predictors import GaussianPredictor, predictor_of
+from botorch_calib.models.predictors import Correction, GaussianPredictor, predictor_of
 from botorch_calib.models.predictors.transformed import TransformedPredictor
 from botorch_calib.models.several_outcomes import CalibratedModelList
 from botorch_calib.posteriors import CalibratedPosterior
@@ -38,8 +38,7 @@ class CalibratedPath(SamplePath):
 
     With ``f`` and ``f'`` independent paths of the process, ``z`` the standardised value of
     ``f + sqrt(n / v) (f' - mu)`` and ``T`` the map of `CalibratedPosterior`, a function is
-    ``f + a sqrt(v + n) (T(z) - z)``, as in that posterior's joint samples. Its distribution at a
-    point is that of the posterior as far as those of ``f`` and ``f'`` are.
+    ``f + a sqrt(v + n) (T(z) - z)``, as in that posterior's joint samples.
     """
 
     def __init__(self, model: CalibratedModel, path: SamplePath, other: SamplePath) -> None:
@@ -62,17 +61,18 @@ class CalibratedPath(SamplePath):
 
     def _evaluate(self, X: Tensor) -> tuple[CalibratedPosterior, Tensor]:
         """The posterior at each point alone, and the values."""
-        # The paths know the correlations: only the marginals are needed. They are 1 for each point,
-        # or as many as an input transform makes of it.
+        # The paths have the correlations: only marginals are needed, one for each point, or as many
+        # as an input transform makes of it.
         points = X.unsqueeze(-2)
         model = self.model
-        predictor, settings = GaussianPredictor(model.model), (model.denoise, model.excess)
+        predictor: Any = GaussianPredictor(model.model)
+        correction = Correction(model.calibrator, model.denoise, model.excess)
         if self._together is None:
-            posterior = predictor.posterior(points, model.calibrator, *settings)
+            posterior = predictor.posterior(points, correction)
             path, other = self.path(X), self.other(X)
         else:
             (path, other), base = self._together.with_posterior(X)
-            posterior = predictor.corrected(base, points, model.calibrator, *settings)
+            posterior = predictor.corrected(base, points, correction)
         shape = X.shape[-2], posterior._extended_shape()[-2]
         path, other = (each.unflatten(-1, shape).unsqueeze(-1) for each in (path, other))
         return posterior, posterior._transported(path, other).squeeze(-1).flatten(-2)
@@ -86,11 +86,9 @@ class CalibratedPath(SamplePath):
 def process_of_paths(model: Any, otherwise: str) -> Any:
     """The exact Gaussian process that paths of a model are drawn from, in evaluation mode.
 
-    For other models, and a `CalibratedModel` of observations, raise ``UnsupportedError``, which
-    says what to do ``otherwise``.
+    The ``UnsupportedError`` for other models says what to do ``otherwise``.
     """
-    predicting = predicting_part(model)
-    gp = predicting_process(model)
+    predicting, gp = predicting_part(model), predicting_process(model)
     if isinstance(predicting, CalibratedModel) and isinstance(
         predictor_of(predicting.model), TransformedPredictor
     ):
@@ -130,8 +128,7 @@ def _draw_calibrated_paths(
     gp = process_of_paths(model, "draw joint samples from `posterior`")
     _try_posterior(model)  # which leaves with the process what its copy need not compute again
     gp = with_own_hyperparameters(gp)
-    # A copy of the calibrator too, since `observe` changes both in a model, and a function that was
-    # drawn stays as it is.
+    # A copy of the calibrator, too: `observe` changes both in a model.
     drawn_from = model.with_model(gp, deepcopy(model.calibrator))
     path, other = (draw_matheron_paths(gp, sample_shape, **samplers) for _ in range(2))
     return CalibratedPath(drawn_from, path, other)

@@ -7,11 +7,7 @@ from typing import Any
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models.deterministic import DeterministicModel
 from botorch.models.ensemble import EnsembleModel
 from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel
@@ -38,7 +34,6 @@ from botorch_calib.models.inspection import (
 from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.outcome_transforms import check_takes
 from botorch_calib.models.requirements import check_fantasizes, check_observations, one_outcome_of
-from botorch_calib.models.wrapper import WrapperModel
 from botorch_calib.posteriors.several_outcomes import CalibratedPosteriorList
 from botorch_calib.posteriors.single_points import is_gaussian
 
@@ -54,10 +49,8 @@ class CalibratedModelList(ModelList):
 
     Args:
         models: One for each outcome, with one output: `CalibratedModel`, `CensoredDelayModel`, a
-            Gaussian model, or a ``DeterministicModel``. Inputs of their training data may differ.
-
-    Raises:
-        UnsupportedError: If there is no model, or one has several outputs or is an ensemble.
+            Gaussian model, or a ``DeterministicModel``; no ensembles. Inputs of their training data
+            may differ.
 
     Example:
         >>> gps = ModelListGP(SingleTaskGP(X, Y[:, :1]), SingleTaskGP(X, Y[:, 1:]))
@@ -90,22 +83,11 @@ class CalibratedModelList(ModelList):
     ) -> CalibratedModelList:
         """Calibrate each outcome of a fitted model, by replaying its own training data.
 
-        Args:
-            model: A ``ModelListGP`` or ``ModelList`` of models that `CalibratedModel.from_history`
-                takes, or a model with a batch of independent outputs, such as a ``SingleTaskGP`` of
-                ``m`` outcomes.
-            calibrator: Copied, for each outcome; or one for each, None where the model stays plain.
-            num_initial: As all further arguments of `CalibratedModel.from_history`, for which see
-                there. Where they differ between outcomes, give `CalibratedModel` objects to the
-                constructor.
-            denoise: As there.
-            residuals: As there.
-            excess: As there.
-
-        Raises:
-            UnsupportedError: If a model cannot be calibrated, or has correlated outputs.
-            InputDataError: If ``calibrator`` holds another number than there are outcomes, or as
-                `CalibratedModel.from_history`.
+        That is a ``ModelListGP`` or ``ModelList`` of models that `CalibratedModel.from_history`
+        takes, or a model with a batch of independent outputs, such as a ``SingleTaskGP`` of ``m``
+        outcomes. The ``calibrator`` is copied for each outcome; or give one for each, None where
+        the model stays plain. Further arguments are those of `CalibratedModel.from_history`; where
+        they differ between outcomes, give `CalibratedModel` objects to the constructor.
         """
         models = _models_of_outcomes(check_model(model))
         each = list(calibrator) if isinstance(calibrator, Sequence) else [calibrator] * len(models)
@@ -144,22 +126,11 @@ class CalibratedModelList(ModelList):
         observation_noise: bool | Tensor = False,
         posterior_transform: PosteriorTransform | None = None,
     ) -> Any:
-        """Posterior of the outcomes at ``X``, ``batch_shape x q x d``.
+        """Posterior of the outcomes at ``X``, ``batch_shape x q x d``: a `CalibratedPosteriorList`.
 
-        Args:
-            X: The points.
-            output_indices: Which outcomes, in this order (default: all).
-            observation_noise: Whether it is of observations; or their noise variances in the
-                outcome-transformed space, ``... x m`` for all outcomes.
-            posterior_transform: A ``ScalarizedPosteriorTransform`` whose weights are zero for all
-                outcomes but one.
-
-        Returns:
-            A `CalibratedPosteriorList`; under a transform that of the outcome that counts.
-
-        Raises:
-            UnsupportedError: For any other transform, or if posteriors differ in shape.
-            InputDataError: If there is no such outcome, or as the single models.
+        Arguments are as in BoTorch's models. With a ``posterior_transform``, a
+        ``ScalarizedPosteriorTransform`` whose weights are zero for all outcomes but one, it is the
+        posterior of this outcome.
         """
         num = self.num_outputs
         indices = range(num) if output_indices is None else output_indices
@@ -194,17 +165,9 @@ class CalibratedModelList(ModelList):
     ) -> CalibratedModelList:
         """The model conditioned on outcomes at ``X`` that are drawn from itself.
 
-        Args:
-            X: ``batch_shape x n' x d``.
-            sampler: Draws all outcomes together, and independently of one another; or a
-                ``ListSampler`` with one for each.
-            observation_noise: Noise variances in the outcome-transformed space, ``... x m``.
-            evaluation_mask: ``n' x m`` booleans, which outcomes are evaluated at which point; needs
-                a ``ListSampler``.
-            kwargs: Further arguments of ``condition_on_observations``.
-
-        Raises:
-            UnsupportedError: If a model cannot be conditioned.
+        Arguments are as of a ``ModelListGP``. The ``sampler`` draws all outcomes together, and
+        independently of one another, or is a ``ListSampler`` with one for each, which an
+        ``evaluation_mask`` needs.
         """
         for model in self.models:
             check_fantasizes(model, "`fantasize`")
@@ -230,17 +193,14 @@ class CalibratedModelList(ModelList):
     ) -> CalibratedModelList:
         """The model conditioned on fantasies or imputed values, its calibrators unchanged.
 
-        Args:
-            X: ``batch_shape x n' x d``, or one such for each outcome, as a ``ModelListGP`` takes.
-            Y: ``batch_shape' x n' x m``.
-            noise: Noise variances of the shape of ``Y``, as the single models take them.
-            kwargs: Further arguments of theirs.
+        Arguments are as of a ``ModelListGP``: ``X`` is ``batch_shape x n' x d``, or one such for
+        each outcome, ``Y`` is ``batch_shape' x n' x m``, as are the variances ``noise``.
         """
         inputs = self._inputs_of_outcomes(X, Y)
         conditioned = []
         for i, (model, own) in enumerate(zip(self.models, inputs, strict=True)):
             given = {} if noise is None else {"noise": noise[..., i : i + 1]}
-            conditioned.append(_conditioned(model, own, Y[..., i : i + 1], **given, **kwargs))
+            conditioned.append(conditioned_on(model, own, Y[..., i : i + 1], **given, **kwargs))
         return CalibratedModelList(*conditioned)
 
     @torch.no_grad()
@@ -253,8 +213,8 @@ class CalibratedModelList(ModelList):
     ) -> None:
         """Score new observations of all outcomes, update calibrators, and condition the models.
 
-        See `CalibratedModel.observe`; observations of a single outcome go to that of its model,
-        ``model.models[i].observe(X, Y)``.
+        See `CalibratedModel.observe`. ``model.models[i].observe(X, Y)`` takes observations of a
+        single outcome.
 
         Args:
             X: ``n x d`` in the order of observation, or one such for each outcome.
@@ -265,7 +225,6 @@ class CalibratedModelList(ModelList):
 
         Raises:
             InputDataError: If an argument is malformed. No model has changed then.
-            BotorchTensorDimensionError: If a shape is another one.
             UnsupportedError: If a model is batched or cannot be conditioned.
         """
         data = []
@@ -325,12 +284,6 @@ def _models_of_outcomes(model: Any) -> list[Model]:
         "calibrated outcomes are independent: give a ModelListGP of one model per outcome, "
         f"{one_outcome_of(model)}."
     )
-
-
-def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
-    if isinstance(model, WrapperModel):
-        return model.condition_on_observations(X, Y, **kwargs)
-    return conditioned_on(model, X, Y, **kwargs)
 
 
 def _column(observation_noise: bool | Tensor, index: int) -> bool | Tensor:

@@ -33,14 +33,12 @@ def sharpened(
     r"""A copy of a model, its hyperparameters multiplied by what the data make most probable.
 
     For hyperparameters that were *given*, as those of another task, or noise that was reported with
-    the data. A refit would forget what is known of them, and with few data find worse ones. Two
+    the data: a refit would forget what is known of them, and with few data find worse ones. Two
     factors are found, one of all noise variances and one of all lengthscales. Their logarithms
     ``t`` have Cauchy priors with median 0, proportional to ``1 / (1 + (t / width)^2)``: a small
-    correction takes evidence, and once there is evidence a large one costs little more.
-
-    They have the largest posterior density on a grid of 25 noises (from 1/120 to 120 times) by 13
-    lengthscales (from 1/8 to 8 times). There may be several local maxima, and one
-    eigendecomposition for each lengthscale serves all noises.
+    correction takes evidence, and once there is evidence a large one costs little more. They have
+    the largest posterior density on a grid of 25 noises (from 1/120 to 120 times) by 13
+    lengthscales (from 1/8 to 8 times), as there may be several local maxima.
 
     Sharpen the model *as it was given* each time, with all data so far, and not the last result,
     which has used most of them already. Every fifth round is enough. A model whose hyperparameters
@@ -54,11 +52,6 @@ def sharpened(
 
     Returns:
         The copy, of the same class. It shares its data with ``model``.
-
-    Raises:
-        UnsupportedError: If ``model`` is no such process, or its likelihood is neither a
-            ``GaussianLikelihood`` nor a ``FixedNoiseGaussianLikelihood``.
-        InputDataError: If a width is not positive, or there are no training data.
     """
     likelihood = getattr(model, "likelihood", None)
     if not isinstance(model, ExactGP) or type(likelihood) not in (

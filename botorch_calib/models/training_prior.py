@@ -11,11 +11,7 @@ import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.gpytorch import MultiTaskGPyTorchModel
 from botorch.models.model import ModelList
-from gpytorch.distributions import (
-    Distribution,
-    MultitaskMultivariateNormal,
-    MultivariateNormal,
-)
+from gpytorch.distributions import Distribution, MultitaskMultivariateNormal, MultivariateNormal
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.likelihoods.noise_models import FixedGaussianNoise
 from gpytorch.models import ExactGP
@@ -47,25 +43,18 @@ def training_prior(
 
     With ``members`` the model is an ensemble, and all but the inputs have the dimension of its
     members in front.
-
-    Raises:
-        UnsupportedError: If ``model`` is no exact Gaussian process with one output and no batch
-            dimension.
-        InputDataError: If it has no training data.
     """
     gp = _as_exact(model, members)
     with _eval_mode(gp):
         # Eval mode swaps the training inputs for their transforms, which `forward` expects.
-        inputs, targets = list(gp.train_inputs), gp.train_targets
-        if dtype is None:
-            prior, noises = _PriorAndNoise(gp, members)(*inputs)
-        else:
-            inputs, targets = [X.to(dtype) for X in inputs], targets.to(dtype)
-            prior, noises = _in_precision(_PriorAndNoise(gp, members), dtype, inputs)
-        if not isinstance(prior, MultivariateNormal):
-            raise UnsupportedError(
-                f"The prior of `model` must be multivariate normal, got {type(prior).__name__}."
-            )
+        inputs, targets = gp.train_inputs, gp.train_targets
+        module, state = _PriorAndNoise(gp, members), {}
+        if dtype is not None:
+            inputs, targets = tuple(X.to(dtype) for X in inputs), targets.to(dtype)
+            tensors = [*module.named_parameters(), *module.named_buffers()]
+            state = {name: t.to(dtype) for name, t in tensors if t.is_floating_point()}
+        # With parameters and buffers in that precision, the model itself unchanged
+        prior, noises = functional_call(module, state, inputs)
         if not _is_single(prior, members):
             raise _unsupported(model, "has several outputs or a batch dimension")
         covariance: Tensor = prior.lazy_covariance_matrix.to_dense()
@@ -85,9 +74,8 @@ class _PriorAndNoise(Module):
     def forward(self, *inputs: Tensor) -> tuple[Distribution, tuple[Tensor, ...]]:
         """The prior, and the variances that the likelihood adds to it, ``n`` each.
 
-        First those of the rows, then those of new observations at the same inputs: where noise was
-        given it is the same, but a variance that was learned from a row's own value, as that of
-        an outlier, was not known when the value was predicted.
+        First those of the rows, then those of new observations at the same inputs: a variance that
+        was learned from a row's own value, as that of an outlier, was not known beforehand.
         """
         prior, likelihood = self.gp.forward(*inputs), self.gp.likelihood
         if not _is_single(prior, self.members):
@@ -135,18 +123,6 @@ def _variances(distribution: MultivariateNormal) -> Tensor:
     """Marginal variances, without the lower bound that ``variance`` puts on them."""
     diagonal: Tensor = distribution.lazy_covariance_matrix.diagonal(dim1=-1, dim2=-2)
     return diagonal
-
-
-def _in_precision(
-    module: Module, dtype: torch.dtype, inputs: list[Tensor]
-) -> tuple[Distribution, tuple[Tensor, ...]]:
-    """The module's value with its parameters and buffers in another precision, itself unchanged."""
-    tensors = [*module.named_parameters(), *module.named_buffers()]
-    converted = {name: t.to(dtype) for name, t in tensors if t.is_floating_point()}
-    value: tuple[Distribution, tuple[Tensor, ...]] = functional_call(
-        module, converted, tuple(inputs)
-    )
-    return value
 
 
 def _as_exact(model: Module, members: bool) -> ExactGP:

@@ -1,7 +1,4 @@
-"""`WrapperModel`: what `CalibratedModel` and `CensoredDelayModel` share as models around another.
-
-They share its data, transforms, likelihood and batch shape, and load it in its own way.
-"""
+"""`WrapperModel`: base class of models around another, whose data and likelihood they share."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ _PARTS = ("input_transform", "likelihood", "mean_module", "covar_module")
 
 
 class WrapperModel(Model):
-    """A model with one output around another, whose data and likelihood it shares."""
+    """A model with one output around another: `CalibratedModel` and `CensoredDelayModel`."""
 
     # BoTorch's noisy expected improvement caches the Cholesky roots of its own models alone.
     _supports_cache_root = False
@@ -45,7 +42,8 @@ class WrapperModel(Model):
     @property
     def gaussian_model(self) -> Any:
         """The Gaussian process that this model predicts by, pending points included."""
-        return getattr(self.predicting_model, "gaussian_model", self.predicting_model)
+        inside = self.predicting_model
+        return inside.gaussian_model if isinstance(inside, WrapperModel) else inside
 
     @property
     def num_outputs(self) -> int:
@@ -54,11 +52,12 @@ class WrapperModel(Model):
 
     @property
     def batch_shape(self) -> torch.Size:
-        """That of the base model; one without training data need not tell it, and is no batch."""
+        """The batch shape of the base model; empty where it has none, for lack of training data."""
         return batch_shape_of(self.model)
 
     likelihood = _of_base("likelihood")
     mean_module = _of_base("mean_module")
+    _is_ensemble = _of_base("_is_ensemble")
     covar_module = _of_base("covar_module")  # where TuRBO and other clients read lengthscales
     train_inputs = _of_base("train_inputs")
     train_targets = _of_base("train_targets")
@@ -96,11 +95,10 @@ class WrapperModel(Model):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Raise ``UnsupportedError``: only Gaussian processes are called."""
-        name = type(self).__name__
         raise UnsupportedError(
-            f"A {name} cannot be called, it has a `posterior`. What calls a Gaussian process, as "
-            "training, cross-validation from the training data and entropy search with pending "
-            "points do, takes the one inside, `model.model`."
+            f"A {type(self).__name__} cannot be called, it has a `posterior`. What calls a "
+            "Gaussian process, as training, cross-validation from the training data and entropy "
+            "search with pending points do, takes the one inside, `model.model`."
         )
 
     def subset_output(self, idcs: list[int]) -> Self:
@@ -174,11 +172,9 @@ def batch_shape_of(model: Any) -> torch.Size:
 
 @contextmanager
 def _changing(model: Model) -> Iterator[None]:
-    """Around a change of a model's parts: nothing of the former ones is kept.
-
-    Training mode drops GPyTorch's caches and puts the inputs as they were given in the place of
-    transformed ones, which `eval` mode transforms anew.
-    """
+    """Context of a change of a model's parts: caches of the former ones are dropped."""
+    # Training mode drops GPyTorch's caches and puts the inputs as they were given in the place of
+    # transformed ones, which `eval` mode transforms anew.
     was_training = model.training
     # A fully Bayesian model would lose its draws, and a variational one has no training data.
     if isinstance(model, ExactGP) and not getattr(model, "_is_fully_bayesian", False):

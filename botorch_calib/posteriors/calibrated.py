@@ -23,18 +23,10 @@ from botorch_calib.posteriors.moments import (
     scale_for_least,
     usual_least,
 )
-from botorch_calib.posteriors.single_points import is_gaussian
+from botorch_calib.posteriors.single_points import NO_SAMPLES, is_gaussian
 
 #: Sources of a calibrated spread in excess of the Gaussian process's.
 EXCESS = ("noise", "objective")
-
-_NOT_NORMAL = (
-    "A calibrated posterior is not multivariate normal, so it has no `distribution` and no `mvn`: "
-    "ends of intervals are its `quantile`s. Several outcomes go into a CalibratedModelList "
-    "(not a ModelListGP, which joins normal distributions); acquisition functions that need joint "
-    "normality, such as entropy search, take the Gaussian process itself, "
-    "`model.gaussian_model`; its posterior is `posterior.base_posterior`."
-)
 
 
 class CalibratedPosterior(DenoisedMarginals):
@@ -47,15 +39,14 @@ class CalibratedPosterior(DenoisedMarginals):
 
     Jointly, with ``T`` the monotone map from the standard normal to the piecewise distribution,
     samples are the transport ``f~ = f + a sqrt(v + n) (T(z) - z)`` of joint draws of ``f`` and ``y
-    = f + sqrt(n) eps`` from the Gaussian process. Here the noise belongs to the input, not to the
-    row: ``eps = (f' - mu) / sqrt(v)``, with ``f'`` a second, independent path of the process.
-    Therefore
+    = f + sqrt(n) eps`` from the Gaussian process. The noise belongs to the input, not to the row:
+    ``eps = (f' - mu) / sqrt(v)``, with ``f'`` a second, independent path of the process. Therefore
 
     * a sample is a function of ``x``: equal rows have equal values, as far as the process' own
-      paths do. (Its Cholesky factor of equal rows may need jitter; then they differ by about the
-      root of it, and ``f~`` by up to ``max(1, T') + |T' - 1| / 2`` times as much.)
-    * each marginal is exactly the closed-form one whatever ``q``, and the sample at a point does
-      not depend on later points;
+      paths do. (Where its Cholesky factor needs jitter, these differ by about the root of it, and
+      ``f~`` by up to ``max(1, T') + |T' - 1| / 2`` times as much.)
+    * each marginal is the closed-form one whatever ``q``, and the sample at a point does not depend
+      on later points;
     * ``z`` has the posterior correlation of ``f``, exactly so between points of equal ``v`` and
       ``n``;
     * a distribution that corrects nothing gives back the process' sample paths.
@@ -63,17 +54,17 @@ class CalibratedPosterior(DenoisedMarginals):
     Samples of the observation are ``mu + sqrt(v + n) T(z)``, with noise that is independent from
     row to row, as in BoTorch: two observations of one point differ.
 
-    *What is guaranteed* is the coverage of statements about the observation. Observations of single
-    points do not tell how much of an excess of spread is the objective's: the gain ``a`` is what
-    the process believes. If its noise variance is too small, intervals of the objective stay too
-    narrow at visited points. ``excess="objective"`` takes the noise variance for true, and the rest
-    of the calibrated variance for the objective's: with ``tau^2 = max(1, Var[z])`` the process'
+    *The guarantee* is on the coverage of statements about the observation. Observations of single
+    points do not tell how much of an excess of spread is the objective's: the gain ``a`` is that of
+    the process. If its noise variance is too small, intervals of the objective stay too narrow at
+    visited points. ``excess="objective"`` takes the noise variance for true, and the rest of the
+    calibrated variance for the objective's: with ``tau^2 = max(1, Var[z])`` the process'
     variance becomes ``v' = tau^2 (v + n) - n``, its gain ``a' = v' / (v' + n) = max(a, 1 - n /
     (Var[z] (v + n)))``, and ``f~`` follows ``int N(f; mu + a' (y - mu), a' n) p(y) dy``, of
     variance ``v'`` where ``Var[z] >= 1``. Jointly, ``mu + sqrt(v' / v) (f - mu)`` stands for ``f``,
     ``(y - mu) / (tau sqrt(v + n))`` for ``z`` and ``T(z) - tau z`` for ``T(z) - z``. This only
     raises the gain, and has a kink where ``Var[z] = 1``. Its intervals carry no guarantee either:
-    where it is the noise that is understated, they hold too much.
+    they are too wide where the noise is understated.
 
     Args:
         posterior: Single-output Gaussian posterior of ``f``, without observation noise, in the
@@ -88,7 +79,7 @@ class CalibratedPosterior(DenoisedMarginals):
         least_variance: Lower bound on the variance of ``f``, in squared units of the
             outcome, broadcasting to ``batch_shape x q x 1`` (default: GPyTorch's setting
             ``min_variance``, too much for outcomes in tiny units). Joint samples are drawn in the
-            unit in which this is that setting, and jitter is small.
+            unit in which this bound is that setting, so that jitter is small.
         validate_args: Whether to check the arguments. Models do not: it waits for the device, and
             makes errors of inputs that are NaN.
 
@@ -98,6 +89,14 @@ class CalibratedPosterior(DenoisedMarginals):
         BotorchTensorDimensionError: If there are several outputs, or a shape does not broadcast.
         InputDataError: If a variance or an option is malformed.
     """
+
+    _not_normal = (
+        "A calibrated posterior is not multivariate normal, so it has no `distribution` and no "
+        "`mvn`: ends of intervals are its `quantile`s. Several outcomes go into a "
+        "CalibratedModelList (not a ModelListGP, which joins normal distributions); acquisition "
+        "functions that need joint normality, such as entropy search, take the Gaussian process "
+        "itself, `model.gaussian_model`; its posterior is `posterior.base_posterior`."
+    )
 
     def __init__(
         self,
@@ -109,22 +108,59 @@ class CalibratedPosterior(DenoisedMarginals):
         least_variance: Tensor | None = None,
         validate_args: bool = True,
     ) -> None:
-        if validate_args:
-            _check_arguments(posterior, predictive, noise_variance, denoise, excess, least_variance)
         self._noiseless = not isinstance(noise_variance, Tensor) and noise_variance == 0.0
-        self.base_posterior = posterior
-        self.predictive = predictive
-        self.denoise = denoise
-        self.excess = excess
+        self.base_posterior, self.predictive = posterior, predictive
+        self.denoise, self.excess = denoise, excess
         self._least_variance = least_variance
+        if validate_args:
+            self._check_arguments(noise_variance)
         mean, variance = posterior.mean, marginal_variance(posterior, least_variance)
         if least_variance is None:
             variance = variance.clamp(min=MIN_VARIANCE)
         self.noise_variance = torch.as_tensor(noise_variance, dtype=mean.dtype, device=mean.device)
-        smooths = denoise and not self._noiseless
-        self._set_up_marginals(mean, variance, self.noise_variance, predictive, smooths, excess)
+        self._set_up_marginals(mean, variance)
         if validate_args:  # once more: double precision may overflow in that of the posterior
             check_variances("noise_variance", self.noise_variance)
+
+    def _check_arguments(self, noise_variance: Any) -> None:
+        posterior: Any = self.base_posterior
+        if not is_gaussian(posterior):
+            raise UnsupportedError(
+                "CalibratedPosterior needs as `posterior` a GPyTorchPosterior with a multivariate "
+                f"normal distribution, got {type(posterior).__name__}."
+            )
+        if posterior._is_mt:
+            raise BotorchTensorDimensionError(
+                "CalibratedPosterior is defined for a `posterior` of a single output; use one "
+                "calibrated model per outcome in a CalibratedModelList."
+            )
+        check_predictive(self.predictive)
+        check_one_of("excess", self.excess, EXCESS)
+        if not isinstance(self.denoise, bool):
+            raise InputDataError(f"`denoise` must be True or False, got {self.denoise!r}.")
+        if isinstance(noise_variance, Tensor):
+            check_variances("noise_variance", noise_variance)
+        elif isinstance(noise_variance, bool):
+            raise InputDataError(
+                f"`noise_variance` must be a number or a tensor, got {noise_variance}: for the "
+                "posterior of the observation give `denoise=False`."
+            )
+        else:
+            check_nonnegative("noise_variance", noise_variance)
+        least = self._least_variance
+        if least is not None and not check_variances("least_variance", least).all():
+            raise InputDataError("`least_variance` must be positive.")
+        shapes = {
+            "predictive": self.predictive.batch_shape,
+            "noise_variance": getattr(noise_variance, "shape", ()),
+            "least_variance": getattr(least, "shape", ()),
+        }
+        for name, shape in shapes.items():
+            if not broadcasts_to(shape, posterior.mean.shape):
+                raise BotorchTensorDimensionError(
+                    f"The shape {tuple(shape)} of `{name}` does not broadcast to that of the "
+                    f"posterior mean, {tuple(posterior.mean.shape)}."
+                )
 
     # ------------------------------------------------------------ joint samples
 
@@ -141,13 +177,9 @@ class CalibratedPosterior(DenoisedMarginals):
     @property
     def batch_shape(self) -> torch.Size:
         """The t-batch shape."""
-        return self._location.shape[:-2]
+        return self.location.shape[:-2]
 
-    def _extended_shape(
-        self,
-        sample_shape: torch.Size = torch.Size(),  # noqa: B008
-    ) -> torch.Size:
-        """Shape of samples, ``sample_shape x batch_shape x q x 1``."""
+    def _extended_shape(self, sample_shape: torch.Size = NO_SAMPLES) -> torch.Size:
         return self.base_posterior._extended_shape(sample_shape)
 
     @property
@@ -165,9 +197,9 @@ class CalibratedPosterior(DenoisedMarginals):
 
         Args:
             sample_shape: Shape of the set of samples.
-            base_samples: ``sample_shape x base_sample_shape``, standard normal. The first of the
-                last dimension make the path ``f``, the second the noise: by a path of its own or,
-                for an observation, directly.
+            base_samples: ``sample_shape x base_sample_shape``, standard normal. In the last
+                dimension the first number makes the path ``f``, the second the noise: by a path of
+                its own or, for an observation, directly.
         """
         if base_samples.shape[: len(sample_shape)] != sample_shape:
             raise RuntimeError(
@@ -182,15 +214,14 @@ class CalibratedPosterior(DenoisedMarginals):
 
         if not self.denoise:
             return self._observed(path(0), base_samples[..., 1:])
-        return path(0) if self._corrects_nothing else self._transported(path(0), path(1))
+        if self.predictive.is_standard_normal:
+            return path(0)
+        return self._transported(path(0), path(1))
 
     def rsample_from_cached_root(
         self, sample_shape: torch.Size, base_samples: Tensor, baseline_L: Tensor, q: int
     ) -> Tensor:
         """`rsample_from_base_samples` at the last ``q`` points alone, given a root at the others.
-
-        Paths of the process at new points follow from the rows that these add to the root of its
-        covariance, and the calibrated samples there from nothing else.
 
         Args:
             sample_shape: Shape of the set of samples.
@@ -216,14 +247,14 @@ class CalibratedPosterior(DenoisedMarginals):
         num_dims = base_samples.dim() - 1 - len(sample_shape)
         if not self.denoise:
             return self._observed(paths(base_samples[..., 0]), base_samples[..., -q:, 1:])
-        if self._corrects_nothing:
+        if self.predictive.is_standard_normal:
             return paths(base_samples[..., 0])
         return self._transported(*paths(base_samples.movedim(-1, 0)))
 
     def rsample(self, sample_shape: torch.Size | None = None) -> Tensor:
         """Differentiable samples, ``sample_shape x batch_shape x q x 1``."""
         shape = torch.Size([1]) if sample_shape is None else sample_shape
-        if self.denoise and not self._corrects_nothing:
+        if self.denoise and not self.predictive.is_standard_normal:
             return self._transported(*self._paths(torch.Size([2, *shape])))
         path = self._paths(shape)
         return path if self.denoise else self._observed(path, torch.randn_like(path))
@@ -235,9 +266,9 @@ class CalibratedPosterior(DenoisedMarginals):
     def path_posterior(self) -> GPyTorchPosterior:
         """`base_posterior` in units of its own, from which paths of the process are drawn.
 
-        Where rounding has made a covariance matrix indefinite, GPyTorch adds 1e-8 (1e-6 in single
-        precision) to its diagonal, in whatever units: beside outcomes that vary by 1e-4 (1e-3) or
-        less, that would be most of the sample.
+        Where rounding makes a covariance matrix indefinite, GPyTorch adds 1e-8 (1e-6 in single
+        precision) to its diagonal, whatever the units: most of the sample, where outcomes vary by
+        1e-4 (1e-3) or less.
         """
         if self._least_variance is None:
             return self.base_posterior
@@ -248,15 +279,10 @@ class CalibratedPosterior(DenoisedMarginals):
 
     @cached_property
     def _path_unit(self) -> Tensor:
-        """Its unit, a power of two, by which nothing is rounded: ``1 x 1`` or as the variance."""
+        """The unit, a power of two, so that division is exact; ``1 x 1`` or as the variance."""
         if self._least_variance is None:
             return self.noise_variance.new_ones(1, 1)
         return torch.atleast_2d(scale_for_least(self._least_variance))
-
-    @property
-    def _corrects_nothing(self) -> bool:
-        """Whether samples of the objective are the process' paths, to the last bit."""
-        return self.predictive.is_gaussian and self.predictive.scale is None
 
     def _transported(self, path: Tensor, other: Tensor) -> Tensor:
         """Samples of the objective from two independent paths of the process at the last points.
@@ -271,7 +297,7 @@ class CalibratedPosterior(DenoisedMarginals):
         """
         num = path.shape[-2]
         location, scale, unit = (
-            _last(x, num) for x in (self._location, self._deviation, self._unit)
+            _last(x, num) for x in (self.location, self.observed_deviation, self._unit)
         )
         deviation, tau = path - location, None
         if self._stretch is not None:
@@ -289,27 +315,17 @@ class CalibratedPosterior(DenoisedMarginals):
         """Samples of observations from a path of the process and noise at the last points."""
         num = path.shape[-2]
         location, scale, variance = (
-            _last(x, num) for x in (self._location, self._deviation, self.noise_variance.double())
+            _last(x, num)
+            for x in (self.location, self.observed_deviation, self.noise_variance.double())
         )
         z = (path + variance.clamp(min=0.0).sqrt() * eps - location) / scale
         moved = self._distribution.predictive.last_points(num).transport(z)
         return (location + scale * moved).to(self.dtype)
 
-    @property
-    def distribution(self) -> MultivariateNormal:
-        """Raise ``UnsupportedError``, since BoTorch expects a multivariate normal here."""
-        raise UnsupportedError(_NOT_NORMAL)
-
-    mvn = distribution
-
     # ------------------------------------------------------------ affine maps
 
     def affine(self, weight: float, offset: float = 0.0) -> Self:
-        """The posterior of ``weight f + offset``, where -1 turns minimisation into maximisation.
-
-        Raises:
-            InputDataError: If ``weight`` is 0.
-        """
+        """The posterior of ``weight f + offset``; see `StatedPosterior.affine`."""
         if weight == 0.0:
             raise InputDataError("`weight` must not be 0.")
         mvn, least = self.base_posterior.distribution, self._least_variance
@@ -334,54 +350,13 @@ def _last(values: Tensor, num: int) -> Tensor:
     return values if values.dim() < 2 or values.shape[-2] == 1 else values[..., -num:, :]
 
 
-def _check_arguments(
-    posterior: Any,
-    predictive: Any,
-    noise_variance: Any,
-    denoise: Any,
-    excess: Any,
-    least_variance: Tensor | None,
-) -> None:
-    if not is_gaussian(posterior):
-        raise UnsupportedError(
-            "CalibratedPosterior needs as `posterior` a GPyTorchPosterior with a multivariate "
-            f"normal distribution, got {type(posterior).__name__}."
-        )
-    if posterior._is_mt:
-        raise BotorchTensorDimensionError(
-            "CalibratedPosterior is defined for a `posterior` of a single output; use one "
-            "calibrated model per outcome in a CalibratedModelList."
-        )
+def check_predictive(predictive: Any) -> None:
+    """Raise unless it is a distribution that a calibrator states."""
     if not isinstance(predictive, PiecewisePredictive):
         raise UnsupportedError(
             "`predictive` must be a PiecewisePredictive, such as `calibrator.predictive(X)`, "
             f"got {type(predictive).__name__}."
         )
-    check_one_of("excess", excess, EXCESS)
-    if not isinstance(denoise, bool):
-        raise InputDataError(f"`denoise` must be True or False, got {denoise!r}.")
-    if isinstance(noise_variance, Tensor):
-        check_variances("noise_variance", noise_variance)
-    elif isinstance(noise_variance, bool):
-        raise InputDataError(
-            f"`noise_variance` must be a number or a tensor, got {noise_variance}: for the "
-            "posterior of the observation give `denoise=False`."
-        )
-    else:
-        check_nonnegative("noise_variance", noise_variance)
-    if least_variance is not None and not check_variances("least_variance", least_variance).all():
-        raise InputDataError("`least_variance` must be positive.")
-    shapes = {
-        "predictive": predictive.batch_shape,
-        "noise_variance": getattr(noise_variance, "shape", ()),
-        "least_variance": getattr(least_variance, "shape", ()),
-    }
-    for name, shape in shapes.items():
-        if not broadcasts_to(shape, posterior.mean.shape):
-            raise BotorchTensorDimensionError(
-                f"The shape {tuple(shape)} of `{name}` does not broadcast to that of the "
-                f"posterior mean, {tuple(posterior.mean.shape)}."
-            )
 
 
 def broadcasts_to(shape: Sequence[int], target: torch.Size) -> bool:

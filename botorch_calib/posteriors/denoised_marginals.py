@@ -1,4 +1,4 @@
-r"""`DenoisedMarginals`: what a calibrated model states at single points, in closed form."""
+r"""`DenoisedMarginals`: the distributions of a calibrated model at single points."""
 
 from __future__ import annotations
 
@@ -12,17 +12,13 @@ from torch import Tensor
 from botorch_calib._validation import check_open_unit
 from botorch_calib.distributions.expectations import rule_above
 from botorch_calib.distributions.piecewise import PiecewisePredictive
-from botorch_calib.distributions.smoothed import (
-    SmoothedPredictive,
-    UnsmoothedPredictive,
-)
+from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedPredictive
 from botorch_calib.posteriors.stated import StatedPosterior
 
 # Beyond this, in units of the outcome, numbers are as good as infinite: in units of the smallest
 # standard deviation, and of the noise beside it, cubes of them would overflow in derivatives.
 _FAR = 1e90
 _LEAST_NOISE = 1e-200  # variance; keeps the derivative of its root finite
-
 _CHUNK = 2**14  # quantiles, at different levels, that are looked for together
 
 
@@ -33,41 +29,40 @@ class DenoisedMarginals(StatedPosterior):
     predictive distribution and ``eps`` standard normal.
     """
 
-    def _set_up_marginals(
-        self,
-        mean: Tensor,
-        variance: Tensor,
-        noise_variance: Tensor,
-        predictive: PiecewisePredictive,
-        denoise: bool,
-        excess: str,
-    ) -> None:
+    location: Tensor  # the process's mean, in float64
+    predictive: PiecewisePredictive
+    noise_variance: Tensor
+    denoise: bool
+    excess: str
+    _noiseless: bool  # whether the formulas without noise are taken
+
+    def _set_up_marginals(self, mean: Tensor, variance: Tensor) -> None:
         """Find location, unit and noise from the process's moments, ``variance`` being positive."""
         self._dtype = mean.dtype
-        variance, noise = variance.double(), noise_variance.double()
-        self._location, self._variances = mean.double(), (variance, noise)
+        variance, noise = variance.double(), self.noise_variance.double()
+        self.location, self._variances = mean.double(), (variance, noise)
         # The factor of the paths and that of z, with `excess="objective"`
         self._stretch: tuple[Tensor, Tensor] | None = None
-        # Of f~ - location, at each point
+        # The distribution of f~ - location, at each point
         self._distribution: SmoothedPredictive | UnsmoothedPredictive
-        if not denoise:
-            self._unit = self._deviation
-            self._distribution = UnsmoothedPredictive(predictive, self._unit)
+        if not self.denoise or self._noiseless:
+            self._unit = self.observed_deviation
+            self._distribution = UnsmoothedPredictive(self.predictive, self._unit)
             return
         inverse = (variance + noise).rsqrt()
         self._unit = variance * inverse
         # That of f~ given y
         deviation = (noise.clamp(min=_LEAST_NOISE) * (self._unit * inverse)).sqrt()
-        if excess == "objective":
-            growth, spread = _growth(predictive, self._noise_ratio)
+        if self.excess == "objective":
+            growth, spread = growth_of_variance(self.predictive, self._noise_ratio.square())
             tau, root = spread.sqrt(), growth.sqrt()
             self._unit, deviation = self._unit * (growth / spread), deviation * (root / tau)
             self._stretch = root, tau
-        self._distribution = SmoothedPredictive(predictive, deviation, self._unit)
+        self._distribution = SmoothedPredictive(self.predictive, deviation, self._unit)
 
     @cached_property
-    def _deviation(self) -> Tensor:
-        """Of an observation."""
+    def observed_deviation(self) -> Tensor:
+        """The process's standard deviation ``sqrt(v + n)`` of an observation, in float64."""
         variance, noise = self._variances
         return (variance + noise).sqrt()
 
@@ -77,31 +72,15 @@ class DenoisedMarginals(StatedPosterior):
         variance, noise = self._variances
         return (noise.clamp(min=_LEAST_NOISE) / variance).sqrt()
 
-    @property
-    def location(self) -> Tensor:
-        """The process's mean ``mu`` in float64."""
-        return self._location
-
-    @property
-    def observed_deviation(self) -> Tensor:
-        """The process's standard deviation ``sqrt(v + n)`` of an observation, in float64."""
-        return self._deviation
-
     # ------------------------------------------------------------ moments and marginals
 
     def moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance, ``batch_shape x q x 1``, which cost as much as one of them."""
+        """Mean and variance, ``batch_shape x q x 1``."""
         mean, variance = self._distribution.moments()
         return self._located(mean), variance.to(self._dtype)
 
     def cdf(self, value: Tensor | float) -> Tensor:
-        """``P(f~ <= value)`` of each marginal.
-
-        Args:
-            value: A number or a vector of ``k > 1`` numbers (then the result gains a leading
-                dimension), or a tensor of two or more dimensions that broadcasts against
-                ``batch_shape x q x 1``.
-        """
+        """``P(f~ <= value)`` of each marginal; see `StatedPosterior.cdf`."""
         return self._at(value, self._distribution.cdf)
 
     def density(self, value: Tensor | float) -> Tensor:
@@ -109,64 +88,47 @@ class DenoisedMarginals(StatedPosterior):
         return self._at(value, lambda x: self._distribution.log_prob(x).exp())
 
     def quantile(self, value: Tensor | float) -> Tensor:
-        """Quantiles of the marginals, with exact first derivatives; others are exact or an error.
+        """Quantiles of the marginals, see `StatedPosterior.quantile`.
 
-        Args:
-            value: Levels in (0, 1), of any shape. As in BoTorch, several give the result leading
-                dimensions of their shape. A tensor is read back from its device, a number is not.
-
-        Raises:
-            InputDataError: If a level is outside (0, 1).
+        First derivatives are exact, higher ones exact or an error.
         """
         if isinstance(value, (int, float)):
             check_open_unit("value", value)
             return self._located(self._distribution.quantile(float(value)))
         try:
-            levels = torch.as_tensor(value, dtype=torch.float64, device=self._location.device)
+            levels = torch.as_tensor(value, dtype=torch.float64, device=self.location.device)
         except (TypeError, ValueError, RuntimeError):
             raise InputDataError(f"`value` must hold levels in (0, 1), got {value!r}.") from None
         if levels.numel() == 1:
             return self.quantile(float(levels))
         if not ((levels > 0.0) & (levels < 1.0)).all():
             raise InputDataError(f"`value` must hold levels in (0, 1), got {value}.")
-        # As many at a time as make for few operations in little memory
-        parts = levels.view(-1, *[1] * self._location.dim()).split(
-            max(_CHUNK // self._location.numel(), 1)
+        # So many at a time that operations are few, and memory is small
+        parts = levels.view(-1, *[1] * self.location.dim()).split(
+            max(_CHUNK // self.location.numel(), 1)
         )
         values = torch.cat([self._located(self._distribution.quantile(part)) for part in parts])
         return values.view(*levels.shape, *values.shape[1:])
 
     def _located(self, value: Tensor) -> Tensor:
-        return (self._location + value).to(self._dtype)
+        return (self.location + value).to(self._dtype)
 
     def conditional_mean_below(self, level: float) -> Tensor:
-        """``E[f~ | f~ <= Q(level)]``, ``batch_shape x q x 1``, with the derivatives of `quantile`.
-
-        Also called expected shortfall or conditional value at risk. That of ``affine(-1.0)`` is
-        minus the mean of the greatest values.
-
-        Raises:
-            InputDataError: If ``level`` is outside (0, 1).
-        """
+        """``E[f~ | f~ <= Q(level)]``; see `StatedPosterior.conditional_mean_below`."""
         check_open_unit("level", level)
         return self._located(self._distribution.mean_below(level))
 
     def _at(self, value: Tensor | float, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """A function of numbers from `_location`, at ``value``."""
-        value = torch.as_tensor(value, dtype=torch.float64, device=self._location.device)
+        """A function of numbers from `location`, at ``value``."""
+        value = torch.as_tensor(value, dtype=torch.float64, device=self.location.device)
         if value.dim() == 1 and value.numel() > 1:
-            value = value.view(-1, *[1] * self._location.dim())
+            value = value.view(-1, *[1] * self.location.dim())
         return function(self._from_location(value)).to(self._dtype)
 
     # ------------------------------------------------------------ improvement
 
     def log_expected_improvement(self, best_f: Tensor | float) -> Tensor:
-        """``log E(f~ - best_f)+``, ``batch_shape x q x 1``, accurate down to ``exp(-800)``.
-
-        Args:
-            best_f: Value to improve upon (maximisation); broadcasts against ``batch_shape x q x
-                1``. Minus infinity gives infinity, and infinity gives minus infinity.
-        """
+        """``log E(f~ - best_f)+``, down to -800; see `StatedPosterior.log_expected_improvement`."""
         return self._log_improvement(best_f).to(self._dtype)
 
     def expected_improvement(self, best_f: Tensor | float) -> Tensor:
@@ -176,9 +138,9 @@ class DenoisedMarginals(StatedPosterior):
 
     def _log_improvement(self, best_f: Tensor | float) -> Tensor:
         """`log_expected_improvement` in float64."""
-        best = torch.as_tensor(best_f, dtype=torch.float64, device=self._location.device)
+        best = torch.as_tensor(best_f, dtype=torch.float64, device=self.location.device)
         near = best.clamp(-_FAR, _FAR)
-        log_ei = self._distribution.log_excess(near - self._location)
+        log_ei = self._distribution.log_excess(near - self.location)
         # So far below, the distribution is a point: the improvement is -best. So far above it is 0.
         return torch.where(best != near, (-best).clamp(min=0.0).log(), log_ei)
 
@@ -189,10 +151,7 @@ class DenoisedMarginals(StatedPosterior):
     def log_probability_between(
         self, lower: Tensor | float | None, upper: Tensor | float | None
     ) -> Tensor:
-        """``log P(lower <= f~ <= upper)``, ``batch_shape x q x 1``, accurate in both tails.
-
-        Limits are in units of the outcome, ``lower < upper``; None stands for no limit.
-        """
+        """``log P(lower <= f~ <= upper)``; see `StatedPosterior.log_probability_between`."""
         ends = [None if end is None else self._from_location(end) for end in (lower, upper)]
         # Masses that were rounded may add up to slightly more than 1.
         return self._distribution.log_between(*ends).clamp(max=0.0).to(self._dtype)
@@ -209,18 +168,20 @@ class DenoisedMarginals(StatedPosterior):
             growth: Slope of ``log |u|`` far out, in the inverse unit of the outcome.
             order: Number of nodes on a panel.
         """
-        above = threshold - self._location.detach()
+        above = threshold - self.location.detach()
         points, log_weights = rule_above(self._distribution, above, growth, order)
-        return self._location + points, log_weights
+        return self.location + points, log_weights
 
     def _from_location(self, value: Tensor | float) -> Tensor:
-        """Numbers from `_location`; infinite ones are far out instead."""
-        value = torch.as_tensor(value, dtype=torch.float64, device=self._location.device)
-        return value.clamp(-_FAR, _FAR) - self._location
+        """Numbers from `location`; infinite ones are far out instead."""
+        value = torch.as_tensor(value, dtype=torch.float64, device=self.location.device)
+        return value.clamp(-_FAR, _FAR) - self.location
 
 
-def _growth(predictive: PiecewisePredictive, ratio: Tensor) -> tuple[Tensor, Tensor]:
-    """``v' / v`` and ``tau^2``, both at least 1.
+def growth_of_variance(
+    predictive: PiecewisePredictive, noise_over_variance: Tensor
+) -> tuple[Tensor, Tensor]:
+    """``v' / v`` and ``tau^2``, both at least 1, given ``n / v``.
 
     With a normal ``z`` of variance ``tau^2``, denoising by the gain of ``v`` is one step of the
     EM algorithm that takes noise of variance ``n`` out of ``y``, whose variance is
@@ -228,4 +189,4 @@ def _growth(predictive: PiecewisePredictive, ratio: Tensor) -> tuple[Tensor, Ten
     ``v' / v = 1 + (tau^2 - 1) (1 + n / v)`` nothing cancels.
     """
     spread = predictive.to(torch.float64).variance.clamp(min=1.0)
-    return 1.0 + (spread - 1.0) * (1.0 + ratio.square()), spread
+    return 1.0 + (spread - 1.0) * (1.0 + noise_over_variance), spread

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from botorch_calib.distributions.denoised_mixture import DenoisedMixture
 from botorch_calib.distributions.mixture import ScoreTable
-from botorch_calib.distributions.piecewise import PiecewisePredictive
-from botorch_calib.posteriors.calibrated import CalibratedPosterior
-from botorch_calib.posteriors.moments import MIN_VARIANCE, marginal_variance
+from botorch_calib.posteriors.calibrated import CalibratedPosterior, check_predictive
+from botorch_calib.posteriors.denoised_marginals import growth_of_variance
 
 MEMBER_DIM = -3  # of means and samples, as BoTorch's ensembles have it
 
@@ -30,16 +29,15 @@ class CalibratedMixturePosterior(CalibratedPosterior):
         ``y~ = F^-1(Phi(T(z)))``,  ``f~ = f + a_s (y~ - y)``,  ``a_s = v_s / (v_s + n_s)``.
 
     For a single member this is `CalibratedPosterior`. A distribution that corrects nothing leaves
-    the mixture as it is, and members without a variance of their own (``v_s = 0``) have the
-    objective of the ensemble, whatever the calibrator: only observations are corrected then.
+    the mixture as it is. Where members have no variance of their own (``v_s = 0``), only
+    observations are corrected.
 
-    *Of the mixture*, ``batch_shape x q x 1``, are the methods of `StatedPosterior`: probabilities,
+    *The mixture*, ``batch_shape x q x 1``, has the methods of `StatedPosterior`: probabilities,
     quantiles and improvements, in closed form up to quadrature over ``z``, and `moments`,
-    `mixture_mean` and `mixture_variance`. *Of each member*, as BoTorch's posteriors of ensembles
-    have them, are `mean`, `variance`, samples, ``batch_shape x num_members x q x 1``: BoTorch's
-    acquisition functions average over the members of a model with ``_is_ensemble``. Samples map
-    scores by interpolation, within 1e-5 scores where members overlap, at a cost that is linear in
-    the number of members.
+    `mixture_mean` and `mixture_variance`. *Each member* has `mean`, `variance` and samples,
+    ``batch_shape x num_members x q x 1``, as in BoTorch's posteriors of ensembles: its acquisition
+    functions average over the members of a model with ``_is_ensemble``. Samples map scores by
+    interpolation, within 1e-5 scores where members overlap.
 
     Coverage, ``excess`` and noise of joint samples are as in `CalibratedPosterior`.
 
@@ -53,45 +51,36 @@ class CalibratedMixturePosterior(CalibratedPosterior):
         excess: ``"noise"`` or ``"objective"``, the source of spread in excess of the members'.
         least_variance: Lower bound on the variances of ``f``, broadcasting to ``batch_shape x
             num_members x q x 1`` (default: GPyTorch's setting ``min_variance``).
-        validate_args: Whether to check the types of the first two.
+        validate_args: Whether to check the types of the first two, and the noise.
 
     Raises:
         UnsupportedError: If ``posterior`` is not of members, or ``predictive`` no
             `PiecewisePredictive`.
+        InputDataError: If a noise variance is negative or not finite.
     """
 
-    def __init__(
-        self,
-        posterior: GPyTorchPosterior,
-        predictive: PiecewisePredictive,
-        noise_variance: Tensor,
-        denoise: bool = True,
-        excess: str = "noise",
-        least_variance: Tensor | None = None,
-        validate_args: bool = True,
-    ) -> None:
-        if validate_args:
-            _check_arguments(posterior, predictive)
-        self._noiseless = False
-        self.base_posterior, self.predictive = posterior, predictive
-        self.denoise, self.excess = denoise, excess
-        self._least_variance = least_variance
-        mean, variance = posterior.mean, marginal_variance(posterior, least_variance)
-        if least_variance is None:
-            variance = variance.clamp(min=MIN_VARIANCE)
+    def _check_arguments(self, noise_variance: Any) -> None:
+        posterior: Any = self.base_posterior
+        if not isinstance(posterior, GPyTorchPosterior) or posterior.mean.dim() < 3:
+            raise UnsupportedError(
+                "CalibratedMixturePosterior needs as `posterior` a GaussianMixturePosterior, of "
+                f"means ... x num_members x q x 1, got {type(posterior).__name__}."
+            )
+        check_predictive(self.predictive)
+
+    def _set_up_marginals(self, mean: Tensor, variance: Tensor) -> None:
         self._dtype = mean.dtype
-        self.noise_variance = torch.as_tensor(noise_variance, dtype=mean.dtype, device=mean.device)
         moments = torch.broadcast_tensors(mean, variance, self.noise_variance)
         mean, variance, noise = (values.double().movedim(MEMBER_DIM, 0) for values in moments)
         growth = None
-        if denoise and excess == "objective":
-            # As of a single process, by the members' own noise ratios
-            spread = predictive.to(torch.float64).variance.clamp(min=1.0)
-            growth = 1.0 + (spread - 1.0) * (1.0 + noise / variance)
-        self._mixture = DenoisedMixture(mean, variance, noise, predictive, denoise, growth)
+        if self.denoise and self.excess == "objective":
+            growth, _ = growth_of_variance(self.predictive, noise / variance)
+        self._mixture = DenoisedMixture(
+            mean, variance, noise, self.predictive, self.denoise, growth
+        )
         self._distribution: Any = self._mixture
         # It is in the units of the outcome.
-        self._location = mean.new_zeros(()).expand(mean.shape[1:])
+        self.location = mean.new_zeros(()).expand(mean.shape[1:])
         self._unit = mean.new_ones(())
 
     @property
@@ -138,7 +127,7 @@ class CalibratedMixturePosterior(CalibratedPosterior):
         mixture = self._mixture.last_points(path.shape[-2])
         _, _, noise = self._by_point(mixture)
         y = path.double() + noise.sqrt() * eps
-        return (y if self._corrects_nothing else self._moved(y, mixture)).to(self.dtype)
+        return (y if self.predictive.is_standard_normal else self._moved(y, mixture)).to(self.dtype)
 
     @staticmethod
     def _by_point(mixture: DenoisedMixture) -> list[Tensor]:
@@ -152,16 +141,3 @@ class CalibratedMixturePosterior(CalibratedPosterior):
         table: ScoreTable = mixture.table
         z = mixture.predictive.transport(table.score(y.movedim(MEMBER_DIM, 0)))
         return table.quantile(z).movedim(0, MEMBER_DIM)
-
-
-def _check_arguments(posterior: Any, predictive: Any) -> None:
-    if not isinstance(posterior, GPyTorchPosterior) or posterior.mean.dim() < 3:
-        raise UnsupportedError(
-            "CalibratedMixturePosterior needs as `posterior` a GaussianMixturePosterior, of means "
-            f"... x num_members x q x 1, got {type(posterior).__name__}."
-        )
-    if not isinstance(predictive, PiecewisePredictive):
-        raise UnsupportedError(
-            "`predictive` must be a PiecewisePredictive, such as `calibrator.predictive(X)`, "
-            f"got {type(predictive).__name__}."
-        )

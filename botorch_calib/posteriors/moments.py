@@ -43,7 +43,7 @@ def marginal_variance(posterior: GPyTorchPosterior, least: Tensor | None = None)
 
 
 def least_for_scale(scale_squared: Tensor, dtype: torch.dtype) -> Tensor:
-    """The least variance of outcomes that are ``scale`` times standardised ones: that of these."""
+    """The least variance of standardised outcomes, times ``scale_squared``."""
     return scale_squared * usual_least(dtype)
 
 
@@ -54,5 +54,5 @@ def scale_for_least(least: Tensor) -> Tensor:
 
 
 def usual_least(dtype: torch.dtype) -> float:
-    """The least variance where nothing is known of units."""
+    """The least variance in unknown units."""
     return float(max(min_variance.value(dtype), MIN_VARIANCE))

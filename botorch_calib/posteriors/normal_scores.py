@@ -33,16 +33,16 @@ _LEAST = 1e-300
 def normal_scores(posterior: Any) -> OutcomeMap:
     """The map from normal scores to observations that a posterior of these states.
 
-    Served are ``TorchPosterior`` of a ``StudentT``, a ``Normal`` or any distribution with ``cdf``
-    and ``icdf``, and of botorch_community those of prior-fitted networks (in pieces) and of
-    variational Bayesian last layers (normal, noise included). Others register themselves.
+    It takes a ``TorchPosterior`` of a ``StudentT``, a ``Normal`` or any distribution with ``cdf``
+    and ``icdf``, and the posteriors of botorch_community's prior-fitted networks and variational
+    Bayesian last layers (noise included). Others can be registered.
 
     Raises:
         UnsupportedError: For a posterior of a kind that is not registered.
     """
     raise UnsupportedError(
-        f"Of a {type(posterior).__name__} no distribution function of observations is known: "
-        "register one by `normal_scores.register`, of `botorch_calib.posteriors`."
+        f"The distribution function of observations under {type(posterior).__name__} is not "
+        "known: register it by `normal_scores.register`, of `botorch_calib.posteriors`."
     )
 
 

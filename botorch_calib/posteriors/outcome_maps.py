@@ -10,8 +10,8 @@ from torch import Tensor
 class OutcomeMap(ABC):
     """An increasing map of the real line to outcomes, with its inverse, for each point of a batch.
 
-    Of a model with an outcome transform it is the inverse transform. Of any predictive distribution
-    with the distribution function ``F`` it is ``F^-1(Phi(z))``, from normal scores to outcomes.
+    For a model with an outcome transform it is the inverse transform; for a predictive distribution
+    with the distribution function ``F`` it is ``F^-1(Phi(z))``.
 
     Tensors have two dimensions at least, and broadcast against ``batch_shape x q x 1``.
     """
@@ -25,11 +25,11 @@ class OutcomeMap(ABC):
         """The inverse; minus infinity or infinity for what is below or above all outcomes."""
 
     def last_points(self, num: int) -> OutcomeMap:
-        """The map at the last ``num`` of the ``q`` points: this one, if it is the same at all."""
+        """The map at the last ``num`` of the ``q`` points; this one, if all points share it."""
         return self
 
     def affine(self, weight: float, offset: float) -> OutcomeMap:
-        """The increasing map that ends in ``weight y + offset``; of ``-latent`` if that falls."""
+        """The increasing map to ``weight y + offset``, from ``-latent`` if ``weight < 0``."""
         return _Affine(self, weight, offset)
 
 

@@ -25,9 +25,9 @@ _NOT_NORMAL = (
 class CalibratedPosteriorList(WithMoments, PosteriorList):
     """Independent posteriors of one outcome each, sampled together.
 
-    One sampler serves all outcomes. Its base samples come from one sequence, so that outcomes are
-    independent in a quasi-random one as well. BoTorch's list, of which this is one, has a sampler
-    for each, which are independent for pseudo-random numbers only [botorch issue 2658].
+    One sampler serves all outcomes, with base samples from one sequence, so that outcomes are
+    independent under quasi-random numbers too. The samplers of BoTorch's list, one for each
+    outcome, are independent under pseudo-random numbers only [botorch issue 2658].
 
     Args:
         posteriors: One for each of the ``m`` outcomes, at the same points ``batch_shape x q``:
@@ -102,8 +102,7 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
     ) -> Tensor:
         """`rsample_from_base_samples` at the last ``q`` points alone, given the outcomes' roots.
 
-        Arguments and errors are those of `CalibratedPosterior.rsample_from_cached_root`, of which
-        each of the posteriors has one.
+        As `CalibratedPosterior.rsample_from_cached_root`, with one root for each outcome.
         """
         parts = base_samples.split(self._numbers_of_base_samples, dim=-1)
         samples = [
@@ -127,9 +126,7 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
         """Probability that an outcome is at most ``value``, for each marginal.
 
         Args:
-            value: A number or a vector of ``k > 1`` numbers (then the result gains a leading
-                dimension), for all outcomes; or a tensor of two or more dimensions that broadcasts
-                against ``batch_shape x q x m``.
+            value: As of `StatedPosterior.cdf`, for all outcomes, or ``batch_shape x q x m``.
         """
         return self._of_each("cdf", value)
 
@@ -158,7 +155,7 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
 
 
 def _stated(posterior: Any) -> StatedPosterior:
-    """A posterior that has probabilities and quantiles, or else an error."""
+    """The posterior itself, if it has probabilities and quantiles; else an error."""
     if not isinstance(posterior, StatedPosterior):
         raise UnsupportedError(
             f"The {type(posterior).__name__} of one of the outcomes states no probabilities and "

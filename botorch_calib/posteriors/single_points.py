@@ -12,9 +12,11 @@ from gpytorch.settings import min_variance
 from linear_operator import to_linear_operator
 from torch import Tensor
 
+NO_SAMPLES = torch.Size()
+
 
 class SinglePointPosterior(GPyTorchPosterior):
-    """A Gaussian posterior at ``batch_shape x 1 x d``; its distribution is made when asked for.
+    """A Gaussian posterior at ``batch_shape x 1 x d`` that makes its distribution on demand.
 
     Closed forms need two tensors, and a multivariate normal around them costs as much as they do.
 
@@ -56,10 +58,7 @@ class SinglePointPosterior(GPyTorchPosterior):
         """The torch device."""
         return self._mean.device
 
-    def _extended_shape(
-        self,
-        sample_shape: torch.Size = torch.Size(),  # noqa: B008
-    ) -> torch.Size:
+    def _extended_shape(self, sample_shape: torch.Size = NO_SAMPLES) -> torch.Size:
         return sample_shape + self._mean.shape
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Self
+from typing import ClassVar, NoReturn, Self
 
 import torch
+from botorch.exceptions.errors import UnsupportedError
 from botorch.posteriors import Posterior
 from torch import Tensor
 
@@ -19,6 +20,16 @@ class StatedPosterior(WithMoments, Posterior, ABC):
     has them, whatever the base model. Values are in units of the outcome, and have the shape
     ``batch_shape x q x 1``.
     """
+
+    # The error of `distribution`, which names alternatives
+    _not_normal: ClassVar[str] = "No normal distribution: ends of intervals are its `quantile`s."
+
+    @property
+    def distribution(self) -> NoReturn:
+        """Raise ``UnsupportedError``, since BoTorch expects a multivariate normal here."""
+        raise UnsupportedError(self._not_normal)
+
+    mvn = distribution
 
     @property
     @abstractmethod
@@ -45,20 +56,14 @@ class StatedPosterior(WithMoments, Posterior, ABC):
 
         Args:
             value: Levels in (0, 1), of any shape. As in BoTorch, several give the result leading
-                dimensions of their shape.
-
-        Raises:
-            InputDataError: If a level is outside (0, 1).
+                dimensions of their shape. A tensor is read back from its device, a number is not.
         """
 
     @abstractmethod
     def conditional_mean_below(self, level: float) -> Tensor:
-        """``E[f | f <= Q(level)]``, also called expected shortfall or conditional value at risk.
+        """``E[f | f <= Q(level)]``, expected shortfall or conditional value at risk, 0 < level < 1.
 
         That of ``affine(-1.0)`` is minus the mean of the greatest values.
-
-        Raises:
-            InputDataError: If ``level`` is outside (0, 1).
         """
 
     @abstractmethod
@@ -89,6 +94,5 @@ class StatedPosterior(WithMoments, Posterior, ABC):
     def affine(self, weight: float, offset: float = 0.0) -> Self:
         """The posterior of ``weight f + offset``, where -1 turns minimisation into maximisation.
 
-        Raises:
-            InputDataError: If ``weight`` is 0.
+        ``weight`` is not 0.
         """

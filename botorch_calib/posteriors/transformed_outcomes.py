@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 
 import torch
-from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.errors import InputDataError
 from botorch.posteriors import GPyTorchPosterior
 from torch import Tensor
 
 from botorch_calib._validation import check_open_unit
 from botorch_calib.posteriors.calibrated import CalibratedPosterior
 from botorch_calib.posteriors.outcome_maps import OutcomeMap
+from botorch_calib.posteriors.single_points import NO_SAMPLES
 from botorch_calib.posteriors.stated import StatedPosterior
 
-# Where the growth of a map is looked at, in deviations, and how much of it is followed
+# Deviations at which the growth of a map is measured, and the largest growth that is followed
 _FAR_OUT = (-8.0, -7.0, -6.0, 6.0, 7.0, 8.0)
 _MOST_GROWTH = 12.0
-_GREATEST = 1e300  # outcomes beyond are this
+_GREATEST = 1e300  # to which outcomes are held
 # Nodes on a panel: for moments, and for improvement, which a search evaluates again and again
 _FINE, _COARSE = 16, 12
 
@@ -26,19 +27,24 @@ class TransformedOutcomePosterior(StatedPosterior):
     """Posterior of ``g(f)``, with ``f`` of a `CalibratedPosterior` and ``g`` increasing.
 
     Quantiles and samples are those of ``f``, mapped by ``g``, and probabilities those of ``f`` at
-    ``g^-1``: all of them are exact, as is the median. Moments and expected improvement are
-    integrals of ``g`` under the distribution of ``f``, by quadrature that is accurate to about 1e-6
-    and differentiable, in whatever tail, for a smooth ``g``; to a few per cent where all of the
-    improvement is about a kink of it, such as the end of a clamp. (BoTorch's
-    ``TransformedPosterior`` has moments at most, and its analytic improvement takes them for those
-    of a normal distribution.)
+    ``g^-1``: all of them are exact. Moments and expected improvement are integrals of ``g`` under
+    the distribution of ``f``, by differentiable quadrature: accurate to about 1e-6 in either tail
+    for a smooth ``g``, and to a few per cent where all of the improvement is at a kink, such as the
+    end of a clamp. (BoTorch's ``TransformedPosterior`` has moments at most, and analytic
+    improvement takes them for those of a normal distribution.)
 
-    Where ``g`` grows so fast that a moment does not exist, what is stated is a finite part of it.
+    Where ``g`` grows so fast that a moment does not exist, a finite part of it is stated.
 
     Args:
         posterior: Posterior of ``f``, ``batch_shape x q x 1``.
         outcome_map: The map ``g``.
     """
+
+    _not_normal = (
+        "The posterior of a transformed outcome is not multivariate normal, so it has no "
+        "`distribution` and no `mvn`: ends of intervals are its `quantile`s. That in the space "
+        "of the model's targets is `posterior.posterior`."
+    )
 
     def __init__(self, posterior: CalibratedPosterior, outcome_map: OutcomeMap) -> None:
         self.posterior = posterior
@@ -61,11 +67,7 @@ class TransformedOutcomePosterior(StatedPosterior):
         """The t-batch shape."""
         return self.posterior.batch_shape
 
-    def _extended_shape(
-        self,
-        sample_shape: torch.Size = torch.Size(),  # noqa: B008
-    ) -> torch.Size:
-        """Shape of samples, ``sample_shape x batch_shape x q x 1``."""
+    def _extended_shape(self, sample_shape: torch.Size = NO_SAMPLES) -> torch.Size:
         return self.posterior._extended_shape(sample_shape)
 
     @property
@@ -84,30 +86,19 @@ class TransformedOutcomePosterior(StatedPosterior):
 
     @property
     def path_posterior(self) -> GPyTorchPosterior:
-        """That from which paths of the process are drawn, see `CalibratedPosterior`."""
+        """The Gaussian posterior that paths are drawn from, see `CalibratedPosterior`."""
         return self.posterior.path_posterior
 
     def rsample_from_cached_root(
         self, sample_shape: torch.Size, base_samples: Tensor, baseline_L: Tensor, q: int
     ) -> Tensor:
-        """Those of `CalibratedPosterior.rsample_from_cached_root`, mapped."""
+        """The samples of `CalibratedPosterior.rsample_from_cached_root`, mapped."""
         latent = self.posterior.rsample_from_cached_root(sample_shape, base_samples, baseline_L, q)
         return self.outcome_map.last_points(q).outcome(latent).to(self.dtype)
 
     def rsample(self, sample_shape: torch.Size | None = None) -> Tensor:
         """Differentiable samples, ``sample_shape x batch_shape x q x 1``."""
         return self._outcome(self.posterior.rsample(sample_shape))
-
-    @property
-    def distribution(self) -> None:
-        """Raise ``UnsupportedError``, since BoTorch expects a multivariate normal here."""
-        raise UnsupportedError(
-            "The posterior of a transformed outcome is not multivariate normal, so it has no "
-            "`distribution` and no `mvn`: ends of intervals are its `quantile`s. That in the space "
-            "of the model's targets is `posterior.posterior`."
-        )
-
-    mvn = distribution
 
     # ------------------------------------------------------------ marginals
 
@@ -116,7 +107,7 @@ class TransformedOutcomePosterior(StatedPosterior):
         return self.posterior.cdf(self._latent(value))
 
     def density(self, value: Tensor | float) -> Tensor:
-        """Density of each marginal, 0 for what is no outcome; ``value`` is as in `cdf`."""
+        """Density of each marginal, 0 outside the range of ``g``; ``value`` is as in `cdf`."""
         value = self._outcomes(value)
         value = value.expand(torch.broadcast_shapes(value.shape, self._extended_shape()))
         with torch.enable_grad():
@@ -145,7 +136,7 @@ class TransformedOutcomePosterior(StatedPosterior):
         """Mean and variance, ``batch_shape x q x 1``, by quadrature."""
         everywhere = self.posterior.mean.new_full((1, 1), -math.inf, dtype=torch.float64)
         values, log_weights = self._rule(everywhere, _FINE, powers=2.0)
-        log_weights = log_weights.log_softmax(dim=0)  # they sum to 1 but for the error of the rule
+        log_weights = log_weights.log_softmax(dim=0)  # which takes out the error of the rule
         mean = (log_weights.exp() * values).sum(dim=0)
         # Roots of the weights, as weights of zero times squares that overflow would be NaN
         variance = ((0.5 * log_weights).exp() * (values - mean)).square().sum(dim=0)
@@ -160,12 +151,9 @@ class TransformedOutcomePosterior(StatedPosterior):
         return self._log_improvement(best_f).exp().to(self.dtype)
 
     def conditional_mean_below(self, level: float) -> Tensor:
-        """``E[g(f) | g(f) <= Q(level)]``; see `StatedPosterior.conditional_mean_below`.
-
-        With the quantile ``q`` it is ``q - E(q - g(f))+ / level``, in which an error of the
-        quantile enters squared.
-        """
+        """``E[g(f) | g(f) <= Q(level)]``; see `StatedPosterior.conditional_mean_below`."""
         check_open_unit("level", level)
+        # q - E(q - g(f))+ / level, in which an error of the quantile enters squared
         q = self.outcome_map.outcome(self.posterior.quantile(level).double())
         below = self.affine(-1.0)._log_improvement(-q, _FINE).exp()
         return (q - below / level).to(self.dtype)

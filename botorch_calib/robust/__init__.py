@@ -1,11 +1,10 @@
 """Distributional robustness: distributions of the context, and worst cases around them.
 
-A model is one of decisions ``x`` and contexts ``c``, put together by `joint_inputs`. A decision is
-judged by the worst expectation of a function ``u(x, c)`` (`contextual_function`, and `gp` for those
-of models) over the distributions of an ambiguity set (`sets`) around a `ContextDistribution`
-(`contexts`), whose size may be a schedule (`radius`).
-`simplex_in_ellipsoid` is the solver behind `MMDBall`. The acquisition functions are in
-`botorch_calib.acquisition.robust`.
+A model takes decisions ``x`` and contexts ``c`` together (`joint_inputs`). A decision is judged by
+the worst expectation of a function ``u(x, c)`` (`contextual_function`; `gp` for those of models)
+over an ambiguity set (`sets`) around a `ContextDistribution` (`contexts`), whose radius may be a
+schedule (`radius`). `simplex_in_ellipsoid` is the solver of `MMDBall`. The acquisition functions
+are in `botorch_calib.acquisition.robust`.
 """
 
 from botorch_calib.robust.contexts import ContextDistribution

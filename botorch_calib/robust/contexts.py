@@ -30,11 +30,9 @@ _SUM_TOLERANCE = 1e-5
 class ContextDistribution:
     """A distribution on finitely many contexts (atoms), the centre of an ambiguity set.
 
-    In sets that admit new contexts (`WassersteinBall`, `MMDBall`, `TotalVariationBall`,
-    `WorstCase`) an adversary may choose atoms of weight 0, which `with_candidates` adds.
-
-    The constructor keeps the atoms in number and order; `empirical` and `discrete` merge equal
-    ones. Tensors are copied, and must not be changed afterwards.
+    Some sets (`WassersteinBall`, `MMDBall`, `TotalVariationBall`, `WorstCase`) may move mass to
+    atoms of weight 0, which `with_candidates` adds. `empirical` and `discrete` merge equal atoms,
+    the constructor keeps all. Tensors are copied, and must not be changed afterwards.
 
     Attributes:
         points: Contexts, ``M x d_c``.
@@ -76,7 +74,7 @@ class ContextDistribution:
 
     @classmethod
     def discrete(cls, points: Tensor, weights: Tensor) -> ContextDistribution:
-        """Atoms ``M x d_c`` with probabilities ``M``; equal ones are merged where the first is."""
+        """Atoms ``M x d_c`` with probabilities ``M``; equal ones are merged at the first."""
         given = cls(points, weights)
         kept, inverse = first_appearances(given.points).unique(return_inverse=True)
         if len(kept) == given.num_points:
@@ -119,8 +117,19 @@ class ContextDistribution:
                 ``"scott"`` for those of the samples times ``n^(-1/(d_c + 4))``.
             seed: Seed of the draws.
         """
-        check_contexts("samples", samples)
-        return cls.empirical(density_draws(samples, bounds, num_points, bandwidth, seed))
+        num_dims = check_contexts("samples", samples).shape[-1]
+        if check_bounds(bounds).shape[-1] != num_dims:
+            raise BotorchTensorDimensionError(f"`bounds` must have shape 2 x {num_dims}.")
+        low, high = bounds.detach().to(samples)
+        if not (low < high).all():
+            raise InputDataError("`bounds` must hold lower bounds below upper bounds.")
+        if ((samples < low) | (samples > high)).any():
+            raise InputDataError("`samples` must lie inside `bounds`.")
+        scale = _kernel_bandwidth(samples, bandwidth)
+        uniform = _sobol_points(num_points, num_dims + 1, seed).to(samples.device)
+        index = (uniform[:, 0] * len(samples)).long().clamp(max=len(samples) - 1)
+        draws = samples.double()[index] + scale * torch.special.ndtri(uniform[:, 1:])
+        return cls.empirical(reflect(draws, low.double(), high.double()).to(samples))
 
     @classmethod
     def from_icdf(
@@ -139,7 +148,7 @@ class ContextDistribution:
             >>> normal = torch.distributions.Normal(0.5, 0.2)
             >>> ContextDistribution.from_icdf(lambda p: normal.icdf(p).clamp(0, 1), 128, dim=2)
         """
-        points = icdf(sobol_points(num_points, dim, seed))
+        points = icdf(_sobol_points(num_points, dim, seed))
         points = check_finite("icdf", check_tensor("icdf", points))
         if points.dim() != 2 or len(points) != num_points:
             raise BotorchTensorDimensionError(
@@ -148,13 +157,10 @@ class ContextDistribution:
         return cls.empirical(points)
 
     def with_candidates(self, points: Tensor) -> ContextDistribution:
-        """The same distribution with further atoms of weight 0, to which mass may be moved.
+        """The same distribution with further atoms ``m x d_c`` of weight 0, repeated ones left out.
 
-        The exact Wasserstein ball, for example, moves mass between atoms only. With a grid of
+        The exact Wasserstein ball, for example, moves mass between atoms only: with a grid of
         candidates it moves mass anywhere, up to the spacing of the grid.
-
-        Args:
-            points: Candidates ``m x d_c``; repeated ones are left out.
         """
         added = check_inputs("points", points, self.points.shape[-1]).detach().to(self.points)
         joined = torch.cat([self.points, added])
@@ -250,11 +256,6 @@ def as_distribution(contexts: ContextDistribution | Tensor) -> ContextDistributi
 
 def check_contexts(name: str, contexts: Tensor) -> Tensor:
     """Return ``contexts`` if they are a finite floating-point matrix ``n x d_c``, not empty."""
-    if not isinstance(contexts, Tensor):
-        raise InputDataError(
-            f"`{name}` must be a tensor n x d_c (or a ContextDistribution where one is taken), got "
-            f"{type(contexts).__name__}."
-        )
     if not check_inputs(name, contexts).dtype.is_floating_point:
         raise InputDataError(f"`{name}` must be floating-point, got {contexts.dtype}.")
     if contexts.numel() == 0:
@@ -274,26 +275,7 @@ def pairwise_distances(A: Tensor, B: Tensor) -> Tensor:
 # ------------------------------------------------------------ quasi-random draws
 
 
-def density_draws(
-    samples: Tensor, bounds: Tensor, num_points: int, bandwidth: str | float | Tensor, seed: int
-) -> Tensor:
-    """Draws of `ContextDistribution.kde`, ``num_points x d_c``."""
-    num_dims = samples.shape[-1]
-    if check_bounds(bounds).shape[-1] != num_dims:
-        raise BotorchTensorDimensionError(f"`bounds` must have shape 2 x {num_dims}.")
-    low, high = bounds.detach().to(samples)
-    if not (low < high).all():
-        raise InputDataError("`bounds` must hold lower bounds below upper bounds.")
-    if ((samples < low) | (samples > high)).any():
-        raise InputDataError("`samples` must lie inside `bounds`.")
-    scale = kernel_bandwidth(samples, bandwidth)
-    uniform = sobol_points(num_points, num_dims + 1, seed).to(samples.device)
-    index = (uniform[:, 0] * len(samples)).long().clamp(max=len(samples) - 1)
-    draws = samples.double()[index] + scale * torch.special.ndtri(uniform[:, 1:])
-    return reflect(draws, low.double(), high.double()).to(samples)
-
-
-def kernel_bandwidth(samples: Tensor, bandwidth: str | float | Tensor) -> Tensor:
+def _kernel_bandwidth(samples: Tensor, bandwidth: str | float | Tensor) -> Tensor:
     """Standard deviation of the kernel in each coordinate, ``d_c``, float64."""
     num, num_dims = samples.shape
     if isinstance(bandwidth, str):
@@ -312,7 +294,7 @@ def kernel_bandwidth(samples: Tensor, bandwidth: str | float | Tensor) -> Tensor
     return bandwidth.detach().double().to(samples.device).expand(num_dims)
 
 
-def sobol_points(num_points: int, dim: int, seed: int) -> Tensor:
+def _sobol_points(num_points: int, dim: int, seed: int) -> Tensor:
     """Scrambled Sobol points strictly inside the unit cube, ``num_points x dim``, float64."""
     num_points, dim = check_count("num_points", num_points), check_count("dim", dim)
     draws = SobolEngine(dim, scramble=True, seed=seed).draw(num_points, dtype=torch.double)

@@ -75,10 +75,10 @@ class ContextualFunction(ABC):
     ) -> tuple[Tensor, Tensor]:
         """Values ``b x M``, and the steepness ``max_c |grad_c u(x, c)|_2`` of each row, ``b``.
 
-        The derivative of the steepness is that of the norm at the maximising context (by Danskin's
-        theorem): second derivatives of ``u`` at ``b`` points. With ``smoothing``, from 0, none, to
-        1, the sum, the maximum is the norm of order ``1 / smoothing`` of the 16 largest norms. The
-        steepness is taken over ``steepness_contexts``, ``M' x d_c`` (default: ``contexts``).
+        The derivative of the steepness is that of the norm at the maximising context (Danskin's
+        theorem). With ``smoothing``, from 0, none, to 1, the sum, the maximum is the norm of order
+        ``1 / smoothing`` of the 16 largest norms. The steepness is taken over
+        ``steepness_contexts``, ``M' x d_c`` (default: ``contexts``).
         """
         if steepness_contexts is None:
             steepness_contexts = contexts
@@ -101,10 +101,7 @@ class ContextualFunction(ABC):
         return values, with_jacobian(X, steepness, slopes)
 
     def gradient_norms(self, X: Tensor, contexts: Tensor) -> Tensor:
-        """Norms ``|grad_c u(x, c)|_2`` at all pairs, ``b x M``.
-
-        To differentiate them takes second derivatives at all pairs.
-        """
+        """Norms ``|grad_c u(x, c)|_2`` at all pairs, ``b x M``, differentiable at a price."""
         if not _wants_gradient(X):
             return torch.linalg.vector_norm(self.with_gradients(X, contexts)[1], dim=-1)
         return with_jacobian(X, *self.norms_with_slopes(X, contexts))

@@ -51,9 +51,8 @@ def join_contexts(
     Args:
         X: Decisions ``... x d_x``.
         contexts: Contexts ``... x d_c``, whose batch dimensions broadcast with those of ``X``.
-        context_indices: Columns of the contexts among those of the joint inputs, in the order of
-            the contexts' own columns, negative ones counted from the end (default: the last
-            ``d_c``).
+        context_indices: Columns of the contexts among those of the joint inputs, in their own
+            order, negative ones counted from the end (default: the last ``d_c``).
 
     Raises:
         InputDataError, BotorchTensorDimensionError: If an argument is malformed.

@@ -27,10 +27,10 @@ def wasserstein_radius(
     r"""Radius for which a robust bound holds with high probability [Micheli2025wdrbo, eq. 16].
 
     ``sqrt(2 D_C^2 (log(1/delta) + d_x log(1 + 2 t D_X) + log N) / t)``: with probability at least
-    ``1 - 2 delta`` the expectation of the upper confidence bound under the true distribution of
-    contexts differs from that under ``t`` samples by at most the radius times the bound's
-    Lipschitz constant plus ``(1 + 2 L B_t) / t``, for all decisions at once (lemma 7). It exceeds
-    the diameter of the contexts for thousands of rounds: in practice, use `RadiusSchedule`.
+    ``1 - 2 delta`` the expectation of the upper confidence bound over the true contexts differs
+    from that over ``t`` samples by at most the radius times the bound's Lipschitz constant plus
+    ``(1 + 2 L B_t) / t``, for all decisions at once (lemma 7). It exceeds the diameter of the
+    contexts for thousands of rounds: in practice, use `RadiusSchedule`.
 
     Args:
         t: Number of context samples.
@@ -60,9 +60,9 @@ def log_covering_number(t: int, norm_bound: float, dim: int, constant: float = 1
     must be covered to ``1/(B t)``.
 
     Args:
-        t: Number of context samples, at least 1; the precision of the cover is ``1/t``.
+        t: Number of context samples; the precision of the cover is ``1/t``.
         norm_bound: ``B``, bound of the norm of the posterior mean and of what multiplies the
-            standard deviation (lemma 3), at least ``1/t``.
+            standard deviation (lemma 3): the root of `confidence_multiplier`. At least ``1/t``.
         dim: ``d = d_x + d_c``.
         constant: ``kappa``, which the paper leaves open; it may depend on the regularisation
             ``lambda``, which is less than 1.

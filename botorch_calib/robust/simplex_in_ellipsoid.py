@@ -4,10 +4,10 @@ r"""Linear functions over the part of the simplex inside an ellipsoid, for many 
 program behind `MMDBall`, by an active-set method like Wolfe's for the nearest point (1976).
 
 A smooth kernel makes minimisers sparse: of a grid of 36 contexts they typically use 3 to 10. The
-method keeps a feasible ``p``, a mixture of the centre ``w`` and of some atoms. In each step it
-moves towards the best mixture of these, which has a closed form as long as signs are ignored, up to
-where a share vanishes: that atom, or the centre, leaves. If none does, the atom of the smallest
-reduced value joins. The value falls in each step, so that the method is finite.
+method keeps a feasible ``p``, a mixture of the centre ``w`` and of some atoms. Each step moves
+towards the best mixture of these, which has a closed form if signs are ignored, up to where a share
+vanishes: that atom, or the centre, leaves. If none does, the atom of the smallest reduced value
+joins. The value falls in each step, so the method is finite.
 
 `refined` follows where the ellipsoid is so small that rounding decides. An interior-point method
 takes 3 to 90 times as long where few atoms keep mass, and a half to a tenth of the time where more
@@ -56,13 +56,10 @@ def certified_excess(
 ) -> Tensor:
     """Upper bound of how far the points ``w + delta`` are from optimal.
 
-    Weak duality: for ``p`` inside the ellipsoid, ``|R' (p - w)| <= 1``, so
-    ``dual' R' (p - w) >= -|dual|`` by Cauchy and Schwarz. Hence
-    ``u' (p - w) >= (u - R dual)' (p - w) - |dual|``, whose first term is linear, and on the simplex
-    at least its smallest coefficient less its mean under ``w``.
-
-    The ``dual`` may be any vectors, ``b x M``. The bound is the duality gap divided by the decrease
-    ``-u' delta`` plus 1e-3, ``b``.
+    Weak duality: inside the ellipsoid ``dual' R' (p - w) >= -|dual|`` for any ``dual``, by Cauchy
+    and Schwarz. Hence ``u' (p - w) >= (u - R dual)' (p - w) - |dual|``, whose first term is on the
+    simplex at least its smallest coefficient less its mean under ``w``. The bound, ``b``, is the
+    duality gap divided by the decrease ``-u' delta`` plus 1e-3.
     """
     reduced = u - dual @ root.mT
     bound = reduced.amin(dim=-1) - reduced @ weights - dual.norm(dim=-1)

@@ -1,20 +1,19 @@
 r"""Problems with a context that the environment draws after the decision is made.
 
-The function is ``f(x, c)``; the learner chooses ``x``, then ``c`` is drawn from a distribution
-that it does not know. Its aim is the expectation ``F(x) = E f(x, c)`` under it
-(`ContextualProblem.evaluate_stochastic`), as in eq. 10 of Wasserstein distributionally robust
-Bayesian optimization with continuous context, sections 5 and 9.
+The learner chooses ``x``, then ``c`` is drawn from a distribution that it does not know. Its aim is
+the expectation of ``f(x, c)`` under it (`ContextualProblem.evaluate_stochastic`), as in
+[Micheli2025wdrbo, eq. 10, sections 5 and 9].
 
-Joint inputs hold the decisions first, then the contexts. Everything is *maximised* by default:
-functions that the paper minimises have ``negate=True``. A normal context clipped to an interval has
-atoms at its ends, which all expectations hold: 0.0062 at each for N(0.5, 0.2^2) on [0, 1].
+Joint inputs hold the decisions first. Everything is *maximised* by default: functions that the
+paper minimises have ``negate=True``. A normal context clipped to an interval has atoms at its ends,
+which all expectations hold: 0.0062 at each for N(0.5, 0.2^2) on [0, 1].
 """
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +26,8 @@ from torch import Tensor
 from botorch_calib._validation import check_count, check_width
 from botorch_calib.robust.contexts import ContextDistribution
 from botorch_calib.robust.joint_inputs import join_contexts
+
+Icdf = Callable[[Tensor], Tensor]
 
 # Values that one step of an expectation computes at most, so that memory stays bounded.
 CHUNK = 2**19
@@ -62,42 +63,14 @@ class ClippedNormal:
         return torch.cat([nodes, ends]), torch.cat([weights, atoms])
 
 
-@dataclass(frozen=True)
-class Uniform:
-    """The uniform distribution on an interval."""
-
-    lower: float
-    upper: float
-
-    def icdf(self, u: Tensor) -> Tensor:
-        """Quantiles at ``u`` in [0, 1], elementwise."""
-        return self.lower + (self.upper - self.lower) * u
-
-
-@dataclass(frozen=True)
-class BurrXII:
-    """Burr XII, ``P(c > s) = (1 + s^a)^-k``, with values beyond ``upper`` moved there."""
-
-    a: float
-    k: float
-    upper: float
-
-    def icdf(self, u: Tensor) -> Tensor:
-        """Quantiles at ``u`` in [0, 1], elementwise."""
-        return torch.expm1(-torch.log1p(-u) / self.k).pow(1.0 / self.a).clamp(max=self.upper)
-
-
-# The distribution of one context.
-Marginal = ClippedNormal | Uniform | BurrXII
-
-
 class ContextualProblem(BaseTestProblem):
     """A test problem on joint inputs, decisions first, whose contexts are independent."""
 
     bounds: Tensor  # 2 x d
     num_objectives = 1
     num_decisions: int  # d_x
-    _marginals: tuple[Marginal, ...]
+    # Inverse distribution functions of the contexts
+    _icdfs: tuple[Icdf, ...]
     _stochastic_optimum: float  # the largest expectation, where everything is maximised
     _stochastic_optimizer: tuple[float, ...]
 
@@ -126,7 +99,7 @@ class ContextualProblem(BaseTestProblem):
     @property
     def num_contexts(self) -> int:
         """The number ``d_c`` of context columns, which come last."""
-        return len(self._marginals)
+        return len(self._icdfs)
 
     @property
     def context_indices(self) -> list[int]:
@@ -145,7 +118,7 @@ class ContextualProblem(BaseTestProblem):
 
     def context_icdf(self, U: Tensor) -> Tensor:
         """Quantiles of the true distribution at ``U`` in [0, 1], ``... x d_c``, by coordinate."""
-        return _apply(self._marginals, U)
+        return _apply(self._icdfs, U)
 
     def sample_contexts(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw contexts ``n x d_c`` from the true distribution."""
@@ -156,7 +129,7 @@ class ContextualProblem(BaseTestProblem):
 
     def context_distribution(self, n: int, seed: int = 0) -> ContextDistribution:
         """The true distribution as ``n`` points of equal weight, by quasi-Monte Carlo (seeded)."""
-        return _as_points(self._marginals, n, seed, self.bounds)
+        return _as_points(self._icdfs, n, seed, self.bounds)
 
     def evaluate_stochastic(self, X: Tensor) -> Tensor:
         """The expectation over the context's true distribution, after ``negate``, without noise.
@@ -187,33 +160,32 @@ class ContextualProblem(BaseTestProblem):
         return torch.tensor(self._stochastic_optimizer).to(self.bounds)
 
 
-def _apply(marginals: Sequence[Marginal], U: Tensor) -> Tensor:
+def _apply(icdfs: Sequence[Icdf], U: Tensor) -> Tensor:
     """Quantiles of independent contexts, ``... x d_c -> ... x d_c``."""
-    check_width(U, len(marginals))
-    columns = [one.icdf(u) for one, u in zip(marginals, U.unbind(dim=-1), strict=True)]
+    check_width(U, len(icdfs))
+    columns = [icdf(u) for icdf, u in zip(icdfs, U.unbind(dim=-1), strict=True)]
     return torch.stack(columns, dim=-1)
 
 
-def _as_points(
-    marginals: Sequence[Marginal], n: int, seed: int, like: Tensor
-) -> ContextDistribution:
+def _as_points(icdfs: Sequence[Icdf], n: int, seed: int, like: Tensor) -> ContextDistribution:
     distribution = ContextDistribution.from_icdf(
-        lambda U: _apply(marginals, U), num_points=n, dim=len(marginals), seed=seed
+        lambda U: _apply(icdfs, U), num_points=n, dim=len(icdfs), seed=seed
     )
     return distribution.to(like.dtype, like.device)
 
 
 class _ByQuadrature(ContextualProblem):
-    """Expectations by a fixed rule over a context."""
+    """Expectations by a fixed rule over a context, a clipped normal one."""
 
-    _marginals: tuple[ClippedNormal, ...]
+    _normal = ClippedNormal(0.5, 0.2)
+    _icdfs = (_normal.icdf,)
     _nodes: Tensor
     _weights: Tensor
     _edges: Sequence[float]  # of the panels of the rule, each of which has `_order` nodes
     _order: int
 
     def _prepare(self) -> None:
-        nodes, weights = self._marginals[0].rule(self._edges, self._order)
+        nodes, weights = self._normal.rule(self._edges, self._order)
         self.register_buffer("_nodes", nodes)
         self.register_buffer("_weights", weights)
 
@@ -228,21 +200,20 @@ class ContextShift(_ByQuadrature):
     r"""``1 - |c - 0.5| / (|x| + 0.2) - sqrt(|x| + 0.05)``, where its stated distribution is wrong.
 
     The learner knows a reference distribution N(0.5, 0.1^2), and contexts come from N(0.6, 0.2^2).
-    Under the reference, the best decision is 0; under the truth, about +-0.24. The paper
-    (section 5) writes N(0.5, 0.1) and N(0.6, 0.2). The second number is taken as a standard
-    deviation: with variances, over a tenth of the contexts would lie outside [0, 1] even under the
-    reference. The Wasserstein distance of the two is then 0.117, of the size of the paper's radius.
-    Decisions are in [-1, 1], which the paper leaves open. Contexts are in [-0.4, 1.6], five
-    standard deviations around the mean.
-
-    Expectations are by Gauss-Legendre quadrature on both sides of the kink, exact to rounding.
+    Under the reference, the best decision is 0; under the truth, about +-0.24. The paper's 0.1 and
+    0.2 (section 5) are taken as standard deviations: with variances, over a tenth of the contexts
+    would lie outside [0, 1] even under the reference. The Wasserstein distance of the two is then
+    0.117, about the paper's radius. Decisions are in [-1, 1], which the paper leaves open, and
+    contexts in [-0.4, 1.6], five standard deviations around the mean. Expectations are by
+    Gauss-Legendre quadrature on both sides of the kink, exact to rounding.
     """
 
     num_decisions = 1
     _is_minimization_by_default = False
     _bounds = [(-1.0, 1.0), (-0.4, 1.6)]
-    _marginals = (ClippedNormal(0.6, 0.2, -0.4, 1.6),)
-    _reference = (ClippedNormal(0.5, 0.1, -0.4, 1.6),)
+    _normal = ClippedNormal(0.6, 0.2, -0.4, 1.6)
+    _icdfs = (_normal.icdf,)
+    _reference = (ClippedNormal(0.5, 0.1, -0.4, 1.6).icdf,)
     _stochastic_optimum = 0.05439784354145077
     _stochastic_optimizer = (0.238747900981,)
     _edges = (-0.4, 0.5, 1.6)
@@ -265,15 +236,13 @@ _GRADED = sorted({0.5 + r for r in _RIGHT} | {0.5 - r for r in _RIGHT})
 class ContextualAckley(_ByQuadrature):
     r"""Ackley in three dimensions, the last of which is a context, on the unit cube.
 
-    Coordinates are scaled to [-32.768, 32.768]; the context is N(0.5, 0.2^2), clipped to
-    [0, 1]. Negated by default, so as to be maximised. In any context the best decisions are at
-    the centre. There are two decisions, where the paper's table 1 has one. Expectations are by
-    quadrature on panels of a period of the cosine, graded towards the cone at the centre.
+    Coordinates are scaled to [-32.768, 32.768]; the context is N(0.5, 0.2^2), clipped to [0, 1].
+    In any context the best decisions are at the centre. There are two decisions, where the paper's
+    table 1 has one. Expectations are by quadrature, graded towards the cone at the centre.
     """
 
     num_decisions = 2
     _bounds = [(0.0, 1.0)] * 3
-    _marginals = (ClippedNormal(0.5, 0.2),)
     _stochastic_optimum = -12.531436760119306
     _stochastic_optimizer = (0.5, 0.5)
     _edges = _GRADED
@@ -290,13 +259,11 @@ class ContextualAckley(_ByQuadrature):
 class ContextualHartmann6(_ByQuadrature):
     r"""Hartmann-6 on the unit cube with ``x_6`` as the context, N(0.5, 0.2^2) clipped to [0, 1].
 
-    Negated by default, so as to be maximised. Expectations are by Gauss-Legendre quadrature with
-    64 nodes, exact to rounding.
+    Expectations are by Gauss-Legendre quadrature with 64 nodes, exact to rounding.
     """
 
     num_decisions = 5
     _bounds = [(0.0, 1.0)] * 6
-    _marginals = (ClippedNormal(0.5, 0.2),)
     _stochastic_optimum = 2.316916796256601
     _stochastic_optimizer = (0.198322040, 0.151669720, 0.485013171, 0.273286481, 0.312928452)
     _edges = (0.0, 1.0)
@@ -315,16 +282,13 @@ class ModifiedBranin(_ByQuadrature):
 
     The decisions are ``u_1`` and ``v_2``, the contexts ``v_1`` and ``u_2``, in this order:
     ``u = 15 x - 5`` and ``v = 15 x``. Contexts are independent, N(0.5, 0.2^2) clipped to [0, 1].
-    Negated by default, so as to be maximised.
-
-    As each factor has a decision and a context of its own, the expectation is the product of two
-    expectations of ``sqrt(B)``, each by Gauss-Legendre quadrature with 512 nodes on 32 panels,
-    exact to rounding.
+    The expectation is the product of two expectations of ``sqrt(B)``, each by Gauss-Legendre
+    quadrature with 512 nodes on 32 panels, exact to rounding.
     """
 
     num_decisions = 2
     _bounds = [(0.0, 1.0)] * 4
-    _marginals = (ClippedNormal(0.5, 0.2), ClippedNormal(0.5, 0.2))
+    _icdfs = (ClippedNormal(0.5, 0.2).icdf,) * 2
     _stochastic_optimum = -16.064257804965646
     _stochastic_optimizer = (0.185240718, 0.201188443)
     _edges = [k / 32 for k in range(33)]
@@ -351,13 +315,12 @@ def _branin(x: Tensor, y: Tensor) -> Tensor:
 class ThreeHumpCamel(ContextualProblem):
     r"""``2 x^2 - 1.05 x^4 + x^6 / 6 + x c + c^2`` on [-1, 1]^2, with a uniform context (eq. 83).
 
-    Negated by default, so as to be maximised. The expectation is the same with ``x c + c^2``
-    replaced by 1/3, and so is best at 0.
+    The expectation is the same with ``x c + c^2`` replaced by 1/3, and so is best at 0.
     """
 
     num_decisions = 1
     _bounds = [(-1.0, 1.0)] * 2
-    _marginals = (Uniform(-1.0, 1.0),)
+    _icdfs = (lambda u: 2.0 * u - 1.0,)
     _stochastic_optimum = -1.0 / 3.0
     _stochastic_optimizer = (0.0,)
 
@@ -377,17 +340,16 @@ class Newsvendor(ContextualProblem):
     r"""``9 min(c, x) - 5 x + max(0, x - c)``: stock ``x`` in [0, 1] for a demand ``c``.
 
     The demand has the Burr distribution of type XII with parameters 2 and 20. Values beyond 1, one
-    in a million, are moved there; as ``x <= 1``, that changes no expectation.
-
-    The expectation is ``8 I(x) - 4 x`` with ``I(x)`` the integral of ``(1 + s^2)^-20`` from 0 to
-    ``x``, which has a closed form. It is best where demand exceeds stock with probability 1/2, at
-    ``sqrt(2^(1/20) - 1)``.
+    in a million, are moved there; as ``x <= 1``, that changes no expectation. This is
+    ``8 I(x) - 4 x`` with the integral ``I(x)`` of ``(1 + s^2)^-20`` from 0 to ``x``, which has a
+    closed form, and is best at ``sqrt(2^(1/20) - 1)``.
     """
 
     num_decisions = 1
     _is_minimization_by_default = False
     _bounds = [(0.0, 1.0)] * 2
-    _marginals = (BurrXII(2.0, 20.0, upper=1.0),)
+    # P(c > s) = (1 + s^2)^-20
+    _icdfs = (lambda u: torch.expm1(-torch.log1p(-u) / 20.0).sqrt().clamp(max=1.0),)
     _stochastic_optimum = 0.4639430729022731
     _stochastic_optimizer = (math.sqrt(math.expm1(math.log(2.0) / 20.0)),)
 

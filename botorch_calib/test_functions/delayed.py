@@ -1,9 +1,7 @@
 r"""Problems whose values arrive late, on a simulated clock: nothing here ever sleeps.
 
-A delay is the time between the start of an evaluation and the arrival of its value, in iterations
-or in seconds. As in Bayesian optimization under stochastic delayed feedback (Verma, Dai and Low,
-2022, section 2), a value whose evaluation was started at time ``s`` with delay ``d`` is there at
-time ``t`` if and only if ``s + d <= t``.
+As in [Verma2022]_, section 2, a value whose evaluation was started at time ``s`` with delay ``d``
+is there at time ``t``, in iterations or in seconds, if and only if ``s + d <= t``.
 """
 
 from __future__ import annotations
@@ -138,9 +136,8 @@ class InputDependentDelay(DelayDistribution):
 def draw_delay(delay: DelayDistribution, x: Tensor, seed: int, ticket: int) -> float:
     """The delay of evaluation number ``ticket`` at ``x``.
 
-    Its generator depends on ``(seed, ticket)`` alone. So the k-th evaluations of two methods that
-    are run with the same seed have the same delay, unless the distribution depends on the point,
-    and comparisons are paired.
+    Its generator depends on ``(seed, ticket)`` alone: the k-th evaluations of two methods with the
+    same seed have the same delay, unless that depends on the point, so comparisons are paired.
 
     Args:
         delay: The distribution of delays.
@@ -176,8 +173,7 @@ class DelayedProblem(BaseTestProblem):
             problem.start(x, now=iteration)
 
     Everything else is the wrapped problem's: ``problem(X)`` evaluates it without delay. The caller
-    passes the time as ``now``, which never goes back. Values are computed when an evaluation
-    starts. Delays are those of `draw_delay`.
+    passes the time as ``now``, which never goes back. Delays are those of `draw_delay`.
     """
 
     def __init__(self, problem: BaseTestProblem, delay: DelayDistribution, seed: int = 0) -> None:

@@ -1,8 +1,7 @@
 r"""Problems whose noise variance depends on the input.
 
-A Gaussian process with one noise level is misspecified here: it is overconfident where the noise is
-large and underconfident where it is small. Conventions are BoTorch's; both problems are to be
-*maximised* by default.
+A Gaussian process with one noise level is overconfident where the noise is large, and
+underconfident where it is small. Both problems are *maximised* by default.
 """
 
 from __future__ import annotations
@@ -107,8 +106,7 @@ def one_sided_initial_design(
 ) -> Tensor:
     """Points drawn from ``[-outer, -inner]^d`` or ``[inner, outer]^d``, each half the time.
 
-    All coordinates of a point share one sign. A model fitted to the design therefore has to
-    extrapolate to find an optimum at the origin.
+    A model fitted to the design has to extrapolate to find an optimum at the origin.
 
     Args:
         n: The number of points.

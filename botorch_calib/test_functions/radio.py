@@ -1,10 +1,9 @@
 r"""Powers and antenna tilts of a cellular network that serves people on the ground and UAVs.
 
-The problem of the third experiment of localized online conformal BO [Kim2024locbo, section V-C],
-with the network of [Benzaghta2023uav]: three sites with three sectors each, 36 ground users around
-them and 28 uncrewed aerial vehicles in four corridors above. Observations are capacities under a
-few draws of fast fading. Their expectation counts, which is a one-dimensional integral, and so
-exact here.
+The problem of [Kim2024locbo, section V-C], with the network of [Benzaghta2023uav]: three sites with
+three sectors each, 36 ground users around them and 28 uncrewed aerial vehicles in four corridors
+above. Observations are capacities under a few draws of fast fading. Their expectation counts: a
+one-dimensional integral, which is exact here.
 
 References:
     .. [Benzaghta2023uav]
@@ -77,13 +76,12 @@ class RadioCorridors(SyntheticTestFunction):
       stated anywhere, so that ``noise_std`` is None.
 
     Ground users are spread uniformly over the part of their sector's wedge of 120 degrees between
-    10 and 120 metres from the site, by ``user_seed``. UAVs stand in the middles of seven equal
-    parts of their corridor. The objective is continuous, with kinks and plateaus; its largest value
-    is not known.
+    10 and 120 metres from the site. UAVs stand in the middles of seven equal parts of their
+    corridor. The objective is continuous, with kinks and plateaus; its largest value is not known.
 
-    The paper has ``uav_weight=0.7`` (eq. 44). By its text all links fade (``uav_fading=True``); its
-    experiments were run with UAVs in line of sight, as is the default here. They also swap the
-    weights (``uav_weight=0.3``), and differ in other ways that are not offered.
+    By the paper's text ``uav_weight=0.7`` (eq. 44) and all links fade (``uav_fading=True``). Its
+    experiments were run with UAVs in line of sight, as is the default here, and swap the weights
+    (``uav_weight=0.3``); they differ in other ways that are not offered.
 
     Args:
         num_fading: Number of draws of the fading in an observation.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import pickle
 from collections.abc import Callable
-from copy import deepcopy
+from copy import copy, deepcopy
 from typing import Any
 
 import pytest
@@ -177,7 +177,9 @@ def by_loops(model: Any, X: Tensor, lipschitz: Tensor, sign: float = 1.0) -> Ten
 
 
 def smoothed(acqf: Any, *smoothing: float) -> Any:
-    return acqf.with_ambiguity(acqf.ambiguity.smoothed(*smoothing))
+    other = copy(acqf)
+    other.ambiguity = acqf.ambiguity.smoothed(*smoothing)
+    return other
 
 
 def wasserstein(model: Any, radius: Any = RADIUS, **kwargs: Any) -> WassersteinUpperConfidenceBound:

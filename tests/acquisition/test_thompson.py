@@ -225,14 +225,21 @@ def skewed() -> QuantileRecalibrator:
 @pytest.mark.parametrize(
     "order, imputation, options",
     [
-        ("alone", "none", {"calibrator": skewed()}),
+        # Marginals of paths alone and in single precision: tests/models/test_sample_paths.py.
+        pytest.param(*("alone", "none", {"calibrator": skewed()}), marks=pytest.mark.slow),
         pytest.param(
             *("inside", "censor", {"transforms": True, "fixed_noise": True}), marks=pytest.mark.slow
         ),
         pytest.param(*("inside", "hallucinate", {"calibrator": skewed()}), marks=pytest.mark.slow),
         ("outside", "censor", {"calibrator": skewed(), "excess": "objective"}),
-        ("outside", "hallucinate", {"transforms": True, "calibrator": skewed()}),
-        ("inside", "censor", {"dtype": torch.float32, "calibrator": skewed()}),
+        pytest.param(
+            *("outside", "hallucinate", {"transforms": True, "calibrator": skewed()}),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *("inside", "censor", {"dtype": torch.float32, "calibrator": skewed()}),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["alone", "censored", "hallucinated", "outside", "hallucinated outside", "float32"],
 )
@@ -671,5 +678,5 @@ def test_other_points_are_refused():
     for point in (missing, grid[:1] + 1e-9, 2 * missing, -missing, torch.nan * missing):
         with pytest.raises(InputDataError, match="optimize_acqf_discrete"):
             acqf(torch.cat([grid[:2], point]).unsqueeze(-2))
-    with pytest.raises(BotorchTensorDimensionError, match="columns"):
+    with pytest.raises(BotorchTensorDimensionError, match="`X` must have shape ... x 2"):
         acqf(torch.zeros(1, 1, 3, **DOUBLE))

@@ -19,6 +19,7 @@ from botorch_calib.calibration import OnlineConformal
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import CalibratedModel
 from tests.gps import DOUBLE
+from tests.long_grids import mostly_slow
 
 BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]], **DOUBLE)
 CHEAP = SearchSettings(2, 16)
@@ -130,7 +131,9 @@ def submit_all(path: Any, num: int) -> FeedbackLedger:
     return ledger
 
 
-@pytest.mark.parametrize("strategy", ["ucb", "ts", DelayStrategy(hyperparameters="censored")])
+@pytest.mark.parametrize(
+    "strategy", mostly_slow(["ucb", "ts", DelayStrategy(hyperparameters="censored")], ["ts"])
+)
 def test_a_resumed_proposer_repeats_fits_and_starts(strategy, tmp_path, monkeypatch):
     """With warm starts, and between two fits: to the last bit what one proposer computes."""
     monkeypatch.setattr(refits, "LEAST_FOR_WARM_START", 8)

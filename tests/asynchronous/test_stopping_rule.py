@@ -95,7 +95,7 @@ def test_the_remaining_gain_stops_a_run_and_its_continuation(
 
 def test_its_turns() -> None:
     """It judges after every so many values, however many arrive between two calls."""
-    rule = RemainingGainRule(proposer(), eps=1e-9, every=4, min_values=5, num_paths=2)
+    rule = RemainingGainRule(proposer(), eps=1e-9, delta=0.8, every=4, min_values=5, num_paths=2)
     ledger, judged = FeedbackLedger(1, censor_value=-1.0, maximize=True), []
     for num in range(1, 16):
         ledger.observe(ledger.submit(count_up(ledger) / 15.0), float(num % 3))

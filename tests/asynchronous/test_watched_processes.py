@@ -9,6 +9,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -47,6 +48,7 @@ from tests.asynchronous.objectives import (
 )
 from tests.asynchronous.runs import Quiet, count_up, ids, observed
 from tests.asynchronous.test_process_pools import leaves_nothing_behind, squares
+from tests.long_grids import mostly_slow
 
 ROOT = Path(__file__).parents[2]
 
@@ -216,7 +218,7 @@ def test_workers_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 # the acquisition function or of a fit; BoTorch warns of it and starts again.
 @pytest.mark.filterwarnings("ignore:Optimization failed in `gen_candidates_scipy`")
 @pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.OptimizationWarning")
-@pytest.mark.parametrize("strategy", ["ucb", "hallucinate"])
+@pytest.mark.parametrize("strategy", mostly_slow(["ucb", "hallucinate"], ["ucb"]))
 def test_a_region_that_hangs_costs_few_timeouts(strategy: str) -> None:
     """The best value is in the region, and whoever asks there sleeps for ten minutes.
 
@@ -282,8 +284,13 @@ def start(folder: Path, objective: str, **limits: Any) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-@pytest.mark.parametrize("whole_group", [False, True])
+@pytest.mark.parametrize(
+    ("number", "whole_group"),
+    mostly_slow(
+        product([signal.SIGTERM, signal.SIGKILL], [False, True]),
+        {(signal.SIGTERM, True), (signal.SIGKILL, False)},
+    ),
+)
 def test_workers_end_with_their_parent(
     tmp_path: Path, number: signal.Signals, whole_group: bool
 ) -> None:

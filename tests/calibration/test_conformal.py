@@ -250,7 +250,7 @@ def test_validation_of_the_localized_one(kwargs, name):
         ({"lengthscale": {0.1}}, "`lengthscale` must be .*, got set\\.$"),
         ({"lengthscale": INF, "scale": -1.0}, "`scale` must be a finite number of at least 0"),
         ({"regularization": -1.0}, "`regularization` must be a finite number of at least 0"),
-        ({"regularization": 0.1}, "`regularization` is of a single tracker: give `lengthscale`"),
+        ({"regularization": 0.1}, "`regularization` needs a single tracker: give `lengthscale`"),
     ],
 )
 def test_errors_of_mixed_settings_name_the_argument_that_was_given(kwargs, match):

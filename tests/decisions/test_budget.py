@@ -8,8 +8,9 @@ from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
+from botorch.exceptions.errors import InputDataError
 
-from botorch_calib.decisions.budget import Account, Budget, Decision, together, width
+from botorch_calib.decisions.budget import Account, Budget, Decision, check_level, together, width
 
 # What an adversary does who sees all: whether an offered point violates, and when outcomes come.
 Adversary = Callable[[random.Random, int, float], bool]
@@ -109,3 +110,13 @@ def test_a_point_under_several_constraints_violates_once() -> None:
     assert together([fine, bad]) == together([bad, bad]) == together([bad, out]) == bad
     assert together([fine, out]) == out
     assert not together([fine, Decision(False, False, False)]).certified
+
+
+@pytest.mark.parametrize("level", [1 - 1e-16, 1 - 1e-13, 1.0, 0.0, math.nan, "0.9"])
+def test_levels_that_mean_nothing_are_refused(level: float) -> None:
+    with pytest.raises(InputDataError, match="`level`"):
+        check_level(level)
+
+
+def test_levels_are_taken_up_to_the_last_that_mean_something() -> None:
+    assert check_level(1 - 1e-12) == 1 - 1e-12 and check_level(1e-300) == 1e-300

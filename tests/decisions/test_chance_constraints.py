@@ -43,7 +43,8 @@ from botorch_calib import (
     joint_chance_constraints,
 )
 from botorch_calib.decisions import joint_level
-from botorch_calib.decisions.budget import width
+from botorch_calib.decisions.budget import Account, together, width
+from botorch_calib.decisions.decision_records import decision_of
 from botorch_calib.decisions.outcome_quantiles import leave_one_out_factor
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models import loo_residuals
@@ -705,6 +706,12 @@ def test_a_joint_budget_counts_points() -> None:
     second.observe(X[:1], value(101.0), condition=False)
     assert len(first.decisions) == len(second.decisions) == 5
     assert first.budget_left == pytest.approx(3 - 3 + 0.5)
+    sides, pairs = (
+        (first._sides, second._sides),
+        zip(first.decisions, second.decisions, strict=True),
+    )
+    points_of = [together(map(decision_of, pair, sides)) for pair in pairs]
+    assert first._joint_account() == Account.of(points_of, 1.0 - 0.9, 3.0)
     models = [make_gp(num=10), make_gp(num=9)]
     records = [stored(each.decisions) for each in (first, second)]
     pair = [(None, 100.0), (None, 50.0)]

@@ -5,8 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from typing import Any
 
+import mpmath
+import numpy as np
 import pytest
+import torch
 from botorch.exceptions.errors import InputDataError
 
 from botorch_calib.decisions import ConfirmationTest
@@ -87,8 +91,61 @@ def test_what_is_proved_so_far_is_the_level_at_which_the_wealth_is_reached() -> 
     assert found == sorted(found, reverse=True)
 
 
+@pytest.mark.parametrize(
+    "violated",
+    [
+        torch.tensor(True),
+        np.array(True),
+        np.True_,
+        True,
+        torch.tensor([[True]]),
+        [torch.tensor(True)],
+        (each for each in [True]),
+    ],
+)
+def test_a_measurement_comes_in_any_form(violated: Any) -> None:
+    """Such as what `ChanceConstraint.violated` returns for one outcome, or for a column of them."""
+    test = ConfirmationTest()
+    test.observe(violated)
+    test.observe(torch.tensor([[False], [True], [False]]))
+    assert (test.num_violations, test.num_clean) == (2, 2)
+
+
+@pytest.mark.parametrize("share", [1e-6, 1e-9, 1e-12])
+def test_levels_next_to_one(share: float) -> None:
+    """As many measurements as it takes for level^n to fall to 0.05; a violation is not the end."""
+    test = ConfirmationTest(1.0 - share)
+    share = 1.0 - test.level
+    with mpmath.workdps(50):
+        num = int(mpmath.ceil(mpmath.log(0.05) / mpmath.log(1 - mpmath.mpf(share))))
+    assert test.num_needed == pytest.approx(num, rel=1e-9)
+    test.observe(True)
+    # From here on the wealth is (1 - weight) / 4 ((1 - share / 4) / (1 - share))^n.
+    with mpmath.workdps(50):
+        growth = mpmath.log((1 - mpmath.mpf(share) / 4) / (1 - mpmath.mpf(share)))
+        num = mpmath.log(80 / mpmath.mpf(1 - test._weight)) / growth
+    assert test.num_needed == pytest.approx(float(num), rel=1e-6)
+
+
+def test_a_violation_is_not_the_end_where_no_weight_is_to_spare() -> None:
+    """Where 0.5^2 is just what is allowed, to the last digit."""
+    test = ConfirmationTest(0.5, 0.75)
+    assert test.num_needed == 2
+    test.observe(True)
+    assert 50 < test.num_needed < 60 and "at best" in repr(test)
+    test.observe([False] * test.num_needed)
+    assert test.confirmed
+
+
+def test_the_least_confidence_and_level() -> None:
+    test = ConfirmationTest(1e-300, 1e-9)
+    assert test.num_needed == 1 and test.observe(False)
+
+
 def test_bad_arguments_are_named() -> None:
     with pytest.raises(InputDataError, match="level"):
         ConfirmationTest(level=1.0)
+    with pytest.raises(InputDataError, match="level"):
+        ConfirmationTest(level=1.0 - 1e-16)
     with pytest.raises(InputDataError, match="confidence"):
         ConfirmationTest(confidence=0.0)

@@ -11,6 +11,7 @@ from botorch.exceptions.errors import (
 )
 from botorch.models import SingleTaskGP
 from botorch.models.fully_bayesian import SaasFullyBayesianSingleTaskGP
+from botorch.models.transforms.input import InputPerturbation
 from botorch.posteriors import GPyTorchPosterior
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from gpytorch.means import ConstantMean
@@ -136,6 +137,21 @@ def test_a_fully_bayesian_objective_is_stated_by_draws_of_its_mixture() -> None:
     assert found.upper - found.value == pytest.approx(1.96 * deviation, rel=0.1)
 
 
+def test_models_of_several_values_are_refused() -> None:
+    """Draws at the copies of one point would be taken for those of others."""
+    Y = GRID - 0.5
+    perturbed = InputPerturbation(torch.zeros(3, 1, dtype=torch.double))
+    for gp in (
+        SingleTaskGP(GRID, Y.repeat(1, 2)),
+        SingleTaskGP(GRID, Y, input_transform=perturbed),
+    ):
+        with pytest.raises(UnsupportedError, match="one value at each point"):
+            recommend(gp.eval(), choices=GRID[:2])
+    batch = SingleTaskGP(GRID.expand(2, -1, -1), Y.expand(2, -1, -1)).eval()
+    with pytest.raises(UnsupportedError, match="batch of models"):
+        recommend(batch, choices=GRID[:2])
+
+
 def test_bad_arguments_are_named() -> None:
     gp = rising()
     with pytest.raises(UnsupportedError, match="`model` must be a BoTorch model"):
@@ -154,7 +170,7 @@ def test_bad_arguments_are_named() -> None:
         recommend(gp, bounds=BOUNDS, baseline=torch.zeros(1, 2, dtype=torch.double))
     with pytest.raises(BotorchTensorDimensionError, match="`choices` must have 1 columns"):
         recommend(gp, choices=GRID.repeat(1, 2))
-    with pytest.raises(InputDataError, match="ChanceConstraint alone, got NoneType"):
+    with pytest.raises(InputDataError, match="must be a ChanceConstraint, got NoneType"):
         recommend(gp, None, BOUNDS)  # type: ignore[arg-type]
     with pytest.raises(InputDataError, match="ChanceConstraint"):
         recommend(gp, [gp], BOUNDS)

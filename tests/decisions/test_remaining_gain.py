@@ -19,6 +19,7 @@ from torch import Tensor
 
 from botorch_calib import CalibratedModel, LocalizedConformal
 from botorch_calib.decisions import RemainingGain, remaining_gain
+from botorch_calib.decisions.remaining_gain import check_paths
 from botorch_calib.models import CensoredDelayModel
 
 BOUNDS = torch.tensor([[0.0], [1.0]], dtype=torch.double)
@@ -177,8 +178,19 @@ def test_models_of_several_values_are_refused() -> None:
     X, Y = gp.train_inputs[0], gp.train_targets.unsqueeze(-1)
     perturbed = InputPerturbation(torch.zeros(3, 1, dtype=torch.double))
     for model in (SingleTaskGP(X, Y.repeat(1, 2)), SingleTaskGP(X, Y, input_transform=perturbed)):
-        with pytest.raises(UnsupportedError, match="one outcome at each point"):
+        with pytest.raises(UnsupportedError, match="one value at each point"):
             remaining_gain(model.eval(), BOUNDS)
     batch = SingleTaskGP(X.expand(2, -1, -1), Y.expand(2, -1, -1)).eval()
     with pytest.raises(UnsupportedError, match="batch of models"):
         remaining_gain(batch, BOUNDS)
+
+
+@pytest.mark.parametrize("delta", [0.01, 0.05, 0.3])
+def test_the_least_number_of_paths_is_that_of_a_finite_bound(delta: float) -> None:
+    least = next(num for num in range(1, 400) if (1.0 - delta) ** num <= 0.05)
+    assert check_paths(delta, least) == (delta, least)
+    for num in (least - 1, least):
+        bound = RemainingGain(torch.zeros(1, 1), torch.ones(num)).bound(delta)
+        assert (bound == 1.0) == (num == least)
+    with pytest.raises(InputDataError, match=f"at least {least} for"):
+        check_paths(delta, least - 1)

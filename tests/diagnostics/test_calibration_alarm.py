@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -117,6 +118,22 @@ def test_a_late_change_is_noticed() -> None:
     alarm = run(torch.special.ndtr(z))
     first = next(t for t, wealth in enumerate(alarm.history) if wealth >= 20)
     assert 300 <= first < 350 and alarm.raised
+
+
+def test_the_wealth_of_a_very_long_run_stays_a_number() -> None:
+    """Bets that win ever more exceed double precision, and the greatest is still known."""
+    alarm = CalibrationAlarm()
+    for u in [0.01, 0.5] * 2000:  # below the 5 % quantile half of the time
+        alarm.observe(torch.tensor([u]))
+    assert all(map(math.isfinite, alarm.history))
+    assert alarm.wealth == math.exp(700.0) and json.loads(json.dumps(alarm.to_dict()))
+    # Odds times 4 of the 5 % tail, the bets of all rounds: their logarithms by the definition.
+    r = 4 * 0.05 / 0.95 / (1 + 4 * 0.05 / 0.95)
+    gain = 0.5 * math.log(r / 0.05) + 0.5 * math.log((1 - r) / 0.95)
+    assert alarm.suspicion.event == "outcomes below the 0.05-quantile"
+    first_start = 4000 * gain - math.log(2.0)
+    assert first_start < float(alarm._bets.max()) < first_start + math.log(2.0)
+    assert alarm.suspicion.met == 0.5 and math.isfinite(alarm.suspicion.wealth)
 
 
 def test_models_are_watched_by_their_predictions() -> None:

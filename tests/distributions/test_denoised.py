@@ -11,6 +11,7 @@ from torch.testing import assert_close
 from botorch_calib.distributions._denoised import log_excess, log_survival
 from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
 from botorch_calib.distributions.form import PiecewiseForm
+from tests.long_grids import mostly_slow
 from tests.oracles import log_h
 
 
@@ -39,23 +40,38 @@ def case(form: PiecewiseForm, num: int, seed: int = 0) -> tuple[Tensor, ...]:
     return tuple(v.requires_grad_() for v in inputs)
 
 
-@pytest.mark.parametrize("name", FORMS)
-class TestDerivatives:
+# Without noise, the slope of the survival function of a bounded form jumps.
+DIFFERENTIABLE = [(name, True) for name in FORMS] + [
+    (name, False) for name in FORMS if name not in ("bounded", "uniform")
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "noise"),
+    mostly_slow(
+        DIFFERENTIABLE,
+        [
+            ("tails", True),
+            ("tails", False),
+            ("normal", False),
+            ("halves", True),
+            ("bounded", True),
+            ("uniform", True),
+            ("single", False),
+        ],
+    ),
+)
+def test_derivatives_of_both_orders(name, noise):
     """The analytic backward pass against finite differences, twice."""
 
-    @pytest.mark.parametrize("noise", [True, False])
-    def test_both_orders(self, name, noise):
-        if not noise and name in ("bounded", "uniform"):
-            pytest.skip("the slope of the survival function jumps, that of the excess has a kink")
+    def function(scale, x, r, *inputs):
+        arguments = (x, r if noise else None, *inputs, FORMS[name], None, scale)
+        return log_excess(*arguments), log_survival(*arguments)
 
-        def function(scale, x, r, *inputs):
-            arguments = (x, r if noise else None, *inputs, FORMS[name], None, scale)
-            return log_excess(*arguments), log_survival(*arguments)
-
-        scale = double(0.4, 0.7, 1.0, 1.2, 1.5, 3.0).requires_grad_()
-        inputs = (scale, *case(FORMS[name], 6))
-        assert gradcheck(function, inputs, rtol=1e-4, atol=1e-6)
-        assert gradgradcheck(function, inputs, rtol=1e-3, atol=1e-5)
+    scale = double(0.4, 0.7, 1.0, 1.2, 1.5, 3.0).requires_grad_()
+    inputs = (scale, *case(FORMS[name], 6))
+    assert gradcheck(function, inputs, rtol=1e-4, atol=1e-6)
+    assert gradgradcheck(function, inputs, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", [name for name in FORMS if name != "uniform"])

@@ -1,6 +1,7 @@
 """Quantiles of the smoothed distribution: accurate in a fixed number of steps, all derivatives."""
 
 import math
+from itertools import product
 from statistics import NormalDist
 
 import pytest
@@ -13,6 +14,7 @@ from botorch_calib.distributions import _smoothed_quantile
 from botorch_calib.distributions._normal_functions import ndtri_exp
 from botorch_calib.distributions.piecewise import MIN_HALF_WIDTH, PiecewisePredictive
 from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedPredictive
+from tests.long_grids import mostly_slow
 from tests.predictive_examples import DECILES, KINDS, from_pits, random_predictive
 from tests.random_numbers import uniform
 
@@ -193,13 +195,18 @@ def kept_row(kind: str, row: int) -> PiecewisePredictive:
     return PiecewisePredictive.from_form(knots, masses, batch.form, scale=scale).kept()
 
 
+OF_COMMON = list(product([kind for kind in KINDS if kind != "gaussian"], [0, 4]))
+
+
 class TestCommonDistribution:
     """Of a distribution that all points share the quantiles are tabulated."""
 
     ratio = torch.logspace(-9, 11, 301, dtype=torch.double)[torch.randperm(301)]
 
-    @pytest.mark.parametrize("kind", [k for k in KINDS if k != "gaussian"])
-    @pytest.mark.parametrize("row", [0, 4])
+    @pytest.mark.parametrize(
+        ("kind", "row"),
+        mostly_slow(OF_COMMON, [case for i, case in enumerate(OF_COMMON) if i % 4 in (0, 3)]),
+    )
     def test_accuracy(self, kind, row):
         distribution = SmoothedPredictive(kept_row(kind, row).expand(self.ratio.shape), self.ratio)
         for level in LEVELS:

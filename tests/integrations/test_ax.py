@@ -72,6 +72,7 @@ from botorch_calib.integrations.ax import (
     calibrated_model_config,
 )
 from botorch_calib.models.outcome_transforms import raw_train_targets
+from tests.long_grids import mostly_slow
 
 NUM_INITIAL = 4
 
@@ -820,7 +821,10 @@ def leaves(cards: Sequence[Any]) -> Iterator[Any]:
 
 @pytest.mark.parametrize(
     ("parameters", "objective", "constraints"),
-    [(CONTINUOUS, "y, w", ["z <= 1.1"]), (MIXED, "y", []), (CONTINUOUS, "y", ["z <= 0.8"])],
+    mostly_slow(
+        [(CONTINUOUS, "y, w", ["z <= 1.1"]), (MIXED, "y", []), (CONTINUOUS, "y", ["z <= 0.8"])],
+        [(CONTINUOUS, "y", ["z <= 0.8"])],
+    ),
 )
 @pytest.mark.usefixtures("not_optimised")
 @pytest.mark.filterwarnings("ignore")  # those of Ax and of Plotly

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from math import cos, sin
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ from botorch_calib.integrations.ax_decisions import (
 )
 from botorch_calib.models import PartlyKnownNoiseGP
 from tests.integrations.test_ax import quiet
+from tests.long_grids import mostly_slow
 
 __all__ = ["quiet"]  # a fixture
 
@@ -257,8 +259,39 @@ def test_candidates_of_one_call_know_of_each_other() -> None:
     assert not decision(client, more)["certified"]
 
 
+@pytest.mark.parametrize("config", [None, calibrated_model_config(denoise=False)])
+def test_trials_that_are_not_certified_know_of_each_other(config: Any) -> None:
+    """Each is one from which most can be learned beside those that run: no point comes twice."""
+
+    def rough(p: Any) -> dict[str, tuple[float, float]]:
+        return {"y": (gain(p), 0.01), "z": (sin(12 * p["a"]) + cos(1.1 * p["b"]), 0.01)}
+
+    configs = {} if config is None else {"z": config}
+    client = new_client(constraints=("z <= -3",), evaluate=rough, metric_configs=configs)
+    play(client, 1, rough)
+    trials = client.get_next_trials(max_trials=2)
+    assert not any(decision(client, trial)["certified"] for trial in trials)
+    (run,) = client._generation_strategy.gen(experiment=client._experiment, n=2)[0]
+    chosen = [*trials.values(), *(arm.parameters for arm in run.arms)]
+    points = torch.tensor([[p["a"], p["b"] / 10] for p in chosen], dtype=torch.double)
+    assert len(points) == 4 and torch.pdist(points).min() > 0.01
+
+
+def test_cards_before_there_are_models() -> None:
+    client = Client(random_seed=0)
+    client.configure_experiment([A, B])
+    client.configure_optimization("y", outcome_constraints=["z <= 1"])
+    client.set_generation_strategy(chance_constrained_generation_strategy(client, struct=struct()))
+    play(client, 2)
+    cards: list[Any] = client.compute_analyses(
+        [CertifiedTrials(), CalibrationReports(), NoiseDiagnoses()], display=False
+    )
+    assert "0 of 0 decisions" in cards[0].subtitle
+    assert all("the initial trials come first" in card.subtitle for card in cards[1:])
+
+
 @pytest.mark.filterwarnings("ignore:TypeDecorator")  # SQLAlchemy says so of Ax's tables
-@pytest.mark.parametrize("kind", ["json", "sql"])
+@pytest.mark.parametrize("kind", mostly_slow(["json", "sql"], ["json"]))
 def test_stored_and_loaded(kind: str, tmp_path: Path, seeded: None) -> None:
     """The same next trial, and the same books."""
     config = None
@@ -331,7 +364,15 @@ DISCRETE = (
 
 @pytest.mark.parametrize(
     ("parameters", "constraint"),
-    [(MIXED, ()), (MIXED, ("a + 0.1*b <= 1.2",)), (DISCRETE, ()), ((A, B), ("a + 0.1*b <= 0.9",))],
+    mostly_slow(
+        [
+            (MIXED, ()),
+            (MIXED, ("a + 0.1*b <= 1.2",)),
+            (DISCRETE, ()),
+            ((A, B), ("a + 0.1*b <= 0.9",)),
+        ],
+        [(MIXED, ("a + 0.1*b <= 1.2",)), (DISCRETE, ())],
+    ),
 )
 def test_spaces(parameters: Sequence[Any], constraint: Sequence[str]) -> None:
     """What is proposed can be expressed, meets the constraints, and is certified as it is."""
@@ -450,7 +491,7 @@ def test_calibrated_models() -> None:
     assert decision(client, NUM)["certified"]
 
 
-@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("first", mostly_slow([True, False], [True]))
 def test_viability(first: bool) -> None:
     """Ax's keeps away from abandoned trials, before or after limits are made absolute.
 
@@ -475,7 +516,7 @@ def test_viability(first: bool) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
-@pytest.mark.parametrize("after", [True, False])
+@pytest.mark.parametrize("after", mostly_slow([True, False], [False]))
 def test_viability_with_calibrated_models(after: bool) -> None:
     """The other strategy, with Ax's transforms of outcomes before or after it."""
     client = new_client(strategy=calibrated_generation_strategy)
@@ -553,6 +594,12 @@ class TestErrors:
         client.configure_optimization("y", outcome_constraints=constraints)
         with pytest.raises(error, match=match):
             chance_constrained_generation_strategy(client, **options)
+
+    def test_constraints_that_are_taken_away(self) -> None:
+        client = new_client()
+        client.configure_optimization("y")
+        with pytest.raises(InputDataError, match="no outcome constraints any more"):
+            client.get_next_trials(max_trials=1)
 
     def test_another_strategy(self) -> None:
         client = new_client(strategy=calibrated_generation_strategy)

@@ -31,6 +31,7 @@ from botorch_calib.integrations.ax_delays import (
     delayed_model_config,
 )
 from tests.integrations.test_ax import hill, quiet
+from tests.long_grids import mostly_slow
 
 __all__ = ["quiet"]  # a fixture
 
@@ -145,12 +146,15 @@ def test_minimisation_agrees_with_maximisation() -> None:
 
 @pytest.mark.parametrize(
     ("imputation", "calibrated", "acquisition", "num_trials", "gap"),
-    [
-        ("censor", False, "ucb", 25, 0.01),  # a tenth of the box from the maximum
-        ("hallucinate", True, "ucb", 15, 0.01),
-        ("censor", True, "ts", 20, 0.03),  # the abandoned trial, near the maximum, stays censored
-        ("hallucinate", True, "ts", 20, 0.01),
-    ],
+    mostly_slow(
+        [
+            ("censor", False, "ucb", 25, 0.01),  # a tenth of the box from the maximum
+            ("hallucinate", True, "ucb", 15, 0.01),
+            ("censor", True, "ts", 20, 0.03),  # the abandoned trial, near the maximum, stays so
+            ("hallucinate", True, "ts", 20, 0.01),
+        ],
+        [("hallucinate", True, "ucb", 15, 0.01)],
+    ),
 )
 def test_trials_that_finish_out_of_order(
     imputation: str, calibrated: bool, acquisition: str, num_trials: int, gap: float
@@ -179,7 +183,7 @@ def test_trials_that_finish_out_of_order(
     assert max(done) > -gap
 
 
-@pytest.mark.parametrize("calibrated", [False, True])
+@pytest.mark.parametrize("calibrated", mostly_slow([False, True], [True]))
 def test_draws(calibrated: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Each trial has a draw of its own, and the run, also if it is loaded, finds the maximum."""
     seeds: list[int] = []

@@ -605,8 +605,14 @@ def test_evaluation_of_the_function() -> None:
 # ------------------------------------------------------------ storage
 
 
-@pytest.mark.parametrize("calibrated", [None, CALIBRATED])
-@pytest.mark.parametrize("contexts", [CONTEXTS.with_lipschitz_points(CONTEXTS.points), None])
+@pytest.mark.parametrize(
+    ("contexts", "calibrated"),
+    [
+        (CONTEXTS.with_lipschitz_points(CONTEXTS.points), CALIBRATED),
+        (None, None),
+        pytest.param(None, CALIBRATED, marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_that_is_stored_and_loaded(
     contexts: ContextDistribution | None, calibrated: ModelConfig | None, tmp_path: Path
 ) -> None:

@@ -68,7 +68,7 @@ def test_the_orchestrator_asks_it() -> None:
 
 
 def test_a_space_with_choices() -> None:
-    strategy = RemainingGainStoppingStrategy(eps=1e-6, min_trials=6, num_paths=16)
+    strategy = RemainingGainStoppingStrategy(eps=1e-6, min_trials=6, delta=0.2, num_paths=16)
     stop, _ = strategy.should_stop_optimization(client_with(discrete=True, num=24))
     assert not stop and strategy.recommended is not None
     assert strategy.recommended["kind"] == "b" and abs(strategy.recommended["x"] - 1.0) < 0.5

@@ -159,6 +159,32 @@ def test_wrong_limits(limits: Any) -> None:
         new_campaign(new_recommender(limits=limits)).recommend(1)
 
 
+def test_decisions_are_found_in_a_space_of_another_order() -> None:
+    recommender = new_recommender()
+    campaign = new_campaign(recommender)
+    batch = recommender.recommend(2, SPACE, OBJECTIVE, campaign.measurements)
+    measurements = pd.concat([campaign.measurements, measured(batch, 1)], ignore_index=True)
+    turned = SearchSpace.from_product(SPACE.parameters[::-1])
+    (known,) = recommender.chance_constraints(turned, OBJECTIVE, measurements)
+    assert known.num_observed == 2
+
+
+def test_a_transformed_objective() -> None:
+    """By its measured values it would be pushed beyond the one that is to be matched."""
+    target = NumericalTarget.match_absolute("gain", 0.4)
+    objective = ParetoObjective([target, NumericalTarget("loss", minimize=True)])
+    with pytest.raises(UnsupportedError, match="optimised as it is measured"):
+        new_recommender().recommend(
+            1, SPACE, objective, new_campaign(new_recommender()).measurements
+        )
+
+
+@pytest.mark.parametrize("pair", [0.6, (0.6,)])
+def test_limits_that_are_no_pairs(pair: Any) -> None:
+    with pytest.raises(InputDataError, match="a pair `\\(lower, upper\\)` for 'loss'"):
+        new_recommender(limits={"loss": pair})
+
+
 def test_other_spaces_and_no_measurements() -> None:
     continuous = SearchSpace.from_product([NumericalContinuousParameter("a", (0, 1))])
     with pytest.raises(UnsupportedError, match="discrete"):

@@ -47,6 +47,7 @@ from botorch_calib.integrations.optuna_delays import DelayAwareSampler
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models import PartlyKnownNoiseGP
 from tests.integrations.test_optuna import NewStorage, mixed, new_storage, quiet
+from tests.long_grids import mostly_slow
 
 __all__ = ["new_storage", "quiet"]  # fixtures
 
@@ -160,7 +161,16 @@ def test_minimisation_agrees_with_maximisation() -> None:
 
 @pytest.mark.parametrize(
     ("strategy", "calibrated"),
-    [("ucb", False), ("ts", False), ("ts", True), ("hallucinate", False), ("hallucinate", True)],
+    mostly_slow(
+        [
+            ("ucb", False),
+            ("ts", False),
+            ("ts", True),
+            ("hallucinate", False),
+            ("hallucinate", True),
+        ],
+        [("ts", True), ("hallucinate", False)],
+    ),
 )
 def test_many_threads_that_finish_out_of_order(strategy: str, calibrated: bool) -> None:
     """Some fail; nothing that runs is asked again, and the study gets near the optimum.

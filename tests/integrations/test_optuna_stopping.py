@@ -67,10 +67,18 @@ def test_the_bound_is_that_of_the_model_in_units_of_the_objective() -> None:
 
 def test_mixed_spaces_recommend_what_optuna_can_express() -> None:
     study = study_of(ladder, "maximize", 16)
-    evaluator = RemainingGainEvaluator(num_paths=8)
+    evaluator = RemainingGainEvaluator(delta=0.4, num_paths=8)
     evaluator.evaluate(study.trials, study.direction)
     assert evaluator.recommended is not None
     assert evaluator.recommended["kind"] == "b" and isinstance(evaluator.recommended["n"], int)
+
+
+def test_infinite_values_are_left_out() -> None:
+    evaluator, study = RemainingGainEvaluator(), study_of(bowl)
+    bound = evaluator.evaluate(study.trials, study.direction)
+    study.enqueue_trial({"x": 0.5, "held": 4.0})
+    study.optimize(lambda trial: bowl(trial) + float("inf"), n_trials=1)
+    assert evaluator.evaluate(study.trials, study.direction) == pytest.approx(bound)
 
 
 def test_studies_that_are_not_supported() -> None:
@@ -80,6 +88,8 @@ def test_studies_that_are_not_supported() -> None:
         evaluator.evaluate(study.trials, study.direction)
     with pytest.raises(InputDataError, match="`delta`"):
         RemainingGainEvaluator(delta=1.0)
+    with pytest.raises(InputDataError, match="`num_paths` must be at least 299"):
+        RemainingGainEvaluator(delta=0.01)
 
     def limited(trial: Any) -> float:
         trial.set_constraint("cost", 1.0)

@@ -3,14 +3,23 @@
 import json
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
+from botorch.exceptions.errors import InputDataError
 from botorch.models import SingleTaskGP
+from botorch.models.fully_bayesian import SaasFullyBayesianSingleTaskGP
 from torch import Tensor
 
 from botorch_calib.decisions import joint_chance_constraints
+from botorch_calib.decisions.chance_constrained_search import (
+    LeastMargin,
+    LeastOptimism,
+    Place,
+    best_certified,
+)
 from botorch_calib.exceptions import CalibrationWarning
-from botorch_calib.integrations._trial_records import Books, DecidedTrial
+from botorch_calib.integrations._trial_records import Books, DecidedTrial, trials_in_table
 
 pytestmark = pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
 LIMITS = {"y": (None, 0.6), "z": (-0.6, 0.6)}
@@ -77,6 +86,10 @@ def test_an_outcome_is_judged_by_the_limits_of_then() -> None:
         slack = 5.0 - other["quantiles"][0]
         assert slack == pytest.approx(0.6 - record["quantiles"][0])
     moved.constraints(models())  # its records are those of these limits
+    # Limits that are closer together than outcomes were to the farther one.
+    narrow = Books({"y": (None, 0.6), "z": (2.0, 2.1)}, 0.8, trials=trials)
+    assert narrow.account == then.account
+    narrow.constraints(models())
 
 
 @pytest.mark.parametrize(
@@ -90,6 +103,25 @@ def test_other_statements_are_left_out(limits: Any, level: float) -> None:
     assert books.account == (0, 0, 0, 0.0, 0)
     with pytest.warns(CalibrationWarning, match="1 of 21 trials"):
         Books(LIMITS, 0.8, trials=[*trials, DecidedTrial([0.0], {}, {})])
+
+
+def test_an_ensemble_learns_beside_what_is_pending() -> None:
+    """Its members share their inputs, those of pending points included."""
+    X, Y = data(6, 0)
+    gp = SaasFullyBayesianSingleTaskGP(X, Y[:, :1], torch.full_like(Y[:, :1], 1e-4))
+    ones = torch.ones(4, dtype=torch.double)
+    samples = {"mean": 0.0 * ones, "outputscale": ones, "lengthscale": 0.05 * ones.view(4, 1, 1)}
+    gp.load_mcmc_samples(samples)
+    books = Books({"y": (None, -9.0)}, 0.8)
+    constraints = books.constraints({"y": gp})
+    place = Place(torch.tensor([[0.0], [1.0]], dtype=torch.double), num_restarts=2, raw_samples=32)
+
+    def search(under: Any) -> tuple[Tensor, bool]:
+        return best_certified(LeastOptimism(under), LeastMargin(under), place)
+
+    first, certified = books.best(search, constraints, None)
+    second, _ = books.best(search, constraints, first)
+    assert not certified and (second - first).abs() > 0.01
 
 
 def test_an_outcome_that_is_no_number_has_not_come() -> None:
@@ -110,3 +142,55 @@ def test_an_infinite_outcome_is_one_far_beyond_the_limits(sign: float) -> None:
         books.constraints(models())  # which take finite outcomes
         accounts.append(books.account)
     assert accounts[0] == accounts[1]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda decision: decision.pop("outcomes"),
+        lambda decision: decision.pop("certified"),
+        lambda decision: decision.update(level=None),
+        lambda decision: decision["outcomes"]["y"].pop("quantiles"),
+        lambda decision: decision["outcomes"]["z"]["quantiles"].pop(),
+        lambda decision: decision["outcomes"].update(y=[]),
+    ],
+)
+def test_damaged_decisions_are_left_out(damage: Any) -> None:
+    _, trials = carried()
+    decision: Any = trials[3].decision
+    damage(decision)
+    with pytest.warns(CalibrationWarning, match="1 of 20 trials"):
+        books = Books(LIMITS, 0.8, trials=trials)
+    assert len(books.trials) == 19
+    books.constraints(models())
+
+
+class TestTables:
+    def decisions(self, points: list[list[float]], after: int = 1) -> list[dict[str, Any]]:
+        return [{"point": dict(zip("ab", point, strict=True)), "after": after} for point in points]
+
+    def table(self, rows: list[list[float]]) -> tuple[pd.DataFrame, pd.DataFrame]:
+        inputs = pd.DataFrame(rows, columns=["a", "b"])
+        return inputs, pd.DataFrame({"y": [float(i) for i in range(len(rows))]})
+
+    def test_rows_belong_to_the_decisions_about_their_inputs(self) -> None:
+        """In any order, each row once, and none that was there before."""
+        points = [[0.1, 0.2], [0.3, 0.4], [0.1, 0.2], [0.5, 0.6]]
+        inputs, outcomes = self.table([[0.1, 0.2], [0.3, 0.4], [0.1, 0.2 + 1e-11], [0.1, 0.2]])
+        trials = trials_in_table(self.decisions(points), inputs, outcomes)
+        assert [trial.outcomes.get("y") for trial in trials] == [3.0, 1.0, 2.0, None]
+        assert [trial.point for trial in trials] == points
+
+    def test_small_units(self) -> None:
+        """Charges in coulombs differ by less than files are rounded by."""
+        points = [[1e-11, 0.0], [2e-11, 0.0], [3e-11, 0.0]]
+        inputs, outcomes = self.table([[0.0, 0.0], *points[::-1]])
+        trials = trials_in_table(self.decisions(points), inputs, outcomes)
+        assert [trial.outcomes["y"] for trial in trials] == [3.0, 2.0, 1.0]
+
+    def test_inputs_are_known_by_their_names(self) -> None:
+        inputs, outcomes = self.table([[0.0, 0.0], [0.1, 0.2]])
+        (trial,) = trials_in_table(self.decisions([[0.1, 0.2]]), inputs[["b", "a"]], outcomes)
+        assert trial.outcomes == {"y": 1.0} and trial.point == [0.2, 0.1]
+        with pytest.raises(InputDataError, match="are of the inputs"):
+            trials_in_table(self.decisions([[0.1, 0.2]]), inputs[["b"]], outcomes)

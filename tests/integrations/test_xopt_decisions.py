@@ -171,6 +171,15 @@ def test_decisions_are_judged_by_the_limits_of_then() -> None:
     assert (constraint.num_certified, constraint.num_violations) == counted(X)
 
 
+def test_decisions_are_found_by_variables_of_another_order() -> None:
+    X = new_xopt()
+    X.step()
+    turned = new_xopt(dict(reversed(CONTINUOUS.items())), decisions=X.generator.decisions)
+    turned.generator.data = X.data
+    (constraint,) = turned.generator.chance_constraints()
+    assert constraint.num_observed == 1
+
+
 def test_what_is_not_certified_warns() -> None:
     X = new_xopt(constraints={"loss": ["LESS_THAN", -9.0]})
     with pytest.warns(NotCertifiedWarning, match="not certified"):

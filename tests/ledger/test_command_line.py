@@ -64,6 +64,19 @@ class TestCommands:
         assert run("status", tmp_path / "ledger.db") == 0
         assert capsys.readouterr().out == "0 trials\n"
 
+    def test_status_of_a_ledger_in_which_values_come_too_late(self, tmp_path, capsys) -> None:
+        path = tmp_path / "ledger.db"
+        with FeedbackLedger.open(path, 1, max_wait=2) as ledger:
+            for i in range(8):
+                ledger.submit([float(i)])
+                if i % 2:
+                    ledger.tell(i, 1.0)
+        assert run("status", path) == 0
+        lines = capsys.readouterr().out.splitlines()
+        # Four have come, and the others have been waited for: the last of them for exactly 2.
+        assert lines[0] == "8 trials: 1 pending, 4 observed, 3 expired"
+        assert lines[2] == "values that come within 2: 50% (95 % interval 16% to 84%)"
+
     def test_tell_and_amend(self, path, capsys) -> None:
         assert run("tell", path, 152, "-1.5", "--yvar", "0.5") == 0
         assert run("amend", path, 152, 2) == 0
@@ -85,7 +98,7 @@ class TestCommands:
         with monkeypatch.context() as patch, open("/dev/full", "w") as full:
             patch.setattr(sys, "stdout", full)
             assert run("tell", path, 152, 1.5) == 1
-        assert "error: done, but what it returns is lost" in capsys.readouterr().err
+        assert "error: done, but the output is lost" in capsys.readouterr().err
         assert FeedbackLedger.read(path)[152].y == 1.5
 
     def test_negative_numbers_of_all_kinds(self, path) -> None:
@@ -146,12 +159,6 @@ class TestCommands:
                 assert process.returncode == 1
         assert f"is open in another process (pid {os.getpid()} on " in errors
         assert FeedbackLedger.read(path)[152].y is None
-
-    def test_as_a_program(self, path) -> None:
-        with program("tell", path, "152", "1.5") as process:
-            _, errors = process.communicate()
-        assert process.returncode == 0, errors
-        assert FeedbackLedger.read(path)[152].y == 1.5
 
     def test_output_that_nobody_reads(self, path) -> None:
         """As that of a command before ``| head``."""

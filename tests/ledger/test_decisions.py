@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pytest
+import torch
 from botorch.exceptions.errors import InputDataError
 from botorch.exceptions.warnings import InputDataWarning
 
@@ -92,11 +93,25 @@ def test_files_keep_them(tmp_path, capsys) -> None:
     assert outcomes(FeedbackLedger.read(path)) == [math.pi, -2.5]
 
 
+def test_a_decision_may_be_in_single_precision_or_leave_out_contexts(make) -> None:
+    ledger = make(2)
+    x = torch.tensor([0.1, 1 / 3], dtype=torch.double)
+    for point in (x.float().tolist(), [0.1]):
+        ledger.submit(x, decisions={**record(0.0), "point": point})
+    assert [each["point"] for each in ledger.decisions()] == [x.float().tolist(), [0.1]]
+
+
 def test_bad_arguments_are_named(make) -> None:
     ledger = make(1)
     for bad in ([1.0], "text", record(1.0) | {"point": object()}, [record(1.0), 3]):
         with pytest.raises(InputDataError, match="`decisions` must be records"):
             ledger.submit([1.0], decisions=bad)
+    for other in ([record(2.0)], [record(1.0), record(1.1)]):
+        with pytest.raises(InputDataError, match="`decisions` are about the point .*query is"):
+            ledger.submit([1.0], decisions=other)
+        with pytest.raises(InputDataError, match="`decisions` are about the point"):
+            ledger.ask(lambda _, other=other: DecidedQuery([1.0], other))
+    assert not len(ledger)
     ledger.submit([1.0], decisions=[record(1.0), record(1.0)])
     ledger.submit([1.0])
     for few in (None, [1.0], [1.0, 2.0, 3.0]):

@@ -19,7 +19,6 @@ from botorch.exceptions.errors import (
 )
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import ModelList, ModelListGP, MultiTaskGP, PairwiseGP, SingleTaskGP
-from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from botorch.models.transforms import Log, Normalize, Standardize
 from botorch.posteriors import GPyTorchPosterior
 from botorch.sampling.normal import SobolQMCNormalSampler
@@ -729,8 +728,6 @@ def make_unsupported(name: str) -> Any:
     X, Y, _ = Setting().data()
     if name == "multi-output":
         return SingleTaskGP(X, torch.cat([Y, Y], dim=-1), outcome_transform=None)
-    if name == "ensemble":
-        return EnsembleMapSaasSingleTaskGP(X, (Y - Y.mean()) / Y.std(), num_taus=2)
     if name == "model list":
         return ModelList(Setting().gp(), Setting().gp())
     if name == "model list GP":
@@ -750,7 +747,6 @@ def make_unsupported(name: str) -> Any:
 
 UNSUPPORTED = {
     "multi-output": "2 outputs: use one CensoredDelayModel per outcome in a CalibratedModelList",
-    "ensemble": "ensemble",
     "model list": "one CensoredDelayModel per outcome",
     "model list GP": "one CensoredDelayModel per outcome",
     "variational": "SingleTaskVariationalGP cannot be conditioned",

@@ -112,7 +112,7 @@ def test_errors() -> None:
     with pytest.raises(UnsupportedError, match="no PairwiseProbitLikelihood"):
         OutcomeProbability.of_preference(gp, torch.zeros(2), calibrator)
     own = OutcomeProbability(lambda X: X[..., 0], calibrator)
-    with pytest.raises(BotorchTensorDimensionError, match="n x d and n x 1"):
+    with pytest.raises(BotorchTensorDimensionError, match="`happened` must have shape 3 x 1"):
         own.observe(uniform(3, 2), torch.zeros(3))
     wrong: Any
     for wrong in (classifier(), 0.5):

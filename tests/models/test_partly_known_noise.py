@@ -401,6 +401,13 @@ def test_a_likelihood_for_other_models() -> None:
     assert_close(posterior.mean[..., 0], mean, 1e-9)
 
 
+def test_noise_that_is_not_known_where_none_is_learned() -> None:
+    gp = PartlyKnownNoiseGP(*make_data()).eval()
+    gp.posterior(X_NEW)
+    with pytest.raises(InputDataError, match="`noise` must be known"):
+        gp.condition_on_observations(MORE, VALUES, noise=NOISES)
+
+
 def test_a_likelihood_of_the_users_own() -> None:
     X, Y, Yvar = make_data()
     Yvar = torch.where(KNOWN.unsqueeze(-1), Yvar, torch.nan)
@@ -427,10 +434,11 @@ def test_datasets() -> None:
     assert isinstance(gp.likelihood, PartlyKnownNoiseLikelihood)
 
 
+@pytest.mark.parametrize("others_known", [True, False])
 @pytest.mark.parametrize("wrong", [-1.0, math.inf])
-def test_wrong_variances(wrong: float) -> None:
+def test_wrong_variances(wrong: float, others_known: bool) -> None:
     X, Y, Yvar = make_data()
-    Yvar[0], Yvar[1] = torch.nan, wrong
+    Yvar[0], Yvar[1] = 1.0 if others_known else torch.nan, wrong
     with pytest.raises(InputDataError, match="`train_Yvar` must hold variances"):
         PartlyKnownNoiseGP(X, Y, Yvar)
     model = CalibratedModel(make_partly_known(), NoCalibration())

@@ -139,7 +139,7 @@ def test_others_register_themselves() -> None:
         return Shifted()
 
     assert normal_scores(Own(normal)).outcome(Z)[0].item() == -6.0
-    with pytest.raises(UnsupportedError, match=r"Of a EnsemblePosterior no distribution"):
+    with pytest.raises(UnsupportedError, match=r"under EnsemblePosterior is not known"):
         normal_scores(EnsemblePosterior(torch.zeros(2, 3, 1)))
 
 

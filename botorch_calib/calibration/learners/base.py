@@ -33,8 +33,7 @@ class QuantileLearner(Module, ABC):
     row for each stored observation, of which a state dict may hold any number.
 
     Args:
-        levels: Strictly increasing levels in (0, 1): a tensor of shape ``M`` or a sequence
-            of numbers (then in double precision).
+        levels: Strictly increasing levels in (0, 1), ``M``; numbers become double precision.
         initial: Initial thresholds in [0, 1], of shape ``M`` (default: ``levels``).
         num_columns: Columns of the payload (default: ``M``).
     """
@@ -57,7 +56,7 @@ class QuantileLearner(Module, ABC):
         super().__init__()
         p = check_levels("levels", as_vector(levels))
         self.register_buffer("levels", p.clone())
-        # A setting, yet part of the state: it tells the scores of one scale from another's.
+        # A setting, yet part of the state: a state of another score has other initial thresholds.
         self.register_buffer("initial", _initial_thresholds(initial, p))
         # Before the first update the width of the inputs is unknown: 0 stands for any.
         self.register_buffer("centers", p.new_zeros(0, 0))
@@ -75,14 +74,13 @@ class QuantileLearner(Module, ABC):
         return super()._apply(*args, **kwargs)
 
     def _derive(self) -> Any:
-        """The part of thresholds that depends on the state alone."""
         raise NotImplementedError
 
     @property
     def _derived(self) -> Any:
-        """The result of `_derive` for the present state, made once."""
+        """The part of thresholds that depends on the state alone, `_derive`, made once."""
         if self._kept is None:
-            # A graph may use it later, even if it is first asked for in inference mode.
+            # A graph may use it later, even if it is first needed in inference mode.
             with torch.inference_mode(False), torch.no_grad():
                 self._kept = self._derive()
         return self._kept
@@ -107,11 +105,11 @@ class QuantileLearner(Module, ABC):
         """Raw thresholds ``... x M`` at inputs ``... x d``, differentiable in them."""
 
     def radial_sum(self) -> RadialSum | None:
-        """The sum over centers of which `finished` makes thresholds; None if there is none."""
+        """The sum over centers from which `finished` makes thresholds; None if there is none."""
         return None
 
     def finished(self, sums: Tensor) -> Tensor:
-        """Raw thresholds ``... x M`` of the values of `radial_sum`, differentiable in them."""
+        """Raw thresholds ``... x M`` from values of `radial_sum`, differentiable in them."""
         return sums
 
     @abstractmethod
@@ -120,9 +118,7 @@ class QuantileLearner(Module, ABC):
 
     @torch.no_grad()
     def update(self, X: Tensor, u: Tensor) -> Tensor:
-        """Learn from observations, strictly in order: later ones see earlier ones' effect.
-
-        A call that raises leaves the learner as it was.
+        """Learn from observations, strictly in order; a call that raises changes nothing.
 
         Args:
             X: Inputs of shape ``n x d``.
@@ -142,7 +138,7 @@ class QuantileLearner(Module, ABC):
         check_unit_interval("u", u)
         X, u = X.to(self.initial), u.to(self.initial)
         self._check_spread(X)
-        # In parts, so that memory is linear in their number; each part is learned before the next.
+        # In parts, so that memory is linear in their number
         parts = zip(X.split(_CHUNK), u.split(_CHUNK), strict=True)
         return torch.cat([self._learn(*part) for part in parts])
 

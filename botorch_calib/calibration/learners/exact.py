@@ -21,15 +21,14 @@ _CHUNK = 256
 class ExactQuantileLearner(QuantileLearner):
     """Thresholds that minimise the pinball loss of all scores so far, drawn to the initial ones.
 
-    For scores that form a calibration set, such as leave-one-out residuals, rather than a
-    sequence: OCBO eq. 11 without linearisation, solved by one sort. Their order does not matter,
-    thresholds of neighbouring levels never cross, and there is no bound against an adversary. With
-    a finite lengthscale the scores are weighted by ``exp(-|x_i - x|^2 / lengthscale^2)``, so where
-    none are near, the model is left as it is.
+    For scores that form a calibration set, such as leave-one-out residuals: OCBO eq. 11 without
+    linearisation, solved by one sort. Their order does not matter, thresholds of neighbouring
+    levels never cross, and there is no bound against an adversary. With a finite lengthscale scores
+    have the weights ``exp(-|x_i - x|^2 / lengthscale^2)``, so far from all of them the model is
+    left as it is.
 
     Args:
-        levels: Strictly increasing levels in (0, 1): a tensor of shape ``M`` or a sequence
-            of numbers (then in double precision).
+        levels: Strictly increasing levels in (0, 1), ``M``.
         step_size: A score moves a threshold by at most this; inverse weight of the
             initial thresholds.
         lengthscale: Lengthscale of the weights.
@@ -109,8 +108,8 @@ def pinball_minimizer(
         ``q = max(a_k, u_(k))``,  with ``u_(0) = -inf`` and ``u_(n+1) = inf``.
 
     The condition reads ``u_(k+1) + eta C_k >= c + eta p W``. Its left side increases with ``k`` and
-    is the same for all levels: one sort serves all levels and weights, one search the levels.
-    ``a_k`` and so ``q`` increase with ``p`` if ``c`` does: quantiles do not cross.
+    is the same for all levels: one sort and one search serve all. ``a_k`` and so ``q`` increase
+    with ``p`` if ``c`` does: quantiles do not cross.
 
     From scores ``n``, levels and centers ``M``, ``step_size = eta`` and nonnegative weights
     ``... x n`` (default: all 1), minimisers ``... x M``, differentiable in the weights.

@@ -71,10 +71,10 @@ class AggregatedQuantileTracker(QuantileLearner):
     Dynamically-tuned adaptive conformal inference [Gibbs2024] mixes step sizes in this way.
 
     An average of calibrated thresholds need not be calibrated, so a safety net follows: with
-    ``b_t(x)`` the average, held to [0, 1], and ``S_t = sum_{s < t} (p - o_s)`` the count by
-    which the outcomes have fallen short, the threshold is ``theta_t(x) = b_t(x) + r_t(S_t)``,
+    ``b_t(x)`` the average, held to [0, 1], and ``S_t = sum_{s < t} (p - o_s)`` the shortfall of the
+    outcomes, the threshold is ``theta_t(x) = b_t(x) + r_t(S_t)``,
 
-        ``r_t(S) = sign(S) max(|S| - h_t, 0) / 2``,  ``h_t = 8 + 2 sqrt(p (1 - p) t)``.
+        ``r_t(S) = sign(S) max(|S| - h_t, 0) / 2``,  ``h_t = 8 + 2 sqrt(p (1 - p) t)``,
 
     the saturated error integration of conformal PID control [Angelopoulos2023]. It does nothing
     within ``h_t``, twice the spread of independent outcomes and some room for a start.
@@ -84,8 +84,7 @@ class AggregatedQuantileTracker(QuantileLearner):
     the outcome 1, so ``S`` falls; likewise below; and a step changes ``S`` by less than 1.
 
     Args:
-        levels: Strictly increasing levels in (0, 1): a tensor of shape ``M`` or a sequence
-            of numbers (then in double precision).
+        levels: Strictly increasing levels in (0, 1), ``M``.
         lengthscales: Lengthscales of the members; infinity is a member without localization.
         scales: Strengths ``k(x, x) > 0`` of the localized members.
         step_sizes: First steps of the members.
@@ -132,17 +131,14 @@ class AggregatedQuantileTracker(QuantileLearner):
         for name in ("scale", "step_size"):
             values = self.levels.new_tensor([getattr(member, name) for member in columns])
             self.register_buffer(f"_{name}s", values, persistent=False)
-        self.register_buffer("constants", self._initial_constants())
+        self.register_buffer("constants", self.initial.repeat(len(members), 1))
         self.register_buffer("shortfall", torch.zeros_like(self.levels))
         zeros = torch.zeros(len(members), dtype=torch.double, device=self.levels.device)
         self.register_buffer("losses", zeros)
         self.register_buffer("mixability_gap", zeros[0].clone())
 
-    def _initial_constants(self) -> Tensor:
-        return self.initial.expand(len(self.members), -1).clone()
-
     def extra_repr(self) -> str:
-        """What ``repr`` shows: the settings, of the members their number."""
+        """The settings in ``repr``."""
         levels = [round(level, 6) for level in self.levels.tolist()]
         return f"levels={levels}, members={len(self.members)}, step_decay={self.step_decay:g}"
 
@@ -199,7 +195,7 @@ class AggregatedQuantileTracker(QuantileLearner):
     def reset(self) -> None:
         """Forget everything learned."""
         super().reset()
-        self.constants = self._initial_constants()
+        self.constants = self.initial.repeat(len(self.members), 1)
         self.shortfall = torch.zeros_like(self.shortfall)
         self.losses = torch.zeros_like(self.losses)
         self.mixability_gap = torch.zeros_like(self.mixability_gap)
@@ -288,7 +284,7 @@ def quantile_learner(
     step_decay: float | None = None,
     regularization: float = 0.0,
 ) -> OnlineQuantileTracker | AggregatedQuantileTracker:
-    """A tracker if every setting is a number, a bank of them if some are left to choose.
+    """A tracker if every setting is a number, else a bank of trackers.
 
     Defaults, None: ``scale`` 1, ``step_size`` 0.05 or in a bank `STEP_SIZES`, ``step_decay`` 0 or
     in a bank `STEP_DECAY`. ``lengthscale="auto"`` stands for `LENGTHSCALES`.
@@ -312,7 +308,7 @@ def quantile_learner(
     }
     if check_nonnegative("regularization", regularization):
         raise InputDataError(
-            "`regularization` is of a single tracker: give `lengthscale` as one number, and "
+            "`regularization` needs a single tracker: give `lengthscale` as one number, and "
             "`scale` and `step_size` as one number or not at all."
         )
     step_decay = STEP_DECAY if step_decay is None else step_decay
@@ -322,7 +318,7 @@ def quantile_learner(
 def _choices(
     name: str, setting: Any, default: str | None, values: Sequence[float]
 ) -> Sequence[float]:
-    """The positive numbers that a setting is, or ``values`` where it is the ``default``."""
+    """A setting as positive numbers, or ``values`` where it is the ``default``."""
     is_word = isinstance(setting, str | None)
     if is_word and setting == default:
         return values
@@ -387,5 +383,5 @@ def _log_weights(losses: np.ndarray, gap: float) -> tuple[np.ndarray, float]:
 
 
 def _as_array(values: Tensor) -> np.ndarray:
-    """A tensor for a loop over rounds of a few numbers each: 1.3 times as slow in PyTorch."""
+    """An array, for a loop over rounds of a few numbers each: PyTorch takes 1.3 times as long."""
     return values.detach().cpu().numpy()

@@ -22,8 +22,8 @@ from botorch_calib.calibration.learners.radial_sum import RadialSum, gaussian_co
 class OnlineQuantileTracker(QuantileLearner):
     r"""Thresholds ``theta_j(x)`` below which a fraction ``p_j`` of the scores falls.
 
-    For localized online conformal prediction (LOCBO: one level) and quantile recalibration (OCBO,
-    OCBO-L: many levels). The threshold function (LOCBO eq. 24) is
+    For localized online conformal prediction (LOCBO, one level) and quantile recalibration (OCBO,
+    OCBO-L, many levels). The threshold function (LOCBO eq. 24) is
 
         ``theta_t(x) = c + sum_i B_i k(x_i, x)``,
         ``k(x, x') = scale * exp(-|x - x'|^2 / lengthscale^2)``,
@@ -39,22 +39,20 @@ class OnlineQuantileTracker(QuantileLearner):
     ``mean(o)`` to ``1 - p``, against its eq. 22. OCBO starts every quantile at 0; here ``c``
     starts at ``initial``, by default at ``p``, the threshold of a calibrated model.
 
-    **Guarantee.** For *any* sequence ``(x_t, u_t)`` with ``u_t`` in [0, 1], even an
-    adversary's, ``|mean(o) - p| <= coverage_bound(T)`` after ``T`` steps, see
-    :meth:`coverage_bound`. Without localization this is at most
-    ``(1 + 2 eta_1) / (T eta_T)``. With it, and ``eta_t = eta_1 t^{-1/2}``, also LOCBO's
-    Lemma 1 holds: ``mean(miss) <= alpha + beta / sqrt(T) + scale``. Without regularization
-    and decay, coverage is also local: around every ``x``, the kernel-weighted error
-    ``sum_t (p - o_t) k(x_t, x) / T`` equals ``g_{T+1}(x) / (eta T)``, with ``g`` the sum
-    over centers, and is of order ``1 / sqrt(T)``.
+    **Guarantee.** For *any* sequence ``(x_t, u_t)`` with ``u_t`` in [0, 1], even an adversary's,
+    ``|mean(o) - p| <= coverage_bound(T)`` after ``T`` steps (:meth:`coverage_bound`), which without
+    localization is at most ``(1 + 2 eta_1) / (T eta_T)``. With it, and ``eta_t = eta_1 t^{-1/2}``,
+    LOCBO's Lemma 1 holds too: ``mean(miss) <= alpha + beta / sqrt(T) + scale``. Without
+    regularization and decay, coverage is also local: around every ``x`` the kernel-weighted error
+    ``sum_t (p - o_t) k(x_t, x) / T`` equals ``g_{T+1}(x) / (eta T)``, with ``g`` the sum over
+    centers, and is of order ``1 / sqrt(T)``.
 
-    Thresholds are raw: they may leave [0, 1], and those of neighbouring levels may cross.
-    Clamp or sort them where a distribution is built, never here, or the guarantee is lost. Step
-    size, kernel and regularization are not part of a state dict.
+    Thresholds are raw: they may leave [0, 1], and those of neighbouring levels may cross. They are
+    clamped and sorted where a distribution is built, never here, or the guarantee is lost. A state
+    dict does not hold step size, kernel and regularization.
 
     Args:
-        levels: Strictly increasing levels in (0, 1): a tensor of shape ``M`` or a sequence
-            of numbers (then in double precision).
+        levels: Strictly increasing levels in (0, 1), ``M``.
         step_size: ``eta_1``, the first step.
         step_decay: Exponent of the steps' decay; 0 keeps adapting to drift for ever.
         scale: ``k(x, x)``, the strength of localization; at 0 no centers are stored.
@@ -118,7 +116,7 @@ class OnlineQuantileTracker(QuantileLearner):
         return self._derived
 
     def extra_repr(self) -> str:
-        """What ``repr`` shows: the settings."""
+        """The settings in ``repr``."""
         local = f", scale={self.scale:g}, lengthscale={self.lengthscale:g}"
         return (
             f"levels={[round(level, 6) for level in self.levels.tolist()]}, "
@@ -193,7 +191,7 @@ class Localization(NamedTuple):
 
 
 class Descent(NamedTuple):
-    """Online descent of ``C`` columns, some of which belong to ``localizations``."""
+    """Online descent of ``C`` columns; those of ``localizations`` have a local part."""
 
     levels: Tensor  # C
     scale: Tensor  # k(x, x) of each column, C, or 1 for all
@@ -207,7 +205,7 @@ class Descent(NamedTuple):
         shrink: Sequence[float],
         state: tuple[Tensor, Tensor, Tensor],
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Run through ``n`` observations: the thresholds they met, ``n x C``, and the state after.
+        """Learn from ``n`` observations: the thresholds they met, ``n x C``, and the new state.
 
         Steps are ``n x C`` or ``n x 1``; each shrinks earlier increments by a factor in ``shrink``.
         The state is constants ``C``, centers ``t x d`` and coefficients ``t x C`` there.

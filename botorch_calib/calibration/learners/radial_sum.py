@@ -1,9 +1,9 @@
 """Localized thresholds: sums of Gaussian terms, which are products over the columns of the input.
 
 ``exp(-|z - z_t|^2 / l^2)`` of a joint input ``z = (x, c)`` is a function of ``x`` times one of
-``c``. At all pairs of ``b`` inputs ``x`` and ``M`` inputs ``c`` the sum therefore is a product of
-matrices, and so are its derivatives: with ``b = 64`` and ``M = 100`` a robust bound takes a half to
-a third of the time of thresholds at each pair and automatic differentiation
+``c``. At all pairs of ``b`` inputs ``x`` and ``M`` inputs ``c`` the sum is therefore a product of
+matrices, and so are its derivatives: with ``b = 64`` and ``M = 100`` a robust bound takes a third
+to a half of the time of thresholds at each pair and automatic differentiation
 (``benchmarks/studies/simpler_forms_robust.py``).
 """
 
@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-# Numbers that are held at a time beside the results, on the way to values at all pairs: few enough
-# to stay in the cache. On a device, whose launches have to be few, there are more.
+# Numbers held at a time on the way to values at all pairs: few enough to stay in the cache. On a
+# device, whose launches have to be few, there are more.
 _ELEMENTS, _DEVICE_ELEMENTS = 2**17, 2**23
 
 
@@ -27,8 +27,7 @@ class Terms:
     spread over more than 1e6 lengthscales. It is not clamped at 0, since that would falsify second
     derivatives where points coincide.
 
-    Of centers ``t x d`` and ``S`` lengthscales there are ``T = S t`` terms, those of a lengthscale
-    together.
+    With centers ``t x d`` and ``S`` lengthscales there are ``T = S t`` terms, by lengthscale.
     """
 
     def __init__(self, centers: Tensor, lengthscales: Sequence[float]) -> None:
@@ -70,7 +69,7 @@ class RadialSum:
     ) -> None:
         self.constants, self.coefficients = constants, coefficients.double()
         self._terms, self._start = Terms(centers, lengthscales), constants.double()
-        # One of each for every one of the ``T = S t`` terms
+        # Centers and rates of all ``T = S t`` terms
         self.origin = self._terms.origin
         self.centers = (centers.double() - self.origin).repeat(len(lengthscales), 1)
         rates = self.origin.new_tensor([scale**-2.0 for scale in lengthscales])
@@ -107,7 +106,6 @@ class _Side:
 class PairedSums:
     """A `RadialSum` at all pairs of ``b`` and ``M`` inputs, without a graph."""
 
-    @torch.no_grad()
     def __init__(self, radial: RadialSum, first: _Side, second: _Side) -> None:
         self._constants, self._coefficients = radial.constants, radial.coefficients.mT
         self._first, self._second = first, second
@@ -146,7 +144,7 @@ class PairedSums:
 
     @staticmethod
     def _num_rows(columns: Tensor) -> int:
-        """Inputs at a time of which each makes so many numbers."""
+        """Number of inputs at a time, each with as many numbers as ``columns``."""
         most = _DEVICE_ELEMENTS if columns.is_cuda else _ELEMENTS
         return max(most // max(columns.numel(), 1), 1)
 

@@ -13,15 +13,9 @@ from gpytorch.distributions import MultivariateNormal
 from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
 
-from botorch_calib.calibration import Calibrator
 from botorch_calib.models.conditioning import conditioned_on
-from botorch_calib.models.predictors.base import Predictor
-from botorch_calib.posteriors import (
-    CalibratedPosterior,
-    OutcomeMap,
-    TransformedOutcomePosterior,
-    normal_scores,
-)
+from botorch_calib.models.predictors.base import Correction, Predictor
+from botorch_calib.posteriors import CalibratedPosterior, TransformedOutcomePosterior, normal_scores
 
 # Largest normal score of an observation: one that was given no chance has it.
 _FARTHEST = 38.0
@@ -32,8 +26,8 @@ class DistributionPredictor(Predictor):
 
     Such are Student-t and other ``TorchPosterior`` s, prior-fitted networks and variational
     Bayesian last layers of botorch_community, and what users register. They do not say which part
-    of an observation is noise, so nothing is stated of the objective behind it. Observations at
-    different points are drawn independently.
+    of an observation is noise, so nothing is stated of the objective. Observations at different
+    points are drawn independently.
     """
 
     states_objective = False
@@ -55,14 +49,13 @@ class DistributionPredictor(Predictor):
         """``Phi^-1(F(y))``, ``n``; far out for what was given no chance."""
         if Yvar is not None:
             raise self._takes_no_noise()
-        z = self._observations(self.observed, X.unsqueeze(-2)).latent(Y.unsqueeze(-1))
+        z = normal_scores(self.observed.posterior(X.unsqueeze(-2))).latent(Y.unsqueeze(-1))
         return z.reshape(-1).clamp(-_FARTHEST, _FARTHEST).to(Y)
 
     def history(self, residuals: str) -> tuple[Tensor, Tensor]:
-        """Of a model that learns in context, by predictions from the data before each.
+        """Each observation, by a model that learns in context, is predicted from those before it.
 
-        That is one with ``train_X``, ``train_Y`` and a network ``pfn`` that takes them. The first
-        observation, of which nothing is known before, is left out.
+        The first one is left out.
         """
         model = self.observed
         if not _learns_in_context(model):
@@ -91,29 +84,20 @@ class DistributionPredictor(Predictor):
         return _with_context(model, *context)
 
     def posterior(
-        self,
-        X: Tensor,
-        calibrator: Calibrator,
-        denoise: bool,
-        excess: str,
-        noise: Tensor | None = None,
+        self, X: Tensor, correction: Correction, noise: Tensor | None = None
     ) -> TransformedOutcomePosterior:
         """Calibrated normal scores, mapped to observations: see `Predictor.posterior`."""
-        if denoise:
+        if correction.denoise:
             raise self.states_observations_only()
         if noise is not None:
             raise self._takes_no_noise()
-        observations = self._observations(self.predicting, X)
-        predictive = calibrator.predictive(self.inputs(X))
+        predictive = correction.calibrator.predictive(self.inputs(X))
         mean = torch.zeros(X.shape[:-1], dtype=X.dtype, device=X.device)
         scores = MultivariateNormal(mean, DiagLinearOperator(torch.ones_like(mean)))
         calibrated = CalibratedPosterior(
             GPyTorchPosterior(scores), predictive, 0.0, denoise=False, validate_args=False
         )
-        return TransformedOutcomePosterior(calibrated, observations)
-
-    def _observations(self, model: Any, X: Tensor) -> OutcomeMap:
-        return normal_scores(model.posterior(X))
+        return TransformedOutcomePosterior(calibrated, normal_scores(self.predicting.posterior(X)))
 
     def _takes_no_noise(self) -> UnsupportedError:
         return UnsupportedError(

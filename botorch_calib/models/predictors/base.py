@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, NamedTuple
 
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.model import Model
@@ -16,12 +16,20 @@ from botorch_calib.posteriors import StatedPosterior
 from botorch_calib.posteriors.single_points import SinglePointPosterior
 
 
+class Correction(NamedTuple):
+    """How a calibrated model corrects what its base model predicts; see `CalibratedPosterior`."""
+
+    calibrator: Calibrator
+    denoise: bool = True  # whether the posterior is of the objective, not of an observation
+    excess: str = "noise"
+
+
 class Predictor(ABC):
     """Predictions of one kind of base model.
 
     Calibrators see an observation ``y`` at ``x`` by its normal score ``z = Phi^-1(F_x(y))``, with
-    ``F_x`` the base model's predictive distribution of ``y``. A Gaussian one makes it the
-    standardised residual. Scores are invariant under increasing maps of ``y``.
+    ``F_x`` the base model's predictive distribution of ``y``: for a Gaussian one the standardised
+    residual. Scores are invariant under increasing maps of ``y``.
 
     Args:
         model: The base model, around which layers of pending points may stand. Observations are
@@ -39,6 +47,11 @@ class Predictor(ABC):
         self.observed: Any = observed_process(model)
         self.predicting: Any = predicting_process(model)
 
+    @property
+    def is_process(self) -> bool:
+        """Whether the base model is a single Gaussian process."""
+        return self.states_objective and not self.is_ensemble
+
     @abstractmethod
     def check(self) -> None:
         """Raise ``UnsupportedError``, with a remedy, if a model of this kind is not served."""
@@ -53,9 +66,7 @@ class Predictor(ABC):
     def inputs(self, X: Tensor, posterior: Posterior | None = None) -> Tensor:
         """Points ``... x d`` in the transformed space, where calibrators work.
 
-        Args:
-            X: The points.
-            posterior: That of `predicting` there, which may hold them.
+        The ``posterior`` of `predicting` there may hold them.
         """
         if self.predicting.training:  # an input transform would learn from X
             self.predicting.eval()
@@ -66,19 +77,16 @@ class Predictor(ABC):
 
     @abstractmethod
     def scores(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Tensor:
-        """Normal scores ``n`` of observations ``Y``, ``n x 1``, each predicted by itself.
+        """Normal scores ``n`` of observations ``Y`` at ``X``, each predicted alone.
 
-        Args:
-            X: Inputs ``n x d``, with all columns of the base model.
-            Y: Observations ``n x 1``, in units of the outcome.
-            Yvar: Their noise variances ``n x 1`` (default: the model's).
+        ``X`` is ``n x d``, with all columns of the base model, ``Y`` and its noise variances
+        ``Yvar`` (default: the model's) are ``n x 1``.
         """
 
     def history(self, residuals: str) -> tuple[Tensor, Tensor]:
         """Transformed inputs ``n x d`` and normal scores ``n`` of the training data, in order.
 
-        Args:
-            residuals: ``"prequential"``, one step ahead, or ``"loo"``, leave-one-out.
+        ``residuals`` are ``"prequential"``, one step ahead, or ``"loo"``, leave-one-out.
         """
         raise UnsupportedError(
             f"Past data cannot be replayed by a {type(self.observed).__name__}: calibrate it "
@@ -92,19 +100,9 @@ class Predictor(ABC):
 
     @abstractmethod
     def posterior(
-        self,
-        X: Tensor,
-        calibrator: Calibrator,
-        denoise: bool,
-        excess: str,
-        noise: Tensor | None = None,
+        self, X: Tensor, correction: Correction, noise: Tensor | None = None
     ) -> StatedPosterior:
         """The calibrated posterior at ``X``, ``batch_shape x q x d``.
 
-        Args:
-            X: With or without the column of a task.
-            calibrator: Its distribution of the normal score corrects the model's.
-            denoise: Whether the posterior is of the objective, not of an observation.
-            excess: As in `CalibratedPosterior`.
-            noise: Noise variance in the outcome-transformed space (default: the likelihood's).
+        ``noise`` is the noise variance in the space of the targets (default: the likelihood's).
         """

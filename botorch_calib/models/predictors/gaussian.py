@@ -10,7 +10,6 @@ from botorch.models.model import Model
 from botorch.posteriors import GPyTorchPosterior
 from torch import Tensor
 
-from botorch_calib.calibration import Calibrator
 from botorch_calib.models.conditioning import conditioned_on, given_noise
 from botorch_calib.models.inspection import (
     in_output_task,
@@ -21,15 +20,16 @@ from botorch_calib.models.inspection import (
 )
 from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.outcome_transforms import check_increasing
-from botorch_calib.models.predictors.base import Predictor
+from botorch_calib.models.predictors.base import Correction, Predictor
 from botorch_calib.models.requirements import check_base, check_one_value_each
 from botorch_calib.models.residuals import forecast_history
-from botorch_calib.posteriors import CalibratedPosterior
-from botorch_calib.posteriors.single_points import is_gaussian
+from botorch_calib.posteriors import CalibratedPosterior, StatedPosterior
 
 
 class GaussianPredictor(Predictor):
     """A model with one output, a Gaussian likelihood and no or an affine outcome transform."""
+
+    posterior_class: type[CalibratedPosterior] = CalibratedPosterior
 
     def check(self) -> None:
         """Raise ``UnsupportedError`` if the model is another one."""
@@ -39,19 +39,16 @@ class GaussianPredictor(Predictor):
     def moments(self, X: Tensor, Yvar: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of an observation by the model of observed data.
 
-        Both are ``batch_shape x q x 1``, in units of the outcome.
-
-        Args:
-            X: ``batch_shape x q x d``.
-            Yvar: Noise variances ``n x 1``, for ``X`` of shape ``n x 1 x d`` (default, and where
-                they are NaN: the model's).
+        Both are ``batch_shape x q x 1`` at ``batch_shape x q x d``, in units of the outcome; of an
+        ensemble ``batch_shape x num_members x q x 1``. For ``X`` of shape ``n x 1 x d`` noise
+        variances ``n x 1`` may be given; the model's are used where they are NaN.
         """
         X = with_task_feature(self.observed, X)
-        posterior = _gaussian_posterior(self.observed, X)
+        posterior = self._gaussian_posterior(self.observed, X)
         check_one_value_each(posterior.mean.shape[-2], X, "The score of an observation")
         noise = observation_noise_variance(self.observed, posterior, X)
         if Yvar is not None:
-            given = Yvar.unsqueeze(-1)
+            given = Yvar.view(-1, *[1] * (posterior.mean.dim() - 1))
             learned = getattr(self.observed.likelihood, "second_noise_covar", None)
             if learned is not None:  # which comes on top of what is given
                 more = learned.noise.unsqueeze(-1)
@@ -80,51 +77,35 @@ class GaussianPredictor(Predictor):
         return conditioned_on(self.observed, X, Y, **given_noise(self.observed, X, Y, Yvar))
 
     def posterior(
-        self,
-        X: Tensor,
-        calibrator: Calibrator,
-        denoise: bool,
-        excess: str,
-        noise: Tensor | None = None,
-    ) -> CalibratedPosterior:
+        self, X: Tensor, correction: Correction, noise: Tensor | None = None
+    ) -> StatedPosterior:
         """The calibrated posterior: see `Predictor.posterior`."""
         X = with_task_feature(self.predicting, X)
-        base = _gaussian_posterior(self.predicting, X)
-        return self.corrected(base, X, calibrator, denoise, excess, noise)
+        base = self._gaussian_posterior(self.predicting, X)
+        return self.corrected(base, X, correction, noise)
 
     def corrected(
         self,
         posterior: GPyTorchPosterior,
         X: Tensor,
-        calibrator: Calibrator,
-        denoise: bool,
-        excess: str,
+        correction: Correction,
         noise: Tensor | None = None,
     ) -> CalibratedPosterior:
-        """The calibrated posterior that belongs to one of the base model, which is at hand.
-
-        Args:
-            posterior: That of `predicting` at ``X``, in units of the outcome and without noise.
-            X: ``batch_shape x q x d``, with all columns of the base model.
-            calibrator: As in `posterior`.
-            denoise: As in `posterior`.
-            excess: As in `posterior`.
-            noise: As in `posterior`.
-        """
-        predictive = calibrator.predictive(self.inputs(X, posterior))
+        """The calibrated posterior that corrects a posterior of `predicting` at ``X``."""
+        predictive = correction.calibrator.predictive(self.inputs(X, posterior))
         noise = observation_noise_variance(self.predicting, posterior, X, given=noise)
         least = least_variance(self.predicting, posterior)
-        return CalibratedPosterior(
+        _, denoise, excess = correction
+        return self.posterior_class(
             posterior, predictive, noise, denoise, excess, least, validate_args=False
         )
 
-
-def _gaussian_posterior(model: Any, X: Tensor) -> GPyTorchPosterior:
-    posterior = posterior_at(model, X)
-    if not is_gaussian(posterior):
-        raise UnsupportedError(
-            f"The posterior of {type(model).__name__} is a {type(posterior).__name__}, "
-            "not Gaussian in the space of its targets: let the model have Standardize, another of "
-            "BoTorch's outcome transforms, or none."
-        )
-    return posterior
+    def _gaussian_posterior(self, model: Any, X: Tensor) -> GPyTorchPosterior:
+        posterior = posterior_at(model, X, members=self.is_ensemble)
+        if not isinstance(posterior, GPyTorchPosterior):
+            raise UnsupportedError(
+                f"The posterior of {type(model).__name__} is a {type(posterior).__name__}, "
+                "not Gaussian in the units of the outcome: let the model have Standardize or no "
+                "outcome transform, and apply nonlinear ones to the observations beforehand."
+            )
+        return posterior

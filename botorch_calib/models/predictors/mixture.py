@@ -6,39 +6,26 @@ predictive distribution of an observation, whose normal score calibrators see.
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.model import Model
-from botorch.posteriors import GPyTorchPosterior, Posterior
+from botorch.posteriors import Posterior
 from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
 from torch import Tensor
 
-from botorch_calib.calibration import Calibrator
 from botorch_calib.distributions.mixture import mixture_score, score_of_members
-from botorch_calib.models.conditioning import conditioned_on, given_noise
-from botorch_calib.models.inspection import (
-    in_output_task,
-    least_variance,
-    observation_noise_variance,
-    with_task_feature,
-)
-from botorch_calib.models.marginals import posterior_at
-from botorch_calib.models.noisy_ensemble import NoisyEnsemble
+from botorch_calib.models.conditioning import conditioned_on, for_members
+from botorch_calib.models.inspection import in_output_task
 from botorch_calib.models.outcome_transforms import check_increasing, transform_name
-from botorch_calib.models.predictors.base import Predictor
-from botorch_calib.models.requirements import check_one_value_each
+from botorch_calib.models.predictors.gaussian import GaussianPredictor
 from botorch_calib.models.residuals import forecast_history
 from botorch_calib.posteriors.mixture import MEMBER_DIM, CalibratedMixturePosterior
-from botorch_calib.posteriors.moments import marginal_variance
-from botorch_calib.posteriors.single_points import raw_variance
 
 
-class MixturePredictor(Predictor):
+class MixturePredictor(GaussianPredictor):
     """An ensemble with one output, Gaussian likelihoods and no or an affine outcome transform."""
 
     is_ensemble = True
+    posterior_class = CalibratedMixturePosterior
 
     def check(self) -> None:
         """Raise ``UnsupportedError`` if the model is another one."""
@@ -68,18 +55,8 @@ class MixturePredictor(Predictor):
 
     def scores(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Tensor:
         """Normal scores under the mixture of the members' predictions, ``n``."""
-        X = with_task_feature(self.observed, X).unsqueeze(-2)
-        posterior = _members_at(self.observed, X)
-        check_one_value_each(posterior.mean.shape[-2], X, "The score of an observation")
-        noise = observation_noise_variance(self.observed, posterior, X)
-        if Yvar is not None:
-            noise = torch.where((given := Yvar[..., None, None]).isnan(), noise, given)
-        variance = (
-            marginal_variance(posterior, self._least_variance(self.observed, posterior)) + noise
-        )
-        mean, deviation = (
-            values.movedim(MEMBER_DIM, 0) for values in (posterior.mean, variance.sqrt())
-        )
+        moments = self.moments(X.unsqueeze(-2), Yvar)
+        mean, deviation = (values.movedim(MEMBER_DIM, 0) for values in moments)
         return mixture_score(Y.unsqueeze(-1), mean, deviation).reshape(-1)
 
     def history(self, residuals: str) -> tuple[Tensor, Tensor]:
@@ -96,55 +73,14 @@ class MixturePredictor(Predictor):
 
     def conditioned(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
         """The model with each member conditioned on the observations."""
-        noise = given_noise(self.observed, X, Y, Yvar)
-        members = self.observed.batch_shape
-        X, Y = (values.expand(*members, *values.shape) for values in (X, Y))
-        noise = {name: values.expand_as(Y) for name, values in noise.items()}
+        if self.observed is not self.model:  # pending rows are so no longer
+            with_observations: Model = self.model.with_observations(X, Y, Yvar)
+            return with_observations
+        X, Y, noise = for_members(self.observed, X, Y, Yvar)
         return conditioned_on(self.observed, X, Y, **noise)
-
-    def posterior(
-        self,
-        X: Tensor,
-        calibrator: Calibrator,
-        denoise: bool,
-        excess: str,
-        noise: Tensor | None = None,
-    ) -> CalibratedMixturePosterior:
-        """The calibrated posterior: see `Predictor.posterior`."""
-        predicting = self.predicting
-        X = with_task_feature(predicting, X)
-        base = _members_at(predicting, X)
-        predictive = calibrator.predictive(self.inputs(X, base))
-        return CalibratedMixturePosterior(
-            base,
-            predictive,
-            observation_noise_variance(predicting, base, X, given=noise),
-            denoise,
-            excess,
-            self._least_variance(predicting, base),
-            validate_args=False,
-        )
 
     @property
     def _is_to_be_fitted(self) -> bool:
         """Whether a fully Bayesian model has no draws, and so no likelihood, yet."""
         is_bayesian = getattr(self.observed, "_is_fully_bayesian", False)
         return is_bayesian and self.observed.covar_module is None
-
-    @staticmethod
-    def _least_variance(model: Any, posterior: GPyTorchPosterior) -> Tensor | None:
-        if isinstance(model, NoisyEnsemble):  # which states less than GPyTorch's least
-            return raw_variance(posterior).detach()
-        return least_variance(model, posterior)
-
-
-def _members_at(model: Any, X: Tensor) -> GPyTorchPosterior:
-    """The members' Gaussian posteriors, ``batch_shape x num_members x q x 1``."""
-    posterior = posterior_at(model, X, members=True)
-    if not isinstance(posterior, GPyTorchPosterior):
-        raise UnsupportedError(
-            f"The posterior of {type(model).__name__} is a {type(posterior).__name__}, whose "
-            "members are not Gaussian in the units of the outcome. Use no outcome transform or "
-            "Standardize, and apply nonlinear transforms to the observations beforehand."
-        )
-    return posterior

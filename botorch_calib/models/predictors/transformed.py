@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
-from botorch_calib.calibration import Calibrator
 from botorch_calib.models.inspection import with_task_feature
 from botorch_calib.models.marginals import in_space_of_targets
 from botorch_calib.models.outcome_transforms import InverseTransform, targets_of
+from botorch_calib.models.predictors.base import Correction
 from botorch_calib.models.predictors.gaussian import GaussianPredictor
-from botorch_calib.posteriors import TransformedOutcomePosterior
+from botorch_calib.posteriors import StatedPosterior, TransformedOutcomePosterior
 
 
 class TransformedPredictor(GaussianPredictor):
@@ -30,16 +32,11 @@ class TransformedPredictor(GaussianPredictor):
             Yvar = self.observed.outcome_transform(Y, Yvar)[1]
         return super().scores(X, targets, Yvar)
 
-    def posterior(  # type: ignore[override]
-        self,
-        X: Tensor,
-        calibrator: Calibrator,
-        denoise: bool,
-        excess: str,
-        noise: Tensor | None = None,
-    ) -> TransformedOutcomePosterior:
-        """That of the targets, mapped: see `Predictor.posterior`."""
+    def posterior(
+        self, X: Tensor, correction: Correction, noise: Tensor | None = None
+    ) -> StatedPosterior:
+        """The posterior of the targets, mapped: see `Predictor.posterior`."""
         X = with_task_feature(self.predicting, X)
         gaussian = GaussianPredictor(in_space_of_targets(self.predicting))
-        posterior = gaussian.posterior(X, calibrator, denoise, excess, noise)
+        posterior: Any = gaussian.posterior(X, correction, noise)
         return TransformedOutcomePosterior(posterior, InverseTransform(self.predicting, X))

@@ -1,7 +1,7 @@
 """Contextual functions of models: confidence bounds in closed form, and anything by autograd.
 
 * `closed_form_bound`: `ClosedFormConfidenceBound`, the bound of an exact Gaussian process, plain or
-  calibrated, and `confidence_bound`, which takes any model and chooses between it and the fallback.
+  calibrated; `confidence_bound` takes any model and chooses between it and the fallback.
 * `pairwise_moments`: mean and variance at all pairs of decisions and contexts, with gradients.
 * `bonus`: what the bound adds to the mean, a function of the variance and of the inputs.
 * `stationary_gp`: which models have that closed form, and such a posterior as a few tensors.

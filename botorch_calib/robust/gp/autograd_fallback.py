@@ -43,10 +43,9 @@ def pairs_per_chunk(model: Any) -> int:
 
 
 class _TwiceDifferentiable(TorchFunctionMode):
-    """Distances of GPyTorch's Matern kernels with second derivatives.
+    """``torch.cdist`` with second derivatives, which PyTorch lacks where there are few rows.
 
-    PyTorch has none of ``torch.cdist`` where there are few rows. At coincident points derivatives
-    of the distance are zero.
+    GPyTorch's Matern kernels use it. At coincident points derivatives of the distance are zero.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -60,11 +59,11 @@ class _TwiceDifferentiable(TorchFunctionMode):
 class PointwiseFunction(ContextualFunction):
     """A function of single joint inputs, such as an acquisition function of any model.
 
-    It is evaluated in chunks, whose derivatives are taken and graphs dropped at once. Second
-    derivatives, for the slope of the steepness, are taken along one direction: by differentiating
-    twice, or by fourth-order differences of first derivatives, as many a graph is good for first
-    derivatives only. Where a function varies over much less than ``scale``, as a mean of
-    improvements over samples does, differences say nothing: it is differentiated twice if possible.
+    It is evaluated in chunks, whose graphs are dropped at once. Second derivatives, for the slope
+    of the steepness, are taken along one direction: by differentiating twice, or by fourth-order
+    differences of first derivatives, as many a graph is good for first derivatives only. A function
+    that varies over much less than ``scale``, as a mean of improvements over samples does, is
+    differentiated twice if possible: differences would say nothing.
 
     Args:
         function: Maps ``N x 1 x d`` to values ``N``, row by row.
@@ -128,7 +127,7 @@ class PointwiseFunction(ContextualFunction):
         return values
 
     def _gradient_norm(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        """Norms and slopes by two derivatives or by differences, chunk by chunk."""
+        """Chunk by chunk."""
         pairs = zip(X.split(self.chunk), contexts.split(self.chunk), strict=True)
         norms, slopes = zip(*(self._along(x.detach(), c.detach()) for x, c in pairs), strict=True)
         return torch.cat(norms), torch.cat(slopes)

@@ -2,15 +2,14 @@
 
 The bound is ``mu(z) + h(v(z), z)``, with the mean ``mu`` and the variance ``v``. A plain Gaussian
 process has the bonus ``h = sqrt(beta v)``. A calibrator states a mean ``m`` and a variance ``s`` of
-``(y - mu) / sigma_y``. With the gain ``a = v / (v + n)``, ``n`` the variance of the noise, the
-objective then has the mean ``mu + a sigma_y m`` and the variance ``(a sigma_y)^2 s + a n``
-(`CalibratedPosterior`). At all pairs ``m`` and ``s`` follow from the sums over past inputs on which
-the calibrator depends, whose derivatives `RadialSum` has; elsewhere from the inputs.
+``(y - mu) / sigma_y``: with the gain ``a = v / (v + n)`` and the noise variance ``n`` the objective
+has the mean ``mu + a sigma_y m`` and the variance ``(a sigma_y)^2 s + a n``, see
+`CalibratedPosterior`. At all pairs ``m`` and ``s`` follow from sums over past inputs, whose
+derivatives `RadialSum` has; elsewhere from the inputs.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -57,28 +56,12 @@ class Slopes(NamedTuple):
 Changes = Callable[[Tensor, Inputs], Slopes]
 
 
-class Bonus(ABC):
-    """A function of the variance ``...`` and the inputs, one by one.
+class GaussianBonus:
+    """``width * sqrt(v)``, one by one; results carry no graph.
 
-    Results carry no graph. `values` and `with_slopes` are asked for all pairs, decisions
-    ``b x 1 x d_x`` and contexts ``1 x M x d_c``, and `with_changes` for one context per decision.
+    `values` and `with_slopes` are asked for all pairs, decisions ``b x 1 x d_x`` and contexts
+    ``1 x M x d_c``, and `with_changes` for one context per decision.
     """
-
-    @abstractmethod
-    def values(self, variance: Tensor, inputs: Inputs) -> Tensor:
-        """Values ``...``."""
-
-    @abstractmethod
-    def with_slopes(self, variance: Tensor, inputs: Inputs) -> tuple[Tensor, Slopes]:
-        """Values ``...`` and their derivatives."""
-
-    @abstractmethod
-    def with_changes(self, variance: Tensor, inputs: Inputs) -> tuple[Slopes, Changes]:
-        """First derivatives, and the second ones as a function of the direction."""
-
-
-class GaussianBonus(Bonus):
-    """``width * sqrt(v)``."""
 
     def __init__(self, width: float) -> None:
         self.width = width
@@ -104,7 +87,7 @@ class GaussianBonus(Bonus):
         return Slopes(slope, None), changes
 
 
-class CalibratedBonus(Bonus):
+class CalibratedBonus:
     """``sign * (mean - mu) + width * sigma`` of a calibrated posterior, whose process is ``gp``."""
 
     def __init__(

@@ -14,7 +14,7 @@ from botorch_calib.models.inspection import predicting_part, predicting_process,
 from botorch_calib.models.marginals import posterior_at
 from botorch_calib.robust.contextual_function import ContextualFunction, norm_and_direction
 from botorch_calib.robust.gp.autograd_fallback import PointwiseFunction, pairs_per_chunk
-from botorch_calib.robust.gp.bonus import Bonus, CalibratedBonus, GaussianBonus, Inputs
+from botorch_calib.robust.gp.bonus import CalibratedBonus, GaussianBonus, Inputs
 from botorch_calib.robust.gp.pairwise_moments import PairwiseMoments, tiles
 from botorch_calib.robust.gp.stationary_gp import StationaryGP, is_stationary, stationary_gp
 from botorch_calib.robust.joint_inputs import Columns
@@ -30,8 +30,7 @@ class ClosedFormConfidenceBound(ContextualFunction):
     """``sign * mu(x, c) + sqrt(beta) sigma(x, c)`` of a `StationaryGP`, in closed form.
 
     The moments and their gradients (`PairwiseMoments`) cost one product ``(b M x n)(n x n)``: at
-    ``b = 64`` an eighth, at ``b = 4`` half of autograd through the moments of single points. The
-    bound of a calibrated model is a function of these and of what the calibrator has learned.
+    ``b = 64`` an eighth, at ``b = 4`` half of autograd through the moments of single points.
 
     Args:
         gp: The posterior, made by `stationary_gp`.
@@ -53,7 +52,7 @@ class ClosedFormConfidenceBound(ContextualFunction):
         self.columns = columns
         self.moments = PairwiseMoments(gp, columns, sign)
         width = float(beta.double().sqrt())
-        self.bonus: Bonus = GaussianBonus(width)
+        self.bonus: GaussianBonus | CalibratedBonus = GaussianBonus(width)
         if calibrated is not None:
             self.bonus = CalibratedBonus(calibrated, gp, columns, width, sign)
 
@@ -108,10 +107,9 @@ def blocks(b: int, M: int, device: torch.device) -> Iterator[tuple[slice, slice]
 
 
 def gaussian_process(model: Any) -> Any:
-    """The Gaussian process that a model predicts by, if the model has a closed form, else None.
+    """The Gaussian process that a model predicts by, if `stationary_gp` takes it, else None.
 
-    It has one if `stationary_gp` takes that process, with or without a `CalibratedModel` and
-    pending points around it.
+    There may be a `CalibratedModel` and pending points around it.
     """
     part, gp = predicting_part(model), predicting_process(model)
     # Classes derived from `CalibratedModel` count if they predict as it does.

@@ -39,10 +39,10 @@ class Side:
 
 
 class Moments(NamedTuple):
-    """Mean and variance at ``b x M`` pairs.
+    """Mean and variance at ``b x M`` pairs, and sums over training inputs for their gradients.
 
-    Gradients follow from sums over the training inputs, and sums of their factors,
-    ``b x M x (d + 1)``: of the mean, and of minus half of the variance.
+    The sums, ``b x M x (d + 1)`` with that of the factors last, are of the mean and of minus half
+    of the variance.
     """
 
     mean: Tensor
@@ -60,13 +60,12 @@ class PairwiseMoments:
 
         ``2 sum_i weights_i f'_i (s - s_i)`` and ``-4 sum_i V_i f'_i (s - s_i)``,
 
-    where ``f'_i`` is the derivative of the kernel with respect to the squared distance. So one
-    product ``(b M x n)(n x n)`` gives values and gradients alike, in chunks that pass through a few
-    buffers: Matern kernels take 1.4 times as long in new tensors. (If the training covariance is
-    badly conditioned, the variance comes from a root of ``P`` instead, and ``V`` by a second
-    product.) Where the variance is at its least, it counts as constant.
-
-    Gradients have decisions first. The ``sign`` is 1, or -1 for the mean of ``-f``.
+    where ``f'_i`` is the derivative of the kernel by the squared distance. So one product
+    ``(b M x n)(n x n)`` gives values and gradients, in chunks that pass through a few buffers:
+    Matern kernels take 1.4 times as long in new tensors. (If the training covariance is badly
+    conditioned, the variance comes from a root of ``P``, and ``V`` by a second product.) Where the
+    variance is at its least, it counts as constant. Gradients have decisions first; ``sign=-1`` is
+    for the mean of ``-f``.
     """
 
     def __init__(self, gp: StationaryGP, columns: Columns, sign: float = 1.0) -> None:
@@ -115,7 +114,7 @@ class PairwiseMoments:
     ) -> None:
         """Write gradients ``b x M x d`` of the mean plus a function of the variance to ``out``.
 
-        ``moments`` are used up; ``by_variance`` are the derivatives of the function, ``b x M``.
+        ``by_variance`` are the function's derivatives, ``b x M``; ``moments`` are used up.
         """
         assert moments.by_mean is not None and moments.by_variance is not None
         split = first.points.shape[-1]
@@ -153,11 +152,10 @@ class PairwiseMoments:
 
 
 class PointMoments:
-    """Variance at ``b`` points, and gradients of mean and variance, that change along a direction.
+    """Variance and gradients at scaled ``points``, ``b x d``, that change along a direction.
 
     At few decisions a robust bound, and a search, take 1.3 times as long if it is differentiated
-    twice instead (``benchmarks/studies/simpler_forms_robust.py``). ``points``, ``b x d``, are
-    scaled, decisions first.
+    twice instead (``benchmarks/studies/simpler_forms_robust.py``).
     """
 
     def __init__(self, pairs: PairwiseMoments, points: Tensor) -> None:
@@ -205,10 +203,7 @@ class PointChanges:
         self.variance = torch.linalg.vecdot(moments._V, dk).mul_(moments._free).mul_(-2.0)
 
     def combined(self, by_variance: Tensor, change: Tensor) -> Tensor:
-        """Change of `PointMoments.combined` that decision columns see, ``b x d``.
-
-        ``change`` is that of the derivatives ``by_variance``, ``b``.
-        """
+        """Change of `PointMoments.combined`, ``b x d``, given that of ``by_variance``, ``b``."""
         at = self._moments
         factors = at._factors(by_variance).mul_(at._curvature).mul_(self._along)
         # The change of the factors; the weights in them stay.

@@ -29,10 +29,9 @@ class RadialProfile(ABC):
 
     @abstractmethod
     def fill(self, first: Tensor, second: Tensor, buffers: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """``f`` and ``g``, both ``step x M x n``, in the first two of three buffers of this shape.
+        """``f`` and ``g`` in the first two of three buffers ``step x M x n``.
 
-        From prepared squared distances along decisions, ``step x 1 x n``, and contexts,
-        ``1 x M x n``.
+        From prepared squared distances by decisions, ``step x 1 x n``, and contexts, ``1 x M x n``.
         """
 
     @abstractmethod

@@ -51,11 +51,8 @@ class StationaryGP:
     """The posterior of ``f`` in units of the outcome, in terms of a kernel with ``k(z, z) = 1``.
 
     With the kernel's values ``k`` between a point and the training inputs, the mean is
-    ``mean + k weights`` and the variance ``variance - k precision k'``: units and the kernel's
-    scale are in these tensors.
-
-    Scaled inputs are ``(z - origin) * slope``, the model's input transform included, for joint
-    inputs ``z`` before any transform.
+    ``mean + k weights`` and the variance ``variance - k precision k'``. Scaled inputs are
+    ``(z - origin) * slope`` for joint inputs ``z`` before the model's input transform.
     """
 
     profile: RadialProfile  # the kernel as a function of the squared distance of scaled inputs
@@ -85,10 +82,9 @@ class StationaryGP:
 def is_stationary(model: Any) -> bool:
     """Whether `stationary_gp` takes a model.
 
-    ``SingleTaskGP`` with one output and no batch dimensions, an RBF or a Matern 3/2 or 5/2 kernel
-    with or without ARD and ``ScaleKernel``, a constant or zero mean, a Gaussian likelihood with
-    learned or given noise, affine input transforms, and ``Standardize`` or no outcome transform.
-    Derived classes count if they predict as it does.
+    ``SingleTaskGP``, or a class that predicts as it does, with one output and no batch dimensions,
+    an RBF or a Matern 3/2 or 5/2 kernel with or without ARD and ``ScaleKernel``, a constant or zero
+    mean, learned or given noise, affine input transforms, and at most ``Standardize``.
     """
     own = SingleTaskGP
     return (
@@ -110,10 +106,9 @@ def is_stationary(model: Any) -> bool:
 
 
 def closed_form_state(model: Any) -> tuple[object, ...]:
-    """All numbers of a model that `is_stationary`, by which a change is noticed.
+    """All numbers of a model that `is_stationary`, as one vector, by which a change is noticed.
 
-    They are copied into one vector, which is fast to compare: GPyTorch sets hyperparameters in
-    place without a trace in their version counters.
+    GPyTorch sets hyperparameters in place without a trace in their version counters.
     """
     inputs = model.train_inputs[0]
     own = (*model.parameters(), *model.buffers())

@@ -27,22 +27,20 @@ _TIED = 1e-100
 class AmbiguitySet:
     r"""A set of distributions of the context, over which the worst expectation is taken.
 
-    Given the values ``u`` of a function that is to be maximised at the ``M`` atoms of a centre
-    ``w``, `worst_case` is the smallest expectation ``sum_i p_i u_i`` over the distributions ``p``
-    of the set, and `worst_case_weights` the distribution that attains it. Acquisition functions
-    call `evaluate`, which is the worst case of a function of decisions and contexts.
+    Given the values ``u`` of a function to be maximised at the ``M`` atoms of a centre ``w``,
+    `worst_case` is the smallest expectation ``sum_i p_i u_i`` over the distributions ``p`` of the
+    set, and `worst_case_weights` the distribution that attains it. Acquisition functions call
+    `evaluate`, the worst case of a function of decisions and contexts.
 
-    * **Gradient.** The set does not depend on ``u``, so by Danskin's theorem the gradient with
-      respect to ``u`` is the minimiser ``p`` itself, and a subgradient where there are several.
-      Only first derivatives are right: the second ones would need those of ``p``.
-    * **Precision.** The minimiser is computed in float64 from ``(u - min u) / (max u - min u)``,
-      so neither the level nor the scale of ``u`` matters. Where ``u`` is constant it is ``w``.
-    * **Batches.** Each row of ``u`` is a problem of its own and is solved as if it were alone, all
-      at once. Results are deterministic.
+    * **Gradient.** By Danskin's theorem the gradient with respect to ``u`` is the minimiser ``p``,
+      a subgradient where there are several. Only first derivatives are right.
+    * **Precision.** The minimiser is computed in float64 from ``(u - min u) / (max u - min u)``, so
+      neither the level nor the scale of ``u`` matters. Where ``u`` is constant it is ``w``.
+    * **Batches.** All rows of ``u`` are solved at once, each as if it were alone.
 
     **A set of your own** is a subclass that defines ``_solve(u, contexts)``, the minimisers
-    ``b x M`` for values ``b x M``; or, if it needs more of the function than the values at the
-    atoms, such as gradients with respect to the context, overrides `evaluate`.
+    ``b x M`` for values ``b x M``; or overrides `evaluate`, if it needs more of the function than
+    its values at the atoms.
 
     Example:
         >>> class MeanSlopePenalty(AmbiguitySet):
@@ -73,12 +71,9 @@ class AmbiguitySet:
     def evaluate(
         self, function: ContextualFunction, X: Tensor, contexts: ContextDistribution
     ) -> Tensor:
-        """Worst cases ``b`` of a function at decisions, differentiable with respect to these.
+        """Worst cases ``b`` of a function to be maximised at decisions ``b x d_x``, differentiable.
 
-        Args:
-            function: The function ``u(x, c)`` to be maximised.
-            X: Decisions ``b x d_x``.
-            contexts: The centre of the set, in the dtype and on the device of ``X``.
+        The ``contexts``, the centre of the set, have the dtype and the device of ``X``.
         """
         # Values are not checked, which would wait for the device: NaN gives NaN.
         return self._worst_case(function(X, contexts.points), contexts)
@@ -140,8 +135,7 @@ class AmbiguitySet:
         return weights.to(values.dtype).reshape(values.shape)
 
     def _solve_scaled(self, u: Tensor, contexts: ContextDistribution) -> Tensor:
-        # A worst case commutes with increasing affine maps of u, so its minimiser is that of the
-        # scaled values; solvers then need no tolerances in units of u.
+        # Increasing affine maps of u leave the minimiser: solvers need no tolerances in units of u.
         low, high = u.aminmax(dim=-1, keepdim=True)
         varies = high > low
         scaled = (u - low) / torch.where(varies, high - low, 1.0)
@@ -150,10 +144,9 @@ class AmbiguitySet:
         return torch.where(varies, self._solve(scaled, contexts), contexts.weights)
 
     def _solve(self, u: Tensor, contexts: ContextDistribution) -> Tensor:
-        """Minimisers ``b x M`` for values ``b x M`` in float64, each row from 0 to 1 or constant.
+        """Minimisers ``b x M`` for values ``b x M`` in float64, each row from 0 to 1.
 
-        All atoms have positive weights if ``_keeps_support``. The result for a constant row is not
-        used, and may be NaN.
+        All weights are positive if ``_keeps_support``. The result for a constant row is not used.
         """
         raise UnsupportedError(
             f"{self!r} is not determined by values at the atoms of the contexts: call `evaluate`."
@@ -164,9 +157,9 @@ class Ball(AmbiguitySet):
     """An ambiguity set of all distributions within a radius of the centre.
 
     Args:
-        radius: A finite number of at least 0, a tensor with one element, or a schedule, a function
-            of the number ``t`` of context samples, such as `RadiusSchedule`. Then `at` gives the
-            ball that can be evaluated, which acquisition functions do by themselves.
+        radius: A number of at least 0, a tensor with one element, or a schedule, a function of the
+            number ``t`` of context samples such as `RadiusSchedule`, of which `at` makes a ball;
+            acquisition functions do that by themselves.
     """
 
     def __init__(self, radius: float | Tensor | Callable[[int], float]) -> None:

@@ -12,9 +12,8 @@ from botorch_calib.robust.sets.base import Ball
 class ChiSquaredBall(Ball):
     """Distributions ``p`` with ``sum_i (p_i - w_i)^2 / w_i <= radius``, zero where ``w`` is.
 
-    The worst-case distribution is ``p_i = w_i max(0, tau - u_i)`` up to a factor: the threshold
-    ``tau`` is found among the sorted values, then the radius is met in closed form. There is no
-    factor of 1/2 in the divergence; some authors have one.
+    The worst-case distribution is ``p_i = w_i max(0, tau - u_i)`` up to a factor; the threshold
+    ``tau`` is found among the sorted values. Some authors have a factor of 1/2 in the divergence.
 
     Args:
         radius: Bound of the divergence itself, not of its root (see `Ball`).

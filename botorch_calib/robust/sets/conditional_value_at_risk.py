@@ -15,10 +15,9 @@ from botorch_calib.robust.sets.base import AmbiguitySet
 class ConditionalValueAtRisk(AmbiguitySet):
     """The mean over the worst ``alpha`` share of the contexts.
 
-    It is the worst case over the distributions ``p <= w / alpha``. The atom at which the share is
-    full counts with the part of its weight that is left. ``alpha = 1`` is the expectation.
-    BoTorch's risk measure ``CVaR(a)`` names the other share: it is ``ConditionalValueAtRisk(1 -
-    a)``, up to one of its samples.
+    It is the worst case over the distributions ``p <= w / alpha``, and the expectation with
+    ``alpha = 1``. BoTorch's risk measure ``CVaR(a)`` names the other share: it is
+    ``ConditionalValueAtRisk(1 - a)``, up to one of its samples.
 
     Args:
         alpha: The share, in (0, 1].

@@ -27,10 +27,10 @@ class KLBall(Ball):
     """Distributions ``p`` with ``sum_i p_i log(p_i / w_i) <= radius``, zero where ``w`` is.
 
     The worst-case distribution is exponentially tilted, ``p_i = w_i exp(-s u_i)`` up to a factor,
-    with ``s`` at which the radius is met: the root of an increasing function of ``log s``, found by
-    a search on grids and Newton's method, whose steps are as many for all instances, so that a
-    device is never waited for. If the radius is at least ``-log W``, with ``W`` the weight of
-    the atoms of the smallest value, it is the centre restricted to these.
+    with the ``s`` at which the radius is met, found by a search on grids and Newton's method in a
+    fixed number of steps, so that a device is never waited for. If the radius is at least
+    ``-log W``, with the weight ``W`` of the atoms of the smallest value, it is the centre
+    restricted to these.
 
     Args:
         radius: Bound of the divergence, in nats (see `Ball`).

@@ -48,8 +48,8 @@ class MMDBall(Ball):
 
     * ``method="exact"`` [Kirschner2020drbo]: the worst-case distribution, to 1e-6 of the decrease
       ``E u - value`` (or 1e-9 of the range of ``u``), by a closed form where nonnegativity does not
-      bind, and elsewhere by an active-set method, meant for ``M`` up to a few hundred. Duality gaps
-      certify the accuracy; a ``NumericsWarning`` tells if it is not reached.
+      bind, else by an active-set method for ``M`` up to a few hundred. Duality gaps certify the
+      accuracy; a ``NumericsWarning`` says where it is not reached.
     * ``method="sensitivity"``: the lower bound ``max(E u - radius S, min u)``. Without
       nonnegativity, the minimum over ``p`` of total mass 1 is ``E u - radius S`` with
       ``S^2 = (u - c)' K^-1 (u - c)``, ``c = 1' K^-1 u / 1' K^-1 1``, at the signed
@@ -58,20 +58,18 @@ class MMDBall(Ball):
       [Tay2022sensitivity].
     * ``method="minimax"`` [Tay2022sensitivity]: the exact worst case is convex in the radius, so it
       lies between that tangent and the chord to the radius at which all mass on the atom of the
-      smallest value enters the ball. The middle of the two has the smallest largest error. It
-      jumps where that atom changes.
-
-    Published code for the last one replaces ``K`` by the identity in ``S``. A smooth kernel makes
-    the true ``S`` large; a larger ``jitter`` lies in between.
+      smallest value enters the ball. This is the middle of the two, which jumps where that atom
+      changes. (Published code has the identity for ``K`` in ``S``, which a smooth kernel makes
+      large; a larger ``jitter`` lies in between.)
 
     Args:
         radius: Bound of the MMD itself, not of its square (see `Ball`).
-        lengthscale: Lengthscale of the Gaussian kernel ``exp(-|c - c'|^2 / (2 l^2))``: a positive
-            number, or ``d_c`` of them. None is the median distance between the atoms.
+        lengthscale: Of the Gaussian kernel ``exp(-|c - c'|^2 / (2 l^2))``: a positive number, or
+            ``d_c`` of them (default: the median distance between the atoms).
         method: ``"exact"``, or one of two bounds that no distribution need attain.
-        kernel: Maps contexts ``M x d_c`` to a positive semidefinite matrix ``M x M``, instead of
-            the Gaussian kernel, in float64. One of GPyTorch will do, as it is then.
-        jitter: What is added to the diagonal, as a share of its mean, at least 0.
+        kernel: Maps contexts ``M x d_c`` to a positive semidefinite matrix ``M x M`` in float64, in
+            place of the Gaussian kernel, such as one of GPyTorch.
+        jitter: What is added to the diagonal, as a share of its mean.
 
     Raises:
         InputDataError: If an argument is out of its range, both ``lengthscale`` and ``kernel`` are

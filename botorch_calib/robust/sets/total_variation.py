@@ -13,19 +13,18 @@ class TotalVariationBall(Ball):
     """Distributions ``p`` with ``sum_i |p_i - w_i| <= radius``: twice the total variation distance.
 
     The worst-case distribution takes the mass ``radius / 2`` from the atoms of the largest values
-    and puts it on the atom of the smallest one, which may be an atom of weight 0. From radius 2 on
-    all mass is there.
+    and puts it on the atom of the smallest one, which may have weight 0.
 
     Args:
-        radius: Radius in the norm ``|p - w|_1``, of which at most 2 matters (see `Ball`).
+        radius: Radius in the norm ``|p - w|_1``; from 2 on all mass moves (see `Ball`).
     """
 
     def _solve(self, u: Tensor, contexts: ContextDistribution) -> Tensor:
         order = u.argsort(dim=-1, descending=True, stable=True)
         mass = contexts.weights[order]
         before = mass.cumsum(dim=-1) - mass
-        # The last atom gives to itself, which changes nothing.
-        # ``radius`` counts mass twice, where it is taken and where it is put.
+        # ``radius`` counts mass twice, where it is taken and where it is put. The last atom gives
+        # to itself, which changes nothing.
         moved = torch.minimum((self.radius / 2 - before).clamp(min=0.0), mass)
         worst = mass - moved
         worst[:, -1] += moved.sum(dim=-1)

@@ -32,15 +32,15 @@ _MOST = 0.4
 class WassersteinBall(Ball):
     r"""Distributions within Wasserstein distance ``radius`` (order 1, Euclidean ground distance).
 
-    * ``method="exact"``: the distributions live on the atoms of the contexts; atoms of weight 0
-      serve as further places to which mass may go. Duality makes the worst case
+    * ``method="exact"``: the distributions live on the atoms, also those of weight 0. By duality
+      the worst case is
 
         ``max_{gamma >= 0} -gamma radius + sum_i w_i min_j (u_j + gamma |c_j - c_i|)``,
 
-      concave and piecewise linear in ``gamma``. It is solved to a duality gap of 1e-12 of the range
-      of ``u``, by cutting planes from both sides. The worst-case distribution moves the mass of
-      each atom to the atom that is cheapest at the optimal ``gamma``; where two plans tie, it mixes
-      them so that the budget is spent. Time and memory grow with ``M^2``.
+      concave and piecewise linear in ``gamma``, solved to a duality gap of 1e-12 of the range of
+      ``u`` by cutting planes from both sides. The worst-case distribution moves the mass of each
+      atom to the cheapest one at the optimal ``gamma``; where two plans tie, it mixes them such
+      that the budget is spent. Time and memory grow with ``M^2``.
     * ``method="lipschitz"``: the lower bound ``E u - radius max_c |grad_c u|`` of
       [Micheli2025wdrbo, eq. 12], which no distribution need attain. `evaluate` takes
       the gradients from the function; there is no `worst_case` of values at the atoms alone.

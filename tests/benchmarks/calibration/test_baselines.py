@@ -27,12 +27,21 @@ from benchmarks.framework.result import Result
 from benchmarks.framework.runner import Task, run_task
 from benchmarks.framework.strategies import AcquisitionStrategy
 from benchmarks.framework.surrogates import fit_gp
+from tests.long_grids import mostly_slow
 
 PROBLEMS = {problem.name: problem for problem in problems()}
 CAMEL = PROBLEMS["six_hump_camel_ei"]
 
 
-@pytest.mark.parametrize("method", study_methods(), ids=lambda method: method.name)
+@pytest.mark.parametrize(
+    "method",
+    # The others are of the same classes, or among those of framework/test_strategies.py.
+    mostly_slow(
+        study_methods(),
+        [m for m in study_methods() if m.name not in ("bo", "ocbo", "box_cox", "logarithm")],
+    ),
+    ids=lambda method: method.name,
+)
 def test_methods_run_and_are_reproducible(method) -> None:
     problem = replace(PROBLEMS["forrester"], num_evaluations=2)
     one, other = (run_task(Task(problem, method, 0)) for _ in range(2))

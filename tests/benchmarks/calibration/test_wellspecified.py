@@ -10,9 +10,10 @@ from benchmarks.calibration import wellspecified
 from benchmarks.calibration.wellspecified import LENGTHSCALES, PriorPath, TrueGP, problems
 from benchmarks.framework.sequential import replicate
 from benchmarks.framework.strategies import random_search
+from tests.long_grids import mostly_slow
 
 
-@pytest.mark.parametrize("dim", LENGTHSCALES)
+@pytest.mark.parametrize("dim", mostly_slow(LENGTHSCALES, {2}))
 def test_maxima_by_denser_search(dim) -> None:
     for seed in range(2):
         oracle = PriorPath(dim)(seed)

@@ -19,6 +19,7 @@ from benchmarks.suites import get_suite
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.test_functions.delayed import FixedDelay
 from tests.benchmarks.results import ByProblem, result_with
+from tests.long_grids import mostly_slow
 
 SUITE = get_suite("delay_workers")
 METHODS = {method.name: method for method in workers.compared()}
@@ -50,7 +51,7 @@ def test_objectives(name: str) -> None:
     assert best == pytest.approx(evaluator.optimal_value, abs=1e-4)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", mostly_slow(METHODS, {"default", "qlogei_pending", "random"}))
 def test_each_method_runs_with_all_workers_busy(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A replicate is a function of the seed, and the others are pending at each choice."""
     pending: list[int] = []

@@ -29,6 +29,7 @@ from benchmarks.framework.strategies import (
 )
 from benchmarks.framework.surrogates import fit_gp
 from botorch_calib.calibration import LocalizedConformal, QuantileRecalibrator
+from tests.long_grids import mostly_slow
 
 PROBLEM = heteroscedastic_ackley(num_evaluations=2)
 QUICK = partial(AcquisitionStrategy, num_restarts=2, raw_samples=16)
@@ -120,7 +121,7 @@ def test_methods_differ_in_nothing_but_what_they_state() -> None:
     assert replace(one, extras={}).config != other.config
 
 
-@pytest.mark.parametrize("acquisition", ["pi", "ucb"])
+@pytest.mark.parametrize("acquisition", mostly_slow(["pi", "ucb"], ["ucb"]))
 def test_other_acquisition_functions(acquisition) -> None:
     calibrator = partial(LocalizedConformal, alpha=0.2, lengthscale=0.25)
     for factory in (None, calibrator):

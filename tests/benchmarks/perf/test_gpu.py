@@ -11,6 +11,7 @@ from benchmarks.perf.measure import Workload
 from botorch_calib.robust.gp.pairwise_moments import rows_per_chunk
 
 
+@pytest.mark.slow
 def test_a_small_size_on_the_cpu(tmp_path, capsys) -> None:
     assert main(["gpu", "--device", "cpu", "--small", "--tables", str(tmp_path)]) == 0
     page = (tmp_path / "gpu.md").read_text(encoding="utf-8")

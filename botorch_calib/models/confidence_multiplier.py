@@ -1,0 +1,84 @@
+"""`confidence_multiplier`: the factor of the variance for which a confidence bound is proven."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from botorch.exceptions.errors import UnsupportedError
+from botorch.models.model import Model
+from gpytorch.models import ExactGP
+from torch import Tensor
+
+from botorch_calib._validation import check_nonnegative, check_open_unit
+from botorch_calib.models.inspection import outcome_units, predicting_process
+from botorch_calib.models.training_prior import training_prior
+
+
+@torch.no_grad()
+def confidence_multiplier(
+    model: Model, delta: float, noise_bound: float, norm_bound: float
+) -> Tensor:
+    r"""``beta`` for which ``mu +- sqrt(beta) sigma`` holds the objective everywhere, at all times.
+
+    With probability at least ``1 - delta``, ``|mu(x) - f(x)| <= sqrt(beta) sigma(x)`` for all ``x``
+    and after any number of observations, however queries are chosen, with
+
+        ``sqrt(beta) = B + R / sqrt(lambda) sqrt(log det(I + K / lambda) + 2 log(1 / delta))``,
+
+    the kernel's matrix ``K`` of the training inputs and the noise variance ``lambda`` of the model
+    (Abbasi-Yadkori 2013, theorem 3.11; [Micheli2025wdrbo, lemma 1, eq. 7]). In that paper ``beta``
+    multiplies the standard deviation, which eq. 5 divides by ``sqrt(lambda)``; here it multiplies
+    the variance of the Gaussian process, as in BoTorch's ``UpperConfidenceBound``. Half of the
+    logarithm of the determinant is the information gain, with which the multiplier grows.
+
+    It supposes that the kernel and the prior mean were not fitted to these data. Where rows have
+    different noise, ``I + K / lambda`` is ``I + D^{-1/2} K D^{-1/2}`` with the matrix ``D`` of
+    variances, and ``lambda`` before the root is the least of them.
+
+    * **Delays.** In [Verma2022]_, Theorem 1, ``beta_t`` is this root for ``delta / 2`` and
+      ``noise_bound = R + B_y``, where ``B_y`` bounds ``|y - censor_value|``: give the
+      `CensoredDelayModel`, whose matrix ``K`` is of all queries.
+    * **Wasserstein radius.** ``sqrt(beta)`` is what bounds the norm of the posterior mean in lemma
+      3 of [Micheli2025wdrbo], the ``norm_bound`` of `log_covering_number` in units in which the
+      kernel is at most 1.
+
+    Args:
+        model: An exact Gaussian process with one output, or a wrapper of one in this package; may
+            have one batch dimension.
+        delta: Failure probability, in (0, 1).
+        noise_bound: ``R``: the noise is ``R``-sub-Gaussian, as normal noise of that standard
+            deviation is, in units of the outcome.
+        norm_bound: ``B``, bound of the norm of ``f`` less the prior mean in the reproducing kernel
+            Hilbert space of the kernel, its scale included: the same number in any units.
+
+    Returns:
+        ``beta``, of the batch shape, in the precision of the model.
+
+    Raises:
+        UnsupportedError: If the model is another one.
+        InputDataError: If a number is malformed, or the model has no training data.
+
+    Example:
+        >>> beta = confidence_multiplier(gp, delta=0.1, noise_bound=0.05, norm_bound=2.0)
+        >>> acqf = UpperConfidenceBound(gp, beta=beta)
+    """
+    log_odds = -2.0 * math.log(check_open_unit("delta", delta))
+    noise_bound = check_nonnegative("noise_bound", noise_bound)
+    norm_bound = check_nonnegative("norm_bound", norm_bound)
+    gp: Any = predicting_process(model)
+    if not isinstance(gp, ExactGP) or gp.num_outputs != 1 or getattr(gp, "_is_ensemble", False):
+        raise UnsupportedError(
+            "`model` must be an exact Gaussian process with one output, such as SingleTaskGP, got "
+            f"{type(gp).__name__}."
+        )
+    prior = training_prior(gp, torch.double, members=gp.train_targets.dim() > 1)
+    root = prior.noise.sqrt()
+    # The eigenvalues of this matrix are at least 1, so that it needs no jitter.
+    scaled = prior.covariance / root.unsqueeze(-1) / root.unsqueeze(-2)
+    scaled.diagonal(dim1=-2, dim2=-1).add_(1.0)
+    log_det = 2.0 * torch.linalg.cholesky(scaled).diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
+    deviation = (root * outcome_units(gp).double()).amin(dim=-1)
+    width = norm_bound + noise_bound / deviation * (log_det + log_odds).sqrt()
+    return width.square().to(gp.train_targets)

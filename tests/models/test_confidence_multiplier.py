@@ -1,0 +1,230 @@
+"""`confidence_multiplier` against dense determinants, the papers' formulas, random functions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from botorch.acquisition import UpperConfidenceBound
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Normalize, Standardize
+from botorch.settings import validate_input_scaling
+from gpytorch.kernels import RBFKernel, ScaleKernel
+from torch.testing import assert_close
+
+from botorch_calib import CalibratedModel, CensoredDelayModel, DelayedUpperConfidenceBound
+from botorch_calib.calibration import NoCalibration
+from botorch_calib.models import confidence_multiplier
+from botorch_calib.robust import log_covering_number, wasserstein_radius
+from tests.gps import (
+    CONSTANT,
+    LENGTHSCALES,
+    NOISE,
+    Y_SCALE,
+    make_data,
+    make_gp,
+    make_multitask,
+    make_partly_known,
+    make_variational,
+)
+from tests.random_numbers import normal, uniform
+
+DELTA, NOISE_BOUND, NORM_BOUND = 0.1, 0.3, 1.7
+
+
+@pytest.fixture(autouse=True)
+def no_warnings_of_scales():
+    """Some data here are not standardised on purpose."""
+    with validate_input_scaling(False):
+        yield
+
+
+def kernel_matrix(X: Any) -> Any:
+    """Of the models of `tests.gps`, on their unit of inputs."""
+    gaps = (X[:, None] - X[None]) / np.array(LENGTHSCALES)
+    return np.exp(-0.5 * np.square(gaps).sum(axis=-1))
+
+
+def oracle(K: Any, noise: Any, noise_bound: float = NOISE_BOUND) -> float:
+    """The multiplier of the variance, from the eigenvalues of ``D^{-1/2} K D^{-1/2}``."""
+    scaled = K / np.sqrt(np.outer(noise, noise))
+    log_det = np.log1p(np.linalg.eigvalsh(scaled).clip(min=0.0)).sum()
+    root = math.sqrt(log_det + 2 * math.log(1 / DELTA))
+    return (NORM_BOUND + noise_bound / math.sqrt(noise.min()) * root) ** 2
+
+
+def beta_of(model: Any) -> Any:
+    return confidence_multiplier(model, DELTA, NOISE_BOUND, NORM_BOUND)
+
+
+@pytest.mark.parametrize("transforms", [False, True])
+@pytest.mark.parametrize("fixed_noise", [False, True])
+def test_dense_determinant(fixed_noise, transforms):
+    X, Y, Yvar = make_data()
+    gp = make_gp(fixed_noise, transforms)
+    unit = 1.0
+    if transforms:
+        unit = Y_SCALE * float(Y.std())
+        X = Normalize(2)(X)
+        Yvar = Yvar * Y_SCALE**2 / unit**2
+    noise = Yvar.squeeze(-1).numpy() if fixed_noise else np.full(len(X), NOISE)
+    expected = oracle(kernel_matrix(X.numpy()), noise, NOISE_BOUND / unit)
+    assert beta_of(gp).shape == ()
+    assert beta_of(gp).item() == pytest.approx(expected, rel=1e-11)
+    # Both modes, and the model is left in the one it was in.
+    assert beta_of(gp.train()).item() == pytest.approx(expected, rel=1e-11) and gp.training
+
+
+def test_equations_5_and_7_as_printed():
+    """The half-width of the bound is ``beta_t sigma_t`` of [Micheli2025wdrbo], for any lambda."""
+    X, Y, _ = (t.numpy() for t in make_data())
+    x = uniform(7, 2, generator=torch.Generator().manual_seed(1))
+    K, k, lam = kernel_matrix(X), kernel_matrix(np.concatenate([X, x.numpy()]))[12:, :12], NOISE
+    inverse = np.linalg.inv(K + lam * np.eye(len(X)))
+    sigma = np.sqrt((1 - np.einsum("ij,jk,ik->i", k, inverse, k)) / lam)
+    determinant = np.linalg.det(np.eye(len(X)) + K / lam)
+    beta = NOISE_BOUND * math.sqrt(2 * math.log(determinant**0.5 / DELTA))
+    beta += math.sqrt(lam) * NORM_BOUND
+    mean = CONSTANT + k @ inverse @ (Y[:, 0] - CONSTANT)
+    gp = make_gp()
+    bound = UpperConfidenceBound(gp, beta=beta_of(gp))(x.unsqueeze(-2))
+    assert_close(bound.detach(), torch.from_numpy(mean + beta * sigma), rtol=0, atol=1e-9)
+
+
+def test_single_precision():
+    expected = beta_of(make_gp(transforms=True))
+    result = beta_of(make_gp(transforms=True, dtype=torch.float32))
+    assert result.dtype == torch.float32
+    # Determinant and root are in double precision; data are rounded to 6e-8, over a noise of 0.05.
+    assert_close(result.double(), expected, rtol=2e-6, atol=0)
+
+
+def test_batch_of_models():
+    X, Y, _ = make_data()
+    inputs, targets = torch.stack([X, X.flip(-1), 0.1 * X]), torch.stack([Y, 2 * Y, -Y])
+    batch = SingleTaskGP(
+        inputs, targets, outcome_transform=Standardize(1, batch_shape=torch.Size([3]))
+    )
+    result = beta_of(batch.eval())
+    assert result.shape == (3,)
+    for i, beta in enumerate(result):
+        alone = SingleTaskGP(inputs[i], targets[i], outcome_transform=Standardize(1)).eval()
+        assert_close(beta, beta_of(alone), rtol=1e-10, atol=0)
+
+
+def test_units_do_not_matter_but_for_the_noise():
+    """With outcomes and the noise bound times 1000, the same beta: the norm has no unit."""
+    X, Y, _ = make_data()
+    betas = []
+    for unit in (1.0, 1000.0):
+        gp = SingleTaskGP(
+            X, unit * Y, covar_module=ScaleKernel(RBFKernel()), outcome_transform=None
+        )
+        gp.covar_module.outputscale = torch.tensor(2.0 * unit**2, dtype=torch.double)
+        gp.likelihood.noise = torch.tensor([0.05 * unit**2], dtype=torch.double)
+        betas.append(confidence_multiplier(gp, DELTA, unit * NOISE_BOUND, NORM_BOUND))
+    assert_close(*betas, rtol=1e-10, atol=0)
+
+
+@pytest.mark.parametrize("make", [make_partly_known, make_multitask])
+def test_other_exact_processes(make):
+    gp = make()
+    with torch.no_grad():
+        prior = gp.forward(*gp.train_inputs)
+        K = prior.covariance_matrix.numpy()
+        noise = gp.likelihood(prior, gp.train_inputs).variance.numpy() - K.diagonal()
+    transform = getattr(gp, "outcome_transform", None)
+    unit = 1.0 if transform is None else transform.stdvs.item()
+    assert beta_of(gp).item() == pytest.approx(oracle(K, noise, NOISE_BOUND / unit), rel=1e-9)
+
+
+def test_extremes():
+    """Repeated points, next to no noise, and a thousand times as much noise as signal."""
+    X, Y, _ = make_data()
+    X, Y = torch.cat([X, X, X]), torch.cat([Y, Y, Y])
+    for noise in (1e-6, 1e-4, 1e3):
+        gp = SingleTaskGP(X, Y, torch.full_like(Y, noise), outcome_transform=None).eval()
+        gp.covar_module.lengthscale = torch.tensor(LENGTHSCALES, dtype=torch.double)
+        expected = oracle(kernel_matrix(X.numpy()), np.full(len(X), noise))
+        assert beta_of(gp).item() == pytest.approx(expected, rel=1e-7)
+    # Without noise the norm is all.
+    assert confidence_multiplier(gp, DELTA, 0.0, 3.0).item() == pytest.approx(9.0)
+
+
+def test_wrappers_and_theorem_1_of_the_delays_paper():
+    gp, X_pending = make_gp(), make_data(seed=9)[0][:4]
+    model = CensoredDelayModel(gp, X_pending, -2.0)
+    X = torch.cat([make_data()[0], X_pending]).numpy()
+    expected = oracle(kernel_matrix(X), np.full(len(X), NOISE))
+    assert beta_of(model).item() == pytest.approx(expected, rel=1e-11)
+    calibrated = CalibratedModel(gp, NoCalibration())
+    assert_close(beta_of(calibrated), beta_of(gp))
+    # ``nu_t = B_y sum_s sigma(x_s) + B_f + (R + B_y) sqrt(2 (gain + log(2 / delta)))``, lambda = 1
+    gp.likelihood.noise = 1.0
+    model, B_y = CensoredDelayModel(gp, X_pending, -2.0), 4.0
+    beta = confidence_multiplier(model, DELTA / 2, NOISE_BOUND + B_y, NORM_BOUND)
+    acqf = DelayedUpperConfidenceBound(model, beta.item(), X_pending, feedback_bound=B_y)
+    gain = 0.5 * np.linalg.slogdet(np.eye(len(X)) + kernel_matrix(X))[1]
+    root = (NOISE_BOUND + B_y) * math.sqrt(2 * (gain + math.log(2 / DELTA)))
+    sigmas = model.posterior(X_pending.unsqueeze(-2)).variance.sqrt().sum()
+    assert acqf.nu.item() == pytest.approx(B_y * sigmas.item() + NORM_BOUND + root, rel=1e-9)
+
+
+def test_feeds_the_wasserstein_radius():
+    """`norm_bound` of the covering number is lemma 3's ``R / sqrt(lambda) sqrt(...) + B``."""
+    norm_bound = beta_of(make_gp()).sqrt().item()
+    number = log_covering_number(t=12, norm_bound=norm_bound, dim=2)
+    assert number == pytest.approx((order := 1 + math.log(12 * norm_bound)) ** 3 + order**5)
+    sizes = {"context_diameter": 1.0, "decision_diameter": 1.0, "decision_dim": 1}
+    assert wasserstein_radius(12, DELTA, **sizes, log_covering_number=number) > 1.0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_holds_the_objective_while_the_search_goes_on(seed):
+    """Functions of a known norm, normal noise, queries by the bound itself: never left.
+
+    A true failure probability of ``delta = 0.1`` would show in one of 4 seeds with probability
+    0.34; the bound is loose, and no seed of 200 fails.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    centres, scale = uniform(15, 1, generator=generator), 0.15
+    grid = torch.linspace(0, 1, 201, dtype=torch.double).unsqueeze(-1)
+
+    def kernel(A: Any, B: Any) -> Any:
+        return (-0.5 * ((A - B.mT) / scale).square()).exp()
+
+    weights = normal(15, 1, generator=generator)
+    weights *= NORM_BOUND / (weights.mT @ kernel(centres, centres) @ weights).sqrt()
+    f, R = kernel(grid, centres) @ weights, 0.2
+    rows = [0, 200]
+    Y = f[rows] + R * normal(2, 1, generator=generator)
+    for _ in range(25):
+        gp = SingleTaskGP(grid[rows], Y, torch.full_like(Y, R**2), outcome_transform=None).eval()
+        gp.covar_module.lengthscale = scale
+        gp.mean_module.initialize(constant=0.0)
+        with torch.no_grad():
+            posterior = gp.posterior(grid)
+            width = confidence_multiplier(gp, DELTA, R, NORM_BOUND).sqrt()
+            width = width * posterior.variance.sqrt()
+        assert ((f - posterior.mean).abs() <= width).all()
+        rows.append(int((posterior.mean + width).argmax()))
+        Y = torch.cat([Y, f[rows[-1:]] + R * normal(1, 1, generator=generator)])
+
+
+def test_errors():
+    gp = make_gp()
+    for delta in (0.0, 1.0, -1.0):
+        with pytest.raises(InputDataError, match="`delta`"):
+            confidence_multiplier(gp, delta, 1.0, 1.0)
+    with pytest.raises(InputDataError, match="`noise_bound`"):
+        confidence_multiplier(gp, 0.1, -1.0, 1.0)
+    with pytest.raises(InputDataError, match="`norm_bound`"):
+        confidence_multiplier(gp, 0.1, 1.0, math.inf)
+    two_outputs = SingleTaskGP(make_data()[0], make_data()[1].expand(-1, 2))
+    for model in (make_variational(), two_outputs):
+        with pytest.raises(UnsupportedError, match="exact Gaussian process with one output"):
+            confidence_multiplier(model, 0.1, 1.0, 1.0)
