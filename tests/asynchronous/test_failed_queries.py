@@ -23,7 +23,7 @@ from botorch_calib.asynchronous import (
     EvaluationLimits,
     SearchSettings,
 )
-from botorch_calib.asynchronous import failures as failures_module
+from botorch_calib.asynchronous import failed_queries as failures_module
 from botorch_calib.asynchronous import feasibility as feasibility_module
 from botorch_calib.asynchronous import proposer as proposer_module
 from botorch_calib.asynchronous.delay_strategy import strategy_of
