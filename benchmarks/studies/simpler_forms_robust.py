@@ -198,7 +198,7 @@ def marginal(bound: ClosedFormConfidenceBound, distances: Tensor) -> Tensor:
         t = distances.clamp_min(1e-30).sqrt()
         k = (1.0 + t + distances / 3.0) * (-t).exp()
     variance = moments._variance - torch.linalg.vecdot(k @ gp.precision, k)
-    width = bound.bonus.width  # type: ignore[attr-defined]
+    width = bound.bonus.width
     return k @ moments._weights + width * variance.clamp_min(moments._least).sqrt()
 
 

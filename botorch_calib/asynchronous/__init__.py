@@ -19,7 +19,7 @@ file                         content
 ``ledger_model``             the model of a ledger, with failed and pending queries
 ``designs``                  queries that fill the box, whatever the values are
 ``feasibility``              a model of failures: where queries bring values
-``failures``                 which failures count, their values, their cost
+``failed_queries``           which failures count, their values, their cost
 ``overdue``                  which queries hang, by how many later ones have overtaken them
 ``refits``                   the schedule of fits, and conditioning on later values
 ============================ ===================================================================

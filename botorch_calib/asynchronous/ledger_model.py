@@ -14,7 +14,7 @@ from botorch.models.model import Model
 from torch import Tensor
 
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy
-from botorch_calib.asynchronous.failures import with_failures_imputed
+from botorch_calib.asynchronous.failed_queries import with_failures_imputed
 from botorch_calib.asynchronous.refits import Remembered, fitted_count, with_later_values
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models import CensoredDelayModel

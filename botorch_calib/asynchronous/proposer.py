@@ -32,7 +32,7 @@ from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy, strategy_of
 from botorch_calib.asynchronous.designs import Design
-from botorch_calib.asynchronous.failures import feasibility_of, poor_value, queries_in
+from botorch_calib.asynchronous.failed_queries import feasibility_of, poor_value, queries_in
 from botorch_calib.asynchronous.feasibility import FeasibleAcquisition, GrowingFactors
 from botorch_calib.asynchronous.ledger_model import LedgerModel
 from botorch_calib.asynchronous.overdue import with_overdue_failed

@@ -51,17 +51,15 @@ class _EndDensities(Function):
 class NormalShares:
     """Normal pieces as differences of the tails beyond their ends, without a graph.
 
-    With the sign of the end in front of its tail, ``low - high`` is 1 for a piece on either side of
-    zero; for the piece around zero the whole normal distribution is added to that.
+    With the sign of the end in front of its tail, the difference is the mass of a piece on either
+    side of zero; for the piece around zero the whole normal distribution is added to that.
 
     Args:
         ends: Increasing and finite (`FAR` for infinite ones), ``(K + 1) x n``, float64.
 
     Attributes:
         mills: Mills ratios of the distances of the ends from zero, of their shape.
-        low: Mass beyond the lower end over that of the piece, with the sign of the end, ``K x n``.
-        high: Mass beyond the upper end over that of the piece, with the sign of the end.
-        around: 1 over the mass of the piece around zero, 0 for the others.
+        around: 1 over the mass of the piece around zero, 0 for the others, ``K x n``.
         at_low: Density of the piece at its lower end.
         at_high: Density of the piece at its upper end.
     """
@@ -75,10 +73,7 @@ class NormalShares:
         # In units of the density at the end nearer to zero, so that none underflows
         depth = torch.minimum(half[:-1], half[1:]).mul_(1.0 - around)
         a, b = (depth - half[:-1]).exp_(), (depth - half[1:]).exp_()
-        self.low, self.high = a * tails[:-1], b * tails[1:]
-        natural = torch.add(self.low - self.high, around, alpha=SQRT_2PI).clamp_(min=TINY)
-        natural.reciprocal_()
-        self.low.mul_(natural)
-        self.high.mul_(natural)
+        beyond = a * tails[:-1] - b * tails[1:]
+        natural = torch.add(beyond, around, alpha=SQRT_2PI).clamp_(min=TINY).reciprocal_()
         self.around = around.mul_(natural).mul_(SQRT_2PI)
         self.at_low, self.at_high = a.mul_(natural), b.mul_(natural)

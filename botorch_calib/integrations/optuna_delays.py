@@ -38,7 +38,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_instance
 from botorch_calib.asynchronous.delay_strategy import strategy_of
-from botorch_calib.asynchronous.failures import feasibility_of
+from botorch_calib.asynchronous.failed_queries import feasibility_of
 from botorch_calib.asynchronous.feasibility import Feasibility
 from botorch_calib.asynchronous.overdue import with_overdue_failed
 from botorch_calib.asynchronous.proposer import DelayAwareProposer, DelayStrategy, SearchSettings
@@ -383,7 +383,8 @@ def _variance(trial: FrozenTrial, place: int) -> float:
 
 def _rows(values: Iterable[Sequence[float]], num: int) -> Tensor:
     """Rows of so many numbers."""
-    return torch.tensor([*values], dtype=torch.double).reshape(-1, num)
+    rows = [*values]
+    return torch.tensor(rows, dtype=torch.double).reshape(len(rows), num)
 
 
 def is_finite(trial: FrozenTrial) -> bool:

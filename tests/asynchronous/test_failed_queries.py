@@ -23,11 +23,11 @@ from botorch_calib.asynchronous import (
     EvaluationLimits,
     SearchSettings,
 )
-from botorch_calib.asynchronous import failures as failures_module
+from botorch_calib.asynchronous import failed_queries as failures_module
 from botorch_calib.asynchronous import feasibility as feasibility_module
 from botorch_calib.asynchronous import proposer as proposer_module
 from botorch_calib.asynchronous.delay_strategy import strategy_of
-from botorch_calib.asynchronous.failures import feasibility_of
+from botorch_calib.asynchronous.failed_queries import feasibility_of
 from botorch_calib.asynchronous.feasibility import BLOCK, Feasibility
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models.inspection import raw_train_inputs

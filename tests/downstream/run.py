@@ -69,8 +69,8 @@ def suite(client: str) -> tuple[Path, list[str]]:
         folder = from_repository("optuna/optuna-integration", "optuna-integration")
         own = str(HERE / "optuna_samplers.py")  # which Optuna's test cases test
         return folder, ["tests/botorch/test_botorch.py", own]
-    names = ("test_pending_experiments", "integration/test_minimization")
-    return from_source_distribution("baybe"), [f"tests/{name}.py" for name in names]
+    own_names = ("test_pending_experiments", "integration/test_minimization")
+    return from_source_distribution("baybe"), [f"tests/{name}.py" for name in own_names]
 
 
 def main(arguments: list[str]) -> int:

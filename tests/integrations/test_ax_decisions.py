@@ -272,7 +272,7 @@ def test_trials_that_are_not_certified_know_of_each_other(config: Any) -> None:
     trials = client.get_next_trials(max_trials=2)
     assert not any(decision(client, trial)["certified"] for trial in trials)
     (run,) = client._generation_strategy.gen(experiment=client._experiment, n=2)[0]
-    chosen = [*trials.values(), *(arm.parameters for arm in run.arms)]
+    chosen: list[Any] = [*trials.values(), *(arm.parameters for arm in run.arms)]
     points = torch.tensor([[p["a"], p["b"] / 10] for p in chosen], dtype=torch.double)
     assert len(points) == 4 and torch.pdist(points).min() > 0.01
 

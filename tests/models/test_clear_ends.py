@@ -45,7 +45,7 @@ def test_entropy_search_takes_the_gaussian_process() -> None:
         with pytest.raises(UnsupportedError, match="base_posterior"):
             getattr(posterior, name)
     with pytest.raises(UnsupportedError, match="intervals are its `quantile`s"):
-        posterior.mvn.confidence_region()  # type: ignore[attr-defined]
+        posterior.mvn.confidence_region()
 
 
 def test_help_names_the_arguments_of_a_calibrated_model() -> None:

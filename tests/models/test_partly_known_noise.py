@@ -402,7 +402,8 @@ def test_a_likelihood_for_other_models() -> None:
 
 
 def test_noise_that_is_not_known_where_none_is_learned() -> None:
-    gp = PartlyKnownNoiseGP(*make_data()).eval()
+    X, Y, Yvar = make_data()
+    gp = PartlyKnownNoiseGP(X, Y, Yvar).eval()
     gp.posterior(X_NEW)
     with pytest.raises(InputDataError, match="`noise` must be known"):
         gp.condition_on_observations(MORE, VALUES, noise=NOISES)

@@ -10,8 +10,8 @@ from benchmarks.studies import optuna_outcomes as study
 
 def told(problem: object, x: list[float]) -> optuna.Study:
     """A study with one trial at a point."""
-    objective: list[str] = ["minimize"] * problem.num_objectives  # type: ignore[attr-defined]
-    made = optuna.create_study(directions=objective)
+    minimize = optuna.study.StudyDirection.MINIMIZE
+    made = optuna.create_study(directions=[minimize] * problem.num_objectives)  # type: ignore[attr-defined]
     made.enqueue_trial({f"x{i}": value for i, value in enumerate(x)})
     trial = made.ask()
     made.tell(trial, study.evaluate(problem, trial, tell=True))
