@@ -55,6 +55,10 @@ def training_prior(
             state = {name: t.to(dtype) for name, t in tensors if t.is_floating_point()}
         # With parameters and buffers in that precision, the model itself unchanged
         prior, noises = functional_call(module, state, inputs)
+        if not isinstance(prior, MultivariateNormal):
+            raise UnsupportedError(
+                f"The prior of `model` must be multivariate normal, got {type(prior).__name__}."
+            )
         if not _is_single(prior, members):
             raise _unsupported(model, "has several outputs or a batch dimension")
         covariance: Tensor = prior.lazy_covariance_matrix.to_dense()
