@@ -70,7 +70,9 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
         self, model: Model, cache_root: bool | None, X_baseline: Tensor, **kwargs: Any
     ) -> None:
         """Check arguments and decide whether to keep roots, before BoTorch's constructor."""
-        check_finite("X_baseline", check_tensor("X_baseline", X_baseline))
+        for name, X in (("X_baseline", X_baseline), ("X_pending", kwargs.get("X_pending"))):
+            if X is not None:  # BoTorch's constructor takes both before it calls `set_X_pending`
+                check_finite(name, check_tensor(name, X))
         if type(model) is ModelList and any(isinstance(m, WrapperModel) for m in model.models):
             raise UnsupportedError(
                 "`model` is BoTorch's ModelList, which draws each outcome by a sampler of its own: "
