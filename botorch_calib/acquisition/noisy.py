@@ -71,7 +71,7 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
     ) -> None:
         """Check arguments and decide whether to keep roots, before BoTorch's constructor."""
         for name, X in (("X_baseline", X_baseline), ("X_pending", kwargs.get("X_pending"))):
-            if X is not None:
+            if X is not None:  # BoTorch's constructor takes both before it calls `set_X_pending`
                 check_finite(name, check_tensor(name, X))
         if type(model) is ModelList and any(isinstance(m, WrapperModel) for m in model.models):
             raise UnsupportedError(

@@ -197,8 +197,13 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         check_tensor("X", X)
         # Acquisition functions give booleans, so this waits for no device where that costs.
         given = None
-        if not isinstance(observation_noise, bool):
+        if isinstance(observation_noise, Tensor):
             given = check_variances("observation_noise", observation_noise)
+        elif not isinstance(observation_noise, bool):
+            raise InputDataError(
+                "`observation_noise` must be True, False or a tensor of variances, got "
+                f"{observation_noise!r}."
+            )
         self.warn_if_unlearned()
         denoise = self.denoise and observation_noise is False
         correction = Correction(self.calibrator, denoise, self.excess)

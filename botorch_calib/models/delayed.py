@@ -27,6 +27,7 @@ from botorch_calib.models.imputation import (
 from botorch_calib.models.inspection import like, observed_process, raw_width, with_task_feature
 from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.matching_rows import matching_rows
+from botorch_calib.models.outcome_transforms import transform_name
 from botorch_calib.models.predictors import predictor_of
 from botorch_calib.models.requirements import batch_of_models, check_base, check_observations
 from botorch_calib.models.wrapper import WrapperModel, check_output_indices, standardized_gp
@@ -188,7 +189,8 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
                 estimates it.
 
         Raises:
-            UnsupportedError: If the model does not censor.
+            UnsupportedError: If the model does not censor, or its outcome transform is not affine:
+                the mean shrinks in the space of the targets.
             InputDataError: If ``arrival_probability`` is no such number.
 
         Example:
@@ -199,6 +201,13 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
             raise UnsupportedError(
                 "Only a model with imputation='censor' and a `censor_value` is to be rescaled: the "
                 "posterior of any other is that of the objective already."
+            )
+        gp = observed_process(self.model)
+        if not getattr(getattr(gp, "outcome_transform", None), "_is_linear", True):
+            raise UnsupportedError(
+                f"The outcome transform {transform_name(gp)} is not affine, and the mean shrinks "
+                "in the space of the targets: apply it to the observations and `censor_value` "
+                "beforehand, and let the model have Standardize or no transform."
             )
         rho = check_positive("arrival_probability", arrival_probability)
         if rho > 1.0:

@@ -247,8 +247,11 @@ def test_inputs_of_the_posterior_are_checked():
 
 def test_noise_of_the_posterior_is_checked():
     model, X = CalibratedModel.from_history(make_gp(), OnlineConformal(0.2)), torch.rand(3, 1, 2)
-    for bad in (-torch.ones(3, 1, 1), torch.full((3, 1, 1), math.nan), 0.1, 1):
+    for bad in (-torch.ones(3, 1, 1), torch.full((3, 1, 1), math.nan)):
         with pytest.raises(InputDataError, match="`observation_noise`"):
+            model.posterior(X.double(), observation_noise=bad)
+    for bad in (0.1, 1, None):
+        with pytest.raises(InputDataError, match="`observation_noise` must be True, False or a"):
             model.posterior(X.double(), observation_noise=bad)
 
 

@@ -224,7 +224,22 @@ def test_errors():
         confidence_multiplier(gp, 0.1, -1.0, 1.0)
     with pytest.raises(InputDataError, match="`norm_bound`"):
         confidence_multiplier(gp, 0.1, 1.0, math.inf)
-    two_outputs = SingleTaskGP(make_data()[0], make_data()[1].expand(-1, 2))
-    for model in (make_variational(), two_outputs):
-        with pytest.raises(UnsupportedError, match="exact Gaussian process with one output"):
+    X, Y = make_data()[:2]
+    two_outputs = SingleTaskGP(X, Y.expand(-1, 2))
+    two_dimensions = SingleTaskGP(X.expand(3, 2, -1, -1), Y.expand(3, 2, -1, -1))
+    for model, culprit in (
+        (make_variational(), "got SingleTaskVariationalGP"),
+        (two_outputs, "2 outputs"),
+        (two_dimensions, r"batch shape \(3, 2\)"),
+    ):
+        with pytest.raises(UnsupportedError, match="process with one output.*" + culprit):
             confidence_multiplier(model, 0.1, 1.0, 1.0)
+
+
+def test_noise_below_rounding():
+    """The determinant has no digits then, which is an error that says so."""
+    gp = make_gp()
+    gp.likelihood.noise_covar.raw_noise_constraint.lower_bound.fill_(0.0)
+    gp.likelihood.noise = 1e-30
+    with pytest.raises(InputDataError, match="fit it with more noise"):
+        confidence_multiplier(gp, 0.1, 1.0, 1.0)

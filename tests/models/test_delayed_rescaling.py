@@ -10,6 +10,8 @@ import pytest
 import torch
 from botorch.acquisition import LogExpectedImprovement
 from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Log
 from botorch.settings import validate_input_scaling
 from torch.testing import assert_close
 
@@ -133,6 +135,11 @@ def test_errors():
     for model in (setting.model(imputation="hallucinate"), CensoredDelayModel(setting.gp())):
         with pytest.raises(UnsupportedError, match="is to be rescaled"):
             model.rescaling(0.5)
+    X, Y, _ = setting.data()
+    gp = SingleTaskGP(X, Y.exp(), outcome_transform=Log())
+    for base in (gp, CalibratedModel(gp, LocalizedConformal(0.2))):
+        with pytest.raises(UnsupportedError, match="outcome transform Log is not affine"):
+            CensoredDelayModel(base, X[:1] + 0.05, 0.1).rescaling(0.5)
     for rho in (0.0, -1.0, 1.5, float("nan")):
         with pytest.raises(InputDataError, match="`arrival_probability`"):
             setting.model().rescaling(rho)
