@@ -49,6 +49,11 @@ class LogCalibratedProbabilityOfFeasibility(_Constrained):
             infinity for no limit.
         X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
         num_fantasies: Number of fantasies of the outcomes at pending points.
+
+    Raises:
+        InputDataError: If ``constraints`` are empty or malformed, or name an outcome twice.
+        UnsupportedError: If a model has several outputs; when evaluated, if its posterior is
+            neither calibrated nor Gaussian or has several values a point.
     """
 
     def __init__(
@@ -90,6 +95,10 @@ class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunct
         maximize: Whether the objective is maximised.
         X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
         num_fantasies: Number of fantasies of the outcomes at pending points.
+
+    Raises:
+        InputDataError: If the objective is constrained; for the rest see
+            `LogCalibratedProbabilityOfFeasibility`.
     """
 
     def __init__(

@@ -198,6 +198,9 @@ class DelayedUpperConfidenceBound(DelayAwareAcquisitionFunction):
             greatest possible value instead of the least.
         X_pending: Points under evaluation, ``n x d``, on which the model is not yet conditioned.
 
+    Raises:
+        UnsupportedError: If the model has several outputs, or cannot take ``X_pending``.
+
     Example:
         >>> model = CensoredDelayModel.from_ledger(ledger, fit)
         >>> acqf = DelayedUpperConfidenceBound.from_ledger(model, ledger, beta=1.0)

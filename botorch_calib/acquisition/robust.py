@@ -170,6 +170,10 @@ class RobustAcquisition(ContextRobustFunction):
             Monte Carlo functions, which bend too sharply, by differentiating twice if that works.)
         ambiguity: As in `RobustUpperConfidenceBound`.
         contexts: As in `RobustUpperConfidenceBound`.
+
+    Raises:
+        UnsupportedError: If ``acquisition`` is no acquisition function, its model is a batch of
+            models, or a schedule needs a number of observations that the model does not tell.
     """
 
     def __init__(
@@ -234,6 +238,10 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
             observed contexts ``n x d_c``, for their empirical distribution in the last columns.
         maximize: If False, the worst case of ``-mu + sqrt(beta) sigma``.
         posterior_transform: Affine transform of the outcome; it rules out the closed form.
+
+    Raises:
+        UnsupportedError: If the model has several outputs, is an ensemble or a batch of models, or
+            a schedule needs a number of observations that the model does not tell.
     """
 
     def __init__(

@@ -72,6 +72,11 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
         posterior_transform: None or a ``ScalarizedPosteriorTransform`` with one weight.
         maximize: If False, the value is minus the draw.
         X_pending: Points under evaluation, ``n x d``, on which the model is not yet conditioned.
+
+    Raises:
+        UnsupportedError: If the model has several outputs or batch dimensions, is an ensemble,
+            cannot take ``X_pending``, or has no pathwise draws and there are no ``choices``.
+        InputDataError: If, when evaluated, a point is none of ``choices``.
     """
 
     choices: Any  # a tensor or None

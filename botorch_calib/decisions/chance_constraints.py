@@ -190,6 +190,9 @@ class ChanceConstraint(DecisionBooks):
             num_initial: Number of initial observations (the design) that the calibrator skips.
             calibrator: Copied, and taught by the history (default: none, since the width learns).
             settings: Further arguments of the class.
+
+        Raises:
+            UnsupportedError: If ``model`` is not an exact Gaussian process with one output.
         """
         if calibrator is not None:
             model = CalibratedModel.from_history(model, calibrator, num_initial, denoise=False)

@@ -111,6 +111,9 @@ class CalibrationAlarm:
 
         These are probability integral transforms ``n``, in [0, 1], at the points ``n x d``, which
         are needed with ``bounds``. Returns whether the alarm was ever raised.
+
+        Raises:
+            InputDataError: If a value is outside of [0, 1].
         """
         u = check_unit_interval("pits", check_tensor("pits", pits))
         u = u.detach().cpu().double().reshape(-1)
@@ -139,6 +142,9 @@ class CalibrationAlarm:
         """Enter outcomes ``n x 1`` at ``n x d``, by a model of one outcome that has not seen them.
 
         Its posterior of observations has a ``cdf``, or is taken to be normal.
+
+        Raises:
+            UnsupportedError: If the model has several outputs, or several members.
         """
         check_pairs(X, Y)
         posterior = model.posterior(X.unsqueeze(-2), observation_noise=True)

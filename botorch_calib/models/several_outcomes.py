@@ -52,6 +52,9 @@ class CalibratedModelList(ModelList):
             Gaussian model, or a ``DeterministicModel``; no ensembles. Inputs of their training data
             may differ.
 
+    Raises:
+        UnsupportedError: If there is no model, or one has several outputs or is an ensemble.
+
     Example:
         >>> gps = ModelListGP(SingleTaskGP(X, Y[:, :1]), SingleTaskGP(X, Y[:, 1:]))
         >>> fit_gpytorch_mll(SumMarginalLogLikelihood(gps.likelihood, gps))
@@ -88,6 +91,10 @@ class CalibratedModelList(ModelList):
         outcomes. The ``calibrator`` is copied for each outcome; or give one for each, None where
         the model stays plain. Further arguments are those of `CalibratedModel.from_history`; where
         they differ between outcomes, give `CalibratedModel` objects to the constructor.
+
+        Raises:
+            UnsupportedError: If a model cannot be calibrated, or has correlated outputs.
+            InputDataError: If ``calibrator`` holds another number than there are outcomes.
         """
         models = _models_of_outcomes(check_model(model))
         each = list(calibrator) if isinstance(calibrator, Sequence) else [calibrator] * len(models)
