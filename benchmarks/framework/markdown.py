@@ -43,6 +43,13 @@ def estimate(value: Estimate) -> str:
     return f"{value.mean:.3g} ± {error:.2g}"
 
 
+def mean_and_half_width(values: Sequence[float], digits: int) -> str:
+    """A mean ± half of Student's 95 % interval."""
+    low, high = statistics.student_interval(values)
+    mean = round((low + high) / 2, digits) + 0.0  # no -0.0
+    return f"{mean:.{digits}f} ± {(high - low) / 2:.{digits}f}"
+
+
 def difference(test: PairedTest, compared: bool = True) -> str:
     """A paired difference with Wilcoxon's p-value; a dash where nothing is compared."""
     if not compared or test.pairs == 0:

@@ -1,4 +1,4 @@
-"""What does a region that hangs cost, where the best point lies in it?
+"""What does a hanging region cost, where the best point lies in it?
 
 Four workers evaluate a function, one evaluation taking 0.7 to 1.3 units of time. In a part of the
 box an evaluation hangs: it ends without a value after a time-out of 30 units. Forty queries are
@@ -23,23 +23,20 @@ them: figures of another rule could be compared, but they are no proof of this o
 
 from __future__ import annotations
 
-import argparse
 import heapq
 import math
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from benchmarks.framework.markdown import table
-from benchmarks.framework.report import TABLES_DIR
+from benchmarks.framework.markdown import mean_and_half_width, table
 from benchmarks.framework.result_store import write_atomically
-from benchmarks.framework.runner import one_torch_thread, parse_seeds
-from benchmarks.framework.statistics import student_interval
+from benchmarks.framework.runner import one_torch_thread
+from benchmarks.studies.command_line import study_parser
 from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy, SearchSettings
 from botorch_calib.asynchronous.delay_strategy import STRATEGIES
 from botorch_calib.ledger import FeedbackLedger
@@ -189,9 +186,9 @@ def markdown(outcomes: Outcomes, num_seeds: int) -> str:
         [
             method,
             problem,
-            _cell([float(each.timeouts) for each in found], 1),
-            _cell([each.time_lost for each in found], 1),
-            _cell([each.gap for each in found], 3),
+            mean_and_half_width([float(each.timeouts) for each in found], 1),
+            mean_and_half_width([each.time_lost for each in found], 1),
+            mean_and_half_width([each.gap for each in found], 3),
         ]
         for (method, problem), found in outcomes.items()
     ]
@@ -199,23 +196,9 @@ def markdown(outcomes: Outcomes, num_seeds: int) -> str:
     return "\n".join([f"Reproduce with `{COMMAND}`.", "", legend, "", *table(header, rows), ""])
 
 
-def _cell(values: list[float], digits: int) -> str:
-    low, high = student_interval(values)
-    mean = round((low + high) / 2, digits) + 0.0  # no -0.0
-    return f"{mean:.{digits}f} ± {(high - low) / 2:.{digits}f}"
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """The command-line parser."""
-    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__.split("\n")[0])
-    parser.add_argument("--seeds", type=parse_seeds, default=list(SEEDS), help="as 1000:1010")
-    parser.add_argument("--tables", type=Path, default=TABLES_DIR, metavar="FOLDER")
-    return parser
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the study, print the report and write it."""
-    args = build_parser().parse_args(argv)
+    args = study_parser(COMMAND, __doc__, SEEDS).parse_args(argv)
     with one_torch_thread():
         text = markdown(study(args.seeds), len(args.seeds))
     print(text)

@@ -23,12 +23,10 @@ hyperparameters are fitted to censored values as well, and without the queries w
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,16 +41,17 @@ from tqdm.auto import tqdm
 from benchmarks.delay import objectives
 from benchmarks.delay.methods import DelayedAcquisition, DelayedAcquisitionStrategy, sdf
 from benchmarks.delay.replicate import DelayedReplicate, DelayedTask
-from benchmarks.framework.markdown import table
-from benchmarks.framework.report import TABLES_DIR, collect
+from benchmarks.framework.markdown import mean_and_half_width, table
+from benchmarks.framework.report import collect
 from benchmarks.framework.result_store import (
     ARCHIVES_DIR,
     RESULTS_DIR,
     ResultStore,
     write_atomically,
 )
-from benchmarks.framework.runner import one_torch_thread, parse_seeds
+from benchmarks.framework.runner import one_torch_thread
 from benchmarks.framework.statistics import student_interval
+from benchmarks.studies.command_line import study_parser
 from benchmarks.suites import get_suite
 from botorch_calib.acquisition import DelayedUpperConfidenceBound
 from botorch_calib.ledger import FeedbackLedger
@@ -234,16 +233,18 @@ def markdown(outcomes: dict[tuple[str, int], list[Outcome]], num_seeds: int) -> 
         [
             name,
             str(max_wait),
-            _cell([each.regret for each in found], 3),
+            mean_and_half_width([each.regret for each in found], 3),
             "" if found is first else _ratio(found, first),
         ]
         for (name, max_wait), found in sorted(outcomes.items(), key=lambda item: item[0][1])
     ]
     known = [each for each in first if each.rho > 0.0]
     errors = [
-        [name, _cell([each.errors[i] for each in known], 2)] for i, name in enumerate(PREDICTIONS)
+        [name, mean_and_half_width([each.errors[i] for each in known], 2)]
+        for i, name in enumerate(PREDICTIONS)
     ]
     covered = sum(each.covered for each in first)
+    rho = mean_and_half_width([each.rho for each in first], 3)
     return "\n".join(
         [
             f"Reproduce with `{COMMAND}`.",
@@ -260,7 +261,7 @@ def markdown(outcomes: dict[tuple[str, int], list[Outcome]], num_seeds: int) -> 
             "",
             *table(["prediction", "error"], errors),
             "",
-            f"The ledger's estimate of rho is {_cell([each.rho for each in first], 3)}; the true "
+            f"The ledger's estimate of rho is {rho}; the true "
             f"one, {true_probability():.3f}, lies in its 95 % interval in {covered} of "
             f"{num_seeds} runs.",
             "",
@@ -274,22 +275,9 @@ def _ratio(found: Sequence[Outcome], first: Sequence[Outcome]) -> str:
     return f"{math.exp((low + high) / 2):.2f} ({math.exp(low):.2f} to {math.exp(high):.2f})"
 
 
-def _cell(values: Sequence[float], digits: int) -> str:
-    low, high = student_interval(values)
-    return f"{(low + high) / 2:.{digits}f} ± {(high - low) / 2:.{digits}f}"
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """The command-line parser."""
-    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__.split("\n")[0])
-    parser.add_argument("--seeds", type=parse_seeds, default=list(SEEDS), help="as 1000:1010")
-    parser.add_argument("--tables", type=Path, default=TABLES_DIR, metavar="FOLDER")
-    return parser
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the study, print the report and write it."""
-    args = build_parser().parse_args(argv)
+    args = study_parser(COMMAND, __doc__, SEEDS).parse_args(argv)
     found: dict[tuple[str, int], list[Outcome]] = {cell: [] for cell in CELLS}
     with one_torch_thread():
         for num, seed in enumerate(tqdm(args.seeds, desc="never arriving"), start=1):

@@ -57,14 +57,12 @@ Added later, and not in the committed table: ``observation at 90 %``, the one ru
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,12 +78,11 @@ from benchmarks.calibration import misspecified, wellspecified
 from benchmarks.framework.landscapes import GaussianNoise, Landscape, NoisyLandscape, ReferenceGP
 from benchmarks.framework.markdown import table
 from benchmarks.framework.replicate import OBSERVE, PROPOSE, stream_seed
-from benchmarks.framework.report import TABLES_DIR
 from benchmarks.framework.result_store import write_atomically
-from benchmarks.framework.runner import parse_seeds
 from benchmarks.framework.sequential import Problem, bounds_of, posterior_mean, sobol_design
 from benchmarks.framework.statistics import student_interval
 from benchmarks.framework.surrogates import Fixed
+from benchmarks.studies.command_line import study_parser
 from botorch_calib.calibration import LocalizedConformal
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.distributions.scoring import interval_score
@@ -431,17 +428,9 @@ def summary(outcomes: Outcomes, cases: Sequence[str], name: str) -> list[str]:
     return [name, *(f"{value:.2f}" for value in numbers)]
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The command-line parser."""
-    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__.split("\n")[0])
-    parser.add_argument("--seeds", type=parse_seeds, default=list(SEEDS), help="as 0:10")
-    parser.add_argument("--tables", type=Path, default=TABLES_DIR, metavar="FOLDER")
-    return parser
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the study, print the report and write it."""
-    args = build_parser().parse_args(argv)
+    args = study_parser(COMMAND, __doc__, SEEDS, "0:10").parse_args(argv)
     text = markdown(study(args.seeds), len(args.seeds))
     print(text)
     write_atomically(args.tables / "objective_coverage.md", text)

@@ -24,12 +24,10 @@ on.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +39,9 @@ from botorch.test_functions.synthetic import ConstrainedGramacy
 from botorch.utils.multi_objective.hypervolume import Hypervolume
 from botorch.utils.multi_objective.pareto import is_non_dominated
 
-from benchmarks.framework.markdown import table
-from benchmarks.framework.report import TABLES_DIR
-from benchmarks.framework.result_store import RESULTS_DIR
-from benchmarks.framework.runner import one_torch_thread, parse_seeds
-from benchmarks.framework.statistics import student_interval
+from benchmarks.framework.markdown import mean_and_half_width, table
+from benchmarks.framework.result_store import RESULTS_DIR, write_atomically
+from benchmarks.studies.command_line import resumed_runs, study_parser
 from botorch_calib.integrations.optuna_delays import DelayAwareSampler
 
 WORKERS, NUM_INITIAL, NUM_TRIALS = 4, 10, 40
@@ -115,9 +111,18 @@ def markdown(runs: Sequence[dict[str, Any]]) -> str:
         finals = {name: [each["final"] for each in found] for name, found in own.items()}
         for name in SAMPLERS:
             seconds = [second for each in own[name] for second in each["seconds"]]
-            rows.append([problem, name, _cell(finals[name]), f"{statistics.median(seconds):.2f}"])
+            rows.append(
+                [
+                    problem,
+                    name,
+                    mean_and_half_width(finals[name], 4),
+                    f"{statistics.median(seconds):.2f}",
+                ]
+            )
         differences = [a - b for a, b in zip(*finals.values(), strict=True)]
-        rows.append([problem, "the former less the latter", _cell(differences), ""])
+        rows.append(
+            [problem, "the former less the latter", mean_and_half_width(differences, 4), ""]
+        )
     legend = (
         f"Four workers, {NUM_TRIALS} trials, {len(seeds)} of {len(SEEDS)} seeds: the regret of the "
         "best feasible trial, or the share of the largest hypervolume that is not dominated, the "
@@ -129,37 +134,23 @@ def markdown(runs: Sequence[dict[str, Any]]) -> str:
     return "\n".join([reproduce, "", legend, "", *table(head, rows), ""])
 
 
-def _cell(values: list[float]) -> str:
-    low, high = student_interval(values)
-    return f"{(low + high) / 2:.4f} ± {(high - low) / 2:.4f}"
-
-
 def main() -> None:
     """Run what is missing, and write the table."""
-    parser = argparse.ArgumentParser(description="Two samplers of Optuna on several outcomes.")
-    parser.add_argument("--seeds", type=parse_seeds, default=[*SEEDS], help="as 1000:1002")
+    parser = study_parser("python -m benchmarks.studies.optuna_outcomes", __doc__, SEEDS)
     parser.add_argument("--results", type=Path, default=RESULTS_DIR / "optuna_outcomes.jsonl")
-    parser.add_argument("--tables", type=Path, default=TABLES_DIR, metavar="FOLDER")
     args = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore")
-    args.results.parent.mkdir(parents=True, exist_ok=True)
-    lines = args.results.read_text().splitlines() if args.results.exists() else []
-    runs = [each for each in map(json.loads, lines) if each["seed"] in args.seeds]
-    done = {(each["seed"], each["problem"], each["sampler"]) for each in runs}
-    with one_torch_thread(), args.results.open("a") as file:
-        for seed in args.seeds:
-            for problem in PROBLEMS:
-                for name in SAMPLERS:
-                    if (seed, problem, name) in done:
-                        continue
-                    final, seconds = run(PROBLEMS[problem](), name, seed)
-                    own = {"seed": seed, "problem": problem, "sampler": name}
-                    runs.append({**own, "final": final, "seconds": seconds})
-                    print(json.dumps(runs[-1]), file=file, flush=True)
+
+    def kept(cell: Mapping[str, str], seed: int) -> dict[str, object]:
+        final, seconds = run(PROBLEMS[cell["problem"]](), cell["sampler"], seed)
+        return {"final": final, "seconds": seconds}
+
+    cells = [{"problem": problem, "sampler": name} for problem in PROBLEMS for name in SAMPLERS]
+    runs = resumed_runs(args.results, args.seeds, cells, kept)
     text = markdown(runs)
     print(text)
-    (args.tables / "optuna_outcomes.md").write_text(text, encoding="utf-8")
+    write_atomically(args.tables / "optuna_outcomes.md", text)
 
 
 if __name__ == "__main__":

@@ -29,13 +29,11 @@ Runs are kept in ``benchmarks/results/stopping.jsonl``, so a study that was inte
 
 from __future__ import annotations
 
-import argparse
-import json
 import logging
 import math
 import statistics
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -50,9 +48,8 @@ from scipy.stats import binomtest
 from torch import Tensor
 
 from benchmarks.framework.markdown import table
-from benchmarks.framework.report import TABLES_DIR
-from benchmarks.framework.result_store import RESULTS_DIR
-from benchmarks.framework.runner import one_torch_thread, parse_seeds
+from benchmarks.framework.result_store import RESULTS_DIR, write_atomically
+from benchmarks.studies.command_line import resumed_runs, study_parser
 from botorch_calib import CalibratedModel, LocalizedConformal
 from botorch_calib.decisions import remaining_gain
 
@@ -231,30 +228,20 @@ def markdown(runs: Sequence[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Run what is missing, and write the table."""
-    parser = argparse.ArgumentParser(description="How often stopping rules are right.")
-    parser.add_argument("--seeds", type=parse_seeds, default=[*SEEDS], help="as 1000:1002")
+    parser = study_parser("python -m benchmarks.studies.stopping", __doc__, SEEDS)
     parser.add_argument("--results", type=Path, default=RESULTS_DIR / "stopping.jsonl")
-    parser.add_argument("--tables", type=Path, default=TABLES_DIR, metavar="FOLDER")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)  # Ax tells of each trial
-    args.results.parent.mkdir(parents=True, exist_ok=True)
-    lines = args.results.read_text().splitlines() if args.results.exists() else []
-    runs = [each for each in map(json.loads, lines) if each["seed"] in args.seeds]
-    done = {(each["seed"], each["situation"], each["name"]) for each in runs}
-    with one_torch_thread(), args.results.open("a") as file:
-        for seed in args.seeds:
-            for situation in SITUATIONS:
-                for name in FUNCTIONS:
-                    if (seed, situation, name) in done:
-                        continue
-                    checks = run(name, situation, seed)
-                    own = {"seed": seed, "situation": situation, "name": name, "checks": checks}
-                    runs.append(own)
-                    print(json.dumps(own), file=file, flush=True)
+
+    def kept(cell: Mapping[str, str], seed: int) -> dict[str, object]:
+        return {"checks": run(cell["name"], cell["situation"], seed)}
+
+    cells = [{"situation": each, "name": name} for each in SITUATIONS for name in FUNCTIONS]
+    runs = resumed_runs(args.results, args.seeds, cells, kept)
     text = markdown(runs)
     print(text)
-    (args.tables / "stopping.md").write_text(text, encoding="utf-8")
+    write_atomically(args.tables / "stopping.md", text)
 
 
 if __name__ == "__main__":

@@ -65,7 +65,9 @@ def test_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (other, 1001): study.Outcome(0.2),
     }
     monkeypatch.setattr(study, "run", lambda cell, seed: outcomes[cell, seed])
-    monkeypatch.setattr(study, "_cell", lambda values, digits: f"{sum(values) / len(values):.2f}")
+    monkeypatch.setattr(
+        study, "mean_and_half_width", lambda values, digits: f"{sum(values) / len(values):.2f}"
+    )
     assert study.main(["--seeds", "1000:1002", "--tables", str(tmp_path)]) == 0
     text = (tmp_path / "never_arriving.md").read_text()
     assert "| other | 20 | 0.15 | 0.50 (0.50 to 0.50) |" in text

@@ -1,0 +1,57 @@
+"""What studies share on the command line: their options, and runs from which they go on."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.framework.report import TABLES_DIR
+from benchmarks.framework.runner import one_torch_thread, parse_seeds
+
+
+def study_parser(
+    command: str, document: str | None, seeds: Iterable[int], example: str = "1000:1010"
+) -> argparse.ArgumentParser:
+    """A parser with the options of every study.
+
+    Args:
+        command: How the study is run.
+        document: Its docstring, of which the first line is shown.
+        seeds: The seeds by default.
+        example: Seeds that the help shows.
+    """
+    parser = argparse.ArgumentParser(prog=command, description=str(document).split("\n")[0])
+    parser.add_argument("--seeds", type=parse_seeds, default=[*seeds], help=f"as {example}")
+    parser.add_argument("--tables", type=Path, default=TABLES_DIR, metavar="FOLDER")
+    return parser
+
+
+def resumed_runs(
+    path: Path,
+    seeds: Sequence[int],
+    cells: Sequence[Mapping[str, str]],
+    run: Callable[[Mapping[str, str], int], Mapping[str, Any]],
+) -> list[dict[str, Any]]:
+    """The runs of all cells with all seeds; those that ``path`` holds are not run again.
+
+    Args:
+        path: A line of JSON for each run, to which new ones are added as they end.
+        seeds: The seeds, run one after the other.
+        cells: What tells the runs of one seed apart.
+        run: Maps a cell and a seed to what is kept beside them.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    runs = [each for each in map(json.loads, lines) if each["seed"] in seeds]
+    with one_torch_thread(), path.open("a", encoding="utf-8") as file:
+        for seed in seeds:
+            for cell in cells:
+                own = {"seed": seed, **cell}
+                if any(own.items() <= each.items() for each in runs):
+                    continue
+                runs.append({**own, **run(cell, seed)})
+                print(json.dumps(runs[-1]), file=file, flush=True)
+    return runs
