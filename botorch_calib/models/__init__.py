@@ -1,6 +1,33 @@
 """Models that wrap BoTorch models, and residuals of a Gaussian process on its own training data.
 
-======================= =====================================================================
+========================= ========================================================================
+file                      content
+========================= ========================================================================
+``calibrated``            `CalibratedModel`: calibrated marginals
+``several_outcomes``      `CalibratedModelList`: independent outcomes as one model
+``delayed``               `CensoredDelayModel`: pending queries
+``imputation``            values that are put in place of missing ones
+``fit_to_ledger``         models of the values in a ledger
+``matching_rows``         rows of a table that equal given ones
+``partly_known_noise``    `PartlyKnownNoiseGP`: known variances are used, others are fitted
+``noisy_ensemble``        `NoisyEnsemble`: point predictions with a stated noise
+``sharpened``             `sharpened`: given hyperparameters, corrected by the data
+``outcome_probability``   `OutcomeProbability`: yes or no outcomes, by calibrated probabilities
+``confidence_multiplier`` `confidence_multiplier`: ``beta`` for which a bound is proved
+``wrapper``               the base class of models around another one
+``inspection``            how parts, data, noise and units of any model are reached
+``requirements``          checks of models, inputs and observations
+``outcome_transforms``    outcome transforms as increasing maps, and which ones are not
+``predictors``            how each kind of base model predicts observations
+``marginals``             posteriors at single points, for all of them at once
+``matern``                the Matern kernel 5/2 with its derivatives
+``conditioning``          conditioning on observations, with errors that help
+``factorization``         rows that are added to a Cholesky factor
+``training_prior``        a process's prior of its training data
+``residuals``             one-step-ahead and leave-one-out residuals of training data
+``sample_paths``          sample paths of wrapped models
+``fourier_paths``         paths of a Gaussian process, evaluated together and with its posterior
+========================= ========================================================================
 """
 
 from botorch_calib.models.calibrated import CalibratedModel
