@@ -20,6 +20,8 @@ file                   content
 ``baselines``          its methods: other remedies for a wrong Gaussian process
 ``warping``            transforms of outcomes, which some of these use
 ``calibration_report`` its report, whose tables others show as well
+``any_model``          `any_model`: kinds of model, calibrators and how they forecast
+``any_model_report``   its report
 ``designs``            `ocbo_designs`: problems and methods
 ``tasks``              `ocbo_tasks`: problems, methods and replicate
 ``topics``             one of its tasks, a topic model

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchmarks.calibration import (
     ackley,
+    any_model,
     baselines,
     claims,
     designs,
@@ -17,6 +18,7 @@ from benchmarks.calibration import (
     understated,
     wellspecified,
 )
+from benchmarks.calibration.any_model_report import AnyModelReport
 from benchmarks.calibration.calibration_report import CalibrationReport
 from benchmarks.calibration.coverage_report import CoverageReport
 from benchmarks.calibration.ocbo_report import OcboReport
@@ -113,6 +115,24 @@ MISSPECIFIED = Suite(
     protocol="misspecified",
 )
 
+# The same problems, forecast by other kinds of model at random points.
+ANY_MODEL = Suite(
+    name="any_model",
+    problems=misspecified.problems(),
+    methods=any_model.methods(),
+    baseline="default",
+    seeds=range(10000, 10008),
+    report=AnyModelReport(
+        cases={
+            case: tuple(f"{function}_{case}" for function in misspecified.FUNCTIONS)
+            for case in misspecified.CASES
+        },
+        methods=tuple(any_model.FORECASTERS),
+    ),
+    protocol="any_model",
+    archive=any_model.ARCHIVED,
+)
+
 # Reported standard errors that are too small: calibration beside what else a user can do.
 UNDERSTATED_NOISE = Suite(
     name="understated_noise",
@@ -202,6 +222,7 @@ SUITES = (
     LOCBO_FULL,
     LOCBO_SWEEPS,
     MISSPECIFIED,
+    ANY_MODEL,
     UNDERSTATED_NOISE,
     WELLSPECIFIED,
     CALIBRATION,

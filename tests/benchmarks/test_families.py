@@ -13,6 +13,8 @@ from benchmarks.suites import SUITES
 
 # By suite: the comparisons of the primary family, and of the secondary one if there is one.
 DECLARED = {
+    # Six kinds of model, each with itself.
+    "any_model": (6, 6),
     # Five cases; four other methods in each.
     "decisions": (5, 20),
     # Five other methods in each.
