@@ -26,6 +26,10 @@ file                   content
 ``tasks``              `ocbo_tasks`: problems, methods and replicate
 ``topics``             one of its tasks, a topic model
 ``ocbo_report``        the report of both
+``rivals``             the methods of `rivals`, of Optuna and Ax
+``syne_tune_process``  one of them, in an environment of its own
+``tuning_tables``      its problems: tuning tasks on data of scikit-learn
+``rivals_report``      its report
 ``log_regret``         the logarithm of the last regret, an endpoint of many of these
 ====================== ================================================================
 """

@@ -12,9 +12,11 @@ from benchmarks.calibration import (
     misspecified,
     published,
     remedies,
+    rivals,
     stateful,
     synthetic,
     tasks,
+    tuning_tables,
     understated,
     wellspecified,
 )
@@ -23,6 +25,7 @@ from benchmarks.calibration.calibration_report import CalibrationReport
 from benchmarks.calibration.coverage_report import CoverageReport
 from benchmarks.calibration.ocbo_report import OcboReport
 from benchmarks.calibration.published_report import PublishedReport, SweepFigure
+from benchmarks.calibration.rivals_report import RivalsReport
 from benchmarks.calibration.understated_report import UnderstatedReport
 from benchmarks.framework import strategies
 from benchmarks.framework.collected import Run
@@ -206,6 +209,19 @@ OCBO_TASKS = Suite(
     protocol="ocbo_tasks",
 )
 
+# Clients' own methods beside ours, on tuning tasks.
+RIVALS = Suite(
+    name="rivals",
+    problems=tuning_tables.problems(),
+    methods=rivals.methods(),
+    baseline="random",
+    seeds=range(10000, 10008),
+    report=RivalsReport(
+        pairs=(("optuna_ours", "optuna_gp"), ("optuna_ours", "optuna_tpe"), ("ax_ours", "ax"))
+    ),
+    protocol="rivals",
+)
+
 # Runs in seconds: for trying out a back end, and for the tests.
 SMOKE = Suite(
     name="smoke",
@@ -228,5 +244,6 @@ SUITES = (
     CALIBRATION,
     OCBO_DESIGNS,
     OCBO_TASKS,
+    RIVALS,
     SMOKE,
 )
