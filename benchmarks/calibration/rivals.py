@@ -45,7 +45,7 @@ def names(problem: Problem) -> list[str]:
     return [f"x{i}" for i in range(len(problem.bounds))]
 
 
-def values_of(x: Tensor, problem: Problem) -> dict[str, float]:
+def values_of(x: Tensor, problem: Problem) -> dict[str, Any]:
     """The parameters of a point of length ``d``."""
     return dict(zip(names(problem), x.tolist(), strict=True))
 
@@ -93,7 +93,7 @@ class OptunaStrategy:
             warnings.simplefilter("ignore")  # Optuna calls two of the samplers experimental
             chosen = sampler(self.name, self.seed)
         self.study = optuna.create_study(direction="maximize", sampler=chosen)
-        self.space = {
+        self.space: dict[str, Any] = {
             name: optuna.distributions.FloatDistribution(*ends)
             for name, ends in zip(names(self.problem), self.problem.bounds, strict=True)
         }

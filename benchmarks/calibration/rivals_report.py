@@ -89,8 +89,11 @@ class RivalsReport:
         body = []
         for name, pairs in families.items():
             values = {
-                pair: tuple(seed_means(every, method, mean_regret) for method in pair)
-                for pair in pairs
+                (first, second): (
+                    seed_means(every, first, mean_regret),
+                    seed_means(every, second, mean_regret),
+                )
+                for first, second in pairs
             }
             for (first, second), found in family(values).items():
                 count, cells = str(len(found.values)), found.cells(".3f", margin)

@@ -179,7 +179,7 @@ def test_error_of_chance_is_that_of_uniform_pits() -> None:
     rng = np.random.default_rng(0)
     errors = [CentralError("plain")(with_pits(rng.random(20).tolist())) for _ in range(2000)]
     # Four standard errors of the mean.
-    tolerance = 4 * np.std(errors) / math.sqrt(len(errors))
+    tolerance = float(4 * np.std(errors) / math.sqrt(len(errors)))
     assert np.mean(errors) == pytest.approx(error_of_chance(20), abs=tolerance)
 
 
@@ -208,4 +208,8 @@ def test_declared_comparisons_are_reported() -> None:
         assert found[0] == "9" and float(found[1].split()[0]) == pytest.approx(plain, abs=6e-4)
         assert found[-1] == "better"
         cells(text, "secondary", name, "localized")
+        (row,) = (
+            line for line in text.splitlines() if line.startswith(f"| {name} | localized | 0.2")
+        )
+        assert row.endswith("-50 % (-50 to -50 %) |")
         assert "-50 %" in text
