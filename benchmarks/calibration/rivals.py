@@ -14,6 +14,7 @@ import logging
 import math
 import os
 import subprocess
+import time
 import warnings
 import weakref
 from collections.abc import Mapping
@@ -84,6 +85,7 @@ class OptunaStrategy:
     name: str
     study: Any = field(default=None, init=False, repr=False)
     trial: Any = field(default=None, init=False, repr=False)
+    seconds: float = field(default=0.0, init=False, repr=False)
 
     def __post_init__(self) -> None:
         import optuna
@@ -102,6 +104,7 @@ class OptunaStrategy:
         """Tell the study what it has not been told."""
         import optuna
 
+        self.seconds = -time.process_time()
         if self.trial is not None:
             self.study.tell(self.trial, Y[-1].item())
             return
@@ -115,11 +118,12 @@ class OptunaStrategy:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.trial = self.study.ask(self.space)
+        self.seconds += time.process_time()
         return point_of(self.trial.params, self.problem)
 
     def extras(self, model: Model | None, x: Tensor, y: Tensor) -> dict[str, float]:
-        """Samplers state nothing."""
-        return {}
+        """Samplers state nothing; their processor time is recorded."""
+        return {"cpu_seconds": self.seconds}
 
     def objective_covered(self, model: Model | None, X: Tensor, f: Tensor) -> None:
         """Samplers state nothing."""
@@ -141,6 +145,7 @@ class AxStrategy:
     calibrated: bool
     client: Any = field(default=None, init=False, repr=False)
     trial: Any = field(default=None, init=False, repr=False)
+    seconds: float = field(default=0.0, init=False, repr=False)
 
     def __post_init__(self) -> None:
         from ax.api.client import Client
@@ -161,6 +166,7 @@ class AxStrategy:
 
     def fit(self, X: Tensor, Y: Tensor) -> None:
         """Tell the client what it has not been told."""
+        self.seconds = -time.process_time()
         if self.trial is not None:
             self.client.complete_trial(self.trial, {METRIC: Y[-1].item()})
             return
@@ -173,12 +179,14 @@ class AxStrategy:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             ((self.trial, parameters),) = self.client.get_next_trials(max_trials=1).items()
+        self.seconds += time.process_time()
         return point_of(parameters, self.problem)
 
     def extras(self, model: Model | None, x: Tensor, y: Tensor) -> dict[str, float]:
         """Whether the outcome lies in the 80 % interval by the client's mean and variance.
 
-        The prediction is of an outcome with its noise, by the models that proposed the trial.
+        The prediction is of an outcome with its noise, by the models that proposed the trial. The
+        client's processor time is recorded as well.
         """
         from ax.core.observation import ObservationFeatures
         from ax.exceptions.core import AxError
@@ -189,11 +197,13 @@ class AxStrategy:
                 features, use_posterior_predictive=True
             )
         except (AxError, NotImplementedError):  # by a node without a model
-            return {"covered": math.nan, "width": math.nan, "pit": math.nan}
+            nothing = dict.fromkeys(("covered", "width", "pit"), math.nan)
+            return {"cpu_seconds": self.seconds, **nothing}
         centre, deviation = mean[METRIC][0], covariance[METRIC][METRIC][0] ** 0.5
         pit = NormalDist(centre, deviation).cdf(y.item())
         covered = abs(y.item() - centre) <= REACH * deviation
-        return {"covered": float(covered), "width": 2.0 * REACH * deviation, "pit": pit}
+        stated = {"covered": float(covered), "width": 2.0 * REACH * deviation, "pit": pit}
+        return {"cpu_seconds": self.seconds, **stated}
 
     def objective_covered(self, model: Model | None, X: Tensor, f: Tensor) -> None:
         """Nothing is asked of the final model."""
@@ -212,6 +222,7 @@ class CqrStrategy:
     problem: Problem
     seed: int
     process: Any = field(default=None, init=False, repr=False)
+    seconds: float = field(default=0.0, init=False, repr=False)
 
     def fit(self, X: Tensor, Y: Tensor) -> None:
         """Tell the process what it has not been told."""
@@ -236,11 +247,13 @@ class CqrStrategy:
 
     def propose(self, model: Model | None, X: Tensor, Y: Tensor) -> Tensor:
         """The point that the process answers, ``1 x d``."""
-        return torch.tensor([json.loads(self.process.stdout.readline())], dtype=torch.double)
+        answer = json.loads(self.process.stdout.readline())
+        self.seconds = answer["cpu_seconds"]
+        return torch.tensor([answer["x"]], dtype=torch.double)
 
     def extras(self, model: Model | None, x: Tensor, y: Tensor) -> dict[str, float]:
-        """What its quantiles are, it does not say."""
-        return {}
+        """What its quantiles are, it does not say; its processor time is recorded."""
+        return {"cpu_seconds": self.seconds}
 
     def objective_covered(self, model: Model | None, X: Tensor, f: Tensor) -> None:
         """Nothing is stated."""

@@ -20,22 +20,22 @@ from benchmarks.framework.suite import Suite
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-INFERENCE = "outcome"
+EVALUATED = "evaluated"
 
 
 def mean_regret(result: Result) -> float:
-    """The mean over the evaluations of the regret at the best outcome so far."""
-    return float(np.mean(metrics.regret_trace(result, INFERENCE)[1:]))
+    """The mean over the evaluations of the regret at the best point evaluated so far."""
+    return float(np.mean(metrics.regret_trace(result, EVALUATED)[1:]))
 
 
 def final_regret(result: Result) -> float:
     """The regret at the best outcome of all."""
-    return metrics.regret_trace(result, INFERENCE)[-1]
+    return metrics.regret_trace(result, "outcome")[-1]
 
 
 def final_regret_evaluated(result: Result) -> float:
     """The regret at the best point evaluated, which nobody knows."""
-    return metrics.regret_trace(result, "evaluated")[-1]
+    return metrics.regret_trace(result, EVALUATED)[-1]
 
 
 def coverage(result: Result) -> float:
@@ -46,6 +46,11 @@ def coverage(result: Result) -> float:
 def width(result: Result) -> float:
     """The mean width of the stated intervals; NaN where none are stated."""
     return _mean(result, "width")
+
+
+def cpu_seconds(result: Result) -> float:
+    """The mean processor time of a trial; NaN where it is not recorded."""
+    return _mean(result, "cpu_seconds")
 
 
 def _mean(result: Result, name: str) -> float:
@@ -77,7 +82,7 @@ class RivalsReport:
         """Regret curves."""
         from benchmarks.framework.plots import regret_figure
 
-        return regret_figure(collected, INFERENCE)
+        return regret_figure(collected, EVALUATED)
 
     def _comparisons(self, suite: Suite[Any, Any], every: Sequence[ByMethod]) -> list[str]:
         margin = margin_of(suite)
@@ -99,8 +104,8 @@ class RivalsReport:
                 count, cells = str(len(found.values)), found.cells(".3f", margin)
                 body.append([name, first, second, count, *cells])
         legend = (
-            "Regret is that of the objective, the mean of a task's repetitions, at the trial with "
-            "the best outcome so far, in standard deviations of the objective over the grid. The "
+            "Regret is that of the objective, the mean of a task's repetitions, at the best trial "
+            "so far, in standard deviations of the objective over the grid. The "
             "mean regret of a run is its mean over the trials after the initial ones. It is "
             "averaged over the tasks for each seed; differences are paired by seed, and less is "
             "better. p is Wilcoxon's, two-sided, after Holm's correction within the family; "
@@ -138,13 +143,10 @@ def _by_task(collected: Collected, methods: Sequence[str]) -> list[str]:
 
 
 def _times(every: Sequence[ByMethod], methods: Sequence[str]) -> list[str]:
-    body = [
-        [method, *_cells(every, method, {metrics.seconds_per_evaluation: ".3f"})]
-        for method in methods
-    ]
+    body = [[method, *_cells(every, method, {cpu_seconds: ".3f"})] for method in methods]
     legend = (
-        "Seconds to tell an outcome and to ask for the next trial, fits included, on one thread: "
-        "means over the trials after the initial ones, with 95 % intervals over seeds."
+        "Processor seconds to tell an outcome and to ask for the next trial, fits included, on one "
+        "thread: means over the trials after the initial ones, with 95 % intervals over seeds."
     )
     return ["## Time", "", legend, "", *table(["method", "seconds a trial"], body), ""]
 

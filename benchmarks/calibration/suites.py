@@ -215,7 +215,7 @@ RIVALS = Suite(
     problems=tuning_tables.problems(),
     methods=rivals.methods(),
     baseline="random",
-    seeds=range(10000, 10008),
+    seeds=range(11000, 11008),
     report=RivalsReport(
         pairs=(("optuna_ours", "optuna_gp"), ("optuna_ours", "optuna_tpe"), ("ax_ours", "ax"))
     ),

@@ -4,7 +4,8 @@ A task's values are computed once on a grid, in four repetitions that differ in 
 numbers (see `delay.value_tables`). Between grid points they are interpolated linearly in each
 coordinate, so that the domain is a box and the largest mean of the repetitions lies on the grid. An
 outcome is that of one repetition, drawn at random for each evaluation; the objective is the mean of
-all. Both are shifted and scaled so that the means on the grid have the mean 0 and the standard
+all. Accuracies are turned into minus the logarithm of the error, so that each halving of it counts
+alike. Both are shifted and scaled so that the means on the grid have the mean 0 and the standard
 deviation 1.
 """
 
@@ -167,11 +168,19 @@ class BoostingTask:
         return torch.tensor(values, dtype=torch.double)
 
 
-TASKS: dict[str, Callable[..., TabulatedTask]] = {
-    "support_vectors": SupportVectorTask,
-    "logistic": LogisticTask,
-    "regression": RegressionTask,
-    "boosting": BoostingTask,
+def log_error(accuracies: Tensor) -> Tensor:
+    """Minus the logarithm of the error, half a case in a thousand added."""
+    return -(1.0005 - accuracies).log()
+
+
+Transform = Callable[[Tensor], Tensor]
+
+# Each task, and what is done to its values.
+TASKS: dict[str, tuple[Callable[..., TabulatedTask], Transform | None]] = {
+    "support_vectors": (SupportVectorTask, log_error),
+    "logistic": (LogisticTask, log_error),
+    "regression": (RegressionTask, None),
+    "boosting": (BoostingTask, None),
 }
 
 
@@ -198,10 +207,13 @@ class InterpolatedTable:
 
 
 @cache
-def interpolated(task: Callable[..., TabulatedTask]) -> InterpolatedTable:
+def interpolated(
+    task: Callable[..., TabulatedTask], transform: Transform | None = None
+) -> InterpolatedTable:
     """The table of a task, computed if it is not there."""
     repetitions = [task(seed=seed) for seed in range(NUM_REPETITIONS)]
     values = torch.stack([table_values(each) for each in repetitions], dim=-1)
+    values = values if transform is None else transform(values)
     means = values.mean(dim=-1)
     values = (values - means.mean()) / means.std()
     axes = [column.unique().numpy() for column in repetitions[0].choices().T]
@@ -213,20 +225,23 @@ def interpolated(task: Callable[..., TabulatedTask]) -> InterpolatedTable:
     return InterpolatedTable(surface, float(values.mean(dim=-1).max()))
 
 
-def tuning_oracle(seed: int, *, task: Callable[..., TabulatedTask]) -> Oracle:
+def tuning_oracle(
+    seed: int, *, task: Callable[..., TabulatedTask], transform: Transform | None = None
+) -> Oracle:
     """The objective of a task, the same one for every seed."""
-    table = interpolated(task)
+    table = interpolated(task, transform)
     return Oracle(table.observe, table.truth, table.optimal_value)
 
 
 def tuning_problem(name: str) -> Problem:
     """The problem of a task."""
-    made: Any = TASKS[name]()
+    task, transform = TASKS[name]
+    made: Any = task()
     lower, upper = made.choices().aminmax(dim=0)
     bounds = tuple(zip(lower.tolist(), upper.tolist(), strict=True))
     return Problem(
         name=f"tuning_{name}",
-        build=partial(tuning_oracle, task=TASKS[name]),
+        build=partial(tuning_oracle, task=task, transform=transform),
         bounds=bounds,
         optimal_value=math.nan,
         initial_design=partial(sobol_design, bounds=bounds),

@@ -79,6 +79,12 @@ def test_interpolation_meets_the_grid_and_is_linear_between() -> None:
     torch.testing.assert_close(middle[0], expected[:2].mean(dim=0))
 
 
+def test_each_halving_of_the_error_counts_alike() -> None:
+    errors = torch.tensor([0.4, 0.2, 0.1], dtype=torch.double)
+    gains = tuning_tables.log_error(1.0005 - errors).diff()
+    torch.testing.assert_close(gains, torch.full_like(gains, math.log(2.0)))
+
+
 def test_no_point_is_better_than_the_optimum() -> None:
     table = interpolated(SMALL)
     X = sobol_design(256, 0, bounds=small_problem().bounds)
@@ -128,7 +134,8 @@ def test_clients_go_on_from_the_same_trials(method: Any) -> None:
 def made_up(method: str, seed: int, **fields: Any) -> Result:
     """A run whose regret falls from 1 to 0.5 to 0.25, twice that with other people's methods."""
     factor = 1.0 if method.endswith("ours") else 2.0 + 0.01 * seed
-    extras: dict[str, Any] = {"regret_evaluated": [1.0, 0.5, 0.2]}
+    extras: dict[str, Any] = {"regret_evaluated": [1.0, 0.5 * factor, 0.25 * factor]}
+    extras["cpu_seconds"] = [0.5, 1.0]
     if method.startswith("ax"):
         extras |= {"covered": [1.0, None], "pit": [0.4, None], "width": [2.0, None]}
     made = {
@@ -156,7 +163,7 @@ def test_declared_comparisons_are_reported() -> None:
             for seed in range(6):
                 result = made_up(
                     method.name,
-                    10000 + seed,
+                    11000 + seed,
                     problem=problem.name,
                     config=replicate_config(problem, method),
                     versions={"python": "3"},
@@ -166,6 +173,6 @@ def test_declared_comparisons_are_reported() -> None:
     for first, second in RIVALS.report.pairs:  # type: ignore[attr-defined]
         found = cells(text, "primary", first, second)
         assert float(found[1]) < 0.0 and found[0] == "6"
-    expected = 0.375 * (1.0 - np.mean([2.0 + 0.01 * (10000 + seed) for seed in range(6)]))
+    expected = 0.375 * (1.0 - np.mean([2.0 + 0.01 * (11000 + seed) for seed in range(6)]))
     assert float(cells(text, "primary", "ax_ours", "ax")[1]) == pytest.approx(expected, abs=6e-4)
     assert "| ax | 1.000 (1.000 to 1.000) |" in text
