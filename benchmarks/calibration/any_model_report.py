@@ -130,7 +130,7 @@ class AnyModelReport:
             }
             draw_intervals(panel, list(self.cases), curves, colors, connected=False)
             panel.tick_params(axis="x", rotation=20)
-            panel.set(title=method, ylim=(0.0, 0.45), ylabel="calibration error")
+            panel.set(title=method, ylim=(0.0, 0.65), ylabel="calibration error")
         share_legend(figure, panels)
         return figure
 
