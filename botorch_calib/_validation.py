@@ -157,6 +157,16 @@ def check_finite(name: str, value: Tensor) -> Tensor:
     return value
 
 
+def as_written(values: Tensor) -> list[float]:
+    """A vector as numbers; 0.8 in single precision is 0.8, so that it meets a limit of 0.8.
+
+    In double precision it would be 0.80000001: the shortest decimal with the same digits is meant.
+    """
+    if values.dtype != torch.float:
+        return [float(value) for value in values.tolist()]
+    return [float(str(value)) for value in values.detach().cpu().numpy()]
+
+
 def check_variances(name: str, value: Any) -> Tensor:
     """A tensor of finite numbers of at least 0."""
     if check_tensor(name, value).is_complex():

@@ -331,3 +331,9 @@ def test_bad_arguments_are_named() -> None:
     with pytest.raises(BotorchTensorDimensionError, match="must have 2 columns"):
         tested.observe(torch.zeros(3, 1, **DOUBLE), torch.zeros(3, 1, **DOUBLE))
     assert copy.deepcopy(tested).num_contexts == 4
+    plain = ChanceConstraint(gp, upper=0.8)
+    plain.commit(torch.zeros(1, 2, **DOUBLE))
+    with pytest.raises(
+        InputDataError, match=r"`records\[0\]\['point'\]` .* decisions alone, got 2"
+    ):
+        ChanceConstraint.from_records(gp, plain.decisions, upper=0.8, **BALL)
