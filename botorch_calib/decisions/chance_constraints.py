@@ -110,7 +110,9 @@ class ChanceConstraint(DecisionBooks):
             a `CalibratedModel` with ``denoise=False``. With fitted hyperparameters, certify from
             some 8 observations for each input on: the first fits know too little. If they are
             given, take the `sharpened` process.
-        upper: Upper limit of the outcome, in its units, or None.
+        upper: Upper limit of the outcome, in its units, or None. Where outcomes are counts or
+            rounded, put it halfway between the last one allowed and the next: the same ones violate
+            it, and a model that knows no grid certifies what it could.
         lower: Lower limit of the outcome, in its units, or None.
         level: Probability, in (0, 1), with which an outcome shall be within the limits.
         width: A constant in place of ``f width``: 1 for what the model states.
@@ -155,7 +157,7 @@ class ChanceConstraint(DecisionBooks):
             )
         # That contexts come kinder than the worst ones is no reason to trust the model more.
         least_excess = -math.inf if self._contexts is None else 0.0
-        super().__init__(upper, lower, level, budget, records or [], least_excess)
+        super().__init__(upper, lower, level, budget, records, least_excess)
         self._check_records()
         self.width = None if width is None else check_positive("width", width)
         self._factor: float | None = None

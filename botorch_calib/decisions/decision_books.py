@@ -41,7 +41,7 @@ class DecisionBooks:
         lower: float | None,
         level: float,
         budget: float,
-        records: Iterable[Mapping[str, Any]],
+        records: Iterable[Mapping[str, Any]] | None,
         least_excess: float = -math.inf,
     ) -> None:
         self.upper = check_limit("upper", upper)
@@ -55,7 +55,7 @@ class DecisionBooks:
             )
         self._budget = Budget(self.level, check_positive("budget", budget, allow_inf=True))
         self._least_excess = least_excess
-        self._records = checked_records(records, self._sides, self.level)
+        self._records = checked_records([] if records is None else records, self._sides, self.level)
         # The constraints that hold together, which share a budget; the present one at its place.
         self._together: list[Any] = [self]
         self._place = 0

@@ -58,6 +58,8 @@ def checked_records(
         InputDataError: If a record is malformed, or another constraint's.
     """
     checked = []
+    if not isinstance(records, Iterable):
+        raise InputDataError(f"`records` must be a list of dictionaries, got {records!r}.")
     for number, record in enumerate(records):
         if not isinstance(record, Mapping) or set(record) != set(KEYS):
             raise _error(number, f"must be a dictionary with the entries {', '.join(KEYS)}")

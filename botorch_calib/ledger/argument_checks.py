@@ -77,7 +77,10 @@ def as_decisions(decisions: Any, query: bytes) -> str:
     try:
         known = [] if decisions is None else decisions
         several = [known] if isinstance(known, Mapping) else [*known]
-        points = [[float(value) for value in record["point"]] for record in several]
+        entries = [
+            [r[key] for key in ("point", "quantiles", "level", "certified")] for r in several
+        ]
+        points = [[float(value) for value in point] for point, *_ in entries]
         text = json.dumps([dict(record) for record in several])
     except (LookupError, OverflowError, TypeError, ValueError) as error:
         raise InputDataError(

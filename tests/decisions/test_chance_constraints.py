@@ -407,6 +407,16 @@ def test_a_limit_that_is_met_exactly_is_kept_in_single_precision(name: str, limi
         assert rebuilt.num_violations == expected
 
 
+@pytest.mark.parametrize("name", ["upper", "lower"])
+def test_a_limit_between_the_points_of_a_grid_is_the_one_before(name: str) -> None:
+    """The same outcomes violate both; a model without a grid certifies more by it."""
+    sign = 1.0 if name == "upper" else -1.0
+    Y = 0.5 * torch.arange(-9, 10, dtype=torch.double).unsqueeze(-1)
+    on, between = (constraint(**{"upper": None, name: sign * limit}) for limit in (0.5, 0.75))
+    assert torch.equal(on.violated(Y), between.violated(Y)) and on.violated(Y).sum() == 8
+    assert (between.margin(points(9)) > on.margin(points(9)) + 0.2).all()
+
+
 def test_while_outcomes_are_out_the_budget_lasts_for_few() -> None:
     tested, X = constraint(**WIDE, budget=2.0), points(9).squeeze(1)
     # p (1 - alpha) < 2 up to three points.
@@ -613,6 +623,8 @@ def test_records_of_others_are_refused() -> None:
     wide = SingleTaskGP(torch.rand(5, 3).double(), torch.rand(5, 1).double()).eval()
     with pytest.raises(InputDataError, match=r"`records\[0\]\['point'\]` must have 3 columns"):
         tested.with_model(wide)
+    refused("`records` must be a list of dictionaries, got 5", 5)
+    refused("Record 0 .* dictionary", np.zeros(2))
     first["outcome"] = 1e6
     assert tested.num_violations == 0  # they are copies
     buffer = io.BytesIO()

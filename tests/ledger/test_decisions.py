@@ -121,7 +121,8 @@ def test_outcomes_in_single_precision_are_as_written(make) -> None:
 
 def test_bad_arguments_are_named(make) -> None:
     ledger = make(1)
-    for bad in ([1.0], "text", record(1.0) | {"point": object()}, [record(1.0), 3]):
+    some = {"point": [1.0], "level": 0.9}
+    for bad in ([1.0], "text", record(1.0) | {"point": object()}, [record(1.0), 3], some):
         with pytest.raises(InputDataError, match="`decisions` must be records"):
             ledger.submit([1.0], decisions=bad)
     long, short = record(1.0) | {"point": [1.0, 0.5]}, record(1.0) | {"point": []}
