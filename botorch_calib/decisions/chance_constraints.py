@@ -373,7 +373,7 @@ class ChanceConstraint(DecisionBooks):
         if inputs is None:
             return
         lengths = [len(record["point"]) for record in self._records]
-        for length in set(lengths):
+        for length in {*lengths} - {0}:  # unknown points count, and no outcome finds them
             name = f"records[{lengths.index(length)}]['point']"
             try:
                 self.check_points(name, inputs.new_zeros(1, length))

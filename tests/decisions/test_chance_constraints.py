@@ -617,7 +617,7 @@ def test_records_of_others_are_refused() -> None:
     refused("as lists of numbers", [second | {"point": None}])
     refused("True or False, got 'False'", [second | {"certified": "False"}])
     refused("Record 1 .* no finite one", [first, second | {"point": [0.5, math.nan]}])
-    for point in ([0.5], [0.5, 0.5, 0.5], []):
+    for point in ([0.5], [0.5, 0.5, 0.5]):
         strange = r"`records\[1\]\['point'\]` must have 2 columns .* got \d. Give a `model` of"
         refused(strange, [first, second | {"point": point}])
     wide = SingleTaskGP(torch.rand(5, 3).double(), torch.rand(5, 1).double()).eval()
