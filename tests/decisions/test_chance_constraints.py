@@ -412,7 +412,8 @@ def test_a_limit_between_the_points_of_a_grid_is_the_one_before(name: str) -> No
     """The same outcomes violate both; a model without a grid certifies more by it."""
     sign = 1.0 if name == "upper" else -1.0
     Y = 0.5 * torch.arange(-9, 10, dtype=torch.double).unsqueeze(-1)
-    on, between = (constraint(**{"upper": None, name: sign * limit}) for limit in (0.5, 0.75))
+    limits: list[dict[str, Any]] = [{"upper": None, name: sign * limit} for limit in (0.5, 0.75)]
+    on, between = (constraint(**each) for each in limits)
     assert torch.equal(on.violated(Y), between.violated(Y)) and on.violated(Y).sum() == 8
     assert (between.margin(points(9)) > on.margin(points(9)) + 0.2).all()
 
