@@ -121,7 +121,6 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
-        """Evaluate the draw at ``b x 1 x d``; values of shape ``b``."""
         draw = self._drawn_along_path(X) if self.choices is None else self._drawn_at_choices(X)
         value = self._offset + self._weight * draw
         return value if self.maximize else -value

@@ -33,7 +33,6 @@ class DistributionPredictor(Predictor):
     states_objective = False
 
     def check(self) -> None:
-        """Raise ``UnsupportedError`` for several outputs."""
         name = type(self.observed).__name__
         try:
             num = self.observed.num_outputs
