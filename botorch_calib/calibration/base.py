@@ -153,7 +153,7 @@ class TrackedCalibrator(Calibrator):
     def _common_predictive(self, source: Tensor, row: Tensor) -> PiecewisePredictive:
         """The distribution with thresholds ``row``, ``M``, kept while their ``source`` is the same.
 
-        It takes 0.3 ms to make, a tenth of log EI with GPyTorch's posterior.
+        Made each time, it is a seventh of log EI (``benchmarks/studies/simpler_forms_robust.py``).
         """
         if self._common is not None:
             known, version, predictive = self._common
