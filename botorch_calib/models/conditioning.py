@@ -170,5 +170,5 @@ def with_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = No
 
 @torch.no_grad()
 def hallucinated(model: Any, X: Tensor) -> Model:
-    """The model once points ``n x d`` have brought what it expects of them."""
+    """The model conditioned on its own means at points ``n x d``."""
     return with_observations(model, X, model.posterior(X).mean)

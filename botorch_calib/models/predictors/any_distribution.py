@@ -45,7 +45,7 @@ class DistributionPredictor(Predictor):
             )
 
     def scores(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Tensor:
-        """``Phi^-1(F(y))``, ``n``; far out for what was given no chance."""
+        """``Phi^-1(F(y))``, ``n``, bounded where ``F(y)`` is 0 or 1."""
         if Yvar is not None:
             raise self._takes_no_noise()
         z = normal_scores(self.observed.posterior(X.unsqueeze(-2))).latent(Y.unsqueeze(-1))
