@@ -534,7 +534,6 @@ class PiecewisePredictive(WithMoments):
         return torch.cat([zero, below], dim=-1), torch.cat([above, zero], dim=-1)
 
     def moments(self) -> tuple[Tensor, Tensor]:
-        """``E[Z]`` and ``Var[Z]``, of shape ``batch_shape``."""
         dtype = self._knots.dtype
         if dtype != torch.float64:  # narrow pieces need the digits
             mean, variance = self.to(torch.float64).moments()
