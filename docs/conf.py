@@ -26,6 +26,7 @@ ROOT = DOCS.parent
 sys.path.insert(0, str(DOCS))
 
 from api_names import documented_names  # noqa: E402
+from docstring_examples import completed  # noqa: E402
 
 project = "botorch_calib"
 author = "botorch_calib developers"
@@ -201,7 +202,13 @@ def _is_missing(target: str) -> bool:
     return True
 
 
+def complete_example(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]):
+    """Put imports and data in front of a docstring's example."""
+    lines[:] = completed(lines, PUBLIC)
+
+
 def setup(app: Sphinx) -> None:
     """Connect the functions above to Sphinx."""
+    app.connect("autodoc-process-docstring", complete_example, priority=400)  # Napoleon has 500
     app.connect("builder-inited", copy_notebooks)
     app.connect("missing-reference", resolve)

@@ -139,6 +139,9 @@ def leave_one_out_factor(model: Any) -> float:
     ``min(3, sqrt((8 + sum_i z_i^2) / (8 + n)))`` with the normal scores ``z_i`` of the model's
     ``n`` data, each predicted from all others. 1 for a calibrated model, whose calibrator has them
     already, and for models whose scores would take refits.
+
+    Example:
+        >>> factor = leave_one_out_factor(gp)  # about 1 if the model is right
     """
     if isinstance(model, CalibratedModel):
         return 1.0

@@ -20,7 +20,12 @@ Clock = Callable[[float], float]
 
 
 class TrialStatus(StrEnum):
-    """State of a trial; a member compares equal to its name in lower case."""
+    """State of a trial; a member compares equal to its name in lower case.
+
+    Example:
+        >>> TrialStatus.PENDING == "pending"
+        True
+    """
 
     PENDING = "pending"
     OBSERVED = "observed"
@@ -37,6 +42,11 @@ class EarlierValue:
         yvar: The variance of its noise, or None.
         replaced_at: Time from which the next value stands, on the ledger's clock.
         outcomes: Those of the trial's decisions that came with it, or None.
+
+    Example:
+        >>> ledger.amend(ids[0], 0.6)
+        >>> ledger[ids[0]].earlier[0].y
+        0.5
     """
 
     y: float

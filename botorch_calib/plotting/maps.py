@@ -45,6 +45,9 @@ def plot_threshold_map(
         X: Queries to mark, ``n x 2``.
         level: Probability of the interval (default: that of the calibrator, or 0.8).
         ax: Axes to draw into.
+
+    Example:
+        >>> ax = plot_threshold_map(model, bounds, X)
     """
     grid, axes = _grid(bounds)
     if X is not None:
@@ -78,6 +81,9 @@ def plot_certified_region(
         violated: Which of their outcomes violated a limit, ``n`` booleans, as by
             ``constraint.violated(Y)``; they are marked by crosses.
         ax: Axes to draw into.
+
+    Example:
+        >>> ax = plot_certified_region(constraint, bounds, X)
     """
     grid, axes = _grid(bounds)
     queries = {"queries": X}
