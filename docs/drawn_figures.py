@@ -47,22 +47,19 @@ def drawings(name: str, folder: Path = DRAWN) -> dict[str, Path]:
     return {kind: folder / f"{name}-{kind}.svg" for kind in INK}
 
 
-def draw_stale_ones(app: Sphinx) -> None:
-    """Draw what is not there, or older than its script or the package.
-
-    Another process does it: Sphinx changes the signatures of what it documents, which Ax reads.
-    """
+def draw_stale_ones() -> None:
+    """Draw what is not there, or older than its script or the package."""
     changed = max(path.stat().st_mtime for path in PACKAGE.rglob("*.py"))
-    stale = [
-        script.stem
-        for script in sorted(SCRIPTS.glob("*.py"))
-        if any(
-            not path.exists() or path.stat().st_mtime < max(changed, script.stat().st_mtime)
-            for path in drawings(script.stem).values()
-        )
-    ]
-    if stale:
-        subprocess.run([sys.executable, __file__, *stale], cwd=PACKAGE.parent, check=True)
+    for script in sorted(SCRIPTS.glob("*.py")):
+        made = max(changed, script.stat().st_mtime)
+        paths = drawings(script.stem).values()
+        if any(not path.exists() or path.stat().st_mtime < made for path in paths):
+            draw(script.stem)
+
+
+def before_reading(app: Sphinx) -> None:
+    """Draw, in another process: Sphinx changes signatures that Ax reads."""
+    subprocess.run([sys.executable, __file__], cwd=PACKAGE.parent, check=True)
 
 
 def _style(ink: str) -> Any:
@@ -102,12 +99,11 @@ class Drawn(SphinxDirective):
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Add the directive, and draw before pages are read."""
-    app.connect("builder-inited", draw_stale_ones)
+    app.connect("builder-inited", before_reading)
     app.add_directive("drawn", Drawn)
     return {"parallel_read_safe": True}
 
 
 if __name__ == "__main__":
     sys.path.insert(0, str(PACKAGE.parent))  # scripts import the benchmarks as well
-    for figure in sys.argv[1:]:
-        draw(figure)
+    draw_stale_ones()
