@@ -1,7 +1,7 @@
 """The directive ``drawn``: a figure that a script in ``docs/figures`` draws at build time.
 
-A script defines ``draw()``, which returns a figure of matplotlib. It is called twice, in colours
-for light and for dark pages, and the page shows the one that fits. Drawings go to
+A script defines ``draw()``, which returns a figure of matplotlib. It is saved twice, with text and
+lines for light and for dark pages, and the page shows the one that fits. Drawings go to
 ``docs/images/drawn``, which git ignores, and are kept until the script or the package changes:
 
     ```{drawn} stated_and_met
@@ -36,9 +36,10 @@ def draw(name: str, folder: Path = DRAWN) -> dict[str, Path]:
     folder.mkdir(parents=True, exist_ok=True)
     drawing = runpy.run_path(str(SCRIPTS / f"{name}.py"))["draw"]
     paths = drawings(name, folder)
-    for kind, path in paths.items():
-        with mpl.rc_context(_style(INK[kind])):
-            drawing().savefig(path, transparent=True, metadata={"Date": None})
+    with mpl.rc_context(_style(INK["light"])):
+        drawing().savefig(paths["light"], dpi=200, transparent=True, metadata={"Date": None})
+    light = paths["light"].read_text(encoding="utf-8")
+    paths["dark"].write_text(light.replace(INK["light"], INK["dark"]), encoding="utf-8")
     return paths
 
 

@@ -3,7 +3,6 @@
 import logging
 import math
 import random
-from functools import cache
 from typing import Any
 
 from ax.api.client import Client
@@ -19,7 +18,6 @@ from botorch_calib.plotting import COLORS
 LIMIT, NUM = 2.0, 32
 
 
-@cache
 def run() -> tuple[list[float], Any]:
     """The heat of all trials, and the card of the certified ones."""
     set_ax_logger_levels(logging.ERROR)
