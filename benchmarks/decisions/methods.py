@@ -40,7 +40,7 @@ from benchmarks.decisions.tracked_quantile import INTEGRAL_GAIN, STEP_SIZE, Trac
 from benchmarks.framework.surrogates import Fixed, NoiseRefitted, Sharpened, Surrogate
 from botorch_calib import ChanceConstraint
 from botorch_calib.calibration import QuantileRecalibrator
-from botorch_calib.decisions import budget, outcome_quantiles
+from botorch_calib.decisions import budget, quantile_width
 from botorch_calib.models import loo_residuals
 from botorch_calib.models.sharpened import LENGTHSCALE_WIDTH, NOISE_WIDTH
 
@@ -168,8 +168,9 @@ class Budgeted:
     sharpen_every: int | None = None
     confidence: float | None = 0.95
     constants: tuple[float, ...] = (
-        *(budget.SIZE, budget.START, budget.GAIN, budget.RELIEF, budget.MOST_RELIEF),
-        *(outcome_quantiles.PRIOR_COUNT, outcome_quantiles.MOST_FACTOR, budget.OF_ONE_POINT),
+        *(budget.SIZE, quantile_width.START, quantile_width.GAIN, quantile_width.RELIEF),
+        *(budget.MOST_RELIEF, quantile_width.PRIOR_COUNT, quantile_width.MOST_FACTOR),
+        quantile_width.OF_ONE_POINT,
     )
 
     def surrogate(self, given: Surrogate) -> Surrogate:

@@ -201,7 +201,6 @@ class LeastMargin(AcquisitionFunction):
             constraint.check_points(name, X)
 
     def forward(self, X: Tensor) -> Tensor:
-        """Evaluate the margin at ``b x 1 x d``; values of shape ``b``."""
         return self._least(lambda constraint: constraint.margin(X, self.confidence))
 
     def _least(self, of: Callable[[ChanceConstraint], Tensor]) -> Tensor:
@@ -213,7 +212,6 @@ class LeastOptimism(LeastMargin):
     """The least `ChanceConstraint.optimism` of several constraints, as `LeastMargin`."""
 
     def forward(self, X: Tensor) -> Tensor:
-        """Evaluate it at ``b x 1 x d``; values of shape ``b``."""
         return self._least(lambda constraint: constraint.optimism(X))
 
 

@@ -35,10 +35,11 @@ from botorch_calib._validation import (
     check_tensor,
 )
 from botorch_calib.calibration import Calibrator
-from botorch_calib.decisions.budget import OF_ONE_POINT, SIZE, width
+from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.decision_books import DecisionBooks
 from botorch_calib.decisions.decision_records import KEYS, Record
-from botorch_calib.decisions.outcome_quantiles import OutcomeQuantiles, leave_one_out_factor
+from botorch_calib.decisions.outcome_quantiles import OutcomeQuantiles
+from botorch_calib.decisions.quantile_width import OF_ONE_POINT, leave_one_out_factor, width
 from botorch_calib.decisions.traces_of_decisions import have_decided, leave_traces
 from botorch_calib.decisions.worst_contexts import OutcomeScores, WorstContexts
 from botorch_calib.exceptions import CalibrationWarning

@@ -43,9 +43,9 @@ from botorch_calib import (
     joint_chance_constraints,
 )
 from botorch_calib.decisions import joint_level
-from botorch_calib.decisions.budget import Account, together, width
+from botorch_calib.decisions.budget import Account, together
 from botorch_calib.decisions.decision_records import decision_of
-from botorch_calib.decisions.outcome_quantiles import leave_one_out_factor
+from botorch_calib.decisions.quantile_width import leave_one_out_factor, width
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models import loo_residuals
 from tests.gps import make_data, make_gp, make_multitask, make_variational
