@@ -25,7 +25,8 @@ ledger = FeedbackLedger(dim=2)
 ids = ledger.add([[0.1, 0.9], [0.8, 0.2]], [0.5, 0.7])""",
     "client": """\
 client = Client(random_seed=0)
-client.configure_experiment([RangeParameterConfig(name, (0, 1), "float") for name in ("x", "c")])
+parameters = [RangeParameterConfig(name, (0, 1), "float") for name in ("x", "c")]
+client.configure_experiment(parameters)
 client.configure_optimization("y")""",
     "vocs": """\
 vocs = VOCS(
@@ -105,7 +106,7 @@ def _setting(code: str, public: Mapping[str, str]) -> list[str]:
     imports: dict[str, list[str]] = {}
     for name in sorted(needed & module_of.keys()):
         imports.setdefault(module_of[name], []).append(name)
-    froms = [f"from {module} import {', '.join(names)}" for module, names in imports.items()]
+    froms = [f"from {module} import {', '.join(imports[module])}" for module in sorted(imports)]
     modules = [f"import {name}" for name in sorted(needed & {"optuna", "torch"})]
     return [f"{'...' if line[0] in ' )' else '>>>'} {line}" for line in modules + froms + data]
 
