@@ -20,8 +20,9 @@ STAMP := $(VENV)/.installed
 TORCH := $(or $(if $(CONSTRAINTS),$(shell sed -n '/^torch==/p' $(CONSTRAINTS))),torch)
 TYPED := $(wildcard botorch_calib benchmarks tests)
 # `make docs TUTORIALS=` takes the executed notebooks as they are, to try out a change of the text.
-TUTORIALS ?= $(wildcard tutorials/*.py examples/*.py)
+TUTORIALS ?= $(wildcard tutorials/[0-9]*.py examples/*.py)
 NOTEBOOKS := $(TUTORIALS:%.py=build/%.ipynb)
+FIGURES := docs/images/drawn/.all
 SOURCES := $(shell find botorch_calib tutorials/scripts examples/experiments -name '*.py')
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
@@ -97,8 +98,13 @@ build/%.ipynb: %.py $(SOURCES) $(STAMP)
 	@MPLBACKEND=module://matplotlib_inline.backend_inline JUPYTER_PREFER_ENV_PATH=1 \
 		PYTHONPATH=$(CURDIR)/examples $(ONE_THREAD) $(BIN)/jupyter-execute --inplace --kernel_name=python3 "$@"
 
+# Beside the notebooks with `--jobs=2`. Sphinx would draw stale figures as well.
+$(FIGURES): docs/drawn_figures.py $(wildcard docs/figures/*.py) $(SOURCES) $(STAMP)
+	@$(ONE_THREAD) $(BIN)/python $<
+	@touch $@
+
 .PHONY: docs
-docs: $(STAMP) $(NOTEBOOKS) ## Build the documentation into build/docs; warnings are errors
+docs: $(STAMP) $(FIGURES) $(NOTEBOOKS) ## Build the documentation into build/docs; warnings are errors
 	$(ONE_THREAD) $(BIN)/python -m sphinx --fail-on-warning --keep-going --nitpicky --quiet \
 		-b html -d build/doctrees docs build/docs
 

@@ -27,6 +27,7 @@ ROOT = DOCS.parent
 sys.path.insert(0, str(DOCS))
 
 from api_names import documented_names  # noqa: E402
+from docstring_examples import completed, examples  # noqa: E402
 
 project = "botorch_calib"
 author = "botorch_calib developers"
@@ -128,6 +129,8 @@ copybutton_prompt_is_regexp = True
 
 # Public name -> where it is documented, for references that name the defining module instead.
 PUBLIC = {name.rpartition(".")[2]: name for name in documented_names(DOCS / "api")}
+# Docstrings may be inherited, from BoTorch's classes too.
+EXAMPLES = set(examples().values())
 
 
 def copy_notebooks(app: Sphinx) -> None:
@@ -216,8 +219,15 @@ def _is_missing(target: str) -> bool:
     return True
 
 
+def complete_example(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]):
+    """Put imports and data in front of a docstring's example, if it is one of ours."""
+    if "\n".join(lines).strip() in EXAMPLES:
+        lines[:] = completed(lines, PUBLIC)
+
+
 def setup(app: Sphinx) -> None:
     """Connect the functions above to Sphinx."""
+    app.connect("autodoc-process-docstring", complete_example, priority=400)  # Napoleon has 500
     app.connect("builder-inited", copy_notebooks)
     app.connect("missing-reference", resolve)
     app.connect("builder-inited", inherit_docstrings)

@@ -1,7 +1,7 @@
 """The directive ``drawn``: a figure that a script in ``docs/figures`` draws at build time.
 
-A script defines ``draw()``, which returns a figure of matplotlib. It is called twice, in colours
-for light and for dark pages, and the page shows the one that fits. Drawings go to
+A script defines ``draw()``, which returns a figure of matplotlib. It is saved twice, with text and
+lines for light and for dark pages, and the page shows the one that fits. Drawings go to
 ``docs/images/drawn``, which git ignores, and are kept until the script or the package changes:
 
     ```{drawn} stated_and_met
@@ -36,9 +36,10 @@ def draw(name: str, folder: Path = DRAWN) -> dict[str, Path]:
     folder.mkdir(parents=True, exist_ok=True)
     drawing = runpy.run_path(str(SCRIPTS / f"{name}.py"))["draw"]
     paths = drawings(name, folder)
-    for kind, path in paths.items():
-        with mpl.rc_context(_style(INK[kind])):
-            drawing().savefig(path, transparent=True, metadata={"Date": None})
+    with mpl.rc_context(_style(INK["light"])):
+        drawing().savefig(paths["light"], dpi=200, transparent=True, metadata={"Date": None})
+    light = paths["light"].read_text(encoding="utf-8")
+    paths["dark"].write_text(light.replace(INK["light"], INK["dark"]), encoding="utf-8")
     return paths
 
 
@@ -47,22 +48,19 @@ def drawings(name: str, folder: Path = DRAWN) -> dict[str, Path]:
     return {kind: folder / f"{name}-{kind}.svg" for kind in INK}
 
 
-def draw_stale_ones(app: Sphinx) -> None:
-    """Draw what is not there, or older than its script or the package.
-
-    Another process does it: Sphinx changes the signatures of what it documents, which Ax reads.
-    """
+def draw_stale_ones() -> None:
+    """Draw what is not there, or older than its script or the package."""
     changed = max(path.stat().st_mtime for path in PACKAGE.rglob("*.py"))
-    stale = [
-        script.stem
-        for script in sorted(SCRIPTS.glob("*.py"))
-        if any(
-            not path.exists() or path.stat().st_mtime < max(changed, script.stat().st_mtime)
-            for path in drawings(script.stem).values()
-        )
-    ]
-    if stale:
-        subprocess.run([sys.executable, __file__, *stale], cwd=PACKAGE.parent, check=True)
+    for script in sorted(SCRIPTS.glob("*.py")):
+        made = max(changed, script.stat().st_mtime)
+        paths = drawings(script.stem).values()
+        if any(not path.exists() or path.stat().st_mtime < made for path in paths):
+            draw(script.stem)
+
+
+def before_reading(app: Sphinx) -> None:
+    """Draw, in another process: Sphinx changes signatures that Ax reads."""
+    subprocess.run([sys.executable, __file__], cwd=PACKAGE.parent, check=True)
 
 
 def _style(ink: str) -> Any:
@@ -102,12 +100,11 @@ class Drawn(SphinxDirective):
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Add the directive, and draw before pages are read."""
-    app.connect("builder-inited", draw_stale_ones)
+    app.connect("builder-inited", before_reading)
     app.add_directive("drawn", Drawn)
     return {"parallel_read_safe": True}
 
 
 if __name__ == "__main__":
     sys.path.insert(0, str(PACKAGE.parent))  # scripts import the benchmarks as well
-    for figure in sys.argv[1:]:
-        draw(figure)
+    draw_stale_ones()

@@ -160,6 +160,10 @@ def test_notebooks_begin_with_their_title(folder: str) -> None:
         assert rest.startswith("\n# %% [markdown]\n# # "), path.name
 
 
+def test_quickstart_runs() -> None:
+    runpy.run_path(str(ROOT / "tutorials" / "quickstart.py"), run_name="__main__")
+
+
 def test_spawned_processes_import_the_script_without_running_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -34,6 +34,10 @@ class CalibratedUpperConfidenceBound(CalibratedAcquisitionFunction):
 
     Raises:
         BotorchError: As `LogCalibratedExpectedImprovement`.
+
+    Example:
+        >>> acqf = CalibratedUpperConfidenceBound(model, level=0.9)
+        >>> bounds_of_f = acqf(X.unsqueeze(-2))
     """
 
     def __init__(

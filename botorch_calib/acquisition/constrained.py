@@ -54,6 +54,10 @@ class LogCalibratedProbabilityOfFeasibility(_Constrained):
         InputDataError: If ``constraints`` are empty or malformed, or name an outcome twice.
         UnsupportedError: If a model has several outputs; when evaluated, if its posterior is
             neither calibrated nor Gaussian or has several values a point.
+
+    Example:
+        >>> models = CalibratedModelList(model, SingleTaskGP(X, X.sum(dim=-1, keepdim=True)))
+        >>> acqf = LogCalibratedProbabilityOfFeasibility(models, constraints={1: (None, 1.2)})
     """
 
     def __init__(
@@ -98,6 +102,12 @@ class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunct
     Raises:
         InputDataError: If the objective is constrained; for the rest see
             `LogCalibratedProbabilityOfFeasibility`.
+
+    Example:
+        >>> models = CalibratedModelList(model, SingleTaskGP(X, X.sum(dim=-1, keepdim=True)))
+        >>> acqf = LogCalibratedConstrainedExpectedImprovement(
+        ...     models, best_f=0.5, objective_index=0, constraints={1: (None, 1.2)}
+        ... )
     """
 
     def __init__(

@@ -202,8 +202,8 @@ class DelayedUpperConfidenceBound(DelayAwareAcquisitionFunction):
         UnsupportedError: If the model has several outputs, or cannot take ``X_pending``.
 
     Example:
-        >>> model = CensoredDelayModel.from_ledger(ledger, fit)
-        >>> acqf = DelayedUpperConfidenceBound.from_ledger(model, ledger, beta=1.0)
+        >>> model = CensoredDelayModel(gp, X_pending=torch.rand(3, 2).double(), censor_value=-2.0)
+        >>> acqf = DelayedUpperConfidenceBound(model, beta=1.0, X_window=model.X_pending)
     """
 
     def __init__(

@@ -81,6 +81,11 @@ class CalibratedExpectedImprovement(ImprovementOfSoleOutcome):
 
     Raises:
         BotorchError: As `LogCalibratedExpectedImprovement`.
+
+    Example:
+        >>> acqf = CalibratedExpectedImprovement(model, best_f=Y.max())
+        >>> acqf(X.unsqueeze(-2)).shape
+        torch.Size([20])
     """
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
@@ -105,6 +110,10 @@ class LogCalibratedExpectedImprovement(ImprovementOfSoleOutcome):
     Raises:
         UnsupportedError: If the model has several outputs, or batch dimensions and pending points;
             when evaluated, if its posterior is not calibrated or has several values a point.
+
+    Example:
+        >>> acqf = LogCalibratedExpectedImprovement(model, best_f=Y.max())
+        >>> candidate, value = optimize_acqf(acqf, bounds, q=1, num_restarts=2, raw_samples=16)
     """
 
     _log = True
@@ -128,6 +137,10 @@ class CalibratedProbabilityOfImprovement(ImprovementOfSoleOutcome):
 
     Raises:
         BotorchError: As `LogCalibratedExpectedImprovement`.
+
+    Example:
+        >>> acqf = CalibratedProbabilityOfImprovement(model, best_f=Y.max())
+        >>> probabilities = acqf(X.unsqueeze(-2))
     """
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]

@@ -30,6 +30,10 @@ class CalibratedExpectedShortfall(CalibratedAcquisitionFunction):
             ``alpha``-quantile.
         X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
         num_fantasies: Number of fantasies of the outcomes at pending points.
+
+    Example:
+        >>> acqf = CalibratedExpectedShortfall(model, alpha=0.9)  # the worst tenth of the outcomes
+        >>> values = acqf(X.unsqueeze(-2))
     """
 
     def __init__(

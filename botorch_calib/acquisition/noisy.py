@@ -163,6 +163,10 @@ class qLogCalibratedNoisyExpectedImprovement(_CachedRoots, qLogNoisyExpectedImpr
     Raises:
         InputDataError: If baseline or pending points are not finite.
         UnsupportedError: If ``model`` is a ``ModelList`` with calibrated models.
+
+    Example:
+        >>> acqf = qLogCalibratedNoisyExpectedImprovement(model, X_baseline=X)
+        >>> values = acqf(torch.rand(5, 2, 2, dtype=torch.double))  # of five pairs of points
     """
 
     def __init__(
@@ -198,8 +202,9 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
             ``cache_pending=False``, which fails in BoTorch, give ``max_iep``.
 
     Example:
+        >>> gps = SingleTaskGP(X, torch.cat([Y, -Y], dim=-1))
         >>> model = CalibratedModelList.from_history(gps, LocalizedConformal(0.2))
-        >>> acqf = qLogCalibratedNoisyExpectedHypervolumeImprovement(model, [-10.0, -5.0], X)
+        >>> acqf = qLogCalibratedNoisyExpectedHypervolumeImprovement(model, [-2.0, -2.0], X)
     """
 
     def __init__(

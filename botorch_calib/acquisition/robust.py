@@ -241,6 +241,10 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
     Raises:
         UnsupportedError: If the model has several outputs, is an ensemble or a batch of models, or
             a schedule needs a number of observations that the model does not tell.
+
+    Example:
+        >>> acqf = RobustUpperConfidenceBound(gp, 2.25, WassersteinBall(0.1), contexts)
+        >>> values = acqf(torch.rand(5, 1, 1, dtype=torch.double))  # of five decisions
     """
 
     def __init__(
@@ -313,6 +317,10 @@ class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):
             (default: those of ``contexts``, or all atoms). They cost a second evaluation.
         maximize: If False, the same for ``-mu + sqrt(beta) sigma``.
         posterior_transform: Affine transform of the outcome; it rules out the closed form.
+
+    Example:
+        >>> acqf = WassersteinUpperConfidenceBound(gp, beta=2.25, radius=0.1, contexts=contexts)
+        >>> decision, value = optimize_robust(acqf, bounds[:, :1], num_restarts=2, raw_samples=16)
 
     .. [Micheli2025wdrbo]
         F. Micheli, E. C. Balta, A. Tsiamis, J. Lygeros. Wasserstein distributionally robust

@@ -77,6 +77,10 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
         UnsupportedError: If the model has several outputs or batch dimensions, is an ensemble,
             cannot take ``X_pending``, or has no pathwise draws and there are no ``choices``.
         InputDataError: If, when evaluated, a point is none of ``choices``.
+
+    Example:
+        >>> model = CensoredDelayModel(gp, X_pending=torch.rand(3, 2).double(), censor_value=-2.0)
+        >>> acqf = DelayedThompsonSampling(model, seed=len(Y))  # another function in each round
     """
 
     choices: Any  # a tensor or None

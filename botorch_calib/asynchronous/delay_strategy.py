@@ -78,6 +78,9 @@ class DelayStrategy:
             If ``fixed_features`` is a function, half of the queries at random are spread. If some
             have failed, the point is the one of eight that is the most likely to bring a value,
             unless ``failures="ignore"``.
+
+    Example:
+        >>> propose = DelayAwareProposer(bounds, DelayStrategy("ts", "hallucinate", None))  # GP-BTS
     """
 
     acquisition: str | Callable[[CensoredDelayModel, FeedbackLedger], AcquisitionFunction] = "ucb"

@@ -83,6 +83,16 @@ class AsynchronousOptimizer:
 
     Raises:
         InputDataError: If an argument is malformed, or ``maximize`` contradicts the ledger.
+
+    Example:
+        >>> optimizer = AsynchronousOptimizer(
+        ...     partial(ThreadPoolExecutor, 2),
+        ...     lambda x: -((x - 0.3) ** 2).sum(),
+        ...     FeedbackLedger(dim=2, maximize=True),
+        ...     DelayAwareProposer([[0, 0], [1, 1]]),
+        ...     max_parallel=2,
+        ... )
+        >>> summary = optimizer.run(num_evaluations=5, progress=False)
     """
 
     def __init__(

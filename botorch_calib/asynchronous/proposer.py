@@ -67,6 +67,9 @@ class SearchSettings:
         raw_samples: Number of points from which these are chosen.
         seed: Seed of all random numbers of the proposer, those of its initial design and its fits
             included. Torch's global random state is neither used nor changed.
+
+    Example:
+        >>> propose = DelayAwareProposer(bounds, search=SearchSettings(num_restarts=4, seed=1))
     """
 
     num_restarts: int = 10
@@ -127,8 +130,7 @@ class DelayAwareProposer:
         InputDataError, BotorchTensorDimensionError: If an argument is malformed.
 
     Example:
-        >>> ledger = FeedbackLedger.open("run.ledger", dim=2, censor_value=0.0)
-        >>> propose = DelayAwareProposer(bounds)
+        >>> propose = DelayAwareProposer([[0, 0], [1, 1]])
         >>> trial_id = ledger.submit(propose(ledger))
     """
 

@@ -35,6 +35,11 @@ class RemainingGainRule:
         InputDataError: If an argument is malformed.
         UnsupportedError: If the proposer's fixed features are a function: what may be gained
             depends on the next context.
+
+    Example:
+        >>> rule = RemainingGainRule(DelayAwareProposer(bounds), eps=0.05)
+        >>> rule(ledger)  # as `AsynchronousOptimizer.run` asks it: after two values it is too early
+        False
     """
 
     gain: RemainingGain | None = None

@@ -19,6 +19,9 @@ class EvaluationLimits:
             replaced, such as 1 if the objective leaks memory; None to keep it.
         longest_without_workers: Seconds without workers of a Dask cluster after which the run ends
             with an error; None to wait for ever.
+
+    Example:
+        >>> limits = EvaluationLimits(timeout=60.0, max_retries=2)  # for `AsynchronousOptimizer`
     """
 
     timeout: float | None = None

@@ -45,6 +45,10 @@ class LocalizedConformal(TrackedCalibrator):
             with a cap of 3.4.
         tails: The normal tails outside of the interval: ``"stretched"`` scales them with its
             width, ``"gaussian"`` leaves them as the model has them.
+
+    Example:
+        >>> model = CalibratedModel.from_history(gp, LocalizedConformal(alpha=0.2))
+        >>> half_widths = model.calibrator.half_width(X)  # in predictive standard deviations
     """
 
     tracker: OnlineQuantileTracker | AggregatedQuantileTracker
@@ -104,6 +108,9 @@ class OnlineConformal(LocalizedConformal):
     """Online conformal prediction without localization (LOCBO with ``l = inf``).
 
     Arguments are those of `LocalizedConformal`.
+
+    Example:
+        >>> model = CalibratedModel.from_history(gp, OnlineConformal(alpha=0.2))
     """
 
     def __init__(

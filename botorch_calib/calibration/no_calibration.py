@@ -14,6 +14,11 @@ class NoCalibration(Calibrator):
 
     It gives a model, such as an ensemble, the quantiles, probabilities and closed forms of a
     `CalibratedModel`. In a comparison it is the method without calibration.
+
+    Example:
+        >>> model = CalibratedModel(gp, NoCalibration())
+        >>> bool(torch.allclose(model.posterior(X).mean, gp.posterior(X).mean))
+        True
     """
 
     def predictive(self, X: Tensor) -> PiecewisePredictive:

@@ -31,6 +31,12 @@ class ProbabilityCalibrator(Module):
     Args:
         num_values: ``M``, the number of these probabilities, from 0 to 1; at least 2.
         step_size: ``eta``, in (0, 1).
+
+    Example:
+        >>> calibrator = ProbabilityCalibrator()
+        >>> stated, happened = torch.full((30,), 0.8), torch.rand(30) < 0.5
+        >>> before = calibrator.update(stated, happened)
+        >>> now = calibrator(torch.tensor([0.8]))
     """
 
     values: Tensor

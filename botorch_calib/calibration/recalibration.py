@@ -57,6 +57,9 @@ class QuantileRecalibrator(TrackedCalibrator):
             the learned quantiles; ``"gaussian"`` leaves them as the model has them (the paper).
             Default: ``"stretched"``, or ``"gaussian"`` for a single level, which has no spread.
 
+    Example:
+        >>> model = CalibratedModel.from_history(gp, QuantileRecalibrator([0.1, 0.5, 0.9]))
+
     .. [Deshpande2024]
         S. Deshpande, C. Marx and V. Kuleshov. Online calibrated and conformal prediction
         improves Bayesian optimization. AISTATS, 2024.

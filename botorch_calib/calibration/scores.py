@@ -25,6 +25,10 @@ def pit(z: Tensor) -> Tensor:
     """Probability integral transform ``Phi(z)`` of residuals of any shape, same shape.
 
     Uniform on [0, 1] if the model is calibrated. The upper tail is resolved as numbers near 1 are.
+
+    Example:
+        >>> pit(torch.tensor([0.0]))
+        tensor([0.5000])
     """
     return ndtr(z)
 
@@ -34,6 +38,10 @@ def two_sided_p_value(z: Tensor) -> Tensor:
 
     Accurate however far out ``z`` is. Conforming observations have large ones: LOCBO's set keeps
     ``s >= lambda`` (eq. 25), though its text calls it a score of non-conformity.
+
+    Example:
+        >>> two_sided_p_value(torch.tensor([0.0]))
+        tensor([1.])
     """
     return 2.0 * ndtr(-z.abs())
 
@@ -108,6 +116,9 @@ class GaussianScore(Score):
 
     Args:
         max_width: As of `Score`; the default is the papers'.
+
+    Example:
+        >>> published = LocalizedConformal(0.2, lengthscale=0.25, score=GaussianScore())
     """
 
     max_width: float = 3.4
@@ -143,6 +154,10 @@ class RationalScore(Score):
 
     Args:
         max_width: As of `Score`.
+
+    Example:
+        >>> RationalScore().two_sided(torch.tensor([0.0, 1.0, 3.0]))
+        tensor([0.0000, 0.5000, 0.7500])
     """
 
     max_width: float = 50.0

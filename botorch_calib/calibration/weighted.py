@@ -59,6 +59,10 @@ class WeightedConformal(Calibrator):
             where the residuals exceed it.
         continuous: Whether the half-width is continuous in ``x``. If not, and without a density
             ratio, it is the quantile itself.
+
+    Example:
+        >>> ratio = ClassifierDensityRatio(X, torch.rand(64, 2, dtype=torch.double))
+        >>> model = CalibratedModel.from_history(gp, WeightedConformal(0.2, density_ratio=ratio))
     """
 
     inputs: Tensor

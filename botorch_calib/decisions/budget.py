@@ -53,7 +53,13 @@ def _any(flags: Iterable[bool | None]) -> bool | None:
 
 
 class Account(NamedTuple):
-    """A summary of decisions and their outcomes, whenever these came."""
+    """A summary of decisions and their outcomes, whenever these came.
+
+    Example:
+        >>> decisions = [(True, False, False), (True, True, True)]  # certified, violated, missed
+        >>> Account.of(decisions, share=0.1)
+        Account(num_certified=2, num_violations=1, num_outstanding=0, excess=0.8, relief=0)
+    """
 
     num_certified: int = 0  # T
     num_violations: int = 0  # V
@@ -111,6 +117,13 @@ class Budget(NamedTuple):
         level: Stated probability that a point violates nothing.
         size: Violations allowed beyond the stated share. Once they are spent, nothing is certified
             any more, for good.
+
+    Example:
+        >>> budget = Budget(level=0.9)
+        >>> budget.allows(num_certified=100, num_at_stake=15)
+        True
+        >>> budget.bound(num_certified=100)
+        20.9
     """
 
     level: float

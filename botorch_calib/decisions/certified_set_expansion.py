@@ -39,6 +39,10 @@ class CertifiedSetExpansion(PendingPoints):
 
     Raises:
         UnsupportedError: If there are pending points, and a model cannot be conditioned.
+
+    Example:
+        >>> acqf = CertifiedSetExpansion(constraint)
+        >>> candidate, value = optimize_acqf(acqf, bounds, q=1, num_restarts=2, raw_samples=16)
     """
 
     def __init__(

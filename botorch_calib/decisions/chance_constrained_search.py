@@ -108,6 +108,11 @@ def optimize_chance_constrained(
 
     Warns:
         NotCertifiedWarning: If no certified point was found.
+
+    Example:
+        >>> acqf = UpperConfidenceBound(gp, beta=4.0)
+        >>> found = optimize_chance_constrained(acqf, constraint, bounds)
+        >>> candidate, value, certified = found
     """
     several = chance_constraints_of(constraints)
     check_acquisition(acq_function)

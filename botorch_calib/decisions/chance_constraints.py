@@ -133,6 +133,12 @@ class ChanceConstraint(DecisionBooks):
     Warns:
         CalibrationWarning: If decisions have been taken by the model or on its data, and there are
             no ``records``.
+
+    Example:
+        >>> constraint = ChanceConstraint(gp, upper=1.0, level=0.9)
+        >>> certified = constraint.certified(X.unsqueeze(-2))  # 20 answers
+        >>> constraint.observe(X[:1], Y[:1])  # what came of a point that was tried
+        >>> constraint = constraint.with_model(gp)  # refitted
     """
 
     def __init__(

@@ -47,6 +47,12 @@ class ConfirmationTest:
     Args:
         level: Probability with which a measurement shall keep the limits.
         confidence: Probability with which a point that does not is refused.
+
+    Example:
+        >>> test = ConfirmationTest(level=0.9, confidence=0.95)
+        >>> confirmed = test.observe([False] * 20)
+        >>> test.num_needed  # without a further violation
+        9
     """
 
     def __init__(self, level: float = 0.9, confidence: float = 0.95) -> None:

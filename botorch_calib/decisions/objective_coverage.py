@@ -27,6 +27,10 @@ def objective_coverage_bound(observed_misses: float, sign_probability: float = 0
     Args:
         observed_misses: Bound on the number, or the share, of rounds with the outcome beyond.
         sign_probability: ``b``, in (0, 1); 1/2 for noise with a median of zero.
+
+    Example:
+        >>> objective_coverage_bound(constraint.violation_bound(100))
+        41.8
     """
     misses = check_nonnegative("observed_misses", observed_misses)
     return misses / check_open_unit("sign_probability", sign_probability)

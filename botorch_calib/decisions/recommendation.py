@@ -99,6 +99,10 @@ def recommend(
 
     Warns:
         NotCertifiedWarning: If no point is safe with this confidence.
+
+    Example:
+        >>> recommended = recommend(gp, constraint, bounds, baseline=X[:1])
+        >>> stated = recommended.lower, recommended.upper, recommended.better
     """
     check_single(check_model(objective))
     check_open_unit("confidence", confidence)

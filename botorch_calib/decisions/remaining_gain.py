@@ -107,6 +107,10 @@ def remaining_gain(
             precision of the model.
         UnsupportedError: If there are no paths of the model, or several values at each point.
 
+    Example:
+        >>> gain = remaining_gain(model, bounds, num_paths=64)
+        >>> done = gain.bound(delta=0.05) <= 0.1
+
     .. [Wilson2024]
         J. T. Wilson. Stopping Bayesian optimization with probabilistic regret bounds. Advances in
         Neural Information Processing Systems 37, 2024.

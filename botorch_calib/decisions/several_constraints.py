@@ -20,6 +20,10 @@ def joint_level(level: float, num_constraints: int) -> float:
 
     By Bonferroni's inequality, ``1 - (1 - level) / num_constraints``, whatever the outcomes'
     dependence; it is cautious where they fail together.
+
+    Example:
+        >>> joint_level(0.9, 2)
+        0.95
     """
     num = check_count("num_constraints", num_constraints)
     return 1.0 - (1.0 - check_level(level)) / num
@@ -55,6 +59,10 @@ def joint_chance_constraints(
     Raises:
         InputDataError: If ``models``, ``limits`` and ``records`` differ in number, or one is
             malformed.
+
+    Example:
+        >>> gps = ModelListGP(gp, SingleTaskGP(X, X.sum(dim=-1, keepdim=True)))
+        >>> constraints = joint_chance_constraints(gps, [(None, 1.0), (0.2, 1.5)], level=0.9)
     """
     if isinstance(models, ModelList):
         several = [*models.models]

@@ -67,6 +67,13 @@ class CalibrationAlarm:
     Args:
         false_alarm: Probability of ever warning where all predictions are right.
         bounds: ``2 x d``: the box whose halves are regions (default: no regions).
+
+    Example:
+        >>> alarm = CalibrationAlarm(false_alarm=0.05)
+        >>> for _ in range(60):
+        ...     raised = alarm.observe(torch.tensor([0.999]))  # a PIT: the outcome was far too high
+        >>> raised
+        True
     """
 
     def __init__(self, false_alarm: float = 0.05, bounds: Tensor | None = None) -> None:

@@ -160,6 +160,10 @@ def noise_diagnosis(model: Module, level: float = 0.95, task: int | None = None)
     Raises:
         UnsupportedError: If the model is no such process, or its outcome transform is not affine.
         InputDataError: If it has no training data, or ``task`` is missing or unknown.
+
+    Example:
+        >>> diagnosis = noise_diagnosis(gp)
+        >>> stated, supported = diagnosis.stated, diagnosis.supported
     """
     check_open_unit("level", level)
     gp = observed_process(model)

@@ -50,6 +50,9 @@ def report_from_pits(
 
     Warns:
         CalibrationWarning: If there are fewer than ``1 / alpha`` observations.
+
+    Example:
+        >>> report = report_from_pits([0.69, 0.07, 0.69, 1.0, 0.5, 0.31])
     """
     check_open_unit("alpha", alpha)
     values = check_unit_interval("pits", _vector("pits", pits))
@@ -76,6 +79,10 @@ def report_from_moments(
     ``mean`` and ``deviation`` are their means and standard deviations, noise included, and
     ``observed`` the observations, which no prediction has seen: ``n`` each, in units of the outcome
     and in time order, as tensors, arrays or lists. For further arguments see `report_from_pits`.
+
+    Example:
+        >>> mean, deviation = torch.zeros(20), torch.full((20,), 0.2)
+        >>> report = report_from_moments(mean, deviation, observed=0.2 * torch.randn(20))
     """
     check_open_unit("alpha", alpha)
     names = ("mean", "deviation", "observed")

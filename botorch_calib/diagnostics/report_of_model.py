@@ -101,6 +101,10 @@ def calibration_report(
 
     Warns:
         CalibrationWarning: If there are fewer than ``1 / alpha`` observations.
+
+    Example:
+        >>> print(calibration_report(model))  # doctest: +ELLIPSIS
+        Calibration ...
     """
     check_open_unit("alpha", alpha)
     check_one_of("residuals", residuals, RESIDUALS)

@@ -49,6 +49,11 @@ def stated_gains(
         gains: Gains ``n`` of the outcomes, at least 0, with their noise if ``stated`` is of the
             observation.
         ratios: Multiples of the stated gain to count, positive.
+
+    Example:
+        >>> gains = stated_gains(torch.tensor([0.1, 0.1]), torch.tensor([0.3, 0.0]), ratios=(2.0,))
+        >>> gains.shares, gains.allowed
+        ((0.5,), (0.5,))
     """
     for name, values in (("stated", stated), ("gains", gains)):
         check_finite(name, check_tensor(name, values))

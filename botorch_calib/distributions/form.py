@@ -31,6 +31,10 @@ class PiecewiseForm:
             the tails of one normal distribution.
         rare_tails: Whether the outer pieces, or all others, hold next to no mass; quantiles then
             take more steps.
+
+    Example:
+        >>> PiecewisePredictive.gaussian().form.uniform
+        (False,)
     """
 
     uniform: tuple[bool, ...]

@@ -74,6 +74,11 @@ class PiecewisePredictive(WithMoments):
         InputDataError: If knots decrease or are NaN, masses do not form a distribution, ``scale``
             is not positive, or a uniform piece is unbounded.
         BotorchTensorDimensionError: If the numbers of knots, masses and flags disagree.
+
+    Example:
+        >>> predictive = PiecewisePredictive([-1.0, 1.0], [0.1, 0.8, 0.1], [False, True, False])
+        >>> predictive.cdf(0.0)
+        tensor(0.5000, dtype=torch.float64)
     """
 
     # The finite knots are stored; `knots` adds the infinite ones of `form`.

@@ -36,6 +36,10 @@ def crps(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
         predictive: Distribution of ``z``, of any batch shape.
         z: Finite observations that broadcast against ``predictive.batch_shape``; the scores have
             their units and dtype, and smaller ones are better.
+
+    Example:
+        >>> crps(PiecewisePredictive.gaussian(), torch.tensor(0.0))
+        tensor(0.2337)
     """
     check_finite("z", z)
     dtype, predictive, z = z.dtype, predictive.to(torch.float64), z.double()
@@ -53,6 +57,10 @@ def interval_score(lower: Tensor, upper: Tensor, y: Tensor, alpha: float) -> Ten
         upper: Upper ends; both broadcast against ``y``.
         y: Observations.
         alpha: Stated probability of a miss, in (0, 1).
+
+    Example:
+        >>> interval_score(torch.tensor(0.0), torch.tensor(1.0), torch.tensor(1.5), alpha=0.2)
+        tensor(6.)
     """
     check_open_unit("alpha", alpha)
     if not (lower <= upper).all():
@@ -67,6 +75,10 @@ def observed_frequencies(pits: Tensor, levels: Tensor) -> Tensor:
     Args:
         pits: Probability integral transforms ``F_t(y_t)``, of shape ``n``, in [0, 1].
         levels: ``M`` increasing levels in (0, 1).
+
+    Example:
+        >>> observed_frequencies(torch.tensor([0.05, 0.3, 0.8]), torch.tensor([0.1, 0.5]))
+        tensor([0.3333, 0.6667], dtype=torch.float64)
     """
     check_levels("levels", levels)
     if pits.dim() != 1:
@@ -82,6 +94,10 @@ def calibration_error(pits: Tensor, levels: Tensor) -> Tensor:
 
     With ``n`` observations a correct model has the expectation ``sum_j p_j (1 - p_j) / n``.
     Arguments are those of `observed_frequencies`.
+
+    Example:
+        >>> calibration_error(torch.tensor([0.2, 0.8]), torch.tensor([0.5]))
+        tensor(0., dtype=torch.float64)
     """
     return (levels.double() - observed_frequencies(pits, levels).to(levels.device)).square().sum()
 
@@ -98,6 +114,11 @@ def binomial_interval(
         successes: Counts, of any shape.
         trials: Numbers of trials, at least 1, that broadcast against ``successes``.
         confidence: Probability that the interval holds the true one, at least; in (0, 1).
+
+    Example:
+        >>> low, high = binomial_interval(17, 20)
+        >>> round(float(low), 2), round(float(high), 2)
+        (0.62, 0.97)
     """
     check_open_unit("confidence", confidence)
     k, n = torch.broadcast_tensors(

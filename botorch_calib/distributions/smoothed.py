@@ -165,6 +165,10 @@ class SmoothedPredictive(_OfPieces):
         noise: Standard deviation of the noise, at least 0, broadcasting against
             ``predictive.batch_shape``; a millionth of the scale stands for less than that.
         unit: Positive factor of ``z``, of the shape of ``noise`` (default: 1).
+
+    Example:
+        >>> predictive = PiecewisePredictive.conformal(alpha=0.2, half_width=2.0)
+        >>> upper = SmoothedPredictive(predictive, noise=torch.tensor(0.5)).quantile(0.9)
     """
 
     noise: Tensor
@@ -235,6 +239,10 @@ class UnsmoothedPredictive(_OfPieces):
     Args:
         predictive: The piecewise distribution of ``z``.
         unit: Positive factor of ``z`` (default: 1).
+
+    Example:
+        >>> predictive = PiecewisePredictive.conformal(alpha=0.2, half_width=2.0)
+        >>> upper = UnsmoothedPredictive(predictive).quantile(0.9)  # 2
     """
 
     def mirrored(self) -> UnsmoothedPredictive:

@@ -109,7 +109,8 @@ def calibrated_model_config(
     Args:
         calibrator: The class of the calibrator. Each fit makes a new one.
         denoise: As in `CalibratedModel`.
-        residuals: As in `CalibratedModel.from_history`.
+        residuals: ``"prequential"`` has the calibrator learn from predictions of each trial by
+            those before it, ``"loo"`` from predictions of each by all others.
         excess: As in `CalibratedModel`.
         model_class: The class of the model beneath (default: Ax chooses), of those that Ax stores,
             such as ``SaasFullyBayesianSingleTaskGP``, for which ``dataclasses.replace`` sets the
@@ -119,6 +120,10 @@ def calibrated_model_config(
 
     Raises:
         InputDataError: If an argument is unknown, or an option of the calibrator not a plain value.
+
+    Example:
+        >>> config = calibrated_model_config(QuantileRecalibrator, step_decay=0.3)
+        >>> client.set_generation_strategy(calibrated_generation_strategy(client, config))
     """
     check_one_of("residuals", residuals, RESIDUALS)
     check_one_of("excess", excess, EXCESS)

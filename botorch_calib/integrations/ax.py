@@ -76,6 +76,10 @@ def calibrated_generation_strategy(
         InputDataError: If nothing has been configured, or ``metric_configs`` do not fit.
         UnsupportedError: If the objectives or constraints do not go with ``botorch_acqf_class``, a
             constraint is on several metrics, or the baseline has not been attached yet.
+
+    Example:
+        >>> client.set_generation_strategy(calibrated_generation_strategy(client))
+        >>> trials = client.get_next_trials(max_trials=2)
     """
     experiment, optimization = configured_experiment(client)
     check_acquisition(optimization, botorch_acqf_class)

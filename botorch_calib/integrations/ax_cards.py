@@ -67,6 +67,11 @@ class CertifiedTrials(_Card):
 
     The subtitle counts violations, and states their bound and the rest of the budget. It is for a
     `chance_constrained_generation_strategy`.
+
+    Example:
+        >>> client.configure_optimization("y", outcome_constraints=["heat <= 2"])
+        >>> client.set_generation_strategy(chance_constrained_generation_strategy(client))
+        >>> (card,) = client.compute_analyses([CertifiedTrials()], display=False)
     """
 
     title = "Certified trials and their outcomes"
@@ -123,6 +128,12 @@ class CalibrationReports(_ModelCard):
 
     Args:
         alpha: The central ``1 - alpha`` intervals are judged, in (0, 1).
+
+    Example:
+        >>> client.set_generation_strategy(calibrated_generation_strategy(client))
+        >>> for x, c in torch.rand(8, 2).tolist():
+        ...     status = client.complete_trial(client.attach_trial({"x": x, "c": c}), {"y": x - c})
+        >>> cards = client.compute_analyses([CalibrationReports()], display=False)
     """
 
     title = "Calibration of the models"
@@ -160,6 +171,12 @@ class NoiseDiagnoses(_ModelCard):
 
     Args:
         level: Level of the intervals, in (0, 1).
+
+    Example:
+        >>> client.set_generation_strategy(calibrated_generation_strategy(client))
+        >>> for x, c in torch.rand(8, 2).tolist():
+        ...     status = client.complete_trial(client.attach_trial({"x": x, "c": c}), {"y": x - c})
+        >>> cards = client.compute_analyses([NoiseDiagnoses()], display=False)
     """
 
     title = "Noise of the metrics"

@@ -386,6 +386,12 @@ def chance_constrained_generation_strategy(
         InputDataError: If there are no constraints, or an argument is malformed.
         UnsupportedError: If a constraint is on several metrics, a relative one has no baseline yet,
             a constrained metric is to be denoised, or ``struct`` asks for simpler parameters.
+
+    Example:
+        >>> client.configure_optimization("y", outcome_constraints=["heat <= 2"])
+        >>> strategy = chance_constrained_generation_strategy(client, level=0.9)
+        >>> client.set_generation_strategy(strategy)
+        >>> trials = client.get_next_trials(max_trials=1)
     """
     experiment, config = configured_experiment(client)
     if not config.outcome_constraints:
@@ -458,6 +464,14 @@ def recommendation(
 
     Warns:
         NotCertifiedWarning: If no point is safe with this confidence.
+
+    Example:
+        >>> client.configure_optimization("y", outcome_constraints=["heat <= 2"])
+        >>> client.set_generation_strategy(chance_constrained_generation_strategy(client))
+        >>> for x, c in torch.rand(16, 2).tolist():
+        ...     data = {"y": x, "heat": x + c}
+        ...     status = client.complete_trial(client.attach_trial({"x": x, "c": c}), data)
+        >>> parameters, stated = recommendation(client)
     """
     spec, experiment = certifying_spec(client._maybe_generation_strategy), client._experiment
     config = experiment.optimization_config

@@ -84,6 +84,9 @@ def delayed_model_config(
         maximize: Whether the outcome is maximised.
         calibrated: A `calibrated_model_config`, or the configuration of a Gaussian process of
             Ax's; None for Ax's own.
+
+    Example:
+        >>> config = delayed_model_config("hallucinate", calibrated=calibrated_model_config())
     """
     check_one_of("imputation", imputation, IMPUTATIONS)
     inner = calibrated_or_plain(calibrated)
@@ -162,6 +165,10 @@ def delay_aware_generation_strategy(
     Raises:
         InputDataError: If nothing has been configured, or an argument is out of its range.
         UnsupportedError: If there is more than one objective, or draws are to be of observations.
+
+    Example:
+        >>> client.set_generation_strategy(delay_aware_generation_strategy(client))
+        >>> running = client.get_next_trials(max_trials=3)
     """
     check_one_of("acquisition", acquisition, ACQUISITION_CLASSES)
     _, config = experiment_with_one_objective(

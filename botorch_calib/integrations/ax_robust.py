@@ -243,6 +243,11 @@ def robust_generation_strategy(
         InputDataError: If nothing has been configured, or an argument is malformed.
         UnsupportedError: If there is more than one objective, a context is not a range parameter on
             a linear scale, or other parameters or constraints depend on it.
+
+    Example:
+        >>> strategy = robust_generation_strategy(client, "c", None, WassersteinBall(0.1))
+        >>> client.set_generation_strategy(strategy)
+        >>> trials = client.get_next_trials(max_trials=1)
     """
     experiment, _ = experiment_with_one_objective(
         client,
@@ -303,6 +308,12 @@ def complete_trial_in_context(
         InputDataError: If the trial does not run, or ``contexts`` are not a value within the bounds
             for each context.
         Exception: Whatever Ax raises for ``raw_data``. The trial runs on then, to be completed.
+
+    Example:
+        >>> strategy = robust_generation_strategy(client, "c", None, WassersteinBall(0.1))
+        >>> client.set_generation_strategy(strategy)
+        >>> (trial,) = client.get_next_trials(max_trials=1)
+        >>> new_trial = complete_trial_in_context(client, trial, {"c": 0.4}, {"y": 1.2})
     """
     spec = _robust_spec(client._maybe_generation_strategy)
     names = spec.generator_kwargs["botorch_acqf_options"]["context_names"]
@@ -346,6 +357,13 @@ def robust_decision(client: Client) -> tuple[dict[str, Any], float]:
 
     Raises:
         InputDataError: If there is no such strategy, or the objective has not been observed.
+
+    Example:
+        >>> strategy = robust_generation_strategy(client, "c", None, WassersteinBall(0.1))
+        >>> client.set_generation_strategy(strategy)
+        >>> for x, c in torch.rand(8, 2).tolist():
+        ...     status = client.complete_trial(client.attach_trial({"x": x, "c": c}), {"y": x - c})
+        >>> decision, value = robust_decision(client)
     """
     spec, experiment = _robust_spec(client._maybe_generation_strategy), client._experiment
     config = experiment.optimization_config

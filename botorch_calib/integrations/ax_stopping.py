@@ -70,6 +70,11 @@ class RemainingGainStoppingStrategy(BaseGlobalStoppingStrategy):
         InputDataError: If an argument is malformed.
         UnsupportedError: When asked, if the experiment has several objectives or constraints on
             outcomes.
+
+    Example:
+        >>> strategy = RemainingGainStoppingStrategy(eps=0.05, min_trials=8)
+        >>> strategy.should_stop_optimization(client)[0]  # there are no trials yet
+        False
     """
 
     gain: RemainingGain | None = None

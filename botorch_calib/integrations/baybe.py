@@ -73,6 +73,9 @@ class ChanceConstrainedRecommender(BotorchRecommender):
     Warns:
         CalibrationWarning: If decisions are of another level or other limited targets.
         NotCertifiedWarning: If a recommendation is not certified.
+
+    Example:
+        >>> recommender = ChanceConstrainedRecommender(limits={"pressure": (None, 2.0)}, level=0.9)
     """
 
     limits: dict[str, list[float | None]] = field(converter=_as_lists)

@@ -94,6 +94,10 @@ def calibrated_candidates_func(
     Raises:
         InputDataError: If an argument is malformed; when called, if an outcome is infinite, or the
             number of calibrators is not that of the outcomes.
+
+    Example:
+        >>> sampler = BoTorchSampler(candidates_func=calibrated_candidates_func())
+        >>> study = optuna.create_study(sampler=sampler)
     """
     if calibrator is None:
         calibrator = LocalizedConformal(0.2)

@@ -97,6 +97,14 @@ class ChanceConstrainedSampler(DelayAwareSampler):
     Warns:
         CalibrationWarning: If trials are of another sampler or level.
         NotCertifiedWarning: If a trial is not certified.
+
+    Example:
+        >>> def train(trial):
+        ...     size = trial.suggest_float("size", 0.0, 1.0)
+        ...     trial.set_constraint("memory", size - 0.7)  # at most 0
+        ...     return (size - 0.9) ** 2
+        >>> study = optuna.create_study(sampler=ChanceConstrainedSampler(level=0.9, seed=0))
+        >>> study.optimize(train, n_trials=11)
     """
 
     def __init__(

@@ -124,6 +124,10 @@ class DelayAwareSampler(BoTorchSampler):
 
     Warns:
         InputDataWarning: If known variances cannot be used, as ``fit`` does not take them.
+
+    Example:
+        >>> study = optuna.create_study(sampler=DelayAwareSampler(seed=0))
+        >>> study.optimize(lambda trial: trial.suggest_float("x", 0, 1) ** 2, n_trials=12, n_jobs=2)
     """
 
     def __init__(

@@ -24,7 +24,11 @@ from botorch_calib.models.fit_to_ledger import Fit
 
 
 def fit_calibrated(X: Any, Y: Any, Yvar: Any = None) -> CalibratedModel:
-    """A calibrated Gaussian process of inputs ``n x d`` in the unit cube and values ``n x 1``."""
+    """A calibrated Gaussian process of inputs ``n x d`` in the unit cube and values ``n x 1``.
+
+    Example:
+        >>> model = fit_calibrated(X, Y)
+    """
     gp = fit_in_unit_cube(X, Y, Yvar)
     return CalibratedModel.from_history(gp, LocalizedConformal(0.2), excess="objective")
 
@@ -51,6 +55,11 @@ class RemainingGainEvaluator(BaseImprovementEvaluator):
         InputDataError: If an argument is malformed; when called, if fewer than two trials are
             complete or they share no parameter.
         UnsupportedError: When called, if trials have constraints or several objectives.
+
+    Example:
+        >>> study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+        >>> study.optimize(lambda trial: trial.suggest_float("x", 0, 1) ** 2, n_trials=8)
+        >>> gain = RemainingGainEvaluator(num_paths=64).evaluate(study.trials, study.direction)
     """
 
     recommended: dict[str, Any] | None = None

@@ -57,6 +57,10 @@ class CalibratedModelConstructor(StandardModelConstructor):
 
     Raises:
         InputDataError: If an argument is unknown, or an option of the calibrator not a plain value.
+
+    Example:
+        >>> constructor = CalibratedModelConstructor(calibrator_options={"alpha": 0.2})
+        >>> generator = ExpectedImprovementGenerator(vocs=vocs, gp_constructor=constructor)
     """
 
     name: str = Field(NAME, frozen=True)
@@ -103,6 +107,12 @@ def load_xopt(file: str | Path) -> Xopt:
 
     Warns:
         CalibrationWarning: If a `ChanceConstrainedGenerator` has data and no decisions in its file.
+
+    Example:
+        >>> generator = ChanceConstrainedGenerator(vocs=vocs)
+        >>> run = Xopt(generator=generator, evaluator=Evaluator(function=deepcopy))  # or yours
+        >>> run.dump("run.yaml")
+        >>> run = load_xopt("run.yaml")
     """
     from botorch_calib.integrations import xopt_decisions  # which registers the generator
 

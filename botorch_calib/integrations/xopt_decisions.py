@@ -68,6 +68,13 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     Warns:
         CalibrationWarning: If decisions are of another level or other constraints.
         NotCertifiedWarning: If a candidate is not certified.
+
+    Example:
+        >>> generator = ChanceConstrainedGenerator(vocs=vocs, level=0.9)
+        >>> evaluator = Evaluator(function=lambda run: {"current": run["a"], "loss": run["a"]})
+        >>> X = Xopt(generator=generator, evaluator=evaluator)
+        >>> data = X.random_evaluate(16, seed=0)
+        >>> X.step()
     """
 
     name = NAME

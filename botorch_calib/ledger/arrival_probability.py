@@ -21,6 +21,9 @@ class ArrivalProbability(NamedTuple):
             known. While no trial has waited that long it is that of the longest wait seen.
         lower: Lower end of the confidence interval.
         upper: Upper end; 1 while no trial has waited that long.
+
+    Example:
+        >>> estimate, lower, upper = ledger.arrival_probability(wait=5)
     """
 
     estimate: float

@@ -46,6 +46,10 @@ class DecidedQuery(NamedTuple):
     Args:
         x: The query, of shape ``d`` or ``1 x d``.
         decisions: As `FeedbackLedger.submit` takes them.
+
+    Example:
+        >>> certified = constraint.commit(X[:1])
+        >>> query = DecidedQuery(X[0], constraint.decisions[-1])  # for a function that proposes
     """
 
     x: Any
@@ -89,6 +93,13 @@ class FeedbackLedger:
         maximize: Whether the greatest value is best, or the least, for proposers, optimizers and
             `best`. None leaves it to the first of them that says so; until then it is True.
         propose: Chooses the queries of `ask`, such as a `DelayAwareProposer`; not stored in a file.
+
+    Example:
+        >>> ledger = FeedbackLedger(dim=2)  # or FeedbackLedger.open("run.ledger", dim=2)
+        >>> trial_id = ledger.submit([0.1, 0.9])
+        >>> pending = ledger.pending()  # 1 x 2
+        >>> ledger.tell(trial_id, 1.5)
+        >>> trial, (X, Y) = ledger[trial_id], ledger.to_observations()
     """
 
     _propose: Propose | None = None

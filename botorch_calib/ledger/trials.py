@@ -22,7 +22,12 @@ Clock = Callable[[float], float]
 
 
 class TrialStatus(StrEnum):
-    """State of a trial; a member compares equal to its name in lower case."""
+    """State of a trial; a member compares equal to its name in lower case.
+
+    Example:
+        >>> TrialStatus.PENDING == "pending"
+        True
+    """
 
     PENDING = "pending"
     OBSERVED = "observed"
@@ -40,6 +45,11 @@ class EarlierValue:
         replaced_at: Time from which the next value stands, on the ledger's clock.
         outcomes: Those of the trial's decisions that came with it, or None.
         context: The context in which it came, or None.
+
+    Example:
+        >>> ledger.amend(ids[0], 0.6)
+        >>> ledger[ids[0]].earlier[0].y
+        0.5
     """
 
     y: float

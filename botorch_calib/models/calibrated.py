@@ -69,10 +69,10 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         InputDataError: If ``calibrator`` has learned on another device.
 
     Example:
-        >>> gp = SingleTaskGP(X, Y, input_transform=Normalize(d), outcome_transform=Standardize(1))
-        >>> fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
-        >>> model = CalibratedModel.from_history(gp, LocalizedConformal(0.2, lengthscale=0.25))
-        >>> acqf = LogCalibratedExpectedImprovement(model, best_f=Y.max())
+        >>> model = CalibratedModel.from_history(gp, LocalizedConformal(0.2))
+        >>> posterior = model.posterior(X)
+        >>> upper = posterior.quantile(0.9)  # 20 x 1
+        >>> model.observe(X[:1], Y[:1])  # new data, scored by the model before its refit
     """
 
     def __init__(

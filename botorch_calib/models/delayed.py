@@ -76,7 +76,8 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
             transformed.
 
     Example:
-        >>> model = CensoredDelayModel(gp, ledger.incomplete(), censor_value=0.0)
+        >>> X_pending = torch.rand(3, 2, dtype=torch.double)
+        >>> model = CensoredDelayModel(gp, X_pending, censor_value=-2.0)
         >>> acqf = LogExpectedImprovement(model, best_f=Y.max())
 
     .. [Verma2022]
@@ -193,8 +194,8 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
             InputDataError: If ``arrival_probability`` is no such number.
 
         Example:
-            >>> transform = model.rescaling(ledger.arrival_probability().estimate)
-            >>> model.posterior(X, posterior_transform=transform)
+            >>> model = CensoredDelayModel(gp, X[:3] / 2, censor_value=-2.0)
+            >>> posterior = model.posterior(X, posterior_transform=model.rescaling(0.9))
         """
         if self.imputation != "censor" or self.censor_value is None:
             raise UnsupportedError(

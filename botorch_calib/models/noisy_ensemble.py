@@ -38,8 +38,15 @@ class NoisyEnsemble(Model):
             each member.
 
     Example:
-        >>> model = CalibratedModel(NoisyEnsemble(forest, 0.1), calibrator, denoise=False)
-        >>> model.observe(X_new, Y_new, condition=False)
+        >>> class Forest(EnsembleModel):
+        ...     num_outputs = 1
+        ...
+        ...     def forward(self, X):  # batch_shape x members x n x 1
+        ...         trees = [X.sum(dim=-1, keepdim=True) + shift for shift in (-0.1, 0.1)]
+        ...         return torch.stack(trees, dim=-3)
+        >>> ensemble = NoisyEnsemble(Forest(), noise_variance=0.1)
+        >>> model = CalibratedModel(ensemble, OnlineConformal(0.2), denoise=False)
+        >>> model.observe(X, Y, condition=False)
     """
 
     _is_ensemble = True

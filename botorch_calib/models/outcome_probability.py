@@ -35,9 +35,9 @@ class OutcomeProbability(DeterministicModel):
         calibrator: Shared, not copied, with what it has learned.
 
     Example:
-        >>> feasible = OutcomeProbability.of_classifier(gp, ProbabilityCalibrator())
-        >>> feasible.observe(X_new, happened)  # before the classifier is refitted
-        >>> model = CalibratedModelList(objective, feasible)
+        >>> model = OutcomeProbability(lambda X: X.mean(dim=-1), ProbabilityCalibrator())
+        >>> model.observe(X, Y > 0)  # before the classifier is refitted
+        >>> probabilities = model.posterior(X).mean
     """
 
     def __init__(

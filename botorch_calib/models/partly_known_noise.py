@@ -39,6 +39,11 @@ class PartlyKnownNoiseLikelihood(FixedNoiseGaussianLikelihood):
             `PartlyKnownNoiseGP` does by itself.
         unknown: The likelihood whose variance, prior and constraint are those of unknown noise
             (default: that of BoTorch's models). It is shared with the one given.
+
+    Example:
+        >>> noise = torch.full((20,), 0.01, dtype=torch.double)
+        >>> noise[::2] = torch.nan  # not known
+        >>> gp = SingleTaskGP(X, Y, likelihood=PartlyKnownNoiseLikelihood(noise))
     """
 
     def __init__(self, noise: Tensor, unknown: GaussianLikelihood | None = None) -> None:
@@ -112,6 +117,11 @@ class PartlyKnownNoiseGP(SingleTaskGP):
 
     Raises:
         InputDataError: If a variance is negative or infinite, or ``likelihood`` another one.
+
+    Example:
+        >>> Yvar = torch.full_like(Y, 0.01)
+        >>> Yvar[::2] = torch.nan  # not known
+        >>> gp = PartlyKnownNoiseGP(X, Y, Yvar)
     """
 
     def __init__(

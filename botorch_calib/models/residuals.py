@@ -31,6 +31,9 @@ def prequential_residuals(model: Module) -> Tensor:
 
     ``model`` is an exact GP with one output and no batch dimension, such as ``SingleTaskGP``, and
     is left in the mode it was in. The residuals, ``n``, have no gradient.
+
+    Example:
+        >>> z = prequential_residuals(gp)  # 20, standard normal if the model is right
     """
     return forecast_history(model).residuals
 
@@ -43,6 +46,9 @@ def loo_residuals(model: Module) -> Tensor:
     ``botorch.cross_validation.efficient_loo_cv`` without the cancellation in ``y - mu_i``. This is
     OCBO's Algorithm 4 at the price of one factorisation. For ``model`` and the result see
     `prequential_residuals`.
+
+    Example:
+        >>> z = loo_residuals(gp)  # 20, standard normal if the model is right
     """
     return forecast_history(model, "loo").residuals
 

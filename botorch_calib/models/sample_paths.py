@@ -39,6 +39,10 @@ class CalibratedPath(SamplePath):
     With ``f`` and ``f'`` independent paths of the process, ``z`` the standardised value of
     ``f + sqrt(n / v) (f' - mu)`` and ``T`` the map of `CalibratedPosterior`, a function is
     ``f + a sqrt(v + n) (T(z) - z)``, as in that posterior's joint samples.
+
+    Example:
+        >>> paths = draw_matheron_paths(model, torch.Size([8]))
+        >>> values = paths(X)
     """
 
     def __init__(self, model: CalibratedModel, path: SamplePath, other: SamplePath) -> None:

@@ -56,10 +56,9 @@ class CalibratedModelList(ModelList):
         UnsupportedError: If there is no model, or one has several outputs or is an ensemble.
 
     Example:
-        >>> gps = ModelListGP(SingleTaskGP(X, Y[:, :1]), SingleTaskGP(X, Y[:, 1:]))
-        >>> fit_gpytorch_mll(SumMarginalLogLikelihood(gps.likelihood, gps))
+        >>> gps = ModelListGP(SingleTaskGP(X, Y), SingleTaskGP(X, -Y))
         >>> model = CalibratedModelList.from_history(gps, LocalizedConformal(0.2))
-        >>> acqf = qLogCalibratedNoisyExpectedHypervolumeImprovement(model, ref_point, X)
+        >>> samples = model.posterior(X).rsample(torch.Size([16]))  # 16 x 20 x 2
     """
 
     models: Any  # a ``ModuleList``, whose items have more than the attributes of a ``Module``

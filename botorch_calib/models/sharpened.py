@@ -52,6 +52,10 @@ def sharpened(
 
     Returns:
         The copy, of the same class. It shares its data with ``model``.
+
+    Example:
+        >>> gp.likelihood.noise = 1e-4  # given, not fitted
+        >>> corrected = sharpened(gp)
     """
     likelihood = getattr(model, "likelihood", None)
     if not isinstance(model, ExactGP) or type(likelihood) not in (

@@ -39,6 +39,10 @@ def proposal_samples(
 
     Raises:
         InputDataError: If the acquisition function is NaN, infinite or nowhere finite.
+
+    Example:
+        >>> acqf = LogExpectedImprovement(gp, best_f=Y.max())
+        >>> X_next = proposal_samples(acqf, bounds, num_samples=64)  # 64 x 2
     """
     check_bounds(bounds)
     check_count("num_samples", num_samples)

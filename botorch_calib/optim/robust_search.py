@@ -81,6 +81,10 @@ def optimize_robust(
             is fixed.
         num_restarts: Number of points from which the search climbs.
         raw_samples: Number of Sobol points from which these are picked.
+
+    Example:
+        >>> acqf = WassersteinUpperConfidenceBound(gp, beta=2.25, radius=0.1, contexts=contexts)
+        >>> decision, value = optimize_robust(acqf, bounds[:, :1])
     """
     check_acquisition(acq_function)
     bounds = check_bounds(bounds)

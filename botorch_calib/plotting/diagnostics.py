@@ -59,6 +59,9 @@ def plot_reliability(
         num_observations: Number of observations behind each frequency.
         confidence: Probability with which the band holds the whole curve, in (0, 1).
         ax: Axes to draw into.
+
+    Example:
+        >>> ax = plot_reliability(calibration_report(model))
     """
     check_open_unit("confidence", confidence)
     labels = ("stated coverage", "observed coverage")
@@ -119,6 +122,9 @@ def plot_pit_histogram(
         num_bins: Number of bins of equal width.
         confidence: Probability with which the band holds all bars, in (0, 1).
         ax: Axes to draw into.
+
+    Example:
+        >>> ax = plot_pit_histogram(calibration_report(model))
     """
     check_open_unit("confidence", confidence)
     check_count("num_bins", num_bins)
@@ -157,6 +163,9 @@ def plot_coverage_over_time(
             as many.
         confidence: Probability of the band, in (0, 1).
         ax: Axes to draw into.
+
+    Example:
+        >>> ax = plot_coverage_over_time(calibration_report(model))
     """
     check_open_unit("confidence", confidence)
     check_count("window", window)
@@ -187,6 +196,9 @@ def plot_calibration_alarm(alarm: CalibrationAlarm, ax: Axes | None = None) -> A
     Args:
         alarm: The alarm, after some calls of ``observe``, or one of a report's ``alarms``.
         ax: Axes to draw into.
+
+    Example:
+        >>> ax = plot_calibration_alarm(calibration_report(model).alarms["calibrated"])
     """
     ax = new_axes((9.4, 4.2)) if ax is None else ax
     rounds, wealth = np.arange(len(alarm.history) + 1), [1.0, *alarm.history]
@@ -211,6 +223,9 @@ def plot_noise_likelihood(diagnosis: NoiseDiagnosis, ax: Axes | None = None) -> 
     Args:
         diagnosis: A result of `noise_diagnosis`.
         ax: Axes to draw into.
+
+    Example:
+        >>> ax = plot_noise_likelihood(noise_diagnosis(gp))
     """
     ax = new_axes((8.6, 4.2)) if ax is None else ax
     from matplotlib.ticker import LogLocator, NullFormatter  # after `new_axes`, with its error

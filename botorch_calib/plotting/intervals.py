@@ -46,6 +46,11 @@ def plot_intervals(
         level: Probability of the intervals, in (0, 1).
         ax: Axes to draw into.
         base: Whether to draw the intervals of the Gaussian process without calibration.
+
+    Example:
+        >>> x = X[:, :1]
+        >>> model = CalibratedModel.from_history(SingleTaskGP(x, Y), LocalizedConformal(0.2))
+        >>> ax = plot_intervals(model, torch.linspace(0, 1, 50).double().unsqueeze(-1), x, Y)
     """
     check_inputs("X_grid", X_grid, 1)
     check_inputs("X", X, 1)
@@ -79,6 +84,9 @@ def prediction_interval(model: Any, X: Tensor, level: float) -> tuple[Tensor, Te
         model: A calibrated model or any BoTorch model whose posterior has quantiles.
         X: Points ``n x d``.
         level: Probability of the interval, in (0, 1).
+
+    Example:
+        >>> lower, upper = prediction_interval(model, X, level=0.8)
     """
     check_open_unit("level", level)
     tails = X.new_tensor([(1.0 - level) / 2.0, (1.0 + level) / 2.0])
@@ -95,6 +103,9 @@ def interval_half_width(model: CalibratedModel, X: Tensor, level: float) -> Tens
         model: A calibrated model.
         X: Points ``n x d``.
         level: Probability of the interval, in (0, 1).
+
+    Example:
+        >>> half_width = interval_half_width(model, X, level=0.8)
     """
     model.eval()
     predictive = model.calibrator.predictive(model.transform_inputs(X.unsqueeze(-2)))

@@ -29,6 +29,9 @@ def plot_regret(curves: Mapping[str, Any], log_scale: bool = False, ax: Axes | N
             design. A single seed has no band.
         log_scale: Whether the regret axis is logarithmic.
         ax: Axes to draw into.
+
+    Example:
+        >>> ax = plot_regret({"random": torch.rand(5, 20).cummin(dim=-1).values})  # seeds x rounds
     """
     arrays = {name: as_array(values) for name, values in curves.items()}
     for name, values in arrays.items():

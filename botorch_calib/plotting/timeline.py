@@ -34,6 +34,9 @@ def plot_timeline(
         now: Time up to which to draw (default: the last one that occurs), in the unit of the
             ledger's clock.
         ax: Axes to draw into.
+
+    Example:
+        >>> ax = plot_timeline(ledger.trials)
     """
     if not trials:
         raise InputDataError("`trials` must hold at least one trial.")

@@ -88,6 +88,12 @@ class CalibratedPosterior(DenoisedMarginals):
             `PiecewisePredictive`.
         BotorchTensorDimensionError: If there are several outputs, or a shape does not broadcast.
         InputDataError: If a variance or an option is malformed.
+
+    Example:
+        >>> posterior = model.posterior(X)
+        >>> posterior.quantile(0.9).shape, posterior.cdf(1.0).shape
+        (torch.Size([20, 1]), torch.Size([20, 1]))
+        >>> samples = posterior.rsample(torch.Size([16]))
     """
 
     _not_normal = (

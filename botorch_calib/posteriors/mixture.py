@@ -57,6 +57,11 @@ class CalibratedMixturePosterior(CalibratedPosterior):
         UnsupportedError: If ``posterior`` is not of members, or ``predictive`` no
             `PiecewisePredictive`.
         InputDataError: If a noise variance is negative or not finite.
+
+    Example:
+        >>> ensemble = EnsembleMapSaasSingleTaskGP(X, Y, num_taus=4)
+        >>> model = CalibratedModel.from_history(ensemble, LocalizedConformal(0.2))
+        >>> means = model.posterior(X).mixture_mean
     """
 
     def _check_arguments(self, noise_variance: Any) -> None:

@@ -39,6 +39,10 @@ def normal_scores(posterior: Any) -> OutcomeMap:
 
     Raises:
         UnsupportedError: For a posterior of a kind that is not registered.
+
+    Example:
+        >>> posterior = TorchPosterior(StudentT(4.0, torch.zeros(3, 1), torch.ones(3, 1)))
+        >>> z = normal_scores(posterior).latent(torch.ones(3, 1))
     """
     raise UnsupportedError(
         f"The distribution function of observations under {type(posterior).__name__} is not "

@@ -35,6 +35,10 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
 
     Raises:
         UnsupportedError: If they are of different shapes.
+
+    Example:
+        >>> posterior = CalibratedModelList(model, gp).posterior(X)
+        >>> quantiles = posterior.quantile(0.9)  # 20 x 2
     """
 
     posteriors: list[Any]  # with more attributes than BoTorch's ``Posterior`` declares

@@ -38,6 +38,12 @@ class TransformedOutcomePosterior(StatedPosterior):
     Args:
         posterior: Posterior of ``f``, ``batch_shape x q x 1``.
         outcome_map: The map ``g``.
+
+    Example:
+        >>> transform = ChainedOutcomeTransform(log=Log(), standardize=Standardize(1))
+        >>> gp = SingleTaskGP(X, Y.exp(), outcome_transform=transform)
+        >>> model = CalibratedModel.from_history(gp, LocalizedConformal(0.2))
+        >>> quantiles = model.posterior(X.unsqueeze(-2)).quantile(0.9)  # above 0
     """
 
     _not_normal = (

@@ -45,6 +45,10 @@ class ContextDistribution:
     Raises:
         InputDataError, BotorchTensorDimensionError: If an argument is malformed, or weights are no
             probabilities.
+
+    Example:
+        >>> met = ContextDistribution.empirical(X[:, 1:])
+        >>> contexts = met.with_candidates(torch.linspace(0, 1, 11).double().unsqueeze(-1))
     """
 
     points: Tensor
@@ -145,8 +149,8 @@ class ContextDistribution:
             seed: Seed of the draws.
 
         Example:
-            >>> normal = torch.distributions.Normal(0.5, 0.2)
-            >>> ContextDistribution.from_icdf(lambda p: normal.icdf(p).clamp(0, 1), 128, dim=2)
+            >>> icdf = torch.distributions.Normal(0.5, 0.2).icdf
+            >>> contexts = ContextDistribution.from_icdf(lambda p: icdf(p).clamp(0, 1), 128, dim=2)
         """
         points = icdf(_sobol_points(num_points, dim, seed))
         points = check_finite("icdf", check_tensor("icdf", points))

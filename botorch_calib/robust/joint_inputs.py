@@ -58,8 +58,8 @@ def join_contexts(
         InputDataError, BotorchTensorDimensionError: If an argument is malformed.
 
     Example:
-        >>> train_X = join_contexts(decisions, contexts)  # n x d_x and n x d_c: row by row
-        >>> pairs = join_contexts(decisions.unsqueeze(-2), centre.points)  # n x M x d: all pairs
+        >>> data = join_contexts(X[:, :1], X[:, 1:])  # row by row, n x d
+        >>> pairs = join_contexts(X[:, :1].unsqueeze(-2), contexts.points)  # all pairs, n x M x d
     """
     for name, tensor in (("X", X), ("contexts", contexts)):
         if check_tensor(name, tensor).dim() == 0:

@@ -40,6 +40,11 @@ def wasserstein_radius(
         decision_dim: ``d_x``.
         log_covering_number: ``log N(1/t, U)``, logarithm of the number of balls of radius ``1/t``
             in the supremum norm that cover the set ``U`` of confidence bounds that can arise.
+
+    Example:
+        >>> number = log_covering_number(t=25, norm_bound=4.0, dim=2)
+        >>> sizes = {"context_diameter": 1.0, "decision_diameter": 1.0, "decision_dim": 1}
+        >>> radius = wasserstein_radius(25, 0.1, **sizes, log_covering_number=number)
     """
     t, delta = check_count("t", t), check_open_unit("delta", delta)
     diameter = check_positive("context_diameter", context_diameter)
@@ -88,6 +93,11 @@ class RadiusSchedule:
     Attributes:
         c: Radius at ``t = 1``, for Wasserstein balls in the unit of the contexts. The paper's
             experiments use 0.3 for contexts in a unit cube.
+
+    Example:
+        >>> RadiusSchedule(0.3)(4)
+        0.15
+        >>> ball = WassersteinBall(RadiusSchedule(0.3))
     """
 
     c: float = 0.3

@@ -206,6 +206,10 @@ class ContextShift(_ByQuadrature):
     0.117, about the paper's radius. Decisions are in [-1, 1], which the paper leaves open, and
     contexts in [-0.4, 1.6], five standard deviations around the mean. Expectations are by
     Gauss-Legendre quadrature on both sides of the kink, exact to rounding.
+
+    Example:
+        >>> problem = ContextShift()
+        >>> stated, true = problem.reference_distribution(64), problem.context_distribution(64)
     """
 
     num_decisions = 1
@@ -239,6 +243,11 @@ class ContextualAckley(_ByQuadrature):
     Coordinates are scaled to [-32.768, 32.768]; the context is N(0.5, 0.2^2), clipped to [0, 1].
     In any context the best decisions are at the centre. There are two decisions, where the paper's
     table 1 has one. Expectations are by quadrature, graded towards the cone at the centre.
+
+    Example:
+        >>> problem = ContextualAckley()
+        >>> contexts = problem.context_distribution(64)
+        >>> best = problem.stochastic_optimal_value
     """
 
     num_decisions = 2
@@ -260,6 +269,11 @@ class ContextualHartmann6(_ByQuadrature):
     r"""Hartmann-6 on the unit cube with ``x_6`` as the context, N(0.5, 0.2^2) clipped to [0, 1].
 
     Expectations are by Gauss-Legendre quadrature with 64 nodes, exact to rounding.
+
+    Example:
+        >>> problem = ContextualHartmann6()
+        >>> contexts = problem.context_distribution(64)
+        >>> best = problem.stochastic_optimal_value
     """
 
     num_decisions = 5
@@ -284,6 +298,11 @@ class ModifiedBranin(_ByQuadrature):
     ``u = 15 x - 5`` and ``v = 15 x``. Contexts are independent, N(0.5, 0.2^2) clipped to [0, 1].
     The expectation is the product of two expectations of ``sqrt(B)``, each by Gauss-Legendre
     quadrature with 512 nodes on 32 panels, exact to rounding.
+
+    Example:
+        >>> problem = ModifiedBranin()
+        >>> contexts = problem.context_distribution(64)
+        >>> best = problem.stochastic_optimal_value
     """
 
     num_decisions = 2
@@ -316,6 +335,11 @@ class ThreeHumpCamel(ContextualProblem):
     r"""``2 x^2 - 1.05 x^4 + x^6 / 6 + x c + c^2`` on [-1, 1]^2, with a uniform context (eq. 83).
 
     The expectation is the same with ``x c + c^2`` replaced by 1/3, and so is best at 0.
+
+    Example:
+        >>> problem = ThreeHumpCamel()
+        >>> contexts = problem.context_distribution(64)
+        >>> best = problem.stochastic_optimal_value
     """
 
     num_decisions = 1
@@ -343,6 +367,11 @@ class Newsvendor(ContextualProblem):
     in a million, are moved there; as ``x <= 1``, that changes no expectation. This is
     ``8 I(x) - 4 x`` with the integral ``I(x)`` of ``(1 + s^2)^-20`` from 0 to ``x``, which has a
     closed form, and is best at ``sqrt(2^(1/20) - 1)``.
+
+    Example:
+        >>> problem = Newsvendor()
+        >>> contexts = problem.context_distribution(64)
+        >>> best = problem.stochastic_optimal_value
     """
 
     num_decisions = 1

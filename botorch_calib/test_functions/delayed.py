@@ -38,7 +38,12 @@ class DelayDistribution(ABC):
 
 @dataclass(frozen=True)
 class FixedDelay(DelayDistribution):
-    """The same ``delay`` for every evaluation."""
+    """The same ``delay`` for every evaluation.
+
+    Example:
+        >>> draw_delay(FixedDelay(5.0), torch.rand(2), seed=0, ticket=0)
+        5.0
+    """
 
     delay: float
 
@@ -51,7 +56,11 @@ class FixedDelay(DelayDistribution):
 
 @dataclass(frozen=True)
 class PoissonDelay(DelayDistribution):
-    """A Poisson number of iterations, with expectation and variance ``mean``."""
+    """A Poisson number of iterations, with expectation and variance ``mean``.
+
+    Example:
+        >>> delay = draw_delay(PoissonDelay(10.0), torch.rand(2), seed=0, ticket=0)
+    """
 
     mean: float
 
@@ -69,6 +78,9 @@ class GeometricDelay(DelayDistribution):
 
     After each iteration the value arrives with probability ``1 / (1 + mean)``, however long
     it has been waited for. The variance is ``mean (1 + mean)``.
+
+    Example:
+        >>> delay = draw_delay(GeometricDelay(10.0), torch.rand(2), seed=0, ticket=0)
     """
 
     mean: float
@@ -89,6 +101,10 @@ class LogNormalDelay(DelayDistribution):
     """A log-normal clock time, ``median exp(sigma z)`` with ``z`` standard normal.
 
     The expectation is ``median exp(sigma^2 / 2)``.
+
+    Example:
+        >>> delay = LogNormalDelay(median=60.0, sigma=0.5)
+        >>> seconds = draw_delay(delay, torch.rand(2), seed=0, ticket=0)
     """
 
     median: float
@@ -112,6 +128,10 @@ class InputDependentDelay(DelayDistribution):
         base: Maps one such number to a distribution of delays: a class of this module, or,
             where it takes more than a mean, ``functools.partial(LogNormalDelay, sigma=0.5)``,
             of which ``mean_of`` then gives the median.
+
+    Example:
+        >>> slow_to_the_right = InputDependentDelay(lambda x: 5.0 + 10.0 * x[..., 0])
+        >>> delay = draw_delay(slow_to_the_right, torch.rand(2), seed=0, ticket=0)
     """
 
     mean_of: Callable[[Tensor], Tensor]
@@ -159,16 +179,15 @@ class Arrival(NamedTuple):
 class DelayedProblem(BaseTestProblem):
     r"""A test problem whose values arrive after a random delay on a simulated clock.
 
-    ::
-
-        problem = DelayedProblem(Ackley(dim=2, negate=True), PoissonDelay(10.0), seed=0)
-        for iteration in range(100):
-            for ticket, y, time in problem.arrivals(iteration):
-                ...
-            problem.start(x, now=iteration)
-
     Everything else is the wrapped problem's: ``problem(X)`` evaluates it without delay. The caller
     passes the time as ``now``, which never goes back. Delays are those of `draw_delay`.
+
+    Example:
+        >>> problem = DelayedProblem(Ackley(dim=2, negate=True), PoissonDelay(10.0), seed=0)
+        >>> for iteration in range(30):
+        ...     for arrival in problem.arrivals(iteration):
+        ...         y = arrival.y
+        ...     ticket = problem.start(torch.rand(2), now=iteration)
     """
 
     def __init__(self, problem: BaseTestProblem, delay: DelayDistribution, seed: int = 0) -> None:

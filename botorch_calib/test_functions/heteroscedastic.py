@@ -40,6 +40,10 @@ class HeteroscedasticAckley(HeteroscedasticNoise, Ackley):
 
     ``|x|`` is the Euclidean norm. The maximum of minus Ackley is 0, at the origin, where the noise
     is smallest (variance 1/2).
+
+    Example:
+        >>> problem = HeteroscedasticAckley(dim=2)
+        >>> observed, true = problem(10 * X), problem(10 * X, noise=False)
     """
 
     def __init__(
@@ -68,6 +72,10 @@ class IntervalStudy1d(HeteroscedasticNoise, SyntheticTestFunction):
     r"""``x sin(2x) + cos(pi x)`` on ``[-5, 5]``, noise variance ``(|x| + 1) / 10``, maximised.
 
     The function is even, so it has two maximisers.
+
+    Example:
+        >>> problem = IntervalStudy1d()
+        >>> observed = problem(10 * X[:, :1] - 5)
     """
 
     dim = 1
@@ -114,6 +122,10 @@ def one_sided_initial_design(
         outer: The largest distance of a coordinate from 0.
         seed: Seeds the draw (default: torch's global random state).
         dtype: The dtype of the points.
+
+    Example:
+        >>> one_sided_initial_design(n=5, dim=2, seed=0).shape
+        torch.Size([5, 2])
     """
     check_count("n", n)
     check_count("dim", dim)

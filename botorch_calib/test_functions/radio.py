@@ -94,7 +94,7 @@ class RadioCorridors(SyntheticTestFunction):
     Example:
         >>> problem = RadioCorridors(num_fading=4)
         >>> X = torch.rand(5, 18, dtype=torch.double)
-        >>> Y = problem(X)  # observed; `problem(X, noise=False)` is the truth
+        >>> observed, true = problem(X), problem(X, noise=False)
     """
 
     dim = 2 * NUM_STATIONS

@@ -15,7 +15,13 @@ from botorch_calib.testing._common import DTYPES, check_gradient, copies, unifor
 
 
 class AcquisitionContract:
-    """An acquisition function of single points, ``b x 1 x d -> b``."""
+    """An acquisition function of single points, ``b x 1 x d -> b``.
+
+    Example:
+        >>> class TestMyAcquisition(AcquisitionContract):
+        ...     def make_acquisition(self, dtype, maximize=True):
+        ...         return CalibratedUpperConfidenceBound(model.to(dtype), maximize=maximize)
+    """
 
     dim: ClassVar[int] = 2
     batch_shapes: ClassVar[tuple[Size, ...]] = (Size([1]), Size([5]), Size([2, 3]))

@@ -15,7 +15,13 @@ from botorch_calib.testing._common import copies, saved_state, uniform
 
 
 class CalibratorContract:
-    """A calibrator: ``predictive``, ``update`` and a state that survives."""
+    """A calibrator: ``predictive``, ``update`` and a state that survives.
+
+    Example:
+        >>> class TestMyCalibrator(CalibratorContract):
+        ...     def make_calibrator(self):
+        ...         return OnlineConformal(0.2)
+    """
 
     dim: ClassVar[int] = 2
 

@@ -16,7 +16,13 @@ from botorch_calib.testing._common import DTYPES, check_gradient, copies, saved_
 
 
 class ModelContract:
-    """A model of one or several outcomes, trained on a few points of the unit cube."""
+    """A model of one or several outcomes, trained on a few points of the unit cube.
+
+    Example:
+        >>> class TestMyModel(ModelContract):
+        ...     def make_model(self, dtype):
+        ...         return SingleTaskGP(X.to(dtype), Y.to(dtype))
+    """
 
     dim: ClassVar[int] = 2
     num_outputs: ClassVar[int] = 1

@@ -23,6 +23,11 @@ class PosteriorContract:
 
     The hook ``make_posterior`` builds it from inputs that require gradient. The points of a
     posterior of ``q`` points are to be the first ``q`` of one sequence, whatever ``q``.
+
+    Example:
+        >>> class TestMyPosterior(PosteriorContract):
+        ...     def make_posterior(self, batch_shape, q, dtype):
+        ...         return model.to(dtype).posterior(torch.rand(*batch_shape, q, 2, dtype=dtype))
     """
 
     batch_shapes: ClassVar[tuple[Size, ...]] = (Size(), Size([3]), Size([2, 3]))

@@ -3,11 +3,11 @@
 import logging
 import math
 import random
-from functools import cache
 from typing import Any
 
 from ax.api.client import Client
 from ax.api.configs import RangeParameterConfig
+from ax.utils.common.logger import set_ax_logger_levels
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
@@ -18,10 +18,9 @@ from botorch_calib.plotting import COLORS
 LIMIT, NUM = 2.0, 32
 
 
-@cache
 def run() -> tuple[list[float], Any]:
     """The heat of all trials, and the card of the certified ones."""
-    logging.getLogger("ax").setLevel(logging.ERROR)
+    set_ax_logger_levels(logging.ERROR)
     random.seed(0)
     client = Client(random_seed=0)
     client.configure_experiment(

@@ -2,7 +2,6 @@
 
 import random
 import warnings
-from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -26,7 +25,6 @@ TEMPERATURES, SOLVENTS = range(20, 61, 4), {"water": 0.0, "ethanol": 0.4, "aceto
 LIMIT, NUM_INITIAL, NUM = 2.0, 10, 16
 
 
-@cache
 def run() -> tuple[Campaign, list[bool]]:
     """The campaign in the end, and which candidates are certified, solvent by solvent."""
     noise = random.Random(0)

@@ -1,7 +1,5 @@
 """A run under a limit: what is certified in the end, and violations beside the bound."""
 
-from functools import cache
-
 import numpy as np
 import torch
 from botorch.acquisition import UpperConfidenceBound
@@ -32,7 +30,6 @@ def outcome(X: Tensor) -> Tensor:
     return clean + 0.2 * torch.randn_like(clean)
 
 
-@cache
 def run() -> tuple[ChanceConstraint, Tensor, Tensor]:
     """Rounds with a model that is told a third of the noise deviation."""
     torch.manual_seed(0)

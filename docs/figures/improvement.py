@@ -1,7 +1,5 @@
 """Expected improvement before and after calibration, where the stated noise is too small."""
 
-from functools import cache
-
 import torch
 from botorch.acquisition import LogExpectedImprovement
 from botorch.fit import fit_gpytorch_mll
@@ -16,7 +14,6 @@ from botorch_calib import CalibratedModel, LocalizedConformal, LogCalibratedExpe
 from botorch_calib.plotting import COLORS, plot_intervals
 
 
-@cache
 def calibrated() -> tuple[CalibratedModel, Tensor, Tensor]:
     """A model of 40 observations that is told a fifth of the noise deviation, and these."""
     torch.manual_seed(3)

@@ -1,7 +1,5 @@
 """Intervals of a Gaussian process with one noise level, before and after calibration."""
 
-from functools import cache
-
 import torch
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
@@ -14,7 +12,6 @@ from botorch_calib import CalibratedModel, LocalizedConformal
 from botorch_calib.plotting import plot_intervals
 
 
-@cache
 def calibrated() -> tuple[CalibratedModel, Tensor, Tensor]:
     """A model of 200 observations whose noise grows with the input, and these."""
     torch.manual_seed(0)

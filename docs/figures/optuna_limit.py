@@ -1,7 +1,6 @@
 """Memory of the trials of two samplers in Optuna under one limit."""
 
 import warnings
-from functools import cache
 
 import numpy as np
 import optuna
@@ -16,7 +15,6 @@ from botorch_calib.plotting import COLORS
 NUM_INITIAL, NUM = 10, 50
 
 
-@cache
 def run() -> dict[str, list[float]]:
     """What each trial needed beyond the limit, by sampler."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)

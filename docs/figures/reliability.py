@@ -1,7 +1,5 @@
 """Stated against observed coverage of a Gaussian process whose noise is stated too small."""
 
-from functools import cache
-
 import torch
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
@@ -12,7 +10,6 @@ from botorch_calib.diagnostics import CalibrationReport
 from botorch_calib.plotting import plot_reliability
 
 
-@cache
 def report() -> CalibrationReport:
     """A report on 150 observations whose noise has three times the stated deviation."""
     torch.manual_seed(0)

@@ -1,7 +1,5 @@
 """What is left to gain, as a model states it, beside what really is, over a run."""
 
-from functools import cache
-
 import torch
 from botorch.models import SingleTaskGP
 from botorch.settings import validate_input_scaling
@@ -23,7 +21,6 @@ def objective(X: Tensor) -> Tensor:
     return torch.sin(25.0 * X) * (0.3 + X) + 0.5 * torch.cos(5.0 * X)
 
 
-@cache
 def run() -> tuple[list[int], list[float], list[float]]:
     """Numbers of evaluations, bounds, and true regrets of the recommended point."""
     torch.manual_seed(3)

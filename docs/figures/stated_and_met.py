@@ -1,6 +1,5 @@
 """How many outcomes fell outside intervals that were stated at 80 %, by fault of the model."""
 
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,6 @@ FAULTS = {
 }
 
 
-@cache
 def missed() -> dict[tuple[str, str], list[float]]:
     """Percentages missed in the last half of the evaluations, by method and fault.
 

@@ -1,7 +1,5 @@
 """Four workers: evaluations of different durations, one that fails, and some still running."""
 
-from functools import cache
-
 import torch
 from matplotlib.figure import Figure
 
@@ -9,7 +7,6 @@ from botorch_calib import FeedbackLedger
 from botorch_calib.plotting import plot_timeline
 
 
-@cache
 def ledger() -> FeedbackLedger:
     """A ledger by a simulated clock: whoever is free gets the next query."""
     torch.manual_seed(2)

@@ -1,7 +1,5 @@
 """Settings that Xopt tries under a limit: at random, and then certified ones."""
 
-from functools import cache
-
 import numpy as np
 import torch
 from matplotlib import pyplot as plt
@@ -14,7 +12,6 @@ from botorch_calib.plotting import COLORS
 LIMIT, NUM_INITIAL, NUM = 1.0, 16, 24
 
 
-@cache
 def run() -> tuple[Xopt, np.ndarray]:
     """The run, and the margin to the limit on a grid."""
     torch.manual_seed(0)

@@ -35,6 +35,14 @@ def test_threshold_map_shows_half_widths_where_they_belong():
     assert_beside_data(ax)
 
 
+def test_maps_are_images_within_vector_graphics(tmp_path):
+    """The triangles of a map took 65 MB of a page."""
+    gp, _, _, bounds = make_gp(2)
+    ax = plot_threshold_map(CalibratedModel(gp, NoCalibration()), bounds)
+    ax.figure.savefig(tmp_path / "map.svg")
+    assert (tmp_path / "map.svg").stat().st_size < 1e6
+
+
 def test_threshold_map_without_evidence_is_the_models_own_width():
     gp, _, _, bounds = make_gp(2)
     ax = plot_threshold_map(CalibratedModel(gp, NoCalibration()), bounds, level=0.95)

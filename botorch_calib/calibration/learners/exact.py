@@ -33,6 +33,11 @@ class ExactQuantileLearner(QuantileLearner):
             initial thresholds.
         lengthscale: Lengthscale of the weights.
         initial: Initial thresholds in [0, 1], of shape ``M`` (default: ``levels``).
+
+    Example:
+        >>> learner = ExactQuantileLearner(levels=[0.1, 0.9], step_size=0.5)
+        >>> before = learner.update(X, torch.rand(20))  # thresholds met, 20 x 2
+        >>> theta = learner.threshold(X)
     """
 
     scores: Tensor

@@ -91,6 +91,11 @@ class AggregatedQuantileTracker(QuantileLearner):
         step_decay: Exponent of the decay of all steps.
         initial: Initial constants of all members in [0, 1], of shape ``M`` (default: ``levels``).
 
+    Example:
+        >>> tracker = AggregatedQuantileTracker(levels=[0.9])
+        >>> before = tracker.update(X, torch.rand(20))  # thresholds met, 20 x 1
+        >>> theta = tracker.threshold(X)
+
     .. [Angelopoulos2023]
         A. Angelopoulos, E. Candes and R. Tibshirani. Conformal PID control for time series
         prediction. NeurIPS, 2023.

@@ -60,6 +60,11 @@ class OnlineQuantileTracker(QuantileLearner):
         regularization: Rate at which local corrections are forgotten;
             ``regularization * step_size`` must be less than 1.
         initial: Initial constants in [0, 1], of shape ``M`` (default: ``levels``).
+
+    Example:
+        >>> tracker = OnlineQuantileTracker(levels=[0.9], step_size=0.05)
+        >>> before = tracker.update(torch.zeros(50, 2), torch.rand(50))  # thresholds met, 50 x 1
+        >>> theta = tracker.threshold(torch.zeros(1, 2))
     """
 
     constants: Tensor

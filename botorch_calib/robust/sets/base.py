@@ -48,7 +48,8 @@ class AmbiguitySet:
         ...         values = function(X, contexts.points)
         ...         norms = function.gradient_norms(X, contexts.points)
         ...         return contexts.expectation(values - 0.1 * norms)
-        >>> acqf = RobustUpperConfidenceBound(model, 2.25, MeanSlopePenalty(), contexts)
+        >>> samples = torch.rand(20, 1, dtype=torch.double)
+        >>> acqf = RobustUpperConfidenceBound(gp, 2.25, MeanSlopePenalty(), samples)
     """
 
     # Whether the distributions of the set put nothing on atoms of weight 0.

@@ -17,6 +17,9 @@ class ChiSquaredBall(Ball):
 
     Args:
         radius: Bound of the divergence itself, not of its root (see `Ball`).
+
+    Example:
+        >>> acqf = RobustUpperConfidenceBound(gp, 2.25, ChiSquaredBall(0.5), contexts)
     """
 
     _keeps_support = True

@@ -21,6 +21,9 @@ class ConditionalValueAtRisk(AmbiguitySet):
 
     Args:
         alpha: The share, in (0, 1].
+
+    Example:
+        >>> acqf = RobustUpperConfidenceBound(gp, 2.25, ConditionalValueAtRisk(0.1), contexts)
     """
 
     _keeps_support = True

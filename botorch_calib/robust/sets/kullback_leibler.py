@@ -34,6 +34,9 @@ class KLBall(Ball):
 
     Args:
         radius: Bound of the divergence, in nats (see `Ball`).
+
+    Example:
+        >>> acqf = RobustUpperConfidenceBound(gp, 2.25, KLBall(0.1), contexts)
     """
 
     _keeps_support = True

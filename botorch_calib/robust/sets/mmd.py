@@ -74,6 +74,9 @@ class MMDBall(Ball):
     Raises:
         InputDataError: If an argument is out of its range, both ``lengthscale`` and ``kernel`` are
             given, or, when evaluated, the kernel matrix is not positive definite.
+
+    Example:
+        >>> acqf = RobustUpperConfidenceBound(gp, 2.25, MMDBall(0.1), contexts)
     """
 
     def __init__(

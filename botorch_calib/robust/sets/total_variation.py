@@ -17,6 +17,9 @@ class TotalVariationBall(Ball):
 
     Args:
         radius: Radius in the norm ``|p - w|_1``; from 2 on all mass moves (see `Ball`).
+
+    Example:
+        >>> acqf = RobustUpperConfidenceBound(gp, 2.25, TotalVariationBall(0.2), contexts)
     """
 
     def _solve(self, u: Tensor, contexts: ContextDistribution) -> Tensor:

@@ -56,6 +56,10 @@ class WassersteinBall(Ball):
         radius: Radius in the unit of the contexts (see `Ball`).
         method: ``"exact"``, or ``"lipschitz"`` for the bound by gradients.
         smoothing: How smooth the maximum in the bound by gradients is, from 0, not at all, to 1.
+
+    Example:
+        >>> values = X[:, 1].square()  # of some decision, in each context
+        >>> worst = WassersteinBall(0.1).worst_case(values, contexts)
     """
 
     def __init__(

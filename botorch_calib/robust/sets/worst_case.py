@@ -14,6 +14,9 @@ class WorstCase(AmbiguitySet):
 
     With atoms that fill a box, such as the mean of the contexts plus and minus their standard
     deviation, it is the robust objective of StableOpt (Bogunovic et al. 2018).
+
+    Example:
+        >>> acqf = RobustUpperConfidenceBound(gp, 2.25, WorstCase(), contexts)
     """
 
     def _solve(self, u: Tensor, contexts: ContextDistribution) -> Tensor:
