@@ -112,6 +112,9 @@ class PortfolioNormal(ContextualProblem):
     _bounds = [(0.0, 1.0)] * 5
     _normal = ClippedNormal(0.5, 0.2)
     _icdfs = (_normal.icdf,) * 2
+    _points: Tensor
+    _weights: Tensor
+    _expected_weights: Tensor
     _stochastic_optimum = 20.27983191939962
     _stochastic_optimizer = (0.0, 1.0, 0.08516793631251762)
 

@@ -47,6 +47,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +192,7 @@ def markdown(runs: Runs) -> str:
                     f"{doubted} of {len(own)}",
                 ]
             )
-            counts = [by_seed(own, lambda e, n=name: e[n]) for name in ("f_missed", "y_missed")]
+            counts = (by_seed(own, itemgetter(name)) for name in ("f_missed", "y_missed"))
             ratio, low, high = pooled_ratio(*counts)
             misses.append(
                 [
@@ -202,7 +203,8 @@ def markdown(runs: Runs) -> str:
                     f"{ratio:.2f} ({low:.2f} to {high:.2f})",
                 ]
             )
-    bound = ALPHA + float(MODELS["localized"]().tracker.coverage_bound(ROUNDS))  # type: ignore[attr-defined]
+    tracker = LocalizedConformal(ALPHA).tracker
+    bound = ALPHA + tracker.coverage_bound(ROUNDS).item()
     heads = [f"{name} {1 / r:.0%}" for r in RATIOS for name in ("gains,", "outcomes,")]
     seeds = {each["seed"] for each in runs}
     return "\n".join(

@@ -245,7 +245,7 @@ class ContextualAckley(_ByQuadrature):
     num_decisions = 2
     _bounds = [(0.0, 1.0)] * 3
     _stochastic_optimum = -12.531436760119306
-    _stochastic_optimizer = (0.5, 0.5)
+    _stochastic_optimizer: tuple[float, ...] = (0.5, 0.5)
     _edges = _GRADED
     _order = 16
 
