@@ -64,6 +64,12 @@ def test_gains_are_among_the_outcomes_above(model, monkeypatch: pytest.MonkeyPat
     assert found["evidence"] >= 1.0
 
 
+def test_stated_gains_may_be_as_good_as_none() -> None:
+    """In this search one is below the least positive number of single precision."""
+    cell = {"case": "lengthscale", "problem": "hartmann3_lengthscale", "model": "plain"}
+    assert study.kept(cell, 10006)["y_missed"] > 0
+
+
 def test_a_table_by_hand() -> None:
     runs = [
         {
