@@ -138,7 +138,7 @@ def run(problem: Problem, calibrator: Calibrator, seed: int) -> dict[str, Any]:
         missed.append([not lower <= at <= upper for at in (y, oracle.truth(x))])
         model.observe(x, y, condition=False)
         X, Y = torch.cat([X, x]), torch.cat([Y, y])
-    found = stated_gains(*map(torch.DoubleTensor, (stated, gains)), RATIOS)
+    found = stated_gains(torch.DoubleTensor(stated), torch.DoubleTensor(gains), RATIOS)
     y_missed, f_missed = np.sum(missed, axis=0).tolist()
     return {
         "reached": [round(ROUNDS * share) for share in found.shares],
