@@ -14,7 +14,8 @@ file               content
 ``workers``        `delay_workers`: problems and methods
 ``workers_report`` its report
 ``sdf_published``  `sdf_published` and `sdf_hyperparameters`: problems and methods
+``sdf_contexts``   `sdf_contexts`: its problem and methods
 ``sdf_sweeps``     `sdf_sweeps`: problems
-``sdf_report``     the report of these three
+``sdf_report``     the report of these four
 ================== =======================================================================
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from benchmarks.delay import methods, sdf_published, sdf_sweeps, workers
+from benchmarks.delay import methods, sdf_contexts, sdf_published, sdf_sweeps, workers
 from benchmarks.delay.replicate import replicate, tasks
 from benchmarks.delay.report import (
     PENDING,
@@ -125,6 +125,19 @@ SDF_HYPERPARAMETERS = Suite(
     archive=ARCHIVED_SDF,
 )
 
+# With all contexts of the paper, and Thompson sampling.
+SDF_CONTEXTS = Suite(
+    name="sdf_contexts",
+    problems=sdf_contexts.tasks(),
+    methods=sdf_contexts.compared(),
+    baseline="ucb",
+    seeds=range(10020, 10035),
+    replicate=replicate,
+    report=SdfReport(cumulative_regret_all, sdf_contexts.PRIMARY),
+    protocol="sdf_contexts",
+    archive=ARCHIVED_SDF,
+)
+
 # By the mean delay and by m.
 SDF_SWEEPS = Suite(
     name="sdf_sweeps",
@@ -145,5 +158,6 @@ SUITES = (
     DELAY_WORKERS_SETTINGS,
     SDF_PUBLISHED,
     SDF_HYPERPARAMETERS,
+    SDF_CONTEXTS,
     SDF_SWEEPS,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +21,6 @@ from benchmarks.robust.primary import primary_comparisons
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Compared with the baseline, as the protocol says.
-PRIMARY = ("wdrbo", "wdrbo_exact", "drbo_kde")
-
 LAST_ROUNDS = 20
 
 # Of the figure.
@@ -32,11 +30,17 @@ DASHED = ("gp_ucb", "sbo_kde", "drbo_mmd", "drbo_mmd_minimax", "stable_opt")
 
 @dataclass(frozen=True)
 class RobustReport:
-    """Regret in expectation over the contexts, and time."""
+    """Regret in expectation over the contexts, and time.
+
+    Args:
+        primary: Compared with the baseline, as the protocol says.
+    """
+
+    primary: Sequence[str] = ("wdrbo", "wdrbo_exact", "drbo_kde")
 
     def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
         """A legend, the primary comparisons, times, and a table for each problem."""
-        primary = primary_comparisons(suite, collected, PRIMARY, log_regret)
+        primary = primary_comparisons(suite, collected, self.primary, log_regret)
         lines = [_legend(suite), "", "## Primary comparisons", "", *primary, ""]
         lines += ["## Time", "", *time_table(collected, suite.baseline), ""]
         for problem, by_method in collected.items():

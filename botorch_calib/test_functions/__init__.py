@@ -3,6 +3,7 @@
 from botorch_calib.test_functions.contextual import (
     ContextShift,
     ContextualAckley,
+    ContextualAckley2d,
     ContextualHartmann6,
     ContextualProblem,
     ModifiedBranin,
@@ -32,6 +33,7 @@ __all__ = [
     "Arrival",
     "ContextShift",
     "ContextualAckley",
+    "ContextualAckley2d",
     "ContextualHartmann6",
     "ContextualProblem",
     "DelayDistribution",

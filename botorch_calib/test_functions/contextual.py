@@ -241,8 +241,9 @@ class ContextualAckley(_ByQuadrature):
     r"""Ackley in three dimensions, the last of which is a context, on the unit cube.
 
     Coordinates are scaled to [-32.768, 32.768]; the context is N(0.5, 0.2^2), clipped to [0, 1].
-    In any context the best decisions are at the centre. There are two decisions, where the paper's
-    table 1 has one. Expectations are by quadrature, graded towards the cone at the centre.
+    In any context the best decisions are at the centre. There are two decisions, as in the paper's
+    code; its table 1 has one, as `ContextualAckley2d`. Expectations are by quadrature, graded
+    towards the cone at the centre.
 
     Example:
         >>> problem = ContextualAckley()
@@ -253,16 +254,25 @@ class ContextualAckley(_ByQuadrature):
     num_decisions = 2
     _bounds = [(0.0, 1.0)] * 3
     _stochastic_optimum = -12.531436760119306
-    _stochastic_optimizer = (0.5, 0.5)
+    _stochastic_optimizer: tuple[float, ...] = (0.5, 0.5)
     _edges = _GRADED
     _order = 16
 
     def _prepare(self) -> None:
         super()._prepare()
-        self._ackley = Ackley(dim=3)
+        self._ackley = Ackley(dim=self.dim)
 
     def _evaluate_true(self, X: Tensor) -> Tensor:
         return self._ackley._evaluate_true(65.536 * (X - 0.5))
+
+
+class ContextualAckley2d(ContextualAckley):
+    """`ContextualAckley` with one decision and one context."""
+
+    num_decisions = 1
+    _bounds = [(0.0, 1.0)] * 2
+    _stochastic_optimum = -13.853928029352463
+    _stochastic_optimizer = (0.5,)
 
 
 class ContextualHartmann6(_ByQuadrature):

@@ -40,7 +40,11 @@ DECLARED = {
     "rivals": (3, 6),
     # Three methods on six problems.
     "robust": (18,),
+    # Two methods on three problems.
+    "robust_further": (6,),
     "robust_shift": (36,),
+    # The confidence bound with one rival, Thompson sampling with two.
+    "sdf_contexts": (3,),
     "sdf_hyperparameters": (2,),
     # Seven problems and three ways of censoring.
     "sdf_published": (10, 21),

@@ -16,6 +16,7 @@ from torch import Tensor
 from botorch_calib.test_functions import (
     ContextShift,
     ContextualAckley,
+    ContextualAckley2d,
     ContextualHartmann6,
     ContextualProblem,
     ModifiedBranin,
@@ -26,12 +27,14 @@ from botorch_calib.test_functions import (
 PROBLEMS: list[Callable[..., ContextualProblem]] = [
     ContextShift,
     ContextualAckley,
+    ContextualAckley2d,
     ContextualHartmann6,
     ModifiedBranin,
     ThreeHumpCamel,
     Newsvendor,
 ]
-MINIMISED = {ContextualAckley, ContextualHartmann6, ModifiedBranin, ThreeHumpCamel}
+MINIMISED = {*PROBLEMS} - {ContextShift, Newsvendor}
+ACKLEYS = (ContextualAckley, ContextualAckley2d)
 
 
 def joint_points(problem: ContextualProblem, *shape: int) -> Tensor:
@@ -292,7 +295,7 @@ def test_branin_expectation_against_a_fine_grid_in_both_contexts() -> None:
         assert problem.evaluate_stochastic(x).item() == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("cls", [c for c in PROBLEMS if c is not ContextualAckley])
+@pytest.mark.parametrize("cls", [c for c in PROBLEMS if c not in ACKLEYS])
 def test_gradient_of_the_expectation(cls) -> None:
     problem = cls()
     X = decisions(problem, 3).requires_grad_()
@@ -328,7 +331,7 @@ def test_the_optimal_value_is_attained_and_found_by_a_search(cls) -> None:
     found = search(problem, starts=5)
     assert found <= stored + 1e-9
     # Ackley has thousands of local optima; that its centre is best is another test's matter.
-    if cls is not ContextualAckley:
+    if cls not in ACKLEYS:
         assert found == pytest.approx(stored, abs=1e-8)
 
 
@@ -343,10 +346,13 @@ def test_branin_optimum_by_factors(index) -> None:
     assert values.max().item() == pytest.approx(problem.stochastic_optimal_value, abs=1e-2)
 
 
-def test_ackley_is_best_at_the_centre_in_every_context() -> None:
-    problem = ContextualAckley()
+@pytest.mark.parametrize("cls", ACKLEYS)
+def test_ackley_is_best_at_the_centre_in_every_context(cls) -> None:
+    problem = cls()
     contexts = torch.linspace(0.0, 1.0, 101, dtype=torch.double).unsqueeze(-1)
-    centre = problem(torch.cat([torch.full((101, 2), 0.5).double(), contexts], dim=-1))
+    middle = problem.stochastic_optimizer.expand(101, -1)
+    assert (middle == 0.5).all()
+    centre = problem(torch.cat([middle, contexts], dim=-1))
     for x in decisions(problem, 200):
         assert (problem(torch.cat([x.expand(101, -1), contexts], dim=-1)) <= centre).all()
 

@@ -1,4 +1,4 @@
-"""Suites `sdf_published` and `sdf_sweeps`: what differs and is compared, and the report by hand."""
+"""Suites `sdf_*`: what differs and is compared, and the report by hand."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from tests.benchmarks.results import result_with
 
 PUBLISHED, SWEEPS = get_suite("sdf_published"), get_suite("sdf_sweeps")
 HYPERPARAMETERS = get_suite("sdf_hyperparameters")
+CONTEXTS = get_suite("sdf_contexts")
 METHODS = {method.name: method for method in sdf_published.compared()}
 GRID = torch.linspace(0.0, 1.0, 11, dtype=torch.double).unsqueeze(-1)
 
@@ -86,12 +87,12 @@ def test_sweeps_differ_in_the_delay_and_in_m() -> None:
     assert SWEEPS.methods == compared()
 
 
-@pytest.mark.parametrize("suite", [PUBLISHED, HYPERPARAMETERS, SWEEPS])
+@pytest.mark.parametrize("suite", [PUBLISHED, HYPERPARAMETERS, CONTEXTS, SWEEPS])
 def test_what_is_compared_is_run(suite) -> None:
     problems = {problem.name for problem in suite.problems}
     methods = {method.name for method in suite.methods}
     primary = suite.report.primary
-    numbers = {"sdf_published": 10, "sdf_hyperparameters": 2, "sdf_sweeps": 13}
+    numbers = {"sdf_published": 10, "sdf_hyperparameters": 2, "sdf_contexts": 3, "sdf_sweeps": 13}
     assert len(set(primary)) == len(primary) == numbers[suite.name]
     for run in (run for pair in primary for run in pair):
         assert run.problem in problems and run.method in methods
@@ -140,6 +141,21 @@ def test_the_control_shares_the_hyperparameters_and_nothing_else() -> None:
     assert len(models[1].conditioned_model.train_targets) == 12
     assert control.acquisition_function(models[0], ledger, GRID).nu == 1.0
     assert script.acquisition_function(models[1], ledger, GRID).nu > 1.0
+
+
+def test_twenty_contexts_and_both_acquisition_functions() -> None:
+    (task,) = CONTEXTS.problems
+    assert differences(task, sdf_published.contextual_tasks()[1]) == {"num_rounds"}
+    assert (task.num_rounds, task.objective.num_contexts) == (600, 20)
+    assert not set(CONTEXTS.seeds) & {*PUBLISHED.seeds, *HYPERPARAMETERS.seeds}
+    methods = {method.name: method for method in CONTEXTS.methods}
+    assert methods["ucb_sdf_script"] == METHODS["ucb_sdf_script"]
+    assert methods["ucb"] == METHODS["ucb"]
+    for name in ("ucb", "ucb_sdf_script"):
+        other = methods[name.replace("ucb", "ts")]
+        assert replace(other, name=name, acquisition="ucb") == methods[name]
+    control = HYPERPARAMETERS.methods[0]
+    assert methods["ts_censored_fit"] == replace(control, name="ts_censored_fit", acquisition="ts")
 
 
 def wave(seed: int) -> TableEvaluator:

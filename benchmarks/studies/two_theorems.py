@@ -1,0 +1,259 @@
+"""Two theorems, counted in searches: gains beside stated ones, and misses of the objective.
+
+Theorem 1 of OCBO (`stated_gains`): a gain reaches ``r`` times the stated one in at most a share
+``1 / r`` of the rounds, up to the calibration error. Its proof has two steps. Whatever the model, a
+gain of ``r`` times the stated one or more lies above the stated ``(1 - 1 / r)``-quantile; and with
+calibration a share ``1 / r`` of the outcomes lies there. Lemma 2 of LOCBO
+(`objective_coverage_bound`): an interval of the observation misses the objective at most ``1 / b``
+times as often as the observation, here twice, as the noise has a median of zero. The protocol,
+fixed before the first run:
+
+* Problems: the five cases of the study `objective_coverage`, three functions each. The Gaussian
+  process has fixed hyperparameters, and is right in ``drawn`` and ``right``.
+* Models: the process itself (``plain``), and the same with `QuantileRecalibrator` (OCBO's) and with
+  `LocalizedConformal` at ``alpha = 0.2`` (LOCBO's), both with their defaults. Calibrators learn one
+  step ahead, from the first outcome after the initial design on.
+* A search of its own for each model: 50 rounds, in each of which it takes the largest stated gain
+  among 256 random points, the same ones for all models. The stated gain is the expected improvement
+  of the *observation* over the best outcome so far, the gain is that of the outcome. Seeds 10000 to
+  10014, which share initial points and noise between models.
+* Counted: gains of at least 2, 5 and 10 times the stated one; outcomes at or above the stated
+  quantiles at 1/2, 4/5 and 9/10; runs whose evidence against the stated gains reaches 20; outcomes
+  and values of the objective outside the central 80 % interval of the observation at the point
+  chosen, stated before its outcome.
+* Means over functions for each seed; Student's 95 % intervals over seeds, and of ratios those of
+  `pooled_ratio`.
+
+Hypotheses, written with a look at one tuning seed (1000), on which gains of twice the stated amount
+were met in at most 6 of 50 rounds:
+
+1. In no case and for no model is the share of gains of ``r`` times the stated one shown to be above
+   ``1 / r`` (no interval lies above), right or wrong: the bound is a wide one.
+2. The share of outcomes at or above the stated quantiles, of which those gains are a part, is what
+   tells: where the noise is understated it is more than a tenth at 9/10 for the plain process, and
+   nearer to a tenth with recalibration.
+3. Where the process is right, evidence reaches 20 in at most 5 % of the plain runs.
+4. In each case and for each model the objective is missed at most twice as often as the
+   observation: no interval of the ratio lies above 2.
+5. The share of misses of the localized intervals, of observations and of the objective, stays below
+   the bounds of LOCBO's Lemma 1 and Lemma 2. (50 rounds are few, and the bounds therefore wide.)
+
+Added after the run: it stopped after 309 of 675 searches, as gains were handed to `stated_gains` in
+single precision and a stated one was 0 there. It went on in double precision; the 309 were kept.
+
+    python -m benchmarks.studies.two_theorems
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from botorch.models import SingleTaskGP
+from botorch.utils.sampling import manual_seed
+
+from benchmarks.framework.markdown import mean_with_interval, table
+from benchmarks.framework.replicate import OBSERVE, PROPOSE, stream_seed
+from benchmarks.framework.result_store import RESULTS_DIR, write_atomically
+from benchmarks.framework.sequential import Problem
+from benchmarks.framework.statistics import pooled_ratio
+from benchmarks.studies import objective_coverage
+from benchmarks.studies.command_line import resumed_runs, study_parser
+from botorch_calib import CalibratedModel
+from botorch_calib.calibration import (
+    Calibrator,
+    LocalizedConformal,
+    NoCalibration,
+    QuantileRecalibrator,
+)
+from botorch_calib.decisions import objective_coverage_bound
+from botorch_calib.diagnostics import stated_gains
+from botorch_calib.exceptions import CalibrationWarning
+
+ALPHA = 0.2
+ROUNDS, NUM_CANDIDATES = 50, 256
+RATIOS = (2.0, 5.0, 10.0)
+EVIDENCE = 20.0
+LEAST = 1e-300  # of stated gains, which may be as good as none
+SEEDS = range(10000, 10015)
+COMMAND = "python -m benchmarks.studies.two_theorems"
+
+MODELS: dict[str, Callable[[], Calibrator]] = {
+    "plain": NoCalibration,
+    "recalibrated": QuantileRecalibrator,
+    "localized": partial(LocalizedConformal, ALPHA),
+}
+
+
+@cache
+def problems() -> dict[str, dict[str, Problem]]:
+    """The problems of each case, by name."""
+    cases = objective_coverage.problems()
+    return {case: {each.name: each for each in found} for case, found in cases.items()}
+
+
+def run(problem: Problem, calibrator: Calibrator, seed: int) -> dict[str, Any]:
+    """One search: counts over its rounds, and the evidence against the stated gains.
+
+    Args:
+        problem: The problem.
+        calibrator: One that has learned nothing.
+        seed: The seed.
+
+    Returns:
+        ``reached`` and ``above``, counts for each of `RATIOS`; ``evidence``; and the numbers
+        ``y_missed`` and ``f_missed`` of rounds.
+    """
+    oracle, bounds = problem.build(seed), problem.bounds_tensor()
+    X = problem.initial_design(problem.num_initial, seed)
+    with manual_seed(stream_seed(seed, OBSERVE)):
+        Y = oracle.observe(X)
+    ends = torch.tensor([ALPHA / 2, 1 - ALPHA / 2], dtype=torch.double)
+    gp: SingleTaskGP | None = None
+    stated, gains, pits, missed = [], [], [], []
+    for step in range(ROUNDS):
+        gp = problem.surrogate(X, Y, bounds, step, gp)
+        model = CalibratedModel(gp.eval(), calibrator, denoise=False)
+        with manual_seed(stream_seed(seed, PROPOSE, step)):
+            U = torch.rand(NUM_CANDIDATES, bounds.shape[-1], dtype=torch.double)
+        candidates = bounds[0] + (bounds[1] - bounds[0]) * U
+        with torch.no_grad():
+            improvement: Any = model.posterior(candidates.unsqueeze(-2))
+            value = improvement.log_expected_improvement(Y.max()).flatten()
+            x = candidates[value.argmax()].unsqueeze(0)
+            with manual_seed(stream_seed(seed, OBSERVE, step + 1)):
+                y = oracle.observe(x)
+            posterior: Any = model.posterior(x)
+            lower, upper = posterior.quantile(ends).flatten()
+            pits.append(posterior.cdf(y).item())
+        stated.append(max(value.max().exp().item(), LEAST))
+        gains.append(max((y - Y.max()).item(), 0.0))
+        missed.append([not lower <= at <= upper for at in (y, oracle.truth(x))])
+        model.observe(x, y, condition=False)
+        X, Y = torch.cat([X, x]), torch.cat([Y, y])
+    found = stated_gains(torch.DoubleTensor(stated), torch.DoubleTensor(gains), RATIOS)
+    y_missed, f_missed = np.sum(missed, axis=0).tolist()
+    return {
+        "reached": [round(ROUNDS * share) for share in found.shares],
+        "above": [sum(pit >= 1 - 1 / r for pit in pits) for r in RATIOS],
+        "evidence": min(found.evidence, 1e9),
+        "y_missed": y_missed,
+        "f_missed": f_missed,
+    }
+
+
+def kept(cell: Mapping[str, str], seed: int) -> dict[str, Any]:
+    """`run` of a cell."""
+    problem = problems()[cell["case"]][cell["problem"]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalibrationWarning)  # of the first rounds
+        return run(problem, MODELS[cell["model"]](), seed)
+
+
+Runs = Sequence[Mapping[str, Any]]
+
+
+def by_seed(runs: Runs, value: Callable[[Mapping[str, Any]], float]) -> list[float]:
+    """Means over the functions, for each seed."""
+    seeds = sorted({each["seed"] for each in runs})
+    return [float(np.mean([value(e) for e in runs if e["seed"] == seed])) for seed in seeds]
+
+
+def share(runs: Runs, name: str, index: int | None = None) -> str:
+    """The mean share of the rounds that were counted under a name, in percent."""
+
+    def value(each: Mapping[str, Any]) -> float:
+        count = each[name] if index is None else each[name][index]
+        return 100 * count / ROUNDS
+
+    return mean_with_interval(by_seed(runs, value), ".1f")
+
+
+def markdown(runs: Runs) -> str:
+    """The report: a row for each case and model, of gains and of misses."""
+    gains, misses = [], []
+    for case in dict.fromkeys(each["case"] for each in runs):
+        for model in MODELS:
+            own = [e for e in runs if (e["case"], e["model"]) == (case, model)]
+            doubted = sum(each["evidence"] >= EVIDENCE for each in own)
+            gains.append(
+                [
+                    case,
+                    model,
+                    *(
+                        share(own, name, index)
+                        for index in range(len(RATIOS))
+                        for name in ("reached", "above")
+                    ),
+                    f"{doubted} of {len(own)}",
+                ]
+            )
+            counts = (by_seed(own, itemgetter(name)) for name in ("f_missed", "y_missed"))
+            ratio, low, high = pooled_ratio(*counts)
+            misses.append(
+                [
+                    case,
+                    model,
+                    share(own, "y_missed"),
+                    share(own, "f_missed"),
+                    f"{ratio:.2f} ({low:.2f} to {high:.2f})",
+                ]
+            )
+    tracker = LocalizedConformal(ALPHA).tracker
+    bound = ALPHA + tracker.coverage_bound(ROUNDS).item()
+    heads = [f"{name} {1 / r:.0%}" for r in RATIOS for name in ("gains,", "outcomes,")]
+    seeds = {each["seed"] for each in runs}
+    return "\n".join(
+        [
+            f"Reproduce with `{COMMAND}`.",
+            "",
+            f"Shares of {ROUNDS} rounds in percent: means over three functions and {len(seeds)} "
+            "seeds, with Student's 95 % intervals over seeds.",
+            "",
+            "## Gains beside stated gains",
+            "",
+            "For r = 2, 5 and 10: gains of at least r times the stated one, and outcomes at or "
+            "above the stated (1 - 1/r)-quantile, of which the former are a part. Both are 1/r at "
+            "most, as the head of the column says, with calibration. Doubted are runs whose "
+            f"evidence against the stated gains reaches {EVIDENCE:g}.",
+            "",
+            *table(["case", "model", *heads, "doubted"], gains),
+            "",
+            "## Misses of 80 % intervals of the observation",
+            "",
+            f"By Lemma 1 the localized intervals miss at most {100 * bound:.0f} % of {ROUNDS} "
+            f"outcomes, and so the objective in {100 * objective_coverage_bound(bound):.0f} % in "
+            "expectation; by Lemma 2 the ratio of the two is 2 at most.",
+            "",
+            *table(["case", "model", "outcomes", "objective", "ratio"], misses),
+            "",
+        ]
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run what is missing, print the report and write it."""
+    parser = study_parser(COMMAND, __doc__, SEEDS)
+    parser.add_argument("--results", type=Path, default=RESULTS_DIR / "two_theorems.jsonl")
+    args = parser.parse_args(argv)
+    cells = [
+        {"case": case, "problem": name, "model": model}
+        for case, found in problems().items()
+        for name in found
+        for model in MODELS
+    ]
+    text = markdown(resumed_runs(args.results, args.seeds, cells, kept))
+    print(text)
+    write_atomically(args.tables / "two_theorems.md", text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

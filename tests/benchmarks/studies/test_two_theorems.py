@@ -1,0 +1,109 @@
+"""The study of two theorems: its counts by another way, and its table by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from botorch.utils.sampling import manual_seed
+
+from benchmarks.framework.replicate import OBSERVE, PROPOSE, stream_seed
+from benchmarks.studies import two_theorems as study
+from botorch_calib.diagnostics import stated_gains
+
+
+def test_a_search_of_the_plain_process_by_botorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Expected improvement of a process whose posterior is that of an observation."""
+    monkeypatch.setattr(study, "ROUNDS", 6)
+    problem = study.problems()["drawn"]["matern_1d"]
+    oracle, bounds = problem.build(3), problem.bounds_tensor()
+    X = problem.initial_design(problem.num_initial, 3)
+    with manual_seed(stream_seed(3, OBSERVE)):
+        Y = oracle.observe(X)
+    stated, gains, beyond, misses = [], [], np.zeros(3, dtype=int), np.zeros(2, dtype=int)
+    for step in range(6):
+        gp = problem.surrogate(X, Y, bounds, step, None).eval()
+        with manual_seed(stream_seed(3, PROPOSE, step)):
+            candidates = torch.rand(256, 1, dtype=torch.double)
+        with torch.no_grad():
+            posterior: Any = gp.posterior(candidates.unsqueeze(-2), observation_noise=True)
+        mean, sd = posterior.mean.flatten(), posterior.variance.sqrt().flatten()
+        u = (mean - Y.max()) / sd
+        normal = torch.distributions.Normal(0.0, 1.0)
+        value = sd * (normal.log_prob(u).exp() + u * normal.cdf(u))
+        best = value.argmax()
+        with manual_seed(stream_seed(3, OBSERVE, step + 1)):
+            y = oracle.observe(candidates[best : best + 1])
+        z = (y - mean[best]) / sd[best]
+        stated.append(value[best])
+        gains.append((y - Y.max()).clamp(min=0.0))
+        beyond += [int(normal.cdf(z) >= level) for level in (0.5, 0.8, 0.9)]
+        f = oracle.truth(candidates[best : best + 1])
+        reach = 1.2815515655446004
+        misses += [int(abs(z) > reach), int(abs((f - mean[best]) / sd[best]) > reach)]
+        X, Y = torch.cat([X, candidates[best : best + 1]]), torch.cat([Y, y])
+    found = study.run(problem, study.MODELS["plain"](), 3)
+    expected = stated_gains(torch.stack(stated), torch.cat(gains), study.RATIOS)
+    assert found["reached"] == [round(6 * share) for share in expected.shares]
+    assert found["above"] == beyond.tolist()
+    assert [found["y_missed"], found["f_missed"]] == misses.tolist()
+    assert found["evidence"] == pytest.approx(expected.evidence, rel=1e-6)
+
+
+@pytest.mark.parametrize("model", study.MODELS)
+def test_gains_are_among_the_outcomes_above(model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first step of the proof, which holds for any model."""
+    monkeypatch.setattr(study, "ROUNDS", 20)
+    cell = {"case": "noise", "problem": "branin_noise", "model": model}
+    found = study.kept(cell, 1000)
+    assert found["above"][0] > 0
+    assert all(r <= a for r, a in zip(found["reached"], found["above"], strict=True))
+    assert found["evidence"] >= 1.0
+
+
+def test_stated_gains_may_be_as_good_as_none() -> None:
+    """In this search one is below the least positive number of single precision."""
+    cell = {"case": "lengthscale", "problem": "hartmann3_lengthscale", "model": "plain"}
+    assert study.kept(cell, 10006)["y_missed"] > 0
+
+
+def test_a_table_by_hand() -> None:
+    runs = [
+        {
+            "case": "drawn",
+            "model": model,
+            "seed": seed,
+            "reached": [20 + 10 * seed, 5, 0],
+            "above": [25, 10, 5],
+            "evidence": 30.0 if seed else 1.0,
+            "y_missed": 10,
+            "f_missed": 15,
+        }
+        for model in study.MODELS
+        for seed in (0, 1)
+    ]
+    text = study.markdown(runs)
+    # 40 and 60 %: Student's interval for two values reaches 12.7 standard errors of 10.
+    row = "| drawn | plain | 50.0 (-77.1 to 177.1) | 50.0 (50.0 to 50.0) | 10.0 (10.0 to 10.0) |"
+    assert row in text and "| 1 of 2 |" in text
+    misses = (
+        "| drawn | localized | 20.0 (20.0 to 20.0) | 30.0 (30.0 to 30.0) | 1.50 (1.50 to 1.50) |"
+    )
+    assert misses in text
+
+
+def test_a_tiny_run_writes_the_table(tmp_path: Path, monkeypatch, capsys) -> None:
+    every = study.problems()
+    monkeypatch.setattr(
+        study, "problems", lambda: {"drawn": {"matern_1d": every["drawn"]["matern_1d"]}}
+    )
+    monkeypatch.setattr(study, "ROUNDS", 3)
+    options = ["--tables", str(tmp_path), "--results", str(tmp_path / "runs.jsonl")]
+    for _ in range(2):
+        assert study.main(["--seeds", "1000:1002", *options]) == 0
+    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 6
+    text = (tmp_path / "two_theorems.md").read_text(encoding="utf-8")
+    assert text.strip() in capsys.readouterr().out
