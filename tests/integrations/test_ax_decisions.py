@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,7 @@ from ax.storage.sqa_store.db import (
     init_engine_and_session_factory,
 )
 from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.warnings import InputDataWarning
 from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
 from torch import Tensor
@@ -428,6 +430,25 @@ def test_noise_that_is_known_of_some_trials() -> None:
     (trial,) = restored.get_next_trials(max_trials=1)
     assert type(ax_decisions.models_by_metric(adapter_of(restored))["z"]) is PartlyKnownNoiseGP
     assert decision(restored, trial) is not None
+
+
+@pytest.mark.parametrize("metric", mostly_slow(["y", "z"], ["z"]))
+def test_infinite_values_are_left_out(metric: str) -> None:
+    """No model can be fitted to them; beyond a limit they are violations all the same."""
+    client = new_client()
+    ((trial, parameters),) = client.get_next_trials(max_trials=1).items()
+    client.complete_trial(trial, {**outcome(parameters), metric: math.inf})
+    message = rf"{metric!r} is infinite in the trials \[{trial}\]"
+    with pytest.warns(InputDataWarning, match=message):
+        (following,) = client.get_next_trials(max_trials=1)
+    for name, model in ax_decisions.models_by_metric(adapter_of(client)).items():
+        values: Any = model.train_targets
+        assert len(values) == NUM + (name != metric) and values.isfinite().all()
+    assert decision(client, following) is not None
+    assert counted(client) == account(client) == (2, int(metric == "z"), 1)
+    restored = Client._from_json_snapshot(client._to_json_snapshot())
+    with pytest.warns(InputDataWarning, match=message):
+        restored.get_next_trials(max_trials=1)
 
 
 def test_several_constraints_share_one_budget() -> None:
