@@ -288,8 +288,8 @@ class TestAcquisitionFunctions:
         monkeypatch.setattr(
             NondominatedPartitioning, "get_hypercell_bounds", lambda partitioning: empty
         )
-        X, Y = data(num_outcomes=6)
-        candidates_func()(X, Y[:, :5], Y[:, 5:], BOUNDS, X[:1])
+        X, Y = data(4, num_outcomes=6)
+        candidates_func()(X, Y[:, :5], Y[:, 5:], BOUNDS, BOUNDS[1:])
         (acqf,) = searched
         assert type(acqf) is qLogNParEGO
         assert acqf.scalarization_weights.sum() == pytest.approx(1.0)
