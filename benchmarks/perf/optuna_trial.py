@@ -31,7 +31,9 @@ def started_study(
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     ends = zip("ab", work.bounds.t().tolist(), strict=True)
-    space = {name: optuna.distributions.FloatDistribution(*bounds) for name, bounds in ends}
+    space: dict[str, Any] = {
+        name: optuna.distributions.FloatDistribution(*bounds) for name, bounds in ends
+    }
     trials = []
     for point in work.X[: NUM_TRIALS + running].tolist():
         study.enqueue_trial(dict(zip(space, point, strict=True)))

@@ -247,16 +247,17 @@ def _hypervolume_improvement(model: Model, trials: StudyData) -> AcquisitionFunc
         "X_pending": trials.X_pending,
         "prune_baseline": True,
     }
-    acqf = qLogCalibratedNoisyExpectedHypervolumeImprovement(
+    acqf: Any = qLogCalibratedNoisyExpectedHypervolumeImprovement(
         model,
         ref_point=infer_reference_point(values[is_non_dominated(values)]),
         alpha=get_default_partitioning_alpha(num),
         **settings,
     )
-    if acqf.cell_lower_bounds.shape[-2]:
-        return acqf
-    # Beyond four objectives the decomposition is approximate, and of few trials nothing is left.
-    return qLogNParEGO(model, cache_root=False, **settings)
+    if not acqf.cell_lower_bounds.shape[-2]:
+        # Beyond four objectives cells are approximate; of few trials there may be none.
+        acqf = qLogNParEGO(model, cache_root=False, **settings)
+    improved: AcquisitionFunction = acqf
+    return improved
 
 
 def _outcome(samples: Tensor, index: int) -> Tensor:

@@ -47,7 +47,9 @@ def fit_in_logarithms(
     loss_and_gradients = get_loss_closure_with_grads(mll, own) if closure is None else closure
     positive = [name for name, (low, _) in bounds.items() if bool(torch.as_tensor(low) > 0.0)]
     moved = own | {name: own[name].detach().log() for name in positive}
-    ends = {name: tuple(torch.as_tensor(end).log() for end in bounds[name]) for name in positive}
+    ends: Any = {
+        name: tuple(torch.as_tensor(end).log() for end in bounds[name]) for name in positive
+    }
     starts = [{name: value.detach().clone() for name, value in moved.items()}]
     noises = [name for name in positive if name.endswith("raw_noise")] if twice else []
     if noises:

@@ -292,8 +292,9 @@ class TestAcquisitionFunctions:
         candidates_func()(X, Y[:, :5], Y[:, 5:], BOUNDS, BOUNDS[1:])
         (acqf,) = searched
         assert type(acqf) is qLogNParEGO
+        models: Any = acqf.model.models
         assert acqf.scalarization_weights.sum() == pytest.approx(1.0)
-        assert [type(model) for model in acqf.model.models] == [CalibratedModel] * 6
+        assert [type(model) for model in models] == [CalibratedModel] * 6
         values = acqf(torch.rand(3, 1, 2, dtype=torch.double))
         assert values.isfinite().all() and values.std() > 0.0
 
