@@ -3,7 +3,7 @@
 Noise and lengthscales of BoTorch's models have no transform, so its search creeps: it takes some 50
 evaluations where logarithms take 15. Where there are few data, the likelihood often has two maxima,
 one that takes everything for signal and one that knows of noise. From its only start BoTorch ends
-in the lower one in a seventh of the cases. Two searches in logarithms take 0.65 of its time.
+in the lower one in a seventh of the cases. Two searches in logarithms take 0.7 of its time.
 """
 
 from __future__ import annotations
