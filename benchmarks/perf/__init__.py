@@ -17,5 +17,6 @@ file                       content
 ``transformed_outcomes``   of log expected improvement of log outcomes
 ``proposals``              of proposals between two fits
 ``ax_trial``               of a trial in Ax
+``optuna_trial``           of a trial in Optuna
 ========================== =============================================================
 """

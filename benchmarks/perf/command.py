@@ -20,6 +20,7 @@ from benchmarks.perf import calibrated_and_delayed as calibrated_and_delayed
 from benchmarks.perf import decisions as decisions
 from benchmarks.perf import ensembles as ensembles
 from benchmarks.perf import noisy as noisy
+from benchmarks.perf import optuna_trial as optuna_trial
 from benchmarks.perf import proposals as proposals
 from benchmarks.perf import robust as robust
 from benchmarks.perf import single_points as single_points

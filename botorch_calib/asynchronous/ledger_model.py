@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from functools import partial
 from inspect import signature
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,35 +14,16 @@ from torch import Tensor
 
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy
 from botorch_calib.asynchronous.failed_queries import with_failures_imputed
-from botorch_calib.asynchronous.refits import Remembered, fitted_count, with_later_values
+from botorch_calib.asynchronous.refits import ScheduledFit, fitted_count
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models import CensoredDelayModel
-from botorch_calib.models.fit_to_ledger import Fit, fitted_model
+from botorch_calib.models.fit_to_ledger import fitted_model
 from botorch_calib.models.imputation import queries_to_impute
 from botorch_calib.models.matching_rows import matching_rows
-from botorch_calib.optim.random_seeds import derived_seed, random_stream
 
 
-class LedgerModel:
-    """The model of a ledger; ``fit`` and ``refit_every`` are those of a `DelayAwareProposer`.
-
-    The seed of a fit is derived from ``stream`` and the number of values.
-    """
-
-    def __init__(
-        self, fit: Fit, refit_every: int | float, device: torch.device, stream: tuple[int, int]
-    ) -> None:
-        self.fit = fit
-        self.refit_every = refit_every
-        self.device = device
-        self.stream = stream
-        self.fitted: Remembered | None = None
-        # The fitted model, conditioned on later values.
-        self._extended: Remembered | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        # A copy fits again when it is called: a stored fit may be large and outdated.
-        return {**self.__dict__, "fitted": None, "_extended": None}
+class LedgerModel(ScheduledFit):
+    """The model of a ledger."""
 
     def __call__(
         self,
@@ -72,7 +52,7 @@ class LedgerModel:
         """The model of the values of a ledger alone, without failed and pending queries."""
         if strategy.hyperparameters != "observed":
             return self._fit_with_censored(ledger, now)
-        fit = partial(self._fit, Yvar=self._known_noise(ledger, now))
+        fit = partial(self.of_data, Yvar=self._known_noise(ledger, now))
         return fitted_model(ledger, fit, "observed", now)
 
     def _known_noise(self, ledger: FeedbackLedger, now: float) -> Tensor | None:
@@ -90,13 +70,6 @@ class LedgerModel:
         )
         return None
 
-    def _fit(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
-        """The model of all values, in order of arrival, fitted to the first of them."""
-        count = fitted_count(len(Y), self.refit_every)
-        noise = None if Yvar is None else Yvar[:count]
-        model = self._fit_to_all(X[:count], Y[:count], noise)
-        return self._with_later_values(model, X, Y, Yvar, slice(count, None))
-
     def _fit_with_censored(self, ledger: FeedbackLedger, now: float) -> Model:
         """The model of all values, fitted to these and to censored ones.
 
@@ -110,27 +83,6 @@ class LedgerModel:
         rows = matching_rows(torch.cat([X, Y], dim=-1), known)
         later = [index for index, row in enumerate(rows) if row is None]
         return self._with_later_values(model, X, Y, None, later)
-
-    def _fit_to_all(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
-        """The model fitted to these data; that of the last call if they have not changed."""
-        if self.fitted is None or not self.fitted.is_of(X, Y, Yvar):
-            noise = {} if Yvar is None else {"Yvar": Yvar}
-            with random_stream(derived_seed(*self.stream, len(Y)), self.device):
-                self.fitted = Remembered((X, Y, Yvar), self.fit(X, Y, **noise))
-            self._extended = None
-        return self.fitted.result
-
-    def _with_later_values(
-        self, model: Model, X: Tensor, Y: Tensor, Yvar: Tensor | None, later: slice | list[int]
-    ) -> Model:
-        """The fitted model conditioned on the later ones of these values."""
-        if not len(Y[later]):
-            return model
-        if self._extended is None or not self._extended.is_of(X, Y, Yvar):
-            noise = None if Yvar is None else Yvar[later]
-            extended = with_later_values(model, X[later], Y[later], noise)
-            self._extended = Remembered((X, Y, Yvar), extended)
-        return self._extended.result
 
 
 def _warn_of_wrong_sign(ledger: FeedbackLedger, now: float) -> None:

@@ -25,6 +25,8 @@ from torch import Tensor
 from botorch_calib._validation import check_count
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.conditioning import with_observations
+from botorch_calib.models.fit_in_logarithms import fit_in_logarithms
+from botorch_calib.models.fit_to_ledger import Fit
 from botorch_calib.models.inspection import like, observed_process
 from botorch_calib.models.partly_known_noise import PartlyKnownNoiseGP
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
@@ -118,8 +120,9 @@ def fit_single_task_gp(
     for part, state in (start or {}).items():
         # All variances may be known of the first values, and none learned.
         getattr(gp, part).load_state_dict(state, strict=False)
-    options = {"options": {"ftol": TOLERANCE}} if start else None
-    fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp), optimizer_kwargs=options)
+    options = {"options": {"ftol": TOLERANCE}, "twice": False} if start else None
+    mll = ExactMarginalLogLikelihood(gp.likelihood, gp)
+    fit_gpytorch_mll(mll, optimizer=fit_in_logarithms, optimizer_kwargs=options)
     return gp
 
 
@@ -139,6 +142,62 @@ def _same(a: Tensor | None, b: Tensor | None) -> bool:
     if a is None or b is None:
         return a is b
     return a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+class ScheduledFit:
+    """Models of growing data, fitted on the schedule ``refit_every`` and conditioned in between.
+
+    Args:
+        fit: As of a `DelayAwareProposer`.
+        refit_every: As of a `DelayAwareProposer`.
+        device: Where the models are.
+        stream: From it and the number of values the seed of each fit is derived.
+    """
+
+    def __init__(
+        self, fit: Fit, refit_every: int | float, device: torch.device, stream: tuple[int, ...]
+    ) -> None:
+        self.fit = fit
+        self.refit_every = refit_every
+        self.device = device
+        self.stream = stream
+        self.fitted: Remembered | None = None
+        # The fitted model, conditioned on later values.
+        self._extended: Remembered | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy fits again when it is called: a stored fit may be large and outdated.
+        return {**self.__dict__, "fitted": None, "_extended": None}
+
+    def of_data(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
+        """The model of all values, in order of arrival, fitted to the first of them."""
+        count = fitted_count(len(Y), self.refit_every)
+        noise = None if Yvar is None else Yvar[:count]
+        model = self._fit_to_all(X[:count], Y[:count], noise)
+        return self._with_later_values(model, X, Y, Yvar, slice(count, None))
+
+    def _fit_to_all(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
+        """The model fitted to these data; that of the last call if they have not changed."""
+        if self.fitted is None or not self.fitted.is_of(X, Y, Yvar):
+            noise = {} if Yvar is None else {"Yvar": Yvar}
+            with random_stream(derived_seed(*self.stream, len(Y)), self.device):
+                self.fitted = Remembered((X, Y, Yvar), self.fit(X, Y, **noise))
+            self._extended = None
+        model: Model = self.fitted.result
+        return model
+
+    def _with_later_values(
+        self, model: Model, X: Tensor, Y: Tensor, Yvar: Tensor | None, later: slice | list[int]
+    ) -> Model:
+        """The fitted model conditioned on the later ones of these values."""
+        if not len(Y[later]):
+            return model
+        if self._extended is None or not self._extended.is_of(X, Y, Yvar):
+            noise = None if Yvar is None else Yvar[later]
+            extended = with_later_values(model, X[later], Y[later], noise)
+            self._extended = Remembered((X, Y, Yvar), extended)
+        extended_model: Model = self._extended.result
+        return extended_model
 
 
 class WarmStartedFit:

@@ -43,6 +43,7 @@ from ax.adapter.registry import (
     MBM_X_trans,
 )
 from ax.adapter.torch import TorchAdapter
+from ax.adapter.transforms.base import Transform
 from ax.adapter.transforms.derelativize import Derelativize
 from ax.api.client import Client
 from ax.api.utils.structs import GenerationStrategyDispatchStruct
@@ -85,11 +86,12 @@ from botorch_calib.decisions.chance_constrained_search import (
     repeated_points,
 )
 from botorch_calib.integrations._ax_acquisition import ConstrainedClosedForm
+from botorch_calib.integrations._ax_infinite_values import LeaveOutInfinite
 from botorch_calib.integrations._ax_search_space import OwnSearch, SearchedSpace
 from botorch_calib.integrations._trial_records import KEY, Books, DecidedTrial, Decision, Limits
 
 #: Ax's transforms, of parameters alone. `AddExecutionViability` of Ax may be added.
-TRANSFORMS = [*MBM_X_trans, Derelativize]
+TRANSFORMS: list[type[Transform]] = [LeaveOutInfinite, *MBM_X_trans, Derelativize]
 #: Trials that Ax takes as not run: there will be no value, and their point may be tried again.
 NEVER_RUN = (TrialStatus.FAILED, TrialStatus.STALE)
 # Initial trials for each parameter: before that, a fit knows too little to certify by.

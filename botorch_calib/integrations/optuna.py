@@ -22,6 +22,7 @@ except ImportError as error:
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.multi_objective import IdentityMCMultiOutputObjective
+from botorch.acquisition.multi_objective.parego import qLogNParEGO
 from botorch.acquisition.multi_objective.utils import get_default_partitioning_alpha
 from botorch.exceptions.errors import InputDataError
 from botorch.models.model import Model
@@ -70,7 +71,9 @@ def calibrated_candidates_func(
                                 `LogCalibratedProbabilityOfFeasibility` as long as no
                                 complete trial is feasible
     several objectives, with    `qLogCalibratedNoisyExpectedHypervolumeImprovement`, its
-    or without constraints      reference point inferred from the Pareto front
+    or without constraints      reference point inferred from the Pareto front; BoTorch's
+                                ``qLogNParEGO`` where the approximate hypervolume of five
+                                or more objectives and few trials is empty
     ==========================  =======================================================
 
     Running trials are accounted for if the sampler is told to consider them. Until two trials are
@@ -241,16 +244,24 @@ def _hypervolume_improvement(model: Model, trials: StudyData) -> AcquisitionFunc
     # Without a feasible trial, the scale is that of the front of all.
     values = trials.objectives[feasible] if feasible.any() else trials.objectives
     outcomes = range(num, model.num_outputs)
-    return qLogCalibratedNoisyExpectedHypervolumeImprovement(
+    settings: dict[str, Any] = {
+        "X_baseline": trials.X,
+        "objective": IdentityMCMultiOutputObjective(outcomes=list(range(num))),
+        "constraints": [partial(_outcome, index=i) for i in outcomes] or None,
+        "X_pending": trials.X_pending,
+        "prune_baseline": True,
+    }
+    acqf: Any = qLogCalibratedNoisyExpectedHypervolumeImprovement(
         model,
         ref_point=infer_reference_point(values[is_non_dominated(values)]),
-        X_baseline=trials.X,
-        objective=IdentityMCMultiOutputObjective(outcomes=list(range(num))),
-        constraints=[partial(_outcome, index=i) for i in outcomes] or None,
-        X_pending=trials.X_pending,
-        prune_baseline=True,
         alpha=get_default_partitioning_alpha(num),
+        **settings,
     )
+    if not acqf.cell_lower_bounds.shape[-2]:
+        # Beyond four objectives cells are approximate; of few trials there may be none.
+        acqf = qLogNParEGO(model, cache_root=False, **settings)
+    improved: AcquisitionFunction = acqf
+    return improved
 
 
 def _outcome(samples: Tensor, index: int) -> Tensor:

@@ -47,6 +47,7 @@ from botorch_calib.integrations.optuna_delays import (
     known_noise,
     names_of_constraints,
     others_of,
+    places_in_time,
     store,
 )
 from botorch_calib.models.fit_to_ledger import Fit
@@ -234,18 +235,19 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         return Books(limits, self._level, self._budget, _decided(trials))
 
     def _constraints(self, look: Look, books: Books) -> list[ChanceConstraint]:
-        """Those of the books, on models of all trials that have set them."""
+        """Those of the books, on models of all trials that have set them, as they ended."""
         known = [
-            (x, trial)
-            for trial in look.trials
+            (end, x, trial)
+            for (_, end), trial in zip(places_in_time(look.trials), look.trials, strict=True)
             if all(abs(trial.constraints.get(name, INFINITE)) < INFINITE for name in books.limits)
             and (x := encoded(look.space, trial)) is not None
         ]
-        X, trials = torch.stack([x for x, _ in known]), [trial for _, trial in known]
+        known.sort(key=lambda each: each[0])
+        X, trials = torch.stack([x for _, x, _ in known]), [trial for *_, trial in known]
         models: dict[str, Model] = {}
         for place, name in enumerate(books.limits, look.objectives.shape[-1]):
             Y = torch.tensor([[trial.constraints[name]] for trial in trials], dtype=torch.double)
-            models[name] = self._fit(X, Y, known_noise(trials, place))
+            models[name] = self._fitted(place, X, Y, known_noise(trials, place))
         return books.constraints(models)
 
 

@@ -41,7 +41,13 @@ from botorch_calib.asynchronous.delay_strategy import strategy_of
 from botorch_calib.asynchronous.failed_queries import feasibility_of
 from botorch_calib.asynchronous.feasibility import Feasibility
 from botorch_calib.asynchronous.overdue import with_overdue_failed
-from botorch_calib.asynchronous.proposer import DelayAwareProposer, DelayStrategy, SearchSettings
+from botorch_calib.asynchronous.proposer import (
+    FIT,
+    DelayAwareProposer,
+    DelayStrategy,
+    SearchSettings,
+)
+from botorch_calib.asynchronous.refits import ScheduledFit
 from botorch_calib.calibration import Calibrator
 from botorch_calib.decisions.chance_constrained_search import repeated_points
 from botorch_calib.integrations._optuna_search_space import SearchSpace, without
@@ -169,6 +175,7 @@ class DelayAwareSampler(BoTorchSampler):
         self._search = SearchSettings(num_restarts, raw_samples, base)
         self._seeded_in: int | None = os.getpid()
         self._proposers: dict[int, DelayAwareProposer] = {}
+        self._fits: dict[tuple[int, int], ScheduledFit] = {}
         self._proposer(1)  # so that a wrong setting is noticed now
         FeedbackLedger(1, censor_value=censor_value)
         super().__init__(
@@ -212,7 +219,7 @@ class DelayAwareSampler(BoTorchSampler):
         worst = None if value is None else signs[0] * value
         ledger = FeedbackLedger(space.dim, censor_value=worst, clock="seconds")
         complete: list[tuple[int, Tensor, FrozenTrial]] = []
-        for trial, (start, end) in zip(trials, _places_in_time(trials), strict=True):
+        for trial, (start, end) in zip(trials, places_in_time(trials), strict=True):
             x = encoded(space, trial)
             if x is None:
                 continue
@@ -274,12 +281,24 @@ class DelayAwareSampler(BoTorchSampler):
             look.constraints.to(self._device),
             pending.to(self._device) if len(pending := ledger.pending(now)) else None,
         )
-        others = zip(data.outcomes.split(1, dim=-1)[1:], look.noise[1:], strict=True)
-        models = [model.model, *(self._fit(look.X, Y, Yvar) for Y, Yvar in others)]
+        others = zip(data.outcomes.split(1, dim=-1), look.noise, strict=True)
+        models = [
+            self._fitted(place, look.X, Y, Yvar) if place else model.model
+            for place, (Y, Yvar) in enumerate(others)
+        ]
         acqf = improvement(models, data)
         strategy = replace(strategy, imputation="hallucinate")
         feasibility = feasibility_of(ledger, now, strategy, self._proposer(ledger.dim).bounds)
         return acqf if feasibility is None else _FeasibleImprovement(acqf, feasibility)
+
+    def _fitted(self, place: int, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Model:
+        """The model of an outcome but the first, on the schedule by which a proposer fits that."""
+        proposer = self._proposer(X.shape[-1])
+        key = X.shape[-1], place
+        if key not in self._fits:
+            stream = self._search.seed, FIT, place
+            self._fits[key] = ScheduledFit(self._fit, proposer.refit_every, self._device, stream)
+        return self._fits[key].of_data(X, Y, Yvar)
 
     def _unless_repeated(self, point: Tensor, proposer: DelayAwareProposer, look: Look) -> Tensor:
         """The point or, if Optuna would round it to a known one, a new one of rounded samples."""
@@ -400,7 +419,7 @@ def store(study: Study, trial: FrozenTrial, key: str, value: Any) -> None:
     study._storage.set_trial_system_attr(trial._trial_id, key, value)
 
 
-def _places_in_time(trials: Sequence[FrozenTrial]) -> list[tuple[int, int]]:
+def places_in_time(trials: Sequence[FrozenTrial]) -> list[tuple[int, int]]:
     """Places of the start and the end of each trial among all of these times.
 
     A ledger would hide times in the future of its own clock, so only the order counts. The end of a

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,7 @@ from ax.storage.sqa_store.db import (
     init_engine_and_session_factory,
 )
 from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.warnings import InputDataWarning
 from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
 from torch import Tensor
@@ -341,12 +343,12 @@ def test_trials_without_records_are_left_out() -> None:
 
 
 @contextmanager
-def said(message: str) -> Iterator[None]:
+def said(message: str, category: type[Warning] = CalibrationWarning) -> Iterator[None]:
     """As ``pytest.warns``, which would raise what Ax says of itself."""
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", CalibrationWarning)
+        warnings.simplefilter("always", category)
         yield
-    of_kind = [str(w.message) for w in caught if w.category is CalibrationWarning]
+    of_kind = [str(w.message) for w in caught if w.category is category]
     assert of_kind and all(re.search(message, each) for each in of_kind)
 
 
@@ -428,6 +430,28 @@ def test_noise_that_is_known_of_some_trials() -> None:
     (trial,) = restored.get_next_trials(max_trials=1)
     assert type(ax_decisions.models_by_metric(adapter_of(restored))["z"]) is PartlyKnownNoiseGP
     assert decision(restored, trial) is not None
+
+
+@pytest.mark.filterwarnings("ignore:The metric '.' is infinite")
+@pytest.mark.parametrize("metric", mostly_slow(["y", "z"], ["z"]))
+def test_infinite_values_are_left_out(metric: str) -> None:
+    """No model can be fitted to them; beyond a limit they are violations all the same."""
+    client = new_client()
+    ((trial, parameters),) = client.get_next_trials(max_trials=1).items()
+    client.complete_trial(trial, {**outcome(parameters), metric: math.inf})
+    message = rf"{metric!r} is infinite in the trials \[{trial}\]"
+    with said(message, InputDataWarning):
+        (following,) = client.get_next_trials(max_trials=1)
+    for name, model in ax_decisions.models_by_metric(adapter_of(client)).items():
+        values: Any = model.train_targets
+        assert len(values) == NUM + (name != metric) and values.isfinite().all()
+    assert decision(client, following) is not None
+    assert counted(client) == account(client) == (2, int(metric == "z"), 1)
+    # Ax stores NaN in its place, so that it counts as a value that has not come.
+    restored = Client._from_json_snapshot(client._to_json_snapshot())
+    restored.get_next_trials(max_trials=1)
+    T, V, out = account(restored)
+    assert T == 3 and V + out == 2 + int(metric == "z")
 
 
 def test_several_constraints_share_one_budget() -> None:

@@ -16,9 +16,11 @@ pytest.importorskip("optuna_integration")
 
 import optuna
 from botorch.acquisition import AcquisitionFunction
+from botorch.acquisition.multi_objective.parego import qLogNParEGO
 from botorch.exceptions.errors import InputDataError
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Standardize
+from botorch.utils.multi_objective.box_decompositions import NondominatedPartitioning
 from optuna_integration import BoTorchSampler
 from torch import Tensor
 
@@ -277,6 +279,24 @@ class TestAcquisitionFunctions:
         (constraint_of_samples,) = acqf.constraints
         torch.testing.assert_close(constraint_of_samples(samples), samples[..., 2])
         assert acqf(torch.rand(3, 1, 2, dtype=torch.double)).isfinite().all()
+
+    def test_many_objectives_without_a_cell(
+        self, searched: list[Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The approximate decomposition may drop all: the improvement would be 0 everywhere."""
+        empty = torch.zeros(2, 0, 5, dtype=torch.double)
+        monkeypatch.setattr(
+            NondominatedPartitioning, "get_hypercell_bounds", lambda partitioning: empty
+        )
+        X, Y = data(4, num_outcomes=6)
+        candidates_func()(X, Y[:, :5], Y[:, 5:], BOUNDS, BOUNDS[1:])
+        (acqf,) = searched
+        assert type(acqf) is qLogNParEGO
+        models: Any = acqf.model.models
+        assert acqf.scalarization_weights.sum() == pytest.approx(1.0)
+        assert [type(model) for model in models] == [CalibratedModel] * 6
+        values = acqf(torch.rand(3, 1, 2, dtype=torch.double))
+        assert values.isfinite().all() and values.std() > 0.0
 
     def test_several_objectives_without_constraints(self, searched: list[Any]) -> None:
         X, Y = data(num_outcomes=2)

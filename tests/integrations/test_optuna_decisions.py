@@ -252,8 +252,8 @@ def test_enqueued_trials_are_decided_about_as_they_are() -> None:
         y = trial.suggest_float("y", 0.0, 1.0)
         return limited(trial) + y
 
-    study = new_study(n_startup_trials=12, fit=None)
-    study.optimize(objective, n_trials=12)
+    study = new_study(n_startup_trials=16, fit=None)
+    study.optimize(objective, n_trials=16)
     for given in ({"x": 0.05, "y": 0.5}, {"x": 0.95, "y": 0.5}, {"x": 0.125}):
         study.enqueue_trial(given)
     study.optimize(objective, n_trials=3)

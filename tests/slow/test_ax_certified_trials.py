@@ -102,6 +102,7 @@ SCRIPT = """
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:TypeDecorator")  # SQLAlchemy says so of Ax's tables
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", ["json", "sql"])
 def test_sixty_trials(kind: str, tmp_path: Path) -> None:
