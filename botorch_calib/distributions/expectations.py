@@ -38,14 +38,15 @@ def rule_above(
     threshold: Tensor,
     growth: Tensor,
     order: int = 16,
+    kinks: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     r"""Points ``x_i > c`` and ``log w_i`` with ``E[u(x); x > c] = sum_i w_i u(x_i)``.
 
-    Both are ``N x shape``, for ``u`` that is smooth beyond ``c`` and 0 there. Three panels of
-    Gauss and Legendre's rule cover a piece, with ``order`` nodes each: one about each end, where
-    noise blurs it, and one between. The tails of open pieces are cut where ``exp(growth |x|)``
-    times their density is nothing. The error is relative however far out ``c`` is, where the outer
-    piece is open.
+    Both are ``N x shape``, for ``u`` that is 0 at ``c`` and smooth beyond, but for ``kinks``. Three
+    panels of Gauss and Legendre's rule cover a piece between two kinks, with ``order`` nodes each:
+    one about each end, where noise blurs it, and one between. The tails of open pieces are cut
+    where ``exp(growth |x|)`` times their density is nothing. The error is relative however far out
+    ``c`` is, where the outer piece is open.
 
     The derivative of points is that of the distribution's units, that of weights is by its shape;
     none is by the threshold, where ``u`` is 0.
@@ -55,14 +56,20 @@ def rule_above(
         threshold: ``c``, minus infinity for no threshold.
         growth: Slope of ``log |u|`` far out, nonnegative. Both broadcast against the batch shape.
         order: Number of nodes on a panel. 16 give 1e-6 of the value, 12 give 1e-5, most often less.
+        kinks: Where ``u`` has kinks, increasing, ``num x ...``: a panel across one would err by
+            some per cent where all of ``u`` lies beside it.
     """
     predictive, noise = distribution._standard(), distribution.noise
     noise = torch.zeros_like(distribution._scale) if noise is None else noise
     scale, ratio = held_ratio(distribution._scale, noise)
     threshold, growth = threshold / scale.detach(), growth * scale.detach()
-    shape = torch.broadcast_shapes(
-        threshold.shape, ratio.shape, distribution.predictive.batch_shape
-    )
+    shapes = threshold.shape, ratio.shape, distribution.predictive.batch_shape
+    shape, ceiling = torch.broadcast_shapes(*shapes), None
+    if kinks is not None:  # an integral from each to the next
+        starts = [threshold, *(kink / scale.detach() for kink in kinks)]
+        threshold = torch.stack([each.expand(shape) for each in starts]).cummax(dim=0).values
+        ceiling = torch.cat([threshold[1:], torch.full_like(threshold[:1], _FAR)])
+        shape = threshold.shape
 
     def first(values: Tensor) -> Tensor:  # the pieces, or their ends
         values = values.view(-1, *[1] * len(shape)) if values.dim() == 1 else values.movedim(-1, 0)
@@ -78,12 +85,13 @@ def rule_above(
 
     kind, piece = _panels(form, ends.device)
     kept = kind * len(low) + piece
-    t, log_length = _nodes(form, low, high, ratio, threshold, growth, order, kept)
+    t, log_length = _nodes(form, low, high, ratio, threshold, ceiling, growth, order, kept)
     low, high, normal, log_height = (
         v.index_select(0, piece) for v in (low, high, normal, log_height)
     )
     log_weights = _log_densities(t, low, high, ratio, normal) + (log_height + log_length)
-    points, log_weights = t.flatten(0, 1), log_weights.flatten(0, 1)
+    num_lead = 1 if kinks is None else 2
+    points, log_weights = t.flatten(0, num_lead), log_weights.flatten(0, num_lead)
     return points * scale, log_weights
 
 
@@ -94,6 +102,7 @@ def _nodes(
     high: Tensor,
     ratio: Tensor,
     threshold: Tensor,
+    ceiling: Tensor | None,
     growth: Tensor,
     order: int,
     kept: Tensor,
@@ -133,6 +142,8 @@ def _nodes(
         if form.open_high:
             outer[-1] = inner[-1]
     ends = torch.maximum(torch.stack([start, inner, outer, stop]), threshold)
+    if ceiling is not None:
+        ends = torch.minimum(ends, ceiling)
     ends = ends.cummax(dim=0).values
     lengths = ends.diff(dim=0)
     nodes, log_rule = _rules(order, ends.dtype, ends.device)

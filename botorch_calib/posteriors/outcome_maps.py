@@ -24,6 +24,13 @@ class OutcomeMap(ABC):
     def latent(self, outcome: Tensor) -> Tensor:
         """The inverse; minus infinity or infinity for what is below or above all outcomes."""
 
+    def kinks(self, ref: Tensor) -> Tensor | None:
+        """Latent numbers where the map is not smooth, increasing, ``num x ...``; None for none.
+
+        Integrals end there. ``ref`` gives precision and device.
+        """
+        return None
+
     def last_points(self, num: int) -> OutcomeMap:
         """The map at the last ``num`` of the ``q`` points; this one, if all points share it."""
         return self
@@ -43,6 +50,10 @@ class _Affine(OutcomeMap):
 
     def outcome(self, latent: Tensor) -> Tensor:
         return self._weight * self._base.outcome(self._sign * latent) + self._offset
+
+    def kinks(self, ref: Tensor) -> Tensor | None:
+        kinks = self._base.kinks(ref)
+        return kinks if kinks is None or self._sign > 0.0 else -kinks.flip(0)
 
     def latent(self, outcome: Tensor) -> Tensor:
         return self._sign * self._base.latent((outcome - self._offset) / self._weight)

@@ -28,10 +28,10 @@ class TransformedOutcomePosterior(StatedPosterior):
 
     Quantiles and samples are those of ``f``, mapped by ``g``, and probabilities those of ``f`` at
     ``g^-1``: all of them are exact. Moments and expected improvement are integrals of ``g`` under
-    the distribution of ``f``, by differentiable quadrature: accurate to about 1e-6 in either tail
-    for a smooth ``g``, and to a few per cent where all of the improvement is at a kink, such as the
-    end of a clamp. (BoTorch's ``TransformedPosterior`` has moments at most, and analytic
-    improvement takes them for those of a normal distribution.)
+    the distribution of ``f``, by differentiable quadrature: accurate to about 1e-5 in either tail,
+    and to 1 % where all of the improvement is beside the end of a root, or beside a kink that the
+    map does not tell (`OutcomeMap.kinks`). (BoTorch's ``TransformedPosterior`` has moments at most,
+    and analytic improvement takes them for those of a normal distribution.)
 
     Where ``g`` grows so fast that a moment does not exist, a finite part of it is stated.
 
@@ -171,7 +171,8 @@ class TransformedOutcomePosterior(StatedPosterior):
     def _rule(self, threshold: Tensor, order: int, powers: float = 1.0) -> tuple[Tensor, Tensor]:
         """Outcomes above that of ``threshold``, a latent value, and log weights, ``N x shape``."""
         growth = powers * self._growth()
-        latent, log_weights = self.posterior.rule_above(threshold.detach(), growth, order)
+        kinks = self.outcome_map.kinks(threshold)
+        latent, log_weights = self.posterior.rule_above(threshold.detach(), growth, order, kinks)
         # Held to finite numbers, as an infinite one would be NaN times a weight of zero
         return self.outcome_map.outcome(latent).clamp(-_GREATEST, _GREATEST), log_weights
 
