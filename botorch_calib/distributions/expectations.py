@@ -8,20 +8,17 @@ noise, the normal or constant density times a difference of two normal probabili
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from botorch_calib.distributions._denoised import held_ratio
 from botorch_calib.distributions._kept_constants import kept_constant
 from botorch_calib.distributions._normal_functions import (
-    HALF_LOG_2PI,
     TINY,
     graded_rule,
     log_normal_interval,
+    quick_log_interval,
     unit_legendre,
 )
 from botorch_calib.distributions.form import PiecewiseForm
@@ -29,7 +26,6 @@ from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedP
 
 _EDGE = 5.5  # units of the noise about a knot in which it is felt: beyond is 2e-8
 _REACH = 64.0  # tails end where a normal density has fallen by exp(-32)
-_DEEP = 36.0  # normal deviations from which on tails underflow
 _FAR = 1e100  # stands for infinite knots and thresholds; its square does not overflow
 
 
@@ -186,36 +182,5 @@ def _log_densities(t: Tensor, low: Tensor, high: Tensor, ratio: Tensor, normal: 
     spread = torch.where(normal, 1.0 + ratio.square(), 1.0)
     unit = 1.0 / (ratio * spread.sqrt())
     ends = (torch.addcmul(end * (spread * unit), t, -unit) for end in (low, high))
-    log_density = torch.addcmul(_LogInterval.apply(*ends), t.square(), -0.5 * normal / spread)
+    log_density = torch.addcmul(quick_log_interval(*ends), t.square(), -0.5 * normal / spread)
     return log_density - 0.5 * normal * (2.0 * math.pi * spread).log()
-
-
-class _LogInterval(Function):
-    """`log_normal_interval`, with first derivatives, at a third of the cost.
-
-    A difference of two tails on the side where it cancels least. Beyond ``_DEEP`` it is the whole
-    tail: nodes come that far only beside pieces without weight, in slivers of the tail, or where
-    improvement is below ``exp(-650)``.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, low: Tensor, high: Tensor) -> Tensor:
-        right = low + high > 0.0
-        near, far = torch.where(right, low, -high), torch.where(right, high, -low)
-        root = math.sqrt(0.5)
-        share = torch.erfc(root * near).sub_(torch.erfc(far.mul_(root))).mul_(0.5).clamp_(min=TINY)
-        beyond, squares = near.clamp(min=_DEEP), near.square()
-        deep = beyond.log_().add_(squares, alpha=0.5).add_(squares.reciprocal()).add_(HALF_LOG_2PI)
-        value = torch.where(near > _DEEP, deep.neg_(), share.log_())
-        ctx.save_for_backward(low, high, value)
-        return value
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        low, high, value = ctx.saved_tensors
-        by_low, by_high = (
-            end.square().mul_(-0.5).sub_(value).sub_(HALF_LOG_2PI).exp_().mul_(grad)
-            for end in (low, high)
-        )
-        return -by_low, by_high
