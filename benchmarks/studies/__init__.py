@@ -4,6 +4,7 @@
 file                     content
 ======================== ====================================================================
 ``command_line``         options that studies share, and runs from which they go on
+``failing_border``       what does the border of a failing region cost, in vain or not?
 ``forrester``            does calibration lead the search out of a wrong basin?
 ``objective_coverage``   is excess spread the objective's or the noise's?
 ``joint_samples``        where should the noise in joint samples come from?

@@ -17,6 +17,7 @@ import torch
 from botorch.utils.probability.utils import leggauss, log_ndtr, log_phi
 from torch import Tensor
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 from botorch_calib.distributions._kept_constants import kept_constant
 
@@ -66,6 +67,7 @@ _RAMP = (
 # fmt: on
 _CHUNK = 2**15  # numbers at a time, few enough to stay in a CPU's cache
 _DEEP = -1e3  # from which down Phi / h is -(t + 2 / t) to 1e-11; above, its logarithm to 1e-10
+_UNDERFLOW = 36.0  # normal deviations from which on tails underflow
 _MANY = 3000  # numbers from which the polynomial beats ``erfcx`` on a CPU
 
 
@@ -229,6 +231,45 @@ def log_interval_integrals(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
 def log_normal_interval(lower: Tensor, upper: Tensor) -> Tensor:
     """``log(Phi(upper) - Phi(lower))``, the first of `log_interval_integrals`."""
     return log_interval_integrals(lower, upper)[0]
+
+
+def quick_log_interval(low: Tensor, high: Tensor) -> Tensor:
+    """`log_normal_interval` with first derivatives alone, at a third of the cost.
+
+    It loses the digits of a narrow interval, 1e-16 over its width.
+    """
+    out: Tensor = _QuickInterval.apply(low, high)
+    return out
+
+
+class _QuickInterval(Function):
+    """`quick_log_interval`: a difference of two tails on the side where it cancels least.
+
+    Beyond ``_UNDERFLOW`` it is the whole tail: nodes of a rule come that far only beside pieces
+    without weight, in slivers of the tail, or where improvement is below ``exp(-650)``.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, low: Tensor, high: Tensor) -> Tensor:
+        right = low + high > 0.0
+        near, far = torch.where(right, low, -high), torch.where(right, high, -low)
+        root = math.sqrt(0.5)
+        share = torch.erfc(root * near).sub_(torch.erfc(far.mul_(root))).mul_(0.5).clamp_(min=TINY)
+        beyond, squares = near.clamp(min=_UNDERFLOW), near.square()
+        deep = beyond.log_().add_(squares, alpha=0.5).add_(squares.reciprocal()).add_(HALF_LOG_2PI)
+        value = torch.where(near > _UNDERFLOW, deep.neg_(), share.log_())
+        ctx.save_for_backward(low, high, value)
+        return value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        low, high, value = ctx.saved_tensors
+        by_low, by_high = (
+            end.square().mul_(-0.5).sub_(value).sub_(HALF_LOG_2PI).exp_().mul_(grad)
+            for end in (low, high)
+        )
+        return -by_low, by_high
 
 
 def _interval_integrals(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:

@@ -36,7 +36,12 @@ import torch
 from botorch.utils.probability.utils import log_ndtr, log_phi
 from torch import Tensor
 
-from botorch_calib.distributions._normal_functions import log_h, ndtri_exp, unit_legendre
+from botorch_calib.distributions._normal_functions import (
+    log_h,
+    ndtri_exp,
+    quick_log_interval,
+    unit_legendre,
+)
 from botorch_calib.distributions.mixture import (
     ScoreTable,
     align_members,
@@ -151,16 +156,19 @@ class DenoisedMixture(_WithTails):
         steps, nodes, weights = (
             align_members(values, len(shape)) for values in (steps.to(nodes), nodes, weights)
         )
-        kinks = self._kinks()
+        scores = [self._gap().expand(1, *shape)]
+        if x is not None:
+            scores.append(self._score(x).unsqueeze(0))
+        taken = self._taken_to(torch.cat(scores))
+        kinks = [self.predictive.breaks().movedim(-1, 0), scores[0], taken]
         if x is None:
             center, width = nodes.new_zeros(shape), nodes.new_ones(())
         else:
-            at = self._taken_to(self._score(x))  # the score z at which y~ = x
+            at = taken[1]  # the score z at which y~ = x
             gain = self.gain_and_rest()[0].amax(dim=0)
             width = (1.0 - gain).clamp(min=0.0).sqrt_()
             width = torch.minimum(width, at.abs().clamp_(min=1.0).reciprocal_())
             width, center = width.clamp_(min=_LEAST_WIDTH), gain * at
-            kinks.append(at.unsqueeze(0))
         ends = torch.stack([-center, center]).clamp_(min=0.0).square_().add_(_REACH).sqrt_()
         low, high = ((end - center).div_(width).asinh_() for end in (-ends[0], ends[1]))
         inner = torch.cat([align_members(end, len(shape)).expand(-1, *shape) for end in kinks])
@@ -173,21 +181,25 @@ class DenoisedMixture(_WithTails):
         log_weight.add_(z.square(), alpha=-0.5)
         return z, log_weight.sub_(log_weight.logsumexp(dim=0))
 
-    def _kinks(self) -> list[Tensor]:
-        """Scores where ``T`` has kinks, and where ``y``, or ``y~``, leaps over a gap of members."""
-        kinks = [self.predictive.breaks().movedim(-1, 0)]
+    def _gap(self) -> Tensor:
+        """The score at which ``y`` leaps over the widest gap between members, ``1 x shape``."""
         num = len(self.deviation)
-        if num > 1:
-            _, below = widest_gap(self.mean_of_members, self.deviation)
-            gap = torch.special.ndtri(below.double() / num)
-            kinks += [gap, self._taken_to(gap)]
-        return kinks
+        _, below = widest_gap(self.mean_of_members, self.deviation)
+        return torch.special.ndtri((below.double() / num).clamp(max=1.0 - 0.5 / num))
 
     def _taken_to(self, score: Tensor) -> Tensor:
-        """``T^-1`` of scores."""
-        # Rounded far below the distribution, where nothing depends on it
-        log_survival = UnsmoothedPredictive(self.predictive).log_survival(score)
-        return -ndtri_exp(log_survival.clamp(max=0.0)).clamp(-_FARTHEST, _FARTHEST)
+        """``T^-1`` of scores, rounded far below the distribution, where nothing depends on it."""
+        if self.predictive.scale is not None:
+            score = score / self.predictive.scale
+        ends = self.predictive.standard_knots
+        low, high = ends[..., :-1], ends[..., 1:]
+        start = torch.minimum(torch.maximum(score.unsqueeze(-1), low), high)
+        share = (quick_log_interval(start, high) - quick_log_interval(low, high)).exp_()
+        if any(self.predictive.uniform):
+            flat = self.predictive.form.is_uniform(share.device)
+            share = torch.where(flat, (high - start) / (high - low), share)
+        above = (self.predictive.masses * share).sum(dim=-1)
+        return -torch.special.ndtri(above.clamp(max=1.0)).clamp_(-_FARTHEST, _FARTHEST)
 
     def _score(self, x: Tensor) -> Tensor:
         return mixture_score(x.expand(self._shape_with(x)), self.mean_of_members, self.deviation)

@@ -8,20 +8,17 @@ noise, the normal or constant density times a difference of two normal probabili
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from botorch_calib.distributions._denoised import held_ratio
 from botorch_calib.distributions._kept_constants import kept_constant
 from botorch_calib.distributions._normal_functions import (
-    HALF_LOG_2PI,
     TINY,
     graded_rule,
     log_normal_interval,
+    quick_log_interval,
     unit_legendre,
 )
 from botorch_calib.distributions.form import PiecewiseForm
@@ -29,7 +26,6 @@ from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedP
 
 _EDGE = 5.5  # units of the noise about a knot in which it is felt: beyond is 2e-8
 _REACH = 64.0  # tails end where a normal density has fallen by exp(-32)
-_DEEP = 36.0  # normal deviations from which on tails underflow
 _FAR = 1e100  # stands for infinite knots and thresholds; its square does not overflow
 
 
@@ -38,14 +34,15 @@ def rule_above(
     threshold: Tensor,
     growth: Tensor,
     order: int = 16,
+    kinks: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     r"""Points ``x_i > c`` and ``log w_i`` with ``E[u(x); x > c] = sum_i w_i u(x_i)``.
 
-    Both are ``N x shape``, for ``u`` that is smooth beyond ``c`` and 0 there. Three panels of
-    Gauss and Legendre's rule cover a piece, with ``order`` nodes each: one about each end, where
-    noise blurs it, and one between. The tails of open pieces are cut where ``exp(growth |x|)``
-    times their density is nothing. The error is relative however far out ``c`` is, where the outer
-    piece is open.
+    Both are ``N x shape``, for ``u`` that is 0 at ``c`` and smooth beyond, but for ``kinks``. Three
+    panels of Gauss and Legendre's rule cover a piece between two kinks, with ``order`` nodes each:
+    one about each end, where noise blurs it, and one between. The tails of open pieces are cut
+    where ``exp(growth |x|)`` times their density is nothing. The error is relative however far out
+    ``c`` is, where the outer piece is open.
 
     The derivative of points is that of the distribution's units, that of weights is by its shape;
     none is by the threshold, where ``u`` is 0.
@@ -55,14 +52,20 @@ def rule_above(
         threshold: ``c``, minus infinity for no threshold.
         growth: Slope of ``log |u|`` far out, nonnegative. Both broadcast against the batch shape.
         order: Number of nodes on a panel. 16 give 1e-6 of the value, 12 give 1e-5, most often less.
+        kinks: Where ``u`` has kinks, increasing, ``num x ...``: a panel across one would err by
+            some per cent where all of ``u`` lies beside it.
     """
     predictive, noise = distribution._standard(), distribution.noise
     noise = torch.zeros_like(distribution._scale) if noise is None else noise
     scale, ratio = held_ratio(distribution._scale, noise)
     threshold, growth = threshold / scale.detach(), growth * scale.detach()
-    shape = torch.broadcast_shapes(
-        threshold.shape, ratio.shape, distribution.predictive.batch_shape
-    )
+    shapes = threshold.shape, ratio.shape, distribution.predictive.batch_shape
+    shape, ceiling = torch.broadcast_shapes(*shapes), None
+    if kinks is not None:  # an integral from each to the next
+        starts = [threshold, *(kink / scale.detach() for kink in kinks)]
+        threshold = torch.stack([each.expand(shape) for each in starts]).cummax(dim=0).values
+        ceiling = torch.cat([threshold[1:], torch.full_like(threshold[:1], _FAR)])
+        shape = threshold.shape
 
     def first(values: Tensor) -> Tensor:  # the pieces, or their ends
         values = values.view(-1, *[1] * len(shape)) if values.dim() == 1 else values.movedim(-1, 0)
@@ -78,12 +81,13 @@ def rule_above(
 
     kind, piece = _panels(form, ends.device)
     kept = kind * len(low) + piece
-    t, log_length = _nodes(form, low, high, ratio, threshold, growth, order, kept)
+    t, log_length = _nodes(form, low, high, ratio, threshold, ceiling, growth, order, kept)
     low, high, normal, log_height = (
         v.index_select(0, piece) for v in (low, high, normal, log_height)
     )
     log_weights = _log_densities(t, low, high, ratio, normal) + (log_height + log_length)
-    points, log_weights = t.flatten(0, 1), log_weights.flatten(0, 1)
+    num_lead = 1 if kinks is None else 2
+    points, log_weights = t.flatten(0, num_lead), log_weights.flatten(0, num_lead)
     return points * scale, log_weights
 
 
@@ -94,6 +98,7 @@ def _nodes(
     high: Tensor,
     ratio: Tensor,
     threshold: Tensor,
+    ceiling: Tensor | None,
     growth: Tensor,
     order: int,
     kept: Tensor,
@@ -133,6 +138,8 @@ def _nodes(
         if form.open_high:
             outer[-1] = inner[-1]
     ends = torch.maximum(torch.stack([start, inner, outer, stop]), threshold)
+    if ceiling is not None:
+        ends = torch.minimum(ends, ceiling)
     ends = ends.cummax(dim=0).values
     lengths = ends.diff(dim=0)
     nodes, log_rule = _rules(order, ends.dtype, ends.device)
@@ -175,36 +182,5 @@ def _log_densities(t: Tensor, low: Tensor, high: Tensor, ratio: Tensor, normal: 
     spread = torch.where(normal, 1.0 + ratio.square(), 1.0)
     unit = 1.0 / (ratio * spread.sqrt())
     ends = (torch.addcmul(end * (spread * unit), t, -unit) for end in (low, high))
-    log_density = torch.addcmul(_LogInterval.apply(*ends), t.square(), -0.5 * normal / spread)
+    log_density = torch.addcmul(quick_log_interval(*ends), t.square(), -0.5 * normal / spread)
     return log_density - 0.5 * normal * (2.0 * math.pi * spread).log()
-
-
-class _LogInterval(Function):
-    """`log_normal_interval`, with first derivatives, at a third of the cost.
-
-    A difference of two tails on the side where it cancels least. Beyond ``_DEEP`` it is the whole
-    tail: nodes come that far only beside pieces without weight, in slivers of the tail, or where
-    improvement is below ``exp(-650)``.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, low: Tensor, high: Tensor) -> Tensor:
-        right = low + high > 0.0
-        near, far = torch.where(right, low, -high), torch.where(right, high, -low)
-        root = math.sqrt(0.5)
-        share = torch.erfc(root * near).sub_(torch.erfc(far.mul_(root))).mul_(0.5).clamp_(min=TINY)
-        beyond, squares = near.clamp(min=_DEEP), near.square()
-        deep = beyond.log_().add_(squares, alpha=0.5).add_(squares.reciprocal()).add_(HALF_LOG_2PI)
-        value = torch.where(near > _DEEP, deep.neg_(), share.log_())
-        ctx.save_for_backward(low, high, value)
-        return value
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        low, high, value = ctx.saved_tensors
-        by_low, by_high = (
-            end.square().mul_(-0.5).sub_(value).sub_(HALF_LOG_2PI).exp_().mul_(grad)
-            for end in (low, high)
-        )
-        return -by_low, by_high

@@ -21,6 +21,8 @@ is that of round ``t + 1``; and the variance given ``y'`` is ``s^2``, without no
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
+from dataclasses import replace
 
 import torch
 from botorch.utils.probability.utils import log_ndtr, log_phi
@@ -28,7 +30,7 @@ from torch import Tensor
 
 from botorch_calib.distributions import _denoised
 from botorch_calib.distributions._denoised import held_ratio
-from botorch_calib.distributions._normal_functions import log1mexp, log_h
+from botorch_calib.distributions._normal_functions import log1mexp, log_h, quick_log_interval
 from botorch_calib.distributions._smoothed_quantile import (
     SmoothedQuantile,
     normal_points,
@@ -124,6 +126,36 @@ class _OfPieces(_WithTails):
             return log_ndtr(-x / self._deviation())
         # Masses that sum to 1 up to rounding make no probability above 1.
         return self._integral(x, _denoised.log_survival).clamp(max=0.0)
+
+    def log_exponential(self, x: Tensor, rate: Tensor) -> tuple[Tensor, Tensor]:
+        """``log P(v > x)`` and ``log E[exp(rate v); v > x]``, where all pieces are normal.
+
+        With the weight ``exp(rate v)`` the scale ``s`` and the noise ``n`` make of ``v`` a number
+        of the same form, moved by ``rate (s^2 + n^2)``: a normal piece keeps its height, up to a
+        common factor, and its ends lie ``rate s`` lower in units of the scale.
+        """
+        shape, standard = self._shape(x, rate), self._standard()
+        tilt = (rate * self._scale).expand(shape).unsqueeze(-1)
+        knots = standard.knots.expand(*shape, -1)
+        moved = torch.cat([knots[..., :1], knots[..., 1:-1] - tilt, knots[..., -1:]], dim=-1)
+        ends = torch.stack([knots, moved])
+        natural = quick_log_interval(ends[..., :-1], ends[..., 1:])
+        log_growth = natural[1] - natural[0]
+        most = log_growth.detach().amax(dim=-1, keepdim=True)
+        # Not normalised: the survival is linear in the masses.
+        grown = standard.masses * (log_growth - most).exp()
+        masses = torch.stack([standard.masses.expand_as(grown), grown])
+        form = replace(standard.form, around_zero=False)
+        both = copy(self)
+        both.predictive = PiecewisePredictive.from_form(ends[..., 1:-1], masses, form)
+        both.unit = both._scale = self._scale
+        square = self._scale.square()
+        square = square if self.noise is None else square + self.noise.square()
+        shift = rate * square
+        log_above, log_tilted = both.log_survival(
+            torch.stack([x.expand(shape), (x - shift).expand(shape)])
+        )
+        return log_above, log_tilted + most.squeeze(-1) + 0.5 * rate * shift
 
     def _deviation(self) -> Tensor:
         """Standard deviation, if there is a single normal piece."""

@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.transforms import ChainedOutcomeTransform, Standardize
-from botorch.models.transforms.outcome import OutcomeTransform, Power
+from botorch.models.transforms.outcome import Bilog, Log, OutcomeTransform, Power
 from torch import Tensor
 
 from botorch_calib.models.inspection import inputs_of_transform, like
 from botorch_calib.posteriors import OutcomeMap
+from botorch_calib.posteriors.outcome_maps import Exponential
 
 # How far beyond the data, in units of their range, a transform of a user's own has to increase
 _BEYOND = 3.0
@@ -57,6 +58,32 @@ class InverseTransform(OutcomeMap):
             least, greatest = self.outcome(-far), self.outcome(far)
         target = torch.where(outcome < least, -torch.inf, target)
         return torch.where(outcome >= greatest, torch.inf, target)
+
+    def exponential(self) -> Exponential | None:
+        """That of ``Log``, alone or before ``Standardize``."""
+        kinds = [type(part) for part in self._parts]
+        last: Any = self._parts[-1]
+        if kinds == [Log, Standardize]:
+            return Exponential(1.0, last.means.double(), last.stdvs.double())
+        one = torch.ones((), dtype=torch.float64)
+        return Exponential(1.0, torch.zeros_like(one), one) if kinds == [Log] else None
+
+    @torch.no_grad()
+    def kinks(self, ref: Tensor) -> Tensor | None:
+        """Targets where a power or ``Bilog`` has a kink, or a user's map begins to be constant."""
+        found = []
+        for i, part in enumerate(self._parts):
+            if type(part) is Log or getattr(part, "_is_linear", False):
+                continue
+            ends = [ref.new_zeros(1, 1)]
+            if type(part) not in (Power, Bilog):
+                far = torch.full_like(ends[0], _FARTHEST)
+                ends = [_backward(part, end, self._inputs) for end in (-far, far)]
+            for end in ends:
+                for later in self._parts[i:]:
+                    end = _forward(later, end, self._inputs)
+                found.append(end.nan_to_num(_FARTHEST, posinf=_FARTHEST, neginf=-_FARTHEST))
+        return torch.stack(torch.broadcast_tensors(*found)).sort(dim=0).values if found else None
 
     def target(self, outcome: Tensor) -> Tensor:
         """Targets of observations; NaN where the outcome transform does not take them."""

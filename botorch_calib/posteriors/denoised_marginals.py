@@ -148,20 +148,36 @@ class DenoisedMarginals(StatedPosterior):
         # Masses that were rounded may add up to slightly more than 1.
         return self._distribution.log_between(*ends).clamp(max=0.0).to(self._dtype)
 
-    def rule_above(self, threshold: Tensor, growth: Tensor, order: int) -> tuple[Tensor, Tensor]:
+    def log_exponential(self, threshold: Tensor, rate: Tensor) -> tuple[Tensor, Tensor]:
+        """``log P(f~ > c)`` and ``log E[exp(rate f~); f~ > c]``, where all pieces are normal.
+
+        There are no derivatives by ``threshold``, which is ``c``, as in `rule_above`.
+        """
+        above = self._from_location(threshold.detach())
+        log_above, log_weighted = self._distribution.log_exponential(above, rate)
+        return log_above, log_weighted + rate * self.location
+
+    def rule_above(
+        self, threshold: Tensor, growth: Tensor, order: int, kinks: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Points ``f_i`` and ``log w_i`` with ``E[u(f~); f~ > c] = sum_i w_i u(f_i)``, in float64.
 
-        For smooth ``u`` that is 0 at the threshold; both are ``N x batch_shape x q x 1``. See
-        `botorch_calib.distributions.expectations.rule_above`.
+        For ``u`` that is 0 at the threshold and smooth but for ``kinks``; both are ``N x
+        batch_shape x q x 1``. See `botorch_calib.distributions.expectations.rule_above`.
 
         Args:
             threshold: ``c``, in units of the outcome, which may be infinite; broadcasts against
                 ``batch_shape x q x 1``.
             growth: Slope of ``log |u|`` far out, in the inverse unit of the outcome.
             order: Number of nodes on a panel.
+            kinks: Where ``u`` has kinks, increasing, ``num x ...``, as ``c``.
         """
-        above = threshold - self.location.detach()
-        points, log_weights = rule_above(self._distribution, above, growth, order)
+        location = self.location.detach()
+        if kinks is not None:
+            kinks = torch.stack([kink - location for kink in kinks])
+        points, log_weights = rule_above(
+            self._distribution, threshold - location, growth, order, kinks
+        )
         return self.location + points, log_weights
 
     def _from_location(self, value: Tensor | float) -> Tensor:

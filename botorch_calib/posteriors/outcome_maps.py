@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 from torch import Tensor
+
+
+class Exponential(NamedTuple):
+    """The map ``offset + sign exp(log_weight + rate latent)``, ``sign rate`` being positive."""
+
+    sign: float
+    log_weight: Tensor
+    rate: Tensor
+    offset: float = 0.0
 
 
 class OutcomeMap(ABC):
@@ -23,6 +34,17 @@ class OutcomeMap(ABC):
     @abstractmethod
     def latent(self, outcome: Tensor) -> Tensor:
         """The inverse; minus infinity or infinity for what is below or above all outcomes."""
+
+    def kinks(self, ref: Tensor) -> Tensor | None:
+        """Latent numbers where the map is not smooth, increasing, ``num x ...``; None for none.
+
+        Integrals end there. ``ref`` gives precision and device.
+        """
+        return None
+
+    def exponential(self) -> Exponential | None:
+        """The map as an exponential function; None if it is another one."""
+        return None
 
     def last_points(self, num: int) -> OutcomeMap:
         """The map at the last ``num`` of the ``q`` points; this one, if all points share it."""
@@ -43,6 +65,18 @@ class _Affine(OutcomeMap):
 
     def outcome(self, latent: Tensor) -> Tensor:
         return self._weight * self._base.outcome(self._sign * latent) + self._offset
+
+    def kinks(self, ref: Tensor) -> Tensor | None:
+        kinks = self._base.kinks(ref)
+        return kinks if kinks is None or self._sign > 0.0 else -kinks.flip(0)
+
+    def exponential(self) -> Exponential | None:
+        base = self._base.exponential()
+        if base is None:
+            return None
+        log_weight = base.log_weight + math.log(abs(self._weight))
+        offset = self._weight * base.offset + self._offset
+        return Exponential(self._sign * base.sign, log_weight, self._sign * base.rate, offset)
 
     def latent(self, outcome: Tensor) -> Tensor:
         return self._sign * self._base.latent((outcome - self._offset) / self._weight)

@@ -51,6 +51,22 @@ def test_mean_excess(kind: str, ratio: float, threshold: float) -> None:
     assert_close(found, expected.expand_as(found), rtol=0.0, atol=2e-5)
 
 
+@pytest.mark.parametrize(("threshold", "gap"), [(-4.0, 3.0), (0.2, 1e-3), (1.7, 0.03), (12.0, 0.4)])
+@pytest.mark.parametrize("ratio", [0.0, 0.05, 1.0])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kink(kind: str, ratio: float, threshold: float, gap: float) -> None:
+    """Beyond the kink ``(x - c)+`` is constant: the difference of two mean excesses."""
+    distribution = SmoothedPredictive(random_predictive(kind, 20), number(ratio))
+    far = number(1e30)
+    kinks = torch.stack([number(threshold - 1.0), number(threshold + gap), far])
+    points, log_weights = rule_above(distribution, number(threshold), number(0.0), 12, kinks)
+    u = (points - threshold).clamp(min=1e-300, max=gap)
+    found = (log_weights + u.log()).logsumexp(dim=0)
+    above, beyond = (distribution.log_excess(number(x)) for x in (threshold, threshold + gap))
+    expected = above + (-(beyond - above).expm1()).log()
+    assert_close(found, expected.expand_as(found), rtol=0.0, atol=3e-5)
+
+
 @pytest.mark.parametrize("slope", [0.1, 0.7, 2.0])
 @pytest.mark.parametrize("ratio", [0.0, 0.05, 0.5, 2.0])
 @pytest.mark.parametrize("kind", KINDS)

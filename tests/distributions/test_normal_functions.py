@@ -164,3 +164,18 @@ def test_log_h_of_the_oracles():
     t = np.array([-300.0, -38.0, -26.0, -25.001, -24.999, -5.0, -1e-9, 0.0, 1e-9, 0.5, 9.0, 1e4])
     expected = np.array([float(mp.log(h(v))) for v in t])
     np.testing.assert_allclose(oracles.log_h(t), expected, rtol=1e-14, atol=1e-12)
+
+
+@pytest.mark.parametrize(("low", "high"), INTERVALS)
+def test_quick_interval(low, high):
+    """Of a narrow one the digits are lost that its width has not; far out it is the whole tail."""
+    ends = double(low, high).requires_grad_()
+    value = functions.quick_log_interval(*ends)
+    expected = mp.log(interval(low, high))
+    width = min(high - low, 1.0)
+    if max(low, -high) <= 36.0:
+        assert value.item() == pytest.approx(float(expected), rel=1e-13, abs=1e-15 / width)
+    (slopes,) = torch.autograd.grad(value, ends)
+    for end, slope, sign in zip((low, high), slopes.tolist(), (-1.0, 1.0), strict=True):
+        at_end = 0.0 if math.isinf(end) else float(sign * phi(end) / mp.exp(mp.mpf(value.item())))
+        assert slope == pytest.approx(at_end, rel=1e-10, abs=1e-300)

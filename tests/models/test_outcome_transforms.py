@@ -365,6 +365,44 @@ def test_probabilities_of_the_ends_of_a_clamp() -> None:
     assert (posterior.cdf(5.0) == 1.0).all() and (posterior.cdf(2.9) == 0.0).all()
 
 
+@pytest.mark.parametrize("name", ["clamp", "square root", "square", "bilog", "chain"])
+def test_improvement_beside_a_kink(name: str) -> None:
+    """Against a sum over a fine grid of targets, where all of the improvement is at the kink."""
+    transforms: dict[str, Callable[[], OutcomeTransform]] = {
+        "clamp": lambda: Own(lambda Y: Y.clamp(2.9, 5.0), lambda t: t.clamp(2.9, 5.0)),
+        "square root": lambda: Power(2.0),
+        "square": lambda: Power(0.5),
+        "bilog": Bilog,
+        "chain": lambda: ChainedOutcomeTransform(bilog=Bilog(), standardize=Standardize(1)),
+    }
+    X, Y, *_ = make_data()
+    Y = Y.abs() + 3.0 if name == "clamp" else Y.abs() + 0.05
+    gp = make_gp(X, Y, transforms[name]())
+    posterior: Any = CalibratedModel.from_history(gp, OnlineConformal(0.2)).posterior(X[:, None])
+    inverse, zero = InverseTransform(gp), Y.new_zeros(1, 1)
+    rtol = 1e-3 if name == "square root" else 3e-5  # whose slope is infinite at its end
+    kink = inverse.target(Y.new_full((1, 1), 2.9 if name == "clamp" else 0.0))
+    kinks: Any = inverse.kinks(zero)
+    assert (kinks == kink).any()
+    inner = posterior.posterior
+    far = 10.0 * inner.variance.sqrt().amax() + (inner.mean - kink).abs().amax()
+    # Twice as fine at the kink each time: a sum over cells errs by their squared width.
+    steps = torch.linspace(0.0, 1.0, 4001, dtype=torch.double) ** 3
+    t = torch.cat([kink - far * steps.flip(0)[:-1].view(-1, 1), kink + far * steps.view(-1, 1)])
+    middle, width = 0.5 * (t[1:] + t[:-1]), t.diff(dim=0)
+    density = inner.density(middle.view(-1, 1, 1, 1)) * width.view(-1, 1, 1, 1)
+    outcome = inverse.outcome(middle).view(-1, 1, 1, 1)
+    turned = posterior.affine(-1.0)
+    # Beside the lower end of a clamp or a root, improvement of minimisation is all at the kink.
+    for gap in (1e-3, 0.03, 0.3):
+        best = float(inverse.outcome(kink)) + gap
+        for stated, gain in ((posterior, outcome - best), (turned, best - outcome)):
+            expected = (density * gain.clamp(min=0.0)).sum(dim=0)
+            found = stated.expected_improvement(best if stated is posterior else -best)
+            seen = expected > 1e-12
+            assert_close(found[seen], expected[seen], rtol=rtol, atol=0)
+
+
 def test_report_and_outcomes_of_negative_cubes() -> None:
     """BoTorch's inverse of ``Power(3)`` is NaN for negative targets."""
     X, Y, _ = make_data()

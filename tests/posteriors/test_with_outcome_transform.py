@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from botorch_calib.posteriors import OutcomeMap, TransformedOutcomePosterior
+from botorch_calib.posteriors.outcome_maps import Exponential as ExponentialForm
 from botorch_calib.testing import PosteriorContract
 from tests import oracles
 from tests.posteriors.examples import KINDS, NOISE, make, make_points
@@ -27,6 +28,10 @@ class Exponential(OutcomeMap):
     def latent(self, outcome: Tensor) -> Tensor:
         value = outcome.log() / self.rate
         return torch.where(outcome <= 0.0, -torch.inf, value)
+
+    def exponential(self) -> ExponentialForm | None:
+        rate = torch.tensor(self.rate, dtype=torch.double)
+        return ExponentialForm(1.0, torch.zeros_like(rate), rate)
 
 
 class Sinh(OutcomeMap):
@@ -104,6 +109,31 @@ def test_the_identity_changes_nothing(kind: str, denoise: bool) -> None:
     assert_close(value, expected, rtol=1e-5, atol=1e-12)
     value, expected = (each.conditional_mean_below(0.3) for each in (mapped, plain))
     assert_close(value, expected, rtol=1e-5, atol=1e-6)
+
+
+class ByRule(Exponential):
+    """The same map, of which nothing but its values is known."""
+
+    def exponential(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize("best", [-1.0, 0.3, 40.0, math.inf])
+@pytest.mark.parametrize("denoise", [True, False])
+@pytest.mark.parametrize("rate", [1e-3, 0.7, 2.0])
+@pytest.mark.parametrize("kind", ["gaussian", "recalibrated", "skewed"])
+def test_exponentials_of_normal_pieces(kind, rate, denoise, best) -> None:
+    """In closed form, and by quadrature, for either sign of the outcome."""
+    X = make_points(4, q=1)
+    exact, rule = (
+        transformed(kind, X, outcome_map(rate), denoise=denoise)
+        for outcome_map in (Exponential, ByRule)
+    )
+    assert exact.posterior.predictive.form.is_normal_throughout
+    for pair, at in (((exact, rule), best), ((exact.affine(-2.0), rule.affine(-2.0)), -2.0 * best)):
+        found, expected = (each.log_expected_improvement(at) for each in pair)
+        seen = expected > -300.0
+        assert_close(found[seen], expected[seen], rtol=0.0, atol=2e-5)
 
 
 @pytest.mark.parametrize("best", [-1.0, 0.0, 0.7, 3.0, 1e4])
