@@ -69,7 +69,9 @@ def build_parser() -> argparse.ArgumentParser:
     perf = commands.add_parser("perf", help="measure speed ratios")
     perf.add_argument("--device", default="cpu", help="cpu or cuda")
     perf.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    perf.add_argument("--only", nargs="+", metavar="NAME", help="only these comparisons")
+    perf.add_argument(
+        "--only", nargs="+", metavar="PART", help="only comparisons with this in their name"
+    )
 
     commands.add_parser("support", help="find out which models are supported; writes the tables")
     gpu = commands.add_parser("gpu", help="measure large batches on a device; writes gpu.md")

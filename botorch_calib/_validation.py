@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Collection
-from numbers import Real
+from collections.abc import Collection, Mapping
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -77,6 +77,28 @@ def check_columns(name: str, columns: Any) -> tuple[int, ...]:
         raise InputDataError(
             f"`{name}` must be a sequence of integers, one for each column, got {columns!r}."
         ) from None
+
+
+def check_fixed_features(fixed: Any, num: int) -> dict[int, float]:
+    """Values of fixed features by column, counted from the front; an empty dictionary for None."""
+    if not isinstance(fixed, Mapping | None):
+        raise InputDataError(
+            "`fixed_features` must be a dictionary from columns to values, got "
+            f"{type(fixed).__name__}."
+        )
+    checked: dict[int, float] = {}
+    for column, value in (fixed or {}).items():
+        if not isinstance(column, Integral) or not -num <= int(column) < num:
+            raise InputDataError(f"`fixed_features` names column {column!r} of {num} columns.")
+        if int(column) % num in checked:
+            raise InputDataError(f"`fixed_features` names column {column} twice.")
+        number = check_finite("fixed_features", check_numbers("fixed_features", value))
+        if number.numel() != 1:
+            raise BotorchTensorDimensionError(
+                f"`fixed_features` must hold one number for column {column}, got {value!r}."
+            )
+        checked[int(column) % num] = float(number)
+    return checked
 
 
 def check_one_of(name: str, value: Any, known: Collection[Any]) -> Any:
@@ -155,6 +177,16 @@ def check_finite(name: str, value: Tensor) -> Tensor:
     if not torch.isfinite(value).all():
         raise InputDataError(f"`{name}` contains NaN or infinite values.")
     return value
+
+
+def as_written(values: Tensor) -> list[float]:
+    """A vector as numbers; 0.8 in single precision is 0.8, so that it meets a limit of 0.8.
+
+    In double precision it would be 0.80000001: the shortest decimal with the same digits is meant.
+    """
+    if values.dtype != torch.float:
+        return [float(value) for value in values.tolist()]
+    return [float(str(value)) for value in values.detach().cpu().numpy()]
 
 
 def check_variances(name: str, value: Any) -> Tensor:

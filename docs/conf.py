@@ -4,6 +4,7 @@ A new public name needs one line in a page of ``docs/api``; everything else is f
 """
 
 import importlib
+import inspect
 import json
 import re
 import shutil
@@ -64,7 +65,7 @@ autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
-# Each public method has a docstring of its own; that of `Module.__init__` says nothing.
+# See `inherit_docstrings`: classes would inherit that of `Module.__init__` as well.
 autodoc_inherit_docstrings = False
 autoclass_content = "both"  # as in BoTorch, a constructor's docstring holds its arguments
 autodoc_default_options = {
@@ -154,6 +155,20 @@ def _last_picture(notebook: Path) -> bytes:
     return b64decode([data["image/png"] for data in outputs if "image/png" in data][-1])
 
 
+def inherit_docstrings(app: Sphinx) -> None:
+    """Give methods and properties without a docstring that of the one they override."""
+    for name in documented_names(DOCS / "api"):
+        documented = autosummary.import_by_name(name)[1]
+        for cls in documented.__mro__ if isinstance(documented, type) else ():
+            if cls.__module__.startswith("botorch_calib."):
+                for own, member in vars(cls).items():
+                    if inspect.isfunction(member) or isinstance(member, property):
+                        overridden = (vars(base).get(own) for base in cls.__mro__)
+                        member.__doc__ = next(
+                            (m.__doc__ for m in overridden if m and m.__doc__), None
+                        )
+
+
 def resolve(
     app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.TextElement
 ) -> nodes.Node | None:
@@ -205,3 +220,4 @@ def setup(app: Sphinx) -> None:
     """Connect the functions above to Sphinx."""
     app.connect("builder-inited", copy_notebooks)
     app.connect("missing-reference", resolve)
+    app.connect("builder-inited", inherit_docstrings)

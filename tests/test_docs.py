@@ -4,7 +4,9 @@ That the site builds without a warning is for ``make docs`` to say.
 """
 
 import importlib
+import inspect
 import os
+import pkgutil
 import re
 import runpy
 import subprocess
@@ -15,6 +17,7 @@ from typing import Any
 
 import pytest
 
+import botorch_calib
 from botorch_calib import FeedbackLedger
 from docs.api_names import documented_names
 from docs.drawn_figures import SCRIPTS, draw
@@ -87,6 +90,22 @@ def test_reference_names_exist_and_stand_once(documented: list[str]) -> None:
     for name in documented:
         if ".integrations." not in name:  # these need their extra
             load(name)
+
+
+def test_public_methods_have_docstrings() -> None:
+    """Of their own, or by the method that they override."""
+    for _, name, _ in pkgutil.walk_packages(botorch_calib.__path__, "botorch_calib."):
+        if ".integrations" in name or name.endswith("__main__"):
+            continue
+        for cls in vars(importlib.import_module(name)).values():
+            is_own = inspect.isclass(cls) and cls.__module__ == name
+            if is_own and not cls.__name__.startswith("_"):
+                for own, member in vars(cls).items():
+                    if inspect.isroutine(member) or isinstance(member, property):
+                        overridden = [vars(base).get(own) for base in cls.__mro__]
+                        documented = any(each.__doc__ for each in overridden if each)
+                        is_public = not own.startswith(("_", "test_"))
+                        assert documented or not is_public, f"{name}.{cls.__name__}.{own}"
 
 
 @pytest.mark.parametrize("page", PAGES)

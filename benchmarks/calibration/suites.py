@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchmarks.calibration import (
     ackley,
+    any_model,
     baselines,
     claims,
     designs,
@@ -11,16 +12,20 @@ from benchmarks.calibration import (
     misspecified,
     published,
     remedies,
+    rivals,
     stateful,
     synthetic,
     tasks,
+    tuning_tables,
     understated,
     wellspecified,
 )
+from benchmarks.calibration.any_model_report import AnyModelReport
 from benchmarks.calibration.calibration_report import CalibrationReport
 from benchmarks.calibration.coverage_report import CoverageReport
 from benchmarks.calibration.ocbo_report import OcboReport
 from benchmarks.calibration.published_report import PublishedReport, SweepFigure
+from benchmarks.calibration.rivals_report import RivalsReport
 from benchmarks.calibration.understated_report import UnderstatedReport
 from benchmarks.framework import strategies
 from benchmarks.framework.collected import Run
@@ -113,6 +118,24 @@ MISSPECIFIED = Suite(
     protocol="misspecified",
 )
 
+# The same problems, forecast by other kinds of model at random points.
+ANY_MODEL = Suite(
+    name="any_model",
+    problems=misspecified.problems(),
+    methods=any_model.methods(),
+    baseline="default",
+    seeds=range(10000, 10008),
+    report=AnyModelReport(
+        cases={
+            case: tuple(f"{function}_{case}" for function in misspecified.FUNCTIONS)
+            for case in misspecified.CASES
+        },
+        methods=tuple(any_model.FORECASTERS),
+    ),
+    protocol="any_model",
+    archive=any_model.ARCHIVED,
+)
+
 # Reported standard errors that are too small: calibration beside what else a user can do.
 UNDERSTATED_NOISE = Suite(
     name="understated_noise",
@@ -186,6 +209,19 @@ OCBO_TASKS = Suite(
     protocol="ocbo_tasks",
 )
 
+# Clients' own methods beside ours, on tuning tasks.
+RIVALS = Suite(
+    name="rivals",
+    problems=tuning_tables.problems(),
+    methods=rivals.methods(),
+    baseline="random",
+    seeds=range(11000, 11008),
+    report=RivalsReport(
+        pairs=(("optuna_ours", "optuna_gp"), ("optuna_ours", "optuna_tpe"), ("ax_ours", "ax"))
+    ),
+    protocol="rivals",
+)
+
 # Runs in seconds: for trying out a back end, and for the tests.
 SMOKE = Suite(
     name="smoke",
@@ -202,10 +238,12 @@ SUITES = (
     LOCBO_FULL,
     LOCBO_SWEEPS,
     MISSPECIFIED,
+    ANY_MODEL,
     UNDERSTATED_NOISE,
     WELLSPECIFIED,
     CALIBRATION,
     OCBO_DESIGNS,
     OCBO_TASKS,
+    RIVALS,
     SMOKE,
 )

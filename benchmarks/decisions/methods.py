@@ -34,13 +34,13 @@ from functools import partial
 from botorch.models import SingleTaskGP
 from torch import Tensor
 
-from benchmarks.decisions.replicate import Certifier, Limited
+from benchmarks.decisions.replicate import Certifier, DecisionMethod, Limited
 from benchmarks.decisions.tasks import REFIT_EVERY
 from benchmarks.decisions.tracked_quantile import INTEGRAL_GAIN, STEP_SIZE, TrackedQuantile
 from benchmarks.framework.surrogates import Fixed, NoiseRefitted, Sharpened, Surrogate
 from botorch_calib import ChanceConstraint
 from botorch_calib.calibration import QuantileRecalibrator
-from botorch_calib.decisions import budget, outcome_quantiles
+from botorch_calib.decisions import budget, quantile_width
 from botorch_calib.models import loo_residuals
 from botorch_calib.models.sharpened import LENGTHSCALE_WIDTH, NOISE_WIDTH
 
@@ -52,7 +52,7 @@ MULTIPLES = (0.5, 0.75, 2.0, 3.0)
 
 
 @dataclass(frozen=True)
-class GaussianQuantile:
+class GaussianQuantile(DecisionMethod):
     """The Gaussian's quantile times a factor, the same throughout.
 
     Args:
@@ -62,7 +62,6 @@ class GaussianQuantile:
             ``None`` leaves it as given.
     """
 
-    name: str
     factor: float = 1.0
     noise_every: int | None = None
 
@@ -78,18 +77,12 @@ class GaussianQuantile:
 
 
 @dataclass(frozen=True)
-class LeaveOneOut:
+class LeaveOneOut(DecisionMethod):
     """The Gaussian's quantile times the root mean square of leave-one-out residuals.
 
     Args:
         name: Names the method.
     """
-
-    name: str
-
-    def surrogate(self, given: Surrogate) -> Surrogate:
-        """See `DecisionMethod`."""
-        return given
 
     def start(self, outcome: Limited) -> Certifier:
         """See `DecisionMethod`."""
@@ -129,7 +122,7 @@ def fixed_width(gp: SingleTaskGP, outcome: Limited, factor: float) -> ChanceCons
 
 
 @dataclass(frozen=True)
-class Recalibrated:
+class Recalibrated(DecisionMethod):
     """The rule before the budget, carried on from round to round.
 
     Args:
@@ -138,13 +131,8 @@ class Recalibrated:
         integral_gain: How fast violations in excess are made up for.
     """
 
-    name: str
     calibrator: Callable[[list[float]], QuantileRecalibrator]
     integral_gain: float = INTEGRAL_GAIN
-
-    def surrogate(self, given: Surrogate) -> Surrogate:
-        """See `DecisionMethod`."""
-        return given
 
     def start(self, outcome: Limited) -> Certifier:
         """See `DecisionMethod`."""
@@ -153,7 +141,7 @@ class Recalibrated:
 
 
 @dataclass(frozen=True)
-class Budgeted:
+class Budgeted(DecisionMethod):
     """A chance constraint at its defaults, carried on from round to round.
 
     Args:
@@ -164,12 +152,12 @@ class Budgeted:
         constants: Those of the rule, in the package, so that changed ones are noticed.
     """
 
-    name: str
     sharpen_every: int | None = None
     confidence: float | None = 0.95
     constants: tuple[float, ...] = (
-        *(budget.SIZE, budget.START, budget.GAIN, budget.RELIEF, budget.MOST_RELIEF),
-        *(outcome_quantiles.PRIOR_COUNT, outcome_quantiles.MOST_FACTOR, budget.OF_ONE_POINT),
+        *(budget.SIZE, quantile_width.START, quantile_width.GAIN, quantile_width.RELIEF),
+        *(budget.MOST_RELIEF, quantile_width.PRIOR_COUNT, quantile_width.MOST_FACTOR),
+        quantile_width.OF_ONE_POINT,
     )
 
     def surrogate(self, given: Surrogate) -> Surrogate:

@@ -10,20 +10,18 @@ from typing import Any
 from botorch.models import SingleTaskGP
 from torch import Tensor
 
-from benchmarks.decisions.replicate import Certifier, Limited
+from benchmarks.decisions.replicate import Certifier, DecisionMethod, Limited
 from benchmarks.framework.surrogates import Refitted, Surrogate
 from botorch_calib import ChanceConstraint
 
 
 @dataclass(frozen=True)
-class Oracle:
+class Oracle(DecisionMethod):
     """Certifies by the true quantile of the outcome at the time of the round.
 
     Args:
         name: Names the method.
     """
-
-    name: str
 
     def surrogate(self, given: Surrogate) -> Surrogate:
         """A model that nothing rests on, fitted once."""

@@ -30,7 +30,6 @@ from torch import Tensor
 from benchmarks.decisions.real_tables import FILE, settings
 from benchmarks.decisions.replicate import DESIGN, DecisionMethod, DecisionReplicate, Round
 from benchmarks.decisions.tasks import LEVEL
-from benchmarks.decisions.usual_rules import MeanLimit
 from benchmarks.framework.replicate import OBSERVE, Replicate, stream_seed
 from benchmarks.framework.result import Result
 from benchmarks.framework.sequential import Bounds
@@ -170,6 +169,7 @@ class RealReplicate(DecisionReplicate):
         self.certifier = method.start(task.outcome)
         self.gp: SingleTaskGP | None = None
         self.objective_gp: SingleTaskGP | None = None
+        self.certifies = True
         self.rounds: dict[str, list[float | None]] = {}
         drawn = np.random.default_rng(stream_seed(seed, DESIGN))
         spare = self.table.outcomes.shape[-1] - task.num_initial - task.num_rounds
@@ -189,18 +189,19 @@ class RealReplicate(DecisionReplicate):
 
     def propose(self, model: Round) -> Tensor:
         """The choice of a round, ``1 x d``."""
-        if not isinstance(self.method, MeanLimit):
+        acqf = self.method.acquisition(model, self.X, self.problem.outcome.limit)
+        self.certifies = acqf is None
+        if acqf is None:
             bound = UpperConfidenceBound(model.objective, beta=self.problem.beta)
             return self._best(bound, model.constraint)[0]
         settings = self.table.settings
-        acqf = self.method.acquisition(model, self.X, self.problem.outcome.limit)
         with torch.no_grad():
             return settings[acqf(settings.unsqueeze(-2)).argmax()][None]
 
     def evaluate(self, x: Tensor, model: Round, step: int) -> None:
         """As in `DecisionReplicate`; a method that certifies nothing relies on every round."""
         super().evaluate(x, model, step)
-        if isinstance(self.method, MeanLimit):
+        if not self.certifies:
             self.rounds["certified"][-1] = 1.0
 
     def _best(

@@ -12,6 +12,7 @@ them.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -64,28 +65,43 @@ class Certifier(Protocol):
         """Take in the outcome ``y`` (``1 x 1``) at ``x`` (``1 x d``), chosen by ``constraint``."""
 
 
-class DecisionMethod(Protocol):
-    """Makes a certifier. Its description is part of a result's configuration."""
+class Round(NamedTuple):
+    """What the choice of one round rests on."""
 
-    @property
-    def name(self) -> str:
-        """Names it within a suite, and its folder."""
+    objective: SingleTaskGP
+    constraint: ChanceConstraint
+
+
+@dataclass(frozen=True)
+class DecisionMethod:
+    """Makes a certifier. Its description is part of a result's configuration.
+
+    Args:
+        name: Names it within a suite, and its folder.
+    """
+
+    name: str
 
     def surrogate(self, given: Surrogate) -> Surrogate:
         """The outcome's Gaussian process, from the one that the task gives."""
+        return given
 
     def start(self, outcome: Limited) -> Certifier:
         """The certifier of one replicate; of the outcome it may use limit and level alone.
 
         `Oracle`, which knows all of it, is no rival but what others are compared with.
         """
+        raise NotImplementedError
 
+    def acquisition(self, model: Round, X: Tensor, limit: float) -> AcquisitionFunction | None:
+        """What a method maximises over all points, as it certifies none; else None.
 
-class Round(NamedTuple):
-    """What the choice of one round rests on."""
-
-    objective: SingleTaskGP
-    constraint: ChanceConstraint
+        Args:
+            model: The models of the round.
+            X: The points so far, ``n x d``.
+            limit: Of the outcome.
+        """
+        return None
 
 
 def replicate(task: DecisionTask, method: DecisionMethod, seed: int) -> Result:

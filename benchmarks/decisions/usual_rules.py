@@ -22,13 +22,12 @@ from botorch.acquisition.analytic import (
 from botorch.models import ModelListGP, SingleTaskGP
 from torch import Tensor
 
-from benchmarks.decisions.replicate import Certifier, Limited, Round
-from benchmarks.framework.surrogates import Surrogate
+from benchmarks.decisions.replicate import Certifier, DecisionMethod, Limited, Round
 from botorch_calib import ChanceConstraint
 
 
 @dataclass(frozen=True)
-class NoiseFreeBound:
+class NoiseFreeBound(DecisionMethod):
     """The limit on the noise-free outcome's mean plus some of its standard deviations.
 
     Args:
@@ -36,12 +35,7 @@ class NoiseFreeBound:
         deviations: How many.
     """
 
-    name: str
     deviations: float
-
-    def surrogate(self, given: Surrogate) -> Surrogate:
-        """See `DecisionMethod`."""
-        return given
 
     def start(self, outcome: Limited) -> Certifier:
         """See `DecisionMethod`."""

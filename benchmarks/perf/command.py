@@ -33,14 +33,16 @@ def main(device: str = "cpu", *, as_json: bool = False, only: Sequence[str] | No
 
     What else was measured, which may have taken long, is printed all the same.
     """
-    unknown = sorted(set(only or ()) - COMPARISONS.keys())
+    unknown = [part for part in only or () if not any(part in name for name in COMPARISONS)]
     if unknown:
-        print(f"No comparisons {unknown}; there are {sorted(COMPARISONS)}.")
+        print("\n  ".join([f"No comparison has {unknown} in its name. There are:", *COMPARISONS]))
         return 2
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         print("CUDA is not available.")
         return 2
-    selected = [c for name, c in COMPARISONS.items() if only is None or name in only]
+    selected = [
+        c for name, c in COMPARISONS.items() if only is None or any(part in name for part in only)
+    ]
     with one_torch_thread():
         work = Workload(torch.device(device))
         measurements, failed = [], []

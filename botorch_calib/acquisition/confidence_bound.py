@@ -52,5 +52,4 @@ class CalibratedUpperConfidenceBound(CalibratedAcquisitionFunction):
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
-        """Evaluate the quantile at ``b x 1 x d``; values of shape ``b``."""
         return self._reduce(self._marginals(X).quantile(self.level))

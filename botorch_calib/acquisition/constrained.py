@@ -70,7 +70,6 @@ class LogCalibratedProbabilityOfFeasibility(_Constrained):
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
-        """Evaluate the log probability of feasibility at ``b x 1 x d``; values of shape ``b``."""
         return self._reduce(self._log_feasibility(X))
 
 
@@ -128,7 +127,6 @@ class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunct
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
-        """Evaluate log constrained improvement at ``b x 1 x d``; values of shape ``b``."""
         f = self._marginals(X)
         log_ei = f.log_expected_improvement(self._incumbent(f))
         return self._reduce(log_ei + self._log_feasibility(X))

@@ -222,7 +222,6 @@ class DelayedUpperConfidenceBound(DelayAwareAcquisitionFunction):
     @t_batch_mode_transform(expected_q=1)
     @average_over_ensemble_models  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
-        """Evaluate the confidence bound at ``b x 1 x d``; values of shape ``b``."""
         model, transform = self._current_model, self.posterior_transform
         posterior = posterior_at(model, X, posterior_transform=transform)
         check_one_value_each(posterior._extended_shape()[-2], X, type(self).__name__)

@@ -85,7 +85,6 @@ class CalibratedExpectedImprovement(ImprovementOfSoleOutcome):
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
-        """Evaluate expected improvement at ``b x 1 x d``; values of shape ``b``."""
         f = self._marginals(X)
         return self._reduce(f.expected_improvement(self._incumbent(f)))
 
@@ -112,7 +111,6 @@ class LogCalibratedExpectedImprovement(ImprovementOfSoleOutcome):
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
-        """Evaluate log expected improvement at ``b x 1 x d``; values of shape ``b``."""
         f = self._marginals(X)
         return self._reduce(f.log_expected_improvement(self._incumbent(f)))
 
@@ -134,6 +132,5 @@ class CalibratedProbabilityOfImprovement(ImprovementOfSoleOutcome):
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
-        """Evaluate the probability of improvement at ``b x 1 x d``; values of shape ``b``."""
         f = self._marginals(X)
         return self._reduce(f.probability_of_improvement(self._incumbent(f)))

@@ -49,5 +49,4 @@ class CalibratedExpectedShortfall(CalibratedAcquisitionFunction):
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
-        """Evaluate the mean of the worst outcomes at ``b x 1 x d``; values of shape ``b``."""
         return self._reduce(self._marginals(X).conditional_mean_below(1.0 - self.alpha))

@@ -194,7 +194,6 @@ class RobustAcquisition(ContextRobustFunction):
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
-        """Evaluate the worst case at decisions ``b x 1 x d_x``; values of shape ``b``."""
         function = self.contextual_function(X)  # (x, c) -> acquisition([x, c])
         return self._worst_expectation(function, X)
 
@@ -276,7 +275,6 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
-        """Evaluate the worst case at decisions ``b x 1 x d_x``; values of shape ``b``."""
         bound = self.contextual_function(X)  # (x, c) -> mu(x, c) + sqrt(beta) sigma(x, c)
         return self._worst_expectation(bound, X)
 

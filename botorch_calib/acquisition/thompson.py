@@ -27,7 +27,7 @@ from botorch_calib.acquisition.delayed import DelayAwareAcquisitionFunction, inp
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.fourier_paths import FourierPaths
 from botorch_calib.models.inspection import like, predicting_part
-from botorch_calib.models.matching_rows import RowLookup
+from botorch_calib.models.matching_rows import first_places
 from botorch_calib.models.requirements import check_one_value_each, scalar_affine
 from botorch_calib.models.sample_paths import (
     CalibratedPath,
@@ -106,7 +106,7 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
                 raise InputDataError("`choices` holds no points.")
         self.register_buffer("choices", choices)
         self.register_buffer("_values", None)
-        self._lookup: Any = None if choices is None else RowLookup(choices)
+        self._places = {} if choices is None else first_places(choices)
         self._path: Any = None
         self.set_X_pending(X_pending)
 
@@ -121,7 +121,6 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
-        """Evaluate the draw at ``b x 1 x d``; values of shape ``b``."""
         draw = self._drawn_along_path(X) if self.choices is None else self._drawn_at_choices(X)
         value = self._offset + self._weight * draw
         return value if self.maximize else -value
@@ -133,13 +132,14 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
 
     def _drawn_at_choices(self, X: Tensor) -> Tensor:
         check_width(X, self.choices.shape[-1])
-        places = self._lookup(X.squeeze(-2))
-        if (places == len(self.choices)).any():
+        points = X.to(self.choices).reshape(-1, X.shape[-1])
+        places = [self._places.get(tuple(point)) for point in points.tolist()]
+        if None in places:
             raise InputDataError(
                 "`X` holds a point that is none of `choices`: optimise over these, with "
                 "`optimize_acqf_discrete`."
             )
-        return self._values[places]
+        return self._values[places].reshape(X.shape[:-2])
 
 
 @torch.no_grad()

@@ -5,7 +5,7 @@ file                         content
 ============================ ===================================================================
 ``optimizer``                `AsynchronousOptimizer`: the user's entry point
 ``evaluation_loop``          starts, awaits, records and repeats evaluations; SIGTERM
-``evaluation_limits``        `EvaluationLimits`: time-outs, retries, when a run gives up
+``timeouts_and_retries``     `EvaluationLimits`: time-outs, retries, when a run gives up
 ``evaluation_outcomes``      whether an evaluation has brought a value, a failure or a loss
 ``workers``                  `Workers`: the interface to the places where evaluations run
 ``watched_processes``        processes of our own: dead, late and worn ones are replaced
@@ -26,11 +26,11 @@ file                         content
 """
 
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy
-from botorch_calib.asynchronous.evaluation_limits import EvaluationLimits
 from botorch_calib.asynchronous.optimizer import AsynchronousOptimizer
 from botorch_calib.asynchronous.progress import RunSummary
 from botorch_calib.asynchronous.proposer import DelayAwareProposer, SearchSettings
 from botorch_calib.asynchronous.stopping_rule import RemainingGainRule
+from botorch_calib.asynchronous.timeouts_and_retries import EvaluationLimits
 
 __all__ = [
     "AsynchronousOptimizer",

@@ -83,7 +83,6 @@ class DaskWorkers(Workers):
             )
 
     def submit(self, x: np.ndarray, alone: bool) -> Future[Any]:
-        """Start an evaluation."""
         self.prepare()
         # By default Dask derives a task's key from its arguments, and a second evaluation at the
         # same query would return the value of the first.

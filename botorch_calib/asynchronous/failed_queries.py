@@ -11,7 +11,7 @@ from torch import Tensor
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy
 from botorch_calib.asynchronous.feasibility import Feasibility, GrowingFactors
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
-from botorch_calib.models.conditioning import conditioned_on, for_members
+from botorch_calib.models.conditioning import with_observations
 from botorch_calib.models.inspection import like, observed_process
 
 # A pending query counts as so many times as likely to fail as is predicted.
@@ -46,11 +46,9 @@ def with_failures_imputed(
         return model
     X, sign = like(model, lost), 1.0 if ledger.maximize else -1.0
     poor = poor_value(ledger, now)
-    gp = observed_process(model)
     with torch.no_grad():
-        values = sign * (sign * gp.posterior(X).mean).clamp_max(poor)
-        X, values, noise = for_members(gp, X, values)
-        return conditioned_on(model, X, values, **noise)
+        values = sign * (sign * observed_process(model).posterior(X).mean).clamp_max(poor)
+        return with_observations(model, X, values)
 
 
 def feasibility_of(

@@ -10,6 +10,8 @@ from botorch.models.model import Model
 from botorch.utils.transforms import t_batch_mode_transform
 from torch import Tensor
 
+from botorch_calib.robust.contexts import pairwise_distances
+
 # Lengthscales to choose from, in units of the box, times the square root of the dimension.
 LENGTHSCALES = (0.1, 0.2, 0.4, 0.8)
 
@@ -66,7 +68,7 @@ def _next_rows(blocks: list[Tensor], X: Tensor, start: int) -> Tensor:
     The root gains the rows ``[V', C]`` with ``V = L^{-1} B'`` and ``C C' = D - V' V``, for rows
     ``[B, D]`` of the correlations; its inverse gains ``[-C^{-1} V' L^{-1}, C^{-1}]``.
     """
-    rows = _matern(_distances(X[start:], X) / _lengthscales(X).view(-1, 1, 1))
+    rows = _matern(pairwise_distances(X[start:], X) / _lengthscales(X).view(-1, 1, 1))
     cross, corner = rows[..., :start], rows[..., start:]
     corner.diagonal(dim1=-2, dim2=-1).add_(NOISE)
     known = [cross[..., : block.shape[-1]] @ block.mT for block in blocks]
@@ -153,12 +155,12 @@ class Feasibility:
     def predict(self, X: Tensor) -> Tensor:
         """The predicted label at ``X``, ``batch_shape x d``, of shape ``batch_shape``."""
         X = self._in_unit_cube(X.to(self.bounds))
-        k = _matern(_distances(X, self.X) / self.lengthscale)
+        k = _matern(pairwise_distances(X, self.X) / self.lengthscale)
         return 1.0 + (k @ self.weights).squeeze(-1)
 
     def _distance(self, X: Tensor) -> Tensor:
         """Distance of ``X``, ``batch_shape x d``, to the nearest failure, in widths of the box."""
-        return _distances(self._in_unit_cube(X.to(self.bounds)), self.failures).amin(dim=-1)
+        return pairwise_distances(self._in_unit_cube(X.to(self.bounds)), self.failures).amin(dim=-1)
 
     def score(self, X: Tensor) -> Tensor:
         """The score of ``X``, ``batch_shape x d``: the share of a gain that counts, from 0 to 1."""
@@ -185,20 +187,10 @@ class FeasibleAcquisition(AcquisitionFunction):
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
-        """Values of shape ``b`` at ``X``, ``b x 1 x d``."""
         values: Tensor = self.acqf(X)
         gains = values - self.poor
         scores = self.feasibility.score(X.squeeze(-2)).to(values)
         return self.poor + torch.where(gains > 0.0, scores * gains, gains)
-
-
-def _distances(X: Tensor, others: Tensor) -> Tensor:
-    """Distances between rows, by their differences.
-
-    By products they cancel where fixed features lie far outside of the box, and the correlation
-    matrix may not be positive definite.
-    """
-    return torch.cdist(X, others, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def _matern(distances: Tensor) -> Tensor:

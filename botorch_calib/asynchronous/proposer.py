@@ -6,7 +6,6 @@ import reprlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from botorch_calib._validation import (
     check_bounds,
     check_count,
     check_finite,
+    check_fixed_features,
     check_inputs,
     check_instance,
 )
@@ -38,7 +38,7 @@ from botorch_calib.asynchronous.ledger_model import LedgerModel
 from botorch_calib.asynchronous.overdue import with_overdue_failed
 from botorch_calib.asynchronous.refits import WarmStartedFit, check_refit_every
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
-from botorch_calib.ledger.argument_checks import as_number, check_flag
+from botorch_calib.ledger.argument_checks import check_flag
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.fit_to_ledger import Fit
 from botorch_calib.models.inspection import like, unit_of_targets
@@ -158,7 +158,7 @@ class DelayAwareProposer:
                 raise InputDataError("`choices` holds no points.")
         self.fixed_features = fixed_features
         if not callable(fixed_features):
-            self._checked_features(fixed_features)
+            check_fixed_features(fixed_features, self.dim)
         search = SearchSettings() if search is None else search
         self.search = check_instance("search", search, SearchSettings)
         self.maximize = None if maximize is None else check_flag("maximize", maximize)
@@ -200,7 +200,7 @@ class DelayAwareProposer:
         ledger = ledger.snapshot()  # others may write to it meanwhile
         now, count = ledger.now(), len(ledger)
         given = self.fixed_features
-        fixed = self._checked_features(given(ledger) if callable(given) else given)
+        fixed = check_fixed_features(given(ledger) if callable(given) else given, self.dim)
         choices = _with_features(self.choices, fixed)
         failed = queries_in(ledger, now, TrialStatus.FAILED)
         if choices is not None:
@@ -368,23 +368,6 @@ class DelayAwareProposer:
         points = points[~self._has_failed(points, failed)]
         with torch.no_grad():
             return points[acqf(like(model, points).unsqueeze(-2)).argmax()]
-
-    def _checked_features(self, features: Features | None) -> dict[int, float]:
-        """Check fixed features, and return them by columns counted from the front."""
-        fixed: dict[int, float] = {}
-        if not isinstance(features, Mapping | None):
-            raise InputDataError(
-                f"`fixed_features` must map columns to values, got {type(features).__name__}."
-            )
-        for column, value in (features or {}).items():
-            if not isinstance(column, Integral) or not -self.dim <= column < self.dim:
-                raise InputDataError(
-                    f"`fixed_features` names column {column!r} of {self.dim} columns."
-                )
-            if column % self.dim in fixed:
-                raise InputDataError(f"`fixed_features` names column {column} twice.")
-            fixed[int(column) % self.dim] = as_number("fixed_features", value)
-        return fixed
 
 
 def _best_of(choices: Tensor, acqf: AcquisitionFunction, model: Model) -> Tensor:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_count
 from botorch_calib.models import CalibratedModel
-from botorch_calib.models.conditioning import conditioned_on, for_members
+from botorch_calib.models.conditioning import with_observations
 from botorch_calib.models.fit_in_logarithms import fit_in_logarithms
 from botorch_calib.models.fit_to_ledger import Fit
 from botorch_calib.models.inspection import like, observed_process
@@ -86,8 +86,7 @@ def with_later_values(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = No
     Yvar = like(model, Yvar) if takes_noise and Yvar is not None else None
     with torch.no_grad():
         if not isinstance(model, CalibratedModel):
-            X, Y, noise = for_members(model, X, Y, Yvar)
-            return conditioned_on(model, X, Y, **noise)
+            return with_observations(model, X, Y, Yvar)
         extended = model.with_model(model.model, deepcopy(model.calibrator))
         noises = [None] * len(Y) if Yvar is None else Yvar.split(1)
         for x, y, noise in zip(X.split(1), Y.split(1), noises, strict=True):

@@ -93,7 +93,6 @@ class Calibrator(Module, ABC):
         return 0
 
     def extra_repr(self) -> str:
-        """The settings in ``repr``."""
         return f"num_updates={self.num_updates}"
 
 
@@ -135,7 +134,6 @@ class TrackedCalibrator(Calibrator):
         """The distribution with raw thresholds ``batch_shape x M``."""
 
     def predictive(self, X: Tensor) -> PiecewisePredictive:
-        """Predictive distribution of ``z`` at ``X``, from the thresholds there."""
         theta = self.tracker.threshold(X)
         # Thresholds without a local part are an expanded view of a tensor that the learner keeps.
         source = theta._base
@@ -150,13 +148,12 @@ class TrackedCalibrator(Calibrator):
         return self.tracker.radial_sum() if is_own else None
 
     def predictive_from(self, sums: Tensor) -> PiecewisePredictive:
-        """The distribution made of values ``batch_shape x q x L`` of `radial_sum`."""
         return self._predictive_from(self.tracker.finished(sums))
 
     def _common_predictive(self, source: Tensor, row: Tensor) -> PiecewisePredictive:
         """The distribution with thresholds ``row``, ``M``, kept while their ``source`` is the same.
 
-        It takes 0.3 ms to make, a tenth of log EI with GPyTorch's posterior.
+        Made each time, it is a seventh of log EI (``benchmarks/studies/simpler_forms_robust.py``).
         """
         if self._common is not None:
             known, version, predictive = self._common
@@ -170,15 +167,12 @@ class TrackedCalibrator(Calibrator):
 
     @torch.no_grad()
     def update(self, X: Tensor, z: Tensor) -> PiecewisePredictive:
-        """Learn from the scores of residuals, see `Calibrator.update`."""
         check_residuals(X, z)
         return self._predictive_from(self.tracker.update(X, self._scores(z)))
 
     def reset(self) -> None:
-        """Forget everything learned."""
         self.tracker.reset()
 
     @property
     def num_updates(self) -> int:
-        """Number of residuals seen."""
         return self.tracker.num_updates

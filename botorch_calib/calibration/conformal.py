@@ -91,7 +91,6 @@ class LocalizedConformal(TrackedCalibrator):
         )
 
     def extra_repr(self) -> str:
-        """The settings in ``repr``."""
         settings = f"alpha={self.alpha:g}, score={self.score}, tails={self.tails!r}"
         return f"{settings}, {super().extra_repr()}"
 

@@ -69,7 +69,6 @@ class ClassifierDensityRatio(Module):
         return self.log_ratio(X).exp()
 
     def extra_repr(self) -> str:
-        """The settings in ``repr``."""
         return f"d={len(self.center)}, max_ratio={self.max_ratio}"
 
 

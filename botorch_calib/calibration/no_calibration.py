@@ -31,5 +31,4 @@ class NoCalibration(Calibrator):
 
     @property
     def num_updates(self) -> int:
-        """Zero, as none are learned from."""
         return 0

@@ -99,5 +99,4 @@ class ProbabilityCalibrator(Module):
         return ((start + growth) ** 0.5 + 0.5) / self.step_size
 
     def extra_repr(self) -> str:
-        """The settings in ``repr``."""
         return f"num_values={self.num_values}, step_size={self.step_size:g}"

@@ -138,7 +138,6 @@ class QuantileRecalibrator(TrackedCalibrator):
         return index if gaps[index] <= tolerance else None
 
     def extra_repr(self) -> str:
-        """The settings in ``repr``."""
         return f"score={self.score}, tails={self.tails!r}, {super().extra_repr()}"
 
     @property

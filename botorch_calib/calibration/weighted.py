@@ -87,7 +87,6 @@ class WeightedConformal(Calibrator):
         self.register_buffer("residuals", torch.zeros(0, dtype=torch.double))
 
     def extra_repr(self) -> str:
-        """The settings in ``repr``."""
         settings = f"alpha={self.alpha:g}, tails={self.tails!r}, max_width={self.max_width:g}"
         return f"{settings}, continuous={self.continuous}, {super().extra_repr()}"
 
@@ -135,7 +134,6 @@ class WeightedConformal(Calibrator):
 
     @property
     def num_updates(self) -> int:
-        """Number of residuals seen."""
         return len(self.residuals)
 
     @property

@@ -5,7 +5,8 @@ file                          content
 ============================= ======================================================================
 ``chance_constraints``        `ChanceConstraint`: an outcome that keeps its limits
 ``several_constraints``       several of them with one budget
-``budget``                    `Budget`: how many violations there may be, and how wide quantiles are
+``budget``                    `Budget`: how many violations there may be
+``quantile_width``            by which factor the quantile that decides is wider than stated
 ``outcome_quantiles``         quantiles of the next outcome, of any model
 ``worst_contexts``            the same for every distribution of a context in an ambiguity set
 ``decision_books``            the decisions under the limits, and the budget that is left

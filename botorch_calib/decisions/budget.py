@@ -1,7 +1,6 @@
-r"""The budget of violations that a chance constraint may spend, and how wide its quantile is.
+r"""The budget of violations that a chance constraint may spend, by plain arithmetic.
 
-The bound rests on the `Budget`; an `Account` sums up the outcomes of the decisions so far, and
-`width` is the factor by which it widens the quantile that decides. All of it is plain arithmetic.
+The bound rests on the `Budget`; an `Account` sums up the outcomes of the decisions so far.
 """
 
 from __future__ import annotations
@@ -17,14 +16,8 @@ from botorch_calib._validation import check_open_unit
 
 #: Violations allowed beyond the stated share of the certified rounds.
 SIZE = 10.0
-# The width at the start; the increase of its logarithm by a miss in excess; the decrease by a round
-# without a certified point, and the most such rounds that count. Chosen on the tuning seeds of two
-# studies.
-START, GAIN, RELIEF, MOST_RELIEF = 1.05, 0.2, 0.1, 7
-# The least width of a statement about a single point, about which good rounds say nothing.
-OF_ONE_POINT = 1.25
-# Beyond e^20 deviations, numbers of misses say nothing.
-_MOST = 20.0
+# The most rounds without a certified point that count as a relief.
+MOST_RELIEF = 7
 #: The least share of violations that a level may leave, well above double precision's.
 LEAST_SHARE = 1e-12
 
@@ -96,12 +89,6 @@ class Account(NamedTuple):
                 if missed is False and excess > 0.0:
                     excess = max(excess - share, 0.0)
         return cls(T, V, outstanding, excess, relief)
-
-
-def width(account: Account) -> float:
-    """Factor of the deciding quantile: ``1.05 exp(0.2 excess - 0.1 relief)``."""
-    exponent = GAIN * account.excess - RELIEF * account.relief
-    return START * math.exp(min(max(exponent, -_MOST), _MOST))
 
 
 class Budget(NamedTuple):

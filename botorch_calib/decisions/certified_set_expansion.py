@@ -71,7 +71,6 @@ class CertifiedSetExpansion(PendingPoints):
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
-        """Evaluate the acquisition function at ``b x 1 x d``; values of shape ``b``."""
         gains = []
         for constraint, model, unit in zip(
             self.constraints, self._models(), self.units, strict=True

@@ -87,10 +87,13 @@ def optimize_chance_constrained(
             ``(indices, coefficients, rhs)`` stands for
             ``sum_i coefficients[i] x[indices[i]] >= rhs``.
         choices: ``n x d``: choose among these only.
-        expansion_share: Share of the rounds, in [0, 1), that grow the certified set instead, by
-            `CertifiedSetExpansion`: spread evenly over the decisions of the first constraint. For
-            few known safe points, which seldom certify the optimum. Over about 100 rounds it costs
-            reward: these rounds earn little, and others expand the set as well.
+        expansion_share: Share of the decisions, in [0, 1), that maximise `CertifiedSetExpansion`
+            over the certified points in place of ``acq_function``, to grow the certified set. They
+            are spread evenly over the decisions of the first constraint; ``value`` is still that of
+            ``acq_function``. At 0, the default, the set grows only as far as ``acq_function``
+            leads: mostly far enough, since its optimum is at the border. Take about 0.2 where few
+            safe points are known at the start, and the optimum is far from these; not otherwise,
+            since such a round earns little.
         equality_constraints: Linear equations, in the same form.
 
     Returns:
@@ -196,7 +199,6 @@ class LeastMargin(AcquisitionFunction):
             constraint.check_points(name, X)
 
     def forward(self, X: Tensor) -> Tensor:
-        """Evaluate the margin at ``b x 1 x d``; values of shape ``b``."""
         return self._least(lambda constraint: constraint.margin(X, self.confidence))
 
     def _least(self, of: Callable[[ChanceConstraint], Tensor]) -> Tensor:
@@ -208,7 +210,6 @@ class LeastOptimism(LeastMargin):
     """The least `ChanceConstraint.optimism` of several constraints, as `LeastMargin`."""
 
     def forward(self, X: Tensor) -> Tensor:
-        """Evaluate it at ``b x 1 x d``; values of shape ``b``."""
         return self._least(lambda constraint: constraint.optimism(X))
 
 

@@ -21,10 +21,12 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
+from botorch.models.gpytorch import MultiTaskGPyTorchModel
 from botorch.models.model import Model
 from torch import Tensor
 
 from botorch_calib._validation import (
+    as_written,
     check_finite,
     check_inputs,
     check_instance,
@@ -35,10 +37,11 @@ from botorch_calib._validation import (
     check_tensor,
 )
 from botorch_calib.calibration import Calibrator
-from botorch_calib.decisions.budget import OF_ONE_POINT, SIZE, width
+from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.decision_books import DecisionBooks
 from botorch_calib.decisions.decision_records import KEYS, Record
-from botorch_calib.decisions.outcome_quantiles import OutcomeQuantiles, leave_one_out_factor
+from botorch_calib.decisions.outcome_quantiles import OutcomeQuantiles
+from botorch_calib.decisions.quantile_width import OF_ONE_POINT, leave_one_out_factor, width
 from botorch_calib.decisions.traces_of_decisions import have_decided, leave_traces
 from botorch_calib.decisions.worst_contexts import OutcomeScores, WorstContexts
 from botorch_calib.exceptions import CalibrationWarning
@@ -108,7 +111,9 @@ class ChanceConstraint(DecisionBooks):
             a `CalibratedModel` with ``denoise=False``. With fitted hyperparameters, certify from
             some 8 observations for each input on: the first fits know too little. If they are
             given, take the `sharpened` process.
-        upper: Upper limit of the outcome, in its units, or None.
+        upper: Upper limit of the outcome, in its units, or None. Where outcomes are counts or
+            rounded, put it halfway between the last one allowed and the next: the same ones violate
+            it, and a model that knows no grid certifies what it could.
         lower: Lower limit of the outcome, in its units, or None.
         level: Probability, in (0, 1), with which an outcome shall be within the limits.
         width: A constant in place of ``f width``: 1 for what the model states.
@@ -153,7 +158,8 @@ class ChanceConstraint(DecisionBooks):
             )
         # That contexts come kinder than the worst ones is no reason to trust the model more.
         least_excess = -math.inf if self._contexts is None else 0.0
-        super().__init__(upper, lower, level, budget, records or [], least_excess)
+        super().__init__(upper, lower, level, budget, records, least_excess)
+        self._check_records()
         self.width = None if width is None else check_positive("width", width)
         self._factor: float | None = None
         if records is None and have_decided(self._parts(), self._statement, self.known_decisions()):
@@ -243,6 +249,7 @@ class ChanceConstraint(DecisionBooks):
             model = self.model.with_model(model)
         twin = copy.copy(self)
         twin.model, twin._factor = _checked_model(model), None
+        twin._check_records()
         self._together[self._place] = twin
         return twin
 
@@ -361,6 +368,29 @@ class ChanceConstraint(DecisionBooks):
             X = self._contexts.check_decisions(name, X, observed)
         check_fits(observed, with_task_feature(observed, X), name)
 
+    def _check_records(self) -> None:
+        """Raise unless the records are about points that the model decides about."""
+        inputs = raw_train_inputs(observed_process(self.model))
+        if inputs is None:
+            return
+        lengths = [len(record["point"]) for record in self._records]
+        for length in {*lengths} - {0}:  # unknown points count, and no outcome finds them
+            name = f"records[{lengths.index(length)}]['point']"
+            try:
+                self.check_points(name, inputs.new_zeros(1, length))
+            except BotorchTensorDimensionError as error:
+                raise InputDataError(
+                    f"{error} Give a `model` of the inputs that were decided about, or the "
+                    "records of its own decisions."
+                ) from error
+
+    def _whole(self, point: list[float]) -> list[float]:
+        """A decision with the column of the output task, which may be left out."""
+        observed = observed_process(self.model)
+        if self._contexts is not None or not isinstance(observed, MultiTaskGPyTorchModel):
+            return point
+        return with_task_feature(observed, torch.tensor(point, dtype=torch.double)).tolist()
+
     @torch.no_grad()
     def certified(self, X: Tensor) -> Tensor:
         """Whether each point of ``b x 1 x d`` is certified, ``b``, if it is the only one to come.
@@ -463,7 +493,7 @@ class ChanceConstraint(DecisionBooks):
         num = len(self._records)
         self._recorded(decided)
         new = iter(self._records[num:])
-        for row, y in zip(rows, Y.squeeze(-1).tolist(), strict=True):
+        for row, y in zip(rows, as_written(Y.squeeze(-1)), strict=True):
             (next(new) if row is None else row)["outcome"] = y
         self._forget_counts()
         if taught is not self.model:

@@ -11,7 +11,13 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
-from botorch_calib._validation import check_count, check_limit, check_positive
+from botorch_calib._validation import (
+    as_written,
+    check_count,
+    check_limit,
+    check_positive,
+    check_tensor,
+)
 from botorch_calib.decisions.budget import Account, Budget, check_level, together
 from botorch_calib.decisions.decision_records import (
     Record,
@@ -35,7 +41,7 @@ class DecisionBooks:
         lower: float | None,
         level: float,
         budget: float,
-        records: Iterable[Mapping[str, Any]],
+        records: Iterable[Mapping[str, Any]] | None,
         least_excess: float = -math.inf,
     ) -> None:
         self.upper = check_limit("upper", upper)
@@ -49,7 +55,7 @@ class DecisionBooks:
             )
         self._budget = Budget(self.level, check_positive("budget", budget, allow_inf=True))
         self._least_excess = least_excess
-        self._records = checked_records(records, self._sides, self.level)
+        self._records = checked_records([] if records is None else records, self._sides, self.level)
         # The constraints that hold together, which share a budget; the present one at its place.
         self._together: list[Any] = [self]
         self._place = 0
@@ -91,16 +97,22 @@ class DecisionBooks:
         return self._account().num_violations
 
     def violated(self, Y: Tensor) -> Tensor:
-        """Whether outcomes ``... x 1`` are outside their limits, ``...``."""
-        ends = [side.sign * (Y.double() - side.limit) > 0.0 for side in self._sides]
-        return torch.cat(ends, dim=-1).any(dim=-1)
+        """Whether outcomes ``... x 1``, none of them NaN, are outside their limits, ``...``."""
+        if check_tensor("Y", Y).shape[-1:] != (1,) or Y.isnan().any():
+            raise InputDataError(
+                f"`Y` must hold outcomes ... x 1 without NaN, got {tuple(Y.shape)}: leave out "
+                "those that are not known."
+            )
+        y = torch.tensor(as_written(Y.flatten()), dtype=torch.double)
+        beyond = [side.sign * y > side.sign * side.limit for side in self._sides]
+        return torch.stack(beyond).any(dim=0).to(Y.device).view(Y.shape[:-1])
 
     def violation_bound(self, num_certified: int) -> float:
         """Largest number of violations among the first ``num_certified`` certified points.
 
         Of `joint_chance_constraints` it is the number of points that violate any of the limits.
         """
-        return self._budget.bound(check_count("num_certified", num_certified))
+        return self._budget.bound(check_count("num_certified", num_certified, least=0))
 
     @property
     def budget_left(self) -> float:
@@ -140,17 +152,24 @@ class DecisionBooks:
 
         A record of just this point comes before one that differs by rounding.
         """
-        out = [record for record in self._records if record["outcome"] is None]
+        out = [
+            (self._whole(record["point"]), record)
+            for record in self._records
+            if record["outcome"] is None
+        ]
         found = []
-        for point in points:
-            near = [record for record in out if _differ_by_rounding(record["point"], point)]
-            equal = [record for record in near if record["point"] == point]
-            record = next(iter(equal + near), None)
+        for point in map(self._whole, points):
+            near = [pair for pair in out if _differ_by_rounding(pair[0], point)]
+            _, record = min(near, key=lambda pair: pair[0] != point, default=(None, None))
             found.append(record)
             if record is not None:
                 # By identity: equal points may have equal records.
-                out = [other for other in out if other is not record]
+                out = [pair for pair in out if pair[1] is not record]
         return found
+
+    def _whole(self, point: list[float]) -> list[float]:
+        """A point with columns that may be left out."""
+        return point
 
     def _enter(self, decided: list[list[Record]]) -> list[bool]:
         """Add records of decisions, one of each constraint; whether each was certified."""

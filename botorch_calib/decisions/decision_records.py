@@ -58,6 +58,8 @@ def checked_records(
         InputDataError: If a record is malformed, or another constraint's.
     """
     checked = []
+    if not isinstance(records, Iterable):
+        raise InputDataError(f"`records` must be a list of dictionaries, got {records!r}.")
     for number, record in enumerate(records):
         if not isinstance(record, Mapping) or set(record) != set(KEYS):
             raise _error(number, f"must be a dictionary with the entries {', '.join(KEYS)}")
@@ -68,6 +70,8 @@ def checked_records(
         numbers = [*point, *quantiles, record["level"], *([] if y is None else [y])]
         if not all(isinstance(value, Real) for value in numbers):
             raise _error(number, "must hold numbers, the outcome a number or None")
+        if not all(map(math.isfinite, point)):
+            raise _error(number, f"is about the point {point}, which is no finite one")
         if record["certified"] not in (True, False):
             raise _error(number, f"is certified or not, True or False, got {record['certified']!r}")
         if not abs(record["level"] - level) <= 1e-12:

@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from botorch.exceptions.errors import BotorchError
 from torch import Tensor
 
 from botorch_calib.calibration import NoCalibration
@@ -31,9 +30,6 @@ from botorch_calib.posteriors import StatedPosterior
 
 # Levels closer to 0 and 1 are the same numbers in double precision.
 _FARTHEST = 8.0
-# As many observations as the model itself counts for, and the largest factor; chosen on tuning
-# seeds, as the constants in `budget`.
-PRIOR_COUNT, MOST_FACTOR = 8.0, 3.0
 
 
 class OutcomeQuantiles:
@@ -130,21 +126,3 @@ def _quantile_of(posterior: StatedPosterior, score: float) -> Tensor:
     # A number, as a tensor would be read back from its device.
     level = 0.5 * math.erfc(-min(max(float(score), -_FARTHEST), _FARTHEST) / math.sqrt(2.0))
     return _flat(posterior.quantile(level)).to(posterior.dtype)
-
-
-@torch.no_grad()
-def leave_one_out_factor(model: Any) -> float:
-    r"""Factor by which the model's own data call for wider quantiles.
-
-    ``min(3, sqrt((8 + sum_i z_i^2) / (8 + n)))`` with the normal scores ``z_i`` of the model's
-    ``n`` data, each predicted from all others. 1 for a calibrated model, whose calibrator has them
-    already, and for models whose scores would take refits.
-    """
-    if isinstance(model, CalibratedModel):
-        return 1.0
-    try:
-        _, z = predictor_of(observed_process(model)).history("loo")
-    except BotorchError:
-        return 1.0
-    factor = (PRIOR_COUNT + z.double().square().sum()) / (PRIOR_COUNT + len(z))
-    return min(float(factor.sqrt()), MOST_FACTOR)

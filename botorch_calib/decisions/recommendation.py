@@ -72,7 +72,8 @@ def recommend(
 
     Rounds keep a limit as often as stated *together*; single ones among them do not. Here each
     constraint's quantile of the outcome has to be within its limits with a stated confidence, see
-    ``confidence`` of `ChanceConstraint.margin`.
+    ``confidence`` of `ChanceConstraint.margin`. All data of its model count, also those from before
+    a change of the outcome.
 
     A point that was selected because it looks best looks better than it is, so statements on the
     objective hold for all points together that it was selected from (up to 500 of these, those of

@@ -69,7 +69,12 @@ def joint_chance_constraints(
         raise InputDataError("`limits` must hold a pair `(lower, upper)` for each model.")
     level = check_level(level)
     each = joint_level(level, len(several))
-    known = [None] * len(several) if records is None else records
+    known = [None] * len(several) if records is None else [*records]
+    if len(known) != len(several):
+        raise InputDataError(
+            f"`records` must hold a list of decisions for each of the {len(several)} models, got "
+            f"{len(known)}."
+        )
     shared: dict[str, Any] = {"budget": budget, "ambiguity": ambiguity, "contexts": contexts}
     made = [
         ChanceConstraint(model, upper, lower, each, records=own, **shared)

@@ -46,7 +46,7 @@ from botorch_calib.models.inspection import (
 from botorch_calib.models.marginals import in_space_of_targets
 from botorch_calib.models.outcome_transforms import InverseTransform, raw_train_targets
 from botorch_calib.models.predictors import Correction, predictor_of
-from botorch_calib.models.predictors.transformed import TransformedPredictor
+from botorch_calib.models.predictors.with_outcome_transform import TransformedPredictor
 from botorch_calib.models.requirements import batch_of_models, check_fits, check_pairs
 from botorch_calib.models.residuals import RESIDUALS, forecast_history
 

@@ -69,7 +69,7 @@ class StatedForecasts(NamedTuple):
         quantiles = posterior.quantile(levels).reshape(_NUM_LEVELS, -1).double()
         p = levels.to(quantiles).unsqueeze(-1)
         pinball = 2 * ((y_row <= quantiles).double() - p) * (quantiles - y_row)
-        # Of the mixture; BoTorch's ensembles call the variances of their members `variance`.
+        # BoTorch's ensembles call the variances of their members `variance`.
         variance = getattr(posterior, "mixture_variance", None)
         variance = posterior.variance if variance is None else variance
         sizes = {

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.nn.functional import pad
 
 from botorch_calib.distributions._normal_functions import FAR, SQRT_2PI, TINY, mills_ratio
 
@@ -43,9 +42,9 @@ class _EndDensities(Function):
     def backward(ctx: Any, by_a: Tensor, by_b: Tensor) -> Tensor:
         ends, a, b = ctx.saved_tensors
         total = by_a * a + by_b * b
-        lower = a * (total - by_a * ends[:-1])
-        upper = b * (total + by_b * ends[1:])
-        return pad(lower, (0, 0, 0, 1)) - pad(upper, (0, 0, 1, 0))
+        by_low = a * (total - by_a * ends[:-1])
+        by_high = b * (total + by_b * ends[1:])
+        return torch.cat([by_low[:1], by_low[1:] - by_high[:-1], -by_high[-1:]])
 
 
 class NormalShares:

@@ -198,7 +198,6 @@ class DenoisedMixture(_WithTails):
     # ------------------------------------------------------------ what it states
 
     def moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance, of ``shape``."""
         mean, variance = self.moments_of_members()
         center = mean.mean(dim=0)
         return center, (variance + (mean - center).square()).mean(dim=0)
@@ -214,7 +213,6 @@ class DenoisedMixture(_WithTails):
         return center.squeeze(1), variance.squeeze(1)
 
     def mirrored(self) -> DenoisedMixture:
-        """The distribution of ``-f~``."""
         return DenoisedMixture(
             -self.mean_of_members,
             self.variance_of_members,
@@ -225,12 +223,10 @@ class DenoisedMixture(_WithTails):
         )
 
     def log_excess(self, x: Tensor) -> Tensor:
-        """``log E(f~ - x)+``."""
         parts = self._components(x)
         return parts.total(log_h(parts.residuals(x)), parts.deviation.log())
 
     def log_survival(self, x: Tensor) -> Tensor:
-        """``log P(f~ > x)``."""
         if not self.denoise:
             return UnsmoothedPredictive(self.predictive).log_survival(self._score(x))
         parts = self._components(x)

@@ -534,7 +534,6 @@ class PiecewisePredictive(WithMoments):
         return torch.cat([zero, below], dim=-1), torch.cat([above, zero], dim=-1)
 
     def moments(self) -> tuple[Tensor, Tensor]:
-        """``E[Z]`` and ``Var[Z]``, of shape ``batch_shape``."""
         dtype = self._knots.dtype
         if dtype != torch.float64:  # narrow pieces need the digits
             mean, variance = self.to(torch.float64).moments()
@@ -549,30 +548,37 @@ class PiecewisePredictive(WithMoments):
             # In units of the scale the whole batch has one distribution.
             mean, variance = self._standard.moments()
             return mean * self.scale, variance * self.scale.square()
-        mean, variance = self._piece_moments()
-        center = (self.masses * mean).sum(dim=-1, keepdim=True)
-        spread = (self.masses * (variance + (mean - center).square())).sum(dim=-1)
-        return center.squeeze(-1), spread
-
-    def _piece_moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance within each piece, ``batch_shape x K``.
-
-        A normal piece of natural mass ``N`` has, with ``a = phi(low) / N`` and ``b = phi(high) /
-        N``, ``mean = a - b`` and ``variance = 1 + a low - b high - mean^2``.
-        """
-        flags = self.form.is_uniform(self._knots.device)
-        knots = self.standard_knots.clamp(-_FAR, _FAR)
-        at_low, at_high = (at.movedim(0, -1) for at in end_densities(knots.movedim(-1, 0)))
-        low, high = knots[..., :-1], knots[..., 1:]
-        mean = at_low - at_high
-        var = (1 + at_low * low - at_high * high - mean.square()).clamp(min=0.0)
-        low_u, high_u = low.masked_fill(~flags, 0.0), high.masked_fill(~flags, 1.0)
-        mean = torch.where(flags, (low_u + high_u) / 2, mean)
-        var = torch.where(flags, (high_u - low_u).square() / 12, var)
+        finite = self._in_units_of_scale(self.finite_knots).movedim(-1, 0)
+        knots = self.form.pad(finite, -_FAR, _FAR)
+        rows = [1] * (knots.dim() - self.masses.dim())
+        masses = self.masses.movedim(-1, 0).unflatten(0, (-1, *rows))
+        mean, variance = _moments_of_pieces(knots, masses, self.form)
         if self.scale is None:
-            return mean, var
-        scale = self.scale.unsqueeze(-1)
-        return mean * scale, var * scale.square()
+            return mean, variance
+        return mean * self.scale, variance * self.scale.square()
+
+
+def _moments_of_pieces(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> tuple[Tensor, Tensor]:
+    """Mean and variance of pieces of scale 1, between knots ``(K + 1) x batch_shape``.
+
+    A normal piece of natural mass ``N`` has, with ``a = phi(low) / N`` and ``b = phi(high) / N``,
+    the mean ``a - b`` and the mean square ``1 + a low - b high``. A uniform one has the mean
+    square ``(l^2 + l h + h^2) / 3`` around ``c``, with ``l = low - c`` and ``h = high - c``.
+    """
+    low, high = knots[:-1], knots[1:]
+    normal = masses * form.is_normal(knots).view(-1, *[1] * (knots.dim() - 1))
+    a, b = (normal * density for density in end_densities(knots))
+    mean = (a - b).sum(dim=0)
+    square = (a * low - b * high).sum(dim=0)
+    if not any(form.uniform):
+        return mean, (1 + square - mean.square()).clamp(min=0.0)
+    pieces = [k for k, flag in enumerate(form.uniform) if flag]
+    flat, low, high = masses[pieces], low[pieces], high[pieces]
+    normal_mean, mean = mean, mean + (flat * (low + high) / 2).sum(dim=0)
+    low, high = low - mean, high - mean
+    spread = (flat * (low.square() + low * high + high.square())).sum(dim=0) / 3
+    around = normal.sum(dim=0) * (1 + mean.square()) + square - 2 * mean * normal_mean
+    return mean, (around + spread).clamp(min=0.0)
 
 
 _GAUSSIAN = PiecewiseForm((False,), open_low=True, open_high=True)

@@ -108,21 +108,18 @@ class _OfPieces(_WithTails):
         self._scale = self.predictive.masses.new_ones(()) if scale is None else scale
 
     def moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance."""
         mean, variance = self.predictive.moments()
         if self.unit is not None:
             mean, variance = self.unit * mean, self.unit.square() * variance
         return mean, variance if self.noise is None else variance + self.noise.square()
 
     def log_excess(self, x: Tensor) -> Tensor:
-        """Logarithm of the mean excess over ``x``: log expected improvement."""
         if self.predictive.is_gaussian:
             deviation = self._deviation()
             return log_h(-x / deviation) + deviation.log()
         return self._integral(x, _denoised.log_excess)
 
     def log_survival(self, x: Tensor) -> Tensor:
-        """Log probability of a value above ``x``: of improvement."""
         if self.predictive.is_gaussian:
             return log_ndtr(-x / self._deviation())
         # Masses that sum to 1 up to rounding make no probability above 1.
@@ -179,7 +176,6 @@ class SmoothedPredictive(_OfPieces):
         self.noise = noise.to(torch.float64)
 
     def mirrored(self) -> SmoothedPredictive:
-        """The distribution of the values with the opposite sign."""
         return SmoothedPredictive(self.predictive.mirrored(), self.noise, self.unit)
 
     def log_prob(self, x: Tensor) -> Tensor:
@@ -242,7 +238,6 @@ class UnsmoothedPredictive(_OfPieces):
     """
 
     def mirrored(self) -> UnsmoothedPredictive:
-        """The distribution of the values with the opposite sign."""
         return UnsmoothedPredictive(self.predictive.mirrored(), self.unit)
 
     def log_excess(self, x: Tensor) -> Tensor:

@@ -31,6 +31,7 @@ from botorch_calib.decisions.decision_records import Record, decision_of, sides_
 from botorch_calib.decisions.several_constraints import joint_chance_constraints, joint_level
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models.conditioning import hallucinated
+from botorch_calib.models.inspection import observed_process, raw_width
 
 #: Lower and upper limit of an outcome, None where there is none.
 Limits = Sequence[float | None]
@@ -128,7 +129,12 @@ class Books:
     def constraints(self, models: Mapping[str, Model]) -> list[ChanceConstraint]:
         """The constraints that have taken these decisions, of models by the outcomes' names."""
         own = [models[name] for name in self.limits]
-        return self._joint(own, [self.records(name) for name in self.limits])
+        known = [self.records(name) for name in self.limits]
+        width = raw_width(observed_process(own[0]))
+        for record in (record for records in known for record in records):
+            if width not in (None, len(record["point"])):
+                record["point"] = []  # the client has other inputs by now
+        return self._joint(own, known)
 
     def _joint(self, models: list[Any], records: list[list[Record]]) -> list[ChanceConstraint]:
         limits: Any = list(self.limits.values())

@@ -349,7 +349,6 @@ class _FeasibleImprovement(AcquisitionFunction):
         self.acqf, self.feasibility = acqf, feasibility
 
     def forward(self, X: Tensor) -> Tensor:
-        """Evaluate it at ``b x 1 x d``; values of shape ``b``."""
         score = self.feasibility.score(X.squeeze(-2)).to(X)
         return self.acqf(X) + score.clamp_min(torch.finfo(X.dtype).tiny).log()
 

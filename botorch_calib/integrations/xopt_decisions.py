@@ -202,7 +202,6 @@ class _WithinDeviations(LeastMargin):
         self.deviations = deviations
 
     def forward(self, X: Tensor) -> Tensor:
-        """Evaluate it at ``b x 1 x d``; values of shape ``b``."""
         margin = super().forward(X)
         for model, largest in self.deviations:
             posterior: Any = posterior_at(model, X)

@@ -77,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--yvar", type=float, help="the variance of its noise, where known")
         text_of_outcomes = "outcomes of the constraints that decided about it (default: its value)"
         command.add_argument("--outcomes", type=float, nargs="+", help=text_of_outcomes)
+        command.add_argument("--context", type=float, nargs="+", help="the context it came in")
     text = "make a new ledger of what a damaged file still holds"
     command = add("salvage", lambda options: salvage(options.file, options.new), text)
     command.add_argument("new", type=Path, help="the new ledger")
@@ -112,7 +113,8 @@ def _record(options: argparse.Namespace) -> str:
     if not options.file.is_file():  # a slip of the pen must not leave a lock's file
         raise InputDataError(f"There is no file {options.file}.")
     with FeedbackLedger.open(options.file) as ledger:
-        options.record(ledger, options.id, options.y, options.yvar, outcomes=options.outcomes)
+        more = {"outcomes": options.outcomes, "context": options.context}
+        options.record(ledger, options.id, options.y, options.yvar, **more)
         trial = ledger[options.id]
     earlier = f", in the place of {trial.earlier[-1].y!r}" if trial.earlier else ""
     return f"{_shown(trial)}: y = {trial.y!r}{earlier}\n"

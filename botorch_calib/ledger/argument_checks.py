@@ -28,6 +28,8 @@ def as_number(name: str, value: Any, *, finite: bool = True) -> float:
     shown = reprlib.repr(value)
     if np.ma.is_masked(value):
         raise InputDataError(f"`{name}` must be a real number, got a masked one.")
+    is_array = isinstance(value, (Tensor, np.ndarray, np.generic))
+    is_single = is_array and str(value.dtype).endswith("float32")
     if isinstance(value, (Tensor, np.ndarray)):
         if math.prod(value.shape) != 1:
             raise BotorchTensorDimensionError(
@@ -42,7 +44,8 @@ def as_number(name: str, value: Any, *, finite: bool = True) -> float:
         number = math.inf
     if math.isnan(number) or (finite and math.isinf(number)):
         raise InputDataError(f"`{name}` must be a {'finite ' * finite}number, got {shown}.")
-    return number
+    # As `as_written`: a constraint judges outcomes by the same numbers.
+    return float(str(np.float32(number))) if is_single else number
 
 
 def as_variance(name: str, value: Any) -> float | None:
@@ -62,25 +65,39 @@ def as_outcomes(outcomes: Iterable[Any] | None) -> tuple[float | None, ...] | No
     return tuple(None if y is None else as_number("outcomes", y) for y in outcomes)
 
 
+def as_context(context: Any, num: int | None) -> tuple[float, ...] | None:
+    """Convert a context, ``num`` numbers (None for any number), or return None."""
+    if context is None:
+        return None
+    return tuple(as_array("context", context, (num,), (1, num)).ravel().tolist()) or None
+
+
 def as_decisions(decisions: Any, query: bytes) -> str:
     """Convert the record of a decision about a query, or several, to JSON."""
     try:
         known = [] if decisions is None else decisions
         several = [known] if isinstance(known, Mapping) else [*known]
-        points = [[float(value) for value in record["point"]] for record in several]
+        entries = [
+            [r[key] for key in ("point", "quantiles", "level", "certified")] for r in several
+        ]
+        points = [[float(value) for value in point] for point, *_ in entries]
         text = json.dumps([dict(record) for record in several])
     except (LookupError, OverflowError, TypeError, ValueError) as error:
         raise InputDataError(
             "`decisions` must be records such as `ChanceConstraint.decisions` holds, got "
             f"{reprlib.repr(decisions)}."
         ) from error
-    x = np.frombuffer(query, dtype=DOUBLE)
+    x = np.frombuffer(query, dtype=DOUBLE).tolist()
     for point in points:
-        # Up to single precision; with contexts, or without a task's column, it is shorter.
-        if len(point) == len(x) and not np.allclose(point, x, rtol=1e-6, atol=1e-12):
+        columns = iter(x)
+        # Up to single precision, and in order: contexts, or a task's column, may be left out.
+        found = [
+            any(math.isclose(v, p, rel_tol=1e-6, abs_tol=1e-12) for v in columns) for p in point
+        ]
+        if not (found and all(found)):
             raise InputDataError(
-                f"`decisions` are about the point {point}, and the query is {x.tolist()}: give the "
-                "record of the decision about this query."
+                f"`decisions` are about the point {point}, and the query is {x}: give the record "
+                "of the decision about this query."
             )
     return text
 
@@ -104,7 +121,7 @@ def as_query(x: Any, dim: int, name: str = "x") -> bytes:
 
 
 def as_array(name: str, values: Any, *shapes: tuple[int | None, ...]) -> NDArray[np.float64]:
-    """Convert a tensor or array-like of one of these shapes, with None for any number of rows."""
+    """Convert a tensor or array-like of one of these shapes, with None for any length."""
     if not isinstance(values, Tensor):
         try:
             array = np.asarray(values)
@@ -117,10 +134,15 @@ def as_array(name: str, values: Any, *shapes: tuple[int | None, ...]) -> NDArray
     if values.is_complex():
         raise InputDataError(f"`{name}` must hold real numbers, got complex ones.")
     actual = tuple(values.shape)
-    if actual not in [actual[:1] + shape[1:] if shape[0] is None else shape for shape in shapes]:
+    lengths = [shape for shape in shapes if len(shape) == len(actual)]
+    if not any(all(map(_may_be, shape, actual)) for shape in lengths):
         texts = (" x ".join("n" if k is None else str(k) for k in shape) for shape in shapes)
         raise BotorchTensorDimensionError(
             f"`{name}` must have shape {' or '.join(texts)}, got {actual}."
         )
     doubles = values.detach().to(device="cpu", dtype=torch.double)
     return check_finite(name, doubles).numpy().astype(DOUBLE)
+
+
+def _may_be(length: int | None, actual: int) -> bool:
+    return length in (None, actual)

@@ -116,6 +116,12 @@ class Contents:
         }
 
     @cached_property
+    def context_dim(self) -> int | None:
+        """Number of elements of a context; None if none has been told."""
+        told = (len(entry.context) for entry in self.entries if entry.context is not None)
+        return next(told, None)
+
+    @cached_property
     def amended(self) -> list[tuple[int, tuple[EarlierValue, ...]]]:
         """The ids of trials whose value was replaced, with their earlier values."""
         return [(entry.id, entry.earlier) for entry in self.entries if entry.earlier]

@@ -109,7 +109,6 @@ class FileStorage(Storage):
 
     @property
     def contents(self) -> Contents:
-        """The ledger's contents now."""
         if self._header is None:
             with LOCK:
                 if self._header is None:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from botorch_calib.ledger.argument_checks import (
     as_array,
+    as_context,
     as_decisions,
     as_number,
     as_outcomes,
@@ -29,7 +30,7 @@ from botorch_calib.ledger.arrival_probability import ArrivalProbability, kaplan_
 from botorch_calib.ledger.contents import Contents, Settings
 from botorch_calib.ledger.file_storage import FileStorage, read_file
 from botorch_calib.ledger.storage import Storage, Transition
-from botorch_calib.ledger.trials import Trial, TrialStatus
+from botorch_calib.ledger.trials import Told, Trial, TrialStatus
 from botorch_calib.ledger.view_at_time import ViewAtTime
 
 if TYPE_CHECKING:
@@ -311,6 +312,7 @@ class FeedbackLedger:
         yvar: float | None = None,
         time: float | None = None,
         outcomes: Sequence[Any] | None = None,
+        context: Any = None,
     ) -> None:
         """Record the value of a pending or expired trial, with the variance of its noise if known.
 
@@ -322,6 +324,8 @@ class FeedbackLedger:
             time: Time of arrival (default: now), until which the value stays hidden.
             outcomes: Those of the trial's decisions, in their order, None for one that is out. The
                 default is ``y`` for a single decision, whose constraint is on the value then.
+            context: The inputs that nobody controls, as they were, a vector of length ``d_c``: with
+                the queries they are the inputs of the model, see `contexts`.
 
         Raises:
             UnknownTrialError: If there is no such trial.
@@ -331,16 +335,19 @@ class FeedbackLedger:
         Warns:
             InputDataWarning: If the value arrives now, too late to be used; it is recorded.
         """
-        self._tell(trial_id, y, yvar, time, outcomes)
+        self._tell(trial_id, self._told(y, yvar, outcomes, context), time)
 
     def observe(self, trial_id: int, y: Any, time: float | None = None) -> None:
         """Record a value whose noise is not known: `tell` without ``yvar``."""
-        self._tell(trial_id, y, None, time)
+        self._tell(trial_id, self._told(y), time)
 
-    def _tell(self, trial_id: int, y: Any, yvar: Any, time: Any, outcomes: Any = None) -> None:
-        value, variance, at = as_number("y", y), as_variance("yvar", yvar), as_time(time)
-        own = as_outcomes(outcomes)
-        self._change(trial_id, lambda entry, clock: entry.observed(value, variance, own, at, clock))
+    def _told(self, y: Any, yvar: Any = None, outcomes: Any = None, context: Any = None) -> Told:
+        own = as_context(context, self._storage.contents.context_dim)
+        return Told(as_number("y", y), as_variance("yvar", yvar), as_outcomes(outcomes), own)
+
+    def _tell(self, trial_id: int, told: Told, time: Any) -> None:
+        at = as_time(time)
+        self._change(trial_id, lambda entry, clock: entry.observed(told, at, clock))
         # Whoever gives times, as in simulations, knows which values are late.
         # Without PyTorch, which could hang in a process that is forked meanwhile.
         if at is None and self.late == "discard" and self._view(None).expired[int(trial_id)]:
@@ -359,6 +366,7 @@ class FeedbackLedger:
         yvar: float | None = None,
         time: float | None = None,
         outcomes: Sequence[Any] | None = None,
+        context: Any = None,
     ) -> None:
         """Replace the value of a trial, for example after a slip of the pen.
 
@@ -370,15 +378,17 @@ class FeedbackLedger:
             yvar: The variance of its noise (default: as before).
             time: Time from which it stands (default: now), not before that of the last value.
             outcomes: As in `tell` (default: as before).
+            context: Likewise.
 
         Raises:
             TrialStateError: If the trial has no value; for the rest see `tell`.
         """
-        value, variance, at = as_number("y", y), as_variance("yvar", yvar), as_time(time)
-        own = as_outcomes(outcomes)
-        self._change(trial_id, lambda entry, clock: entry.amended(value, variance, own, at, clock))
+        told, at = self._told(y, yvar, outcomes, context), as_time(time)
+        self._change(trial_id, lambda entry, clock: entry.amended(told, at, clock))
 
-    def add(self, X: Any, Y: Any, Yvar: Any = None, time: float | None = None) -> list[int]:
+    def add(
+        self, X: Any, Y: Any, Yvar: Any = None, time: float | None = None, contexts: Any = None
+    ) -> list[int]:
         """Record queries with their values, all or none, and return the ids of the new trials.
 
         Args:
@@ -386,6 +396,7 @@ class FeedbackLedger:
             Y: Their values, ``n x 1`` or ``n``.
             Yvar: The variances of their noise, of the shape of ``Y``, or None.
             time: Time of submission and arrival (default: now).
+            contexts: Those in which the values came, ``n x d_c``, or None.
 
         Raises:
             BotorchError: If an argument is malformed.
@@ -395,12 +406,17 @@ class FeedbackLedger:
         values = as_array("Y", Y, *shapes).ravel().tolist()
         given = [None] * len(queries) if Yvar is None else as_array("Yvar", Yvar, *shapes).ravel()
         variances = [as_variance("Yvar", variance) for variance in given]
+        came: list[Any] = [None] * len(queries)
+        if contexts is not None:
+            shape = len(queries), self._storage.contents.context_dim
+            came = [tuple(row) for row in as_array("contexts", contexts, shape).tolist()]
         at = as_time(time)
         ids = []
         with self._storage.transaction() as change:
-            for x, y, yvar in zip(queries, values, variances, strict=True):
+            for x, y, yvar, context in zip(queries, values, variances, came, strict=True):
                 moment = change.submission_time() if at is None else at
-                ids.append(change.append(x.tobytes(), moment, y=y, observed_at=moment, yvar=yvar))
+                told = Told(y, yvar, None, context or None)._asdict()
+                ids.append(change.append(x.tobytes(), moment, observed_at=moment, **told))
         return ids
 
     def fail(self, trial_id: int, reason: str = "", time: float | None = None) -> None:
@@ -477,6 +493,11 @@ class FeedbackLedger:
         view = self._view(now)
         return view.variances(view.rows(view.usable, "observed_at"))
 
+    def contexts(self, now: float | None = None) -> Tensor:
+        """Contexts ``n x d_c`` of the values of `to_observations`, as told; NaN where none was."""
+        view = self._view(now)
+        return view.contexts(view.rows(view.usable, "observed_at"))
+
     def training_data(self, now: float | None = None) -> tuple[Tensor, Tensor]:
         """``X`` (``n x d``) and ``Y`` (``n x 1``) of eq. 1: all queries, censored.
 
@@ -522,11 +543,14 @@ class FeedbackLedger:
         Args:
             wait: The wait (default: `max_wait`, if that is finite).
             confidence: Probability that the interval holds the true one, in (0, 1).
-            now: Time as of which delays are known (default: now).
+            now: Time up to which all arrivals are recorded (default: now; on the clock of
+                iterations the one before, as further values may come in this one).
 
         Raises:
             InputDataError: If there is no finite wait, or an argument is malformed.
         """
+        if now is None and self.clock == "iterations":
+            now = self.now() - 1.0
         wait = self.max_wait if wait is None else as_number("wait", wait, finite=False)
         if not 0.0 <= wait < math.inf:
             raise InputDataError(

@@ -10,10 +10,10 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from botorch_calib.ledger.contents import Settings
-from botorch_calib.ledger.trials import NUMBERS, EarlierValue, Entry, Outcomes
+from botorch_calib.ledger.trials import NUMBERS, EarlierValue, Entry
 
 APPLICATION_ID = 0x62634C67  # "bcLg", in bytes 68 to 71 of the file
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 
 # `y` has no type: in a column of type REAL, SQLite would keep -0.0 as 0.
 SCHEMA = {
@@ -24,11 +24,12 @@ SCHEMA = {
     "trials": """CREATE TABLE trials (
     id INTEGER PRIMARY KEY, x BLOB, submitted_at REAL, y, observed_at REAL, abandoned_at REAL,
     failed_at REAL, yvar REAL, note TEXT, earlier TEXT, decisions TEXT, outcomes TEXT,
-    checksum INTEGER
+    context TEXT, checksum INTEGER
 )""",
 }
 SELECT_TRIALS = (
-    f"SELECT id, x, {', '.join(NUMBERS)}, note, earlier, decisions, outcomes, checksum FROM trials"
+    f"SELECT id, x, {', '.join(NUMBERS)}, note, earlier, decisions, outcomes, context, checksum "
+    "FROM trials"
 )
 
 
@@ -81,7 +82,8 @@ def write_trials(database: sqlite3.Connection, entries: Iterable[Entry]) -> None
     for entry in entries:
         numbers = [getattr(entry, name) for name in NUMBERS]
         earlier = json.dumps([astuple(value) for value in entry.earlier])
-        texts = (entry.note, earlier, entry.decisions, json.dumps(entry.outcomes))
+        sequences = map(json.dumps, (entry.outcomes, entry.context))
+        texts = (entry.note, earlier, entry.decisions, *sequences)
         rows.append(_sealed((entry.id, entry.x, *numbers, *texts)))
     _write(database, "REPLACE INTO trials", rows)
 
@@ -90,19 +92,16 @@ def entry_of(row: tuple[Any, ...]) -> Entry:
     """The trial in a row of ``SELECT_TRIALS``; `DamagedRowError` if it is damaged."""
     if not _is_intact(row):
         raise DamagedRowError(f"trial {row[0]} is damaged")
-    *values, earlier, decisions, outcomes, _ = row
-    before = tuple(map(_earlier_of, json.loads(earlier)))
-    fields: list[Any] = [*values, before, decisions, _outcomes_of(json.loads(outcomes))]
+    *values, earlier, decisions, outcomes, context, _ = row
+    before = tuple(EarlierValue(*map(_frozen, value)) for value in json.loads(earlier))
+    sequences = (_frozen(json.loads(text)) for text in (outcomes, context))
+    fields: list[Any] = [*values, before, decisions, *sequences]
     return Entry(*fields)
 
 
-def _earlier_of(stored: list[Any]) -> EarlierValue:
-    y, yvar, replaced_at, outcomes = stored
-    return EarlierValue(y, yvar, replaced_at, _outcomes_of(outcomes))
-
-
-def _outcomes_of(stored: list[float | None] | None) -> Outcomes:
-    return None if stored is None else tuple(stored)
+def _frozen(stored: Any) -> Any:
+    """A stored list as a tuple, anything else as it is."""
+    return tuple(stored) if isinstance(stored, list) else stored
 
 
 def _write(database: sqlite3.Connection, statement: str, rows: list[tuple[Any, ...]]) -> None:

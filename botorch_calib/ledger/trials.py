@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
@@ -15,6 +15,8 @@ from botorch_calib.exceptions import TrialStateError
 
 # The outcomes of a trial's decisions, None for those not known; None if its value is the outcome.
 Outcomes = tuple[float | None, ...] | None
+# The inputs that nobody controls, as they were when a value came; None if there are none.
+Context = tuple[float, ...] | None
 # Tells the time of an event now, given that of an earlier event of the same trial.
 Clock = Callable[[float], float]
 
@@ -37,12 +39,14 @@ class EarlierValue:
         yvar: The variance of its noise, or None.
         replaced_at: Time from which the next value stands, on the ledger's clock.
         outcomes: Those of the trial's decisions that came with it, or None.
+        context: The context in which it came, or None.
     """
 
     y: float
     yvar: float | None
     replaced_at: float
     outcomes: Outcomes = None
+    context: Context = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +63,7 @@ class Trial:
         note: Why the trial failed, or empty.
         yvar: The variance of the noise of ``y``, or None if it is not known.
         earlier: The values before ``y``, the oldest first.
+        context: The context in which ``y`` came, or None.
     """
 
     id: int
@@ -70,6 +75,7 @@ class Trial:
     note: str
     yvar: float | None = None
     earlier: tuple[EarlierValue, ...] = ()
+    context: Context = None
 
     def _comparable(self) -> tuple[object, ...]:
         return tuple({**vars(self), "x": tuple(self.x.tolist())}.values())
@@ -79,6 +85,15 @@ class Trial:
 
     def __hash__(self) -> int:
         return hash(self._comparable())
+
+
+class Told(NamedTuple):
+    """What is told of a trial at once, checked."""
+
+    y: float
+    yvar: float | None = None
+    outcomes: Outcomes = None
+    context: Context = None
 
 
 # The numbers of an `Entry` beside its query, in order.
@@ -105,19 +120,16 @@ class Entry:
     earlier: tuple[EarlierValue, ...] = ()
     decisions: str = "[]"
     outcomes: Outcomes = None
+    context: Context = None
 
-    def observed(
-        self, y: float, yvar: float | None, outcomes: Outcomes, time: float | None, clock: Clock
-    ) -> Entry:
+    def observed(self, told: Told, time: float | None, clock: Clock) -> Entry:
         """This trial with its value, which arrived at ``time`` (default: now)."""
         self._refuse_if_closed("observed")
         at = self._checked_time(time, clock)
-        self._check_outcomes(outcomes)
-        return replace(self, y=y, yvar=yvar, outcomes=outcomes, observed_at=at)
+        self._check_outcomes(told.outcomes)
+        return replace(self, **told._asdict(), observed_at=at)
 
-    def amended(
-        self, y: float, yvar: float | None, outcomes: Outcomes, time: float | None, clock: Clock
-    ) -> Entry:
+    def amended(self, told: Told, time: float | None, clock: Clock) -> Entry:
         """This trial with another value from ``time`` on (default: now)."""
         if self.y is None or self.observed_at is None:
             state = "has failed" if self.failed_at is not None else "has none yet"
@@ -126,11 +138,11 @@ class Entry:
             )
         last = self.earlier[-1].replaced_at if self.earlier else self.observed_at
         at = self._checked_time(time, clock, last)
-        yvar = self.yvar if yvar is None else yvar
-        outcomes = self.outcomes if outcomes is None else outcomes
-        self._check_outcomes(outcomes)
-        before = EarlierValue(self.y, self.yvar, at, self.outcomes)
-        return replace(self, y=y, yvar=yvar, outcomes=outcomes, earlier=(*self.earlier, before))
+        given = {name: value for name, value in told._asdict().items() if value is not None}
+        before = EarlierValue(self.y, self.yvar, at, self.outcomes, self.context)
+        amended = replace(self, **given, earlier=(*self.earlier, before))
+        amended._check_outcomes(amended.outcomes)
+        return amended
 
     def failed(self, reason: str, time: float | None, clock: Clock) -> Entry:
         """This trial marked as failed at ``time`` (default: now)."""
@@ -159,11 +171,14 @@ class Entry:
             return None
         outcome = None
         if self.observed_at is not None and self.observed_at <= now:
-            later = (value for value in self.earlier if value.replaced_at > now)
-            standing: Entry | EarlierValue = next(later, self)
+            standing = self.standing(now)
             outcomes = standing.outcomes
             outcome = standing.y if outcomes is None else outcomes[place]
         return {**records[place], "outcome": outcome}
+
+    def standing(self, now: float) -> Entry | EarlierValue:
+        """Where the value is that stood at a time, once one had arrived."""
+        return next((value for value in self.earlier if value.replaced_at > now), self)
 
     def _refuse_if_closed(self, change: str) -> None:
         if self.y is not None:

@@ -116,6 +116,12 @@ class ViewAtTime:
         """The variances ``k x 1`` of the noise of ``k`` rows, NaN where they are not known."""
         return torch.from_numpy(self._standing["yvar"][rows]).unsqueeze(-1)
 
+    def contexts(self, rows: Rows) -> Tensor:
+        """The contexts ``k x d_c`` of the values of ``k`` rows, NaN where none was told."""
+        unknown = (math.nan,) * (self._contents.context_dim or 0)
+        told = [self.entry(row).standing(self.now).context or unknown for row in rows.tolist()]
+        return torch.tensor(told, dtype=torch.double).view(len(rows), len(unknown))
+
     @cached_property
     def _standing(self) -> dict[str, NDArray[np.float64]]:
         """Values and variances of all trials, without amendments that came later."""
@@ -151,6 +157,7 @@ class ViewAtTime:
                     note=entry.note if statuses[i] is TrialStatus.FAILED else "",
                     yvar=yvar[i] if arrived[i] and not math.isnan(yvar[i]) else None,
                     earlier=tuple(e for e in entry.earlier if e.replaced_at <= self.now),
+                    context=entry.standing(self.now).context if arrived[i] else None,
                 )
             )
         return tuple(trials)

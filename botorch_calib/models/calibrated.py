@@ -109,8 +109,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
 
         Args:
             model: A fitted exact Gaussian process, not a batch, an ensemble of such, or a
-                `CensoredDelayModel`, whose observed data are replayed. Of a ``MultiTaskGP`` the
-                data of the output task are.
+                `CensoredDelayModel`, whose observed data are replayed. For a ``MultiTaskGP`` these
+                are the data of the output task.
             calibrator: Copied, with what it has learned: ``calibrator.fresh()`` starts anew.
             num_initial: Number of initial observations (the design) to skip.
             denoise: As in the class.

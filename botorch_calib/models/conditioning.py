@@ -20,7 +20,12 @@ from torch import Tensor
 from torch.nn import Module
 
 from botorch_calib.models.factorization import row_updates
-from botorch_calib.models.inspection import as_in_training, inputs_of_transform, with_task_feature
+from botorch_calib.models.inspection import (
+    as_in_training,
+    inputs_of_transform,
+    observed_process,
+    with_task_feature,
+)
 from botorch_calib.models.marginals import keep_in_step, remember_factor
 from botorch_calib.models.outcome_transforms import check_takes
 from botorch_calib.models.partly_known_noise import PartlyKnownNoiseLikelihood
@@ -149,23 +154,21 @@ def given_noise(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> dict[s
     return {"noise": torch.where(Yvar.isnan(), likelihood.noise.mean(), Yvar)}
 
 
-def for_members(
-    model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = None
-) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """Observations ``n x d`` and ``n x 1``, and their `given_noise`, to condition a model on.
+def with_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
+    """The model conditioned on observations ``n x d`` and ``n x 1``, with their `given_noise`.
 
-    For an ensemble they have a dimension of its members, which ``Y`` may have already.
+    So is each member of an ensemble, on values of its own if ``Y`` is ``num_members x n x 1``.
     """
-    if not is_ensemble(model):
-        return X, Y, given_noise(model, X, Y, Yvar)
-    shape = *model.batch_shape, *Y.shape[-2:]
-    noise = given_noise(model, X, Y.expand(shape)[0], Yvar)
+    process = observed_process(model)
+    if not is_ensemble(process):
+        return conditioned_on(model, X, Y, **given_noise(process, X, Y, Yvar))
+    shape = *process.batch_shape, *Y.shape[-2:]
+    noise = given_noise(process, X, Y.expand(shape)[0], Yvar)
     noise = {name: values.expand(shape) for name, values in noise.items()}
-    return X.expand(*model.batch_shape, *X.shape), Y.expand(shape), noise
+    return conditioned_on(model, X.expand(*shape[:-1], X.shape[-1]), Y.expand(shape), **noise)
 
 
 @torch.no_grad()
-def hallucinated(model: Any, X: Tensor) -> Any:
-    """The model once points ``n x d`` have brought what it expects of them."""
-    values = model.posterior(X).mean
-    return conditioned_on(model, X, values, **given_noise(model, X, values, None))
+def hallucinated(model: Any, X: Tensor) -> Model:
+    """The model conditioned on its own means at points ``n x d``."""
+    return with_observations(model, X, model.posterior(X).mean)

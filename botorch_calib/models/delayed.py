@@ -16,7 +16,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_inputs, check_limit, check_one_of, check_positive
 from botorch_calib.models.calibrated import CalibratedModel
-from botorch_calib.models.conditioning import conditioned_on, for_members
+from botorch_calib.models.conditioning import conditioned_on, with_observations
 from botorch_calib.models.fit_to_ledger import Fit, fitted_model
 from botorch_calib.models.imputation import (
     IMPUTATIONS,
@@ -157,7 +157,6 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
 
     @property
     def predicting_model(self) -> Model:
-        """The model by which this one predicts, `conditioned_model`."""
         return self.conditioned_model
 
     @property
@@ -233,6 +232,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
                 raise InputDataError(f"Row {index} of `X` is not pending: {X[index].tolist()}.")
         return self.with_observations(X, Y, Yvar)
 
+    @torch.no_grad()
     def with_observations(
         self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None
     ) -> CensoredDelayModel:
@@ -245,8 +245,9 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
                 mean of its training noise).
         """
         X, Y, Yvar = self._observations(X, Y, Yvar)
-        return self._remade(self._conditioned_on(X, Y, Yvar), self._still_pending(X))
+        return self._remade(with_observations(self.model, X, Y, Yvar), self._still_pending(X))
 
+    @torch.no_grad()
     def observe(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> None:
         """Add new observations in place; rows that were pending are so no longer.
 
@@ -259,7 +260,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         if isinstance(self.model, CalibratedModel):
             self.model.observe(X, Y, Yvar)
         else:
-            self.model = self._conditioned_on(X, Y, Yvar)
+            self.model = with_observations(self.model, X, Y, Yvar)
         self.X_pending = pending
 
     # ------------------------------------------------------------ the model interface
@@ -362,12 +363,6 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         X = with_task_feature(gp, X)
         check_observations(gp, X, Y, Yvar)
         return like(gp, X), like(gp, Y), None if Yvar is None else like(gp, Yvar)
-
-    @torch.no_grad()
-    def _conditioned_on(self, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Model:
-        """`model` conditioned on observations, as is each member of an ensemble."""
-        X, Y, noise = for_members(observed_process(self.model), X, Y, Yvar)
-        return conditioned_on(self.model, X, Y, **noise)
 
     def _still_pending(self, X: Tensor) -> Tensor:
         """The pending points without those observed at ``X``."""

@@ -8,7 +8,7 @@ from botorch.exceptions.errors import UnsupportedError
 from botorch.posteriors.fully_bayesian import GaussianMixturePosterior
 from torch import Tensor
 
-from botorch_calib.models.conditioning import conditioned_on, for_members
+from botorch_calib.models.conditioning import with_observations
 from botorch_calib.models.inspection import as_in_training, observed_process
 from botorch_calib.models.outcome_transforms import check_takes
 from botorch_calib.posteriors.single_points import is_gaussian
@@ -58,5 +58,4 @@ def impute(
                 "observations beforehand."
             )
         Y = posterior.mean
-    X_pending, values, noise = for_members(gp, X_pending, Y)
-    return conditioned_on(model, X_pending, values, **noise), Y
+    return with_observations(model, X_pending, Y), Y

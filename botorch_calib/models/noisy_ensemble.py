@@ -72,7 +72,6 @@ class NoisyEnsemble(Model):
 
     @property
     def num_outputs(self) -> int:
-        """One output."""
         return 1
 
     @property
@@ -81,7 +80,6 @@ class NoisyEnsemble(Model):
         return torch.Size()
 
     def transform_inputs(self, X: Tensor, input_transform: Any = None) -> Tensor:
-        """Inputs in the ensemble's transformed space."""
         return self.model.transform_inputs(X, input_transform)
 
     def posterior(  # type: ignore[override]

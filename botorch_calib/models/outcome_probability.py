@@ -27,8 +27,8 @@ class OutcomeProbability(DeterministicModel):
     ``constraints=[lambda Y: 0.9 - Y[..., 1]]`` of a Monte Carlo acquisition function asks for nine
     successes in ten.
 
-    What is kept true are the probabilities of what was observed, all rounds together, whatever the
-    classifier (see `ProbabilityCalibrator`): no statement on one point.
+    The probabilities of observed outcomes are kept true over all rounds together, whatever the
+    classifier (see `ProbabilityCalibrator`); nothing is promised about a single point.
 
     Args:
         probability: Maps points ``... x d`` to the stated probabilities, ``...``.

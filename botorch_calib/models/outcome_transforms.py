@@ -37,13 +37,11 @@ class InverseTransform(OutcomeMap):
         self._inputs = inputs_of_transform(model, X)
 
     def last_points(self, num: int) -> InverseTransform:
-        """The map at the last ``num`` of the ``q`` points."""
         last = copy(self)
         last._inputs = {name: X[..., -num:, :] for name, X in self._inputs.items()}
         return last
 
     def outcome(self, latent: Tensor) -> Tensor:
-        """Outcomes of targets."""
         for part in reversed(self._parts):
             latent = _backward(part, latent, self._inputs)
         return latent

@@ -82,10 +82,7 @@ def forecast_history(
 
 def _left_out(cholesky: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
     """Leave-one-out residuals and deviations, each ``... x n``."""
-    # K^-1 = L^-T L^-1, so its diagonal holds the sums of squares of the columns of L^-1. Left out,
-    # y_i has the variance 1 / [K^-1]_ii and is missed by [K^-1 (y - mean)]_i / [K^-1]_ii.
-    eye = torch.eye(cholesky.shape[-1], dtype=cholesky.dtype, device=cholesky.device)
-    inverse: Tensor = torch.linalg.solve_triangular(cholesky, eye, upper=False)
-    precision = inverse.square().sum(dim=-2)
-    weighted = inverse.mT @ (inverse @ deviation)
-    return weighted.squeeze(-1) / precision.sqrt(), precision.rsqrt()
+    # Left out, y_i has the variance 1 / [K^-1]_ii and is missed by that times [K^-1 (y - mean)]_i.
+    precision = torch.cholesky_inverse(cholesky).diagonal(dim1=-2, dim2=-1)
+    weighted = torch.cholesky_solve(deviation, cholesky).squeeze(-1)
+    return weighted / precision.sqrt(), precision.rsqrt()

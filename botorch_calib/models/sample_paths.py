@@ -28,7 +28,7 @@ from botorch_calib.models.inspection import (
     raw_train_inputs,
 )
 from botorch_calib.models.predictors import Correction, GaussianPredictor, predictor_of
-from botorch_calib.models.predictors.transformed import TransformedPredictor
+from botorch_calib.models.predictors.with_outcome_transform import TransformedPredictor
 from botorch_calib.models.several_outcomes import CalibratedModelList
 from botorch_calib.posteriors import CalibratedPosterior
 
@@ -78,7 +78,6 @@ class CalibratedPath(SamplePath):
         return posterior, posterior._transported(path, other).squeeze(-1).flatten(-2)
 
     def set_ensemble_as_batch(self, ensemble_as_batch: bool) -> None:
-        """Pass on to the paths what BoTorch asks of them."""
         for path in (self.path, self.other):
             path.set_ensemble_as_batch(ensemble_as_batch)
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from botorch_calib._validation import check_model
 from botorch_calib.calibration import Calibrator
 from botorch_calib.models.calibrated import CalibratedModel
-from botorch_calib.models.conditioning import conditioned_on, given_noise
+from botorch_calib.models.conditioning import conditioned_on, with_observations
 from botorch_calib.models.inspection import (
     as_calibrated,
     observed_process,
@@ -251,8 +251,7 @@ class CalibratedModelList(ModelList):
             elif hasattr(model, "observe"):
                 model.observe(own, values, given)
             elif condition:
-                noise = given_noise(model, own, values, given)
-                self.models[i] = conditioned_on(model, own, values, **noise)
+                self.models[i] = with_observations(model, own, values, given)
 
     def _inputs_of_outcomes(self, X: Tensor | Sequence[Tensor], Y: Tensor) -> list[Tensor]:
         inputs = [X] * self.num_outputs if isinstance(X, Tensor) else list(X)

@@ -47,7 +47,6 @@ class WrapperModel(Model):
 
     @property
     def num_outputs(self) -> int:
-        """One output."""
         return 1
 
     @property

@@ -1,4 +1,4 @@
-"""Searches in a box, and what they need; of models they know those of BoTorch alone.
+"""Searches in a box, and their helpers, which know BoTorch's models alone.
 
 ====================== =============================================================================
 file                   content

@@ -12,7 +12,7 @@ from botorch.optim.parameter_constraints import evaluate_feasibility
 from botorch.utils.sampling import draw_sobol_samples, get_polytope_samples
 from torch import Tensor
 
-from botorch_calib._validation import check_bounds
+from botorch_calib._validation import check_bounds, check_fixed_features
 
 LinearConstraints = list[tuple[Tensor, Tensor, float]]
 
@@ -51,25 +51,17 @@ class Region:
                 "`bounds` must have shape 2 x d, got None: give them, or `choices`."
             )
         bounds = check_bounds(bounds).clone()
-        if fixed is not None and not isinstance(fixed, Mapping):
-            raise InputDataError(
-                "`fixed_features` must be a dictionary from columns to values, got "
-                f"{type(fixed).__name__}."
-            )
-        num, columns = bounds.shape[-1], set()
-        for column, value in (fixed or {}).items():
-            if not -num <= column < num:
-                raise InputDataError(f"`fixed_features` names column {column} of {num}.")
+        values = check_fixed_features(fixed, bounds.shape[-1])
+        for column, value in values.items():
             low, high = bounds[:, column]
-            at = bounds.new_tensor(float(value))  # in the precision of the bounds
+            at = bounds.new_tensor(value)  # in the precision of the bounds
             if not bool((low <= at) & (at <= high)):
                 raise InputDataError(
                     f"`fixed_features` sets column {column} to {value}, outside of its bounds "
                     f"{float(low)} and {float(high)}."
                 )
-            columns.add(column % num)
             bounds[:, column] = at
-        if len(columns) == num:
+        if len(values) == bounds.shape[-1]:
             raise InputDataError("`fixed_features` fixes every column: nothing is left to choose.")
         # BoTorch's other form names a column of a point of a batch, of which there is one here.
         one_point = [

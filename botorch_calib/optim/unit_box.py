@@ -88,7 +88,6 @@ class InUnitBox(AcquisitionFunction):
         return torch.lerp(self.box[0], self.box[1], X)
 
     def forward(self, X: Tensor) -> Tensor:
-        """Evaluate the function at ``b x 1 x d`` in widths of the box; values of shape ``b``."""
         value: Tensor = self.acqf(self.inputs(X))
         return value / self.unit
 

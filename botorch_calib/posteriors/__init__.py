@@ -7,7 +7,7 @@ from botorch_calib.posteriors.normal_scores import normal_scores
 from botorch_calib.posteriors.outcome_maps import OutcomeMap
 from botorch_calib.posteriors.several_outcomes import CalibratedPosteriorList
 from botorch_calib.posteriors.stated import StatedPosterior
-from botorch_calib.posteriors.transformed_outcomes import TransformedOutcomePosterior
+from botorch_calib.posteriors.with_outcome_transform import TransformedOutcomePosterior
 
 __all__ = [
     "CalibratedMixturePosterior",

@@ -7,22 +7,13 @@ from botorch.sampling.get_sampler import GetSampler
 from botorch.sampling.normal import IIDNormalSampler, NormalMCSampler, SobolQMCNormalSampler
 from torch.quasirandom import SobolEngine
 
-from botorch_calib.posteriors.calibrated import CalibratedPosterior
-from botorch_calib.posteriors.mixture import CalibratedMixturePosterior
 from botorch_calib.posteriors.several_outcomes import CalibratedPosteriorList
-from botorch_calib.posteriors.transformed_outcomes import TransformedOutcomePosterior
+from botorch_calib.posteriors.stated import StatedPosterior
 
 
-@GetSampler.register(
-    (
-        CalibratedPosterior,
-        CalibratedMixturePosterior,
-        CalibratedPosteriorList,
-        TransformedOutcomePosterior,
-    )
-)
+@GetSampler.register((StatedPosterior, CalibratedPosteriorList))
 def _get_sampler_calibrated(
-    posterior: CalibratedPosterior | CalibratedPosteriorList | TransformedOutcomePosterior,
+    posterior: StatedPosterior | CalibratedPosteriorList,
     sample_shape: torch.Size,
     *,
     seed: int | None = None,

@@ -166,17 +166,14 @@ class CalibratedPosterior(DenoisedMarginals):
 
     @property
     def device(self) -> torch.device:
-        """The torch device of the posterior."""
         return self.base_posterior.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """The torch dtype of the posterior."""
         return self.base_posterior.dtype
 
     @property
     def batch_shape(self) -> torch.Size:
-        """The t-batch shape."""
         return self.location.shape[:-2]
 
     def _extended_shape(self, sample_shape: torch.Size = NO_SAMPLES) -> torch.Size:
@@ -189,7 +186,6 @@ class CalibratedPosterior(DenoisedMarginals):
 
     @property
     def batch_range(self) -> tuple[int, int]:
-        """Position of the t-batch in ``base_sample_shape``."""
         return (0, -2)
 
     def rsample_from_base_samples(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
@@ -252,7 +248,6 @@ class CalibratedPosterior(DenoisedMarginals):
         return self._transported(*paths(base_samples.movedim(-1, 0)))
 
     def rsample(self, sample_shape: torch.Size | None = None) -> Tensor:
-        """Differentiable samples, ``sample_shape x batch_shape x q x 1``."""
         shape = torch.Size([1]) if sample_shape is None else sample_shape
         if self.denoise and not self.predictive.is_standard_normal:
             return self._transported(*self._paths(torch.Size([2, *shape])))
@@ -325,7 +320,6 @@ class CalibratedPosterior(DenoisedMarginals):
     # ------------------------------------------------------------ affine maps
 
     def affine(self, weight: float, offset: float = 0.0) -> Self:
-        """The posterior of ``weight f + offset``; see `StatedPosterior.affine`."""
         if weight == 0.0:
             raise InputDataError("`weight` must not be 0.")
         mvn, least = self.base_posterior.distribution, self._least_variance

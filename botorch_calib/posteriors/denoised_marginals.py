@@ -75,16 +75,13 @@ class DenoisedMarginals(StatedPosterior):
     # ------------------------------------------------------------ moments and marginals
 
     def moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance, ``batch_shape x q x 1``."""
         mean, variance = self._distribution.moments()
         return self._located(mean), variance.to(self._dtype)
 
     def cdf(self, value: Tensor | float) -> Tensor:
-        """``P(f~ <= value)`` of each marginal; see `StatedPosterior.cdf`."""
         return self._at(value, self._distribution.cdf)
 
     def density(self, value: Tensor | float) -> Tensor:
-        """Density of each marginal at ``value``, which is as in `cdf`."""
         return self._at(value, lambda x: self._distribution.log_prob(x).exp())
 
     def quantile(self, value: Tensor | float) -> Tensor:
@@ -114,7 +111,6 @@ class DenoisedMarginals(StatedPosterior):
         return (self.location + value).to(self._dtype)
 
     def conditional_mean_below(self, level: float) -> Tensor:
-        """``E[f~ | f~ <= Q(level)]``; see `StatedPosterior.conditional_mean_below`."""
         check_open_unit("level", level)
         return self._located(self._distribution.mean_below(level))
 
@@ -128,11 +124,9 @@ class DenoisedMarginals(StatedPosterior):
     # ------------------------------------------------------------ improvement
 
     def log_expected_improvement(self, best_f: Tensor | float) -> Tensor:
-        """``log E(f~ - best_f)+``, down to -800; see `StatedPosterior.log_expected_improvement`."""
         return self._log_improvement(best_f).to(self._dtype)
 
     def expected_improvement(self, best_f: Tensor | float) -> Tensor:
-        """``E(f~ - best_f)+``; see `log_expected_improvement`."""
         # Not from `log_expected_improvement`, which may have been rounded to single precision
         return self._log_improvement(best_f).exp().to(self._dtype)
 
@@ -145,13 +139,11 @@ class DenoisedMarginals(StatedPosterior):
         return torch.where(best != near, (-best).clamp(min=0.0).log(), log_ei)
 
     def probability_of_improvement(self, best_f: Tensor | float) -> Tensor:
-        """``P(f~ > best_f)``, ``batch_shape x q x 1``."""
         return self._distribution.log_survival(self._from_location(best_f)).exp().to(self._dtype)
 
     def log_probability_between(
         self, lower: Tensor | float | None, upper: Tensor | float | None
     ) -> Tensor:
-        """``log P(lower <= f~ <= upper)``; see `StatedPosterior.log_probability_between`."""
         ends = [None if end is None else self._from_location(end) for end in (lower, upper)]
         # Masses that were rounded may add up to slightly more than 1.
         return self._distribution.log_between(*ends).clamp(max=0.0).to(self._dtype)

@@ -67,7 +67,6 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
 
     @property
     def batch_range(self) -> tuple[int, int]:
-        """Position of the t-batch in ``base_sample_shape``."""
         return (0, -2)
 
     @property

@@ -40,7 +40,6 @@ class SinglePointPosterior(GPyTorchPosterior):
 
     @property
     def mean(self) -> Tensor:
-        """Mean, ``batch_shape x 1 x 1``."""
         return self._mean
 
     @property
@@ -50,12 +49,10 @@ class SinglePointPosterior(GPyTorchPosterior):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The torch dtype."""
         return self._mean.dtype
 
     @property
     def device(self) -> torch.device:
-        """The torch device."""
         return self._mean.device
 
     def _extended_shape(self, sample_shape: torch.Size = NO_SAMPLES) -> torch.Size:

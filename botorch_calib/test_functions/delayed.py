@@ -46,7 +46,6 @@ class FixedDelay(DelayDistribution):
         check_nonnegative("delay", self.delay)
 
     def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
-        """The fixed delay, ``n`` times."""
         return torch.full((len(X),), float(self.delay), dtype=torch.double)
 
 
@@ -60,7 +59,6 @@ class PoissonDelay(DelayDistribution):
         check_nonnegative("mean", self.mean)
 
     def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
-        """Independent Poisson numbers."""
         rates = torch.full((len(X),), float(self.mean), dtype=torch.double)
         return torch.poisson(rates, generator=generator)
 
@@ -79,7 +77,6 @@ class GeometricDelay(DelayDistribution):
         check_nonnegative("mean", self.mean)
 
     def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
-        """Independent geometric numbers."""
         uniform = torch.rand(len(X), generator=generator, dtype=torch.double)
         if self.mean == 0:
             return torch.zeros_like(uniform)
@@ -102,7 +99,6 @@ class LogNormalDelay(DelayDistribution):
         check_nonnegative("sigma", self.sigma)
 
     def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
-        """Independent log-normal times."""
         normal = torch.randn(len(X), generator=generator, dtype=torch.double)
         return self.median * (self.sigma * normal).exp()
 
@@ -122,7 +118,6 @@ class InputDependentDelay(DelayDistribution):
     base: Callable[[float], DelayDistribution] = PoissonDelay
 
     def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
-        """One delay for each point, of its own size."""
         means = torch.as_tensor(self.mean_of(X), dtype=torch.double).reshape(-1)
         if len(means) != len(X):
             raise BotorchTensorDimensionError(

@@ -29,7 +29,6 @@ class HeteroscedasticNoise(BaseTestProblem):
         """Variance of the observation noise: ``batch_shape x d -> batch_shape``."""
 
     def forward(self, X: Tensor, noise: bool = True) -> Tensor:
-        """Evaluate the problem: ``batch_shape x d -> batch_shape``, ``negate`` applied."""
         f = super().forward(X, noise=False)
         if not noise:
             return f

@@ -1,7 +1,5 @@
 """The contract of a model."""
 
-# ruff: noqa: D102 - the name of a check says what it checks
-
 from __future__ import annotations
 
 from typing import Any, ClassVar

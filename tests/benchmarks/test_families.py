@@ -13,6 +13,8 @@ from benchmarks.suites import SUITES
 
 # By suite: the comparisons of the primary family, and of the secondary one if there is one.
 DECLARED = {
+    # Six kinds of model, each with itself.
+    "any_model": (6,),
     # Five cases; four other methods in each.
     "decisions": (5, 20),
     # Five other methods in each.
@@ -34,6 +36,8 @@ DECLARED = {
     "radio": (10, 12),
     # Three problems; five other methods in each.
     "real_limits": (3, 15),
+    # Ours with the clients' own; six methods with random search.
+    "rivals": (3, 6),
     # Three methods on six problems.
     "robust": (18,),
     "robust_shift": (36,),

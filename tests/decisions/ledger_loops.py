@@ -1,8 +1,8 @@
 """Loops on a ledger under a chance constraint: four trials at a time, outcomes out of order.
 
-All that comes next follows from the ledger, so a loop may end anywhere and go on elsewhere. As a
-program: ``python -m tests.decisions.ledger_loops FILE KIND KILL_AT`` kills itself in that round,
-after the decision, or between its record and the next outcome.
+All that comes next follows from the ledger, contexts that came included, so a loop may end anywhere
+and go on elsewhere. As a program, ``python -m tests.decisions.ledger_loops FILE KIND KILL_AT`` ends
+itself in that round, after the decision, or between its record and the next outcome.
 """
 
 from __future__ import annotations
@@ -41,33 +41,29 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def context(trial_id: int) -> float:
+def context(trial_id: int, kind: str) -> list[float] | None:
     """What the environment drew for a trial: sometimes beyond any context that was expected."""
-    return random.Random(trial_id).choice([0.2, 0.5, 0.6, 1.3])
+    return [random.Random(trial_id).choice([0.2, 0.5, 0.6, 1.3])] if "contexts" in kind else None
 
 
 def outcome(trial_id: int, x: float, kind: str) -> float:
-    rng = random.Random(1000 + trial_id)
-    return x + ("contexts" in kind) * 0.3 * (context(trial_id) - 0.5) + rng.gauss(0.0, 0.15)
-
-
-def inputs(trial_id: int, x: Tensor, kind: str) -> Tensor:
-    more = [context(trial_id)] if "contexts" in kind else []
-    return torch.cat([x, torch.tensor(more, **DOUBLE)])
+    (came,) = context(trial_id, kind) or [0.5]
+    return x + 0.3 * (came - 0.5) + random.Random(1000 + trial_id).gauss(0.0, 0.15)
 
 
 def model_of(ledger: FeedbackLedger, kind: str) -> Any:
     """The model of the values so far, in order of arrival, and of what is pending."""
-    arrived = sorted((t for t in ledger if t.y is not None), key=lambda t: (t.observed_at, t.id))
-    X = torch.stack([inputs(t.id, t.x, kind) for t in arrived])
-    Y = torch.tensor([[t.y] for t in arrived], **DOUBLE)
+    X, Y = ledger.to_observations()
+    X = torch.cat([X, ledger.contexts()], dim=-1)
     if kind == "Bayesian":
         return EnsembleMapSaasSingleTaskGP(X, Y, torch.full_like(Y, 0.02), num_taus=3).eval()
     with validate_input_scaling(False):
         gp = SingleTaskGP(X, Y, outcome_transform=None)
     gp.likelihood.noise, gp.covar_module.lengthscale = 0.01, 0.5
-    pending = [inputs(t.id, t.x, kind) for t in ledger if t.status == "pending"]
-    model: Any = CensoredDelayModel(gp.eval(), torch.stack(pending) if pending else X[:0], 0.0)
+    pending = ledger.pending()
+    if "contexts" in kind:  # which nobody knows yet
+        pending = torch.cat([pending, torch.full_like(pending, 0.5)], dim=-1)
+    model: Any = CensoredDelayModel(gp.eval(), pending, 0.0)
     if "calibrated" in kind:
         calibrator = QuantileRecalibrator([0.1, 0.5, 0.9])
         model = CalibratedModel.from_history(model, calibrator, denoise=False)
@@ -78,7 +74,9 @@ def begin(ledger: FeedbackLedger, kind: str) -> None:
     """A design, which no constraint decided about."""
     if not len(ledger):
         X = torch.tensor([[0.1], [0.3], [0.2], [0.4]], **DOUBLE)
-        ledger.add(X, [[outcome(i, float(x), kind)] for i, x in enumerate(X)])
+        Y = [[outcome(i, float(x), kind)] for i, x in enumerate(X)]
+        came = [context(i, kind) for i in range(len(X))]
+        ledger.add(X, Y, contexts=came if "contexts" in kind else None)
 
 
 def chosen(constraint: ChanceConstraint, ledger: FeedbackLedger) -> Tensor:
@@ -106,7 +104,7 @@ def run(ledger: FeedbackLedger, kind: str, num: int, kill_at: int = -1) -> None:
         told = next_outcome(ledger)
         if told is not None:
             y = outcome(told, float(ledger[told].x), kind)
-            ledger.tell(told, y)
+            ledger.tell(told, y, context=context(told, kind))
         model = model_of(ledger, kind)
         settings = {"upper": LIMIT, "budget": 14.0, **KINDS[kind]}
         constraint = ChanceConstraint.from_records(model, ledger.decisions(), **settings)
@@ -127,10 +125,11 @@ def carry_on(ledger: FeedbackLedger, kind: str, num: int) -> ChanceConstraint:
     while len(ledger) < num:
         told = next_outcome(ledger)
         if told is not None:
-            x = ledger[told].x
+            x, came = ledger[told].x, context(told, kind)
             y = torch.tensor([[outcome(told, float(x), kind)]], **DOUBLE)
-            constraint.observe(inputs(told, x, kind).unsqueeze(0), y, condition=False)
-            ledger.tell(told, y)
+            joint = torch.cat([x, torch.tensor(came or [], **DOUBLE)])
+            constraint.observe(joint.unsqueeze(0), y, condition=False)
+            ledger.tell(told, y, context=came)
         constraint = constraint.with_model(model_of(ledger, kind))
         x = chosen(constraint, ledger)
         constraint.commit(x)

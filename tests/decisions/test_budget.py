@@ -1,4 +1,4 @@
-"""The budget of violations: its bound against adversaries, and the width, without any model."""
+"""The budget of violations: its bound against adversaries, without any model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from fractions import Fraction
 import pytest
 from botorch.exceptions.errors import InputDataError
 
-from botorch_calib.decisions.budget import Account, Budget, Decision, check_level, together, width
+from botorch_calib.decisions.budget import Account, Budget, Decision, check_level, together
+from botorch_calib.decisions.quantile_width import width
 
 # What an adversary does who sees all: whether an offered point violates, and when outcomes come.
 Adversary = Callable[[random.Random, int, float], bool]
@@ -96,12 +97,6 @@ def test_the_account_is_that_of_the_definition() -> None:
         assert account.excess == float(excess) and account.relief == relief
         expected = 1.05 * math.exp(0.2 * float(excess) - 0.1 * relief)
         assert width(account) == pytest.approx(expected, rel=1e-14)
-
-
-def test_the_width_stays_a_number() -> None:
-    assert width(Account()) == 1.05
-    assert width(Account(excess=1e6)) == pytest.approx(1.05 * math.exp(20.0))
-    assert width(Account(excess=-1e6)) == pytest.approx(1.05 * math.exp(-20.0))
 
 
 def test_a_point_under_several_constraints_violates_once() -> None:

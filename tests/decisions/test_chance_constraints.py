@@ -43,9 +43,9 @@ from botorch_calib import (
     joint_chance_constraints,
 )
 from botorch_calib.decisions import joint_level
-from botorch_calib.decisions.budget import Account, together, width
+from botorch_calib.decisions.budget import Account, together
 from botorch_calib.decisions.decision_records import decision_of
-from botorch_calib.decisions.outcome_quantiles import leave_one_out_factor
+from botorch_calib.decisions.quantile_width import leave_one_out_factor, width
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models import loo_residuals
 from tests.gps import make_data, make_gp, make_multitask, make_variational
@@ -382,6 +382,40 @@ def test_a_limit_that_is_met_exactly_is_kept() -> None:
     both = constraint(upper=1.0, lower=-1.0)
     Y = torch.tensor([[-1.1], [-1.0], [1.0], [1.1]]).double()
     assert both.violated(Y).tolist() == [True, False, False, True]
+    assert both.violated(torch.full((2, 3, 1), torch.inf)).all()
+    assert both.violated(torch.tensor([[0], [2]])).tolist() == [False, True]
+    for bad in (torch.tensor([0.0, 5.0]), torch.tensor(0.0), value(math.nan)):
+        with pytest.raises(InputDataError, match="`Y` must hold outcomes ... x 1 without NaN"):
+            both.violated(bad)
+
+
+@pytest.mark.parametrize("limit", [0.1, 0.7, 0.8, -0.8, 1e-3, 12345.6])
+@pytest.mark.parametrize("name", ["upper", "lower"])
+def test_a_limit_that_is_met_exactly_is_kept_in_single_precision(name: str, limit: float) -> None:
+    """Where the number is another one than the limit in double precision, beyond it or within."""
+    tested, x = constraint(torch.float, **{"upper": None, name: limit}), points(1, torch.float)[0]
+    sign = 1.0 if name == "upper" else -1.0
+    tie = torch.tensor([[limit]])
+    beyond = torch.nextafter(tie, torch.tensor(sign * torch.inf))
+    for y, expected in ((tie, False), (beyond, True)):
+        tested.observe(x, y, condition=False)
+        assert tested.violated(y).tolist() == [expected]
+        record = tested.decisions[-1] | {"certified": True, "quantiles": [limit]}
+        rebuilt = ChanceConstraint.from_records(
+            make_gp(dtype=torch.float), [record], **{name: limit}
+        )
+        assert rebuilt.num_violations == expected
+
+
+@pytest.mark.parametrize("name", ["upper", "lower"])
+def test_a_limit_between_the_points_of_a_grid_is_the_one_before(name: str) -> None:
+    """The same outcomes violate both; a model without a grid certifies more by it."""
+    sign = 1.0 if name == "upper" else -1.0
+    Y = 0.5 * torch.arange(-9, 10, dtype=torch.double).unsqueeze(-1)
+    limits: list[dict[str, Any]] = [{"upper": None, name: sign * limit} for limit in (0.5, 0.75)]
+    on, between = (constraint(**each) for each in limits)
+    assert torch.equal(on.violated(Y), between.violated(Y)) and on.violated(Y).sum() == 8
+    assert (between.margin(points(9)) > on.margin(points(9)) + 0.2).all()
 
 
 def test_while_outcomes_are_out_the_budget_lasts_for_few() -> None:
@@ -480,6 +514,14 @@ def test_the_column_of_the_output_task_may_be_left_out() -> None:
     assert_close(tested.margin(X), expected_margin(gp, full, {"upper": 0.8}, 0.9, k))
     tested.observe(X.squeeze(1), value(0.0, 6))
     assert len(tested.model.train_targets) == 18
+    # In the decision, in the outcome, or in neither of them: it is the same point.
+    for decided, came in ((X[0], full[0]), (full[1], X[1]), (X[2], X[2]), (full[3], full[3])):
+        tested.commit(decided)
+        rebuilt = ChanceConstraint.from_records(gp, stored(tested.decisions), upper=0.8)
+        for each in (tested, rebuilt):
+            each.observe(came, value(0.0), condition=False)
+        assert rebuilt.decisions == tested.decisions
+        assert rebuilt.num_decisions == rebuilt.num_observed
 
 
 def test_it_is_copied_and_pickled() -> None:
@@ -575,6 +617,15 @@ def test_records_of_others_are_refused() -> None:
     refused("level nan, not 0.9", [second | {"level": math.nan}])
     refused("as lists of numbers", [second | {"point": None}])
     refused("True or False, got 'False'", [second | {"certified": "False"}])
+    refused("Record 1 .* no finite one", [first, second | {"point": [0.5, math.nan]}])
+    for point in ([0.5], [0.5, 0.5, 0.5]):
+        strange = r"`records\[1\]\['point'\]` must have 2 columns .* got \d. Give a `model` of"
+        refused(strange, [first, second | {"point": point}])
+    wide = SingleTaskGP(torch.rand(5, 3).double(), torch.rand(5, 1).double()).eval()
+    with pytest.raises(InputDataError, match=r"`records\[0\]\['point'\]` must have 3 columns"):
+        tested.with_model(wide)
+    refused("`records` must be a list of dictionaries, got 5", 5)
+    refused("Record 0 .* dictionary", np.zeros(2))
     first["outcome"] = 1e6
     assert tested.num_violations == 0  # they are copies
     buffer = io.BytesIO()
@@ -660,7 +711,8 @@ def test_violations_stay_within_the_bound(
 
 
 def test_the_bound_is_that_of_the_design() -> None:
-    assert [constraint().violation_bound(num) for num in (5, 100, 1000)] == [5.0, 20.9, 110.9]
+    bounds = [constraint().violation_bound(num) for num in (0, 5, 100, 1000)]
+    assert bounds == [0.0, 5.0, 20.9, 110.9]
     both = constraint(lower=-1.0)
     assert both.violation_bound(1000) == 110.9
     assert constraint(level=0.75, budget=3.0).violation_bound(100) == 28.75
@@ -720,6 +772,8 @@ def test_a_joint_budget_counts_points() -> None:
         assert_same(twin, each, points(3))
     with pytest.raises(InputDataError, match="same decisions"):
         joint_chance_constraints(models, pair, records=[records[0], records[1][:-1]])
+    with pytest.raises(InputDataError, match="decisions for each of the 2 models, got 1"):
+        joint_chance_constraints(models, pair, records=records[:1])
 
 
 def test_a_point_that_one_of_several_refuses_is_certified_by_none() -> None:
@@ -743,7 +797,7 @@ def test_points_that_violate_any_of_several_stay_within_the_joint_bound(seed: in
         num, bad = num + certified, bad + (certified and any(outcomes))
         for each, y in zip(made, outcomes, strict=True):
             each.observe(X, value(y), condition=False)
-        assert bad <= made[0].violation_bound(max(num, 1))
+        assert bad <= made[0].violation_bound(num)
     assert num > 10
 
 
@@ -799,7 +853,7 @@ def test_bad_arguments_are_named() -> None:
         with pytest.raises(InputDataError, match="`Y` must have the precision"):
             constraint(own).observe(points(3, own).squeeze(1), torch.zeros(3, 1, dtype=other))
     with pytest.raises(InputDataError, match="num_certified"):
-        constraint().violation_bound(0)
+        constraint().violation_bound(-1)
     with pytest.raises(InputDataError, match="same positive length"):
         joint_chance_constraints([gp], [])
     for limits in ([0.5], [(0.5,)], []):

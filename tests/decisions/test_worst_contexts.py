@@ -41,8 +41,7 @@ from botorch_calib import (
     optimize_chance_constrained,
 )
 from botorch_calib.decisions import CertifiedSetExpansion
-from botorch_calib.decisions.budget import GAIN, START
-from botorch_calib.decisions.outcome_quantiles import leave_one_out_factor
+from botorch_calib.decisions.quantile_width import GAIN, START, leave_one_out_factor
 from botorch_calib.robust import AmbiguitySet, RadiusSchedule
 from tests.decisions.test_chance_constraints import LaplaceModel
 from tests.gps import DOUBLE, far_from_gaussian, make_gp
@@ -331,3 +330,9 @@ def test_bad_arguments_are_named() -> None:
     with pytest.raises(BotorchTensorDimensionError, match="must have 2 columns"):
         tested.observe(torch.zeros(3, 1, **DOUBLE), torch.zeros(3, 1, **DOUBLE))
     assert copy.deepcopy(tested).num_contexts == 4
+    plain = ChanceConstraint(gp, upper=0.8)
+    plain.commit(torch.zeros(1, 2, **DOUBLE))
+    with pytest.raises(
+        InputDataError, match=r"`records\[0\]\['point'\]` .* decisions alone, got 2"
+    ):
+        ChanceConstraint.from_records(gp, plain.decisions, upper=0.8, **BALL)

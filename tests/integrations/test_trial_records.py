@@ -76,6 +76,15 @@ def test_the_constraint_is_the_one_that_was_carried(num_out: int) -> None:
     assert f"{T} of 20 decisions were certified: {V} of these violated" in str(books)
 
 
+def test_decisions_count_whatever_inputs_the_client_has_by_now() -> None:
+    _, trials = carried()
+    wider = [trial._replace(point=[*trial.point, 0.5]) for trial in trials[:10]]
+    books, then = (Books(LIMITS, 0.8, trials=known + trials[10:]) for known in (wider, trials[:10]))
+    for now, before in zip(books.constraints(models()), then.constraints(models()), strict=True):
+        assert now._account() == before._account() and now.budget_left == before.budget_left
+        assert now.decisions[10:] == before.decisions[10:] and now.decisions[0]["point"] == []
+
+
 def test_an_outcome_is_judged_by_the_limits_of_then() -> None:
     """Wherever limits have moved, what violated them does, and what missed its quantile."""
     _, trials = carried()

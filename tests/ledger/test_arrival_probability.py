@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from botorch.exceptions.errors import InputDataError
-from scipy.stats import CensoredData, binomtest, ecdf
+from scipy.stats import CensoredData, binomtest, ecdf, poisson
 
 from botorch_calib.ledger import ArrivalProbability, FeedbackLedger
 from botorch_calib.ledger.arrival_probability import kaplan_meier
@@ -89,6 +89,38 @@ def test_pending_expired_late_failed_and_added_trials():
     assert ledger.arrival_probability(wait=6.0, now=first + 10).estimate == pytest.approx(
         1 - 5 / 6 * 3 / 4 * 2 / 3
     )
+
+
+def test_the_iteration_that_is_not_over_does_not_count():
+    """All values come after 3, and those of the present iteration are told one by one."""
+    ledger = FeedbackLedger(1, max_wait=3.0)
+    for t in range(10):
+        for trial in range(max(t - 3, 0), t - 2):
+            ledger.observe(trial, 0.0)
+        ledger.submit([0.0])
+        for wait, share in ((2.0, 0.0), (3.0, 1.0)):
+            # At the end of iteration t, which the submission has begun, t - 3 have waited for 3.
+            found = ledger.arrival_probability(wait)
+            assert math.isnan(found.estimate) if t < wait else found.estimate == share
+    assert ledger.arrival_probability(3.0) == ledger.arrival_probability(3.0, now=9)
+
+
+def test_estimates_in_the_middle_of_an_iteration_are_unbiased():
+    """Whether or not its first values have been told; four standard errors of 400 ledgers."""
+    truth = float(poisson.cdf(1, 2.0))  # a delay of 2 at most
+    for told in (0, 2):
+        found = []
+        for seed in range(400):
+            delays = 1 + np.random.default_rng(seed).poisson(2.0, 12)
+            ledger = FeedbackLedger(1)
+            for start in range(12):
+                for trial in np.flatnonzero(np.arange(start) + delays[:start] == start):
+                    ledger.observe(int(trial), 0.0)
+                ledger.submit([0.0])
+            for trial in np.flatnonzero(np.arange(12) + delays == 12)[:told]:
+                ledger.observe(int(trial), 0.0)
+            found.append(ledger.arrival_probability(2.0).estimate)
+        assert abs(np.mean(found) - truth) < 4 * np.std(found) / 20
 
 
 def test_before_anything_is_known():

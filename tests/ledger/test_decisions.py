@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError
@@ -96,17 +97,36 @@ def test_files_keep_them(tmp_path, capsys) -> None:
 def test_a_decision_may_be_in_single_precision_or_leave_out_contexts(make) -> None:
     ledger = make(2)
     x = torch.tensor([0.1, 1 / 3], dtype=torch.double)
-    for point in (x.float().tolist(), [0.1]):
+    kept = [x.float().tolist(), [0.1], [1 / 3]]
+    for point in kept:
         ledger.submit(x, decisions={**record(0.0), "point": point})
-    assert [each["point"] for each in ledger.decisions()] == [x.float().tolist(), [0.1]]
+    assert [each["point"] for each in ledger.decisions()] == kept
+    for point in ([0.2], [1 / 3, 0.1], [0.1, 0.1]):
+        with pytest.raises(InputDataError, match="`decisions` are about the point"):
+            ledger.submit(x, decisions={**record(0.0), "point": point})
+
+
+def test_outcomes_in_single_precision_are_as_written(make) -> None:
+    """As a constraint judges them: 0.8 meets a limit of 0.8, and the next number does not."""
+    ledger = make(1)
+    for _ in range(5):
+        ledger.submit([1.0], decisions=record(1.0))
+    tie = torch.tensor(0.8)
+    values = [tie, tie.numpy(), np.float32(0.8), torch.nextafter(tie, tie + 1), 0.8]
+    for trial, y in enumerate(values):
+        ledger.tell(trial, y, outcomes=[y])
+    assert [y == 0.8 for y in outcomes(ledger)] == [True, True, True, False, True]
+    assert all(torch.tensor(y) == told for y, told in zip(outcomes(ledger), values, strict=True))
 
 
 def test_bad_arguments_are_named(make) -> None:
     ledger = make(1)
-    for bad in ([1.0], "text", record(1.0) | {"point": object()}, [record(1.0), 3]):
+    some = {"point": [1.0], "level": 0.9}
+    for bad in ([1.0], "text", record(1.0) | {"point": object()}, [record(1.0), 3], some):
         with pytest.raises(InputDataError, match="`decisions` must be records"):
             ledger.submit([1.0], decisions=bad)
-    for other in ([record(2.0)], [record(1.0), record(1.1)]):
+    long, short = record(1.0) | {"point": [1.0, 0.5]}, record(1.0) | {"point": []}
+    for other in ([record(2.0)], [record(1.0), record(1.1)], long, short):
         with pytest.raises(InputDataError, match="`decisions` are about the point .*query is"):
             ledger.submit([1.0], decisions=other)
         with pytest.raises(InputDataError, match="`decisions` are about the point"):

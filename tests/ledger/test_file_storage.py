@@ -469,7 +469,7 @@ def rewrite(path: Path, *statements: str) -> None:
         "DELETE FROM trials WHERE id = 59",
         "DELETE FROM trials",
         "INSERT INTO trials SELECT 60, x, submitted_at, y, observed_at, abandoned_at, failed_at,"
-        " yvar, note, earlier, decisions, outcomes, checksum FROM trials WHERE id = 5",
+        " yvar, note, earlier, decisions, outcomes, context, checksum FROM trials WHERE id = 5",
         "UPDATE trials SET id = -1 WHERE id = 0",
         "UPDATE trials SET y = 1.25 WHERE id = 7",
         "UPDATE trials SET y = 'text' WHERE id = 7",
@@ -493,10 +493,10 @@ def test_changes_by_other_programs(path, statement) -> None:
     assert_refused(path)
 
 
-@pytest.mark.parametrize("version", [3, 5])
+@pytest.mark.parametrize("version", [4, 6])
 def test_other_formats(path, version) -> None:
     rewrite(path, f"PRAGMA user_version = {version}")
-    assert_refused(path, f"has format {version}; this version of botorch_calib reads format 4")
+    assert_refused(path, f"has format {version}; this version of botorch_calib reads format 5")
 
 
 def test_databases_of_others(tmp_path) -> None:

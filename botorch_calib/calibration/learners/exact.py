@@ -56,11 +56,9 @@ class ExactQuantileLearner(QuantileLearner):
 
     @property
     def shortest_lengthscale(self) -> float:
-        """The lengthscale of the localization."""
         return self.lengthscale
 
     def threshold(self, X: Tensor) -> Tensor:
-        """Thresholds ``... x M`` at inputs ``... x d``, differentiable in them."""
         check_width(X, self.centers.shape[-1])
         if len(self.scores) == 0:
             return self.initial.expand(*X.shape[:-1], -1)

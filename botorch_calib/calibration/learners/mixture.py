@@ -138,7 +138,6 @@ class AggregatedQuantileTracker(QuantileLearner):
         self.register_buffer("mixability_gap", zeros[0].clone())
 
     def extra_repr(self) -> str:
-        """The settings in ``repr``."""
         levels = [round(level, 6) for level in self.levels.tolist()]
         return f"levels={levels}, members={len(self.members)}, step_decay={self.step_decay:g}"
 
@@ -149,7 +148,6 @@ class AggregatedQuantileTracker(QuantileLearner):
 
     @property
     def shortest_lengthscale(self) -> float:
-        """The smallest lengthscale of the members."""
         return min(member.lengthscale for member in self.members)
 
     @property
@@ -158,7 +156,6 @@ class AggregatedQuantileTracker(QuantileLearner):
         return adahedge_weights(self.losses, self.mixability_gap)
 
     def threshold(self, X: Tensor) -> Tensor:
-        """Raw thresholds ``... x M`` at inputs ``... x d``, differentiable in them."""
         check_width(X, self.centers.shape[-1])
         average: _Average = self._derived
         if average.radial is None:
@@ -193,7 +190,6 @@ class AggregatedQuantileTracker(QuantileLearner):
         return _Average(radial, constants, shift)
 
     def reset(self) -> None:
-        """Forget everything learned."""
         super().reset()
         self.constants = self.initial.repeat(len(self.members), 1)
         self.shortfall = torch.zeros_like(self.shortfall)

@@ -90,16 +90,13 @@ class OnlineQuantileTracker(QuantileLearner):
 
     @property
     def localized(self) -> bool:
-        """Whether thresholds depend on the inputs."""
         return self.scale > 0.0
 
     @property
     def shortest_lengthscale(self) -> float:
-        """The lengthscale of the localization."""
         return self.lengthscale if self.localized else math.inf
 
     def threshold(self, X: Tensor) -> Tensor:
-        """Raw thresholds ``... x M`` at inputs ``... x d``, differentiable in them."""
         check_width(X, self.centers.shape[-1])
         if not len(self.centers):
             return self.constants.expand(*X.shape[:-1], -1)
@@ -116,7 +113,6 @@ class OnlineQuantileTracker(QuantileLearner):
         return self._derived
 
     def extra_repr(self) -> str:
-        """The settings in ``repr``."""
         local = f", scale={self.scale:g}, lengthscale={self.lengthscale:g}"
         return (
             f"levels={[round(level, 6) for level in self.levels.tolist()]}, "
@@ -125,7 +121,6 @@ class OnlineQuantileTracker(QuantileLearner):
         )
 
     def reset(self) -> None:
-        """Forget everything learned."""
         super().reset()
         self.constants = self.initial.clone()
 

@@ -1,15 +1,15 @@
 """How each kind of base model predicts observations, as a calibrator needs it.
 
-==================== ===============================================================================
-file                 content
-==================== ===============================================================================
-``base``             `Predictor`: what a calibrated model asks of its base model
-``gaussian``         Gaussian processes with no or an affine outcome transform
-``transformed``      Gaussian processes with another increasing outcome transform
-``any_distribution`` whatever states a distribution with a cdf and its inverse
-``mixture``          ensembles and fully Bayesian models: mixtures of Gaussian predictions
-``selection``        `predictor_of`: the predictor of a model
-==================== ===============================================================================
+========================== =========================================================================
+file                       content
+========================== =========================================================================
+``base``                   `Predictor`: what a calibrated model asks of its base model
+``gaussian``               Gaussian processes with no or an affine outcome transform
+``with_outcome_transform`` Gaussian processes with another increasing outcome transform
+``any_distribution``       whatever states a distribution with a cdf and its inverse
+``mixture``                ensembles and fully Bayesian models: mixtures of Gaussian predictions
+``selection``              `predictor_of`: the predictor of a model
+========================== =========================================================================
 """
 
 from botorch_calib.models.predictors.base import Correction, Predictor

@@ -33,7 +33,6 @@ class DistributionPredictor(Predictor):
     states_objective = False
 
     def check(self) -> None:
-        """Raise ``UnsupportedError`` for several outputs."""
         name = type(self.observed).__name__
         try:
             num = self.observed.num_outputs
@@ -46,7 +45,7 @@ class DistributionPredictor(Predictor):
             )
 
     def scores(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Tensor:
-        """``Phi^-1(F(y))``, ``n``; far out for what was given no chance."""
+        """``Phi^-1(F(y))``, ``n``, bounded where ``F(y)`` is 0 or 1."""
         if Yvar is not None:
             raise self._takes_no_noise()
         z = normal_scores(self.observed.posterior(X.unsqueeze(-2))).latent(Y.unsqueeze(-1))

@@ -10,7 +10,7 @@ from botorch.models.model import Model
 from botorch.posteriors import GPyTorchPosterior
 from torch import Tensor
 
-from botorch_calib.models.conditioning import conditioned_on, given_noise
+from botorch_calib.models.conditioning import with_observations
 from botorch_calib.models.inspection import (
     in_output_task,
     least_variance,
@@ -32,7 +32,6 @@ class GaussianPredictor(Predictor):
     posterior_class: type[CalibratedPosterior] = CalibratedPosterior
 
     def check(self) -> None:
-        """Raise ``UnsupportedError`` if the model is another one."""
         check_base(self.model)
         check_increasing(self.observed)
 
@@ -70,16 +69,14 @@ class GaussianPredictor(Predictor):
         return X[own], z[own]
 
     def conditioned(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
-        """The model with further rows of its Cholesky factor."""
         if self.observed is not self.model:  # pending rows are so no longer
-            with_observations: Model = self.model.with_observations(X, Y, Yvar)
-            return with_observations
-        return conditioned_on(self.observed, X, Y, **given_noise(self.observed, X, Y, Yvar))
+            conditioned: Model = self.model.with_observations(X, Y, Yvar)
+            return conditioned
+        return with_observations(self.observed, X, Y, Yvar)
 
     def posterior(
         self, X: Tensor, correction: Correction, noise: Tensor | None = None
     ) -> StatedPosterior:
-        """The calibrated posterior: see `Predictor.posterior`."""
         X = with_task_feature(self.predicting, X)
         base = self._gaussian_posterior(self.predicting, X)
         return self.corrected(base, X, correction, noise)

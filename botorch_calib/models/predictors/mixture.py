@@ -7,13 +7,11 @@ predictive distribution of an observation, whose normal score calibrators see.
 from __future__ import annotations
 
 from botorch.exceptions.errors import UnsupportedError
-from botorch.models.model import Model
 from botorch.posteriors import Posterior
 from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
 from torch import Tensor
 
 from botorch_calib.distributions.mixture import mixture_score, score_of_members
-from botorch_calib.models.conditioning import conditioned_on, for_members
 from botorch_calib.models.inspection import in_output_task
 from botorch_calib.models.outcome_transforms import check_increasing, transform_name
 from botorch_calib.models.predictors.gaussian import GaussianPredictor
@@ -28,7 +26,6 @@ class MixturePredictor(GaussianPredictor):
     posterior_class = CalibratedMixturePosterior
 
     def check(self) -> None:
-        """Raise ``UnsupportedError`` if the model is another one."""
         model, name = self.observed, type(self.observed).__name__
         if model.num_outputs != 1:
             raise UnsupportedError(
@@ -70,14 +67,6 @@ class MixturePredictor(GaussianPredictor):
         X, t, _ = forecast_history(self.observed, residuals, members=True)
         own = in_output_task(self.observed, X)
         return X[own], score_of_members(t)[own]
-
-    def conditioned(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
-        """The model with each member conditioned on the observations."""
-        if self.observed is not self.model:  # pending rows are so no longer
-            with_observations: Model = self.model.with_observations(X, Y, Yvar)
-            return with_observations
-        X, Y, noise = for_members(self.observed, X, Y, Yvar)
-        return conditioned_on(self.observed, X, Y, **noise)
 
     @property
     def _is_to_be_fitted(self) -> bool:

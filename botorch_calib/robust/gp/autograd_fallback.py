@@ -89,7 +89,6 @@ class PointwiseFunction(ContextualFunction):
         self._twice = is_rough or scale is None
 
     def _evaluate(self, X: Tensor, contexts: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
-        """Values and gradients at all pairs, chunk by chunk."""
         b, M = len(X), len(contexts)
         order = self.columns.decision + self.columns.context
         values, jacobians = [], []
@@ -127,7 +126,6 @@ class PointwiseFunction(ContextualFunction):
         return values
 
     def _gradient_norm(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        """Chunk by chunk."""
         pairs = zip(X.split(self.chunk), contexts.split(self.chunk), strict=True)
         norms, slopes = zip(*(self._along(x.detach(), c.detach()) for x, c in pairs), strict=True)
         return torch.cat(norms), torch.cat(slopes)

@@ -24,8 +24,9 @@ from botorch_calib.robust.joint_inputs import Columns
 
 _TINY = 1e-200
 
-# What a statement is a function of, ``... x k``, the function, whose results have the batch shape
-# ``... x 1 x 1``, and derivatives by joint inputs, ``... x d``, of those by what it is made of.
+# The arguments ``... x k`` of a predictive distribution, the function that makes it, of the batch
+# shape ``... x 1 x 1``, and the one that takes derivatives by the arguments to those by joint
+# inputs, ``... x d``.
 Source = tuple[Tensor, Callable[[Tensor], PiecewisePredictive], Callable[[Tensor], Tensor]]
 
 

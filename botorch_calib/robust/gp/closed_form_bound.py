@@ -58,7 +58,6 @@ class ClosedFormConfidenceBound(ContextualFunction):
 
     @torch.no_grad()
     def _evaluate(self, X: Tensor, contexts: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
-        """Values and gradients at all pairs, block by block."""
         decisions, others = self.moments.sides(X, contexts)
         shape = len(decisions), len(others)
         values = decisions.points.new_empty(shape)

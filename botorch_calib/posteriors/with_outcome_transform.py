@@ -54,17 +54,14 @@ class TransformedOutcomePosterior(StatedPosterior):
 
     @property
     def device(self) -> torch.device:
-        """The torch device of the posterior."""
         return self.posterior.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """The torch dtype of the posterior."""
         return self.posterior.dtype
 
     @property
     def batch_shape(self) -> torch.Size:
-        """The t-batch shape."""
         return self.posterior.batch_shape
 
     def _extended_shape(self, sample_shape: torch.Size = NO_SAMPLES) -> torch.Size:
@@ -77,11 +74,9 @@ class TransformedOutcomePosterior(StatedPosterior):
 
     @property
     def batch_range(self) -> tuple[int, int]:
-        """Position of the t-batch in ``base_sample_shape``."""
         return self.posterior.batch_range
 
     def rsample_from_base_samples(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
-        """Differentiable samples, ``sample_shape x batch_shape x q x 1``, made of base samples."""
         return self._outcome(self.posterior.rsample_from_base_samples(sample_shape, base_samples))
 
     @property
@@ -97,13 +92,11 @@ class TransformedOutcomePosterior(StatedPosterior):
         return self.outcome_map.last_points(q).outcome(latent).to(self.dtype)
 
     def rsample(self, sample_shape: torch.Size | None = None) -> Tensor:
-        """Differentiable samples, ``sample_shape x batch_shape x q x 1``."""
         return self._outcome(self.posterior.rsample(sample_shape))
 
     # ------------------------------------------------------------ marginals
 
     def cdf(self, value: Tensor | float) -> Tensor:
-        """``P(g(f) <= value)`` of each marginal; ``value`` is as in `StatedPosterior.cdf`."""
         return self.posterior.cdf(self._latent(value))
 
     def density(self, value: Tensor | float) -> Tensor:
@@ -118,16 +111,13 @@ class TransformedOutcomePosterior(StatedPosterior):
         return (density if torch.is_grad_enabled() else density.detach()).to(self.dtype)
 
     def quantile(self, value: Tensor | float) -> Tensor:
-        """Quantiles of the marginals, those of ``f`` mapped; see `StatedPosterior.quantile`."""
         return self._outcome(self.posterior.quantile(value))
 
     def log_probability_between(self, lower: float | None, upper: float | None) -> Tensor:
-        """``log P(lower <= g(f) <= upper)``; see `StatedPosterior.log_probability_between`."""
         ends = [None if end is None else self._latent(end) for end in (lower, upper)]
         return self.posterior.log_probability_between(*ends)
 
     def probability_of_improvement(self, best_f: Tensor | float) -> Tensor:
-        """``P(g(f) > best_f)``, ``batch_shape x q x 1``."""
         return self.posterior.probability_of_improvement(self._latent(best_f))
 
     # ------------------------------------------------------------ integrals
@@ -143,15 +133,12 @@ class TransformedOutcomePosterior(StatedPosterior):
         return mean.to(self.dtype), variance.to(self.dtype)
 
     def log_expected_improvement(self, best_f: Tensor | float) -> Tensor:
-        """``log E(g(f) - best_f)+``; see `StatedPosterior.log_expected_improvement`."""
         return self._log_improvement(best_f).to(self.dtype)
 
     def expected_improvement(self, best_f: Tensor | float) -> Tensor:
-        """``E(g(f) - best_f)+``; see `log_expected_improvement`."""
         return self._log_improvement(best_f).exp().to(self.dtype)
 
     def conditional_mean_below(self, level: float) -> Tensor:
-        """``E[g(f) | g(f) <= Q(level)]``; see `StatedPosterior.conditional_mean_below`."""
         check_open_unit("level", level)
         # q - E(q - g(f))+ / level, in which an error of the quantile enters squared
         q = self.outcome_map.outcome(self.posterior.quantile(level).double())
@@ -187,7 +174,6 @@ class TransformedOutcomePosterior(StatedPosterior):
     # ------------------------------------------------------------ maps
 
     def affine(self, weight: float, offset: float = 0.0) -> TransformedOutcomePosterior:
-        """The posterior of ``weight g(f) + offset``; see `StatedPosterior.affine`."""
         if weight == 0.0:
             raise InputDataError("`weight` must not be 0.")
         latent = self.posterior if weight > 0.0 else self.posterior.affine(-1.0)

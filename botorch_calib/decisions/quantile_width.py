@@ -1,0 +1,60 @@
+r"""How wide the quantile is that decides: the factors of its distance from the mean.
+
+`width` follows from the outcomes of the decisions so far, `leave_one_out_factor` from the model's
+own data. The constants were chosen on the tuning seeds of two studies.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from botorch.exceptions.errors import BotorchError
+
+from botorch_calib.decisions.budget import Account
+from botorch_calib.models import CalibratedModel
+from botorch_calib.models.inspection import observed_process
+from botorch_calib.models.predictors import predictor_of
+
+# The width at the start; the increase of its logarithm by a miss in excess, and the decrease by a
+# round without a certified point.
+START, GAIN, RELIEF = 1.05, 0.2, 0.1
+# Beyond e^20 deviations, numbers of misses say nothing.
+_MOST = 20.0
+# The least width of a statement about a single point, about which good rounds say nothing.
+OF_ONE_POINT = 1.25
+# As many observations as the model itself counts for, and the largest factor.
+PRIOR_COUNT, MOST_FACTOR = 8.0, 3.0
+
+
+def width(account: Account) -> float:
+    """Factor of the deciding quantile: ``1.05 exp(0.2 excess - 0.1 relief)``.
+
+    Example:
+        >>> width(Account())
+        1.05
+    """
+    exponent = GAIN * account.excess - RELIEF * account.relief
+    return START * math.exp(min(max(exponent, -_MOST), _MOST))
+
+
+@torch.no_grad()
+def leave_one_out_factor(model: Any) -> float:
+    r"""Factor by which the model's own data call for wider quantiles.
+
+    ``min(3, sqrt((8 + sum_i z_i^2) / (8 + n)))`` with the normal scores ``z_i`` of the model's
+    ``n`` data, each predicted from all others. 1 for a calibrated model, whose calibrator has them
+    already, and for models whose scores would take refits.
+
+    Example:
+        >>> factor = leave_one_out_factor(gp)  # about 1 if the model is right
+    """
+    if isinstance(model, CalibratedModel):
+        return 1.0
+    try:
+        _, z = predictor_of(observed_process(model)).history("loo")
+    except BotorchError:
+        return 1.0
+    factor = (PRIOR_COUNT + z.double().square().sum()) / (PRIOR_COUNT + len(z))
+    return min(float(factor.sqrt()), MOST_FACTOR)

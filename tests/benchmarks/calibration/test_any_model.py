@@ -1,0 +1,215 @@
+"""The kinds of model of suite `any_model`, what they state, and the report."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.ensemble import RandomForestRegressor
+from torch import Tensor
+
+from benchmarks.calibration import any_model, misspecified
+from benchmarks.calibration.any_model import FORECASTERS, STATEMENTS, Networks, Trees
+from benchmarks.calibration.any_model_report import (
+    LEVELS,
+    CentralError,
+    Coverage,
+    error_of_chance,
+)
+from benchmarks.calibration.suites import ANY_MODEL
+from benchmarks.framework.report import markdown
+from benchmarks.framework.result import Result, replicate_config
+from benchmarks.framework.runner import without_expected_warnings
+from benchmarks.framework.sequential import Problem, replicate
+from tests.benchmarks.calibration.runs import cells
+from tests.benchmarks.results import ByProblem, result_with
+
+PROBLEM = misspecified.misspecified("six_hump_camel", "heteroscedastic")
+METHODS = {method.name: method for method in any_model.methods()}
+
+
+def data(n: int = 12) -> tuple[Tensor, Tensor]:
+    """Points of the problem's box, and a smooth function of them."""
+    bounds = PROBLEM.bounds_tensor()
+    generator = torch.Generator().manual_seed(0)
+    U = torch.rand(n, 2, generator=generator, dtype=torch.double)
+    X = bounds[0] + (bounds[1] - bounds[0]) * U
+    return X, 10.0 + 3.0 * (3.0 * U[:, :1]).sin() + U[:, 1:]
+
+
+def short(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> Problem:
+    """A run of seven evaluations, of which the last two are judged."""
+    monkeypatch.setattr(any_model, "NUM_JUDGED", 2)
+    return replace(problem, num_evaluations=7)
+
+
+# ------------------------------------------------------------ ensembles
+
+
+def test_members_of_the_forest_are_its_trees() -> None:
+    X, Y = data()
+    model: Any = Trees(num_trees=20)(X, Y, PROBLEM)
+    new = X.view(3, 4, 2) + 0.01
+    values = model.model.posterior(new).values
+    assert values.shape == (3, 20, 4, 1)
+    low, high = PROBLEM.bounds_tensor()
+    U = ((new - low) / (high - low)).reshape(-1, 2).float().numpy()
+    for i, tree in enumerate(model.model.trees):
+        expected = torch.as_tensor(tree.predict(U)).view(3, 4, 1)
+        torch.testing.assert_close(values[:, i], expected)
+
+
+def test_noise_of_the_forest_is_its_error_out_of_bag() -> None:
+    X, Y = data()
+    torch.manual_seed(5)
+    model = Trees()(X, Y, PROBLEM)
+    torch.manual_seed(5)
+    low, high = PROBLEM.bounds_tensor()
+    forest = RandomForestRegressor(
+        30, oob_score=True, random_state=int(torch.randint(2**31, ()))
+    ).fit(((X - low) / (high - low)).numpy(), Y.flatten().numpy())
+    errors = forest.oob_prediction_ - Y.flatten().numpy()
+    noise: Any = model.likelihood
+    assert float(noise.noise) == pytest.approx(np.mean(errors**2))
+
+
+def test_noise_of_the_networks_is_their_error_at_what_they_have_not_seen() -> None:
+    X, Y = data(13)
+    model: Any = Networks()(X, Y, PROBLEM)
+    values = model.model.posterior(X).values
+    assert values.shape == (5, 13, 1)
+    errors = [float(values[i % 5, i] - Y[i]) for i in range(13)]
+    noise = float(model.likelihood.noise)
+    assert noise == pytest.approx(np.mean(np.square(errors)))
+    assert noise < float(Y.var())  # they have learned something
+
+
+def test_networks_side_by_side_are_each_a_network() -> None:
+    X, Y = data()
+    model: Any = Networks(num=3, num_epochs=2)(X, Y, PROBLEM)
+    networks, inputs = model.model, model.model.transform_inputs(X)
+    together = networks.standardized(inputs)
+    for i in range(3):
+        H = 2 * inputs - 1
+        for layer, weights in enumerate(networks.weights):
+            H = H.tanh() if layer else H
+            H = H @ weights[i, :-1] + weights[i, -1]
+        torch.testing.assert_close(together[i], H)
+
+
+# ------------------------------------------------------------ runs
+
+
+@pytest.mark.parametrize("name", FORECASTERS)
+def test_every_kind_of_model_is_judged(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = short(PROBLEM, monkeypatch)
+    with without_expected_warnings():
+        result = replicate(problem, METHODS[name], 1000)
+    assert {key.partition("_")[2] for key in result.extras} == STATEMENTS.keys()
+    for key, values in result.extras.items():
+        assert len(values) == 2, key
+        assert all(value is not None and value > 0.0 for value in values), key
+    assert all(value is not None and value < 1.0 for value in result.extras["pit_plain"])
+
+
+def test_all_kinds_see_the_same_points_and_outcomes(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = short(PROBLEM, monkeypatch)
+    with without_expected_warnings():
+        first, second = (replicate(problem, METHODS[n], 1000) for n in ("given", "forest"))
+    assert first.X == second.X and first.y == second.y
+
+
+def test_a_plain_statement_is_the_prediction_of_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By hand, on logarithms."""
+    problem = short(PROBLEM, monkeypatch)
+    strategy = any_model.ForecastStrategy(problem, 0, FORECASTERS["log"])
+    X, Y = data(12)
+    Y = Y - Y.max() + problem.optimal_value
+    with without_expected_warnings():
+        strategy.fit(X[:10], Y[:10])
+        gp: Any = strategy.stated["plain"].model
+        found = strategy.extras(None, X[10:11], Y[10:11])
+    objective: Any = problem.build
+    loss = problem.optimal_value + objective.landscape.spread() - Y
+    with torch.no_grad():
+        logs = gp.outcome_transform["standardize"](loss[10:11].log())[0]
+        inner = gp.likelihood(gp(gp.transform_inputs(X[10:11])))
+        z = (logs.squeeze() - inner.mean.squeeze()) / inner.variance.squeeze().sqrt()
+    assert found["pit_plain"] == pytest.approx(float(torch.special.ndtr(z)), rel=1e-9)
+
+
+def test_losses_are_positive() -> None:
+    objective: Any = PROBLEM.build
+    spread = objective.landscape.spread()
+    Y = PROBLEM.optimal_value + spread * torch.tensor([[0.0], [-2.0], [3.0]], dtype=torch.double)
+    found = FORECASTERS["log"].outcomes(Y, PROBLEM)
+    torch.testing.assert_close(found, spread * torch.tensor([[1.0], [3.0], [0.01]]).double())
+
+
+# ------------------------------------------------------------ what is reported
+
+
+def with_pits(pits: list[float], **fields: Any) -> Result:
+    """A run all of whose statements have these PITs."""
+    extras: dict[str, Any] = {f"pit_{name}": pits for name in STATEMENTS}
+    extras |= {
+        f"{size}_{name}": [2.0] * len(pits) for size in ("width", "loss") for name in STATEMENTS
+    }
+    made = {"problem": "problem", "method": "default", "seed": 0, "fit_seconds": [1.0]}
+    return result_with(**{**made, "acquisition_seconds": [0.5], "extras": extras, **fields})
+
+
+def test_coverage_and_error_by_hand() -> None:
+    pits = [0.06, 0.21, 0.5, 0.97]
+    result = with_pits(pits)
+    assert Coverage("plain")(result) == 0.5
+    assert Coverage("plain", 0.95)(result) == 1.0
+    shares = [sum(abs(pit - 0.5) <= level / 2 for pit in pits) / 4 for level in LEVELS]
+    expected = np.mean(np.abs(np.subtract(shares, LEVELS)))
+    assert CentralError("plain")(result) == pytest.approx(expected)
+
+
+def test_error_of_chance_is_that_of_uniform_pits() -> None:
+    rng = np.random.default_rng(0)
+    errors = [CentralError("plain")(with_pits(rng.random(20).tolist())) for _ in range(2000)]
+    # Four standard errors of the mean.
+    tolerance = float(4 * np.std(errors) / math.sqrt(len(errors)))
+    assert np.mean(errors) == pytest.approx(error_of_chance(20), abs=tolerance)
+
+
+def test_declared_comparisons_are_reported() -> None:
+    rng = np.random.default_rng(0)
+    collected: ByProblem = {}
+    for problem in ANY_MODEL.problems:
+        for method in ANY_MODEL.methods:
+            for seed in range(10000, 10009):
+                result = with_pits(
+                    rng.random(20).tolist(),
+                    problem=problem.name,
+                    method=method.name,
+                    seed=seed,
+                    config=replicate_config(problem, method),
+                    versions={"python": "3"},
+                )
+                # All outcomes are in the middle of what a plain model states.
+                result.extras["pit_plain"] = [0.5] * 20
+                result.extras["loss_plain"] = [4.0] * 20
+                collected.setdefault(problem.name, {}).setdefault(method.name, []).append(result)
+    text = markdown(ANY_MODEL, collected)
+    plain = np.mean([1.0 - level for level in LEVELS])
+    for name in FORECASTERS:
+        found = cells(text, "primary", name, "recalibrated")
+        assert found[0] == "9" and float(found[1].split()[0]) == pytest.approx(plain, abs=6e-4)
+        assert found[-1] == "better"
+        cells(text, "secondary", name, "localized")
+        (row,) = (
+            line for line in text.splitlines() if line.startswith(f"| {name} | localized | 0.2")
+        )
+        assert row.endswith("-50 % (-50 to -50 %) |")
+        assert "-50 %" in text

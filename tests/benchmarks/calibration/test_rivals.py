@@ -1,0 +1,178 @@
+"""Suite `rivals`: its tabulated tasks, the clients at work, and the report."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_diabetes
+from sklearn.ensemble import GradientBoostingRegressor
+from sklearn.model_selection import train_test_split
+
+from benchmarks.calibration import rivals, tuning_tables
+from benchmarks.calibration.rivals_report import coverage, final_regret, mean_regret
+from benchmarks.calibration.suites import RIVALS
+from benchmarks.calibration.tuning_tables import BoostingTask, SupportVectorTask, interpolated
+from benchmarks.delay import value_tables
+from benchmarks.framework.report import markdown
+from benchmarks.framework.result import Result, replicate_config
+from benchmarks.framework.runner import without_expected_warnings
+from benchmarks.framework.sequential import Problem, replicate, sobol_design
+from tests.benchmarks.calibration.runs import cells
+from tests.benchmarks.results import ByProblem, result_with
+
+SMALL = partial(SupportVectorTask, log_c=(0.0, 1.0, 2.0), log_gamma=(-4.0, -2.0), num_images=60)
+
+
+@pytest.fixture(autouse=True)
+def tables_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test reads or writes the tables of the benchmarks themselves."""
+    monkeypatch.setattr(value_tables, "TABLES_FOLDER", tmp_path / "tables")
+
+
+def small_problem() -> Problem:
+    """Four evaluations after five."""
+    bounds = ((0.0, 2.0), (-4.0, -2.0))
+    return Problem(
+        name="small",
+        build=partial(tuning_tables.tuning_oracle, task=SMALL),
+        bounds=bounds,
+        optimal_value=math.nan,
+        initial_design=partial(sobol_design, bounds=bounds),
+        num_initial=10,
+        num_evaluations=2,
+    )
+
+
+# ------------------------------------------------------------ tasks
+
+
+def test_values_of_boosting_are_those_of_separate_fits() -> None:
+    """With as many trees as asked for, where the table reads off the stages of one fit."""
+    task = BoostingTask((-1.0,), (2.0,), (0.5,), (2.0, 3.0), seed=1)
+    features, targets = load_diabetes(return_X_y=True)
+    X, X_out, y, y_out = train_test_split(features, targets, test_size=0.5, random_state=1)
+    for number, value in zip((4, 8), task.compute().tolist(), strict=True):
+        model = GradientBoostingRegressor(
+            learning_rate=0.1, max_depth=2, subsample=0.5, n_estimators=number, random_state=1
+        ).fit(X, y)
+        share = 1.0 - model.score(X_out, y_out)  # of the variance that is left
+        assert value == pytest.approx(-math.log(math.sqrt(share)), rel=1e-9)
+
+
+def test_interpolation_meets_the_grid_and_is_linear_between() -> None:
+    table = interpolated(SMALL)
+    choices = SMALL().choices()
+    values = torch.stack([SMALL(seed=seed).compute() for seed in range(4)], dim=-1)
+    means = values.mean(dim=-1)
+    expected = (values - means.mean()) / means.std()
+    torch.testing.assert_close(table.repetitions(choices), expected)
+    torch.testing.assert_close(table.truth(choices).squeeze(-1), expected.mean(dim=-1))
+    middle = table.repetitions(choices[:2].mean(dim=0, keepdim=True))
+    torch.testing.assert_close(middle[0], expected[:2].mean(dim=0))
+
+
+def test_each_halving_of_the_error_counts_alike() -> None:
+    errors = torch.tensor([0.4, 0.2, 0.1], dtype=torch.double)
+    gains = tuning_tables.log_error(1.0005 - errors).diff()
+    torch.testing.assert_close(gains, torch.full_like(gains, math.log(2.0)))
+
+
+def test_no_point_is_better_than_the_optimum() -> None:
+    table = interpolated(SMALL)
+    X = sobol_design(256, 0, bounds=small_problem().bounds)
+    assert table.truth(X).max() <= table.optimal_value
+    assert table.truth(SMALL().choices()).max() == pytest.approx(table.optimal_value)
+
+
+def test_outcomes_are_those_of_repetitions() -> None:
+    table = interpolated(SMALL)
+    X = sobol_design(64, 1, bounds=small_problem().bounds)
+    torch.manual_seed(0)
+    gaps = (table.observe(X) - table.repetitions(X)).abs()
+    assert (gaps.min(dim=-1).values == 0.0).all()
+    drawn = gaps.argmin(dim=-1)
+    assert set(drawn.tolist()) == {0, 1, 2, 3}
+
+
+# ------------------------------------------------------------ clients
+
+
+@pytest.mark.parametrize("method", rivals.methods(), ids=lambda method: method.name)
+def test_clients_go_on_from_the_same_trials(method: Any) -> None:
+    if "optuna" in method.name:
+        pytest.importorskip("optuna_integration")
+    if method.name.startswith("ax"):
+        pytest.importorskip("ax")
+    if "cqr" in method.name and rivals.INTERPRETER not in os.environ:
+        pytest.skip(f"{rivals.INTERPRETER} names no interpreter.")
+    problem = small_problem()
+    with without_expected_warnings():
+        result = replicate(problem, method, 1000)
+    initial = problem.initial_design(10, 1000).tolist()
+    assert result.X[:10] == initial
+    lower, upper = problem.bounds_tensor()
+    found = torch.tensor(result.X[10:], dtype=torch.double)
+    assert ((lower <= found) & (found <= upper)).all() and len(found) == 2
+    if method.name.startswith("ax"):
+        # Ax's first trial is the centre of the box, without a model.
+        assert result.extras["pit"][0] is None and result.extras["covered"][0] is None
+        pit = result.extras["pit"][1]
+        assert pit is not None and result.extras["covered"][1] == float(0.1 <= pit <= 0.9)
+
+
+# ------------------------------------------------------------ the report
+
+
+def made_up(method: str, seed: int, **fields: Any) -> Result:
+    """A run whose regret falls from 1 to 0.5 to 0.25, twice that with other people's methods."""
+    factor = 1.0 if method.endswith("ours") else 2.0 + 0.01 * seed
+    extras: dict[str, Any] = {"regret_evaluated": [1.0, 0.5 * factor, 0.25 * factor]}
+    extras["cpu_seconds"] = [0.5, 1.0]
+    if method.startswith("ax"):
+        extras |= {"covered": [1.0, None], "pit": [0.4, None], "width": [2.0, None]}
+    made = {
+        "regret_by_outcome": [1.0, 0.5 * factor, 0.25 * factor],
+        "inference_by_outcome": [0, 1, 2],
+        "fit_seconds": [0.1, 0.1],
+        "acquisition_seconds": [0.2, 0.2],
+        "extras": extras,
+    }
+    return result_with(method=method, seed=seed, **{"problem": "problem", **made, **fields})
+
+
+def test_scores_by_hand() -> None:
+    result = made_up("ax_ours", 0)
+    assert mean_regret(result) == pytest.approx(0.375)
+    assert final_regret(result) == 0.25
+    assert coverage(result) == 1.0
+    assert math.isnan(coverage(made_up("optuna_gp", 0)))
+
+
+def test_declared_comparisons_are_reported() -> None:
+    collected: ByProblem = {}
+    for problem in RIVALS.problems:
+        for method in RIVALS.methods:
+            for seed in range(6):
+                result = made_up(
+                    method.name,
+                    11000 + seed,
+                    problem=problem.name,
+                    config=replicate_config(problem, method),
+                    versions={"python": "3"},
+                )
+                collected.setdefault(problem.name, {}).setdefault(method.name, []).append(result)
+    text = markdown(replace(RIVALS), collected)
+    for first, second in RIVALS.report.pairs:  # type: ignore[attr-defined]
+        found = cells(text, "primary", first, second)
+        assert float(found[1]) < 0.0 and found[0] == "6"
+    expected = 0.375 * (1.0 - np.mean([2.0 + 0.01 * (11000 + seed) for seed in range(6)]))
+    assert float(cells(text, "primary", "ax_ours", "ax")[1]) == pytest.approx(expected, abs=6e-4)
+    assert "| ax | 1.000 (1.000 to 1.000) |" in text

@@ -1,0 +1,88 @@
+"""Contexts that came with values: beside them, in views of the past, and in files."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from torch.testing import assert_close
+
+from botorch_calib.ledger import FeedbackLedger
+from botorch_calib.ledger.__main__ import main
+
+NAN = float("nan")
+
+
+def test_contexts_stay_beside_their_values(make) -> None:
+    """In order of arrival; NaN where none was told."""
+    ledger = make(1, clock="seconds")
+    assert ledger.contexts().shape == (0, 0)
+    ledger.add([[0.0], [1.0]], [5.0, 6.0], time=0.0)
+    assert ledger.contexts().shape == (2, 0)
+    ledger.add([[2.0]], [7.0], time=1.0, contexts=[[0.1, 0.2]])
+    for _ in range(3):
+        ledger.submit([3.0], time=2.0)
+    ledger.tell(5, 8.0, time=3.0, context=torch.tensor([[0.1 + 0.2, 1 / 3]], dtype=torch.double))
+    ledger.tell(3, 9.0, time=4.0, context=(-1, 2))
+    unknown = [NAN, NAN]
+    expected = torch.tensor([unknown, unknown, [0.1, 0.2], [0.1 + 0.2, 1 / 3], [-1.0, 2.0]])
+    X, _ = ledger.to_observations()
+    assert_close(ledger.contexts(), expected.double(), equal_nan=True)
+    assert X.squeeze(-1).tolist() == [0.0, 1.0, 2.0, 3.0, 3.0]
+    assert ledger.contexts(now=3.5).shape == (4, 2)
+    assert [trial.context for trial in ledger][2:] == [
+        (0.1, 0.2),
+        (-1.0, 2.0),
+        None,
+        (0.1 + 0.2, 1 / 3),
+    ]
+
+
+def test_an_amendment_keeps_the_context_or_replaces_it(make) -> None:
+    ledger = make(1, clock="seconds")
+    ledger.submit([0.0], time=0.0)
+    ledger.tell(0, 1.0, time=1.0, context=[0.5])
+    ledger.amend(0, 2.0, time=2.0)
+    ledger.amend(0, 3.0, time=3.0, context=[0.7])
+    assert [ledger.contexts(now).tolist() for now in (1.0, 2.0, 3.0)] == [[[0.5]], [[0.5]], [[0.7]]]
+    assert [ledger.trials_at(now)[0].context for now in (0.5, 2.5, 3.5)] == [None, (0.5,), (0.7,)]
+    assert [value.context for value in ledger[0].earlier] == [(0.5,), (0.5,)]
+
+
+def test_files_and_the_command_line_keep_them(tmp_path, capsys) -> None:
+    path = tmp_path / "ledger.db"
+    with FeedbackLedger.open(path, 1) as ledger:
+        ledger.add([[0.0]], [1.0], contexts=[[1 / 3, 0.1 + 0.2]])
+        for x in range(2):
+            ledger.submit([float(x)])
+        ledger.tell(1, 2.0, context=[1e-300, -0.0])
+        ledger.amend(1, 3.0, context=[4.0, 5.0])
+    assert main(["tell", str(path), "2", "5", "--context", "-2.5", "1e3"]) == 0
+    again = FeedbackLedger.read(path)
+    told = [[1 / 3, 0.1 + 0.2], [4.0, 5.0], [-2.5, 1e3]]
+    assert again.contexts().tolist() == told == again.snapshot().contexts().tolist()
+    assert again.trials[:2] == ledger.trials[:2] and again[1].earlier[0].context == (1e-300, -0.0)
+    assert main(["salvage", str(path), str(tmp_path / "new.db")]) == 0
+    capsys.readouterr()
+    assert FeedbackLedger.read(tmp_path / "new.db").contexts().tolist() == told
+
+
+def test_bad_contexts_are_named(make) -> None:
+    ledger = make(1)
+    ledger.submit([0.0])
+    for bad in ([NAN], ["a"], object()):
+        with pytest.raises(InputDataError, match="`context`"):
+            ledger.tell(0, 1.0, context=bad)
+    for bad in (1.0, [[1.0], [2.0]]):
+        with pytest.raises(BotorchTensorDimensionError, match="`context` must have shape"):
+            ledger.tell(0, 1.0, context=bad)
+    for X in ([[1.0], [2.0]], [[1.0]]):
+        with pytest.raises(BotorchTensorDimensionError, match="`contexts` must have shape"):
+            ledger.add(X, [1.0] * len(X), contexts=[1.0, 2.0])
+    ledger.tell(0, 1.0, context=[1.0, 2.0])
+    ledger.submit([0.0])
+    with pytest.raises(BotorchTensorDimensionError, match=r"`context` must have shape 2 or 1 x 2"):
+        ledger.tell(1, 1.0, context=[1.0])
+    with pytest.raises(BotorchTensorDimensionError, match=r"`contexts` must have shape 1 x 2"):
+        ledger.add([[1.0]], [1.0], contexts=[[1.0]])
+    assert len(ledger) == 2 and ledger[1].y is None
