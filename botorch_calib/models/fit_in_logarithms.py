@@ -1,9 +1,10 @@
 """`fit_in_logarithms`: fits by marginal likelihood in fewer steps, and from two starts.
 
-Noise and lengthscales of BoTorch's models have no transform, so its search creeps: it takes some 50
+Noise and lengthscales of BoTorch's models have no transform, so its search creeps: it takes some 45
 evaluations where logarithms take 15. Where there are few data, the likelihood often has two maxima,
-one that takes everything for signal and one that knows of noise. From its only start BoTorch ends
-in the lower one in a seventh of the cases. Two searches in logarithms take 0.7 of its time.
+one that takes everything for signal and one that knows of noise, and a single start ends in either.
+On 36 sets of 10 to 40 values, two searches in logarithms took 0.7 of BoTorch's time and found a
+larger likelihood on two sets and a smaller one on none.
 """
 
 from __future__ import annotations
