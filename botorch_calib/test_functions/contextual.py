@@ -267,7 +267,13 @@ class ContextualAckley(_ByQuadrature):
 
 
 class ContextualAckley2d(ContextualAckley):
-    """`ContextualAckley` with one decision and one context."""
+    """`ContextualAckley` with one decision and one context.
+
+    Example:
+        >>> problem = ContextualAckley2d()
+        >>> contexts = problem.context_distribution(64)
+        >>> best = problem.stochastic_optimal_value
+    """
 
     num_decisions = 1
     _bounds = [(0.0, 1.0)] * 2
