@@ -553,10 +553,10 @@ class PiecewisePredictive(WithMoments):
             # In units of the scale the whole batch has one distribution.
             mean, variance = self._standard.moments()
             return mean * self.scale, variance * self.scale.square()
-        finite = self._in_units_of_scale(self.finite_knots).movedim(-1, 0)
+        finite, masses = self._in_units_of_scale(self.finite_knots), self.masses
+        dim = max(finite.dim(), masses.dim())
+        finite, masses = (v[(None,) * (dim - v.dim())].movedim(-1, 0) for v in (finite, masses))
         knots = self.form.pad(finite, -_FAR, _FAR)
-        rows = [1] * (knots.dim() - self.masses.dim())
-        masses = self.masses.movedim(-1, 0).unflatten(0, (-1, *rows))
         mean, variance = _moments_of_pieces(knots, masses, self.form)
         if self.scale is None:
             return mean, variance

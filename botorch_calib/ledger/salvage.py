@@ -12,7 +12,13 @@ from botorch.exceptions.errors import InputDataError
 from botorch_calib.exceptions import DamagedLedgerError
 from botorch_calib.ledger.contents import Settings
 from botorch_calib.ledger.file_storage import FileStorage
-from botorch_calib.ledger.sql_tables import SELECT_TRIALS, DamagedRowError, entry_of, read_header
+from botorch_calib.ledger.sql_tables import (
+    FORMAT_VERSION,
+    SELECT_TRIALS,
+    DamagedRowError,
+    entry_of,
+    read_header,
+)
 from botorch_calib.ledger.trials import Entry
 
 DAMAGE = (sqlite3.Error, DamagedRowError, UnicodeDecodeError, MemoryError)
@@ -33,7 +39,7 @@ def salvage(path: Path, new: Path) -> str:
     """
     if not path.is_file():
         raise InputDataError(f"There is no file {path}.")
-    found, header = [], None
+    found, header, version = [], None, FORMAT_VERSION
     uri = f"{path.resolve().as_uri()}?mode=rw"  # SQLite takes back an incomplete change
     with contextlib.closing(sqlite3.connect(uri, uri=True)) as database:
         with contextlib.suppress(*DAMAGE):
@@ -48,8 +54,11 @@ def salvage(path: Path, new: Path) -> str:
                     found.append(entry_of(row))
                     end = end if header is not None else trial_id + GAP
             trial_id += 1
+        with contextlib.suppress(*DAMAGE):
+            version = database.execute("PRAGMA user_version").fetchone()[0]
     if not found:
-        raise DamagedLedgerError(f"No trial is intact in the file {path}.")
+        told = "" if version == FORMAT_VERSION else f", whose format is not {FORMAT_VERSION}"
+        raise DamagedLedgerError(f"No trial is intact in the file {path}{told}.")
     settings = Settings(len(found[0].x) // 8) if header is None else header.settings
     _make(new, settings, found, 0.0 if header is None else header.latest)
     count = found[-1].id + 1 if header is None else header.num_trials

@@ -9,15 +9,19 @@ larger likelihood on two sets and a smaller one on none.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
+from botorch.exceptions.warnings import OptimizationWarning
 from botorch.optim.closures import get_loss_closure_with_grads
 from botorch.optim.core import OptimizationResult
 from botorch.optim.fit import fit_gpytorch_mll_scipy
 from botorch.optim.utils import get_parameters_and_bounds
 from gpytorch.mlls import MarginalLogLikelihood
+from linear_operator.utils.errors import NotPSDError
 from torch import Tensor
 
 # Noise variance of the second start, of standardised outcomes; by default the first has 0.007.
@@ -46,7 +50,8 @@ def fit_in_logarithms(
     """
     own, bounds = get_parameters_and_bounds(mll, requires_grad=True)
     loss_and_gradients = get_loss_closure_with_grads(mll, own) if closure is None else closure
-    positive = [name for name, (low, _) in bounds.items() if bool(torch.as_tensor(low) > 0.0)]
+    lows = {name: torch.as_tensor(low) for name, (low, _) in bounds.items()}
+    positive = [name for name, low in lows.items() if bool((low > 0.0).all())]
     moved = own | {name: own[name].detach().log() for name in positive}
     ends: Any = {
         name: tuple(torch.as_tensor(end).log() for end in bounds[name]) for name in positive
@@ -75,12 +80,17 @@ def fit_in_logarithms(
             for name, gradient in zip(own, gradients, strict=True)
         ]
 
-    found: list[tuple[float, OptimizationResult, dict[str, Tensor]]] = []
-    for start in starts:
+    def search(start: dict[str, Tensor]) -> tuple[float, OptimizationResult, dict[str, Tensor]]:
         place(start)
         result = fit_gpytorch_mll_scipy(mll, moved, ends, in_logarithms, options=options, **kwargs)
-        at = {name: value.detach().clone() for name, value in moved.items()}
-        found.append((result.fval, result, at))
+        return result.fval, result, {name: value.detach().clone() for name, value in moved.items()}
+
+    found = [search(start) for start in starts[:1]]
+    for start in starts[1:]:
+        # A second search that fails leaves the result of the first.
+        with warnings.catch_warnings(), suppress(NotPSDError):
+            warnings.simplefilter("ignore", OptimizationWarning)
+            found.append(search(start))
     _, result, best = min(found, key=lambda each: each[0])
     place(best)
     return result

@@ -393,3 +393,24 @@ def test_cdf_of_nan_is_nan(uniform):
     predictive = PiecewisePredictive([-1.0, 0.0, 2.0], [0.3, 0.7], [uniform, False])
     found = predictive.cdf(double(math.nan, 0.0, math.inf, -math.inf))
     assert_close(found, double(math.nan, 0.3, 1.0, 0.0), equal_nan=True)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize(
+    ("knot_shape", "mass_shape"), [((), (3, 2)), ((3, 1), (2,)), ((2,), (3, 1)), ((3, 2), ())]
+)
+def test_moments_of_knots_and_masses_that_broadcast(knot_shape, mass_shape, scaled):
+    generator = Generator().manual_seed(0)
+    knots = torch.randn(*knot_shape, 4, dtype=torch.double, generator=generator).sort().values
+    masses = torch.rand(*mass_shape, 5, dtype=torch.double, generator=generator)
+    masses = masses / masses.sum(dim=-1, keepdim=True)
+    flags = [False, True, False, True, False]
+    scale = torch.tensor([0.5, 2.0], dtype=torch.double) if scaled else None
+    moments = PiecewisePredictive(knots, masses, flags, scale).moments()
+    for i in range(3):
+        for j in range(2):
+            ends, shares = knots.expand(3, 2, 4)[i, j], masses.expand(3, 2, 5)[i, j]
+            own = PiecewisePredictive(ends, shares, flags, scale[j] if scaled else None).moments()
+            for all_of_them, one in zip(moments, own, strict=True):
+                assert all_of_them.shape == (3, 2)
+                assert_close(all_of_them[i, j], one, rtol=1e-12, atol=1e-14)

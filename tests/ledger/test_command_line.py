@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -273,3 +275,10 @@ class TestSalvage:
         assert run("salvage", path, tmp_path / "new.db") == 1
         assert "No trial is intact" in capsys.readouterr().err
         assert not (tmp_path / "new.db").exists()
+
+    def test_another_format_is_named(self, path, tmp_path, capsys) -> None:
+        with contextlib.closing(sqlite3.connect(path)) as database, database:
+            database.execute("PRAGMA user_version = 4")
+            database.execute("ALTER TABLE trials DROP COLUMN context")
+        assert run("salvage", path, tmp_path / "new.db") == 1
+        assert "whose format is not 5" in capsys.readouterr().err

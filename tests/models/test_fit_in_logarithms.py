@@ -13,10 +13,13 @@ from botorch.models.utils.gpytorch_modules import get_matern_kernel_with_gamma_p
 from botorch.optim.closures import get_loss_closure_with_grads
 from botorch.optim.utils import get_parameters
 from botorch.utils.sampling import draw_sobol_samples
+from gpytorch.constraints import GreaterThan
+from gpytorch.kernels import RBFKernel
 from gpytorch.mlls import ExactMarginalLogLikelihood
+from linear_operator.utils.errors import NotPSDError
 from torch import Tensor
 
-from botorch_calib.models.fit_in_logarithms import fit_in_logarithms
+from botorch_calib.models.fit_in_logarithms import SECOND_NOISE, fit_in_logarithms
 
 SQUARE = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
 
@@ -110,3 +113,47 @@ def test_single_precision() -> None:
     torch.testing.assert_close(
         gp.likelihood.noise.double(), double.likelihood.noise, rtol=0.1, atol=0.0
     )
+
+
+@pytest.mark.parametrize("failure", ["not_psd", "nan"])
+def test_a_second_search_that_fails_leaves_the_first(failure: str) -> None:
+    X, Y = data(16, noise=0.1)
+    models: list[Any] = [SingleTaskGP(X, Y, outcome_transform=Standardize(1)) for _ in range(2)]
+    once, _ = fitted(models[0], optimizer=fit_in_logarithms, optimizer_kwargs={"twice": False})
+    gp = models[1]
+    mll = ExactMarginalLogLikelihood(gp.likelihood, gp)
+    inner = get_loss_closure_with_grads(mll, get_parameters(mll, requires_grad=True))
+    fails, refused = False, 0
+
+    def closure() -> Any:
+        nonlocal fails, refused
+        fails = fails or abs(gp.likelihood.noise.item() / SECOND_NOISE - 1.0) < 1e-12
+        if not fails:
+            return inner()
+        refused += 1
+        if failure == "not_psd":
+            raise NotPSDError("not positive definite")
+        loss, gradients = inner()
+        return loss * torch.nan, gradients
+
+    fit_gpytorch_mll(mll, closure=closure, optimizer=fit_in_logarithms, max_attempts=1)
+    assert refused
+    mll.train()
+    with torch.no_grad():
+        assert mll(gp(*gp.train_inputs), gp.train_targets).item() == pytest.approx(once, abs=1e-12)
+
+
+def test_a_bound_of_each_lengthscale() -> None:
+    X, Y = data(24, noise=0.1)
+    least = torch.tensor([[0.5, 0.1]], dtype=torch.double)
+    values = []
+    for options in ({}, {"optimizer": fit_in_logarithms, "optimizer_kwargs": {"twice": False}}):
+        kernel = RBFKernel(
+            ard_num_dims=2,
+            lengthscale_constraint=GreaterThan(least, transform=None, initial_value=2.0 * least),
+        )
+        gp = SingleTaskGP(X, Y, covar_module=kernel.double(), outcome_transform=Standardize(1))
+        value, _ = fitted(gp, **options)
+        assert (kernel.lengthscale > least * (1.0 - 1e-9)).all()
+        values.append(value)
+    assert values[1] == pytest.approx(values[0], abs=1e-5)
