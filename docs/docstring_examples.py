@@ -58,6 +58,9 @@ NAMES = {
 }
 MODULE_OF = {name: module for module, names in NAMES.items() for name in names.split()}
 
+# Longest line of an import that a page shows without a scroll bar.
+WIDTH = 80
+
 
 def examples() -> dict[str, str]:
     """All docstrings with an example, by file and name: ``"optim/robust_search.py::name"``."""
@@ -106,9 +109,16 @@ def _setting(code: str, public: Mapping[str, str]) -> list[str]:
     imports: dict[str, list[str]] = {}
     for name in sorted(needed & module_of.keys()):
         imports.setdefault(module_of[name], []).append(name)
-    froms = [f"from {module} import {', '.join(imports[module])}" for module in sorted(imports)]
+    froms = [line for module in sorted(imports) for line in _import(module, imports[module])]
     modules = [f"import {name}" for name in sorted(needed & {"optuna", "torch"})]
     return [f"{'...' if line[0] in ' )' else '>>>'} {line}" for line in modules + froms + data]
+
+
+def _import(module: str, names: list[str]) -> list[str]:
+    line = f"from {module} import {', '.join(names)}"
+    if len(line) <= WIDTH:
+        return [line]
+    return [f"from {module} import (", *(f"    {name}," for name in names), ")"]
 
 
 def _names_taken(code: str) -> set[str]:
