@@ -165,6 +165,8 @@ def inherit_docstrings(app: Sphinx) -> None:
         for cls in documented.__mro__ if isinstance(documented, type) else ():
             if cls.__module__.startswith("botorch_calib."):
                 for own, member in vars(cls).items():
+                    if own == "__init__":  # the class describes its arguments
+                        continue
                     if inspect.isfunction(member) or isinstance(member, property):
                         overridden = (vars(base).get(own) for base in cls.__mro__)
                         member.__doc__ = next(
