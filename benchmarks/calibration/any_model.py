@@ -77,20 +77,17 @@ class Forecaster(Protocol):
 
     def outcomes(self, Y: Tensor, problem: Problem) -> Tensor:
         """The outcomes that it is told, which may have other units or signs."""
+        return Y
 
     def __call__(self, X: Tensor, Y: Tensor, problem: Problem) -> Model:
         """The model fitted to ``n x d`` points and ``n x 1`` outcomes."""
 
 
 @dataclass(frozen=True)
-class GivenProcess:
+class GivenProcess(Forecaster):
     """The Gaussian process of suite `misspecified`, some of whose hyperparameters are wrong."""
 
     replays: bool = True
-
-    def outcomes(self, Y: Tensor, problem: Problem) -> Tensor:
-        """See `Forecaster`."""
-        return Y
 
     def __call__(self, X: Tensor, Y: Tensor, problem: Problem) -> Model:
         """See `Forecaster`."""
@@ -180,15 +177,11 @@ class TreesModel(ScaledEnsemble):
 
 
 @dataclass(frozen=True)
-class Trees:
+class Trees(Forecaster):
     """A random forest; its noise is the error out of bag."""
 
     num_trees: int = 30
     replays: bool = False
-
-    def outcomes(self, Y: Tensor, problem: Problem) -> Tensor:
-        """See `Forecaster`."""
-        return Y
 
     def __call__(self, X: Tensor, Y: Tensor, problem: Problem) -> Model:
         """See `Forecaster`."""
@@ -227,7 +220,7 @@ class NetworksModel(ScaledEnsemble):
 
 
 @dataclass(frozen=True)
-class Networks:
+class Networks(Forecaster):
     """A deep ensemble, trained by Adam with weight decay.
 
     Each network learns from all outcomes but its own share; the mean square of all errors at
@@ -240,10 +233,6 @@ class Networks:
     rate: float = 0.03
     weight_decay: float = 1e-2
     replays: bool = False
-
-    def outcomes(self, Y: Tensor, problem: Problem) -> Tensor:
-        """See `Forecaster`."""
-        return Y
 
     def __call__(self, X: Tensor, Y: Tensor, problem: Problem) -> Model:
         """See `Forecaster`."""

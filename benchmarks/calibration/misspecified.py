@@ -112,6 +112,11 @@ def misspecified(function: str, case: str) -> Problem:
     )
 
 
+def names_by_case() -> dict[str, tuple[str, ...]]:
+    """The names of the problems of each case."""
+    return {case: tuple(f"{function}_{case}" for function in FUNCTIONS) for case in CASES}
+
+
 def problems() -> tuple[Problem, ...]:
     """All functions in all cases."""
     return tuple(misspecified(function, case) for case in CASES for function in FUNCTIONS)

@@ -110,10 +110,7 @@ MISSPECIFIED = Suite(
     seeds=range(10000, 10030),
     report=CoverageReport(
         subject="locbo",
-        groups={
-            case: tuple(f"{function}_{case}" for function in misspecified.FUNCTIONS)
-            for case in misspecified.CASES
-        },
+        groups=misspecified.names_by_case(),
     ),
     protocol="misspecified",
 )
@@ -126,10 +123,7 @@ ANY_MODEL = Suite(
     baseline="default",
     seeds=range(10000, 10008),
     report=AnyModelReport(
-        cases={
-            case: tuple(f"{function}_{case}" for function in misspecified.FUNCTIONS)
-            for case in misspecified.CASES
-        },
+        cases=misspecified.names_by_case(),
         methods=tuple(any_model.FORECASTERS),
     ),
     protocol="any_model",

@@ -1,4 +1,4 @@
-"""What studies share on the command line: their options, and runs from which they go on."""
+"""What studies share on the command line: options, runs from which they go on, and the report."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.framework.report import TABLES_DIR
+from benchmarks.framework.result_store import RESULTS_DIR, write_atomically
 from benchmarks.framework.runner import one_torch_thread, parse_seeds
 
 
@@ -27,6 +28,35 @@ def study_parser(
     parser.add_argument("--seeds", type=parse_seeds, default=[*seeds], help=f"as {example}")
     parser.add_argument("--tables", type=Path, default=TABLES_DIR, metavar="FOLDER")
     return parser
+
+
+def run_study(
+    command: str,
+    document: str | None,
+    seeds: Iterable[int],
+    cells: Sequence[Mapping[str, str]],
+    run: Callable[[Mapping[str, str], int], Mapping[str, Any]],
+    report: Callable[[list[dict[str, Any]]], str],
+    argv: Sequence[str] | None = None,
+    example: str = "1000:1010",
+) -> int:
+    """Run what is missing of a study, print its report and write it; returns the exit status.
+
+    Both files have the name of the study's module. ``command``, ``document``, ``seeds`` and
+    ``example`` are as of `study_parser`, ``cells`` and ``run`` as of `resumed_runs`.
+
+    Args:
+        report: Maps all runs to the text.
+        argv: Arguments in place of those of the command line.
+    """
+    name = command.rpartition(".")[2]
+    parser = study_parser(command, document, seeds, example)
+    parser.add_argument("--results", type=Path, default=RESULTS_DIR / f"{name}.jsonl")
+    args = parser.parse_args(argv)
+    text = report(resumed_runs(args.results, args.seeds, cells, run))
+    print(text)
+    write_atomically(args.tables / f"{name}.md", text)
+    return 0
 
 
 def resumed_runs(

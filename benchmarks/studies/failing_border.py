@@ -37,15 +37,13 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 from torch import Tensor
 
 from benchmarks.framework.markdown import interval, mean_and_half_width, table
-from benchmarks.framework.result_store import RESULTS_DIR, write_atomically
-from benchmarks.studies.command_line import resumed_runs, study_parser
+from benchmarks.studies.command_line import run_study
 from botorch_calib.asynchronous import DelayAwareProposer, SearchSettings, feasibility
 from botorch_calib.ledger import FeedbackLedger
 
@@ -205,18 +203,12 @@ def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what is missing, and write the table."""
-    parser = study_parser(COMMAND, __doc__, SEEDS, "10000:10010")
-    parser.add_argument("--results", type=Path, default=RESULTS_DIR / "failing_border.jsonl")
-    args = parser.parse_args(argv)
 
     def kept(cell: Mapping[str, str], seed: int) -> dict[str, float]:
         return run(PROBLEMS[cell["name"]], METHODS[cell["method"]], seed)
 
     cells = [{"name": name, "method": method} for name in PROBLEMS for method in METHODS]
-    text = markdown(resumed_runs(args.results, args.seeds, cells, kept))
-    print(text)
-    write_atomically(args.tables / "failing_border.md", text)
-    return 0
+    return run_study(COMMAND, __doc__, SEEDS, cells, kept, markdown, argv, "10000:10010")
 
 
 if __name__ == "__main__":

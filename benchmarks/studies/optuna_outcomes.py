@@ -25,10 +25,10 @@ on.
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,8 +40,7 @@ from botorch.utils.multi_objective.hypervolume import Hypervolume
 from botorch.utils.multi_objective.pareto import is_non_dominated
 
 from benchmarks.framework.markdown import mean_and_half_width, table
-from benchmarks.framework.result_store import RESULTS_DIR, write_atomically
-from benchmarks.studies.command_line import resumed_runs, study_parser
+from benchmarks.studies.command_line import run_study
 from botorch_calib.integrations.optuna_delays import DelayAwareSampler
 
 WORKERS, NUM_INITIAL, NUM_TRIALS = 4, 10, 40
@@ -134,11 +133,8 @@ def markdown(runs: Sequence[dict[str, Any]]) -> str:
     return "\n".join([reproduce, "", legend, "", *table(head, rows), ""])
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run what is missing, and write the table."""
-    parser = study_parser("python -m benchmarks.studies.optuna_outcomes", __doc__, SEEDS)
-    parser.add_argument("--results", type=Path, default=RESULTS_DIR / "optuna_outcomes.jsonl")
-    args = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore")
 
@@ -147,11 +143,9 @@ def main() -> None:
         return {"final": final, "seconds": seconds}
 
     cells = [{"problem": problem, "sampler": name} for problem in PROBLEMS for name in SAMPLERS]
-    runs = resumed_runs(args.results, args.seeds, cells, kept)
-    text = markdown(runs)
-    print(text)
-    write_atomically(args.tables / "optuna_outcomes.md", text)
+    command = "python -m benchmarks.studies.optuna_outcomes"
+    return run_study(command, __doc__, SEEDS, cells, kept, markdown, argv)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

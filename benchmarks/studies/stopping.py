@@ -32,10 +32,10 @@ from __future__ import annotations
 import logging
 import math
 import statistics
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -48,8 +48,7 @@ from scipy.stats import binomtest
 from torch import Tensor
 
 from benchmarks.framework.markdown import table
-from benchmarks.framework.result_store import RESULTS_DIR, write_atomically
-from benchmarks.studies.command_line import resumed_runs, study_parser
+from benchmarks.studies.command_line import run_study
 from botorch_calib import CalibratedModel, LocalizedConformal
 from botorch_calib.decisions import remaining_gain
 
@@ -226,11 +225,8 @@ def markdown(runs: Sequence[dict[str, Any]]) -> str:
     return "\n".join([reproduce, "", legend, "", *table(head, rows), ""])
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run what is missing, and write the table."""
-    parser = study_parser("python -m benchmarks.studies.stopping", __doc__, SEEDS)
-    parser.add_argument("--results", type=Path, default=RESULTS_DIR / "stopping.jsonl")
-    args = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)  # Ax tells of each trial
 
@@ -238,11 +234,9 @@ def main() -> None:
         return {"checks": run(cell["name"], cell["situation"], seed)}
 
     cells = [{"situation": each, "name": name} for each in SITUATIONS for name in FUNCTIONS]
-    runs = resumed_runs(args.results, args.seeds, cells, kept)
-    text = markdown(runs)
-    print(text)
-    write_atomically(args.tables / "stopping.md", text)
+    command = "python -m benchmarks.studies.stopping"
+    return run_study(command, __doc__, SEEDS, cells, kept, markdown, argv)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -51,7 +51,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,11 +60,10 @@ from botorch.utils.sampling import manual_seed
 
 from benchmarks.framework.markdown import mean_with_interval, table
 from benchmarks.framework.replicate import OBSERVE, PROPOSE, stream_seed
-from benchmarks.framework.result_store import RESULTS_DIR, write_atomically
 from benchmarks.framework.sequential import Problem
 from benchmarks.framework.statistics import pooled_ratio
 from benchmarks.studies import objective_coverage
-from benchmarks.studies.command_line import resumed_runs, study_parser
+from benchmarks.studies.command_line import run_study
 from botorch_calib import CalibratedModel
 from botorch_calib.calibration import (
     Calibrator,
@@ -240,19 +238,13 @@ def markdown(runs: Runs) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what is missing, print the report and write it."""
-    parser = study_parser(COMMAND, __doc__, SEEDS)
-    parser.add_argument("--results", type=Path, default=RESULTS_DIR / "two_theorems.jsonl")
-    args = parser.parse_args(argv)
     cells = [
         {"case": case, "problem": name, "model": model}
         for case, found in problems().items()
         for name in found
         for model in MODELS
     ]
-    text = markdown(resumed_runs(args.results, args.seeds, cells, kept))
-    print(text)
-    write_atomically(args.tables / "two_theorems.md", text)
-    return 0
+    return run_study(COMMAND, __doc__, SEEDS, cells, kept, markdown, argv)
 
 
 if __name__ == "__main__":
