@@ -56,11 +56,9 @@ def fit_in_logarithms(
     ends: Any = {
         name: tuple(torch.as_tensor(end).log() for end in bounds[name]) for name in positive
     }
-    starts = [{name: value.detach().clone() for name, value in moved.items()}]
+    start = {name: value.detach().clone() for name, value in moved.items()}
     noises = [name for name in positive if name.endswith("raw_noise")] if twice else []
-    if noises:
-        second = {name: torch.full_like(moved[name], SECOND_NOISE).log() for name in noises}
-        starts.append(starts[0] | second)
+    second = {name: torch.full_like(moved[name], SECOND_NOISE).log() for name in noises}
 
     # Single precision cannot tell losses apart that differ by less than L-BFGS-B's own tolerance.
     accuracy = max((torch.finfo(value.dtype).eps for value in own.values()), default=0.0)
@@ -85,12 +83,12 @@ def fit_in_logarithms(
         result = fit_gpytorch_mll_scipy(mll, moved, ends, in_logarithms, options=options, **kwargs)
         return result.fval, result, {name: value.detach().clone() for name, value in moved.items()}
 
-    found = [search(start) for start in starts[:1]]
-    for start in starts[1:]:
+    found = [search(start)]
+    if second:
         # A second search that fails leaves the result of the first.
         with warnings.catch_warnings(), suppress(NotPSDError):
             warnings.simplefilter("ignore", OptimizationWarning)
-            found.append(search(start))
+            found.append(search(start | second))
     _, result, best = min(found, key=lambda each: each[0])
     place(best)
     return result
