@@ -11,6 +11,7 @@ lines for light and for dark pages, and the page shows the one that fits. Drawin
     ```
 """
 
+import re
 import runpy
 import subprocess
 import sys
@@ -29,6 +30,9 @@ PACKAGE = Path(__file__).parents[1] / "botorch_calib"
 
 #: Colour of text and lines on a page of each kind.
 INK = {"light": "#1a1a1a", "dark": "#d9d9d9"}
+
+#: Points beyond which the letters of a figure are too small on a phone, where the page scrolls it.
+WIDE = 550.0
 
 
 def draw(name: str, folder: Path = DRAWN) -> dict[str, Path]:
@@ -86,6 +90,9 @@ class Drawn(SphinxDirective):
         name = self.arguments[0]
         self.env.note_dependency(str(SCRIPTS / f"{name}.py"))
         figure = nodes.figure(classes=["drawn"])
+        width = re.search(r'width="([\d.]+)pt"', drawings(name)["light"].read_text("utf-8"))
+        if width and float(width[1]) > WIDE:
+            figure["classes"].append("wide")
         for kind, path in drawings(name).items():
             uri = f"/{path.relative_to(DRAWN.parents[1]).as_posix()}"
             _, file = self.env.relfn2path(uri)

@@ -13,12 +13,12 @@
 # %% [markdown]
 # # Calibrate a GP in two lines
 #
-# A Gaussian process does not only predict a value, it states how sure it is: "with 80 % probability
-# the next observation falls into this interval". Acquisition functions rely on that statement. It
-# is often wrong: the noise may differ from place to place, the hyperparameters are estimated from a
-# handful of points, and the function may be rougher than the kernel assumes.
+# A Gaussian process predicts a value and states how sure it is: "with 80 % probability the next
+# observation falls into this interval". Acquisition functions rely on that statement. It is often
+# wrong: the noise may differ from place to place, the hyperparameters are estimated from a handful
+# of points, and the function may be rougher than the kernel assumes.
 #
-# `botorch_calib` compares the statements with what was observed, corrects them, and gives back an
+# `botorch_calib` compares these statements with the observations, corrects them, and returns an
 # ordinary BoTorch model. This page shows how, what you get, and when it is worth it.
 
 # %%
@@ -91,9 +91,9 @@ gp = fit(X, Y, study.bounds)
 # %% [markdown]
 # ## The two lines
 #
-# A calibrator is made, and the model is wrapped. `alpha=0.2` asks for intervals that miss 20 % of
-# the observations. `lengthscale` says over what distance the correction may change, in units
-# of the model's transformed inputs: here the unit interval, because of `Normalize`.
+# Make a calibrator, and wrap the model. `alpha=0.2` asks for intervals that miss 20 % of the
+# observations. `lengthscale` is the distance over which the correction may change, in units of the
+# model's transformed inputs: here the unit interval, because of `Normalize`.
 #
 # `from_history` goes through the training data in their order: it asks how well the model
 # predicts each observation from those before it, and widens or narrows the interval near that
@@ -106,9 +106,9 @@ calibrator = LocalizedConformal(
 model = CalibratedModel.from_history(gp, calibrator, num_initial=5)
 
 # %% [markdown]
-# Every argument but the first two has a default. With some hundred observations smaller steps that
-# shrink, as here, are better than the default, which is meant for short histories: with large steps
-# the intervals keep moving.
+# Every argument of the calibrator but `alpha` has a default. With a few hundred observations,
+# smaller steps that shrink, as here, are better than the default, which is meant for short
+# histories: with large steps the intervals keep moving.
 #
 # ## What the calibrated posterior states
 #
@@ -137,13 +137,13 @@ print(f"expected improvement over the truth = {posterior.expected_improvement(tr
 #
 # The calibrated interval follows the noise: narrow in the middle, wide at the ends.
 
-# %%
+# %% mystnb={"image": {"alt": "300 observations around a curve with peaks at -4 and 4. The interval of the Gaussian process has the same width everywhere. The calibrated one is narrower in the middle and wider at the ends, where the observations scatter more."}}
 grid = torch.linspace(-5, 5, 401, dtype=torch.double).unsqueeze(-1)
 true_mean = study(grid, noise=False).unsqueeze(-1)
 ax = plot_intervals(model, grid, X, Y, truth=true_mean)
 
 # %% [markdown]
-# How often does a new observation fall inside? We know the truth here, so we can compute it, and
+# How often does a new observation fall inside? We know the truth here, so we can compute it. We
 # repeat it with a few data sets to see how much of it is chance.
 
 
@@ -258,9 +258,8 @@ for name, z in residuals.items():
 #
 # They take the model as it is. Monte Carlo acquisition functions draw joint samples, whose
 # marginals are the calibrated distributions and whose correlations are those of the Gaussian
-# process. Analytic ones of BoTorch, such as `LogExpectedImprovement`, see a normal
-# distribution with the calibrated mean and variance; `LogCalibratedExpectedImprovement` uses
-# the exact distribution.
+# process. BoTorch's analytic ones, such as `LogExpectedImprovement`, see a normal distribution with
+# the calibrated mean and variance; `LogCalibratedExpectedImprovement` uses the exact distribution.
 
 # %%
 for acqf, q in (
@@ -276,15 +275,15 @@ for acqf, q in (
 # ## What localization does
 #
 # With `scale=0`, or with `OnlineConformal`, one threshold serves all inputs: it corrects the
-# coverage on average. With localization the half-width of the interval depends on the place. The
-# map shows it in units of the predictive standard deviation, for 250 evenly spread observations of
-# the same function. White is the width of the Gaussian process itself, 1.28.
+# coverage on average. With localization, the half-width of the interval depends on the place. The
+# map shows it in predictive standard deviations, for 250 evenly spread observations of the same
+# function. White is the half-width of the Gaussian process itself, 1.28.
 #
 # Here the intervals are widened near the peak and narrowed far from it. The noise is smallest at
 # the peak, but what counts is the whole error, and the model predicts that region worse than it
 # believes. The outline depends on the data: with another draw of the noise it moves.
 
-# %%
+# %% mystnb={"image": {"alt": "A map of the half-width over the square. It is up to 1.6 standard deviations in a region right of the centre, bounded by a dashed line at 1.28, and about 1.1 far from it."}}
 X = draw_sobol_samples(bounds, n=250, q=1, seed=1).squeeze(-2)
 gp = fit(X, problem(X).unsqueeze(-1), bounds)
 model = CalibratedModel.from_history(
@@ -298,9 +297,9 @@ for name, place in (("centre", [0.5, 0.5]), ("corner", [0.95, 0.95])):
 # %% [markdown]
 # ## When it helps, and when it does not
 #
-# Calibration pays where the model misjudges its own error. To see both ends, we give a Gaussian
-# process a noise variance on the one-dimensional problem: ten times too small, and the true
-# average. Then we let `OnlineConformal` predict one observation after the other.
+# Calibration pays where the model misjudges its own error. To see both ends, we state the noise
+# variance of the one-dimensional problem, once ten times too small, once as its true average. Then
+# `OnlineConformal` predicts one observation after the other.
 
 # %%
 X, Y = draw(150)
@@ -329,7 +328,7 @@ plt.close("all")
 # %% [markdown]
 # In short:
 #
-# * **It helps** when noise varies over the domain, when noise or length scales are fixed or
+# * **It helps** when noise varies over the domain, when noise or lengthscales are fixed or
 #   estimated badly, and when you want to report intervals that can be relied on.
 # * **It does little** when the model is right: the correction then fluctuates around the right
 #   width, and more so with larger steps.
@@ -337,5 +336,5 @@ plt.close("all")
 #   takes more, roughly as many in every neighbourhood of size `lengthscale`.
 # * **It calibrates what you ask for.** `LocalizedConformal` calibrates one interval, with
 #   miscoverage `alpha`. Inside it, the mass is spread evenly, so other levels are not tuned.
-# * **Calibrated is not the same as optimal.** Better intervals seldom make regret smaller, see the
-#   [results](../results/index.md). Compare both on your problem, over several seeds.
+# * **Calibrated is not the same as optimal.** Better intervals seldom make regret smaller (see the
+#   [results](../results/index.md)). Compare both on your problem, over several seeds.

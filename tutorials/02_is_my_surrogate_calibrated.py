@@ -79,9 +79,9 @@ def fit(X, Y, noise, lengthscale=None):
 # %% [markdown]
 # ## A search that is sure of itself
 #
-# Three evaluations, without noise, all on the left. The next point is where the upper end
-# of the model's 80 % interval is highest, 25 times. With one input a grid is the surest way to
-# find that point.
+# The search starts from three evaluations without noise, all on the left. Then, 25 times, it
+# evaluates the point at which the upper end of the model's 80 % interval is highest. With one
+# input, a grid is the surest way to find that point.
 
 # %%
 X = torch.tensor([[0.05], [0.25], [0.45]], dtype=torch.double)
@@ -105,9 +105,8 @@ print(f"best value {Y.max().item():.2f}, that of the optimum 6.02")
 
 # %% [markdown]
 # The search has settled on a hill of height 1 and never looks at the one of height 6. Does the
-# model know what it does not know? Ask for a report. It goes through the observations in
-# their order and sets what the model states about each of them, given those before it,
-# against what was observed.
+# model know what it does not know? Ask for a report. It goes through the observations in their
+# order, and compares each of them with what the model predicts from those before it.
 
 # %%
 gp = fit(X, Y, noise=0.01)
@@ -116,64 +115,64 @@ print(calibration_report(gp, num_initial=3))
 # %% [markdown]
 # How to read it:
 #
-# * **coverage**: how many observations lay inside their 80 % interval. In brackets are the shares
-#   that this number of observations is compatible with.
-# * **calibration error**: for each level the squared difference between it and the share of
-#   observations at or below that quantile, summed up. The shares themselves stand at the bottom.
-#   For a correct model and nine levels expect $1.65 / n$, here 0.07.
-# * **width** and **standard deviation**: how much the model commits itself to. Of two models that
-#   are calibrated the sharper one is better.
+# * **coverage**: the share of observations inside their 80 % interval; in brackets, its binomial
+#   95 % interval.
+# * **calibration error**: the sum, over levels, of the squared difference between the level and the
+#   share of observations at or below that quantile. The shares themselves stand at the bottom. For
+#   a correct model and nine levels expect $1.65 / n$, here 0.07.
+# * **width** and **standard deviation**: how sharp the predictions are. Of two calibrated models
+#   the sharper one is better.
 # * **interval score** and **CRPS** judge both at once; smaller is better. The first is the width
-#   plus a fine for misses, the second compares whole distributions.
+#   plus a penalty for misses; the second compares whole distributions.
 # * **coverage by region**: the inputs are cut at medians into four cells, which hold equally many
 #   observations where no point is repeated.
 # * **observation noise**: what the model states, and what the data support with everything else in
-#   the model fixed. Here there is none; that a little is stated does no harm.
+#   the model fixed. Here there is no noise, and stating a little does no harm.
 #
-# At 96 % the coverage looks fine, if anything too high. The shares tell more: hardly an
-# observation lies below its median, nearly nine in ten below the 60 % quantile. That is what
-# predicting the same point again and again looks like. The regions say where the evidence
-# comes from: 19 of the 25 observations lie between 0.142 and 0.143.
+# At 96 % the coverage looks fine, if anything too high. The shares tell more: hardly any
+# observation lies below its median, and nearly nine in ten lie below the 60 % quantile. Predictions
+# of the same point, again and again, look like that. The regions say where the evidence comes from:
+# 19 of the 25 observations lie between 0.142 and 0.143.
 #
-# **A report judges a model where observations are.** A search that has settled has no
-# evidence on the rest of the domain, and no statistic of its own history can supply it.
+# **A report judges a model where observations are.** A search that has settled has no evidence
+# about the rest of the domain, and no statistic of its own history can supply it.
 #
 # ## A held-out check
 #
-# The remedy costs evaluations: some that the search did not choose. Here we can afford fifty.
+# The remedy costs evaluations at points that the search did not choose. Here we can afford fifty.
 
 # %%
 X_test = torch.linspace(0.01, 0.99, 50, dtype=torch.double).unsqueeze(-1)
 print(calibration_report(gp, X_test, objective(X_test)))
 
 # %% [markdown]
-# Now the truth is out. On the left, where the search has been, the intervals are good; on the
-# right they hold next to nothing. Without noise, and with one input, the reason can be seen.
+# On the left, where the search has been, the intervals are good; on the right they contain next to
+# nothing. With one input and no noise, a picture shows why.
 
-# %%
+# %% mystnb={"image": {"alt": "The true function rises to its peak of 6 on the right, where nothing was measured. There the interval of the Gaussian process lies far below the truth, and the calibrated band is narrower still and lies inside it."}}
 calibrated = CalibratedModel.from_history(gp, LocalizedConformal(alpha=0.2))
 ax = plot_intervals(calibrated, grid, X, Y, truth=objective(grid))
 
 # %% [markdown]
-# The dashed lines are the Gaussian process's, the band is calibrated on the history of this
-# search, and it is worse. The calibrator has seen an interval that is never missed, time and
-# again at one place, and next to nothing elsewhere. So it has learned that intervals are too
-# wide: on the right as well, where they are far too narrow.
+# The dashed lines are the interval of the Gaussian process. The band is calibrated on the history
+# of this search, and it is worse. Time and again, the calibrator has seen an interval at the same
+# place that was not missed, and next to nothing elsewhere. So it has learned that intervals are too
+# wide, on the right as well, where they are far too narrow.
 #
 # Is this the rule? The command `python -m benchmarks.studies.forrester` repeats the search from 20
 # random starts, with four calibrators in the loop from the beginning and the bound at two
 # levels: 0.9, as here, and 0.975. Its table is `benchmarks/tables/forrester.md`. At level 0.9 the
 # plain search finds the optimum's hill in 5 of 20 runs, the calibrated ones in 6 to 8; at
 # level 0.975 the plain one in 15, the calibrated ones in 12 to 16. Differences of three or four
-# runs in 20 are what chance gives. The level matters, the calibration hardly: until the hill
-# is found, the calibrated bounds at level 0.9 stand 0.93 to 1.04 standard deviations above the
-# mean at the optimum, in the median, which is less than the 1.28 of the plain one.
+# runs in 20 may be chance. The level matters; calibration hardly does. Until the hill is found, the
+# calibrated bounds at level 0.9 lie 0.93 to 1.04 standard deviations above the mean at the optimum
+# (medians), lower than the plain bound with its 1.28.
 #
 # ## Evidence from everywhere
 #
 # Calibration can do more where observations are spread out. Take the same function, measured
-# with noise at 100 random inputs. The smoothness is known from similar curves, and the standard
-# deviation of the noise is given in the data sheet of the instrument: 0.4. In truth it is 1.
+# with noise at 100 random inputs. The lengthscale is known from similar curves. The data sheet of
+# the instrument gives 0.4 as the standard deviation of the noise; in truth it is 1.
 
 # %%
 STATED, TRUE = 0.4, 1.0
@@ -194,12 +193,12 @@ print(report)
 
 # %% [markdown]
 # For a calibrated model the report has a second column. It replays a calibrator that knows nothing
-# over the history: each observation is judged by the interval that stood before it came in, so this
-# is an honest record that includes the time of learning.
+# over the history: each observation is judged by the interval that was stated before it came, so
+# the record includes the time that learning took.
 #
-# The Gaussian process's intervals hold half as many observations as they should. The
-# calibrated ones are wider by half, and still score better. The last lines name a suspect, and
-# here the right one: of the noise, 0.4 is stated, and the data support about 1.
+# The intervals of the Gaussian process contain half as many observations as they should. The
+# calibrated ones are wider by half, and still score better. The last lines name a suspect, here the
+# right one: the stated noise is 0.4, and the data support about 1.
 #
 # ## Three pictures
 #
@@ -207,31 +206,32 @@ print(report)
 # diagonal belongs to distributions that are too narrow. The grey band is what a correct model
 # would show with this number of observations.
 
-# %%
+# %% mystnb={"image": {"alt": "The share of observations at or below each quantile against its level. The curve of the Gaussian process runs from 0.29 at level 0.1 to 0.70 at level 0.9, flatter than the diagonal, and leaves the grey band at both ends; the calibrated one stays in the band."}}
 ax = plot_reliability(report)
 
 # %% [markdown]
-# **PIT histogram.** The probability that the model gave to a value below the observed one. It
-# is uniform for a correct model. High bars at both ends are observations far out in the
-# tails: too narrow. A slope would be a bias, a hump in the middle too wide. The calibrated bars
-# have a hump, for `LocalizedConformal` calibrates one interval only, here the middle 80 %. Inside
-# it spreads the mass evenly, while most errors are small.
+# **PIT histogram.** It counts the probabilities that the model gave to values below the observed
+# ones, which are uniform for a correct model. High bars at both ends show that many observations
+# lie far out in the tails: the distributions are too narrow. A hump in the middle shows that they
+# are too wide, and a slope that they are biased. The calibrated bars have a hump, because
+# `LocalizedConformal` calibrates only one interval, here the middle 80 %. It spreads the mass
+# inside evenly, while most errors are small.
 
-# %%
+# %% mystnb={"image": {"alt": "A histogram of ten bars. The first and the last of the Gaussian process reach three times the uniform height, the others lie below it. The calibrated bars lie within the grey band around the uniform height, with a hump in the middle."}}
 ax = plot_pit_histogram(report)
 
 # %% [markdown]
 # **Coverage over time.** The solid lines count all observations so far, the dashed ones the last
 # 20. The calibrator starts with the intervals of the Gaussian process. After some thirty
-# observations it is where it should be, give or take what chance allows.
+# observations its coverage is within the band of what chance allows.
 
-# %%
+# %% mystnb={"image": {"alt": "Coverage over 100 observations. That of the Gaussian process falls to 0.4. The calibrated one leaves it after a dozen observations, rises into the grey band around the target of 0.8 and stays at its lower edge."}}
 ax = plot_coverage_over_time(report)
 
 # %% [markdown]
 # And the intervals themselves:
 
-# %%
+# %% mystnb={"image": {"alt": "100 noisy observations around the curve. Many lie outside the interval of the Gaussian process; the calibrated band is about half as wide again on the left, where most observations are, and hardly wider at the right end."}}
 ax = plot_intervals(model, grid, X, Y, truth=objective(grid))
 
 # %% [markdown]
@@ -246,9 +246,9 @@ ax = plot_intervals(model, grid, X, Y, truth=objective(grid))
 #   goes together with leave-one-out residuals: each observation is predicted from all others.
 #   `residuals="loo"` works with every calibrator.
 #
-# A report on the history judges them as they learned. What counts for the next decision is
-# the model as it stands now, so let us judge that on 500 new observations, for eight
-# data sets: mean ± standard deviation between data sets.
+# A report on the history judges calibrators while they learned. What counts for the next decision
+# is the model as it stands now, so let us judge that on 500 new observations, for eight data sets:
+# mean ± standard deviation between data sets.
 
 # %%
 CANDIDATES = {
@@ -288,19 +288,19 @@ def compare(n, stated):
 compare(100, STATED)
 
 # %% [markdown]
-# Each of them brings the coverage from 39 % to within five points of 80 %, and the CRPS down by a
-# tenth. Among themselves they differ no more than data sets do. The plain
+# Each calibrator brings the coverage from 39 % to within five points of 80 %, and lowers the CRPS
+# by a tenth. They differ from one another no more than data sets do. The plain
 # `QuantileRecalibrator` has the largest calibration error: as its steps do not shrink, its 19
 # quantiles keep moving.
 
 # %% [markdown]
 # ## The objective, or an observation of it?
 #
-# What is calibrated is the distribution of an observation: that is what can be checked. By
-# default (`denoise=True`) a `CalibratedModel` then takes the noise out, and its posterior is
-# of the objective. With `denoise=False` it is of the observation, as in the paper on quantile
-# recalibration. Without noise they are the same. When does it matter? Here are two hills. On
-# the right there is hardly any noise; on the left, where the lower hill is, it may be louder.
+# Calibration is of observations, since these can be checked. By default (`denoise=True`) a
+# `CalibratedModel` then takes the noise out, and its posterior is that of the objective. With
+# `denoise=False` it is that of the observation, as in the paper on quantile recalibration. Without
+# noise they are the same. When does it matter? Here are two hills. On the right there is hardly any
+# noise; on the left, where the lower hill is, it may be louder.
 
 
 # %%
@@ -360,15 +360,15 @@ for loud in (0.05, 0.4, 1.0):
         print(f"{loud:8}   {name:12}" + "".join(f"{share:13.0%}" for share in shares))
 
 # %% [markdown]
-# Each distribution covers what it is about, and not the other. (At the loudest noise the one level
-# that the process has learned is far off on both sides, and the intervals for the objective are too
-# narrow.) For a decision the difference is this: under the distribution of an observation a lucky
-# draw counts as an improvement, and calibration, which is local here, knows where the draws are
-# loud. So it goes there more often; where the left is as quiet as the right, both distributions go
+# Each distribution covers its own values, and not the other's. (With the loudest noise, the one
+# level that the process has learned is far off on both sides, and the intervals for the objective
+# are too narrow.) Decisions differ, too: under the distribution of an observation a lucky draw
+# counts as an improvement, and calibration, which is local here, knows where the draws are loud. So
+# the search goes there more often. Where the left is as quiet as the right, both distributions lead
 # to the higher hill. Keep the default if the objective counts; choose `denoise=False` if each
 # observation is the payoff itself. Below are both distributions for one of the data sets.
 
-# %%
+# %% mystnb={"image": {"alt": "Above, a lower hill on the left and a higher one on the right, with 80 % intervals: those of observations are wider, most of all on the left. Below, expected improvement: by the distribution of the objective it is four times as high on the right as on the left, by that of the observation nearly as high on the left."}}
 models, best = two_models(0.4, torch.Generator().manual_seed(0))
 figure, (top, bottom) = plt.subplots(2, 1, figsize=(8, 5.5), sharex=True, layout="constrained")
 top.plot(grid, hills(grid), "k--", label="objective")
@@ -387,11 +387,11 @@ plt.show()
 # %% [markdown]
 # ## How many observations are needed?
 #
-# Whether 80 % are covered cannot be told from fewer observations than show a few misses. The share
-# that $n$ observations show has a standard deviation of $\sqrt{0.16 / n}$: 14 points for 8
-# observations, 8 for 25, 4 for 100. A calibrator cannot know the coverage better than
-# that. The package warns where there are fewer observations than it takes to expect one miss
-# at each level, `calibrator.num_needed`:
+# To judge whether 80 % are covered one has to see at least a few misses. The share that $n$
+# observations show has a standard deviation of $\sqrt{0.16 / n}$: 14 points for 8 observations, 8
+# for 25, 4 for 100. A calibrator cannot know the coverage better than that. The package warns if
+# there are fewer observations than it takes to expect one miss at each level,
+# `calibrator.num_needed`:
 
 # %%
 for text, calibrator in (
@@ -406,15 +406,15 @@ print()
 compare(25, STATED)
 
 # %% [markdown]
-# With 8 observations the coverage rises, but on a single data set it may be anything. With 25
-# it is within ten points or so of the target, if the residuals are leave-one-out ones. They do
-# better here than those one step ahead, of which the first are predicted from next to nothing:
-# such predictions have wide intervals, whatever noise is stated, and say little about those to
-# come. Learned online, 19 quantiles want more data than one interval.
+# With 8 observations the coverage rises, but on a single data set it may be anything. With 25 and
+# leave-one-out residuals it is within ten points or so of the target. These residuals do better
+# here than those one step ahead: the first of the latter are predicted from next to nothing, with
+# wide intervals whatever noise is stated, and say little about later ones. Learned online, 19
+# quantiles need more data than one interval.
 #
 # ## When it does not help
 #
-# First, when the model is right. Here is the same with the true noise:
+# First, when the model is right. Here is the same comparison with the true noise:
 
 # %%
 compare(100, TRUE)
@@ -422,12 +422,12 @@ plt.close("all")
 
 # %% [markdown]
 # There is nothing to gain, and little is lost: the coverage is the same on average, but it now
-# differs more from data set to data set, as what was learned is partly chance.
+# differs more from data set to data set, since part of what was learned is chance.
 #
 # Second, where there are no observations, as in the search above: the calibrator then carries over
 # what it has learned elsewhere, for better or worse. Third, where the mean is wrong: the interval
-# becomes wider, which is honest, but the prediction is as bad as before. Only a better model
-# helps there.
+# becomes wider, as it should, but the prediction is as bad as before. Only a better model helps
+# there.
 #
 # In short:
 #
@@ -438,5 +438,5 @@ plt.close("all")
 #   `QuantileRecalibrator` for all quantiles, with steps that shrink if the data are not a stream.
 # * **With few observations** use leave-one-out residuals, and do not expect much.
 # * **Keep `denoise=True`** unless single observations are what counts.
-# * **Calibration corrects the width, not the mean,** and only what it has evidence of. It is
-#   no substitute for exploration.
+# * **Calibration corrects the width, not the mean,** and only where it has evidence. It is no
+#   substitute for exploration.

@@ -13,10 +13,10 @@
 # %% [markdown]
 # # Evaluations that take their time
 #
-# A training run takes minutes, or hours, and nobody knows how many. With four workers three
-# evaluations are always under way when the fourth is chosen. Two things are needed then: a rule of
-# choice that knows about the other three, and a record of what is running that survives the process
-# that keeps it.
+# A training run takes minutes or hours, and nobody knows how many. With four workers, three
+# evaluations are always under way when the fourth is chosen. Two things are needed: a rule that
+# takes the other three into account, and a record of what is running that survives the process that
+# keeps it.
 
 # %%
 import os
@@ -66,7 +66,8 @@ for trial in ledger.trials:
     print(f"{trial.id}  x = {trial.x.item():.1f}  y = {trial.y}  {trial.status}")
 
 # %% [markdown]
-# A ledger gives the data that a model wants: what has arrived, and what has not.
+# A ledger gives a model the data that it needs: the values that have arrived, and the queries
+# whose values have not.
 
 # %%
 X, Y = ledger.to_observations()
@@ -77,12 +78,12 @@ print(f"pending: {ledger.pending().flatten().tolist()}")
 # ## A model that knows what is running
 #
 # A search that ignores pending queries asks for the same point again and again, since nothing that
-# it knows has changed. Look at what three ways of accounting for them do to a model of six values,
-# with two queries still out. *Censoring* assumes the worst: they count as 0, the least value
-# possible, until their values arrive. *Hallucination* pretends that they came out as predicted.
+# it knows has changed. Below are three models of six values, with two queries pending. The first
+# ignores these. *Hallucination* treats them as if they had come out as predicted. *Censoring*
+# assumes the worst: until their values arrive, they count as 0, the least value possible.
 
 
-# %%
+# %% mystnb={"image": {"alt": "Three panels of a model of six values, with two dotted lines at pending queries, and the next query as a star. Without imputation the star is next to a pending query. By hallucination the uncertainty at the pending queries is gone, and the star is a little farther off. By censoring the mean dips to 0 at both, swings up at the right edge, and the star is there."}}
 def fit(X, Y):
     """A Gaussian process, fitted by marginal likelihood."""
     gp = SingleTaskGP(
@@ -126,18 +127,18 @@ panels[0].legend(loc="lower left", fontsize=9)
 plt.show()
 
 # %% [markdown]
-# Two deep holes in a smooth function bend it elsewhere, too: the right panel's mean now swings up
-# at the edge. A bound far below all values, as 0 is here, makes the search explore boldly. Leave
-# `censor_value` out of a ledger, and a `DelayAwareProposer` takes the worst value observed, which
-# is milder.
+# Two deep holes in a smooth function bend it elsewhere, too: the mean in the right panel now swings
+# up at the edge. A bound far below all values, as 0 is here, makes the search explore boldly. If a
+# ledger has no `censor_value`, a `DelayAwareProposer` takes the worst value observed, which is
+# milder.
 #
-# In the right panel the acquisition function also widens the confidence bound, by how far off the
-# censored values may be: that is GP-UCB-SDF of Verma, Dai and Low (2022). What multiplies the
-# standard deviation is the root of `beta` (that of BoTorch's `UpperConfidenceBound`) plus
-# `feedback_bound` times the sum of the standard deviations at the pending points. That factor is in
-# reciprocal units of the outcome; its default, 1, is for outcomes of order one. The model itself
-# goes into any acquisition function, and calibration composes with it; what is calibrated are
-# predictions of values that have arrived.
+# In the right panel the acquisition function also widens the confidence bound, to allow for the
+# error of the censored values: that is GP-UCB-SDF of Verma, Dai and Low (2022). The standard
+# deviation is multiplied by the root of `beta` (that of BoTorch's `UpperConfidenceBound`) plus
+# `feedback_bound` times the sum of the standard deviations at the pending points. `feedback_bound`
+# is in reciprocal units of the outcome; its default, 1, is for outcomes of order one. The model
+# itself goes into any acquisition function, and composes with calibration. A calibrator learns only
+# from values that have arrived.
 
 # %%
 calibrated = CalibratedModel.from_history(gp, LocalizedConformal(alpha=0.2))
@@ -150,8 +151,8 @@ print(f"next query by calibrated expected improvement: {candidate.item():.3f}")
 # %% [markdown]
 # ## Does it matter? Try it on a simulated clock
 #
-# `DelayedProblem` gives any test problem random delays without anybody having to wait. Each
-# query's value comes after a Poisson number of further queries, 8 on average.
+# `DelayedProblem` adds random delays to any test problem, without anybody having to wait. The value
+# of each query comes after a Poisson number of further queries, 8 on average.
 
 
 # %%
@@ -189,15 +190,15 @@ for name, imputation, window in (
 # about regret: the suite `delay` of the benchmarks compares ten methods on eight problems.
 #
 # Censoring is for few workers. With dozens of values pending at -310 the model would bend
-# everywhere. A `DelayAwareProposer` hallucinates by default, with `beta=4`, and if it is to censor,
-# it still hallucinates if more than 10 are pending, unless it is told not to, as here
-# (`max_censored=None`). Which strategy for how many workers?
+# everywhere. By default a `DelayAwareProposer` hallucinates, with `beta=4`. A censoring strategy
+# hallucinates, too, once more than 10 queries are pending, except with `max_censored=None`, as
+# here. Which strategy for how many workers?
 #
 # * **Up to about 20:** the default, `"hallucinate"`.
-# * **More:** the default as well. While more than 20 queries are pending, it makes every second one
-#   a point of a Sobol sequence, and the others the maxima of random draws from the model. In the
-#   long time before the first values arrive, a bound searches the edges of the box.
-# * **Censoring, `"ucb"`,** where the paper's rule is wanted, with up to 10.
+# * **More:** the default as well. While more than 20 queries are pending, every second one is a
+#   point of a Sobol sequence, and the others maximise random draws from the model. A bound would
+#   search the edges of the box in the long time before the first values arrive.
+# * **Censoring, `"ucb"`,** with up to 10, to follow the paper's rule.
 #
 # This advice follows from the [results](../results/delay_workers.md) of suite `delay_workers`, with
 # 10 to 100 workers.
@@ -227,24 +228,26 @@ while process.poll() is None:
 print(f"ended by signal {-process.returncode}")
 
 # %%
-ledger = FeedbackLedger.open(file)
+ledger = FeedbackLedger.read(file)
 print(ledger)
 for trial in ledger.trials:
     print(trial.id, [round(value, 2) for value in trial.x.tolist()], trial.y, trial.status)
 
 # %% [markdown]
-# Everything is there: the values that had arrived, and the queries that were running, which are
-# pending. The same command goes on where it stopped. It runs the pending queries again, under
-# their old numbers, and then new ones.
+# Everything is there: the values that had arrived, and any queries that were still running, as
+# pending ones. (`read` makes a copy, since only one process at a time can write to a ledger.) The same
+# command goes on where it stopped. It runs the pending queries again, under their old numbers, and
+# then new ones.
 
-# %%
-finished = subprocess.run(command, stderr=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+# %% mystnb={"image": {"alt": "A timeline of sixteen trials on the ledger's clock, two at a time, all of them observed."}}
+finished = subprocess.run(command, capture_output=True, text=True, check=True)
 print(finished.stdout)
+ledger = FeedbackLedger.read(file)
 plot_timeline(ledger.trials).set_title("two at a time; the first bars ended before the kill")
 plt.show()
 
 # %% [markdown]
-# The records go into a data frame, or anything else, as they are:
+# The records go into a data frame, or anything else:
 
 # %%
 for record in ledger.to_records()[:3]:
@@ -260,4 +263,4 @@ for record in ledger.to_records()[:3]:
 #   `propose = DelayAwareProposer(bounds)` in four processes of its own, or with an executor on
 #   threads, processes or Dask.
 # * **Or be asked**, where people evaluate: `trial = ledger.ask(propose)`, and hours later
-#   `ledger.tell(trial.id, y)`, also at the command line: `python -m botorch_calib.ledger`.
+#   `ledger.tell(trial.id, y)`, or the same at the command line: `python -m botorch_calib.ledger`.

@@ -66,9 +66,9 @@ torch.manual_seed(0)
 #
 # The test problem `ContextShift` comes with two distributions of the context: the one that you
 # are told, N(0.5, 0.1²), and the one that contexts are drawn from, N(0.6, 0.2²). Both are
-# represented by points of equal weight. The best decision is another one under each.
+# represented by points of equal weight, and each has another best decision.
 
-# %%
+# %% mystnb={"image": {"alt": "On the left a map of the function: highest at decision 0 and context 0.5, and falling steeply with the context there; flatter at the sides. On the right the expectations over decisions: under the stated distribution it peaks at 0, under the true one it has a notch there and peaks at about -0.24 and 0.24."}}
 problem = ContextShift()
 stated = problem.reference_distribution(64)  # what we are told
 true = problem.context_distribution(1024)  # what happens
@@ -107,8 +107,8 @@ plt.show()
 # %% [markdown]
 # At $x = 0$ the function is high in the middle and falls steeply on both sides, so it is the best
 # choice for contexts close to 0.5. To the left and the right it is lower and flatter. Contexts
-# stray more than we were told, and so about ±0.24 is better. How much does it cost to trust what we
-# were told?
+# stray more than we were told, so decisions of about ±0.24 are better. How much does it cost to
+# trust what we were told?
 
 # %%
 for x in (0.0, 0.24):
@@ -124,15 +124,15 @@ print(f"the best expectation, in truth: {problem.stochastic_optimal_value:.3f}")
 # Nothing changes about the model: it is a Gaussian process of decisions and contexts together.
 # The acquisition function takes decisions alone and fills in the contexts.
 # `WassersteinUpperConfidenceBound` is the expectation of the upper confidence bound over the
-# stated distribution, less the radius times the bound's largest slope in the context. It lies
-# below the bound's expectation under any distribution that is reached from the stated one by
-# moving its mass no farther than the radius, on average (the 1-Wasserstein distance): as long
-# as the slope is no larger elsewhere than where it is looked for, at the given contexts or,
-# wherever these do not fill the range of contexts, at denser `lipschitz_contexts`. With radius
-# 0 nothing is subtracted: that is what we call ERBO, which trusts the distribution.
+# stated distribution, less the radius times the bound's largest slope in the context. So it is a
+# lower bound on the expectation under every distribution within the radius, in the 1-Wasserstein
+# distance: every one that is reached from the stated distribution by moving its mass by at most the
+# radius on average. This holds if the slope is nowhere larger than at the points where it is looked
+# for: the given contexts or, if these do not fill their range, denser `lipschitz_contexts`. With
+# radius 0 nothing is subtracted. We call that ERBO; it trusts the distribution.
 
 
-# %%
+# %% mystnb={"image": {"alt": "The acquisition function over decisions for four radii, with a star at each maximum. With radius 0 it is nearly flat and largest at 0. With radius 0.1 it has a notch at 0, lies close to the true expectation and is largest at -0.27; with radius 0.2 the notch is deep and the star at -0.55."}}
 def fit(X, Y, bounds=problem.bounds):
     """A Gaussian process of decisions and contexts, fitted by marginal likelihood."""
     gp = SingleTaskGP(
@@ -172,7 +172,7 @@ print(f"the distributions' Wasserstein distance: {distance:.3f}")
 
 # %% [markdown]
 # Steep decisions lose, flat ones hardly do: the maximum moves from the middle to the side. How
-# far it moves is up to the radius. **The radius is the one thing you have to say**: how far,
+# far it moves depends on the radius. **The radius is the one thing you have to say**: how far,
 # in units of the context, may the distribution that you were told be from the truth? A tenth
 # would be a good guess here.
 #
@@ -191,11 +191,11 @@ print(f"x = {candidate.item():.3f}, worst expectation of the bound at least {val
 # ## Does it pay? A short search
 #
 # In each of 25 rounds a decision is made, a context drawn, and a noisy value observed. What
-# counts is the regret of each decision in expectation under the true distribution, added up.
+# counts is the sum of the regrets of all decisions, in expectation under the true distribution.
 # Both rules start from the same five queries, and meet the same contexts and noise.
 
 
-# %%
+# %% mystnb={"image": {"alt": "Cumulative regret over 25 rounds, three lines for each rule. The lines of the robust rule rise faster at first and flatten; those of ERBO go on rising and end at about the same height or above."}}
 def search(radius, seed, num_rounds=25, num_initial=5):
     """Regret of each decision, in expectation under the true distribution."""
     generator = torch.Generator().manual_seed(1000 + seed)
@@ -226,22 +226,21 @@ plt.show()
 
 # %% [markdown]
 # In the first rounds both explore, and the totals differ by little. Then they part: ERBO comes
-# back to the middle, which is best under the distribution that it believes in, and pays for it
-# in every further round. In the last five rounds the robust rule loses between a tenth and a
-# half of what ERBO does. More observations do not cure that, for it is the distribution that
-# is wrong, not the model. Three seeds do not tell by how much one rule is better, let alone on
-# other problems: the suite `robust` of the benchmarks compares nine methods on six of them.
-# There, too, robustness pays where the stated distribution is wrong. Where the distribution is
-# that of the contexts observed, it costs something on two problems of five
-# (`benchmarks/tables/robust.md`).
+# back to the middle, which is best under the distribution that it trusts, and pays for it in every
+# further round. In the last five rounds the regret of the robust rule is between a tenth and a half
+# of ERBO's. More observations do not cure that, since the distribution is wrong, not the model.
+# Three seeds do not show how much better one rule is, let alone on other problems: the suite
+# `robust` of the benchmarks compares nine methods on six problems. There, too, robustness pays
+# where the stated distribution is wrong. Where the distribution is that of the contexts observed,
+# it costs something on two problems of five (`benchmarks/tables/robust.md`).
 #
 # ## Nobody tells you a distribution: the data-driven case
 #
-# Often all that is known of the context is what has been met so far. Its empirical
-# distribution, `ContextDistribution.empirical(contexts)`, comes closer to the truth with every
-# round, and so the radius may shrink: `RadiusSchedule(c)` is `c / sqrt(t)`. Here is how often
-# the true distribution lies within that radius of the empirical one, for 0.3, its default, in
-# 200 repetitions each.
+# Often nothing is known about the context but the values met so far. Their empirical distribution,
+# `ContextDistribution.empirical(contexts)`, comes closer to the truth with every round, so the
+# radius may shrink: `RadiusSchedule(c)` is `c / sqrt(t)`. How often does the true distribution lie
+# within that radius of the empirical one? Here is the answer for the default `c` of 0.3, from 200
+# repetitions each.
 
 # %%
 schedule = RadiusSchedule(0.3)
@@ -257,7 +256,7 @@ for t in (5, 20, 80, 320):
 # With one column the distance shrinks like the schedule, and 0.3 is one and a half standard
 # deviations of the true distribution: **choose `c` of the size of the contexts' spread.**
 # (Where a context has three columns or more, the distance shrinks more slowly than that.) In a
-# loop the schedule itself will do: `radius=RadiusSchedule(0.3)` is called with the number of
+# loop, pass the schedule itself: `radius=RadiusSchedule(0.3)` is called with the number of
 # observations of the model. The other balls take it as well,
 # `TotalVariationBall(RadiusSchedule(1.0))` for example.
 #
@@ -265,9 +264,9 @@ for t in (5, 20, 80, 320):
 #
 # A Wasserstein ball is one answer to the question of which other distributions are possible,
 # and there are others. `RobustUpperConfidenceBound` takes any of them. Let us compare them on
-# one Gaussian process, with 20 observed contexts. The grid of contexts without weight is where
-# an adversary may move mass to, in those sets which allow contexts that were never met. With
-# `beta=0` the bound is the posterior mean.
+# one Gaussian process, with 20 observed contexts. In sets that allow contexts which were never met,
+# an adversary may move mass to the grid of contexts without weight. With `beta=0` the bound is the
+# posterior mean.
 
 # %%
 contexts = problem.sample_contexts(20, torch.Generator().manual_seed(3))
@@ -295,11 +294,11 @@ for name, ambiguity in SETS.items():
     print(f"{name:24}{steep:8.2f} {flat:8.2f} {best:8.2f}")
 
 # %% [markdown]
-# The numbers depend on the radii, each in a unit of its own, and so do not compare directly. What
-# does is where the mass goes. `worst_case_weights` of an acquisition function is the distribution
-# that a decision is protected against. Here it is at $x = 0$, for four of the sets.
+# The numbers depend on the radii, each of which has its own unit, so they cannot be compared
+# directly. Compare where the mass goes: `worst_case_weights` of an acquisition function is the
+# distribution that a decision is protected against. Here it is at $x = 0$, for four of the sets.
 
-# %%
+# %% mystnb={"image": {"alt": "Four panels with the observed contexts in grey and the worst distribution in red. The Wasserstein ball collects mass at the two feet of the mean's hill; total variation moves a little mass to its lowest point; Kullback-Leibler raises the weights of bad contexts; CVaR has four equal bars at the worst observed contexts."}}
 zero = torch.zeros(1, 1, dtype=torch.double)
 with torch.no_grad():
     values = gp.posterior(join_contexts(zero, distribution.points).unsqueeze(-2)).mean.flatten()
@@ -327,8 +326,8 @@ figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper",
 plt.show()
 
 # %% [markdown]
-# * `WassersteinBall(r)`: mass moves, no farther than `r` on average. Against contexts that are
-#   all a little different from those known, and against having seen few of them.
+# * `WassersteinBall(r)`: mass moves by at most `r` on average. Against contexts that are all a
+#   little different from those known, and against having seen few of them.
 # * `TotalVariationBall(r)`: a share `r / 2` of the mass goes anywhere. Against a few contexts
 #   of another kind.
 # * `KLBall(r)` and `ChiSquaredBall(r)`: known contexts in other proportions. Against wrong
@@ -337,13 +336,12 @@ plt.show()
 #   small shifts and other proportions, mildly.
 # * `ConditionalValueAtRisk(a)`: the mean over the worst share `a` of the contexts. Against bad
 #   luck more than against a wrong distribution.
-# * `WorstCase()`: the worst atom. Against everything that you list.
+# * `WorstCase()`: the worst context. Against everything that you list.
 #
-# The pictures say the same. Under the Wasserstein ball mass wanders down the slopes, also to
-# contexts that were not met, but not far. Total variation takes a tenth of the mass from the
-# best contexts straight to the worst place there is. The Kullback-Leibler ball tilts: bad
-# contexts count more, none is new. CVaR keeps the worst four of the twenty contexts and drops
-# the others.
+# The pictures show the same. In the Wasserstein ball mass moves down the slopes, also to contexts
+# that were not met, but not far. Total variation moves a tenth of the mass from the best contexts
+# straight to the worst one. The Kullback-Leibler ball tilts: bad contexts count more, and none is
+# new. CVaR keeps the worst four of the twenty contexts and drops the others.
 #
 # **Which one?** Ask how the distribution may be wrong. For a continuous context of which you
 # have few samples, or which may drift, take a Wasserstein ball: it is the only one here whose
@@ -353,18 +351,17 @@ plt.show()
 # good one helps, `ConditionalValueAtRisk`. `WorstCase` pays for contexts that may never come,
 # and is for those that must not go wrong.
 #
-# Of the two Wasserstein values the Lipschitz bound is never above the exact one, if the slope is
-# taken over all contexts. It treats the steepest slope as if it held everywhere, so it is more
-# cautious; it needs no list of places to which mass may go. The exact one is only as cautious as
-# the radius asks.
+# The Lipschitz bound is never above the exact Wasserstein value, if the slope is taken over all
+# contexts. It treats the steepest slope as if it held everywhere, so it is more cautious, but it
+# needs no list of contexts to which mass may move. The exact value is only as cautious as the
+# radius asks.
 #
 # ## All at once: robust, calibrated, delayed
 #
-# The parts of this package compose. `Newsvendor` is a shop: choose a stock, then comes the
-# demand. Nobody knows its distribution. What is sold brings 9 a unit, every unit of the
-# stock costs 5, and a unit left over brings back 1. Demand is seen at once, but profits are
-# booked late and with noise: a Poisson number of rounds after the sale, four on average.
-# Fifteen random stocks make a start.
+# The parts of this package compose. `Newsvendor` is a shop: you choose a stock, and then the demand
+# comes, whose distribution nobody knows. A unit costs 5, brings 9 if it is sold, and brings back 1
+# if it is left over. Demand is seen at once, but profits are booked late and with noise: a Poisson
+# number of rounds after the sale, four on average. The search starts with fifteen random stocks.
 
 # %%
 shop = Newsvendor(noise_std=0.1)
@@ -402,14 +399,14 @@ for step in range(45):
     trials[delayed.start(query, step)[0]] = ledger.submit(query)
 
 # %% [markdown]
-# One line of `choose_stock` is for calibration, one for what is pending, and the rest for the
+# One line of `choose_stock` is for calibration, one for pending queries, and the rest for the
 # context. The other order of the two models, a `CalibratedModel` of a `CensoredDelayModel`,
-# gives the same posterior. What is pending is hallucinated here. Censoring is for objectives
-# with a least value that is not far off; that of the shop, -4, comes with a full stock that
-# nobody wants. Demands are known before profits, so the radius is that of all demands seen, not
-# of the observations of the model.
+# gives the same posterior. Pending queries are hallucinated here. Censoring is for objectives whose
+# least value is not far off; the shop's, -4, comes with a full stock that nobody buys. Demands are
+# known before profits, so the radius goes with the number of all demands seen, not with that of the
+# model's observations.
 
-# %%
+# %% mystnb={"image": {"alt": "On the left a timeline of 45 trials, of which the last four are pending. On the right the stock in each round: grey random ones up to 1, then six stocks of 0, then stocks between 0.1 and 0.17, a little below the dotted line of the best stock."}}
 stocks = torch.stack([trial.x[:1] for trial in ledger.trials])
 best = shop.stochastic_optimizer.item()
 figure, (left, right) = plt.subplots(1, 2, figsize=(13, 4.5), layout="constrained")
@@ -436,14 +433,14 @@ print(
 # Random stocks are mostly too large. The first chosen ones are zero, until their profits are
 # booked; from then on the stock stays near the best one. This is one run. It shows that the parts
 # work together, not that each of them was needed: with radius 0 the search does about as well
-# here, and the plain intervals were close to 80 %, since the noise is learned. If either had been
-# otherwise, the loop would have been the same.
+# here, and the plain intervals were close to 80 %, since the noise is learned. Where they are
+# needed, the loop is the same.
 #
 # In short:
 #
 # * **Model decisions and contexts together**, contexts last (or say where: `.with_indices`;
 #   `join_contexts` puts them there), and let the acquisition function choose decisions alone.
-# * **Say what you know of the context**: `ContextDistribution.empirical(contexts)` for
+# * **Say what you know about the context**: `ContextDistribution.empirical(contexts)` for
 #   contexts that were met, `.kde`, `.from_icdf` and `.discrete` for other distributions,
 #   `.with_candidates` for contexts that were not met and might be.
 # * **Say how far that may be wrong**: `WassersteinUpperConfidenceBound(gp, beta, radius,

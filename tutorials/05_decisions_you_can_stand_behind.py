@@ -56,10 +56,10 @@ torch.set_num_threads(1)  # small matrices gain nothing from more
 # %% [markdown]
 # ## Two safe settings
 #
-# Two knobs, in 31 steps each. The beam gets brighter towards the upper right, and there is a
-# valley on the way in which little is lost. A setting is run for one shift, which reports its loss
-# with a standard error of 0.05. That is from the pulses *within* the shift. From shift to shift
-# losses vary by 0.25, which nobody has written down.
+# There are two knobs, with 31 steps each. The beam gets brighter towards the upper right, through a
+# valley in which little is lost. A setting is run for one shift, which reports its loss with a
+# standard error of 0.05, computed from the pulses *within* the shift. From shift to shift losses
+# vary by 0.25, which nobody has written down.
 
 # %%
 LIMIT, LEVEL = 1.0, 0.9
@@ -101,8 +101,8 @@ print(f"the brightest of them: {best:.2f}")
 # %% [markdown]
 # ## A trap
 #
-# Few data, and `Standardize`. Two safe values are near each other, since both are safe. Divided by
-# their own spread, they tell the model that losses hardly vary.
+# The trap is `Standardize` on few data. Two safe values are near each other, since both are safe.
+# Divided by their own spread, they tell the model that losses hardly vary.
 
 # %%
 Y = run_shift(SAFE, torch.Generator().manual_seed(1))
@@ -111,11 +111,11 @@ fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
 constraint = ChanceConstraint(gp, upper=LIMIT, level=LEVEL)
 certified = constraint.certified(SETTINGS.unsqueeze(-2))
 print(f"certified: {certified.double().mean():.0%} of the settings")
-print(f"of these, violate the limit: {risk(SETTINGS)[certified].mean():.0%} of the shifts")
+print(f"shifts at these that violate the limit: {risk(SETTINGS)[certified].mean():.0%}")
 
 # %% [markdown]
-# Two values do not show a scale, so state it: no outcome transform, and a prior that you believe
-# in. Here losses vary by about 1 around the limit, over a third of a knob's range. Because the
+# Two values do not show a scale, so state it: use no outcome transform, and a prior that you trust.
+# Here losses vary by about 1 around the limit, over a third of a knob's range. Because the
 # prior mean is at the limit, no setting is certified before something is known about it.
 
 
@@ -153,21 +153,21 @@ print(f"certified: {constraint.certified(SETTINGS.unsqueeze(-2)).double().mean()
 #
 # The guarantee rests on neither the noise nor the model. There is a budget of violations, ten more
 # than the stated 10 %. Once they are spent, nothing is certified any more. So of the first $T$
-# certified settings at most `violation_bound(T)` violate the limit, whatever happens.
+# certified settings, at most `violation_bound(T)` violate the limit, whatever happens.
 
 # %%
 for num in (30, 100, 1000):
     print(f"{num:4} certified shifts: at most {constraint.violation_bound(num):.0f} violations")
 
 # %% [markdown]
-# That is 10 % and a constant: the most that an adversary who knows the quantiles could do. It
-# proves little about a short campaign, so let us look at what happens there.
+# That is 10 % and a constant, and an adversary who knows the quantiles could reach it. It proves
+# little about a short campaign, so let us look at one.
 #
 # ## What is certified grows
 #
-# In each round: choose the certified setting that promises most, run it, tell the constraint, and
-# go on with the next model. `expansion_share` spends every fourth round on a certified setting near
-# the border, chosen for what it teaches.
+# Each round chooses the certified setting that promises most, runs it, tells the constraint, and
+# goes on with the next model. `expansion_share` spends every fourth round on a certified setting
+# near the border, where the outcome is known least.
 
 
 # %%
@@ -203,13 +203,13 @@ def draw(constraint, X, Y, ax):
 
 
 # %% [markdown]
-# All settings of this page were chosen on other seeds; those of its campaigns were written down
+# All settings of this page were chosen on other seeds, and those of its campaigns were written down
 # before they were run.
 #
-# First with the quantiles of a Gaussian process that trusts the reported errors, unchanged:
-# `width=1`.
+# The first campaign takes the quantiles of a Gaussian process that trusts the reported errors,
+# unchanged: `width=1`.
 
-# %%
+# %% mystnb={"image": {"alt": "Three maps of the certified region after 0, 10 and 40 rounds. It grows from the lower left corner past the dashed border of the region that is safe in truth. After 40 rounds eleven crosses, most of them near the upper right end, mark violations."}}
 SEED = 5000
 figure, panels = plt.subplots(1, 3, figsize=(16, 4.4), layout="constrained")
 panels = dict(zip((0, 10, 40), panels, strict=True))
@@ -218,11 +218,11 @@ plt.show()
 print(constraint)
 
 # %% [markdown]
-# What is certified (purple) grows fast, and beyond what is true (dashed). The crosses are
-# violations: nearly three times as many as stated. Now the quantile is learned, and nothing else
-# changes.
+# The certified region (purple) grows fast, and beyond the region that is safe in truth (dashed).
+# The crosses are violations, nearly three times as many as stated. Now the quantile is learned, and
+# nothing else changes.
 
-# %%
+# %% mystnb={"image": {"alt": "The same three maps with a learned quantile. The certified region grows more slowly, and after 40 rounds it ends well inside the dashed border at the upper right, with three crosses near its end."}}
 figure, panels = plt.subplots(1, 3, figsize=(16, 4.4), layout="constrained")
 panels = dict(zip((0, 10, 40), panels, strict=True))
 constraint, X, Y = campaign(SEED, REPORTED, 40, panels=panels)
@@ -230,17 +230,17 @@ plt.show()
 print(constraint)
 
 # %% [markdown]
-# Three in place of eleven. The model is still wrong, and all that a wider quantile can do is to
-# stay away from the limit everywhere. So ask what is wrong:
+# There are three violations in place of eleven. The model is still wrong, and a wider quantile can
+# only stay away from the limit everywhere. So ask what is wrong:
 
 # %%
 diagnosis = noise_diagnosis(process(X, Y, REPORTED, mean=LIMIT, scale=1.0))
 print(diagnosis)
 
 # %% [markdown]
-# With the noise corrected, and the quantile learned as before:
+# Now the noise is corrected, and the quantile is learned as before:
 
-# %%
+# %% mystnb={"image": {"alt": "Four maps after 0, 5, 15 and 40 rounds with the corrected noise. The certified region fills most of the band within the dashed lines, up to the upper right, with one cross."}}
 figure, panels = plt.subplots(2, 2, figsize=(12, 9), layout="constrained")
 panels = dict(zip((0, 5, 15, 40), panels.flat, strict=True))
 constraint, X, Y = campaign(SEED, diagnosis.supported, 40, panels=panels)
@@ -248,10 +248,10 @@ plt.show()
 print(constraint)
 
 # %% [markdown]
-# One campaign shows little. Here are eight of 40 shifts, mean ± standard error: which share of the
-# certified settings violated the limit (stated: 10 %) and which share is the most that is proved,
-# how bright the last ten settings were, and how much was certified in the end. In the last line the
-# Gaussian process knows the true noise.
+# One campaign shows little. Here are eight of 40 shifts, mean ± standard error: the share of the
+# certified settings that violated the limit (stated: 10 %), the proved bound on that share, the
+# brightness of the last ten settings, and the share of settings certified in the end. In the last
+# line the Gaussian process knows the true noise.
 
 # %%
 print("quantile, noise            violated        proved  brightness   certified")
@@ -277,17 +277,17 @@ for name, noise, width in (
 print(f"the brightest setting with a risk of 10 %: {best:.2f}")
 
 # %% [markdown]
-# By the model's own quantile, three times as many violations as stated; by the learned one, about
-# as many, whether the noise was corrected or not, and far fewer than is proved. The price is
-# brightness: much of what the first campaigns found was not allowed. The model that knows the true
-# noise pays it too. Nobody tells you how wrong your model is, so improve it *and* let the quantile
-# learn.
+# The model's own quantile leads to three times as many violations as stated; the learned one to
+# about as many as stated, whether the noise was corrected or not, and far fewer than the bound. The
+# price is brightness: many settings that the first campaigns found were not allowed. The model that
+# knows the true noise pays it too. Nobody tells you how wrong your model is, so improve it *and*
+# let the quantile learn.
 #
 # ## In a call of `optimize_acqf`
 #
-# What BoTorch issue 2238 asks for, literally: the margin as a constraint of the search, over the
-# whole box. `optimize_acqf` wants starting points that meet it, one at a time. Its tolerance has to
-# be less than 1e-8, or BoTorch may refuse its own result.
+# BoTorch issue 2238 asks for just this: the margin as a constraint of the search, over the whole
+# box. `optimize_acqf` needs starting points that meet it, one at a time. Its tolerance has to be
+# less than 1e-8, or BoTorch may refuse its own result.
 
 # %%
 acqf = UpperConfidenceBound(process(X, brightness(X), 0.05, mean=0.5, scale=0.5), beta=1.0)
@@ -317,9 +317,9 @@ for name, x in (("optimize_acqf", candidate), ("optimize_chance_constrained", fo
 # ## Several limits
 #
 # The temperature has to lie between 20 and 30 as well. Each limit gets a higher level, so that all
-# hold together with 90 %, however they depend on each other (Bonferroni).
+# hold together with a probability of 90 %, however they depend on each other (Bonferroni).
 
-# %%
+# %% mystnb={"image": {"alt": "A map of the settings that both constraints certify: a region from the lower left to the middle, narrower than before since cold settings on the left are excluded, with the chosen setting at its upper right end."}}
 generator = torch.Generator().manual_seed(0)
 noise = torch.randn(len(X), 1, dtype=torch.double, generator=generator)
 temperature = process(X, 22 + 7 * X[:, :1] + noise, 1.0, mean=25.0, scale=5.0)
@@ -338,7 +338,7 @@ plt.show()
 # ## The books are data
 #
 # A campaign that is stopped and resumed, or a service that makes its models anew for every request,
-# has to remember what it has decided, or it would count from zero. `constraint.decisions` are plain
+# has to remember its decisions, or it would count from zero. `constraint.decisions` are plain
 # dictionaries that fit into any file or database:
 
 # %%
@@ -353,9 +353,8 @@ print(f"{len(books)} characters; the last decision: {again.decisions[-1]}")
 # ## Where to stop
 #
 # So far all statements are about the rounds together. At the end one setting is kept, and it should
-# be safe by itself. `recommend` asks for its quantile to be below the limit with 95 % confidence,
-# takes the setting with the best mean among these, and states an interval that accounts for the
-# selection.
+# be safe by itself. `recommend` takes the setting with the best mean among those whose quantile is
+# below the limit with 95 % confidence, and states an interval that accounts for the selection.
 
 # %%
 objective = process(X, brightness(X), 0.05, mean=0.5, scale=0.5)
@@ -383,8 +382,8 @@ print(test)
 # ## An alarm
 #
 # How long would it have taken to notice that the reported errors are wrong? `CalibrationAlarm`
-# watches predictions as they are made, however settings are chosen, and if they are right, the
-# probability that it ever warns is at most 5 %.
+# watches predictions as they are made. If they are right, the probability that it ever warns is at
+# most 5 %, however settings are chosen.
 
 # %%
 alarm = CalibrationAlarm(bounds=bounds)
@@ -398,11 +397,12 @@ print(alarm)
 # %% [markdown]
 # ## "Is it better than what we run today, with 90 % confidence?"
 #
-# Another process, with one knob. Gains are measured against what we run today, known from years of
-# it. There are twenty trials of the new version, which come with a standard error of 0.5; from
-# batch to batch they vary by 2. Take the setting that looks best, and ask for the probability that
-# its *mean* gain is above 0. Here are the answers for 250 processes whose truth is known: the
-# claims made with 90 % or more, what they stated on average, and how many were right.
+# Another process has one knob. Gains are measured against today's setting, whose mean is known from
+# years of operation. There are twenty trials of the new version, which come with a standard error
+# of 0.5; from batch to batch they vary by 2. Take the setting that looks best, and ask for the
+# probability that its *mean* gain is above 0. Here are the answers for 250 processes whose truth is
+# known: the number of claims made with 90 % or more, the probability that they stated on average,
+# and the share that was right.
 
 # %%
 SPREAD, REPORTED, TRUE = 2.0, 0.5, 2.0
@@ -463,7 +463,7 @@ table(of_means)
 # %% [markdown]
 # With the errors as reported, the claims are all but certain, and about one in seven is wrong.
 # Calibration helps a little: **what is calibrated is the distribution of an observation, and this
-# is a claim about the mean behind it.** To take the noise out one has to believe the stated noise,
+# is a claim about the mean behind it.** To take the noise out one has to trust the stated noise,
 # which a single observation at each setting cannot check. `excess="objective"` attributes all
 # unexpected spread to the objective, which makes claims few and cautious. It is not a guarantee.
 # The remedy is to get the noise right, by diagnosis or by running settings twice.
@@ -474,11 +474,12 @@ table(of_means)
 table(of_batches)
 
 # %% [markdown]
-# What is stated and what is right come closer, after twenty trials, and nothing proves a single
-# decision. (Whose the excess is makes no difference to an outcome.) The guarantee is about a
-# practice: decide by the constraint, `lower=0`, again and again, and let it learn from each
-# decision. Fifty batches of twelve processes. Where settings are certified, the one with the
-# highest mean is run; where none is, the batch is a trial of one that may turn out to be.
+# Calibration brings the stated probabilities closer to the true shares, but after twenty trials
+# nothing proves a single decision. (The setting of `excess` makes no difference to an outcome.) The
+# guarantee is about a practice: decide by the constraint, `lower=0`, again and again, and let it
+# learn from each decision. Here are fifty batches of each of twelve processes. If settings are
+# certified, the one with the highest mean is run; if none is, the batch is a trial of one that may
+# turn out to be good enough.
 
 
 # %%
@@ -503,11 +504,12 @@ for name, width in (("the model's", 1.0), ("learned", None)):
     done = [practice(seed, width) for seed in range(7000, 7012)]
     num = sum(constraint.num_certified for constraint in done)
     wrong = sum(constraint.num_violations for constraint in done) / num
-    print(f"{name:12} {num:4} of 600 batches certified, of these below today's: {wrong:.1%}")
+    print(f"{name:12} {num:4} of 600 batches certified, {wrong:.1%} of them below today's")
 
 # %% [markdown]
-# The learned constraint decides less often, as it should: in many of these processes no setting
-# beats today's in nine batches out of ten. Fifty batches each are not enough to learn all of it.
+# The learned constraint certifies less often, as it should: in many of these processes no setting
+# beats today's in nine batches out of ten. Fifty batches each are not enough to reach the stated
+# 10 %.
 #
 # In short:
 #
@@ -515,8 +517,8 @@ for name, width in (("the model's", 1.0), ("learned", None)):
 #   `optimize_chance_constrained(acqf, constraint, bounds)`, and `constraint.observe(x, y)`;
 #   `constraint.with_model(refitted)` goes on with the next model, and `from_records` with the next
 #   session.
-# * **With two safe points** give the outcome a known scale, do not `Standardize` it, and grow what
-#   is certified by `expansion_share`.
+# * **With two safe points** give the outcome a known scale, do not `Standardize` it, and let the
+#   certified set grow by `expansion_share`.
 # * **The guarantee** is about the number of violations, for any model, any rule of choice and any
 #   environment: `violation_bound(T)`.
 # * **To stop at one setting** use `recommend`, and confirm it by a `ConfirmationTest`.
