@@ -310,9 +310,9 @@ for name, x in (("optimize_acqf", candidate), ("optimize_chance_constrained", fo
 # certified starts by itself and climbs from several, also where a thousandth of the box is
 # certified. It takes any acquisition function for single points.
 #
-# Ax issue 1705 asks to start safe, to expand slowly, and for `metric - 2 * metric_std >= 0`. The
-# latter is `lower=0` at level 0.977, by the model's own quantile. The learned one is as many
-# standard deviations away as it takes.
+# Ax issue 1705 asks to start safe, to expand slowly, and for a constraint on the metric and twice
+# its standard deviation. With `metric - 2 * metric_std >= 0` this is `lower=0` at level 0.977, by
+# the model's own quantile. The learned quantile is as many standard deviations away as it takes.
 #
 # ## Several limits
 #

@@ -51,7 +51,8 @@ def draw() -> Figure:
         for row, fault in enumerate(FAULTS):
             values = missed()[method, fault]
             place = np.full(len(values), row + shift)
-            ax.plot(values, place, marker, color=color, ms=7, label=label if row == 0 else None)
+            drawn = {"ms": 7, "mec": ink, "mew": 0.8, "label": label if row == 0 else None}
+            ax.plot(values, place, marker, color=color, **drawn)
     ax.set_yticks(range(len(FAULTS)), FAULTS.values(), fontsize=12)
     ax.set_ylim(len(FAULTS) - 0.5, -0.95)
     ax.set_xlim(0.0, 75.0)
