@@ -13,9 +13,10 @@
 # %% [markdown]
 # # How much to bake for a demand nobody knows?
 #
-# A bakery decides in the evening how many croissants and baguettes there will be tomorrow. What
-# is left over is thrown away, and who finds no croissant takes a baguette half of the time. Forty
-# past days say how many customers come. Next month a new road may bring more of them, or fewer.
+# A bakery decides in the evening how many croissants and baguettes there will be tomorrow.
+# Leftovers are thrown away, and customers who find no croissant take a baguette half of the time.
+# Forty past days show how many customers come. Next month a new road may bring more of them, or
+# fewer.
 #
 # We simulate days at different stocks and demands, fit one Gaussian process of the profit, and
 # look for the stock with the largest expected profit: under the demand of the past forty days,
@@ -89,9 +90,9 @@ for name, ambiguity in ambiguities.items():
     print(f"{name:34} {croissants:.0f} croissants and {baguettes:.0f} baguettes: {worst:.0f} euros")
 
 # %% [markdown]
-# The last number is what each decision is promised to earn on average, whatever the demand within
-# its set. Now the new road: 4000 days for each decision and each change of the demand, in the
-# simulator.
+# The last number is a promise: the decision earns at least that much on average, whatever the
+# distribution of the demand within its set. Now the new road comes: the simulator runs 4000 days
+# for each decision and each change of the demand.
 
 # %%
 shifts = np.linspace(-0.5, 0.4, 19)
@@ -130,7 +131,7 @@ plt.show()
 # %% [markdown]
 # Protected decisions earn more where the demand falls and less where it rises. Where nothing
 # changes they cost next to nothing in this bakery, since the profit is flat around its largest
-# value. It [need not be so](../guides/robustness.md#when-it-helps-and-when-not).
+# value. [Elsewhere they cost more](../guides/robustness.md#when-it-helps-and-when-not).
 #
 # A promise holds within its set only. "Demands differ by 0.2 on average" includes a fall by 20 %,
 # where its decision earns more than promised, and does not include one by 40 %, where it earns

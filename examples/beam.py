@@ -14,9 +14,9 @@
 # # How small can the beam get without hitting the pipe?
 #
 # Two quadrupole magnets focus a beam on a target. The stronger they are, the smaller the spot, but
-# on the way a strong magnet blows the beam up in one of the two directions. So the optimum is
-# where the beam comes near to the pipe, and at most one shot in ten may be wider than 5 mm
-# anywhere. The run is one of Xopt, and its generator is the only new thing in it.
+# on the way a strong magnet widens the beam in one of the two directions. So the optimum is where
+# the beam comes near to the pipe. At most one shot in ten may be wider than 5 mm anywhere. This is
+# an ordinary run of Xopt; only its generator is new.
 
 # %%
 import matplotlib.pyplot as plt
@@ -73,7 +73,7 @@ for _ in range(14):
 print(constraint)
 
 # %% [markdown]
-# `recommend` names the setting to stop at. Here it is beside the smallest spot without a limit,
+# `recommend` names the setting to stop at. We compare it with the smallest spot without a limit,
 # which we can look up, since the simulator is ours.
 
 # %%
@@ -127,7 +127,7 @@ for ax in (left, right):
 plt.show()
 
 # %% [markdown]
-# With the smallest spot of all the beam hits the pipe in most shots. Certified shots come near to
+# With the smallest spot of all, the beam hits the pipe in most shots. Certified shots come near to
 # the limit, and some exceed it, about as often as stated. The recommended setting stays inside in
 # nearly all shots. Its spot is smaller than with the magnets off, and larger than it could be
 # without a pipe.

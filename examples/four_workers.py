@@ -13,9 +13,9 @@
 # %% [markdown]
 # # What if one of four workers dies?
 #
-# Four kilns fire glazes side by side, and each firing takes its own time. Whoever is free gets the
-# next query, chosen with the others in mind. In the middle of it a worker process is killed, as
-# happens when memory runs out. Nobody restarts anything.
+# Four kilns fire glazes side by side, and each firing takes its own time. A free kiln gets the next
+# query, which is chosen with the pending ones in mind. In the middle of the run a worker process is
+# killed, as happens when memory runs out. Nobody restarts anything.
 #
 # Worker processes import the experiment, so from a notebook it has to be a module of its own:
 #

@@ -13,8 +13,8 @@
 # %% [markdown]
 # # How much insulin, without ever too much?
 #
-# An insulin pump gives a dose for each meal and reacts to the glucose that a sensor reads. Both
-# gains have to be found on the patient. Too little insulin is unhealthy over years. Too much is
+# An insulin pump gives a dose for each meal and reacts to the glucose that a sensor reads. The gains
+# of both have to be found on the patient. Too little insulin is unhealthy over years. Too much is
 # dangerous tonight, so on nine days of ten glucose shall not fall below 70 mg/dl, and the search
 # starts from two settings that are known to be cautious.
 #
@@ -77,9 +77,9 @@ def outcomes(days):
 
 
 # %% [markdown]
-# With few and similar data the scale of an outcome cannot be fitted, so it is stated: lowest
-# values vary by 40 mg/dl over the settings, and by 12 from day to day. The latter is a guess. If
-# it is wrong, the constraint learns from the outcomes.
+# With few and similar data the scale of an outcome cannot be fitted, so it is stated: the lowest
+# glucose of a day varies by 40 mg/dl over the settings, and by 12 from day to day. The latter is a
+# guess. If it is wrong, the constraint learns from the outcomes.
 
 
 # %%
@@ -130,7 +130,7 @@ for name, days in (("with the limit", Y[10:]), ("without it", Y_without[10:])):
     print(f"{name:15} {below:.0%} of the 60 days below {LIMIT:.0f} mg/dl")
 
 # %% [markdown]
-# What do the settings that they end with do on 1000 other days?
+# How do the final settings of both searches do on 1000 other days?
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels of glucose over the day: medians and bands of 1000 days. By the cautious start, peaks after meals leave the range of 70 to 180 on most days. Both tuned settings stay in it nearly all of the time; the one that was tuned without a limit falls below 70 more often after meals."}}
 figure, panels = plt.subplots(1, 3, figsize=(15, 4.4), layout="constrained", sharey=True)
@@ -159,6 +159,6 @@ plt.show()
 
 # %% [markdown]
 # Both searches find settings with far more time in range than the cautious start. The one under
-# the limit had about the stated share of low days while it searched, and the setting that it ends
-# with has fewer. The one without had twice as many, and ends with a setting that breaks the limit,
-# for hardly more time in range. {any}`recommend` chose both.
+# the limit had about the stated share of low days while it searched, and its final setting has
+# fewer. The one without a limit had twice as many, and its final setting breaks the limit, for
+# hardly more time in range. {any}`recommend` chose both.

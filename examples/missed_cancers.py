@@ -14,8 +14,8 @@
 # # Which classifier misses few cancers?
 #
 # Hyperparameters are mostly tuned for accuracy, where a missed cancer counts as much as a false
-# alarm. Here a limit comes first: among other patients, at most 6 % of the cancers shall be
-# missed, with a probability of 90 %. Among the settings that keep it we want the one with the
+# alarm. Here a limit comes first: among other patients, at most 6 % of the cancers may be missed,
+# with a probability of 90 %. Among the settings that keep this limit, we want the one with the
 # fewest false alarms.
 #
 # The data, 569 tumours of which 212 are malignant, come with scikit-learn. An evaluation trains a
@@ -69,8 +69,8 @@ def fitted(X, Y):
 
 
 # %% [markdown]
-# Sixteen settings at random, then 20 that a `ChanceConstraint` certifies. Each has a split of its
-# own.
+# The search tries sixteen settings at random, then 20 that a `ChanceConstraint` certifies, each on
+# a split of its own.
 
 # %%
 X = settings[torch.randperm(len(settings))[:16]]
@@ -87,7 +87,7 @@ print(constraint)
 
 # %% [markdown]
 # `recommend` names the setting to stop at: its quantile is within the limit with a confidence of
-# 95 %. We compare it with what most people take, scikit-learn's default, on 200 new splits.
+# 95 %. We compare it with the usual choice, scikit-learn's default, on 200 new splits.
 
 # %%
 kept = recommend(fitted(X, Y[:, 1:]), constraint, choices=settings, maximize=False)
@@ -118,7 +118,7 @@ right.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# The default breaks the limit more than one time in ten. The recommended setting keeps it, is even
-# safer than it had to be, since few noisy splits have to show it with confidence, and pays with
-# more false alarms. Splits of one data set share their patients, so this is no evidence about
+# The default breaks the limit more than one time in ten. The recommended setting keeps it, and is
+# even safer than it had to be, since a few noisy splits have to show its safety with confidence. The
+# price is more false alarms. Splits of one data set share their patients, so this is no evidence about
 # another hospital. There, confirm it with a {any}`ConfirmationTest`.

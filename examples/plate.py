@@ -13,10 +13,10 @@
 # %% [markdown]
 # # What goes into the twelve wells of the next plate?
 #
-# Bacteria make a protein. More inducer and more sugar give more of it, up to a point, and more
-# acetate, which spoils the next step: nine wells of ten shall stay below 3 g/l. A plate has twelve
-# wells and takes three days, so all twelve are chosen at once, in a campaign of BayBE. Two plates
-# are filled at random, and the next two by a `ChanceConstrainedRecommender`.
+# Bacteria make a protein. More inducer and more sugar give more of it, up to a point. They also
+# give more acetate, which spoils the next step, so nine wells of ten have to stay below 3 g/l. A
+# plate has twelve wells and takes three days, so all twelve are chosen at once, in a campaign of
+# BayBE. Two plates are filled at random, and the next two by a `ChanceConstrainedRecommender`.
 
 # %%
 import matplotlib.pyplot as plt
@@ -50,8 +50,7 @@ def grown(wells):
 
 
 # %% [markdown]
-# A well that is out counts as a violation until it is measured, so the budget has to be larger
-# than a plate.
+# A well counts as a violation until it is measured, so the budget has to be larger than a plate.
 
 # %%
 campaign = Campaign(
@@ -90,8 +89,8 @@ print(constraint)
 print(f"violations that are proved for 24 wells: at most {constraint.violation_bound(24):.0f}")
 
 # %% [markdown]
-# For two plates the bound proves nothing, as it is about many wells. It is BayBE's models that keep
-# the limit here.
+# The bound proves nothing for two plates, as it is about many wells. Here BayBE's models keep the
+# limit.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Four plates of twelve wells, coloured by their protein. On the two plates that were filled at random many wells are dark, and six bright or dark ones have a cross, as their acetate exceeds the limit. On the two certified plates nearly all wells are green or yellow, and none has a cross."}}
 figure, panels = plt.subplots(1, 4, figsize=(15, 4.6), layout="constrained")

@@ -13,13 +13,13 @@
 # %% [markdown]
 # # How much in stocks, if a fall by a fifth is the limit?
 #
-# "Within two years my savings shall not fall by more than a fifth, with a probability of 90 %."
+# "Within two years my savings must not fall by more than a fifth, with a probability of 90 %."
 # How much of them can be in stocks, and how much of that in technology? The rest earns nothing.
 # (A sketch, and no investment advice.)
 #
 # Monthly values of the S&P 500 and of the Nasdaq Composite from 1990 on come with matplotlib. An
-# evaluation is a backtest of two years that begin at random before 2006. (These take
-# microseconds. Real ones, with orders, taxes and a thousand securities, are why one counts them.)
+# evaluation is a backtest of two years that begin at random before 2006. (These backtests take
+# microseconds. Real ones, with orders, taxes and a thousand securities, are expensive.)
 
 # %%
 import matplotlib.pyplot as plt
@@ -103,7 +103,8 @@ kept = recommend(fitted(X, Y[:, 1:], Standardize(1)), constraint, choices=settin
 print(f"certified: {kept.certified}; in stocks, and technology in it:", kept.candidate[0])
 
 # %% [markdown]
-# Was the limit kept? Here is every start in the years that were used, and in those after them.
+# Was the limit kept? Here are the falls after every start, in the years that were used and in those
+# after them.
 
 # %%
 portfolios = {
