@@ -221,6 +221,14 @@ def _is_missing(target: str) -> bool:
     return True
 
 
+def keep_numbers_together(app: Sphinx, doctree: nodes.document) -> None:
+    """In a table, break a cell such as ``0.21 (0.20 to 0.23)`` before the bracket only."""
+    for cell in doctree.findall(nodes.entry):
+        if re.match(r"[-+<]?\d.{,40}$", cell.astext()):
+            for text in list(cell.findall(nodes.Text)):
+                text.parent.replace(text, nodes.Text(re.sub(r" (?![(\[])", "\u00a0", text)))
+
+
 def complete_example(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]):
     """Put imports and data in front of a docstring's example, if it is one of ours."""
     if "\n".join(lines).strip() in EXAMPLES:
@@ -231,5 +239,6 @@ def setup(app: Sphinx) -> None:
     """Connect the functions above to Sphinx."""
     app.connect("autodoc-process-docstring", complete_example, priority=400)  # Napoleon has 500
     app.connect("builder-inited", copy_notebooks)
+    app.connect("doctree-read", keep_numbers_together)
     app.connect("missing-reference", resolve)
     app.connect("builder-inited", inherit_docstrings)
