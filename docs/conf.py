@@ -223,10 +223,11 @@ def _is_missing(target: str) -> bool:
 
 def keep_numbers_together(app: Sphinx, doctree: nodes.document) -> None:
     """In a table, break a cell such as ``0.21 (0.20 to 0.23)`` before the bracket only."""
-    for cell in doctree.findall(nodes.entry):
-        if re.match(r"[-+<]?\d.{,40}$", cell.astext()):
-            for text in list(cell.findall(nodes.Text)):
-                text.parent.replace(text, nodes.Text(re.sub(r" (?![(\[])", "\u00a0", text)))
+    for body in doctree.findall(nodes.tbody):
+        for cell in body.findall(nodes.entry):
+            if re.match(r"[-+<]?\d.{,40}$", cell.astext()):
+                for text in list(cell.findall(nodes.Text)):
+                    text.parent.replace(text, nodes.Text(re.sub(r" (?![(\[])", "\u00a0", text)))
 
 
 def complete_example(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]):
