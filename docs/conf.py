@@ -225,7 +225,7 @@ def keep_numbers_together(app: Sphinx, doctree: nodes.document) -> None:
     """In a table, break a cell such as ``0.21 (0.20 to 0.23)`` before the bracket only."""
     for body in doctree.findall(nodes.tbody):
         for cell in body.findall(nodes.entry):
-            if re.match(r"[-+<]?\d.{,40}$", cell.astext()):
+            if re.match(r"[-+<]?\d[^A-Za-z]*((to|of|e)[^A-Za-z]*)*$", cell.astext()):
                 for text in list(cell.findall(nodes.Text)):
                     text.parent.replace(text, nodes.Text(re.sub(r" (?![(\[])", "\u00a0", text)))
 
