@@ -107,7 +107,7 @@ class PairedSums:
     """A `RadialSum` at all pairs of ``b`` and ``M`` inputs, without a graph."""
 
     def __init__(self, radial: RadialSum, first: _Side, second: _Side) -> None:
-        self._constants, self._coefficients = radial.constants, radial.coefficients.mT
+        self._constants, self._coefficients = radial.constants, radial.coefficients.mT.contiguous()
         self._first, self._second = first, second
 
     @torch.no_grad()
@@ -119,7 +119,7 @@ class PairedSums:
             products = (left.unsqueeze(1) * coefficients).flatten(0, 1) @ right.mT
             parts.append(products.view(len(left), len(coefficients), len(right)).mT)
         # Thresholds of a pair side by side, as they are sorted next
-        return self._constants + _joined(parts).to(self._constants).contiguous()
+        return _joined(parts).to(self._constants).contiguous().add_(self._constants)
 
     @torch.no_grad()
     def pulled(self, by_values: Tensor) -> Tensor:
