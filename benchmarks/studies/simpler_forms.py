@@ -230,7 +230,7 @@ def _ways(predictive: PiecewisePredictive, own: Tensor | None) -> Iterator[tuple
 def main() -> None:
     """Print the table."""
     torch.set_num_threads(1)
-    print("| way against a simpler one | b | ms | ms, simpler | ratio | operations | error | |")
+    print("| method against a simpler one | b | ms | ms, simpler | ratio | operations | error | |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for num in (20, 512):
         for name, (predictive, own) in _distributions(num).items():
