@@ -55,7 +55,7 @@ class Design:
         for rows in points.split(MOST_COMPARED):
             new = rows[~is_any_of(rows / scale, asked / scale, ROUNDED)][:ALTERNATIVES]
             if len(new):
-                return new[0 if feasibility is None else feasibility.predict(new).argmax()]
+                return new[0] if feasibility is None else feasibility.safest(new)
         return None
 
     def sample(self, num: int, skip: int = 0) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -10,17 +9,13 @@ import torch
 from torch import Tensor
 
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy
-from botorch_calib.asynchronous.feasibility import Feasibility, GrowingFactors
+from botorch_calib.asynchronous.feasibility import Feasibility, GrowingFactors, are_near
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models.conditioning import with_observations
 from botorch_calib.models.inspection import like, observed_process
-from botorch_calib.robust.contexts import pairwise_distances
 
 # A pending query counts as so many times as likely to fail as is predicted.
 RISK = 4.0
-
-# Distance from a failure up to which a query is at its border, by sqrt(d), in widths of the box.
-BORDER = 0.1
 
 # So many more queries at borders than elsewhere, with no better value, and the next is elsewhere.
 PATIENCE = 5
@@ -108,9 +103,9 @@ def borders_are_overdrawn(
     lost = _among(ledger.statuses(now), strategy.lost_statuses).nonzero()[:, 0]
     since = torch.arange(0 if best is None else best.id + 1, len(X))
     unit = (X - bounds[0]) / (bounds[1] - bounds[0])
-    near = pairwise_distances(unit[since], unit[lost]) < BORDER * math.sqrt(X.shape[-1])
+    near = are_near(unit[since], unit[lost]) & (lost <= since.unsqueeze(-1))
     count = 0
-    for at_border in (near & (lost <= since.unsqueeze(-1))).any(dim=-1).tolist():
+    for at_border in near.any(dim=-1).tolist():
         count = max(count + (1 if at_border else -1), 0)
     return count >= PATIENCE
 

@@ -24,6 +24,9 @@ WIDTH = 0.1
 # After so many lost evaluations the threshold of the prediction is half way from 1/2 to 1.
 CAUTION = 4.0
 
+# Distance from a failure up to which a query is at its border, in the units of the lengthscales.
+BORDER = 0.1
+
 # Rows that the factors gain at a time.
 BLOCK = 32
 
@@ -85,6 +88,11 @@ def _lengthscales(X: Tensor) -> Tensor:
     return X.new_tensor(LENGTHSCALES) * math.sqrt(X.shape[-1])
 
 
+def are_near(X: Tensor, failures: Tensor) -> Tensor:
+    """Which of the points ``n x d`` of the unit cube are at the border of which of ``m``."""
+    return pairwise_distances(X, failures) < BORDER * math.sqrt(X.shape[-1])
+
+
 class Feasibility:
     r"""Predicts from values and failures whether a query brings a value.
 
@@ -122,6 +130,7 @@ class Feasibility:
     ) -> None:
         self.bounds = bounds
         self.X = self._in_unit_cube(X)
+        self.failures = self.X[failed.to(self.X) == 1.0]
         cost = float(failed.sum()) if cost is None else cost
         self.threshold = 1.0 - 0.5 / (1.0 + cost / CAUTION)
         residuals = -failed.to(self.X).unsqueeze(-1)
@@ -148,6 +157,14 @@ class Feasibility:
     def score(self, X: Tensor) -> Tensor:
         """The score of ``X``, ``batch_shape x d``: the share of a gain that counts, from 0 to 1."""
         return torch.special.ndtr((self.predict(X) - self.threshold) / WIDTH)
+
+    def safest(self, X: Tensor) -> Tensor:
+        """The one of the points ``n x d`` that is the most likely to bring a value, ``d``.
+
+        Points at the border of a failure are passed over if there is another one.
+        """
+        near = are_near(self._in_unit_cube(X), self.failures).any(dim=-1)
+        return X[self.predict(X).masked_fill(near & ~near.all(), -math.inf).argmax()]
 
 
 class FeasibleAcquisition(AcquisitionFunction):
