@@ -40,9 +40,9 @@ class Design:
     ) -> Tensor | None:
         """Point ``count``, ``d``, or one after it if that was ``asked`` (``n x d``) already.
 
-        If queries have failed, it is the one of several points that is most likely to bring a
-        value; they are of another sequence for each ``count``, as those of one would recur. Choices
-        are drawn at random from those not asked; None if all have been.
+        If queries have failed, it is the `safest` of several points, which are of another sequence
+        for each ``count``, as those of one would recur. Choices are drawn at random from those not
+        asked; None if all have been.
         """
         own = derived_seed(self.seed, count)
         if self.choices is not None:

@@ -95,9 +95,10 @@ def borders_are_overdrawn(
     """Whether borders have had enough queries in vain, so that the next one belongs elsewhere.
 
     Each query since the best one, pending or not, adds 1 to a count if it failed or was made within
-    `BORDER` of an earlier failure; each other one takes 1 off it, down to 0. If queries are made
-    elsewhere at a count of `PATIENCE`, at most ``(PATIENCE + T) / 2`` of any ``T`` in a row are at
-    borders, and no more than `PATIENCE` one after the other. Failures count once they are known.
+    `BORDER` of an earlier failure; each other one takes 1 off it, down to 0. If queries that are
+    made at a count of `PATIENCE` are elsewhere and do not fail, at most ``(PATIENCE + T) / 2`` of
+    any ``T`` in a row are at borders, and no more than `PATIENCE` one after the other. Failures
+    count once they are known.
     """
     best, X = ledger.best(now=now), ledger.queries(now)
     lost = _among(ledger.statuses(now), strategy.lost_statuses).nonzero()[:, 0]
