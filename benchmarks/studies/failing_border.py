@@ -1,33 +1,40 @@
 """What does the border of a failing region cost, whether or not the best point lies on it?
 
-    python -m benchmarks.studies.failing_border [--seeds 10000:10010]
+    python -m benchmarks.studies.failing_border [--seeds 20000:20010]
 
 One query at a time is made of a function that rises towards a region in which queries fail. A
-`DelayAwareProposer` has a rule that bounds the cost of such a border: the more values beside
-failures came after the best one and were no better, the farther it keeps off, until ten of them end
-the search there. It was made after a run that spent 20 trials in a row at a border.
+`DelayAwareProposer` has a rule that bounds the cost of such a border (`borders_are_overdrawn`):
+where five more queries since the best one have failed or been near failures than not, the next one
+is a point of a design instead of the model's choice. It was made after a run that spent 20 trials
+in a row at a border, and after a first rule that was hardly ever reached (seeds 10000 to 10006).
 
-Protocol (fixed before any run that counts; nothing is to be tuned on its seeds, 10000 and on).
+Protocol (fixed before any run that counts; nothing is to be tuned on its seeds, 20000 and on).
 
 * Functions, maximised on the unit cube: in ``hills``, ``ball`` and ``ramp`` the border is worth
   less than the best point elsewhere, so searching there is in vain; in ``disc`` and ``slope`` the
   best point lies on it. ``ball`` has three inputs, the others two. Their ranges are 0.8 to 2.7.
 * Methods: the default strategy with the rule and without it (its `PATIENCE` is infinite), 40
   queries each, with the same seed of the search.
-* A query is in vain if it comes after the first failure, fails or lies within `BORDER` of the
+* A query is in vain if it comes after the first failure, fails or lies within `NEAR` of the
   region (times the root of the dimension), and brings no new best value. Recorded: the longest row
   of such queries, their number, the failures, and the gap, by which the best value found is below
-  the best one outside of the region.
-* Expected: (1) with the rule no row is longer than 12, for ten values and two failures; (2) on
-  ``hills``, ``ball`` and ``ramp`` fewer queries are in vain with the rule: the 95 % interval of the
-  difference, averaged over the three and paired by seed, is below 0; (3) it costs no result: the
-  interval of the difference of the gaps, averaged over all five, ends below 0.02. Whatever comes is
-  reported in these words.
+  the best one outside of the region. The rule knows of failed queries and not of the region:
+  recorded as well is the longest row of queries in vain of its own kind, which fail or lie within
+  its `BORDER` of an earlier failure.
+* Expected: (1) by construction no row of the rule's own kind is longer with it than its `PATIENCE`
+  and the failures of the run together; (2) with it no row at the region is longer than 10; (3) over
+  all five functions fewer queries are in vain with the rule: the 95 % interval of the difference,
+  averaged over the five and paired by seed, is below 0; (4) on ``hills``, ``ball`` and ``ramp`` the
+  rule is seldom reached, so the interval of that difference, averaged over the three, need not be
+  below 0, but ends below 0.5; (5) it costs no result: the interval of the difference of the gaps,
+  averaged over all five, ends below 0.02. Whatever comes is reported in these words.
 * Seeds: ten. They are run one after the other, all functions and methods of each; where the
   machine's time ends before that, the report is on the whole seeds so far, and says how many.
 
-Seeds 1000 and 1001 were looked at before, without the rule, to place the borders: a longest row of
-18 was seen in ``ramp``, and of 4 at most in the other two of the first kind. Runs are kept in
+The rule was chosen on seeds 1000 to 1003. In nearly its form it was run on 1000 to 1002: the
+longest row was 7, and the sum of the gaps was less in ``ramp`` by 0.146 and more in ``disc`` by
+0.027. Then points of the design were made to pass over borders; four runs of seed 20000 had ended
+before that, were not looked at, and are made anew. Runs are kept in
 ``benchmarks/results/failing_border.jsonl``, so a study that was interrupted goes on.
 """
 
@@ -44,12 +51,17 @@ from torch import Tensor
 
 from benchmarks.framework.markdown import interval, mean_and_half_width, table
 from benchmarks.studies.command_line import run_study
-from botorch_calib.asynchronous import DelayAwareProposer, SearchSettings, feasibility
+from botorch_calib.asynchronous import (
+    DelayAwareProposer,
+    SearchSettings,
+    failed_queries,
+    feasibility,
+)
 from botorch_calib.ledger import FeedbackLedger
 
 QUERIES = 40
-SEEDS = range(10000, 10010)
-LONGEST_ROW, MARGIN = 12, 0.02
+SEEDS = range(20000, 20010)
+NEAR, LONGEST_ROW, FEW, MARGIN = 0.06, 10, 0.5, 0.02
 COMMAND = "python -m benchmarks.studies.failing_border"
 
 
@@ -118,8 +130,7 @@ PROBLEMS = {
     ),
 }
 WITH, WITHOUT = "with the rule", "without"
-# Values in vain that end the search at a border
-METHODS = {WITH: float(feasibility.PATIENCE), WITHOUT: math.inf}
+METHODS = {WITH: float(failed_queries.PATIENCE), WITHOUT: math.inf}
 
 
 def run(problem: Problem, patience: float, seed: int) -> dict[str, float]:
@@ -127,9 +138,10 @@ def run(problem: Problem, patience: float, seed: int) -> dict[str, float]:
     ledger = FeedbackLedger(problem.dim)
     bounds = [[0.0] * problem.dim, [1.0] * problem.dim]
     propose = DelayAwareProposer(bounds, search=SearchSettings(seed=seed))
-    border = feasibility.BORDER * math.sqrt(problem.dim)
-    best, row, longest, in_vain, failures = -math.inf, 0, 0, 0, 0
-    with patch.object(feasibility, "PATIENCE", patience):
+    width = math.sqrt(problem.dim)
+    best, in_vain, failures = -math.inf, 0, 0
+    rows, longest = {"row": 0, "known row": 0}, {"row": 0, "known row": 0}
+    with patch.object(failed_queries, "PATIENCE", patience):
         for _ in range(QUERIES):
             trial = ledger.submit(propose(ledger))
             x = ledger[trial].x
@@ -141,10 +153,16 @@ def run(problem: Problem, patience: float, seed: int) -> dict[str, float]:
                 value = problem.value(x)
                 ledger.observe(trial, value)
                 is_better, best = value > best, max(value, best)
-            counts = failures > 0 and problem.outside(x) < border and not is_better
-            in_vain, row = in_vain + counts, row + 1 if counts else 0
-            longest = max(longest, row)
-    return {"row": longest, "in vain": in_vain, "failures": failures, "gap": problem.best - best}
+            lost = [each.x for each in ledger if each.status == "failed"]
+            is_at = {
+                "row": failures > 0 and problem.outside(x) < NEAR * width,
+                "known row": any(_distance(x, *y) < feasibility.BORDER * width for y in lost),
+            }
+            in_vain += is_at["row"] and not is_better
+            for kind in rows:
+                rows[kind] = rows[kind] + 1 if is_at[kind] and not is_better else 0
+                longest[kind] = max(longest[kind], rows[kind])
+    return {**longest, "in vain": in_vain, "failures": failures, "gap": problem.best - best}
 
 
 def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
@@ -167,33 +185,56 @@ def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
         return [sum(row) / len(row) for row in rows]
 
     longest = int(max(max(values((name, WITH), "row")) for name in PROBLEMS))
-    saved = differences("in vain", [name for name in PROBLEMS if PROBLEMS[name].in_vain])
+    most = failed_queries.PATIENCE
+    beyond = sum(
+        row > most + lost
+        for name in PROBLEMS
+        for row, lost in zip(
+            values((name, WITH), "known row"), values((name, WITH), "failures"), strict=True
+        )
+    )
+    elsewhere = differences("in vain", [name for name in PROBLEMS if PROBLEMS[name].in_vain])
+    saved = differences("in vain", list(PROBLEMS))
     gaps = differences("gap", list(PROBLEMS))
     rows = [
         [
             *cell,
             mean_and_half_width(values(cell, "row"), 1),
             f"{max(values(cell, 'row')):.0f}",
+            f"{max(values(cell, 'known row')):.0f}",
             mean_and_half_width(values(cell, "in vain"), 1),
             mean_and_half_width(values(cell, "failures"), 1),
             mean_and_half_width(values(cell, "gap"), 3),
         ]
         for cell in cells
     ]
-    header = ["function", "method", "longest row", "the greatest", "in vain", "failures", "gap"]
+    header = [
+        "function",
+        "method",
+        "longest row",
+        "the greatest",
+        "near failures",
+        "in vain",
+        "failures",
+        "gap",
+    ]
     return "\n".join(
         [
             f"Reproduce with `{COMMAND}`.",
             "",
             f"The border of a failing region: {QUERIES} queries, one at a time; {len(seeds)} of "
             f"{len(SEEDS)} seeds. Means ± half of Student's 95 % interval. A row is of queries at "
-            "the border, or beyond it, that bring no new best value; the gap is to the best value "
+            "the border, or beyond it, that bring no new best value; beside the greatest is that "
+            "of queries near failures, as the rule counts them. The gap is to the best value "
             "outside of the region.",
             "",
-            f"The longest row with the rule is {longest}; at most {LONGEST_ROW} was expected. "
-            "Queries in vain where the best point is elsewhere, with the rule less without it: "
-            f"{interval(saved, '.1f')}; expected below 0. The gap, with the rule less without it: "
-            f"{interval(gaps, '.3f')}; expected below {MARGIN}.",
+            f"With the rule, {beyond} runs have a row near failures that is longer than {most} and "
+            f"the run's failures together; none was expected. The longest row with the rule is "
+            f"{longest}; at most {LONGEST_ROW} was expected. Queries in vain on all functions, "
+            f"with the rule less without it: {interval(saved, '.1f')}; expected below 0. Where the "
+            f"best point is elsewhere: {interval(elsewhere, '.1f')}; expected below {FEW}. The "
+            f"gap, with the rule less without it: {interval(gaps, '.3f')}; expected below "
+            f"{MARGIN}.",
             "",
             *table(header, rows),
             "",
@@ -208,7 +249,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run(PROBLEMS[cell["name"]], METHODS[cell["method"]], seed)
 
     cells = [{"name": name, "method": method} for name in PROBLEMS for method in METHODS]
-    return run_study(COMMAND, __doc__, SEEDS, cells, kept, markdown, argv, "10000:10010")
+    return run_study(COMMAND, __doc__, SEEDS, cells, kept, markdown, argv, "20000:20010")
 
 
 if __name__ == "__main__":

@@ -40,9 +40,9 @@ class Design:
     ) -> Tensor | None:
         """Point ``count``, ``d``, or one after it if that was ``asked`` (``n x d``) already.
 
-        If queries have failed, it is the one of several points that is most likely to bring a
-        value; they are of another sequence for each ``count``, as those of one would recur. Choices
-        are drawn at random from those not asked; None if all have been.
+        If queries have failed, it is the `safest` of several points, which are of another sequence
+        for each ``count``, as those of one would recur. Choices are drawn at random from those not
+        asked; None if all have been.
         """
         own = derived_seed(self.seed, count)
         if self.choices is not None:
@@ -55,7 +55,7 @@ class Design:
         for rows in points.split(MOST_COMPARED):
             new = rows[~is_any_of(rows / scale, asked / scale, ROUNDED)][:ALTERNATIVES]
             if len(new):
-                return new[0 if feasibility is None else feasibility.predict(new).argmax()]
+                return new[0] if feasibility is None else feasibility.safest(new)
         return None
 
     def sample(self, num: int, skip: int = 0) -> Tensor:

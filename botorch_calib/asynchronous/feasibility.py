@@ -25,10 +25,7 @@ WIDTH = 0.1
 CAUTION = 4.0
 
 # Distance from a failure up to which a query is at its border, in the units of the lengthscales.
-BORDER = 0.06
-
-# So many values at borders, none of them better than the best, end the search there.
-PATIENCE = 10
+BORDER = 0.1
 
 # Rows that the factors gain at a time.
 BLOCK = 32
@@ -91,6 +88,11 @@ def _lengthscales(X: Tensor) -> Tensor:
     return X.new_tensor(LENGTHSCALES) * math.sqrt(X.shape[-1])
 
 
+def are_near(X: Tensor, failures: Tensor) -> Tensor:
+    """Which of the points ``n x d`` of the unit cube are at the border of which of ``m``."""
+    return pairwise_distances(X, failures) < BORDER * math.sqrt(X.shape[-1])
+
+
 class Feasibility:
     r"""Predicts from values and failures whether a query brings a value.
 
@@ -108,8 +110,7 @@ class Feasibility:
 
     after failures that cost ``F`` evaluations. At first the search halves the distance to a region
     that fails again and again, as the best point may lie on its border; the more has been lost, the
-    closer to known values it stays. Scores near failures vanish the farther from these, the more
-    values at the border were no better than the best: up to `BORDER` after `PATIENCE` of them.
+    closer to known values it stays.
 
     Args:
         X: Queries that brought values or failed, ``n x d``.
@@ -117,7 +118,6 @@ class Feasibility:
         bounds: The box, ``2 x d``.
         cost: Number of evaluations lost by failures (default: one by each).
         factors: Those for earlier labels, the first of ``X``, which grow by the others.
-        in_vain: Queries with values that arrived after the best one, ``n x d``.
     """
 
     def __init__(
@@ -127,14 +127,10 @@ class Feasibility:
         bounds: Tensor,
         cost: float | None = None,
         factors: GrowingFactors | None = None,
-        in_vain: Tensor | None = None,
     ) -> None:
         self.bounds = bounds
         self.X = self._in_unit_cube(X)
         self.failures = self.X[failed.to(self.X) == 1.0]
-        border = BORDER * math.sqrt(X.shape[-1])
-        num = 0 if in_vain is None else int((self._distance(in_vain) < border).sum())
-        self.keeps_off = min(num / PATIENCE, 1.0) * border
         cost = float(failed.sum()) if cost is None else cost
         self.threshold = 1.0 - 0.5 / (1.0 + cost / CAUTION)
         residuals = -failed.to(self.X).unsqueeze(-1)
@@ -158,17 +154,17 @@ class Feasibility:
         k = _matern(pairwise_distances(X, self.X) / self.lengthscale)
         return 1.0 + (k @ self.weights).squeeze(-1)
 
-    def _distance(self, X: Tensor) -> Tensor:
-        """Distance of ``X``, ``batch_shape x d``, to the nearest failure, in widths of the box."""
-        return pairwise_distances(self._in_unit_cube(X.to(self.bounds)), self.failures).amin(dim=-1)
-
     def score(self, X: Tensor) -> Tensor:
         """The score of ``X``, ``batch_shape x d``: the share of a gain that counts, from 0 to 1."""
-        score = torch.special.ndtr((self.predict(X) - self.threshold) / WIDTH)
-        if not self.keeps_off:
-            return score
-        # The factor is about 0 within that distance, and 1 from 1.4 times the distance on.
-        return score * torch.special.ndtr((self._distance(X) / self.keeps_off - 1.2) / WIDTH)
+        return torch.special.ndtr((self.predict(X) - self.threshold) / WIDTH)
+
+    def safest(self, X: Tensor) -> Tensor:
+        """The one of the points ``n x d`` that is the most likely to bring a value, ``d``.
+
+        Points at the border of a failure are passed over if there is another one.
+        """
+        near = are_near(self._in_unit_cube(X), self.failures).any(dim=-1)
+        return X[self.predict(X).masked_fill(near & ~near.all(), -math.inf).argmax()]
 
 
 class FeasibleAcquisition(AcquisitionFunction):

@@ -32,7 +32,12 @@ from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy, strategy_of
 from botorch_calib.asynchronous.designs import Design
-from botorch_calib.asynchronous.failed_queries import feasibility_of, poor_value, queries_in
+from botorch_calib.asynchronous.failed_queries import (
+    borders_are_overdrawn,
+    feasibility_of,
+    poor_value,
+    queries_in,
+)
 from botorch_calib.asynchronous.feasibility import FeasibleAcquisition, GrowingFactors
 from botorch_calib.asynchronous.ledger_model import LedgerModel
 from botorch_calib.asynchronous.overdue import with_overdue_failed
@@ -219,6 +224,9 @@ class DelayAwareProposer:
         feasibility = None
         if place is not None or not strategy.imputes_failures:
             feasibility = feasibility_of(ledger, now, strategy, self.bounds, self._factors)
+        if place is None and feasibility is not None:
+            enough = borders_are_overdrawn(ledger, now, strategy, self.bounds)
+            place = count if enough else None
         if place is not None:
             asked = ledger.queries()
             spread = self._design(SPREAD, fixed, choices).new_point(place, asked, feasibility)

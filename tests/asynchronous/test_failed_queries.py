@@ -1,6 +1,8 @@
 """Failed and expired queries reach the proposer: none is repeated, their region is left alone."""
 
+import math
 import pickle
+import random
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -27,7 +29,7 @@ from botorch_calib.asynchronous import failed_queries as failures_module
 from botorch_calib.asynchronous import feasibility as feasibility_module
 from botorch_calib.asynchronous import proposer as proposer_module
 from botorch_calib.asynchronous.delay_strategy import strategy_of
-from botorch_calib.asynchronous.failed_queries import feasibility_of
+from botorch_calib.asynchronous.failed_queries import borders_are_overdrawn, feasibility_of
 from botorch_calib.asynchronous.feasibility import BLOCK, Feasibility
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models.inspection import raw_train_inputs
@@ -343,30 +345,70 @@ def test_one_query_at_a_time_tries_the_border_of_a_region_that_fails():
     assert (scores(at)[1:] > before[1:]).all()
 
 
+def is_at_border(ledger: FeedbackLedger, bounds: Tensor) -> list[bool]:
+    """Of each query: whether it failed or is within 0.1 sqrt(d) of an earlier one that did."""
+    scale = (bounds[1] - bounds[0]).tolist()
+    X = [[value / width for value, width in zip(x, scale, strict=True)] for x in ledger.queries()]
+    lost = [each.id for each in ledger.trials if each.status == TrialStatus.FAILED]
+    near = 0.1 * len(scale) ** 0.5
+    return [any(j <= i and math.dist(X[i], X[j]) < near for j in lost) for i in range(len(X))]
+
+
 @pytest.mark.parametrize("maximize", [True, False])
-def test_what_a_border_may_cost_is_bounded(maximize: bool) -> None:
-    """Values beside a failure, none the best, end the search there until a better one is found."""
-    ledger, sign = FeedbackLedger(1, maximize=maximize), 1.0 if maximize else -1.0
-    for x, y in ((0.1, 0.1), (0.3, 1.0), (0.5, 0.5)):
-        ledger.observe(ledger.submit([x]), sign * y)
-    ledger.fail(ledger.submit([0.9]))
-    strategy, bounds = strategy_of("hallucinate"), torch.tensor([[0.0], [1.0]], **DOUBLE)
-    at = torch.tensor([[0.3], [0.7], [0.845], [0.86]], **DOUBLE)
+def test_when_borders_have_had_their_share(maximize: bool) -> None:
+    """After no stretch that ends now are five more queries at borders than elsewhere."""
+    random_numbers, seen, sign = random.Random(0), [], 1.0 if maximize else -1.0
+    bounds = torch.tensor([[0.0, -3.0], [1.0, 5.0]], **DOUBLE)
+    for _ in range(60):
+        ledger = FeedbackLedger(2, maximize=maximize)
+        for _ in range(random_numbers.randint(1, 40)):
+            unit = torch.tensor([random_numbers.random() ** 2, 0.3 * random_numbers.random()])
+            trial = ledger.submit(bounds[0] + unit * (bounds[1] - bounds[0]))
+            status = random_numbers.choices(["observed", "pending", "failed"], [3, 2, 1])[0]
+            if status == "failed":
+                ledger.fail(trial)
+            elif status == "observed":
+                ledger.observe(trial, sign * (random_numbers.gauss(0.0, 1.0) - 0.1 * trial))
+        best = ledger.best()
+        row = is_at_border(ledger, bounds)[0 if best is None else best.id + 1 :]
+        steps = [1 if each else -1 for each in row]
+        expected = max((sum(steps[start:]) for start in range(len(steps))), default=0) >= 5
+        found = borders_are_overdrawn(ledger, ledger.now(), strategy_of("ts"), bounds)
+        assert found == expected
+        seen.append(found)
+    assert 10 < sum(seen) < 50
 
-    def scores() -> Tensor:
-        feasibility = feasibility_of(ledger, ledger.now(), strategy, bounds)
-        assert feasibility is not None
-        return feasibility.score(at)
 
-    found = [scores()]
-    for num in range(12):
-        ledger.observe(ledger.submit([0.845 + 0.001 * num]), sign * 0.9)
-        found.append(scores())
-    # Nothing is lost at first, nor elsewhere, and at the end there is nothing to gain there.
-    assert found[2][2] > 0.9 * found[0][2]
-    assert (found[-1][:2] > 0.9).all() and (found[-1][2:] < 0.05).all()
-    ledger.observe(ledger.submit([0.84]), sign * 1.1)
-    assert (scores()[2:] > 0.5).all()
+@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("with_rule", [True, False])
+def test_what_a_border_may_cost_is_bounded(
+    workers: int, with_rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if the acquisition function is always the greatest there, and no value is the best."""
+    generator = torch.Generator().manual_seed(0)
+
+    def beside_the_failure(*args: Any) -> Tensor:
+        unit = torch.tensor([0.8, 0.8]) + 0.02 * torch.rand(2, generator=generator)
+        return BOUNDS[0] + unit * (BOUNDS[1] - BOUNDS[0])
+
+    monkeypatch.setattr(DelayAwareProposer, "_maximizer", beside_the_failure)
+    if not with_rule:
+        monkeypatch.setattr(failures_module, "PATIENCE", math.inf)
+    ledger = FeedbackLedger(2, maximize=True)
+    for unit, y in (([0.1, 0.2], 1.0), ([0.5, 0.4], 2.0)):
+        x = BOUNDS[0] + torch.tensor(unit) * (BOUNDS[1] - BOUNDS[0])
+        ledger.observe(ledger.submit(x), y)
+    ledger.fail(ledger.submit(BOUNDS[0] + 0.85 * (BOUNDS[1] - BOUNDS[0])))
+    propose, first = DelayAwareProposer(BOUNDS, fit=fit, num_initial=0, search=SEARCH), len(ledger)
+    for count in range(40):
+        if count >= workers:
+            ledger.observe(first + count - workers, 1.5)
+        ledger.submit(propose(ledger))
+    row = is_at_border(ledger, BOUNDS)[first - 1 :]
+    longest = max(len(each) for each in "".join(" x"[at] for at in row).split())
+    stretches = [row[i:j] for i in range(len(row)) for j in range(i + 1, len(row) + 1)]
+    is_bounded = all(sum(each) <= (5 + len(each)) / 2 for each in stretches)
+    assert (longest, is_bounded) == ((5, True) if with_rule else (41, False))
 
 
 def test_a_query_that_hangs_costs_as_many_evaluations_as_it_takes():

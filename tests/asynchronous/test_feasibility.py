@@ -87,6 +87,19 @@ def test_caution_grows_with_the_number_of_failures() -> None:
     assert thresholds == sorted(thresholds) and 0.5 < thresholds[0] and thresholds[-1] < 1.0
 
 
+def test_the_safest_point_is_at_no_border() -> None:
+    """A value beside a failure vouches for its neighbours, but none of these is the choice."""
+    X, X_failed = torch.tensor([[0.0, 25.0], [-0.08, 25.0]], **DOUBLE), points(1, 5)
+    X_failed[:] = torch.tensor([0.2, 25.0])
+    model = feasibility_of(X, X_failed)
+    # In widths of the box the border is 0.1414 wide; these are at 0.14, 0.14, 0.145 and 0.15.
+    at = torch.tensor([[-0.08, 25.0], [0.2, 29.2], [0.2, 29.35], [0.2, 29.5]], **DOUBLE)
+    predicted = model.predict(at)
+    assert predicted[0] > predicted[3] > predicted[2] > predicted[1]
+    assert torch.equal(model.safest(at), at[3]) and torch.equal(model.safest(at[:3]), at[2])
+    assert torch.equal(model.safest(at[:2]), at[0])
+
+
 def test_many_failures_at_one_point() -> None:
     """Points that a ledger holds twice make no covariance matrix singular."""
     x = points(1, 1)

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from benchmarks.studies import failing_border as study
-from botorch_calib.asynchronous import feasibility
 
 
 @pytest.mark.parametrize("name", study.PROBLEMS)
@@ -19,7 +18,7 @@ def test_where_the_best_point_lies(name: str) -> None:
     problem = study.PROBLEMS[name]
     generator = torch.Generator().manual_seed(0)
     X = torch.rand(20_000, problem.dim, dtype=torch.double, generator=generator)
-    border = feasibility.BORDER * math.sqrt(problem.dim)
+    border = study.NEAR * math.sqrt(problem.dim)
     away = [problem.value(x) for x in X if problem.outside(x) >= border]
     beside = [problem.value(x) for x in X if 0.0 <= problem.outside(x) < border]
     inside = [problem.value(x) for x in X if problem.outside(x) < 0.0]
@@ -43,6 +42,8 @@ def test_rows_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = study.Problem(1, float, lambda x: 0.5 - float(x), best=0.5, in_vain=False)
     found = study.run(problem, math.inf, 0)
     assert (found["row"], found["in vain"], found["failures"]) == (3, 7, 3)
+    # Near the earlier failure at 0.7, as the rule counts: none of 0.49 and 0.48 is.
+    assert found["known row"] == 1
     assert found["gap"] == pytest.approx(0.005)
 
 
@@ -52,7 +53,13 @@ def test_the_report_is_on_whole_seeds(tmp_path: Path, monkeypatch: pytest.Monkey
     def run(problem: study.Problem, patience: float, seed: int) -> dict[str, float]:
         with_rule = math.isfinite(patience)
         row = (3 if with_rule else 5) + seed % 2 * 2
-        return {"row": row, "in vain": row, "failures": next(calls) * 0, "gap": 0.1 * with_rule}
+        return {
+            "row": row,
+            "known row": row + 1,
+            "in vain": row,
+            "failures": next(calls) * 0,
+            "gap": 0.1 * with_rule,
+        }
 
     monkeypatch.setattr(study, "run", run)
     options = ["--tables", str(tmp_path), "--results", str(tmp_path / "runs.jsonl")]
@@ -60,5 +67,9 @@ def test_the_report_is_on_whole_seeds(tmp_path: Path, monkeypatch: pytest.Monkey
     text = (tmp_path / "failing_border.md").read_text()
     assert "2 of 10 seeds" in text and "The longest row with the rule is 5" in text
     assert "less without it: -2.0 to -2.0;" in text and "less without it: 0.100 to 0.100;" in text
+    # With the rule rows near failures are of 4 and of 6, which is more than 5 and no failures.
+    assert "5 runs have a row near failures that is longer than 5" in text
     # Student's quantile for one degree of freedom is 12.7062, and the standard error 1.
-    assert "| hills | without | 6.0 ± 12.7 | 7 | 6.0 ± 12.7 | 0.0 ± 0.0 | 0.000 ± 0.000 |" in text
+    assert (
+        "| hills | without | 6.0 ± 12.7 | 7 | 8 | 6.0 ± 12.7 | 0.0 ± 0.0 | 0.000 ± 0.000 |" in text
+    )
