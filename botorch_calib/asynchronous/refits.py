@@ -119,11 +119,18 @@ def fit_single_task_gp(
         scale = Y.std()
         Yvar = Yvar.clamp_min(1.01e-6 * (scale.square().item() if scale >= equal else 1.0))
 
+    columns = X, Y, Yvar
+
     def unfitted(*batch: int) -> PartlyKnownNoiseGP:
-        data = [None if each is None else each.expand(*batch, *each.shape) for each in (X, Y, Yvar)]
-        inputs = None if bounds is None else Normalize(X.shape[-1], bounds=bounds)
-        outcomes = Standardize(1, min_stdv=equal, batch_shape=torch.Size(batch))
-        return PartlyKnownNoiseGP(*data, input_transform=inputs, outcome_transform=outcomes)
+        data: Any = [each if each is None else each.expand(*batch, *each.shape) for each in columns]
+        train_X, train_Y, train_Yvar = data
+        return PartlyKnownNoiseGP(
+            train_X,
+            train_Y,
+            train_Yvar,
+            input_transform=None if bounds is None else Normalize(X.shape[-1], bounds=bounds),
+            outcome_transform=Standardize(1, min_stdv=equal, batch_shape=torch.Size(batch)),
+        )
 
     gp = searched = unfitted()
     options: dict[str, Any] = {}

@@ -24,7 +24,7 @@ from botorch.optim.utils.numpy_utils import get_per_element_bounds
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from linear_operator.utils.errors import NotPSDError
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 Array = NDArray[np.float64]
 
@@ -54,6 +54,7 @@ def fit_in_logarithms(
         NotPSDError: If the likelihood fails at all starts. `fit_gpytorch_mll` then draws others.
     """
     shape = mll.model.train_targets.shape[:-1]
+    bounds: Any
     parameters, bounds = get_parameters_and_bounds(mll, requires_grad=True)
     losses = BatchedNDarrayOptimizationClosure(get_loss_closure(mll), parameters, shape)
     state, ends = losses.state, get_per_element_bounds(parameters, bounds, shape)
