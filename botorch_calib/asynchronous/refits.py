@@ -42,6 +42,9 @@ LEAST_FOR_WARM_START = 100
 # of log likelihood, for a half to a tenth of the evaluations of L-BFGS-B's default of 2e-9.
 TOLERANCE = 1e-6
 
+# Noise variance of the second start, of standardised outcomes; by default the first has 0.007.
+SECOND_NOISE = 0.1
+
 # Hyperparameters of a Gaussian process, by its parts.
 State = dict[str, dict[str, Tensor]]
 PARTS = ("mean_module", "covar_module", "likelihood")
@@ -95,12 +98,17 @@ def with_later_values(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = No
 
 
 def fit_single_task_gp(
-    X: Tensor, Y: Tensor, bounds: Tensor, Yvar: Tensor | None = None, start: State | None = None
+    X: Tensor,
+    Y: Tensor,
+    bounds: Tensor | None = None,
+    Yvar: Tensor | None = None,
+    start: State | None = None,
 ) -> SingleTaskGP:
     """Fit a ``SingleTaskGP`` with ``Normalize`` and ``Standardize`` by marginal likelihood.
 
-    ``Normalize`` maps the box ``bounds``, ``2 x d``, to the unit cube. Without ``Yvar``, ``n x 1``,
-    and where it is NaN, the noise is learned. From a ``start`` the fit stops at `TOLERANCE`.
+    ``Normalize`` maps the box ``bounds``, ``2 x d``, to the unit cube, where inputs are without
+    bounds. Without ``Yvar``, ``n x 1``, and where it is NaN, the noise is learned, from two starts.
+    From a given ``start`` alone the fit stops at `TOLERANCE`.
     """
     # Values that differ by rounding alone count as equal, and so do those whose variance would
     # underflow. BoTorch's bound of 1e-8 would be one in some unit.
@@ -110,20 +118,38 @@ def fit_single_task_gp(
         # GPyTorch raises smaller variances of standardized values to 1e-6, and warns of them.
         scale = Y.std()
         Yvar = Yvar.clamp_min(1.01e-6 * (scale.square().item() if scale >= equal else 1.0))
-    gp = PartlyKnownNoiseGP(
-        X,
-        Y,
-        Yvar,
-        input_transform=Normalize(X.shape[-1], bounds=bounds),
-        outcome_transform=Standardize(1, min_stdv=equal),
-    )
-    for part, state in (start or {}).items():
-        # All variances may be known of the first values, and none learned.
-        getattr(gp, part).load_state_dict(state, strict=False)
-    options = {"options": {"ftol": TOLERANCE}, "twice": False} if start else None
-    mll = ExactMarginalLogLikelihood(gp.likelihood, gp)
-    fit_gpytorch_mll(mll, optimizer=fit_in_logarithms, optimizer_kwargs=options)
-    return gp
+
+    columns = X, Y, Yvar
+
+    def unfitted(*batch: int) -> PartlyKnownNoiseGP:
+        data: Any = [each if each is None else each.expand(*batch, *each.shape) for each in columns]
+        train_X, train_Y, train_Yvar = data
+        return PartlyKnownNoiseGP(
+            train_X,
+            train_Y,
+            train_Yvar,
+            input_transform=None if bounds is None else Normalize(X.shape[-1], bounds=bounds),
+            outcome_transform=Standardize(1, min_stdv=equal, batch_shape=torch.Size(batch)),
+        )
+
+    gp = searched = unfitted()
+    options: dict[str, Any] = {}
+    noises = [name for name, _ in gp.named_parameters() if name.endswith("raw_noise")]
+    if start is not None:
+        options = {"ftol": TOLERANCE}
+        for part, state in start.items():
+            # All variances may be known of the first values, and none learned.
+            getattr(gp, part).load_state_dict(state, strict=False)
+    elif noises:
+        searched = unfitted(2)
+        for name in noises:
+            searched.get_parameter(name).data[1] = SECOND_NOISE
+    mll = ExactMarginalLogLikelihood(searched.likelihood, searched)
+    fit_gpytorch_mll(mll, optimizer=fit_in_logarithms, optimizer_kwargs={"options": options})
+    with torch.no_grad():
+        for name, own in gp.named_parameters():
+            own.copy_(searched.get_parameter(name).view(-1, *own.shape)[0])
+    return gp.eval()
 
 
 class Remembered(NamedTuple):

@@ -19,6 +19,9 @@ except ImportError as error:
     raise ImportError(
         "botorch_calib.integrations.ax needs Ax: pip install botorch_calib[ax]"
     ) from error
+from ax.adapter.registry import MBM_X_trans, Y_trans
+from ax.adapter.transforms.base import Transform
+from ax.adapter.transforms.winsorize import Winsorize
 from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
 from ax.api.utils.structs import GenerationStrategyDispatchStruct
 from ax.core.experiment import Experiment
@@ -35,6 +38,7 @@ from botorch_calib.integrations._ax_acquisition import (
     SampledSums,
     check_acquisition,
 )
+from botorch_calib.integrations._ax_infinite_values import LeaveOutInfinite
 from botorch_calib.integrations._ax_models import ReplayedModel, calibrated_model_config
 
 __all__ = [
@@ -47,6 +51,12 @@ __all__ = [
     "experiment_with_one_objective",
     "strategy_with",
 ]
+
+
+# Ax's own. What its `Winsorize` leaves infinite, as values beyond all others on the good side, no
+# model can be fitted to.
+TRANSFORMS: list[type[Transform]] = [*MBM_X_trans, *Y_trans]
+TRANSFORMS.insert(TRANSFORMS.index(Winsorize) + 1, LeaveOutInfinite)
 
 
 def calibrated_generation_strategy(
@@ -120,6 +130,7 @@ def strategy_with(
         botorch_acqf_class=botorch_acqf_class,
     )
     (spec,) = strategy.nodes_by_name["MBM"].generator_specs
+    spec.generator_kwargs["transforms"] = TRANSFORMS
     return strategy, spec.generator_kwargs
 
 

@@ -275,4 +275,4 @@ def unit_cube(X: Tensor) -> Tensor:
 
 def fit_in_unit_cube(X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
     """The Gaussian process that is fitted by default, of inputs ``n x d`` in the unit cube."""
-    return fit_single_task_gp(X, Y, unit_cube(X), Yvar)
+    return fit_single_task_gp(X, Y, Yvar=Yvar)

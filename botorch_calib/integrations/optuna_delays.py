@@ -263,7 +263,7 @@ class DelayAwareSampler(BoTorchSampler):
         return replace(
             strategy,
             acquisition=partial(self._improvement, look, strategy),
-            imputation="hallucinate",
+            imputation="none",  # as the improvement is averaged over what running trials may bring
             window=None,
             failures="ignore",  # by the proposer, which knows of one outcome
         )

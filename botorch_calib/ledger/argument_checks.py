@@ -64,11 +64,11 @@ def as_outcomes(outcomes: Iterable[Any] | None) -> tuple[float | None, ...] | No
     return tuple(None if y is None else as_number("outcomes", y) for y in outcomes)
 
 
-def as_context(context: Any, num: int | None) -> tuple[float, ...] | None:
-    """Convert a context, ``num`` numbers (None for any number), or return None."""
+def as_context(context: Any) -> tuple[float, ...] | None:
+    """Convert a context to floats, or return None."""
     if context is None:
         return None
-    return tuple(as_array("context", context, (num,), (1, num)).ravel().tolist()) or None
+    return tuple(as_array("context", context, (None,), (1, None)).ravel().tolist())
 
 
 def as_decisions(decisions: Any, query: bytes) -> str:

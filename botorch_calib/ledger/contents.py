@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from botorch.exceptions.errors import InputDataError
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from numpy.typing import NDArray
 
 from botorch_calib._validation import check_count, check_one_of
@@ -118,8 +118,23 @@ class Contents:
     @cached_property
     def context_dim(self) -> int | None:
         """Number of elements of a context; None if none has been told."""
-        told = (len(entry.context) for entry in self.entries if entry.context is not None)
-        return next(told, None)
+        return next(iter(self._context_dims), None)
+
+    @cached_property
+    def _context_dims(self) -> dict[int, Entry]:
+        """The numbers of elements that contexts have, with a trial of each."""
+        return {len(entry.context): entry for entry in self.entries if entry.context is not None}
+
+    def check_contexts(self) -> None:
+        """Raise ``BotorchTensorDimensionError`` unless all contexts have one length."""
+        if len(self._context_dims) > 1:
+            numbers = " and ".join(
+                f"{num} in trial {entry.id}" for num, entry in self._context_dims.items()
+            )
+            raise BotorchTensorDimensionError(
+                f"`context` must have as many elements in all trials, got {numbers}. If that of "
+                "another trial is wrong, `amend` it with the right one, or with `[]`, first."
+            )
 
     @cached_property
     def amended(self) -> list[tuple[int, tuple[EarlierValue, ...]]]:

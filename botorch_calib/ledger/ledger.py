@@ -353,8 +353,8 @@ class FeedbackLedger:
         self._tell(trial_id, self._told(y), time)
 
     def _told(self, y: Any, yvar: Any = None, outcomes: Any = None, context: Any = None) -> Told:
-        own = as_context(context, self._storage.contents.context_dim)
-        return Told(as_number("y", y), as_variance("yvar", yvar), as_outcomes(outcomes), own)
+        y, yvar = as_number("y", y), as_variance("yvar", yvar)
+        return Told(y, yvar, as_outcomes(outcomes), as_context(context))
 
     def _tell(self, trial_id: int, told: Told, time: Any) -> None:
         at = as_time(time)
@@ -389,7 +389,8 @@ class FeedbackLedger:
             yvar: The variance of its noise (default: as before).
             time: Time from which it stands (default: now), not before that of the last value.
             outcomes: As in `tell` (default: as before).
-            context: Likewise.
+            context: Likewise; an empty one takes the context back. Its length may only change where
+                no other trial has one.
 
         Raises:
             TrialStateError: If the trial has no value; for the rest see `tell`.
@@ -419,14 +420,14 @@ class FeedbackLedger:
         variances = [as_variance("Yvar", variance) for variance in given]
         came: list[Any] = [None] * len(queries)
         if contexts is not None:
-            shape = len(queries), self._storage.contents.context_dim
-            came = [tuple(row) for row in as_array("contexts", contexts, shape).tolist()]
+            rows = as_array("contexts", contexts, (len(queries), None)).tolist()
+            came = [tuple(row) or None for row in rows]
         at = as_time(time)
         ids = []
         with self._storage.transaction() as change:
             for x, y, yvar, context in zip(queries, values, variances, came, strict=True):
                 moment = change.submission_time() if at is None else at
-                told = Told(y, yvar, None, context or None)._asdict()
+                told = Told(y, yvar, None, context)._asdict()
                 ids.append(change.append(x.tobytes(), moment, observed_at=moment, **told))
         return ids
 

@@ -68,7 +68,10 @@ class Change:
         """The contents after the change."""
         if not self.changed and self.settings == self._before.settings:
             return self._before
-        return Contents(self.settings, self.entries, self.latest)
+        contents = Contents(self.settings, self.entries, self.latest)
+        if any(self.entries[trial_id].context for trial_id in self.changed):
+            contents.check_contexts()
+        return contents
 
 
 class Storage:

@@ -137,7 +137,9 @@ class Entry:
         self._refuse_if_closed("observed")
         at = self._checked_time(time, clock)
         self._check_outcomes(told.outcomes)
-        return replace(self, **told._asdict(), observed_at=at)
+        return replace(
+            self, **told._replace(context=told.context or None)._asdict(), observed_at=at
+        )
 
     def amended(self, told: Told, time: float | None, clock: Clock) -> Entry:
         """This trial with another value from ``time`` on (default: now)."""
@@ -149,6 +151,8 @@ class Entry:
         last = self.earlier[-1].replaced_at if self.earlier else self.observed_at
         at = self._checked_time(time, clock, last)
         given = {name: value for name, value in told._asdict().items() if value is not None}
+        if told.context is not None:
+            given["context"] = told.context or None  # taken back if it is empty
         before = EarlierValue(self.y, self.yvar, at, self.outcomes, self.context)
         amended = replace(self, **given, earlier=(*self.earlier, before))
         amended._check_outcomes(amended.outcomes)

@@ -117,10 +117,14 @@ class ViewAtTime:
         return torch.from_numpy(self._standing["yvar"][rows]).unsqueeze(-1)
 
     def contexts(self, rows: Rows) -> Tensor:
-        """The contexts ``k x d_c`` of the values of ``k`` rows, NaN where none was told."""
+        """The contexts ``k x d_c`` of the values of ``k`` rows, NaN where none was told.
+
+        Nor was one whose length has been amended since.
+        """
         unknown = (math.nan,) * (self._contents.context_dim or 0)
-        told = [self.entry(row).standing(self.now).context or unknown for row in rows.tolist()]
-        return torch.tensor(told, dtype=torch.double).view(len(rows), len(unknown))
+        told = (self.entry(row).standing(self.now).context for row in rows.tolist())
+        known = [own if own and len(own) == len(unknown) else unknown for own in told]
+        return torch.tensor(known, dtype=torch.double).view(len(rows), len(unknown))
 
     @cached_property
     def _standing(self) -> dict[str, NDArray[np.float64]]:

@@ -131,6 +131,7 @@ def single_point_posterior(
         if moments is None:
             return None
     mean, variance, inputs = (_points_first(values, lead) for values in (*moments, inputs))
+    variance, inputs = variance.expand_as(mean), inputs.expand(*mean.shape[:-1], -1)
     transform = getattr(model, "outcome_transform", None)
     if type(transform) is Standardize:
         # `untransform_posterior` without its detour through linear operators
@@ -163,6 +164,7 @@ def _points_first(values: Tensor, lead: torch.Size) -> Tensor:
 class _Factor(NamedTuple):
     """What prediction takes of a model's data and hyperparameters."""
 
+    # Where all models of a batch share the first two, these have batch dimensions of size 1.
     inputs: Tensor  # model_batch_shape x n x d, as the kernel sees them
     cholesky: Tensor  # model_batch_shape x n x n, lower factor of K + noise
     weights: Tensor  # model_batch_shape x n x 1, (K + noise)^-1 (y - m)
@@ -356,17 +358,31 @@ def _factorise(model: Any) -> tuple[_Factor | None, DefaultPredictionStrategy | 
     if not (is_usual and _tells_its_diagonal(model, covariance)):
         return None, strategy
     noisy = likelihood(prior, inputs).lazy_covariance_matrix.to_dense()
+    points = covariance.x1.clone() if covariance.x1.is_inference() else covariance.x1
+    if noisy.dim() > 2 and points.dim() == noisy.dim() and _are_alike(points, noisy):
+        # Fantasies differ in their targets alone.
+        points, noisy = _first_of_batch(points), _first_of_batch(noisy)
     cholesky = psd_safe_cholesky(noisy)
     deviation = (targets - prior.loc).unsqueeze(-1)
     # Two solves: `torch.cholesky_solve` takes forty times as long for one right-hand side.
     half = torch.linalg.solve_triangular(cholesky, deviation, upper=False)
     weights = torch.linalg.solve_triangular(cholesky.mT, half, upper=True)
     if type(strategy) is DefaultPredictionStrategy:
-        root = RootLinearOperator(TriangularLinearOperator(cholesky))
+        whole = cholesky.expand(*weights.shape[:-2], *cholesky.shape[-2:])
+        root = RootLinearOperator(TriangularLinearOperator(whole))
         add_to_cache(strategy.lik_train_train_covar, "root_decomposition", root)
         add_to_cache(strategy, "mean_cache", weights.squeeze(-1), observation_nan_policy.value())
-    points = covariance.x1.clone() if covariance.x1.is_inference() else covariance.x1
     return _Factor(points, cholesky, weights), strategy
+
+
+def _are_alike(*matrices: Tensor) -> bool:
+    """Whether each tensor holds the same matrix all over its batch."""
+    return all(bool((each == _first_of_batch(each)).all()) for each in matrices)
+
+
+def _first_of_batch(values: Tensor) -> Tensor:
+    """The first matrix of a batch, whose batch dimensions are kept, with size 1."""
+    return values[(slice(1),) * (values.dim() - 2)]
 
 
 def _tells_its_diagonal(model: Any, covariance: LazyEvaluatedKernelTensor) -> bool:

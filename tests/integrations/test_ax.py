@@ -4,6 +4,7 @@ import importlib
 import logging
 import math
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -937,3 +938,37 @@ def test_without_ax_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPat
     monkeypatch.delitem(sys.modules, "botorch_calib.integrations.ax")
     with pytest.raises(ImportError, match=r"pip install botorch_calib\[ax\]"):
         importlib.import_module("botorch_calib.integrations.ax")
+
+
+@pytest.mark.parametrize("is_good", [True, False])
+@pytest.mark.parametrize("metric", mostly_slow(["y", "z"], ["y"]))
+def test_infinite_metrics(metric: str, is_good: bool) -> None:
+    """Ax winsorizes values that are too bad; those that are too good are left out."""
+    client = Client(random_seed=0)
+    client.configure_experiment(parameters=CONTINUOUS)
+    client.configure_optimization(objective="y", outcome_constraints=["z <= 0.5"])
+    struct = GenerationStrategyDispatchStruct(
+        method="custom", initialization_budget=6, initialization_random_seed=0
+    )
+    client.set_generation_strategy(calibrated_generation_strategy(client, struct=struct))
+    play(client, 5, z=other_hill)
+    ((trial, parameters),) = client.get_next_trials(max_trials=1).items()
+    outcome = {"y": hill(parameters), "z": other_hill(parameters)}
+    infinite = math.inf if is_good == (metric == "y") else -math.inf
+    client.complete_trial(trial, outcome | {metric: infinite})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        (following,) = client.get_next_trials(max_trials=1)
+    message = f"The metric {metric!r} is infinite in the trials [{trial}]"
+    assert any(message in str(each.message) for each in caught) is is_good
+    numbers = {
+        name: len(data.Y)
+        for data in adapter_of(client).generator.surrogate.training_data
+        for name in data.outcome_names
+    }
+    assert numbers == {"y": 6, "z": 6} | {metric: 6 - is_good}
+    for data in adapter_of(client).generator.surrogate.training_data:
+        assert data.Y.isfinite().all()
+    restored = Client._from_json_snapshot(client._to_json_snapshot())
+    assert following in restored._experiment.trials
+    assert restored.get_next_trials(max_trials=1)

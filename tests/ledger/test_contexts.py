@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import pytest
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
@@ -9,6 +12,7 @@ from torch.testing import assert_close
 
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.ledger.__main__ import main
+from botorch_calib.ledger.storage import LOCK
 
 NAN = float("nan")
 
@@ -81,8 +85,60 @@ def test_bad_contexts_are_named(make) -> None:
             ledger.add(X, [1.0] * len(X), contexts=[1.0, 2.0])
     ledger.tell(0, 1.0, context=[1.0, 2.0])
     ledger.submit([0.0])
-    with pytest.raises(BotorchTensorDimensionError, match=r"`context` must have shape 2 or 1 x 2"):
+    message = "must have as many elements in all trials, got 2 in trial 0 and 1 in trial"
+    with pytest.raises(BotorchTensorDimensionError, match=f"{message} 1"):
         ledger.tell(1, 1.0, context=[1.0])
-    with pytest.raises(BotorchTensorDimensionError, match=r"`contexts` must have shape 1 x 2"):
+    with pytest.raises(BotorchTensorDimensionError, match=f"{message} 2"):
         ledger.add([[1.0]], [1.0], contexts=[[1.0]])
     assert len(ledger) == 2 and ledger[1].y is None
+
+
+def test_a_wrong_length_is_amended(make) -> None:
+    ledger = make(1)
+    ledger.submit([0.0], time=0.0)
+    ledger.tell(0, 1.0, time=0.5, context=[1.0, 2.0])
+    ledger.amend(0, 1.0, time=2.0, context=[3.0])
+    ledger.add([[1.0]], [2.0], time=1.0, contexts=[[4.0]])
+    assert ledger.contexts().tolist() == [[3.0], [4.0]]
+    # Before that it is not known what the context was.
+    assert_close(ledger.contexts(now=1.5), torch.tensor([[NAN], [4.0]]).double(), equal_nan=True)
+    assert ledger[0].earlier[0].context == (1.0, 2.0)
+    with pytest.raises(BotorchTensorDimensionError, match="got 2 in trial 0 and 1 in trial 1"):
+        ledger.amend(0, 1.0, context=[1.0, 2.0])
+
+
+def test_several_wrong_lengths_are_taken_back(make) -> None:
+    ledger = make(1)
+    ledger.add([[0.0], [1.0]], [1.0, 2.0], contexts=[[1.0], [2.0]])
+    ledger.amend(0, 1.0, context=[])
+    assert ledger[0].context is None and ledger.contexts().shape == (2, 1)
+    ledger.amend(0, 1.0)
+    assert ledger[0].context is None
+    ledger.amend(1, 2.0, context=[2.0, 5.0])
+    ledger.amend(0, 1.0, context=[1.0, 4.0])
+    assert ledger.contexts().tolist() == [[1.0, 4.0], [2.0, 5.0]]
+    copy = ledger.snapshot()
+    assert [value.context for value in copy[0].earlier] == [(1.0,), None, None]
+
+
+def test_of_two_lengths_told_at_once_one_is_refused(make) -> None:
+    ledger = make(1)
+    for _ in range(2):
+        ledger.submit([0.0])
+    refused = []
+
+    def tell(trial_id: int) -> None:
+        try:
+            ledger.tell(trial_id, 1.0, context=[1.0] * (1 + trial_id))
+        except BotorchTensorDimensionError:
+            refused.append(trial_id)
+
+    threads = [threading.Thread(target=tell, args=(trial_id,)) for trial_id in range(2)]
+    with LOCK:  # until both have begun
+        for thread in threads:
+            thread.start()
+        time.sleep(0.1)
+    for thread in threads:
+        thread.join()
+    assert len(refused) == 1
+    assert [trial.y is None for trial in ledger] == [0 in refused, 1 in refused]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -10,16 +12,16 @@ from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Standardize
 from botorch.models.utils.gpytorch_modules import get_matern_kernel_with_gamma_prior
-from botorch.optim.closures import get_loss_closure_with_grads
-from botorch.optim.utils import get_parameters
+from botorch.optim.core import OptimizationStatus
 from botorch.utils.sampling import draw_sobol_samples
 from gpytorch.constraints import GreaterThan
 from gpytorch.kernels import RBFKernel
 from gpytorch.mlls import ExactMarginalLogLikelihood
-from linear_operator.utils.errors import NotPSDError
+from linear_operator.utils.errors import NanError, NotPSDError
 from torch import Tensor
 
-from botorch_calib.models.fit_in_logarithms import SECOND_NOISE, fit_in_logarithms
+from botorch_calib.asynchronous.refits import fit_single_task_gp
+from botorch_calib.models.fit_in_logarithms import fit_in_logarithms
 
 SQUARE = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
 
@@ -32,52 +34,77 @@ def data(n: int, noise: float, seed: int = 0) -> tuple[Tensor, Tensor]:
     return X, Y + noise * torch.randn(n, 1, dtype=torch.double, generator=generator)
 
 
-def fitted(gp: Any, **options: Any) -> tuple[float, int]:
-    """The log marginal likelihood with its priors, for each datum, and the evaluations."""
+def likelihood(gp: Any) -> Tensor:
+    """The log marginal likelihood with its priors, for each datum, of each start."""
     mll = ExactMarginalLogLikelihood(gp.likelihood, gp)
-    inner = get_loss_closure_with_grads(mll, get_parameters(mll, requires_grad=True))
-    num = 0
-
-    def closure() -> Any:
-        nonlocal num
-        num += 1
-        return inner()
-
-    fit_gpytorch_mll(mll, closure=closure, **options)
-    assert not gp.training
     mll.train()
     with torch.no_grad():
-        return mll(gp(*gp.train_inputs), gp.train_targets).item(), num
+        return mll(gp(*gp.train_inputs), gp.train_targets)
+
+
+def fitted(gp: Any, **options: Any) -> tuple[float, int]:
+    """The log marginal likelihood of the (first) model, and the evaluations."""
+    mll = ExactMarginalLogLikelihood(gp.likelihood, gp)
+    with mock.patch.object(mll, "forward", side_effect=mll.forward) as forward:
+        fit_gpytorch_mll(mll, **options)
+    assert not gp.training
+    return likelihood(gp).flatten()[0].item(), forward.call_count
+
+
+def starts(gp_of: Any, X: Tensor, Y: Tensor, noises: list[float]) -> Any:
+    """A batch of models, one for each start of the noise."""
+    batch = len(noises)
+    gp = gp_of(X.expand(batch, *X.shape), Y.expand(batch, *Y.shape))
+    gp.likelihood.noise = torch.tensor(noises, dtype=X.dtype).unsqueeze(-1)
+    return gp
+
+
+def standardized(X: Tensor, Y: Tensor) -> SingleTaskGP:
+    outcome_transform = Standardize(1, batch_shape=X.shape[:-2])
+    return SingleTaskGP(X, Y, outcome_transform=outcome_transform)
+
+
+LOGARITHMS: dict[str, Any] = {"optimizer": fit_in_logarithms}
 
 
 def test_the_same_maximum_in_a_third_of_the_evaluations() -> None:
     X, Y = data(24, noise=0.01)
     models = [SingleTaskGP(X, Y, outcome_transform=Standardize(1)) for _ in range(2)]
     (theirs, slow) = fitted(models[0])
-    (ours, fast) = fitted(models[1], optimizer=fit_in_logarithms, optimizer_kwargs={"twice": False})
+    (ours, fast) = fitted(models[1], **LOGARITHMS)
     assert fast < 0.5 * slow
     assert ours == pytest.approx(theirs, abs=1e-6)
     for name, value in models[0].state_dict().items():
         torch.testing.assert_close(models[1].state_dict()[name], value, rtol=5e-3, atol=5e-3)
 
 
+def test_each_start_is_searched_from_on_its_own() -> None:
+    X, Y = data(20, 0.3, seed=1)
+    noises, values, evaluations = [0.005, 0.1, 0.5], [], []
+    for noise in noises:
+        value, num = fitted(starts(standardized, X, Y, [noise]), **LOGARITHMS)
+        values.append(value)
+        evaluations.append(num)
+    together = starts(standardized, X, Y, noises)
+    best, num = fitted(together, **LOGARITHMS)
+    assert best == pytest.approx(max(values), abs=1e-9)
+    assert num == max(evaluations) < sum(evaluations)
+    # All of them are the best one.
+    torch.testing.assert_close(likelihood(together), torch.full((3,), best, dtype=torch.double))
+
+
 def test_the_better_one_of_two_maxima() -> None:
     """Where a search takes noise for signal, or all for noise, another one finds more."""
-    settings: list[dict[str, Any]] = [
-        {"optimizer": fit_in_logarithms},
-        {"optimizer": fit_in_logarithms, "optimizer_kwargs": {"twice": False}},
-        {},
-    ]
     found = []
     for seed in range(6):
         X, Y = data(20, 0.3, seed)
-        models = (SingleTaskGP(X, Y, outcome_transform=Standardize(1)) for _ in settings)
-        found.append(
-            [20 * fitted(gp, **each)[0] for gp, each in zip(models, settings, strict=True)]
-        )
-    twice, once, theirs = torch.tensor(found, dtype=torch.double).unbind(dim=-1)
-    assert (twice - once).min() > -1e-3 and (twice - once).max() > 0.5
-    assert (twice - theirs).min() > -1e-3 and (twice - theirs).max() > 5.0
+        twice = 20 * likelihood(fit_single_task_gp(X, Y)).item()
+        once = 20 * fitted(standardized(X, Y), **LOGARITHMS)[0]
+        theirs = 20 * fitted(standardized(X, Y))[0]
+        found.append([twice, once, theirs])
+    both = torch.tensor(found, dtype=torch.double)
+    gain = both[:, :1] - both[:, 1:]
+    assert (gain > -1e-3).all() and (gain.amax(dim=0) > torch.tensor([0.5, 5.0])).all()
 
 
 def test_parameters_with_a_transform_and_frozen_ones_are_left_as_they_are() -> None:
@@ -95,59 +122,97 @@ def test_parameters_with_a_transform_and_frozen_ones_are_left_as_they_are() -> N
     for gp in models:
         gp.mean_module.raw_constant.requires_grad_(False)
     (theirs, slow), (ours, fast) = (
-        fitted(gp, **options)
-        for gp, options in zip(models, ({}, {"optimizer": fit_in_logarithms}), strict=True)
+        fitted(gp, **options) for gp, options in zip(models, ({}, LOGARITHMS), strict=True)
     )
-    # Nothing has positive bounds: it is BoTorch's search.
-    assert (ours, fast) == (theirs, slow)
+    # Nothing has positive bounds: it is BoTorch's search, up to the last step.
+    assert ours == pytest.approx(theirs, abs=1e-6) and abs(fast - slow) <= 3
     assert models[1].mean_module.constant == 0.0
 
 
 def test_single_precision() -> None:
     X, Y = (each.float() for each in data(16, noise=0.1))
     gp: Any = SingleTaskGP(X, Y, outcome_transform=Standardize(1))
-    fitted(gp, optimizer=fit_in_logarithms)
+    fitted(gp, **LOGARITHMS)
     assert gp.likelihood.noise.dtype is torch.float
     double: Any = SingleTaskGP(X.double(), Y.double(), outcome_transform=Standardize(1))
-    fitted(double, optimizer=fit_in_logarithms)
+    fitted(double, **LOGARITHMS)
     torch.testing.assert_close(
         gp.likelihood.noise.double(), double.likelihood.noise, rtol=0.1, atol=0.0
     )
 
 
+@pytest.mark.parametrize("failing", [0, 1])
 @pytest.mark.parametrize("failure", ["not_psd", "nan"])
-def test_a_second_search_that_fails_leaves_the_first(failure: str) -> None:
+def test_a_start_that_fails_leaves_the_other(
+    failing: int, failure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     X, Y = data(16, noise=0.1)
-    models: list[Any] = [SingleTaskGP(X, Y, outcome_transform=Standardize(1)) for _ in range(2)]
-    once, _ = fitted(models[0], optimizer=fit_in_logarithms, optimizer_kwargs={"twice": False})
-    gp = models[1]
-    mll = ExactMarginalLogLikelihood(gp.likelihood, gp)
-    inner = get_loss_closure_with_grads(mll, get_parameters(mll, requires_grad=True))
-    fails, refused = False, 0
+    noises = [0.01, 0.2]
+    alone, _ = fitted(starts(standardized, X, Y, [noises[1 - failing]]), **LOGARITHMS)
+    gp = starts(standardized, X, Y, noises)
+    forward, refused = gp.forward, 0
 
-    def closure() -> Any:
-        nonlocal fails, refused
-        fails = fails or abs(gp.likelihood.noise.item() / SECOND_NOISE - 1.0) < 1e-12
-        if not fails:
-            return inner()
+    def fails(inputs: Tensor) -> Any:
+        nonlocal refused
+        # The search begins with the noise of the start, and goes no further if that fails.
+        if (gp.likelihood.noise / noises[failing] - 1.0).abs().min() > 1e-12:
+            return forward(inputs)
         refused += 1
         if failure == "not_psd":
             raise NotPSDError("not positive definite")
-        loss, gradients = inner()
-        return loss * torch.nan, gradients
+        raise NanError("NaN")
 
-    fit_gpytorch_mll(mll, closure=closure, optimizer=fit_in_logarithms, max_attempts=1)
+    monkeypatch.setattr(gp, "forward", fails)
+    value, _ = fitted(gp, **LOGARITHMS, max_attempts=1)
     assert refused
-    mll.train()
-    with torch.no_grad():
-        assert mll(gp(*gp.train_inputs), gp.train_targets).item() == pytest.approx(once, abs=1e-12)
+    assert value == pytest.approx(alone, abs=1e-12)
+
+
+def test_a_fit_from_which_no_start_succeeds_is_repeated_from_the_priors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    X, Y = data(16, noise=0.1)
+    gp = starts(standardized, X, Y, [0.01, 0.2])
+    forward, calls = gp.forward, 0
+
+    def fails(inputs: Tensor) -> Any:
+        nonlocal calls
+        calls += 1
+        if (gp.likelihood.noise.flatten() - torch.tensor([0.01, 0.2])).abs().min() < 1e-6:
+            raise NotPSDError("not positive definite")
+        return forward(inputs)
+
+    monkeypatch.setattr(gp, "forward", fails)
+    torch.manual_seed(0)
+    value, _ = fitted(gp, **LOGARITHMS)
+    alone, _ = fitted(standardized(X, Y), **LOGARITHMS)
+    assert value > alone - 1e-4
+
+
+def test_the_timeout_is_for_all_starts() -> None:
+    X, Y = data(16, noise=0.1)
+    gp = starts(standardized, X, Y, [0.01, 0.2, 0.5])
+    mll = ExactMarginalLogLikelihood(gp.likelihood, gp)
+    before, forward, num = likelihood(gp), mll.forward, 0
+
+    def slow(*args: Any) -> Tensor:
+        nonlocal num
+        num += 1
+        time.sleep(0.2)
+        return forward(*args)
+
+    with mock.patch.object(mll, "forward", slow):
+        result = fit_in_logarithms(mll, timeout_sec=0.5)
+    # Three evaluations take longer; each step is of one or two, where whole searches take twelve.
+    assert result.status is OptimizationStatus.STOPPED and num <= 6
+    assert -result.fval > before.max()
 
 
 def test_a_bound_of_each_lengthscale() -> None:
     X, Y = data(24, noise=0.1)
     least = torch.tensor([[0.5, 0.1]], dtype=torch.double)
     values = []
-    for options in ({}, {"optimizer": fit_in_logarithms, "optimizer_kwargs": {"twice": False}}):
+    for options in ({}, LOGARITHMS):
         kernel = RBFKernel(
             ard_num_dims=2,
             lengthscale_constraint=GreaterThan(least, transform=None, initial_value=2.0 * least),

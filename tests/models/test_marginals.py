@@ -42,7 +42,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from botorch_calib.models.conditioning import conditioned_on
-from botorch_calib.models.marginals import posterior_at, single_point_posterior
+from botorch_calib.models.marginals import _factor_of, posterior_at, single_point_posterior
 from tests.gps import DOUBLE, make_data, make_gp, make_multitask, make_variational
 
 
@@ -232,6 +232,18 @@ def test_fantasies_and_conditioned_models(fixed_noise: bool) -> None:
         other = model.fantasize(X[:2], SobolQMCNormalSampler(torch.Size([3])))
     assert fantasies.batch_shape == (3,) and other.batch_shape == (3, 2)
     assert_same(fantasies, deepcopy(fantasies), X.unsqueeze(-3))
+    # They share one factor, and others have one each; joint posteriors do not notice.
+    num = fantasies.train_targets.shape[-1]
+    shared, own = _factor_of(fantasies), _factor_of(other)
+    assert shared is not None and shared.cholesky.shape == (1, num, num)
+    assert own is not None and own.cholesky.shape == (3, 2, num - 1, num - 1)
+    dropped: Any = deepcopy(fantasies)
+    dropped.prediction_strategy = None
+    assert single_point_posterior(dropped, X.unsqueeze(-3)) is not None
+    joint: Any = dropped.posterior(X[:, 0])
+    expected: Any = deepcopy(fantasies).posterior(X[:, 0])
+    assert_close(joint.mean, expected.mean)
+    assert_close(joint.covariance_matrix, expected.covariance_matrix)
     assert_same(other, deepcopy(other), X[:, None, None])
     assert_same(other, deepcopy(other), X[:2])
     noise = {"noise": 0.1 * X[:, 0, :1].abs()} if fixed_noise else {}
