@@ -118,6 +118,15 @@ class OracleReport(DecisionReport):
         return f"{made} of {len(runs)}, {safe:.0f}"
 
 
+@dataclass(frozen=True)
+class MatchedOracleReport(OracleReport):
+    """As `OracleReport`, with rewards at matched violations as well."""
+
+    def _case_sections(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
+        matched = self._matched_section(self._by_case(collected))
+        return [*super()._case_sections(suite, collected), *matched]
+
+
 def _worst(case: Sequence[ByMethod], method: str) -> str:
     """The largest rate of violations of a run, and the numbers that it is of."""
     worst = max(_runs(case, method), key=analysis.violation_rate)

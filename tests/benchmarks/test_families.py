@@ -21,6 +21,8 @@ DECLARED = {
     "decisions_budget": (5, 25),
     # Six cases; two other methods in each.
     "decisions_faults": (6, 12),
+    # Eight cases; two other methods in each.
+    "decisions_further": (8, 16),
     # Two cases; three other methods in each.
     "decisions_small_sets": (2, 6),
     # Six with what ignores delays, and seven with `qlogei_pending`.
@@ -60,6 +62,7 @@ NUMBERS = {
     "four": 4,
     "five": 5,
     "six": 6,
+    "eight": 8,
     "ten": 10,
     "thirteen": 13,
     "all 18": 18,
