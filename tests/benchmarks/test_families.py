@@ -52,6 +52,8 @@ DECLARED = {
     "sdf_published": (10, 21),
     # Seven problems and two ways of censoring.
     "sdf_sweeps": (13, 14),
+    # The confidence bound and Thompson sampling, with two rivals each.
+    "sdf_tasks": (4,),
     "understated_noise": (2, 5),
     "wellspecified": (2, 4),
 }
