@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.decisions import further, methods, real_limits, untuned
 from benchmarks.decisions.analysis import ARCHIVED
 from benchmarks.decisions.oracle import Oracle
-from benchmarks.decisions.oracle_report import MatchedOracleReport, OracleReport
+from benchmarks.decisions.oracle_report import FurtherReport, OracleReport
 from benchmarks.decisions.replicate import replicate
 from benchmarks.decisions.report import DecisionReport
 from benchmarks.decisions.tasks import CASES, LEVEL, Case, tasks
@@ -110,13 +110,14 @@ FURTHER = Suite(
     baseline="budget",
     seeds=range(15000, 15009),
     replicate=further.replicate,
-    report=MatchedOracleReport(
+    report=FurtherReport(
         stated=round(1.0 - LEVEL, 12),
         cases=tuple(further.CASES),
         primary="plain",
         multiples={"plain": 1.0, "wide": 1.5},
         hidden=(),
         oracle="oracle",
+        beside=(("workers", "d5"), ("both", "two_limits")),
     ),
     protocol="decisions_further",
     archive=ARCHIVED,
