@@ -20,7 +20,7 @@ TASKS = {task.name: task for task in further.tasks()}
 BY_NAME = {method.name: method for method in METHODS}
 
 
-def short(name: str, num_rounds: int = 6) -> FurtherTask:
+def short(name: str, num_rounds: int) -> FurtherTask:
     return replace(TASKS[name], num_rounds=num_rounds)
 
 
@@ -93,10 +93,10 @@ class Watched(FurtherReplicate):
 
 
 def test_outcomes_come_late_and_the_books_stay_exact() -> None:
-    replicate = Watched(short("levy_both", num_rounds=14), seed=5)
+    replicate = Watched(short("levy_both", num_rounds=12), seed=5)
     result = replicate.run()
-    assert replicate.num_out == [0, 1, 2] + [3] * 11
-    assert sorted(replicate.ended) == list(range(14))
+    assert replicate.num_out == [0, 1, 2] + [3] * 9
+    assert sorted(replicate.ended) == list(range(12))
     assert replicate.ended != sorted(replicate.ended)  # out of order
     constraints = replicate.constraints
     # Decisions stay in their order, each with its own outcome.
@@ -127,9 +127,9 @@ def test_outcomes_come_late_and_the_books_stay_exact() -> None:
 
 def test_all_methods_run_on_two_limits_with_workers() -> None:
     for method in METHODS:
-        result = further.replicate(short("dixon_price_both"), method, seed=1)
-        assert len(result.extras["certified"]) == 6
-        assert len(result.X) == 26
+        result = further.replicate(short("dixon_price_both", num_rounds=5), method, seed=1)
+        assert len(result.extras["certified"]) == 5
+        assert len(result.X) == 25
     # The last one is the oracle, which certifies nothing that is not safe.
     certified = np.array(result.extras["certified"], dtype=bool)
     assert (np.array(result.extras["probability"])[certified] <= 0.1 + 1e-12).all()
