@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
@@ -179,14 +180,18 @@ def check_finite(name: str, value: Tensor) -> Tensor:
     return value
 
 
-def as_written(values: Tensor) -> list[float]:
-    """A vector as numbers; 0.8 in single precision is 0.8, so that it meets a limit of 0.8.
+def as_written(number: float) -> float:
+    """The shortest decimal that is this number in single precision.
 
-    In double precision it would be 0.80000001: the shortest decimal with the same digits is meant.
+    0.8 in single precision is 0.80000001 in double, and would not meet a limit of 0.8.
     """
-    if values.dtype != torch.float:
-        return [float(value) for value in values.tolist()]
-    return [float(str(value)) for value in values.detach().cpu().numpy()]
+    return float(str(np.float32(number)))
+
+
+def numbers_of(values: Tensor) -> list[float]:
+    """A vector as numbers, those in single precision `as_written`."""
+    numbers = map(float, values.tolist())
+    return [*map(as_written, numbers)] if values.dtype == torch.float else [*numbers]
 
 
 def check_variances(name: str, value: Any) -> Tensor:

@@ -181,6 +181,19 @@ def test_drawn_figures_are_shown_and_described() -> None:
     assert sorted(used) == sorted(script.stem for script in SCRIPTS.glob("*.py"))
 
 
+def test_images_say_what_is_seen() -> None:
+    """In two sentences or so, not by the name of a suite or of a file."""
+    texts = []
+    for page in DOCS.rglob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        for options in re.findall(r"```\{(?:image|figure|drawn)\} \S+\n((?::.*\n)*)", text):
+            alt = re.search(r"^:alt: (.*)$", options, flags=re.M)
+            assert alt and len(alt[1]) >= 40 and "Figure of the suite" not in alt[1], page
+            texts.append(alt[1])
+    figures = (ROOT / "benchmarks" / "figures").glob("*.png")
+    assert len(texts) >= len(list(figures)) and len(set(texts)) == len(texts)
+
+
 @pytest.mark.parametrize("kind", ["light", "dark"])
 def test_picture_of_the_readme_is_current(kind: str, tmp_path: Path) -> None:
     """If not, copy the new one from ``docs/images/drawn``, where the site's build draws it."""

@@ -192,9 +192,9 @@ class AnyModelReport:
                 body.append([method, statement, *cells, f"{mean} ({bounds})"])
         legend = (
             "The calibration error, and by how much calibration changes the loss, with 95 % "
-            "intervals over the problems, each of which counts by the mean over its seeds. Not "
-            "declared, and without tests. The problems of a seed share points and noise, which is "
-            "left out of account."
+            "intervals over the problems, each of which counts by the mean over its seeds. These "
+            "comparisons were not declared and are not tested. The problems of a seed share points "
+            "and noise, which the intervals ignore."
         )
         header = ["model", "calibrated by", "plain", "calibrated", "difference", "loss"]
         return ["## Over problems", "", legend, "", *table(header, body), ""]
@@ -229,8 +229,8 @@ class AnyModelReport:
         """Changes of the loss and of the width, in percent."""
         cases = self._by_case(collected)
         headings = {
-            "loss": ("Loss", "the loss, the mean of twice the pinball loss over eleven quantiles,"),
-            "width": ("Width", "the width of the 80 % intervals"),
+            "loss": ("Loss", "loss, the mean of twice the pinball loss over eleven quantiles"),
+            "width": ("Width", "width of the 80 % intervals"),
         }
         lines = []
         for size, (heading, words) in headings.items():
@@ -245,7 +245,7 @@ class AnyModelReport:
                 for statement in (PRIMARY, SECONDARY)
             ]
             legend = (
-                f"By how much calibration changes the mean of {words} of a run: differences of "
+                f"By how much calibration changes a run's mean {words}: differences of "
                 "logarithms, in percent of the plain model's, with 95 % intervals over seeds. Less "
                 "is better for the loss alone."
             )
@@ -266,5 +266,5 @@ class AnyModelReport:
             [method, mean_with_interval(list(seed_means(every, method, score).values()), ".2f")]
             for method in self.methods
         ]
-        legend = "Seconds of a run: its fits, and its calibrators' replays."
+        legend = "Seconds of a run, for its fits and the replays of its calibrators."
         return ["## Time", "", legend, "", *table(["model", "seconds"], body), ""]

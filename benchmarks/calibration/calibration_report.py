@@ -78,7 +78,7 @@ class CalibrationReport:
             "the one with the largest posterior mean: "
             "mean ± standard error over seeds, lower is better. Differences are paired by seed "
             f"with `{baseline}`; p-values are two-sided and not corrected. Won is the fraction of "
-            "seeds with less regret than the baseline, ties being halves. Area is the mean over "
+            "seeds with less regret than the baseline; ties count as halves. Area is the mean over "
             "evaluations of the least regret so far, in units of the mean regret of the initial "
             f"designs. Miscoverage is that of the stated {100 * (1 - self.alpha):g} % intervals "
             f"over the last half of the evaluations and should be {self.alpha:g}. The calibration "
@@ -148,8 +148,8 @@ class CalibrationReport:
         note = (
             "Averaged over problems for each seed, in percent of the baseline's mean regret on "
             "each problem, then compared over seeds; p-values are not corrected. A problem on "
-            "which the baseline's regret is close to zero rules the average of those which fail "
-            "there."
+            "which the baseline's regret is close to zero dominates the average of the methods "
+            "that fail there."
         )
         if solved:
             note += f" Without {', '.join(solved)}, where {baseline} has no regret in any run."

@@ -127,8 +127,8 @@ class CoverageReport:
             "problems of a group for each seed; differences to the baseline are paired by seed, "
             "and less is better. p is Wilcoxon's, two-sided, after Holm's correction within the "
             "family; detectable is the difference found with a power of 80 % at its strictest "
-            f"step. `equivalent`: the interval lies within ± {margin:g}. What stands beside the "
-            "primary endpoint is without tests."
+            f"step. `equivalent`: the interval lies within ± {margin:g}. Columns beside the "
+            "primary endpoint are not tested."
         )
         return ["## Comparisons", "", legend, "", *table(header, body), ""]
 
@@ -157,7 +157,7 @@ def _miscoverage_section(collected: Collected, methods: Sequence[str]) -> list[s
     body.append([f"within ± {TOLERANCE:g}", *map(str, kept)])
     legend = (
         "Miscoverage of the outcomes of the last half, with 95 % intervals over seeds; it should "
-        f"be {ALPHA:g}. Below, on how many problems the mean is within {TOLERANCE:g} of that."
+        f"be {ALPHA:g}. The last row counts problems whose mean is within {TOLERANCE:g} of that."
     )
     return ["## Miscoverage", "", legend, "", *table(["problem", *methods], body), ""]
 

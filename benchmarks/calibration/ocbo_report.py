@@ -119,8 +119,9 @@ def _legend(margin: float) -> str:
         "seed; differences to the baseline are paired by seed, and less is better. p is "
         "Wilcoxon's, two-sided, after Holm's correction within the family; detectable is the "
         "difference found with a power of 80 % at its strictest step. `equivalent`: the interval "
-        f"lies within ± {margin:g}. Beside it, without tests, the differences of the decimal "
-        f"logarithm of the final regret, {FLOOR:g} at the least, and of the calibration error."
+        f"lies within ± {margin:g}. The last columns show, without tests, the differences of the "
+        f"decimal logarithm of the final regret, {FLOOR:g} at the least, and of the calibration "
+        "error."
     )
 
 

@@ -56,11 +56,11 @@ class PublishedReport:
         header += ["detectable", "", "recommended", "95 % interval"]
         legend = (
             "The primary endpoint is the decimal logarithm of the final simple regret at the point "
-            f"with the largest outcome, {FLOOR:g} at the least; the first less the second, paired "
-            "by seed. p is Wilcoxon's, two-sided, after Holm's correction within the family; "
-            "detectable is the difference found with a power of 80 % at its strictest step. "
-            f"`equivalent`: the interval lies within ± {margin:g}. Beside it the same at the point "
-            "with the largest posterior mean, without a test."
+            f"with the largest outcome, {FLOOR:g} at the least. Differences are those of the first "
+            "run minus the second, paired by seed. p is Wilcoxon's, two-sided, after Holm's "
+            "correction within the family; detectable is the difference found with a power of 80 % "
+            f"at its strictest step. `equivalent`: the interval lies within ± {margin:g}. The last "
+            "columns show the same at the point with the largest posterior mean, without a test."
         )
         lines = ["## Comparisons", "", legend, "", *table(header, body), ""]
         return lines + self.tables.lines(suite, collected)

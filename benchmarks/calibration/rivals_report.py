@@ -156,10 +156,10 @@ def _intervals(every: Sequence[ByMethod], methods: Sequence[str]) -> list[str]:
     stating = [m for m in methods_in(every) if seed_means(every, m, coverage)]
     body = [[m, *_cells(every, m, scores)] for m in methods if m in stating]
     legend = (
-        "Clients state mean and variance of the next outcome: the share of outcomes in the 80 % "
-        "intervals of that normal distribution, the calibration error of its PITs "
-        "(a sum of squares over 19 levels; 0.17 on average for 20 outcomes if what is stated is "
-        "true), and the mean width. Samplers of Optuna state nothing."
+        "Clients state the mean and the variance of the next outcome. The table shows the share of "
+        "outcomes in the 80 % intervals of that normal distribution, the calibration error of its "
+        "PITs (a sum of squares over 19 levels; 0.17 on average for 20 outcomes if the "
+        "distribution is true), and the mean width. Samplers of Optuna state nothing."
     )
     header = ["method", "coverage of 80 % intervals", "calibration error", "width"]
     return ["## Stated intervals", "", legend, "", *table(header, body), ""]

@@ -124,8 +124,8 @@ class UnderstatedReport:
             "In %: the change of the geometric mean of regrets, with its interval. p is "
             "Wilcoxon's, two-sided, after Holm's correction within the family; detectable is the "
             "difference found with a power of 80 % at its strictest step. `equivalent`: the "
-            f"interval lies within ± {margin:g}. Beside it the same of the best point evaluated, "
-            "without a test."
+            f"interval lies within ± {margin:g}. The last columns show the same for the best point "
+            "evaluated, without a test."
         )
         return ["## Comparisons", "", legend, "", *table(header, body), ""]
 
@@ -211,9 +211,9 @@ def _coverage_section(case: Sequence[ByMethod], methods: Sequence[str]) -> list[
         body.append([str(row), *cells])
     legend = (
         f"Coverage of {100 * (1 - ALPHA):g} % intervals, in percent, averaged over the problems "
-        "for each seed, with 95 % intervals over seeds. By the last model of a run: of the "
-        "noise-free objective f and of a new outcome y, at the points visited and at points of "
-        "the box. And of each outcome as it came, by the model that chose its point."
+        "for each seed, with 95 % intervals over seeds. The last model of a run states intervals "
+        "of the noise-free objective f and of a new outcome y, at the points visited and at points "
+        "of the box. The model that chose a point states that of its outcome, as it came."
     )
     header = ["method", *OF_OBJECTIVE, *OF_OUTCOME]
     return ["## Coverage", "", legend, "", *table(header, body), ""]
@@ -228,12 +228,12 @@ def _claim_section(case: Sequence[ByMethod], methods: Sequence[str]) -> list[str
             cells += [f"{np.mean(list(made.values())):.2f}", _false(case, row, over)]
         body.append([str(row), *cells])
     legend = (
-        "A claim: after the last outcome the model gives a probability of at least "
-        f"{100 * CLAIM:g} % to the recommended point being better than another. Over the start "
-        "(of the initial points the one with the largest outcome), over the incumbent (the largest "
-        "outcome of all), and over each of the points visited. Claims per run, and in percent how "
-        "many of the claims of all runs are false, with the 95 % interval of this ratio; "
-        f"{100 * (1 - CLAIM):g} % at the most would be so if stated probabilities were true."
+        f"A claim is a stated probability of at least {100 * CLAIM:g} %, after the last outcome, "
+        "that the recommended point is better than another: than the start (the initial point with "
+        "the largest outcome), than the incumbent (the largest outcome of all), or than each of "
+        "the points visited. The table shows claims per run, and the percentage of false ones "
+        "among the claims of all runs, with the 95 % interval of this ratio. At most "
+        f"{100 * (1 - CLAIM):g} % would be false if stated probabilities were true."
     )
     header = ["method"]
     for over in OVER:

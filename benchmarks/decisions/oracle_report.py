@@ -76,14 +76,14 @@ class OracleReport(DecisionReport):
                     ]
                 )
         legend = (
-            f"Differences to `{plain}` are paired by seed, of values averaged over the functions "
-            "of a case as above, with Student's 95 % intervals; a method is worse in what has the "
-            "wrong sign in the mean, whatever its interval. Reward as a share of that of "
-            f"`{self.oracle}`, which certifies by the true quantile at the time of the round: the "
-            "ratio of sums over seeds and functions. The worst run is the one of a seed and a "
-            "function with the largest rate of violations; its violated and certified rounds are "
-            "in brackets. Last: in how many of the runs a point was recommended, and how many of "
-            "these are truly safe."
+            f"Differences to `{plain}` are paired by seed, between values averaged over the "
+            "functions of a case as above, with Student's 95 % intervals. A method counts as worse "
+            "if the mean difference has the wrong sign, whatever its interval. Reward is also a "
+            f"share of that of `{self.oracle}`, which certifies by the true quantile at the "
+            "time of the round: the ratio of sums over seeds and functions. The worst run, of one "
+            "seed and one function, has the largest rate of violations; its violated and certified "
+            "rounds are in brackets. The last column gives the number of runs in which a point was "
+            "recommended, and how many of these points are truly safe."
         )
         title = "## Beside the plain quantile and the oracle"
         return [title, "", legend, "", *table(header, body), ""]

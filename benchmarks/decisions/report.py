@@ -50,7 +50,7 @@ class DecisionReport:
     def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
         """A legend, tables over the functions of each case, and one for each problem."""
         lines = self._case_sections(suite, collected)
-        note = "Rates of single problems are over the certified rounds of all seeds together."
+        note = "The rate of a problem is that of the certified rounds of all seeds together."
         lines += ["## Problems", "", note, ""]
         for problem, by_method in collected.items():
             lines += [f"## {problem}", "", *self._problem_table(by_method), ""]
@@ -155,20 +155,21 @@ class DecisionReport:
 
     def _legend(self, baseline: str, margin: float) -> str:
         return (
-            "A round is violated if it was certified and its outcome exceeds the limit, which "
-            f"should be so in {100 * self.stated:g} % of the certified rounds. The gap is the "
-            "distance of a run's rate of violations to that (a run without a certified round has "
-            "the rate 0), the primary endpoint. Values are averaged over the functions of a case "
-            "for each seed, rates and gaps with the numbers of certified rounds as weights; means "
+            "A violation is a certified round whose outcome exceeds the limit; "
+            f"{100 * self.stated:g} % of the certified rounds should be violations. The gap, the "
+            "primary endpoint, is the distance of a run's rate of violations to that (a run "
+            "without a certified round has the rate 0). Values are averaged over the functions of "
+            "a case for each seed, with the numbers of certified rounds as weights for rates and "
+            "gaps; means "
             "and Student's 95 % intervals are over seeds. p is Wilcoxon's, two-sided, of the gap "
             f"paired by seed with `{baseline}`, after Holm's correction: over the cases for "
             f"`{self.primary}`, the primary comparison, and over all other ones together. "
             "Detectable is the difference found with a power of 80 % at the strictest step. "
             f"`worse` than `{baseline}` is a larger gap; `equivalent`: the interval lies within "
-            f"± {margin:g}. Missed: the outcome exceeds the quantile stated, which lies below "
-            "the limit where nothing better was found at it. The true rate is the mean true "
-            "probability of a violation. Reward is the mean noise-free objective over all rounds, "
-            "in standard deviations over the box."
+            f"± {margin:g}. Missed: the outcome exceeds the stated quantile, which lies below "
+            "the limit where no better point was found at the limit. The true rate is the mean "
+            "true probability of a violation. Reward is the mean noise-free objective over all "
+            "rounds, in standard deviations over the box."
         )
 
     def _regime_section(self, collected: Collected) -> list[str]:
@@ -198,8 +199,8 @@ class DecisionReport:
             )
         legend = (
             f"The problems in which `{self.primary}` violates the limit in "
-            f"{100 * FAILING:.0f} % or more of the certified rounds of all seeds together; kept "
-            f"is a rate of {100 * KEPT:.0f} % or less."
+            f"{100 * FAILING:.0f} % or more of the certified rounds of all seeds together. A "
+            f"method keeps the limit if its rate is {100 * KEPT:.0f} % or less."
         )
         header = ["method", "problems", "kept in", "mean violated, %", "most violated, %"]
         return ["## Where the limit is not kept", "", legend, "", *table(header, body), ""]
@@ -224,11 +225,12 @@ class DecisionReport:
                     ]
                 )
         legend = (
-            "Reward, less that of the plain quantile times the factor with which it violates the "
-            "limit as often, function by function: what a method earns that a fixed width, chosen "
-            "in hindsight, would not. Rates are pooled over seeds and interpolated between the "
-            f"factors {', '.join(f'{k:g}' for k in self.multiples.values())}; where the rate lies "
-            "outside of theirs, the nearest one stands in. Intervals are from resampled seeds."
+            "The reward of a method, minus that of the plain quantile times a factor. The factor "
+            "is chosen in hindsight for each function, so that both violate the limit equally "
+            "often: the difference is the gain over a fixed width with the same rate. Rates are "
+            "pooled over seeds and interpolated between the factors "
+            f"{', '.join(f'{k:g}' for k in self.multiples.values())}; the nearest factor is taken "
+            "where the rate lies outside of their range. Intervals are from resampled seeds."
         )
         return ["## Reward at matched violations", "", legend, "", *table(header, body), ""]
 
@@ -245,8 +247,8 @@ class DecisionReport:
         legend = (
             "The certified point with the largest posterior mean of the objective after the last "
             "round. It is truly safe if its outcome exceeds the limit with a probability of at "
-            f"most {100 * self.stated:g} %; none at all counts as not safe. Regret is to the best "
-            "truly safe value, mean ± standard error."
+            f"most {100 * self.stated:g} %; a run without such a point counts as not safe. Regret "
+            "is to the best truly safe value, mean ± standard error."
         )
         return ["## Recommended points", "", legend, "", *table(header, body), ""]
 

@@ -104,12 +104,13 @@ class DelayReport:
                 beside = percent_of_logarithms(differences(cumulative[own], cumulative[other]))
                 rows.append([name, own, other, *difference_found.percent_cells(margin), *beside])
         note = (
-            "Simple regret of what has arrived, averaged over rounds: the first method in percent "
-            "more or less than the second, by the mean of the differences of logarithms, averaged "
-            f"over the problems for each seed ({FLOOR:g} at the least). p is Wilcoxon's, "
-            "two-sided, after Holm's correction within the family; detectable is the difference "
-            "found with a power of 80 % at its strictest step. Beside it the cumulative regret of "
-            "all queries, without tests."
+            "How much more or less simple regret the first method has than the second, in percent. "
+            "The regret is that of the values that have arrived, averaged over rounds "
+            f"({FLOOR:g} at the least); the percentage is the mean of the differences of "
+            "logarithms, averaged over the problems for each seed. p is Wilcoxon's, two-sided, "
+            "after Holm's correction within the family; detectable is the difference found with a "
+            "power of 80 % at its strictest step. The last columns compare the cumulative regret "
+            "of all queries, without tests."
         )
         header = ["family", "regret of", "compared with", "seeds", "difference", "95 % interval"]
         verdict = f"verdict (margin {100 * math.expm1(margin):.0f} %)"
@@ -312,7 +313,7 @@ def published_table(collected: Collected) -> list[str]:
     note = (
         "The largest validation accuracy that had arrived by the last round: mean ± standard error "
         "over seeds, with Student's interval for the mean; higher is better. The published means, "
-        "and the standard errors of their ten runs, are of the same split of the data."
+        "and the standard errors of their ten runs, are from the same split of the data."
     )
     return [*table(header, sorted(body, key=lambda cells: cells[0], reverse=True)), "", note]
 

@@ -91,10 +91,10 @@ class SdfReport:
         verdict = f"verdict (margin {100 * math.expm1(margin):.0f} %)"
         header += ["corrected p", verdict, "detectable"]
         legend = (
-            "The regret of the primary endpoint: the first in percent more or less than the "
-            "second, by the mean of the differences of logarithms, paired by seed. p is "
-            "Wilcoxon's, two-sided, after Holm's correction within the family; detectable is the "
-            "difference found with a power of 80 % at its strictest step."
+            "How much more or less regret the first run has than the second, in percent: the mean "
+            "of the differences of the primary endpoint, paired by seed. p is Wilcoxon's, "
+            "two-sided, after Holm's correction within the family; detectable is the difference "
+            "found with a power of 80 % at its strictest step."
         )
         lines = ["## Comparisons", "", legend, "", *table(header, rows), ""]
         if any(problem in PUBLISHED_SVM for problem in collected):

@@ -85,7 +85,7 @@ class Completeness:
     def lines(self) -> list[str]:
         """The statement at the top of a report, as markdown: one sentence if all is there."""
         total, asked = sum(self.there.values()), self.asked * len(self.there)
-        text = f"{total} of {asked} replicates are there."
+        text = f"{total} of {asked} replicates have been run."
         interim = f"**Incomplete: {text}** This is an interim look, and what follows may change."
         lines = [text if total == asked else interim, ""]
         if self.selection.seeds is not None:
@@ -93,9 +93,9 @@ class Completeness:
             lines = [f"**A pilot on the seeds {asked_for}, no evidence.**", "", *lines]
         for method in sorted(self.selection.without):
             lines += [
-                f"**Deviation: `{method}` is left out**, of which {self.there[method]} of "
-                f"{self.asked} replicates are there. Comparisons with it are missing; the "
-                "correction for the number of comparisons counts them all the same.",
+                f"**Deviation: `{method}` is left out**; {self.there[method]} of its {self.asked} "
+                "replicates have been run. Comparisons with it are missing, but the correction for "
+                "the number of comparisons counts them.",
                 "",
             ]
         if total < asked:
@@ -113,16 +113,16 @@ class Completeness:
         used = f"Seeds used: {listed(self.used)}, {len(self.used)} in all"
         if not self.selection.incomplete_seeds:
             return (
-                f"{used}: those that all methods shown have on all problems. {self.unused} "
-                "further replicates of these methods are not used."
+                f"{used}: those with which all methods shown have been run on all problems. "
+                f"{self.unused} further replicates of these methods are not used."
             )
         untouched = ""
         if self.untouched:
             names = ", ".join(f"`{problem}`" for problem in self.untouched)
             untouched = f" Nothing has been run on {names}: averages over problems leave this out."
         return (
-            f"{used}, also such as not all methods have on all problems. **Means of two methods "
-            "may be over different seeds;** comparisons are paired by those that both have."
+            f"{used}, including seeds that some methods lack on some problems. **Means of two "
+            "methods may be over different seeds;** comparisons are paired by those that both have."
             + untouched
         )
 

@@ -63,11 +63,12 @@ def method_colors(methods: Iterable[str]) -> dict[str, str]:
 
 
 def share_legend(figure: Figure, panels: Sequence[Axes], columns: int = 5) -> None:
-    """One legend for all panels, below them."""
+    """One legend for all panels, below them, with at most one column for two inches of width."""
     entries: dict[str, Artist] = {}
     for panel in panels:
         handles, labels = panel.get_legend_handles_labels()
         entries.update(zip(labels, handles, strict=True))
+    columns = min(columns, max(1, int(figure.get_figwidth() / 2)))
     figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)
 
 

@@ -26,8 +26,8 @@ LEGEND = (
     "True capacity in bit/s/Hz after the last round, mean ± standard error over seeds, higher is "
     "better: at the point that would be recommended, which has the largest posterior mean of those "
     "evaluated (or the largest outcome, without a model); at the point with the largest outcome, "
-    "as in the paper; and at the best point evaluated, which nobody knows. Coverage is of the next "
-    "outcome, and s the time of fits and choices in seconds, the median of all runs."
+    "as in the paper; and at the best point evaluated, which nobody knows. Coverage is that of the "
+    "next outcome; s is the time of fits and choices in seconds, the median over all runs."
 )
 
 
@@ -195,7 +195,7 @@ def _scores(pair: Compared, collected: Collected) -> tuple[dict[int, float], dic
 
 
 _CLAIMS = (
-    "The hypotheses of the protocol, which are what the paper reports: the method's capacity at "
+    "The hypotheses of the protocol repeat the claims of the paper: the method's capacity at "
     "the recommended point is above the rival's by more than the margin of {margin:g}. "
     "`reproduced`: the 95 % interval lies above the margin, and the corrected p-value is below "
     "5 %; `reversed`: both hold with the opposite sign; `not reproduced`: the interval lies below "

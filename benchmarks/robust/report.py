@@ -69,9 +69,9 @@ def late_regret(result: Result) -> float:
 
 def _legend(suite: Suite[Any, Any]) -> str:
     return (
-        "Regret of a round is what the decisions' expected value, under the true distribution of "
-        "contexts, falls short of the largest one. Cumulative regret adds it up over the rounds, "
-        f"initial points apart; late regret is its mean over the last {LAST_ROUNDS} rounds, with "
+        "The regret of a round is the largest expected value, under the true distribution of "
+        "contexts, minus that of the decision. Cumulative regret is its sum over the rounds, "
+        f"without initial points; late regret is its mean over the last {LAST_ROUNDS} rounds, with "
         "its standard error over seeds. Intervals are Student's 95 % intervals over seeds; lower "
         f"is better. Differences to `{suite.baseline}` are means of differences of logarithms of "
         "cumulative regret, paired by seed, in percent; only the primary ones are tested. Times "

@@ -49,9 +49,9 @@ class ShiftReport:
     def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
         """A legend, the primary comparisons and a table for each function and criterion."""
         legend = (
-            "Means over all rounds, then over seeds, with standard errors. The number behind a "
-            "function is the distance of the true from the stated distribution of contexts, that "
-            "behind a method its radius."
+            "Means over all rounds, then over seeds, with standard errors. The number after a "
+            "function is the distance between the true and the stated distribution of contexts; "
+            "the number after a method is its radius."
         )
         primary = primary_comparisons(suite, collected, PRIMARY, log_regret)
         lines = [legend, "", "## Primary comparisons", "", *primary, ""]

@@ -382,10 +382,10 @@ LEGEND = (
     "times of a run, with Student's 95 % interval over {seeds} seeds (half of its length after ±)."
 )
 SUMMARY = (
-    "The shortfall is the mean over all 20 cells (case, points, place) of what coverage lacks to "
-    "0.8. Width and interval score (less is better) are in units of the plain process' own, as "
-    "geometric means over cells. Harm is what coverage lacks more than the plain process' in the "
-    "worst cell where that is right (`drawn`, `right`)."
+    "The shortfall is the distance by which coverage falls short of 0.8, as a mean over all 20 "
+    "cells (case, points, place). Width and interval score (less is better) are in units of the "
+    "plain process's own, as geometric means over cells. Harm is how much larger the shortfall is "
+    "than the plain process's, in the worst cell where that process is right (`drawn`, `right`)."
 )
 
 

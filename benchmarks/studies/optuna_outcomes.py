@@ -123,10 +123,10 @@ def markdown(runs: Sequence[dict[str, Any]]) -> str:
             [problem, "the former less the latter", mean_and_half_width(differences, 4), ""]
         )
     legend = (
-        f"Four workers, {NUM_TRIALS} trials, {len(seeds)} of {len(SEEDS)} seeds: the regret of the "
-        "best feasible trial, or the share of the largest hypervolume that is not dominated, the "
-        "smaller the better: means with Student's 95 % interval (half of its length after ±). And "
-        "CPU seconds of a proposal, the median."
+        f"Four workers, {NUM_TRIALS} trials, {len(seeds)} of {len(SEEDS)} seeds. The table shows "
+        "the regret of the best feasible trial, or the share of the largest hypervolume that is "
+        "not dominated: means with Student's 95 % interval (half of its length after ±); smaller "
+        "is better. CPU seconds of a proposal are medians."
     )
     reproduce = "Reproduce with `python -m benchmarks.studies.optuna_outcomes`."
     head = ["problem", "sampler", "regret, or share", "CPU seconds"]

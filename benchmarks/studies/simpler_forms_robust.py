@@ -4,7 +4,8 @@ For every hand-written derivative, second path and special case of ``robust/``, 
 ``models/fourier_paths.py``, the time of a call on which users wait is compared with that of the
 simplest form, in turn, in one process, by processor time (medians). It stays where it wins more
 than 15 %, or digits that are needed. What was taken out cannot be measured here any more: its
-figures, `TAKEN_OUT`, are those of the same workloads before it went.
+figures, `TAKEN_OUT`, are those of the same workloads before it went. Derivatives by terms win less:
+without them robust bounds of localized recalibrators would be slower than they were (d7eeb8f).
 
 Run it by ``python -m benchmarks.studies.simpler_forms_robust`` (two minutes). It printed, in short
 (time of the simplest form, b = 4 and b = 64 where there are two figures; difference; verdict):
@@ -17,6 +18,10 @@ moments of single points                                 1.6, 6.0 to 7.8  1e-12 
 second derivatives of the GP by hand / autograd twice    1.07, 1.18       4e-10   kept
 ... in a whole choice of WDRBO                           1.31             4e-10   kept
 localized thresholds at all pairs by products / at each  1.0, 1.0 to 2.5  9e-11   kept
+derivatives of 19 localized thresholds, by terms first /
+for each threshold                                       1.0, 1.1         3e-16   kept
+moments of 19 localized levels by a Function / by
+autograd                                                 1.2, 2.0         6e-10   kept
 moments through buffers / in new tensors, Matern 5/2     0.8, 1.5         4e-15   kept
 values with their Jacobian by a Function / by a product  1.08, 0.99       0       kept: raises
 exact Wasserstein ball: unsettled sources / all of them  0.92, 1.6 to 2.1 0       kept
@@ -49,11 +54,13 @@ from benchmarks.framework.runner import one_torch_thread
 from benchmarks.perf import calibrated_and_delayed as shared
 from benchmarks.perf import robust
 from benchmarks.perf.measure import Call, Workload, value_and_gradient
+from benchmarks.studies.simpler_forms import plain_normal_moments
 from botorch_calib import CalibratedModel, LogCalibratedExpectedImprovement
 from botorch_calib.acquisition import DelayedThompsonSampling
 from botorch_calib.calibration import LocalizedConformal, QuantileRecalibrator
 from botorch_calib.calibration import base as calibrators
-from botorch_calib.calibration.learners import mixture
+from botorch_calib.calibration.learners import mixture, radial_sum
+from botorch_calib.distributions import piecewise
 from botorch_calib.models.fourier_paths import FourierPaths
 from botorch_calib.robust import contextual_function
 from botorch_calib.robust.contextual_function import norm_and_direction
@@ -109,12 +116,6 @@ TAKEN_OUT = [
     Row(
         "draws known by BoTorch's internals (12 tests) / by their values",
         "0.98 to 1.04 (build and optimise)",
-        "equal",
-        "taken out",
-    ),
-    Row(
-        "derivatives of many localized thresholds by terms / threshold by threshold",
-        "1.02 to 1.10 (19 levels, b = 4 and 64)",
         "equal",
         "taken out",
     ),
@@ -317,6 +318,7 @@ def robust_rows(work: Workload) -> list[Row]:
         (radial_kernels.Matern52Profile, "fill", matern),
         (PairwiseMoments, "_solved", solved_anew),
     ]
+    moments = [(piecewise, "normal_moments", plain_normal_moments)]
     auto, local = "calibrated, lengthscale auto", "locally recalibrated (19 levels)"
     return [
         measured(
@@ -358,6 +360,24 @@ def robust_rows(work: Workload) -> list[Row]:
             },
             "kept",
             repetitions=9,
+        ),
+        measured(
+            "derivatives of 19 localized thresholds, by terms first / for each threshold",
+            {
+                f"{ball}, {name}": (over(ball, case, local), [(radial_sum, "_FEW", 99)])
+                for ball in robust.CALIBRATED_SETS
+                for name, case in sizes(FEW, MANY, LARGE).items()
+            },
+            "kept: these bounds must not be slower than they were",
+        ),
+        measured(
+            "moments of 19 localized levels by one Function / by autograd",
+            {
+                f"{ball}, {name}": (over(ball, case, local), moments)
+                for ball in robust.CALIBRATED_SETS
+                for name, case in sizes(FEW, MANY).items()
+            },
+            "kept",
         ),
         measured(
             "moments through buffers / in new tensors",

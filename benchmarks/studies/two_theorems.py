@@ -218,8 +218,8 @@ def markdown(runs: Runs) -> str:
             "## Gains beside stated gains",
             "",
             "For r = 2, 5 and 10: gains of at least r times the stated one, and outcomes at or "
-            "above the stated (1 - 1/r)-quantile, of which the former are a part. Both are 1/r at "
-            "most, as the head of the column says, with calibration. Doubted are runs whose "
+            "above the stated (1 - 1/r)-quantile, which include these gains. With calibration both "
+            "shares are at most 1/r, which the head of the column gives. A run is doubted if its "
             f"evidence against the stated gains reaches {EVIDENCE:g}.",
             "",
             *table(["case", "model", *heads, "doubted"], gains),

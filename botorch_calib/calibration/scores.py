@@ -172,11 +172,11 @@ class RationalScore(Score):
 
     def half_width(self, theta: Tensor) -> Tensor:
         """``theta / (1 - theta)`` within its bounds, see `Score.half_width`."""
-        return _inverse_softsign(theta, MIN_HALF_WIDTH, self.max_width)
+        return _inverse_softsign(theta, 1.0, MIN_HALF_WIDTH, self.max_width)
 
     def knots(self, theta: Tensor) -> Tensor:
-        """``c / (1 - |c|)``, ``c = 2 theta - 1``, within its bounds, see `Score.knots`."""
-        return _inverse_softsign(2.0 * theta - 1.0, -self.max_width, self.max_width)
+        """``c / (1/2 - |c|)``, ``c = theta - 1/2``, within its bounds, see `Score.knots`."""
+        return _inverse_softsign(theta - 0.5, 0.5, -self.max_width, self.max_width)
 
 
 #: The score of calibrators that are not given one.
@@ -191,10 +191,11 @@ def _softsign(z: Tensor) -> Tensor:
     return z / (1.0 + z.abs())
 
 
-def _inverse_softsign(c: Tensor, low: float, high: float) -> Tensor:
-    """``c / (1 - |c|)`` within bounds; from ``|c| = 1`` on the denominator leads beyond them."""
-    room = (1.0 - c.abs()).clamp(min=min(torch.finfo(c.dtype).eps, 0.5 / high))
-    return hardtanh(c / room, low, high)  # a clamp whose derivative is a single operation
+def _inverse_softsign(c: Tensor, most: float, low: float, high: float) -> Tensor:
+    """``c / (most - |c|)`` within bounds; from there on the denominator leads beyond them."""
+    # Clamps whose derivatives are single operations
+    least = most * min(torch.finfo(c.dtype).eps, 0.5 / high)
+    return hardtanh(c / hardtanh(most - c.abs(), least, most), low, high)
 
 
 def _bounded_inverse(

@@ -26,7 +26,6 @@ from botorch.models.model import Model
 from torch import Tensor
 
 from botorch_calib._validation import (
-    as_written,
     check_finite,
     check_inputs,
     check_instance,
@@ -35,6 +34,7 @@ from botorch_calib._validation import (
     check_positive,
     check_precision,
     check_tensor,
+    numbers_of,
 )
 from botorch_calib.calibration import Calibrator
 from botorch_calib.decisions.budget import SIZE
@@ -499,7 +499,7 @@ class ChanceConstraint(DecisionBooks):
         num = len(self._records)
         self._recorded(decided)
         new = iter(self._records[num:])
-        for row, y in zip(rows, as_written(Y.squeeze(-1)), strict=True):
+        for row, y in zip(rows, numbers_of(Y.squeeze(-1)), strict=True):
             (next(new) if row is None else row)["outcome"] = y
         self._forget_counts()
         if taught is not self.model:

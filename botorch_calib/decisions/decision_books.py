@@ -12,11 +12,11 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
 from botorch_calib._validation import (
-    as_written,
     check_count,
     check_limit,
     check_positive,
     check_tensor,
+    numbers_of,
 )
 from botorch_calib.decisions.budget import Account, Budget, check_level, together
 from botorch_calib.decisions.decision_records import (
@@ -103,7 +103,7 @@ class DecisionBooks:
                 f"`Y` must hold outcomes ... x 1 without NaN, got {tuple(Y.shape)}: leave out "
                 "those that are not known."
             )
-        y = torch.tensor(as_written(Y.flatten()), dtype=torch.double)
+        y = torch.tensor(numbers_of(Y.flatten()), dtype=torch.double)
         beyond = [side.sign * y > side.sign * side.limit for side in self._sides]
         return torch.stack(beyond).any(dim=0).to(Y.device).view(Y.shape[:-1])
 

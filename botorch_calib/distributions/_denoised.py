@@ -43,6 +43,7 @@ from torch.nn.functional import pad
 from botorch_calib.distributions._bivariate_tails import bivariate_tails, off_zero, scale_beyond
 from botorch_calib.distributions._kept_constants import kept_constant
 from botorch_calib.distributions._normal_functions import (
+    FAR,
     INV_SQRT_2PI,
     LEAST,
     LOG_ZERO,
@@ -117,7 +118,7 @@ def parts_of(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> Parts:
         jumps, steps = torch.cat([-jump, jump]), torch.cat([height, -height])
         at_low, at_high = torch.cat([zero, flat, edge]), torch.cat([edge, flat, zero])
         return Parts(jumps, steps, at_low, at_high, None)
-    ends = form.pad(knots, -math.inf, math.inf)
+    ends = form.pad(knots, -FAR, FAR)
     shares = NormalShares(ends)
     at_low, at_high = shares.at_low, shares.at_high
     if not any(form.uniform):

@@ -31,7 +31,7 @@ from botorch_calib.distributions._bivariate_tails import off_zero
 from botorch_calib.distributions._denoised import Parts, parts_of
 from botorch_calib.distributions._kept_constants import kept_constant
 from botorch_calib.distributions._normal_functions import LOG_ZERO, log_normal_interval
-from botorch_calib.distributions._normal_pieces import end_densities
+from botorch_calib.distributions._normal_pieces import normal_moments
 from botorch_calib.distributions._smoothed_quantile import QuantileTable, normal_points
 from botorch_calib.distributions._transport import NormalPieces, cuts, pick, transported
 from botorch_calib.distributions.form import PiecewiseForm
@@ -256,7 +256,7 @@ class PiecewisePredictive(WithMoments):
                 ``"stretched"`` scales it with their spread, the distance of the outermost two over
                 that of the standard normal distribution.
             validate: Whether to check ``levels`` and ``knots``, which reads them back from the
-                device, and to find out whether it is ``hollow``.
+                device, to cap the latter, and to find out whether it is ``hollow``.
             hollow: Whether the tails may hold next to no mass, see `has_rare_ends`: each piece is
                 then integrated by itself, which takes longer.
         """
@@ -265,13 +265,14 @@ class PiecewisePredictive(WithMoments):
             check_levels("levels", levels)
             if knots.isnan().any():
                 raise InputDataError("`knots` contains NaN.")
+            knots = knots.clamp(-max_width, max_width)
             hollow = hollow or has_rare_ends(levels)
         check_positive("max_width", max_width)
         if knots.shape[-1] != levels.shape[-1]:
             raise BotorchTensorDimensionError(
                 f"`levels` has {levels.shape[-1]} entries, `knots` {knots.shape[-1]}."
             )
-        ordered = _spread(knots.clamp(-max_width, max_width).sort(dim=-1).values)
+        ordered = _spread(knots.sort(dim=-1).values)
         padded = torch.cat([levels.new_zeros(1), levels, levels.new_ones(1)])
         masses, scale = padded.diff().to(ordered), _tail_scale(tails, levels, ordered)
         form = PiecewiseForm((False,) * len(masses), open_low=True, open_high=True, hollow=hollow)
@@ -572,9 +573,7 @@ def _moments_of_pieces(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> tu
     """
     low, high = knots[:-1], knots[1:]
     normal = masses * form.is_normal(knots).view(-1, *[1] * (knots.dim() - 1))
-    a, b = (normal * density for density in end_densities(knots))
-    mean = (a - b).sum(dim=0)
-    square = (a * low - b * high).sum(dim=0)
+    mean, square = normal_moments(knots, normal)
     if not any(form.uniform):
         return mean, (1 + square - mean.square()).clamp(min=0.0)
     pieces = [k for k, flag in enumerate(form.uniform) if flag]
@@ -671,9 +670,9 @@ def _tail_scale(tails: str, levels: Tensor, knots: Tensor) -> Tensor | None:
         raise InputDataError(
             f"`tails` must be 'gaussian' or, with two or more `levels`, 'stretched': got {tails!r}."
         )
-    normal = torch.special.ndtri(levels.to(knots))
-    ratio = (knots[..., -1] - knots[..., 0]) / (normal[-1] - normal[0])
-    return ratio.clamp(min=MIN_HALF_WIDTH)
+    outermost = slice(None, None, levels.shape[-1] - 1)
+    spread, normal = knots[..., outermost], torch.special.ndtri(levels.to(knots)[outermost])
+    return (spread.diff(dim=-1) / normal.diff()).squeeze(-1).clamp(min=MIN_HALF_WIDTH)
 
 
 def _spread(knots: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from numpy.typing import NDArray
 from torch import Tensor
 
-from botorch_calib._validation import check_finite
+from botorch_calib._validation import as_written, check_finite
 
 # Little-endian, so that the bytes of a query are the same on every machine.
 DOUBLE = np.dtype("<f8")
@@ -44,8 +44,7 @@ def as_number(name: str, value: Any, *, finite: bool = True) -> float:
         number = math.inf
     if math.isnan(number) or (finite and math.isinf(number)):
         raise InputDataError(f"`{name}` must be a {'finite ' * finite}number, got {shown}.")
-    # As `as_written`: a constraint judges outcomes by the same numbers.
-    return float(str(np.float32(number))) if is_single else number
+    return as_written(number) if is_single else number
 
 
 def as_variance(name: str, value: Any) -> float | None:

@@ -121,6 +121,25 @@ def test_scale():
     assert torch.autograd.gradgradcheck(normal_moments, (knots, MASSES, scale))
 
 
+@pytest.mark.parametrize("shape", [(6000,), (40, 150, 1), (1, 6000)])
+def test_many_pieces(shape):
+    """Those that pass through the cache in parts are as they are by themselves."""
+    generator = torch.Generator().manual_seed(0)
+    knots = torch.randn(*shape, 5, generator=generator, dtype=torch.double).sort(dim=-1).values
+    weights = torch.randn(2, *shape, generator=generator, dtype=torch.double)
+
+    def found(part: slice) -> tuple[Tensor, Tensor]:
+        own = knots.view(-1, 5)[part].clone().requires_grad_()
+        all_of_it = part == slice(None)
+        moments = torch.stack(normal_moments(own.view(knots.shape) if all_of_it else own, MASSES))
+        total = (weights.view(2, -1)[:, part] * moments.view(2, -1)).sum()
+        return moments.view(2, -1), torch.autograd.grad(total, own)[0]
+
+    halves = zip(found(slice(0, 3000)), found(slice(3000, 6000)), strict=True)
+    for got, parts, dim in zip(found(slice(None)), halves, (1, 0), strict=True):
+        assert_close(got, torch.cat(parts, dim=dim), rtol=1e-12, atol=1e-12)
+
+
 def test_narrowest():
     """At the least gap the derivatives are inaccurate, and finite."""
     knots = (0.3 + 1e-6 * torch.arange(5, dtype=torch.double)).requires_grad_()

@@ -26,6 +26,8 @@ INTERVALS = [
     (37.0, 37.0 + 1e-6),
     (-40.0, 40.0),
     (35.0, 90.0),
+    (38.0, 38.01),
+    (-300.0, -200.0),
 ]
 
 
@@ -168,13 +170,13 @@ def test_log_h_of_the_oracles():
 
 @pytest.mark.parametrize(("low", "high"), INTERVALS)
 def test_quick_interval(low, high):
-    """Of a narrow one the digits are lost that its width has not; far out it is the whole tail."""
+    """Of a narrow one the digits are lost that its width has not; far out it is right to 2e-6."""
     ends = double(low, high).requires_grad_()
     value = functions.quick_log_interval(*ends)
     expected = mp.log(interval(low, high))
     width = min(high - low, 1.0)
-    if max(low, -high) <= 36.0:
-        assert value.item() == pytest.approx(float(expected), rel=1e-13, abs=1e-15 / width)
+    error = 1e-15 / width if max(low, -high) <= 36.0 else 2e-6
+    assert value.item() == pytest.approx(float(expected), rel=1e-13, abs=error)
     (slopes,) = torch.autograd.grad(value, ends)
     for end, slope, sign in zip((low, high), slopes.tolist(), (-1.0, 1.0), strict=True):
         at_end = 0.0 if math.isinf(end) else float(sign * phi(end) / mp.exp(mp.mpf(value.item())))

@@ -17,6 +17,7 @@ from torch import Tensor
 # Numbers held at a time on the way to values at all pairs: few enough to stay in the cache. On a
 # device, whose launches have to be few, there are more.
 _ELEMENTS, _DEVICE_ELEMENTS = 2**17, 2**23
+_FEW = 4  # thresholds up to which derivatives are products for each
 
 
 class Terms:
@@ -107,7 +108,7 @@ class PairedSums:
     """A `RadialSum` at all pairs of ``b`` and ``M`` inputs, without a graph."""
 
     def __init__(self, radial: RadialSum, first: _Side, second: _Side) -> None:
-        self._constants, self._coefficients = radial.constants, radial.coefficients.mT
+        self._constants, self._coefficients = radial.constants, radial.coefficients.mT.contiguous()
         self._first, self._second = first, second
 
     @torch.no_grad()
@@ -119,20 +120,25 @@ class PairedSums:
             products = (left.unsqueeze(1) * coefficients).flatten(0, 1) @ right.mT
             parts.append(products.view(len(left), len(coefficients), len(right)).mT)
         # Thresholds of a pair side by side, as they are sorted next
-        return self._constants + _joined(parts).to(self._constants).contiguous()
+        return _joined(parts).to(self._constants).contiguous().add_(self._constants)
 
     @torch.no_grad()
     def pulled(self, by_values: Tensor) -> Tensor:
         """From derivatives by the values ``b x M x L`` to those by the inputs ``b x M x d``.
 
         With ``R_t`` the derivative by the logarithm of term ``t`` they are
-        ``2 sum_t rates_t R_t (centers_t - z)``, first columns first.
+        ``2 sum_t rates_t R_t (centers_t - z)``, first columns first. Of few thresholds the sums are
+        products for each; of many, the derivatives by all terms come first.
         """
-        one, other = self._first, self._second
-        sides = torch.cat([one.sides, other.sides[:, 1:]], dim=-1)
-        rows = self._coefficients.unsqueeze(1) * sides.mT
+        one, other, coefficients = self._first, self._second, self._coefficients
+        sides, few = torch.cat([one.sides, other.sides[:, 1:]], dim=-1), len(coefficients) <= _FEW
+        rows = coefficients.unsqueeze(1) * sides.mT if few else other.factors
         num, parts = self._num_rows(rows), []
         for left, by in zip(one.factors.split(num), by_values.double().split(num), strict=True):
+            if not few:
+                by_terms = (by @ coefficients).mul_(left.unsqueeze(1)).mul_(other.factors)
+                parts.append(by_terms @ sides)
+                continue
             products = (left[:, None, None] * rows).flatten(0, 2) @ other.factors.mT
             products = products.view(len(left), *rows.shape[:2], len(other.factors))
             parts.append(products.mul_(by.mT.unsqueeze(2)).sum(dim=1).mT)

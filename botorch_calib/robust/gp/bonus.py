@@ -160,15 +160,15 @@ class CalibratedBonus:
         """The bonus ``...``, given what the calibrator states, of batch shape ``... x 1 x 1``."""
         mean, spread = (part.double().squeeze(-1).squeeze(-1) for part in predictive.moments())
         v, noise = variance.double(), self._noise
-        deviation = (v + noise).sqrt()
+        total = v + noise
         # f~ = mu + unit (z + r eps) with the ratio r, see `CalibratedPosterior`
-        unit: Tensor = deviation
+        unit: Tensor = total.sqrt()
         square: Tensor | float = _TINY
         if self.model.denoise:
-            unit, square = v / deviation, noise / v
+            unit, square = v * total.rsqrt(), noise / v
             if self.model.excess == "objective":
                 stretch = spread.clamp(min=1.0)
                 growth = 1.0 + (stretch - 1.0) * (1.0 + square)
                 unit, square = unit * (growth / stretch), square * (stretch / growth)
         sigma = (spread + square).sqrt()
-        return (unit * (self.sign * mean + self.width * sigma)).to(variance)
+        return (unit * torch.add(self.width * sigma, mean, alpha=self.sign)).to(variance)

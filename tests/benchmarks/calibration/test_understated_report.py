@@ -160,7 +160,7 @@ def test_the_archive_gives_the_same_report(tmp_path: Any) -> None:
                 f = [0.0, 0.0, 0.0, 3.8]
                 store.write(SUITE.name, replace(result, f=f, extras=raw))
     first = write_report(SUITE, store, tmp_path, tmp_path)
-    assert "**Incomplete: 288 of 3600 replicates are there.**" in first
+    assert "**Incomplete: 288 of 3600 replicates have been run.**" in first
     assert "configuration" in first and "10000 to 10099" in first
     update_archive(SUITE, store)
     archived = ResultStore(tmp_path / "none", tmp_path / "archives")

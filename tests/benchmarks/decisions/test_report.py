@@ -213,7 +213,7 @@ def test_the_report_states_the_protocol(tmp_path: Path) -> None:
                 store.write(SUITE.name, result)
     seeds = Selection(incomplete_seeds=True)
     written = write_report(DECISIONS, store, tmp_path, tmp_path, seeds)
-    assert "**Incomplete: 240 of 10000 replicates are there.**" in written
+    assert "**Incomplete: 240 of 10000 replicates have been run.**" in written
     assert (tmp_path / "decisions.png").stat().st_size > 1000
 
 

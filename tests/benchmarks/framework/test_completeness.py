@@ -79,10 +79,10 @@ def test_only_seeds_count_that_all_methods_have_on_all_problems() -> None:
     assert completeness.complete == {"base": 5, "cheap": 4, "dear": 1}
     assert (completeness.used, completeness.unused) == ((12,), 26 - 6)
     lines = completeness.lines()
-    assert lines[0].startswith("**Incomplete: 26 of 36 replicates are there.** This is an interim")
+    assert lines[0].startswith("**Incomplete: 26 of 36 replicates have been run.** This is an")
     assert "| dear | 5 of 12 | 1 |" in lines
     seeds = lines[-2]
-    assert "Seeds used: 12, 1 in all: those that all methods shown have on all problems." in seeds
+    assert "Seeds used: 12, 1 in all: those with which all methods shown have been" in seeds
     assert "20 further replicates" in seeds
 
 
@@ -92,8 +92,8 @@ def test_a_method_that_is_left_out_is_a_deviation() -> None:
     assert completeness.unused == 21 - 16
     text = "\n".join(completeness.lines())
     # What there is of it is counted and shown all the same.
-    assert "**Incomplete: 26 of 36 replicates are there.**" in text
-    assert "**Deviation: `dear` is left out**, of which 5 of 12 replicates are there." in text
+    assert "**Incomplete: 26 of 36 replicates have been run.**" in text
+    assert "**Deviation: `dear` is left out**; 5 of its 12 replicates have been run." in text
     assert "Comparisons with it are missing" in text
     assert "| dear | 5 of 12 | 1 |" in text
     assert "Seeds used: 11 to 14, 4 in all" in text
@@ -123,7 +123,7 @@ def test_a_complete_suite_has_one_sentence() -> None:
     suite = replace(SUITE, seeds=range(12, 13))
     found, completeness = select(suite, collected(), Selection())
     assert seeds_of(found)["f"] == {m: [12] for m in SEEDS}
-    assert completeness.lines() == ["6 of 6 replicates are there.", ""]
+    assert completeness.lines() == ["6 of 6 replicates have been run.", ""]
 
 
 def test_what_cannot_be_left_out() -> None:
@@ -186,5 +186,5 @@ def test_a_pilot_takes_the_seeds_that_there_are_of_it(tmp_path: Path) -> None:
     text = write_report(SUITE, store, tmp_path, tmp_path, Selection(seeds=[12, 15]))
     assert "report smoke --seeds 12,15`" in text
     assert "**A pilot on the seeds 12, 15, no evidence.**" in text
-    assert "**Incomplete: 8 of 12 replicates are there.**" in text
+    assert "**Incomplete: 8 of 12 replicates have been run.**" in text
     assert "Seeds used: 12, 1 in all" in text

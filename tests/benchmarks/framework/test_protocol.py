@@ -147,11 +147,11 @@ def test_the_report_states_the_protocol_and_counts_its_seeds_alone(folder: Path)
     assert f"configuration `{HEADER['configuration']}`" in text
     assert "- test: Wilcoxon's, two-sided" in text
     assert "- deviations: none" in text
-    assert "**Incomplete: 1 of 2 replicates are there.**" in text
+    assert "**Incomplete: 1 of 2 replicates have been run.**" in text
     assert "| random | 1 |" in text
     run_suite(SUITE, store, SUITE.seeds, progress=False)
     text = write_report(SUITE, store, folder, folder)
-    assert "\n2 of 2 replicates are there.\n" in text
+    assert "\n2 of 2 replicates have been run.\n" in text
     assert (folder / "smoke.md").read_text() == text
 
 
@@ -162,7 +162,7 @@ def test_other_seeds_are_reported_as_a_pilot_under_another_name(folder: Path) ->
         write_report(SUITE, store, folder, folder)
     text = write_report(SUITE, store, folder, folder, Selection(seeds=[7]))
     assert "**A pilot on the seeds 7, no evidence.**" in text
-    assert "\n1 of 1 replicates are there.\n" in text
+    assert "\n1 of 1 replicates have been run.\n" in text
     assert not (folder / "smoke.md").exists()
     assert (folder / "smoke_pilot.md").read_text() == text
 
