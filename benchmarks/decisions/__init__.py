@@ -6,6 +6,7 @@ file                 content
 ``suites``           the suites
 ``tasks``            their problems: an objective and an outcome with a limit
 ``untuned``          further ones, on which nothing was tuned: faults and small safe sets
+``further``          others with more inputs, two limits, workers, and how they are run
 ``real_limits``      problems that others made, as tables, and how they are run
 ``real_tables``      makes these tables
 ``methods``          their methods: what states the quantile

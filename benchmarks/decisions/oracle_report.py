@@ -118,6 +118,48 @@ class OracleReport(DecisionReport):
         return f"{made} of {len(runs)}, {safe:.0f}"
 
 
+@dataclass(frozen=True)
+class FurtherReport(OracleReport):
+    """As `OracleReport`, with rewards at matched violations, and cases beside one another.
+
+    Args:
+        beside: Pairs of cases, the first of which is compared with the second.
+    """
+
+    beside: tuple[tuple[str, str], ...]
+
+    def _case_sections(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
+        cases = self._by_case(collected)
+        return [
+            *super()._case_sections(suite, collected),
+            *self._matched_section(cases),
+            *self._between_cases(cases),
+        ]
+
+    def _between_cases(self, cases: Mapping[str, list[ByMethod]]) -> list[str]:
+        """Reward and violations of a case beside those of another."""
+        reward, violated = "reward of the other's, %", "violated less the other's, %"
+        header = ["case", "other", "method", reward, "95 % interval", violated, "95 % interval"]
+        body = []
+        for case, other in self.beside:
+            two = cases.get(case, []), cases.get(other, [])
+            for method in self._shown(two[0]):
+                own, theirs = (values_by_seed(c, method, analysis.reward) for c in two)
+                seeds = sorted(own.keys() & theirs.keys())
+                ratio = pooled_ratio([own[s] for s in seeds], [theirs[s] for s in seeds])
+                share, low, high = (100 * value for value in ratio)
+                rates = (values_by_seed(c, method, analysis.violation_rate) for c in two)
+                percent = [100 * rate for rate in differences(*rates)]
+                cells = [f"{share:.0f}", "–" if np.isnan(low) else f"{low:.0f} to {high:.0f}"]
+                cells += [f"{np.mean(percent):+.1f}", interval(percent, "+.1f")]
+                body.append([case, other, method, *(cells if seeds else ["–"] * 4)])
+        legend = (
+            "The ratio of sums of rewards over seeds, and the difference of rates of violations "
+            "paired by seed, of values averaged over the functions of a case as above."
+        )
+        return ["## Cases beside one another", "", legend, "", *table(header, body), ""]
+
+
 def _worst(case: Sequence[ByMethod], method: str) -> str:
     """The largest rate of violations of a run, and the numbers that it is of."""
     worst = max(_runs(case, method), key=analysis.violation_rate)

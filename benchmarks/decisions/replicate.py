@@ -192,13 +192,20 @@ class DecisionReplicate(Replicate[Any, DecisionMethod, Round]):
         confidence: float | None = None,
     ) -> tuple[Tensor, bool]:
         """The best certified point ``1 x d`` found in two steps, and whether there is one."""
-        search, step = self.problem.search, len(self.X) - self.problem.num_initial
-        seed = stream_seed(self.seed, CHOICES, step)
+        search, seed = self.problem.search, stream_seed(self.seed, CHOICES, self._decided())
         spread = torch.cat([cube(self.problem.dim, search.num_global, seed), self.X])
-        margin = LeastMargin([constraint], confidence)
+        margin = LeastMargin(self._limits(constraint), confidence)
         centre, _ = best_certified(acqf, margin, Place(None, choices=spread))
         around = torch.cat([centre, (centre + self._offsets(seed)).clamp(0.0, 1.0)])
         return best_certified(acqf, margin, Place(None, choices=around))
+
+    def _decided(self) -> int:
+        """Number of choices so far."""
+        return len(self.X) - self.problem.num_initial
+
+    def _limits(self, constraint: ChanceConstraint) -> list[ChanceConstraint]:
+        """All constraints of a round, by the one that stands in it."""
+        return [constraint]
 
     def _offsets(self, seed: int) -> Tensor:
         search = self.problem.search

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 RATES = (analysis.violation_rate, analysis.miss_rate, analysis.true_violation_rate)
 
+# Cases beside one another in a figure.
+MOST_COLUMNS = 6
+
 # Rates of violations from which on a limit is not kept, and up to which it is, to rounding.
 FAILING, KEPT = 0.15 - 1e-9, 0.12 + 1e-9
 
@@ -61,10 +64,14 @@ class DecisionReport:
         from benchmarks.framework.plots import method_colors, panel_grid, share_legend
 
         cases = self._by_case(collected)
-        figure, panels = panel_grid(2 * len(cases), len(cases), (3.4, 3.4))
+        # Many cases take two pairs of rows.
+        width = len(cases) if len(cases) <= MOST_COLUMNS else -(-len(cases) // 2)
+        figure, panels = panel_grid(2 * len(cases), width, (3.4, 3.4))
         colors = method_colors(self._shown(collected.values()))
-        columns = zip(panels[: len(cases)], panels[len(cases) :], cases.items(), strict=True)
-        for upper, lower, (name, case) in columns:
+        for i, (name, case) in enumerate(cases.items()):
+            first = i // width * 2 * width + i % width
+            below = min(width, len(cases) - i // width * width)
+            upper, lower = panels[first], panels[first + below]
             self._draw_rates(upper, case, colors)
             upper.set_title(name)
             self._draw_rewards(lower, case, colors)

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.decisions import methods, real_limits, untuned
+from benchmarks.decisions import further, methods, real_limits, untuned
 from benchmarks.decisions.analysis import ARCHIVED
 from benchmarks.decisions.oracle import Oracle
-from benchmarks.decisions.oracle_report import OracleReport
+from benchmarks.decisions.oracle_report import FurtherReport, OracleReport
 from benchmarks.decisions.replicate import replicate
 from benchmarks.decisions.report import DecisionReport
 from benchmarks.decisions.tasks import CASES, LEVEL, Case, tasks
@@ -102,4 +102,25 @@ REAL = Suite(
     archive=ARCHIVED,
 )
 
-SUITES = (DECISIONS, BUDGET, FAULTS, SMALL_SETS, REAL)
+# More inputs, two limits, four workers with late outcomes, few and many initial points.
+FURTHER = Suite(
+    name="decisions_further",
+    problems=further.tasks(),
+    methods=further.METHODS,
+    baseline="budget",
+    seeds=range(15000, 15009),
+    replicate=further.replicate,
+    report=FurtherReport(
+        stated=round(1.0 - LEVEL, 12),
+        cases=tuple(further.CASES),
+        primary="plain",
+        multiples={"plain": 1.0, "wide": 1.5},
+        hidden=(),
+        oracle="oracle",
+        beside=(("workers", "d5"), ("both", "two_limits")),
+    ),
+    protocol="decisions_further",
+    archive=ARCHIVED,
+)
+
+SUITES = (DECISIONS, BUDGET, FAULTS, SMALL_SETS, REAL, FURTHER)

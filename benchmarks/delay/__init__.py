@@ -15,7 +15,8 @@ file               content
 ``workers_report`` its report
 ``sdf_published``  `sdf_published` and `sdf_hyperparameters`: problems and methods
 ``sdf_contexts``   `sdf_contexts`: its problem and methods
+``sdf_tasks``      `sdf_tasks`: its problem, made of classification tasks, and methods
 ``sdf_sweeps``     `sdf_sweeps`: problems
-``sdf_report``     the report of these four
+``sdf_report``     the report of these five
 ================== =======================================================================
 """

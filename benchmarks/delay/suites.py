@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from benchmarks.delay import methods, sdf_contexts, sdf_published, sdf_sweeps, workers
+from benchmarks.delay import (
+    methods,
+    sdf_contexts,
+    sdf_published,
+    sdf_sweeps,
+    sdf_tasks,
+    workers,
+)
 from benchmarks.delay.replicate import replicate, tasks
 from benchmarks.delay.report import (
     PENDING,
@@ -138,6 +145,17 @@ SDF_CONTEXTS = Suite(
     archive=ARCHIVED_SDF,
 )
 
+# One classification task after the other.
+SDF_TASKS = replace(
+    SDF_CONTEXTS,
+    name="sdf_tasks",
+    problems=sdf_tasks.tasks(),
+    methods=sdf_tasks.compared(),
+    seeds=range(10040, 10049),
+    report=SdfReport(cumulative_regret_all, sdf_tasks.PRIMARY),
+    protocol="sdf_tasks",
+)
+
 # By the mean delay and by m.
 SDF_SWEEPS = Suite(
     name="sdf_sweeps",
@@ -159,5 +177,6 @@ SUITES = (
     SDF_PUBLISHED,
     SDF_HYPERPARAMETERS,
     SDF_CONTEXTS,
+    SDF_TASKS,
     SDF_SWEEPS,
 )

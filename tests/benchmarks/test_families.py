@@ -21,6 +21,8 @@ DECLARED = {
     "decisions_budget": (5, 25),
     # Six cases; two other methods in each.
     "decisions_faults": (6, 12),
+    # Eight cases; two other methods in each.
+    "decisions_further": (8, 16),
     # Two cases; three other methods in each.
     "decisions_small_sets": (2, 6),
     # Six with what ignores delays, and seven with `qlogei_pending`.
@@ -50,6 +52,8 @@ DECLARED = {
     "sdf_published": (10, 21),
     # Seven problems and two ways of censoring.
     "sdf_sweeps": (13, 14),
+    # The confidence bound and Thompson sampling, with two rivals each.
+    "sdf_tasks": (4,),
     "understated_noise": (2, 5),
     "wellspecified": (2, 4),
 }
@@ -60,6 +64,7 @@ NUMBERS = {
     "four": 4,
     "five": 5,
     "six": 6,
+    "eight": 8,
     "ten": 10,
     "thirteen": 13,
     "all 18": 18,

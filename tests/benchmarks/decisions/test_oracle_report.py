@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.decisions.suites import FAULTS, SMALL_SETS
+from benchmarks.decisions.suites import FAULTS, FURTHER, SMALL_SETS
 from benchmarks.framework.protocol import ExperimentProtocol
 from benchmarks.framework.report import collect
 from benchmarks.framework.result import replicate_config
@@ -31,13 +31,13 @@ SUITE: Suite[Any, Any] = replace(
 RATES = {"budget": (2, 1.5), "plain": (4, 1.8), "wide": (5, 1.0), "oracle": (2, 2.0)}
 
 
-def results() -> ByProblem:
-    """One violation more on the second function, and a little reward more for odd seeds."""
+def results(suite: Suite[Any, Any] = SUITE) -> ByProblem:
+    """One violation more on each further function, and a little reward more for odd seeds."""
     found: ByProblem = {}
-    for i, problem in enumerate(SUITE.problems):
-        for method in SUITE.methods:
+    for i, problem in enumerate(suite.problems):
+        for method in suite.methods:
             violations, reward = RATES[method.name]
-            for seed in SUITE.seeds:
+            for seed in suite.seeds:
                 rounds = [BAD] * (violations + i) + [FINE] * (20 - violations - i) + [OFF] * 4
                 point = (1.0, 0.05 + 0.1 * (seed % 2)) if method.name != "budget" else None
                 made = run(rounds, seed, reward + 0.2 * (seed % 2), point)
@@ -119,3 +119,24 @@ def test_the_protocol_is_that_of_the_suite(suite: Suite[Any, Any]) -> None:
     protocol = ExperimentProtocol.load(suite.name)
     protocol.check(suite)
     assert protocol.seeds == suite.seeds == range(13000, 13030)
+
+
+def test_cases_beside_one_another() -> None:
+    names = [f"{f}_{case}" for case in ("d5", "workers") for f in ("levy", "dixon_price")]
+    problems = tuple(p for name in names for p in FURTHER.problems if p.name == name)
+    suite = replace(FURTHER, problems=problems, seeds=range(15000, 15004))
+    runs = results(suite)
+    for name in names[2:]:
+        runs[name]["budget"] = [replace(r, f=[0.5 * f for f in r.f]) for r in runs[name]["budget"]]
+    lines = [*suite.report.lines(suite, runs), "## End"]
+    start = lines.index("## Cases beside one another")
+    table = [line.strip("| ").split(" | ") for line in lines[start:] if line.startswith("| worke")]
+    # Two violations more of 20 rounds on each function.
+    same = ["+10.0", "+10.0 to +10.0"]
+    assert table == [
+        ["workers", "d5", "budget", "50", "50 to 50", *same],
+        *(
+            ["workers", "d5", name, "100", "100 to 100", *same]
+            for name in ("plain", "wide", "oracle")
+        ),
+    ]

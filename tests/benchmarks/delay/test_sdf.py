@@ -31,6 +31,7 @@ from tests.benchmarks.results import result_with
 PUBLISHED, SWEEPS = get_suite("sdf_published"), get_suite("sdf_sweeps")
 HYPERPARAMETERS = get_suite("sdf_hyperparameters")
 CONTEXTS = get_suite("sdf_contexts")
+TASKS = get_suite("sdf_tasks")
 METHODS = {method.name: method for method in sdf_published.compared()}
 GRID = torch.linspace(0.0, 1.0, 11, dtype=torch.double).unsqueeze(-1)
 
@@ -87,12 +88,13 @@ def test_sweeps_differ_in_the_delay_and_in_m() -> None:
     assert SWEEPS.methods == compared()
 
 
-@pytest.mark.parametrize("suite", [PUBLISHED, HYPERPARAMETERS, CONTEXTS, SWEEPS])
+@pytest.mark.parametrize("suite", [PUBLISHED, HYPERPARAMETERS, CONTEXTS, TASKS, SWEEPS])
 def test_what_is_compared_is_run(suite) -> None:
     problems = {problem.name for problem in suite.problems}
     methods = {method.name for method in suite.methods}
     primary = suite.report.primary
-    numbers = {"sdf_published": 10, "sdf_hyperparameters": 2, "sdf_contexts": 3, "sdf_sweeps": 13}
+    numbers = {"sdf_published": 10, "sdf_hyperparameters": 2, "sdf_sweeps": 13}
+    numbers |= {"sdf_contexts": 3, "sdf_tasks": 4}
     assert len(set(primary)) == len(primary) == numbers[suite.name]
     for run in (run for pair in primary for run in pair):
         assert run.problem in problems and run.method in methods

@@ -1,0 +1,407 @@
+"""Suite `decisions_further`: more inputs, two limits, four workers, few and many initial points.
+
+Everything else is as in `untuned`: the same functions in other dimensions, hyperparameters by
+`SingleTaskGP` at its defaults, fitted in every tenth of 100 rounds, Gaussian noise of 0.3 on each
+outcome, and half of the box safe.
+
+Functions, by the name of the limited one: ``levy`` with Dixon-Price as the objective, and
+``dixon_price`` with Levy, both on [-2, 2]^d.
+
+Cases; where nothing else is said there are five inputs, one limit, 4 d initial points, and each
+outcome is known before the next choice:
+
+* ``d5`` and ``d10``: five and ten inputs.
+* ``two_limits``: Styblinski and Tang's function has a limit too. At least one of both is violated
+  with a probability of at most 10 % in a safe point; each is safe in 60 % of the box by itself, at
+  95 %.
+* ``workers``: four workers. Evaluations take exponential times, so outcomes come late and out of
+  order; a worker that is free gets the next point at once.
+* ``both``: two limits and four workers.
+* ``start_5``, ``start_20`` and ``start_100``: a quarter of the box is safe, and 5, 20 or 100
+  initial points are known.
+
+Methods state the same quantiles as those of `methods`, of each outcome at `joint_level`:
+
+* ``budget``: `joint_chance_constraints` at its defaults, carried on by `with_model`.
+* ``plain`` and ``wide``: the Gaussian's quantiles times 1 and 1.5, without a budget.
+* ``oracle``: certifies by the true probability that any limit is violated.
+
+The objective's model hallucinates points that are out, for all methods alike; the outcomes' models
+know what has come.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from botorch.models import SingleTaskGP
+from botorch.test_functions.base import BaseTestProblem
+from botorch.test_functions.synthetic import DixonPrice, Levy, StyblinskiTang
+from torch import Tensor
+
+from benchmarks.decisions.methods import Budgeted
+from benchmarks.decisions.oracle import Oracle, TrueConstraint
+from benchmarks.decisions.replicate import DESIGN, DecisionMethod, DecisionReplicate, Round
+from benchmarks.decisions.tasks import (
+    LEVEL,
+    REFIT_EVERY,
+    DecisionTask,
+    LimitedOutcome,
+    Standardized,
+    cube,
+)
+from benchmarks.decisions.untuned import NOISE
+from benchmarks.framework.landscapes import ReferenceGP
+from benchmarks.framework.replicate import Replicate, stream_seed
+from benchmarks.framework.result import Result
+from benchmarks.framework.sequential import box
+from benchmarks.framework.surrogates import DefaultPriors, Surrogate, with_data
+from botorch_calib import CensoredDelayModel, ChanceConstraint, joint_chance_constraints
+from botorch_calib.decisions import joint_level
+
+# Number of a random stream, see `framework.replicate`. Never renumber.
+DURATIONS = 32
+
+
+@dataclass(frozen=True)
+class SeveralOutcomes:
+    """Outcomes with independent noise that shall be within their limits together.
+
+    Args:
+        parts: The outcomes, each with its limit.
+        level: The probability with which none of them shall be beyond its limit.
+    """
+
+    parts: tuple[LimitedOutcome, ...]
+    level: float = LEVEL
+
+    @property
+    def limit(self) -> float:
+        """Of the probability that any is violated."""
+        return 1.0 - self.level
+
+    def observe(self, U: Tensor, time: float) -> Tensor:
+        """Outcomes ``n x m`` at ``n x d`` points, with noise from torch's global random state."""
+        return torch.cat([part.observe(U, time) for part in self.parts], dim=-1)
+
+    def violation_probability(self, U: Tensor, time: float) -> Tensor:
+        """True probability, ``n x 1``, that any outcome exceeds its limit."""
+        each = [part.violation_probability(U, time) for part in self.parts]
+        return 1.0 - (1.0 - torch.cat(each, dim=-1)).prod(dim=-1, keepdim=True)
+
+    def room(self, U: Tensor, time: float) -> Tensor:
+        """How much more probable a violation could be, ``n x 1``: negative if unsafe."""
+        return self.limit - self.violation_probability(U, time)
+
+    def safe(self, U: Tensor, time: float) -> Tensor:
+        """Whether points are truly safe, ``n``."""
+        return (self.room(U, time) >= 0.0).squeeze(-1)
+
+
+@dataclass(frozen=True)
+class FurtherTask(DecisionTask):
+    """A task with several limited outcomes, and workers.
+
+    Args:
+        name: As in `DecisionTask`, like all others.
+        objective: The objective.
+        outcome: The limited outcomes.
+        surrogate: Makes the Gaussian process of each of them.
+        num_initial: Number of initial points.
+        num_rounds: Number of choices after them.
+        objective_noise: Standard deviation of the objective's noise.
+        search: How methods look for the best certified point.
+        workers: Number of points under evaluation at a time.
+    """
+
+    outcome: Any  # `SeveralOutcomes`, which has no single surface
+    workers: int = 1
+
+
+# ------------------------------------------------------------ methods
+
+Constraints = list[ChanceConstraint]
+
+
+@dataclass(frozen=True)
+class JointMethod(DecisionMethod):
+    """States the constraints on all outcomes, round by round.
+
+    Args:
+        name: Names it.
+    """
+
+    def constraints(
+        self, gps: Sequence[SingleTaskGP], outcome: SeveralOutcomes, last: Constraints
+    ) -> Constraints:
+        """Those of a round, from those of the ``last`` one; none before the first."""
+        raise NotImplementedError
+
+    def commit(self, constraints: Constraints, x: Tensor) -> None:
+        """Take note that ``x`` (``1 x d``) is sent to a worker, if anything is learned from it."""
+
+    def observe(self, constraints: Constraints, x: Tensor, y: Tensor) -> None:
+        """Take in its outcomes ``y`` (``1 x m``)."""
+
+    def rooms(self, margins: list[float], num: int) -> list[float]:
+        """How far the quantile that was stated of each of ``num`` outcomes is below its limit."""
+        return margins
+
+
+@dataclass(frozen=True)
+class JointBudget(JointMethod):
+    """Chance constraints that share a budget, at their defaults, carried on from round to round.
+
+    Args:
+        name: Names the method.
+        confidence: With which the point that is recommended is safe.
+        constants: Those of the rule, so that changed ones are noticed.
+    """
+
+    confidence: float = 0.95
+    constants: tuple[float, ...] = Budgeted.constants
+
+    def constraints(
+        self, gps: Sequence[SingleTaskGP], outcome: SeveralOutcomes, last: Constraints
+    ) -> Constraints:
+        """See `JointMethod`."""
+        if last:
+            return [each.with_model(gp) for each, gp in zip(last, gps, strict=True)]
+        limits = [(None, part.limit) for part in outcome.parts]
+        nothing: list[list[dict[str, Any]]] = [[] for _ in gps]
+        return joint_chance_constraints(gps, limits, outcome.level, records=nothing)
+
+    def commit(self, constraints: Constraints, x: Tensor) -> None:
+        """One commits for all."""
+        constraints[0].commit(x)
+
+    def observe(self, constraints: Constraints, x: Tensor, y: Tensor) -> None:
+        """Each is told its own outcome."""
+        for i, constraint in enumerate(constraints):
+            # The next round has models of all data, so these need not be conditioned.
+            constraint.observe(x, y[:, [i]], condition=False)
+
+
+@dataclass(frozen=True)
+class JointWidth(JointMethod):
+    """The Gaussians' own quantiles times a factor, the same throughout, without a budget.
+
+    Args:
+        name: Names the method.
+        factor: The factor.
+    """
+
+    factor: float = 1.0
+
+    def constraints(
+        self, gps: Sequence[SingleTaskGP], outcome: SeveralOutcomes, last: Constraints
+    ) -> Constraints:
+        """See `JointMethod`."""
+        level = joint_level(outcome.level, len(gps))
+        settings: dict[str, Any] = {"width": self.factor, "budget": math.inf, "records": ()}
+        return [
+            ChanceConstraint(gp, part.limit, level=level, **settings)
+            for gp, part in zip(gps, outcome.parts, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class JointOracle(JointMethod):
+    """Certifies by the true probability that any limit is violated."""
+
+    def surrogate(self, given: Surrogate) -> Surrogate:
+        """A model that nothing rests on."""
+        return Oracle(self.name).surrogate(given)
+
+    def constraints(
+        self, gps: Sequence[SingleTaskGP], outcome: SeveralOutcomes, last: Constraints
+    ) -> Constraints:
+        """See `JointMethod`."""
+        return [TrueConstraint(gps[0], outcome, time=0.0)]
+
+    def rooms(self, margins: list[float], num: int) -> list[float]:
+        """It states none, so the limits stand for them."""
+        return [0.0] * num
+
+
+METHODS = (
+    JointBudget("budget"),
+    JointWidth("plain"),
+    JointWidth("wide", 1.5),
+    JointOracle("oracle"),
+)
+
+
+# ------------------------------------------------------------ replicates
+
+
+class FurtherReplicate(DecisionReplicate):
+    """Choices by workers that are free, and outcomes that come when their evaluations end."""
+
+    method: JointMethod
+
+    def __init__(self, task: FurtherTask, method: JointMethod, seed: int) -> None:
+        Replicate.__init__(self, task, method, seed, task.num_rounds)  # outcomes are several
+        self.bounds = box(task.objective.bounds)
+        self.reference = ReferenceGP(task.noisy_objective())
+        self.surrogate = method.surrogate(task.surrogate)
+        self.gps: list[SingleTaskGP | None] = [None] * len(task.outcome.parts)
+        self.constraints: Constraints = []
+        self.X = cube(task.dim, task.num_initial, seed=stream_seed(seed, DESIGN))
+        self.objectives, self.outcomes = self._observe(self.X, step=0, time=0.0)
+        self.rounds: dict[str, list[float | None]] = {}
+        # When evaluations end, and what will come of them.
+        self.now, self.out = 0.0, list[Evaluation]()
+
+    def prepare(self, step: int) -> None:
+        """Wait for a free worker."""
+        while len(self.out) >= self.problem.workers:
+            self._arrive()
+
+    def fit(self, step: int) -> Round:
+        """Models of what has come, the objective's also of what is out, and the constraints."""
+        known = []
+        for i, last in enumerate(self.gps):
+            gp = self.surrogate(self.X, self.outcomes[:, [i]], self.bounds, step, last)
+            self.gps[i] = gp
+            known.append(gp)
+        objective: Any = with_data(self.reference(), self.X, self.objectives).eval()
+        if self.out:
+            pending = torch.cat([evaluation.x for evaluation in self.out])
+            objective = CensoredDelayModel(objective, pending, imputation="hallucinate")
+        self.constraints = self.method.constraints(known, self.problem.outcome, self.constraints)
+        return Round(objective, self.constraints[0])
+
+    def evaluate(self, x: Tensor, model: Round, step: int) -> None:
+        """Record the decision, and send the point to a worker."""
+        with torch.no_grad():
+            margins = [each.margin(x.unsqueeze(-2)).item() for each in self.constraints]
+        self.method.commit(self.constraints, x)
+        objective, outcomes = self._observe(x, step + 1, time=0.0)
+        parts = self.problem.outcome.parts
+        beyond = [y - part.limit for y, part in zip(outcomes[0].tolist(), parts, strict=True)]
+        rooms = self.method.rooms(margins, len(parts))
+        self._note(
+            certified=float(min(margins) >= 0.0),
+            # How far the outcome is beyond its quantile that is farthest beyond.
+            quantile=0.0,
+            outcome=max(b + room for b, room in zip(beyond, rooms, strict=True)),
+            violated=float(max(beyond) > 0.0),
+            probability=self.problem.outcome.violation_probability(x, time=0.0).item(),
+        )
+        duration = np.random.default_rng(stream_seed(self.seed, DURATIONS, step)).exponential()
+        heapq.heappush(self.out, Evaluation(self.now + duration, step, x, objective, outcomes))
+
+    def _arrive(self) -> None:
+        """Take in what comes of the evaluation that ends next."""
+        ended = heapq.heappop(self.out)
+        self.now = ended.end
+        self.method.observe(self.constraints, ended.x, ended.outcomes)
+        self.X = torch.cat([self.X, ended.x])
+        self.objectives = torch.cat([self.objectives, ended.objective])
+        self.outcomes = torch.cat([self.outcomes, ended.outcomes])
+
+    def _recommendation(self) -> dict[str, list[float | None]]:
+        while self.out:
+            self._arrive()
+        return super()._recommendation()
+
+    def _decided(self) -> int:
+        return super()._decided() + len(self.out)
+
+    def _limits(self, constraint: ChanceConstraint) -> Constraints:
+        return self.constraints
+
+
+class Evaluation(NamedTuple):
+    """A point ``1 x d`` with a worker, and what will come of it, by when that is."""
+
+    end: float
+    step: int
+    x: Tensor
+    objective: Tensor
+    outcomes: Tensor
+
+
+def replicate(task: FurtherTask, method: JointMethod, seed: int) -> Result:
+    """Run ``method`` on ``task``: deterministic in ``seed``, wall times aside."""
+    return FurtherReplicate(task, method, seed).run()
+
+
+# ------------------------------------------------------------ tasks
+
+
+@dataclass(frozen=True)
+class FurtherCase:
+    """What differs from one case to the other.
+
+    Args:
+        dim: Number of inputs.
+        num_initial: Number of initial points.
+        safe_share: Share of the box that is safe.
+        has_second: Whether Styblinski and Tang's function has a limit as well.
+        workers: Number of workers.
+    """
+
+    dim: int = 5
+    num_initial: int = 20
+    safe_share: float = 0.5
+    has_second: bool = False
+    workers: int = 1
+
+    def task(self, name: str, limited: Standardized, objective: Standardized) -> FurtherTask:
+        """A pair of functions in this case."""
+        if self.has_second:
+            second = Standardized(partial(StyblinskiTang, dim=self.dim), self.dim)
+            level, share = joint_level(LEVEL, 2), SHARE_OF_EACH
+            parts = tuple(
+                LimitedOutcome(surface, NOISE, safe_share=share, level=level)
+                for surface in (limited, second)
+            )
+        else:
+            parts = (LimitedOutcome(limited, NOISE, safe_share=self.safe_share),)
+        return FurtherTask(
+            name=name,
+            objective=objective,
+            outcome=SeveralOutcomes(parts),
+            surrogate=DefaultPriors(every=REFIT_EVERY),
+            num_initial=self.num_initial,
+            workers=self.workers,
+        )
+
+
+# Share of the box in which each of two outcomes is safe at 95 %: both are in about half of it.
+SHARE_OF_EACH = 0.6
+
+CASES: dict[str, FurtherCase] = {
+    "d5": FurtherCase(),
+    "d10": FurtherCase(dim=10, num_initial=40),
+    "two_limits": FurtherCase(has_second=True),
+    "workers": FurtherCase(workers=4),
+    "both": FurtherCase(has_second=True, workers=4),
+    "start_5": FurtherCase(num_initial=5, safe_share=0.25),
+    "start_20": FurtherCase(num_initial=20, safe_share=0.25),
+    "start_100": FurtherCase(num_initial=100, safe_share=0.25),
+}
+
+
+def tasks() -> tuple[FurtherTask, ...]:
+    """Both pairs of functions in all cases."""
+    found = []
+    for case, kind in CASES.items():
+        levy, dixon_price = (on_square(function, kind.dim) for function in (Levy, DixonPrice))
+        found.append(kind.task(f"levy_{case}", levy, dixon_price))
+        found.append(kind.task(f"dixon_price_{case}", dixon_price, levy))
+    return tuple(found)
+
+
+def on_square(function: Callable[..., BaseTestProblem], dim: int) -> Standardized:
+    """A function on [-2, 2]^d."""
+    return Standardized(partial(function, dim=dim, bounds=[(-2.0, 2.0)] * dim), dim)

@@ -1,0 +1,135 @@
+"""Several limits and workers: one of each is the loop of the other suites, and books stay exact."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.decisions import further
+from benchmarks.decisions import replicate as loop
+from benchmarks.decisions.further import CASES, METHODS, FurtherReplicate, FurtherTask
+from benchmarks.decisions.methods import Budgeted, GaussianQuantile
+from benchmarks.decisions.replicate import DecisionMethod
+from benchmarks.decisions.tasks import DecisionTask, cube
+from botorch_calib import joint_chance_constraints
+
+TASKS = {task.name: task for task in further.tasks()}
+BY_NAME = {method.name: method for method in METHODS}
+
+
+def short(name: str, num_rounds: int) -> FurtherTask:
+    return replace(TASKS[name], num_rounds=num_rounds)
+
+
+def test_there_are_two_functions_in_each_case() -> None:
+    assert list(TASKS) == [f"{f}_{case}" for case in CASES for f in ("levy", "dixon_price")]
+    # `DecisionReport` finds the problems of a case by the ends of their names.
+    assert not any(a != b and f"_{a}".endswith(f"_{b}") for a in CASES for b in CASES)
+    assert {task.dim for task in TASKS.values()} == {5, 10}
+    assert [TASKS[f"levy_start_{n}"].num_initial for n in (5, 20, 100)] == [5, 20, 100]
+
+
+@pytest.mark.parametrize(
+    ("method", "single"),
+    [("budget", Budgeted("budget")), ("wide", GaussianQuantile("wide", factor=1.5))],
+)
+def test_one_limit_and_one_worker_are_the_loop_of_the_other_suites(
+    method: str, single: DecisionMethod
+) -> None:
+    task = short("dixon_price_start_5", num_rounds=12)
+    (outcome,) = task.outcome.parts
+    fields = {**vars(task), "outcome": outcome}
+    del fields["workers"]
+    expected = loop.replicate(DecisionTask(**fields), single, seed=3)
+    result = further.replicate(task, BY_NAME[method], seed=3)
+    assert result.X == expected.X
+    assert result.y == expected.y
+    for name in ("certified", "violated", "recommended_value", "best_value"):
+        assert result.extras[name] == expected.extras[name]
+    for name in ("probability", "recommended_probability"):
+        assert result.extras[name] == pytest.approx(expected.extras[name], abs=1e-12)
+    # How far outcomes are beyond the quantiles.
+    beyond = np.subtract(*(np.array(expected.extras[k], float) for k in ("outcome", "quantile")))
+    assert result.extras["outcome"] == pytest.approx(beyond.tolist(), abs=1e-9)
+
+
+def test_violations_of_any_limit_by_simulation() -> None:
+    outcome = TASKS["levy_both"].outcome
+    U = cube(5, 4, seed=1)
+    torch.manual_seed(0)
+    limits = torch.tensor([part.limit for part in outcome.parts], dtype=torch.double)
+    num = 20000
+    violated = (outcome.observe(U.repeat(num, 1), 0.0) > limits).any(dim=-1).view(num, 4)
+    expected = outcome.violation_probability(U, 0.0).squeeze(-1)
+    # Four standard errors, of at most 0.5 / sqrt(20000) each.
+    assert torch.allclose(violated.double().mean(dim=0), expected, atol=4 * 0.5 / num**0.5)
+    assert torch.equal(outcome.safe(U, 0.0), expected <= 0.1)
+
+
+class Watched(FurtherReplicate):
+    """Notes how many evaluations were out, and in which order they ended."""
+
+    def __init__(self, task: FurtherTask, seed: int) -> None:
+        super().__init__(task, further.JointBudget("budget"), seed)
+        self.num_out: list[int] = []
+        self.ended: list[int] = []
+
+    def propose(self, model: loop.Round) -> torch.Tensor:
+        self.num_out.append(len(self.out))
+        return super().propose(model)
+
+    def _arrive(self) -> None:
+        self.ended.append(min(self.out).step)
+        assert min(self.out).end >= self.now
+        super()._arrive()
+
+    def points(self) -> list[list[float]]:
+        """In the order of their decisions."""
+        arrived = self.X[self.problem.num_initial :].tolist()
+        return [arrived[self.ended.index(step)] for step in range(len(arrived))]
+
+
+def test_outcomes_come_late_and_the_books_stay_exact() -> None:
+    replicate = Watched(short("levy_both", num_rounds=12), seed=5)
+    result = replicate.run()
+    assert replicate.num_out == [0, 1, 2] + [3] * 9
+    assert sorted(replicate.ended) == list(range(12))
+    assert replicate.ended != sorted(replicate.ended)  # out of order
+    constraints = replicate.constraints
+    # Decisions stay in their order, each with its own outcome.
+    flags = [record["certified"] for record in constraints[0].decisions]
+    assert flags == [bool(flag) for flag in result.extras["certified"]]
+    assert [r["point"] for r in constraints[0].decisions] == replicate.points()
+    assert all(r["outcome"] is not None for c in constraints for r in c.decisions)
+    violated = np.array(result.extras["violated"], dtype=bool)[flags]
+    by_record = [
+        any(r["outcome"] > c.upper for r, c in zip(row, constraints, strict=True))
+        for row in zip(*(c.decisions for c in constraints), strict=True)
+        if row[0]["certified"]
+    ]
+    assert by_record == violated.tolist()
+    assert violated.sum() <= constraints[0].violation_bound(sum(flags))
+    # A service that makes them anew from records states the same.
+    limits = [(None, part.limit) for part in replicate.problem.outcome.parts]
+    again = joint_chance_constraints(
+        [constraint.model for constraint in constraints],
+        limits,
+        records=[constraint.decisions for constraint in constraints],
+    )
+    X = cube(5, 30, seed=2).unsqueeze(-2)
+    for one, other in zip(constraints, again, strict=True):
+        assert torch.equal(one.margin(X), other.margin(X))
+        assert one.budget_left == other.budget_left
+
+
+def test_all_methods_run_on_two_limits_with_workers() -> None:
+    for method in METHODS:
+        result = further.replicate(short("dixon_price_both", num_rounds=5), method, seed=1)
+        assert len(result.extras["certified"]) == 5
+        assert len(result.X) == 25
+    # The last one is the oracle, which certifies nothing that is not safe.
+    certified = np.array(result.extras["certified"], dtype=bool)
+    assert (np.array(result.extras["probability"])[certified] <= 0.1 + 1e-12).all()
