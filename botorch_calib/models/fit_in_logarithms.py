@@ -64,7 +64,8 @@ def fit_in_logarithms(
     ends[positive], state[:, positive] = np.log(ends[positive]), np.log(state[:, positive])
 
     def in_logarithms(x: Array, batch_indices: list[int]) -> tuple[Array, Array]:
-        rows = np.exp(x, out=x.copy(), where=positive)
+        with np.errstate(over="ignore"):  # the line search comes back from infinity
+            rows = np.exp(x, out=x.copy(), where=positive)
         values, gradients = _losses_at(losses, rows, batch_indices)
         return values, np.multiply(gradients, rows, out=gradients, where=positive)
 
