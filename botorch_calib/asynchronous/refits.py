@@ -25,8 +25,8 @@ from torch import Tensor
 from botorch_calib._validation import check_count
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.conditioning import with_observations
-from botorch_calib.models.fit_in_logarithms import fit_in_logarithms
 from botorch_calib.models.fit_to_ledger import Fit
+from botorch_calib.models.hyperparameter_fits import fit_in_logarithms
 from botorch_calib.models.inspection import like, observed_process
 from botorch_calib.models.partly_known_noise import PartlyKnownNoiseGP
 from botorch_calib.optim.random_seeds import derived_seed, random_stream

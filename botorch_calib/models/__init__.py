@@ -8,7 +8,7 @@ file                      content
 ``delayed``               `CensoredDelayModel`: pending queries
 ``imputation``            values that are put in place of missing ones
 ``fit_to_ledger``         models of the values in a ledger
-``fit_in_logarithms``     the search of a fit by marginal likelihood
+``hyperparameter_fits``   the search of a fit by marginal likelihood
 ``matching_rows``         rows of a table that equal given ones
 ``partly_known_noise``    `PartlyKnownNoiseGP`: known variances are used, others are fitted
 ``noisy_ensemble``        `NoisyEnsemble`: point predictions with a stated noise

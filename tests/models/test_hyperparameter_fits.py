@@ -21,7 +21,7 @@ from linear_operator.utils.errors import NanError, NotPSDError
 from torch import Tensor
 
 from botorch_calib.asynchronous.refits import fit_single_task_gp
-from botorch_calib.models.fit_in_logarithms import fit_in_logarithms
+from botorch_calib.models.hyperparameter_fits import fit_in_logarithms
 
 SQUARE = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
 
