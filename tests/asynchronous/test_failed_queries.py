@@ -416,8 +416,8 @@ def test_with_failures_all_over_the_box_the_model_chooses(monkeypatch: pytest.Mo
     ledger, chosen = FeedbackLedger(2, maximize=True), BOUNDS[0] + 0.3 * (BOUNDS[1] - BOUNDS[0])
     for unit, y in ((0.5, 1.0), (0.52, 0.0)):
         ledger.observe(ledger.submit(BOUNDS[0] + unit * (BOUNDS[1] - BOUNDS[0])), y)
-    for unit in product(torch.linspace(0.0, 1.0, 7).tolist(), repeat=2):
-        ledger.fail(ledger.submit(BOUNDS[0] + torch.tensor(unit) * (BOUNDS[1] - BOUNDS[0])))
+    for place in product(torch.linspace(0.0, 1.0, 7).tolist(), repeat=2):
+        ledger.fail(ledger.submit(BOUNDS[0] + torch.tensor(place) * (BOUNDS[1] - BOUNDS[0])))
     assert borders_are_overdrawn(ledger, ledger.now(), strategy_of("ts"), BOUNDS)
     monkeypatch.setattr(DelayAwareProposer, "_maximizer", lambda *args: chosen)
     propose = DelayAwareProposer(BOUNDS, fit=fit, num_initial=0, search=SEARCH)
