@@ -61,9 +61,9 @@ class DelayStrategy:
 
             ``"avoid"``: the search goes around regions that fail, by a model of where queries bring
             values. Pending queries near failures count as failures in part, so that one at a time
-            tries the border of a region. Where borders have had five more queries than other
-            places, and none was better than the best, the next one is the point of eight that is
-            the most likely to bring a value, as for ``spread_beyond``. With a function for
+            tries the border of a region. Once borders have had five more queries than other places
+            and none of them was better than the best, the next query is, as for ``spread_beyond``,
+            the one of eight points that is the most likely to bring a value. With a function for
             ``acquisition`` it is ``"impute"``.
 
             ``"impute"``: the model of the objective takes its own predictions for their values, but

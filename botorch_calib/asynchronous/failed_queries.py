@@ -98,7 +98,7 @@ def borders_are_overdrawn(
     `BORDER` of an earlier failure; each other one takes 1 off it, down to 0. If queries that are
     made at a count of `PATIENCE` are elsewhere and do not fail, at most ``(PATIENCE + T) / 2`` of
     any ``T`` in a row are at borders, and no more than `PATIENCE` one after the other. Failures
-    count once they are known.
+    count once they are known. If failures lie all over the box, there is no place elsewhere.
     """
     best, X = ledger.best(now=now), ledger.queries(now)
     lost = _among(ledger.statuses(now), strategy.lost_statuses).nonzero()[:, 0]

@@ -158,12 +158,16 @@ class Feasibility:
         """The score of ``X``, ``batch_shape x d``: the share of a gain that counts, from 0 to 1."""
         return torch.special.ndtr((self.predict(X) - self.threshold) / WIDTH)
 
+    def are_at_border(self, X: Tensor) -> Tensor:
+        """Which of the points ``n x d`` are at the border of a failure."""
+        return are_near(self._in_unit_cube(X), self.failures).any(dim=-1)
+
     def safest(self, X: Tensor) -> Tensor:
         """The one of the points ``n x d`` that is the most likely to bring a value, ``d``.
 
         Points at the border of a failure are passed over if there is another one.
         """
-        near = are_near(self._in_unit_cube(X), self.failures).any(dim=-1)
+        near = self.are_at_border(X)
         return X[self.predict(X).masked_fill(near & ~near.all(), -math.inf).argmax()]
 
 

@@ -38,7 +38,7 @@ from botorch_calib.asynchronous.failed_queries import (
     poor_value,
     queries_in,
 )
-from botorch_calib.asynchronous.feasibility import FeasibleAcquisition, GrowingFactors
+from botorch_calib.asynchronous.feasibility import Feasibility, FeasibleAcquisition, GrowingFactors
 from botorch_calib.asynchronous.ledger_model import LedgerModel
 from botorch_calib.asynchronous.overdue import with_overdue_failed
 from botorch_calib.asynchronous.refits import WarmStartedFit, check_refit_every
@@ -224,13 +224,15 @@ class DelayAwareProposer:
         feasibility = None
         if place is not None or not strategy.imputes_failures:
             feasibility = feasibility_of(ledger, now, strategy, self.bounds, self._factors)
+        avoided: Feasibility | None = None
         if place is None and feasibility is not None:
-            enough = borders_are_overdrawn(ledger, now, strategy, self.bounds)
-            place = count if enough else None
+            if borders_are_overdrawn(ledger, now, strategy, self.bounds):
+                place, avoided = count, feasibility
         if place is not None:
             asked = ledger.queries()
             spread = self._design(SPREAD, fixed, choices).new_point(place, asked, feasibility)
-            if spread is not None:
+            # Where failures lie all over the box, all of it is border, and the model chooses.
+            if spread is not None and not (avoided and avoided.are_at_border(spread[None])):
                 return spread
         model = self._ledger_model(ledger, now, strategy, real)
         seed = derived_seed(self.search.seed, SEARCH, count)

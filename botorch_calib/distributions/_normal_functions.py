@@ -67,7 +67,7 @@ _RAMP = (
 # fmt: on
 CHUNK = 2**15  # numbers at a time, few enough to stay in a CPU's cache
 _DEEP = -1e3  # from which down Phi / h is -(t + 2 / t) to 1e-11; above, its logarithm to 1e-10
-_UNDERFLOW = 36.0  # normal deviations from which on tails underflow
+_UNDERFLOW = 35.0  # normal deviations from which on tails fall below `TINY`
 _MANY = 3000  # numbers from which the polynomial beats ``erfcx`` on a CPU
 
 

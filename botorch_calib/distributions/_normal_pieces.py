@@ -21,7 +21,7 @@ def normal_moments(ends: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         weights: ``K x shape``, broadcasting.
     """
     num = -(-ends.numel() // CHUNK)
-    if num < 2 or ends.is_cuda or weights.shape[1:].numel() > 1:
+    if num < 2 or ends.dim() < 2 or ends.is_cuda or weights.shape[1:].numel() > 1:
         mean, square, *_ = _NormalMoments.apply(ends, weights)
         return mean, square
     found = [_NormalMoments.apply(part, weights)[:2] for part in ends.chunk(num, dim=1)]

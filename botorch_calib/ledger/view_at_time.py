@@ -119,7 +119,7 @@ class ViewAtTime:
     def contexts(self, rows: Rows) -> Tensor:
         """The contexts ``k x d_c`` of the values of ``k`` rows, NaN where none was told.
 
-        Nor was one whose length has been amended since.
+        One that had another length before it was amended counts as not told.
         """
         unknown = (math.nan,) * (self._contents.context_dim or 0)
         told = (self.entry(row).standing(self.now).context for row in rows.tolist())

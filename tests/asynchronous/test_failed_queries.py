@@ -411,6 +411,19 @@ def test_what_a_border_may_cost_is_bounded(
     assert (longest, is_bounded) == ((5, True) if with_rule else (41, False))
 
 
+def test_with_failures_all_over_the_box_the_model_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where every place is a border, as after many failures at random, none is elsewhere."""
+    ledger, chosen = FeedbackLedger(2, maximize=True), BOUNDS[0] + 0.3 * (BOUNDS[1] - BOUNDS[0])
+    for unit, y in ((0.5, 1.0), (0.52, 0.0)):
+        ledger.observe(ledger.submit(BOUNDS[0] + unit * (BOUNDS[1] - BOUNDS[0])), y)
+    for place in product(torch.linspace(0.0, 1.0, 7).tolist(), repeat=2):
+        ledger.fail(ledger.submit(BOUNDS[0] + torch.tensor(place) * (BOUNDS[1] - BOUNDS[0])))
+    assert borders_are_overdrawn(ledger, ledger.now(), strategy_of("ts"), BOUNDS)
+    monkeypatch.setattr(DelayAwareProposer, "_maximizer", lambda *args: chosen)
+    propose = DelayAwareProposer(BOUNDS, fit=fit, num_initial=0, search=SEARCH)
+    assert torch.equal(propose(ledger), chosen)
+
+
 def test_a_query_that_hangs_costs_as_many_evaluations_as_it_takes():
     ledger = FeedbackLedger(1)
     for x in torch.linspace(0.0, 0.4, 8).tolist():

@@ -140,6 +140,17 @@ def test_many_pieces(shape):
         assert_close(got, torch.cat(parts, dim=dim), rtol=1e-12, atol=1e-12)
 
 
+def test_one_distribution_of_very_many_pieces():
+    """Its pieces do not pass in parts; together they are the standard normal distribution."""
+    levels = torch.linspace(0.0, 1.0, 40_001, dtype=torch.double)[1:-1]
+    single = PiecewisePredictive.recalibrated(levels, torch.special.ndtri(levels))
+    mean, variance = single.moments()
+    assert mean.shape == ()
+    assert_close(
+        torch.stack([mean, variance]), torch.tensor([0.0, 1.0]).double(), rtol=0, atol=1e-9
+    )
+
+
 def test_narrowest():
     """At the least gap the derivatives are inaccurate, and finite."""
     knots = (0.3 + 1e-6 * torch.arange(5, dtype=torch.double)).requires_grad_()
