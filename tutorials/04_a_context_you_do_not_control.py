@@ -58,8 +58,8 @@ from botorch_calib.test_functions import ContextShift, DelayedProblem, Newsvendo
 # Some fits begin with warnings, which are expected here.
 warnings.simplefilter("ignore", BotorchWarning)
 warnings.filterwarnings("ignore", "Optimization failed", RuntimeWarning)
-torch.set_num_threads(1)  # small matrices gain nothing from more
 torch.manual_seed(0)
+torch.set_num_threads(1)  # small matrices gain nothing from more
 
 # %% [markdown]
 # ## A distribution that is not quite right
