@@ -506,7 +506,10 @@ class FeedbackLedger:
         return view.variances(view.rows(view.usable, "observed_at"))
 
     def contexts(self, now: float | None = None) -> Tensor:
-        """Contexts ``n x d_c`` of the values of `to_observations`, as told; NaN where none was."""
+        """Contexts ``n x d_c`` of the values of `to_observations`, as told; NaN where none was.
+
+        Where workers write to the ledger meanwhile, ask one `snapshot` for both.
+        """
         view = self._view(now)
         return view.contexts(view.rows(view.usable, "observed_at"))
 

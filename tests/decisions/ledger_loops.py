@@ -53,6 +53,7 @@ def outcome(trial_id: int, x: float, kind: str) -> float:
 
 def model_of(ledger: FeedbackLedger, kind: str) -> Any:
     """The model of the values so far, in order of arrival, and of what is pending."""
+    ledger = ledger.snapshot()  # values may arrive between two questions
     X, Y = ledger.to_observations()
     X = torch.cat([X, ledger.contexts()], dim=-1)
     if kind == "Bayesian":
