@@ -15,6 +15,7 @@ pytest.importorskip("ax")
 
 from ax.api.client import Client
 from ax.api.configs import StorageConfig
+from ax.storage.sqa_store.db import init_engine_and_session_factory
 
 from botorch_calib.decisions.budget import Budget
 from botorch_calib.integrations import ax_decisions
@@ -121,6 +122,8 @@ def test_sixty_trials(kind: str, tmp_path: Path) -> None:
         client = Client.load_from_json_file(str(tmp_path / "client.json"))
     else:
         url = f"sqlite:///{tmp_path}/ax.db"
+        # Another test of this process may have opened a database of its own.
+        init_engine_and_session_factory(url=url, force_init=True)
         client = Client.load_from_database("run", StorageConfig(url=url))
     T, V, out = counted(client)
     assert T > 40 and V + out <= Budget(0.9).bound(T)
