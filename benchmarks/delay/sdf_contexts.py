@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from benchmarks.delay import objectives
 from benchmarks.delay.methods import DelayedAcquisition, sdf
+from benchmarks.delay.objectives import DelayedObjective
 from benchmarks.delay.replicate import DelayedTask
 from benchmarks.framework.collected import Pair, Run
 from benchmarks.framework.rbf_surrogate import RawRBF
@@ -25,11 +26,13 @@ TASK = "contexts_20"
 
 def tasks() -> tuple[DelayedTask, ...]:
     """The one task."""
-    growing = objectives.nonstationary(NUM_CONTEXTS)
-    rounds = NUM_CONTEXTS * growing.rounds_per_context
-    return (
-        DelayedTask(TASK, growing, PoissonDelay(3.0), 6, num_rounds=rounds, surrogate=RawRBF()),
-    )
+    return (one_after_the_other(TASK, objectives.nonstationary(NUM_CONTEXTS)),)
+
+
+def one_after_the_other(name: str, objective: DelayedObjective) -> DelayedTask:
+    """All contexts of an objective in turn, with the script's process and the published delays."""
+    rounds = objective.num_contexts * objective.rounds_per_context
+    return DelayedTask(name, objective, PoissonDelay(3.0), 6, num_rounds=rounds, surrogate=RawRBF())
 
 
 def compared() -> tuple[DelayedAcquisition, ...]:
@@ -44,12 +47,15 @@ def compared() -> tuple[DelayedAcquisition, ...]:
     )
 
 
+def pairs(task: str, *methods: tuple[str, str]) -> tuple[Pair, ...]:
+    """Comparisons of methods with rivals on one task."""
+    return tuple((Run(task, method), Run(task, rival)) for method, rival in methods)
+
+
 # Is censoring better than ignoring delays, also with the same hyperparameters?
-PRIMARY: tuple[Pair, ...] = tuple(
-    (Run(TASK, method), Run(TASK, rival))
-    for method, rival in (
-        ("ucb_sdf_script", "ucb"),
-        ("ts_sdf_script", "ts"),
-        ("ts_sdf_script", "ts_censored_fit"),
-    )
+PRIMARY = pairs(
+    TASK,
+    ("ucb_sdf_script", "ucb"),
+    ("ts_sdf_script", "ts"),
+    ("ts_sdf_script", "ts_censored_fit"),
 )

@@ -42,9 +42,6 @@ from benchmarks.delay.methods import DelayedAcquisition
 from benchmarks.delay.objectives import DelayedObjective
 from benchmarks.delay.replicate import DelayedTask
 from benchmarks.delay.value_tables import contextual_table_evaluator, digest
-from benchmarks.framework.collected import Pair, Run
-from benchmarks.framework.rbf_surrogate import RawRBF
-from botorch_calib.test_functions.delayed import PoissonDelay
 
 TASK = "svm_tasks"
 ROUNDS_PER_TASK = 30
@@ -202,10 +199,7 @@ def svm_tasks() -> DelayedObjective:
 
 def tasks() -> tuple[DelayedTask, ...]:
     """The one task."""
-    rounds = len(SOURCES) * ROUNDS_PER_TASK
-    return (
-        DelayedTask(TASK, svm_tasks(), PoissonDelay(3.0), 6, num_rounds=rounds, surrogate=RawRBF()),
-    )
+    return (sdf_contexts.one_after_the_other(TASK, svm_tasks()),)
 
 
 def compared() -> tuple[DelayedAcquisition, ...]:
@@ -215,12 +209,10 @@ def compared() -> tuple[DelayedAcquisition, ...]:
 
 
 # Is censoring better than ignoring delays, also with the same hyperparameters?
-PRIMARY: tuple[Pair, ...] = tuple(
-    (Run(TASK, method), Run(TASK, rival))
-    for method, rival in (
-        ("ucb_sdf_script", "ucb"),
-        ("ts_sdf_script", "ts"),
-        ("ucb_sdf_script", "ucb_censored_fit"),
-        ("ts_sdf_script", "ts_censored_fit"),
-    )
+PRIMARY = sdf_contexts.pairs(
+    TASK,
+    ("ucb_sdf_script", "ucb"),
+    ("ts_sdf_script", "ts"),
+    ("ucb_sdf_script", "ucb_censored_fit"),
+    ("ts_sdf_script", "ts_censored_fit"),
 )
