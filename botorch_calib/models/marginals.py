@@ -172,7 +172,7 @@ def joint_posterior(model: Any, X: Tensor) -> GPyTorchPosterior | None:
         inputs = model.transform_inputs(X)
         if inputs.shape[-2] != X.shape[-2]:  # one-to-many
             return None
-        moments = factor.joint_moments(model, inputs)
+        moments = factor.moments(model, inputs, joint=True)
         if moments is None:
             return None
     mean, covariance = moments
@@ -214,34 +214,28 @@ class _Factor(NamedTuple):
     cholesky: Tensor  # model_batch_shape x n x n, lower factor of K + noise
     weights: Tensor  # model_batch_shape x n x 1, (K + noise)^-1 (y - m)
 
-    def moments(self, model: Any, inputs: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Mean and variance at ``model_batch_shape x b x d``, ``x b x 1``, of the targets."""
+    def moments(
+        self, model: Any, inputs: Tensor, joint: bool = False
+    ) -> tuple[Tensor, Tensor] | None:
+        """Mean and variance at ``model_batch_shape x b x d``, ``x b x 1``, of the targets.
+
+        With ``joint`` the covariance, ``x b x b``, for any batch of points and a single model.
+        """
         prior = model.forward(inputs)
         own = prior.lazy_covariance_matrix
         # GPyTorch's setting `lazily_evaluate_kernels` is global: another thread may have it off.
         if not isinstance(own, LazyEvaluatedKernelTensor):
             return None
-        cross = _kernel_between(self.inputs, own)
-        mean = prior.loc.unsqueeze(-1) + cross.mT @ self.weights
-        # From the right, as the kernel lies in rows: LAPACK's columns would be copies, both ways.
-        explained = torch.linalg.solve_triangular(
-            self.cholesky.mT, cross.mT, upper=True, left=False
-        )
-        variance = own.diagonal(dim1=-1, dim2=-2) - explained.square().sum(dim=-1)
-        return mean, variance.unsqueeze(-1)
-
-    def joint_moments(self, model: Any, inputs: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Mean and covariance at ``batch_shape x q x d``, ``x q x 1`` and ``x q x q``."""
-        prior = model.forward(inputs)
-        own = prior.lazy_covariance_matrix
-        if not isinstance(own, LazyEvaluatedKernelTensor):
-            return None
         cross = _kernel_between(self.inputs, own).mT
         mean = prior.loc.unsqueeze(-1) + cross @ self.weights
-        rows = cross.reshape(-1, cross.shape[-1])
+        rows = cross.reshape(-1, cross.shape[-1]) if joint else cross
+        # From the right, as the kernel lies in rows: LAPACK's columns would be copies, both ways.
         explained = torch.linalg.solve_triangular(self.cholesky.mT, rows, upper=True, left=False)
-        explained = explained.view_as(cross)
-        return mean, _kernel_between(own.x1, own) - explained @ explained.mT
+        if joint:
+            explained = explained.view_as(cross)
+            return mean, _kernel_between(own.x1, own) - explained @ explained.mT
+        variance = own.diagonal(dim1=-1, dim2=-2) - explained.square().sum(dim=-1)
+        return mean, variance.unsqueeze(-1)
 
 
 def _kernel_between(inputs: Tensor, own: LazyEvaluatedKernelTensor) -> Tensor:
