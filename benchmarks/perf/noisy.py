@@ -74,7 +74,7 @@ def improvement_pair(
     return measured, reference
 
 
-# The cost of one evaluation, n = 50, b = 20, 128 samples: at most 1.5 times, or 2 with twenty
+# The cost of one evaluation, n = 50, b = 20, 128 samples: at most 1.3 times, or 1.5 with twenty
 # normal pieces that vary from point to point.
 for _name, _template in TEMPLATES.items():
     for _q in (1, 4):
