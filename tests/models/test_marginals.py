@@ -19,12 +19,14 @@ from botorch.models.robust_relevance_pursuit_model import RobustRelevancePursuit
 from botorch.models.transforms import (
     ChainedInputTransform,
     ChainedOutcomeTransform,
+    Log,
     Normalize,
     Standardize,
     Warp,
 )
 from botorch.models.transforms.input import InputPerturbation
 from botorch.models.transforms.outcome import StratifiedStandardize
+from botorch.posteriors import TransformedPosterior
 from botorch.sampling import SobolQMCNormalSampler
 from botorch.settings import propagate_grads
 from gpytorch.constraints import GreaterThan
@@ -190,7 +192,6 @@ def test_joint_posteriors_are_those_of_botorch(name: str, batch: tuple[int, ...]
     reference, X = deepcopy(model), points(model, *batch, 4).squeeze(-2)
     own_X, other_X = (X.clone().requires_grad_(True) for _ in range(2))
     served = joint_posterior(model, own_X)
-    assert served is not None
     own = joint_and_gradient(served, own_X)
     other = joint_and_gradient(reference.posterior(other_X), other_X)
     for mine, theirs in zip(own, other, strict=True):
@@ -204,8 +205,8 @@ def test_many_points_some_of_them_equal(name: str) -> None:
     model = MODELS[name]()
     X = points(model, 30).squeeze(-2)
     X[20] = X[3]
-    served, expected = joint_posterior(model, X), model.posterior(X)
-    assert served is not None
+    served: Any = joint_posterior(model, X)
+    expected: Any = model.posterior(X)
     own, other = (p.distribution.covariance_matrix for p in (served, expected))
     assert_close(own, other, rtol=1e-10, atol=1e-10)
     assert_close(own[20], own[3], rtol=0.0, atol=1e-13)
@@ -245,8 +246,7 @@ def test_second_derivatives(q: int, kernel: Any) -> None:
     X = points(model, 2, q).transpose(-2, -3).reshape(2, q, 3).requires_grad_(True)
 
     def moments(X: Tensor) -> tuple[Tensor, Tensor]:
-        served = single_point_posterior(model, X) if q == 1 else joint_posterior(model, X)
-        assert served is not None
+        served: Any = (single_point_posterior if q == 1 else joint_posterior)(model, X)
         return served.mean, served.distribution.covariance_matrix
 
     assert torch.autograd.gradcheck(moments, (X,))
@@ -264,8 +264,8 @@ def test_single_precision() -> None:
     assert served.mean.dtype == torch.float
     assert_close(served.mean.double(), exact.mean, rtol=1e-4, atol=1e-4)
     assert_close(served.variance.double(), exact.variance, rtol=1e-3, atol=1e-5)
-    joint = joint_posterior(model, X.squeeze(-2).float())
-    assert joint is not None and joint.mean.dtype == torch.float
+    joint: Any = joint_posterior(model, X.squeeze(-2).float())
+    assert joint.mean.dtype == torch.float
     assert_close(joint.mean.double().flatten(), exact.mean.flatten(), rtol=1e-4, atol=1e-4)
     assert_close(joint.variance.double().flatten(), exact.variance.flatten(), rtol=1e-3, atol=1e-5)
 
@@ -416,6 +416,20 @@ def test_what_the_engine_does_not_serve_comes_from_posterior(make: Callable[[], 
         expected = model.posterior(at)
         assert_close(posterior.mean, expected.mean)
         assert_close(posterior.variance, expected.variance)
+
+
+def test_a_joint_posterior_through_a_nonlinear_outcome_transform() -> None:
+    X, Y, _ = data()
+    transform = ChainedOutcomeTransform(log=Log(), standardize=Standardize(1))
+    model = SingleTaskGP(X, Y.exp(), outcome_transform=transform)
+    X = points(model, 4).squeeze(-2)
+    served: Any = joint_posterior(model, X)
+    expected: Any = model.posterior(X)
+    assert type(served) is TransformedPosterior and type(expected) is TransformedPosterior
+    assert_close(served.mean, expected.mean, rtol=1e-10, atol=1e-10)
+    within: list[Any] = [served._posterior, expected._posterior]
+    own, other = (posterior.distribution.covariance_matrix for posterior in within)
+    assert_close(own, other, rtol=1e-10, atol=1e-10)
 
 
 def test_a_large_covariance_is_not_evaluated_before_it_is_asked_for() -> None:
