@@ -181,7 +181,8 @@ def joint_posterior(model: Any, X: Tensor) -> Posterior | None:
         mean = transform.means + transform.stdvs * mean
         covariance, transform = transform._stdvs_sq * covariance, None
     normal = MultivariateNormal(mean.squeeze(-1), to_linear_operator(covariance))
-    posterior: Posterior = GPyTorchPosterior(normal)
+    posterior: Any = GPyTorchPosterior(normal)
+    posterior.inputs = inputs  # as a `SinglePointPosterior` has them
     return posterior if transform is None else transform.untransform_posterior(posterior, X=X)
 
 
@@ -221,14 +222,18 @@ class _Factor(NamedTuple):
         # GPyTorch's setting `lazily_evaluate_kernels` is global: another thread may have it off.
         if not isinstance(own, LazyEvaluatedKernelTensor):
             return None
-        cross = _kernel_between(self.inputs, own).mT
+        points = self.inputs
+        if joint:  # the kernel among the points is evaluated with it
+            points = torch.cat([points.expand(*inputs.shape[:-2], -1, -1), own.x1], dim=-2)
+        kernel = _kernel_between(points, own).mT
+        cross = kernel[..., : self.cholesky.shape[-1]]
         mean = prior.loc.unsqueeze(-1) + cross @ self.weights
         rows = cross.reshape(-1, cross.shape[-1]) if joint else cross
         # From the right, as the kernel lies in rows: LAPACK's columns would be copies, both ways.
         explained = torch.linalg.solve_triangular(self.cholesky.mT, rows, upper=True, left=False)
         if joint:
             explained = explained.view_as(cross)
-            return mean, _kernel_between(own.x1, own) - explained @ explained.mT
+            return mean, kernel[..., cross.shape[-1] :] - explained @ explained.mT
         variance = own.diagonal(dim1=-1, dim2=-2) - explained.square().sum(dim=-1)
         return mean, variance.unsqueeze(-1)
 

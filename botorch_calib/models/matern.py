@@ -37,9 +37,7 @@ def matern_between(inputs: Tensor, own: LazyEvaluatedKernelTensor) -> Tensor | N
         and not own.last_dim_is_batch
     ):
         return None
-    scaled = own.x2 / base.lengthscale
-    others = scaled if inputs is own.x2 else inputs / base.lengthscale
-    values: Tensor = _Matern.apply(others, scaled)
+    values: Tensor = _Matern.apply(inputs / base.lengthscale, own.x2 / base.lengthscale)
     return values if base is kernel else values * kernel.outputscale
 
 
@@ -50,8 +48,6 @@ class _Matern(Function):
     def forward(ctx: Any, x1: Tensor, x2: Tensor) -> Tensor:
         center = x1.mean(dim=-2, keepdim=True)  # for the digits of distances
         d = torch.cdist(x1 - center, x2 - center).mul_(_SQRT_5)
-        if x1 is x2:
-            d.diagonal(dim1=-1, dim2=-2).zero_()
         decay, rest = torch.exp(-d), d + 1.0
         ctx.save_for_backward(x1, x2, decay, rest)
         return torch.addcmul(rest, d, d, value=1 / 3).mul_(decay)
