@@ -102,7 +102,7 @@ def joint_pair(
     return partial(call, partial(posterior_at, gp)), partial(call, gp.posterior)
 
 
-# At most 0.85, or the model itself would do.
+# At most 0.85 with a Matern kernel, which the engine evaluates itself.
 for _kernel, _make_gp in KERNELS.items():
     for _q in (4, NUM_POINTS + 1):
         comparison(
