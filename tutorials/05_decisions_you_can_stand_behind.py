@@ -199,6 +199,7 @@ def draw(constraint, X, Y, ax):
     """What is certified and, dashed, what would be if the truth were known."""
     plot_certified_region(constraint, bounds, X, constraint.violated(Y), ax=ax)
     ax.contour(steps, steps, risk(SETTINGS).view(31, 31).T, [1 - LEVEL], linestyles="--")
+    ax.get_legend().remove()  # the figure has one for all maps
     return ax
 
 
@@ -214,6 +215,7 @@ SEED = 5000
 figure, panels = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
 panels = dict(zip((10, 40), panels, strict=True))
 constraint, _, _ = campaign(SEED, REPORTED, 40, 1.0, panels)
+figure.legend(*panels[40].get_legend_handles_labels(), loc="outside upper center", ncols=3)
 plt.show()
 print(constraint)
 
@@ -226,6 +228,7 @@ print(constraint)
 figure, panels = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
 panels = dict(zip((10, 40), panels, strict=True))
 constraint, X, Y = campaign(SEED, REPORTED, 40, panels=panels)
+figure.legend(*panels[40].get_legend_handles_labels(), loc="outside upper center", ncols=3)
 plt.show()
 print(constraint)
 
@@ -244,6 +247,7 @@ print(diagnosis)
 figure, panels = plt.subplots(2, 2, figsize=(10, 8), layout="constrained")
 panels = dict(zip((0, 5, 15, 40), panels.flat, strict=True))
 constraint, X, Y = campaign(SEED, diagnosis.supported, 40, panels=panels)
+figure.legend(*panels[40].get_legend_handles_labels(), loc="outside upper center", ncols=3)
 plt.show()
 print(constraint)
 
