@@ -96,8 +96,10 @@ def panel_grid(
     """A figure with ``count`` panels of the given size in inches, row by row."""
     width, height = panel_size
     rows = -(-count // columns)
+    # A panel alone is not stretched to the width of two.
+    total = width * (min(1.4, columns) if count == 1 else columns)
     # Built without pyplot, so that no global state or display is involved.
-    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    figure = Figure(figsize=(total, height * rows), layout="constrained")
     columns = min(count, columns)
     panels = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
     for panel in panels[count:]:
