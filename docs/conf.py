@@ -225,7 +225,7 @@ def set_tables(app: Sphinx, doctree: nodes.document) -> None:
     """Break a cell such as ``0.21 (0.20 to 0.23)`` before the bracket only, and name classes.
 
     Tables of nine columns or more are dense; a cell of more than three words in a first column has
-    the class ``words``, and any of more than ten ``text``.
+    the class ``words``, and one of more than ten beside at least two others ``text``.
     """
     for group in doctree.findall(nodes.tgroup):
         if group["cols"] >= 9:
@@ -235,7 +235,7 @@ def set_tables(app: Sphinx, doctree: nodes.document) -> None:
             count = len(cell.astext().split())
             if count > 3 and cell.parent[0] is cell:
                 cell["classes"].append("words")
-            if count > 10:
+            if count > 10 and len(cell.parent) > 2:
                 cell["classes"].append("text")
             if re.match(r"[-+<]?\d[^A-Za-z]*((to|of|e)[^A-Za-z]*)*$", cell.astext()):
                 for text in list(cell.findall(nodes.Text)):
