@@ -19,6 +19,7 @@ except ImportError as error:
 import pandas as pd
 import torch
 from attrs import define, field
+from baybe.exceptions import NotEnoughPointsLeftError
 from baybe.objectives.base import Objective
 from baybe.searchspace import SearchSpace, SearchSpaceType
 from baybe.transformations import IdentityTransformation
@@ -92,7 +93,11 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         measurements: pd.DataFrame | None = None,
         pending_experiments: pd.DataFrame | None = None,
     ) -> pd.DataFrame:
-        """Recommend some of the candidates of a discrete search space."""
+        """Recommend some of the candidates of a discrete search space.
+
+        Raises:
+            NotEnoughPointsLeftError: BayBE's, if there are fewer candidates.
+        """
         if searchspace.type is not SearchSpaceType.DISCRETE:
             raise UnsupportedError(
                 "It certifies each candidate: the search space must be discrete."
@@ -113,11 +118,17 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         books = self._books(searchspace, measurements)
         constraints = books.constraints(models)
         candidates, _ = searchspace.discrete.get_candidates()
+        if len(candidates) < batch_size:  # BayBE's own error, of which a campaign says more
+            raise NotEnoughPointsLeftError(
+                f"Fewer than {batch_size} candidates are left to recommend: there are "
+                f"{len(candidates)}."
+            )
         choices = _points(searchspace, candidates)
         pending = choices[:0]
         if pending_experiments is not None and len(pending_experiments):
             pending = _points(searchspace, pending_experiments)
         chosen: list[int] = []
+        decided = []
         for _ in range(batch_size):
             own = CensoredDelayModel(models[target.name], pending, imputation="hallucinate")
             acqf = UpperConfidenceBound(own, beta=self.beta, maximize=not target.minimize)
@@ -126,9 +137,10 @@ class ChanceConstrainedRecommender(BotorchRecommender):
             search = partial(_best, acqf, Place(None, choices[left]))
             point, stored = books.decide(search, constraints, pending)
             named = dict(zip(searchspace.comp_rep_columns, point[0].tolist(), strict=True))
-            self.decisions.append({**stored, "point": named, "after": len(measurements)})
+            decided.append({**stored, "point": named, "after": len(measurements)})
             chosen.append(int(((choices == point).all(dim=-1) & left).double().argmax()))
             pending = torch.cat([pending, point])
+        self.decisions += decided  # none of a call that fails, whose candidates nobody gets
         return candidates.iloc[chosen]
 
     def chance_constraints(

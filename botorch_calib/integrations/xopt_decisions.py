@@ -118,14 +118,16 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         books = self._books()
         constraints = self._constraints_of(books, model)
         chosen: list[Tensor] = []
+        decided = []
         for _ in range(n_candidates):
             pending = torch.cat(chosen) if chosen else None
             search = partial(self._best, model, self._upper_bound(model, pending))
             point, stored = books.decide(search, constraints, pending)
             named = dict(zip(self.model_input_names, point[0].tolist(), strict=True))
             stored |= {"point": named, "after": len(self.data)}
-            self.decisions = [*self.decisions, stored]
+            decided.append(stored)
             chosen.append(point)
+        self.decisions = [*self.decisions, *decided]  # none of a call that fails
         columns = [self.model_input_names.index(name) for name in self._candidate_names]
         return torch.cat(chosen)[:, columns]
 

@@ -18,6 +18,7 @@ with frozen_heap():
 
 import torch
 from baybe import Campaign
+from baybe.exceptions import NotEnoughPointsLeftError
 from baybe.objectives import ParetoObjective
 from baybe.parameters import (
     CategoricalParameter,
@@ -32,6 +33,7 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 
 from botorch_calib import ChanceConstraint, optimize_chance_constrained
 from botorch_calib.exceptions import NotCertifiedWarning
+from botorch_calib.integrations import baybe
 from botorch_calib.integrations.baybe import ChanceConstrainedRecommender
 
 NUM_INITIAL = 12
@@ -127,6 +129,25 @@ def test_batches_and_pending_experiments() -> None:
     assert known.num_observed == 3
 
 
+def test_no_decisions_of_a_call_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would count as violations for ever, as nobody gets the candidates."""
+    recommender = new_recommender()
+    campaign = new_campaign(recommender)
+    with pytest.raises(NotEnoughPointsLeftError, match="Fewer than 19 candidates .* are 18"):
+        recommender.recommend(19, SPACE, OBJECTIVE, campaign.measurements)
+    choose, found = baybe.best_certified, iter([True, False])
+
+    def fails_the_second_time(*args: Any) -> Any:
+        if next(found):
+            return choose(*args)
+        raise RuntimeError("interrupted")
+
+    monkeypatch.setattr(baybe, "best_certified", fails_the_second_time)
+    with pytest.raises(RuntimeError, match="interrupted"):
+        recommender.recommend(2, SPACE, OBJECTIVE, campaign.measurements)
+    assert not recommender.decisions
+
+
 def test_loaded_with_the_documented_import_alone() -> None:
     recommender = new_recommender()
     campaign = new_campaign(recommender)
@@ -134,6 +155,7 @@ def test_loaded_with_the_documented_import_alone() -> None:
     script = """
 import json, sys
 from baybe import Campaign
+from botorch_calib.integrations import baybe
 from botorch_calib.integrations.baybe import ChanceConstrainedRecommender
 recommender = Campaign.from_json(sys.stdin.read()).recommender.recommender
 print(json.dumps([recommender.decisions, recommender.limits, recommender.level]))

@@ -22,6 +22,7 @@ from xopt.generators.bayesian.models.standard import StandardModelConstructor
 from botorch_calib import optimize_chance_constrained
 from botorch_calib.decisions import joint_chance_constraints
 from botorch_calib.exceptions import CalibrationWarning, NotCertifiedWarning
+from botorch_calib.integrations import xopt_decisions
 from botorch_calib.integrations.xopt import load_xopt
 from botorch_calib.integrations.xopt_decisions import ChanceConstrainedGenerator
 from botorch_calib.models.marginals import posterior_at
@@ -128,6 +129,22 @@ def test_discrete_variables_and_batches(variables: Any) -> None:
     X.evaluate_data(batch)
     (constraint,) = X.generator.chance_constraints()
     assert constraint.num_outstanding == 0 and constraint.num_observed == 3
+
+
+def test_no_decisions_of_a_call_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would count as violations for ever, as nobody gets the candidates."""
+    X = new_xopt()
+    choose, found = xopt_decisions.best_certified, iter([True, False])
+
+    def fails_the_second_time(*args: Any) -> Any:
+        if next(found):
+            return choose(*args)
+        raise RuntimeError("interrupted")
+
+    monkeypatch.setattr(xopt_decisions, "best_certified", fails_the_second_time)
+    with pytest.raises(RuntimeError, match="interrupted"):
+        X.generator.generate(2)
+    assert not X.generator.decisions
 
 
 def test_several_limits_fixed_features_and_travel_distances() -> None:
