@@ -20,9 +20,9 @@ outcome is known before the next choice:
 * ``start_5``, ``start_20`` and ``start_100``: a quarter of the box is safe, and 5, 20 or 100
   initial points are known.
 
-Methods state the same quantiles as those of `methods`, of each outcome at `joint_level`:
+Methods are those of `methods`, with `joint_chance_constraints`:
 
-* ``budget``: `joint_chance_constraints` at its defaults, carried on by `with_model`.
+* ``budget``: the rule at its defaults, carried on by `with_model`.
 * ``plain`` and ``wide``: the Gaussian's quantiles times 1 and 1.5, without a budget.
 * ``oracle``: certifies by the true probability that any limit is violated.
 
@@ -64,7 +64,6 @@ from benchmarks.framework.result import Result
 from benchmarks.framework.sequential import box
 from benchmarks.framework.surrogates import DefaultPriors, Surrogate, with_data
 from botorch_calib import CensoredDelayModel, ChanceConstraint, joint_chance_constraints
-from botorch_calib.decisions import joint_level
 
 # Number of a random stream, see `framework.replicate`. Never renumber.
 DURATIONS = 32
@@ -204,12 +203,10 @@ class JointWidth(JointMethod):
         self, gps: Sequence[SingleTaskGP], outcome: SeveralOutcomes, last: Constraints
     ) -> Constraints:
         """See `JointMethod`."""
-        level = joint_level(outcome.level, len(gps))
-        settings: dict[str, Any] = {"width": self.factor, "budget": math.inf, "records": ()}
-        return [
-            ChanceConstraint(gp, part.limit, level=level, **settings)
-            for gp, part in zip(gps, outcome.parts, strict=True)
-        ]
+        limits = [(None, part.limit) for part in outcome.parts]
+        nothing: list[list[dict[str, Any]]] = [[] for _ in gps]
+        settings: dict[str, Any] = {"budget": math.inf, "records": nothing}
+        return joint_chance_constraints(gps, limits, outcome.level, self.factor, **settings)
 
 
 @dataclass(frozen=True)
@@ -360,7 +357,7 @@ class FurtherCase:
         """A pair of functions in this case."""
         if self.has_second:
             second = Standardized(partial(StyblinskiTang, dim=self.dim), self.dim)
-            level, share = joint_level(LEVEL, 2), SHARE_OF_EACH
+            level, share = LEVEL_OF_EACH, SHARE_OF_EACH
             parts = tuple(
                 LimitedOutcome(surface, NOISE, safe_share=share, level=level)
                 for surface in (limited, second)
@@ -377,8 +374,8 @@ class FurtherCase:
         )
 
 
-# Share of the box in which each of two outcomes is safe at 95 %: both are in about half of it.
-SHARE_OF_EACH = 0.6
+# Each of two outcomes is safe at this level in this share of the box: both are in about half of it.
+LEVEL_OF_EACH, SHARE_OF_EACH = 0.95, 0.6
 
 CASES: dict[str, FurtherCase] = {
     "d5": FurtherCase(),

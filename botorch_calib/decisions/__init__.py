@@ -31,7 +31,7 @@ from botorch_calib.decisions.confirmation_test import ConfirmationTest
 from botorch_calib.decisions.objective_coverage import objective_coverage_bound
 from botorch_calib.decisions.recommendation import Recommendation, recommend
 from botorch_calib.decisions.remaining_gain import RemainingGain, remaining_gain
-from botorch_calib.decisions.several_constraints import joint_chance_constraints, joint_level
+from botorch_calib.decisions.several_constraints import joint_chance_constraints
 
 __all__ = [
     "CertifiedSetExpansion",
@@ -41,7 +41,6 @@ __all__ = [
     "Recommendation",
     "RemainingGain",
     "joint_chance_constraints",
-    "joint_level",
     "objective_coverage_bound",
     "optimize_chance_constrained",
     "recommend",

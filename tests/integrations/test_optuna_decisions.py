@@ -99,7 +99,7 @@ def space_of(trial: Any) -> optuna_decisions.SearchSpace:
 
 
 def books(constraint: ChanceConstraint) -> tuple[int, int, int]:
-    account = constraint._joint_account()
+    account = constraint._account()
     return account.num_certified, account.num_violations, account.num_outstanding
 
 
