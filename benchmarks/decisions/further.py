@@ -23,7 +23,8 @@ outcome is known before the next choice:
 Methods are those of `methods`, with `joint_chance_constraints`:
 
 * ``budget``: the rule at its defaults, carried on by `with_model`.
-* ``plain`` and ``wide``: the Gaussian's quantiles times 1 and 1.5, without a budget.
+* ``plain`` and ``wide``: the Gaussian's quantiles times 1 and 1.5, without a budget; ``wide_2`` and
+  ``wide_3`` times 2 and 3, for rewards at matched violations.
 * ``oracle``: certifies by the true probability that any limit is violated.
 
 The objective's model hallucinates points that are out, for all methods alike; the outcomes' models
@@ -64,6 +65,7 @@ from benchmarks.framework.result import Result
 from benchmarks.framework.sequential import box
 from benchmarks.framework.surrogates import DefaultPriors, Surrogate, with_data
 from botorch_calib import CensoredDelayModel, ChanceConstraint, joint_chance_constraints
+from botorch_calib.decisions.shared_risk import EQUAL
 
 # Number of a random stream, see `framework.replicate`. Never renumber.
 DURATIONS = 32
@@ -165,7 +167,7 @@ class JointBudget(JointMethod):
     """
 
     confidence: float = 0.95
-    constants: tuple[float, ...] = Budgeted.constants
+    constants: tuple[float, ...] = (*Budgeted.constants, EQUAL)
 
     def constraints(
         self, gps: Sequence[SingleTaskGP], outcome: SeveralOutcomes, last: Constraints
@@ -195,9 +197,11 @@ class JointWidth(JointMethod):
     Args:
         name: Names the method.
         factor: The factor.
+        equal_part: How limits share what may be violated, so that a changed rule is noticed.
     """
 
     factor: float = 1.0
+    equal_part: float = EQUAL
 
     def constraints(
         self, gps: Sequence[SingleTaskGP], outcome: SeveralOutcomes, last: Constraints
@@ -232,6 +236,8 @@ METHODS = (
     JointBudget("budget"),
     JointWidth("plain"),
     JointWidth("wide", 1.5),
+    JointWidth("wide_2", 2.0),
+    JointWidth("wide_3", 3.0),
     JointOracle("oracle"),
 )
 

@@ -16,7 +16,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_EQUAL = 0.02
+#: The share ``c`` of what may be violated that all limits have equally.
+EQUAL = 0.02
 # Beyond so many deviations the parts do not change any more, and squares stay finite.
 _FARTHEST = 1e3
 
@@ -34,5 +35,5 @@ def scores_of_parts(level: float, scores: Tensor) -> Tensor:
                 [3.0902]])
     """
     log_p = torch.special.log_ndtr(-scores.clamp(-_FARTHEST, _FARTHEST))
-    parts = (1.0 - _EQUAL) * log_p.softmax(dim=0) + _EQUAL / len(scores)
+    parts = (1.0 - EQUAL) * log_p.softmax(dim=0) + EQUAL / len(scores)
     return -torch.special.ndtri((1.0 - level) * parts)
