@@ -6,6 +6,7 @@ file                          content
 ``chance_constraints``        `ChanceConstraint`: an outcome that keeps its limits
 ``several_constraints``       several of them with one budget
 ``budget``                    `Budget`: how many violations there may be
+``shared_risk``               how limits that hold together share the probability of a violation
 ``quantile_width``            by which factor the quantile that decides is wider than stated
 ``outcome_quantiles``         quantiles of the next outcome, of any model
 ``worst_contexts``            the same for every distribution of a context in an ambiguity set
