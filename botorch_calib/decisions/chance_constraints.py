@@ -351,12 +351,17 @@ class ChanceConstraint(DecisionBooks):
         ]
 
     def _scores_of_limits(self, outcome: OutcomeQuantiles) -> list[Tensor]:
-        """Normal scores of the stated probabilities that each side's limit is kept, ``b``."""
+        """Normal scores of the probabilities that each side's limit is kept, ``b``.
+
+        They are those of a normal distribution with the outcome's mean and deviation, since any
+        parts of what may be violated are valid.
+        """
         factor, k, z = self._own_factor(), self._width(), NormalDist().inv_cdf(self.level)
+        mean, deviation = outcome.mean.double(), outcome.deviation.double()
         scores = []
         for side in self._sides:
-            limit = outcome.mean.new_tensor(side.limit, dtype=torch.double)
-            score = narrowed(side.sign * outcome.score(limit) / factor, z, k)
+            score = side.sign * (side.limit - mean) / deviation
+            score = narrowed(score / factor, z, k)
             if self._contexts is not None:
                 beyond = -self.in_contexts(-torch.special.ndtr(-score))
                 score = -torch.special.ndtri(beyond.clamp_min(LEAST))

@@ -171,17 +171,17 @@ def test_any_model_with_quantiles_will_do(limits: dict[str, Any]) -> None:
     total = X.sum(dim=-1).flatten()
     rooms = [limits["upper"] - total]
     rooms += [total - limits["lower"]] if "lower" in limits else []
-    scores = [-torch.special.ndtri(0.5 * (-room / 0.5).exp()) / 1.05 for room in rooms]
+    # A standard deviation is as far as Phi(1) is from one half; what is noise is not said.
+    deviation = -0.5 * math.log(2 * (1 - NormalDist().cdf(1.0)))
+    scores = [room / (1.05 * deviation) for room in rooms]
     ends = []
     for room, part in zip(rooms, expected_parts(level, scores), strict=True):
         beyond = torch.special.ndtr(1.05 * torch.special.ndtri(part))
         ends.append(room + 0.5 * (2 * beyond).log())  # the reach of a Laplace distribution
     tested = ChanceConstraint(LaplaceModel(), **limits, level=level)
     assert_close(tested.margin(X), torch.stack(ends).amin(dim=0), rtol=1e-6, atol=1e-6)
-    # A standard deviation is as far as Phi(1) is from one half; what is noise is not said.
-    likely = 0.5 * math.log(2 * (1 - NormalDist().cdf(1.0)))
-    ends = [limits["upper"] - total - likely]
-    ends += [total - likely - limits["lower"]] if "lower" in limits else []
+    ends = [limits["upper"] - total + deviation]
+    ends += [total + deviation - limits["lower"]] if "lower" in limits else []
     assert_close(tested.optimism(X), torch.stack(ends).amin(dim=0), rtol=1e-6, atol=1e-6)
     assert torch.autograd.gradcheck(tested.margin, X[:3].requires_grad_())
     x = X[tested.margin(X).argmax()]
@@ -770,6 +770,24 @@ def test_limits_that_hold_together_are_given_parts_by_their_danger() -> None:
     danger = torch.stack([torch.special.ndtr(-score) for score in scores]).sum(dim=0)
     assert (danger[certified] <= 0.15).all() and (danger[~certified] > 0.98 * 0.15).all()
     assert 5 < certified.sum() < 35
+
+
+def test_quantiles_of_a_calibrated_model_are_of_each_points_level() -> None:
+    """Parts follow from the process; the quantiles of their levels are the calibrator's."""
+    gp, X = make_gp(), points(6)
+    localized = QuantileRecalibrator(lengthscale=0.4, regularization=0.01)
+    model = CalibratedModel.from_history(gp, localized, denoise=False)
+    tested = ChanceConstraint(model, upper=1.0, lower=-0.8)
+    tested.commit(X.squeeze(1))
+    noisy = gp.posterior(X, observation_noise=True)
+    mean, deviation = noisy.mean.flatten(), noisy.variance.sqrt().flatten()
+    scores = [room / (1.05 * deviation) for room in (mean + 0.8, 1.0 - mean)]
+    low, high = expected_parts(0.9, scores)
+    stated = model.posterior(X, observation_noise=True)
+    for row, record in enumerate(tested.decisions):
+        for sign, part, end in zip((1, -1), (low, high), record["quantiles"], strict=True):
+            level = NormalDist().cdf(sign * 1.05 * NormalDist().inv_cdf(float(part[row])))
+            assert end == pytest.approx(float(stated.quantile(level).flatten()[row]), abs=1e-7)
 
 
 @pytest.mark.parametrize("confidence", [None, 0.95])
