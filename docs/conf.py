@@ -221,10 +221,22 @@ def _is_missing(target: str) -> bool:
     return True
 
 
-def keep_numbers_together(app: Sphinx, doctree: nodes.document) -> None:
-    """In a table, break a cell such as ``0.21 (0.20 to 0.23)`` before the bracket only."""
+def set_tables(app: Sphinx, doctree: nodes.document) -> None:
+    """Break a cell such as ``0.21 (0.20 to 0.23)`` before the bracket only, and name classes.
+
+    Tables of nine columns or more are dense; a cell of more than three words in a first column has
+    the class ``words``, and one of more than ten beside at least two others ``text``.
+    """
+    for group in doctree.findall(nodes.tgroup):
+        if group["cols"] >= 9:
+            group.parent["classes"].append("dense")
     for body in doctree.findall(nodes.tbody):
         for cell in body.findall(nodes.entry):
+            count = len(cell.astext().split())
+            if count > 3 and cell.parent[0] is cell:
+                cell["classes"].append("words")
+            if count > 10 and len(cell.parent) > 2:
+                cell["classes"].append("text")
             if re.match(r"[-+<]?\d[^A-Za-z]*((to|of|e)[^A-Za-z]*)*$", cell.astext()):
                 for text in list(cell.findall(nodes.Text)):
                     text.parent.replace(text, nodes.Text(re.sub(r" (?![(\[])", "\u00a0", text)))
@@ -240,6 +252,6 @@ def setup(app: Sphinx) -> None:
     """Connect the functions above to Sphinx."""
     app.connect("autodoc-process-docstring", complete_example, priority=400)  # Napoleon has 500
     app.connect("builder-inited", copy_notebooks)
-    app.connect("doctree-read", keep_numbers_together)
+    app.connect("doctree-read", set_tables)
     app.connect("missing-reference", resolve)
     app.connect("builder-inited", inherit_docstrings)

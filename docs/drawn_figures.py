@@ -32,7 +32,7 @@ PACKAGE = Path(__file__).parents[1] / "botorch_calib"
 INK = {"light": "#1a1a1a", "dark": "#d9d9d9"}
 
 #: Points beyond which the letters of a figure are too small on a phone, where the page scrolls it.
-WIDE = 550.0
+WIDE = 450.0
 
 
 def draw(name: str, folder: Path = DRAWN) -> dict[str, Path]:

@@ -109,7 +109,7 @@ for name, values in earned.items():
     print(name.ljust(34), *(f"{values[i]:5.0f}" for i in chosen))
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "On the left the expected profit by croissants and baguettes, which is flat around its largest value; the protected decisions are a few pieces smaller than the unprotected one. On the right the profit of each decision over changes of the demand: protected ones are above the unprotected one where the demand falls, and below it where it rises."}}
-figure, (left, right) = plt.subplots(1, 2, figsize=(14, 4.8), layout="constrained")
+figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
 grid = torch.cartesian_prod(
     *(torch.linspace(*ends, 31, dtype=torch.double) for ends in bounds[:, :2].T)
 )

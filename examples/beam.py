@@ -95,7 +95,7 @@ for name, (first, second) in found.items():
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "On the left the width of the beam along its line, horizontal above and vertical below the axis. By the setting with the smallest spot it exceeds the pipe at the second magnet; by the recommended one it stays inside and is narrower at the target than with the magnets off. On the right the widest place of each shot: half of the random ones are beyond 5 mm, the certified ones are mostly just below."}}
 figure, (left, right) = plt.subplots(
-    1, 2, figsize=(14, 4.8), layout="constrained", width_ratios=(1.4, 1)
+    1, 2, figsize=(10, 4), layout="constrained", width_ratios=(1.4, 1)
 )
 for (name, (first, second)), color in zip(
     found.items(), (COLORS[1], COLORS[0], "0.5"), strict=True

@@ -55,7 +55,7 @@ if __name__ == "__main__":
     numbers = {tuple(trial.x.tolist()): trial.id for trial in ledger.trials}
     ends = {(pid, tuple(x)): time for event, pid, x, time in events if event == "end"}
     rows = {}
-    figure, ax = plt.subplots(figsize=(12, 3.8), layout="constrained")
+    figure, ax = plt.subplots(figsize=(9, 3.4), layout="constrained")
     for event, pid, x, time in events:
         if event == "end":
             continue

@@ -133,7 +133,7 @@ for name, days in (("with the limit", Y[10:]), ("without it", Y_without[10:])):
 # How do the final settings of both searches do on 1000 other days?
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels of glucose over the day: medians and bands of 1000 days. By the cautious start, peaks after meals leave the range of 70 to 180 on most days. Both tuned settings stay in it nearly all of the time; the one that was tuned without a limit falls below 70 more often after meals."}}
-figure, panels = plt.subplots(1, 3, figsize=(15, 4.4), layout="constrained", sharey=True)
+figure, panels = plt.subplots(1, 3, figsize=(10, 3.8), layout="constrained", sharey=True)
 settings = {
     "cautious start": torch.tensor([0.2, 0.1]),
     "tuned without a limit": without_limit,
@@ -151,7 +151,7 @@ for ax, (name, x) in zip(panels, settings.items(), strict=True):
         band = np.percentile(days, (low, high), axis=0)
         ax.fill_between(HOURS, *band, color=COLORS[0], alpha=0.25, lw=0)
     ax.plot(HOURS, np.median(days, axis=0), color=COLORS[0], lw=2)
-    ax.set_title(f"{name}\n{title}", fontsize=11)
+    ax.set_title(f"{name}\n" + title.replace(", ", ",\n"), fontsize=11)
     ax.set(xlabel="hour of the day", xlim=(0, 24), ylim=(20, 320), xticks=range(0, 25, 6))
     ax.spines[["top", "right"]].set_visible(False)
 panels[0].set_ylabel("glucose (mg/dl)")

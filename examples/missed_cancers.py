@@ -103,7 +103,7 @@ for name, x in (("default", torch.zeros(2)), ("recommended", kept.candidate[0]))
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "On the left a map of the two hyperparameters. The certified ones are those with a C below about 2 and a large weight of cancers; the recommended one lies well inside. On the right the shares of cancers missed in 200 splits: the default is beyond the limit of 6 % in many of them, the recommended setting in few."}}
 figure, (left, right) = plt.subplots(
-    1, 2, figsize=(14, 5), layout="constrained", width_ratios=(1.2, 1)
+    1, 2, figsize=(10, 4.2), layout="constrained", width_ratios=(1.2, 1)
 )
 plot_certified_region(constraint, bounds, X, constraint.violated(Y[:, :1]), ax=left)
 left.scatter(*kept.candidate[0], marker="*", s=350, color=COLORS[2], edgecolor="white", zorder=5)

@@ -93,16 +93,16 @@ print(f"violations that are proved for 24 wells: at most {constraint.violation_b
 # limit.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Four plates of twelve wells, coloured by their protein. On the two plates that were filled at random many wells are dark, and six bright or dark ones have a cross, as their acetate exceeds the limit. On the two certified plates nearly all wells are green or yellow, and none has a cross."}}
-figure, panels = plt.subplots(1, 4, figsize=(15, 4.6), layout="constrained")
+figure, panels = plt.subplots(1, 4, figsize=(10, 3.6), layout="constrained")
 largest = max(plate["protein"].max() for plate in plates)
 columns, rows = np.meshgrid(range(1, 4), range(4))
 for i, (ax, plate) in enumerate(zip(panels, plates, strict=True), start=1):
     wells = ax.scatter(
-        columns, rows, c=plate["protein"], s=1500, vmin=0, vmax=largest, edgecolor="0.3"
+        columns, rows, c=plate["protein"], s=600, vmin=0, vmax=largest, edgecolor="0.3"
     )
     above = (plate["acetate"] > LIMIT).to_numpy()
-    ax.scatter(columns.flat[above], rows.flat[above], marker="x", s=500, color="white", lw=6)
-    ax.scatter(columns.flat[above], rows.flat[above], marker="x", s=450, color="crimson", lw=3)
+    ax.scatter(columns.flat[above], rows.flat[above], marker="x", s=230, color="white", lw=5)
+    ax.scatter(columns.flat[above], rows.flat[above], marker="x", s=200, color="crimson", lw=2.5)
     ax.set_title(f"plate {i}, {'at random' if i < 3 else 'certified'}")
     ax.set(xlim=(0.4, 3.6), ylim=(3.6, -0.6), aspect="equal", xticks=(), yticks=())
 figure.colorbar(wells, ax=panels, label="protein (mg/l)", shrink=0.8)

@@ -122,7 +122,7 @@ for name, x in portfolios.items():
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "On the left a map of portfolios. Those with less than about 40 % in stocks are certified, whatever the part of technology; the recommended one has 30 %. On the right what 1 becomes from 1990 to 2022: the recommended portfolio grows much less than both indices, and falls little where these lose up to three quarters."}}
 figure, (left, right) = plt.subplots(
-    1, 2, figsize=(14, 5), layout="constrained", width_ratios=(1, 1.2)
+    1, 2, figsize=(10, 4.2), layout="constrained", width_ratios=(1, 1.2)
 )
 plot_certified_region(constraint, bounds, X, constraint.violated(Y[:, :1]), ax=left)
 left.scatter(*kept.candidate[0], marker="*", s=350, color=COLORS[2], edgecolor="white", zorder=5)

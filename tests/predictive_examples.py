@@ -22,6 +22,7 @@ KINDS = [
     "uniform",
     "mixed",
     "truncated",
+    "open",
 ]
 
 
@@ -58,7 +59,8 @@ def random_predictive(kind: str, num: int, seed: int = 0) -> PiecewisePredictive
         "uniform": (True, True, True),
         "mixed": (True, False, True),
         "truncated": (False, True, False),
+        "open": (False, True, False, True, False),  # without bounds, zero in any of the pieces
     }[kind]
     knots = uniform(num, 4, generator=generator).cumsum(-1) * 3 - 4
-    masses = uniform(num, 3, generator=generator) + 0.05
+    masses = uniform(num, len(flags), generator=generator) + 0.05
     return PiecewisePredictive(knots, masses / masses.sum(-1, keepdim=True), flags)

@@ -106,7 +106,7 @@ gp = fit(X, objective(X))
 X_pending = torch.tensor([[0.16], [0.86]], dtype=torch.double)
 grid = torch.linspace(0, 1, 301, dtype=torch.double).unsqueeze(-1)
 
-figure, panels = plt.subplots(1, 3, figsize=(13, 3.6), sharey=True, layout="constrained")
+figure, panels = plt.subplots(1, 3, figsize=(9, 3.6), sharey=True, layout="constrained")
 for panel, imputation in zip(panels, ("none", "hallucinate", "censor"), strict=True):
     model = CensoredDelayModel(gp, X_pending, censor_value=0.0, imputation=imputation)
     window = X_pending if imputation == "censor" else None
@@ -123,7 +123,7 @@ for panel, imputation in zip(panels, ("none", "hallucinate", "censor"), strict=T
         panel.axvline(place, color="tab:orange", ls=":")
     panel.plot(x[bound.argmax()], bound.max(), "r*", markersize=14, label="next query")
     panel.set(title=f'imputation="{imputation}"', xlabel="x (dotted: pending)")
-panels[0].legend(loc="lower left", fontsize=9)
+figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
 plt.show()
 
 # %% [markdown]

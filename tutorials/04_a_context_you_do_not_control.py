@@ -83,7 +83,7 @@ def expected(distribution):
     )
 
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4), layout="constrained")
+figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 4), layout="constrained")
 values = problem(join_contexts(x_grid.unsqueeze(1), c_grid))  # all pairs: 201 x 201
 drawn = left.contourf(
     x_grid.flatten(), c_grid.flatten(), values.T, levels=torch.linspace(-2, 0.8, 15), extend="min"
@@ -98,9 +98,9 @@ for distribution, color, name in ((stated, "tab:orange", "stated"), (true, "tab:
     curve = expected(distribution)
     right.plot(x_grid, curve, color=color, label=f"expectation under the {name} distribution")
     right.plot(x_grid[curve.argmax()], curve.max(), "*", color=color, markersize=14)
-left.set(xlabel="decision x", ylabel="context c")
+left.set(xlabel="decision x", ylabel="context c", xticks=(-1, -0.5, 0, 0.5, 1))
 left.legend(loc="lower right", fontsize=9)
-right.set(xlabel="decision x", title="stars: the best decisions")
+right.set(xlabel="decision x", title="stars: the best decisions", ylim=(-0.35, 0.43))
 right.legend(fontsize=9)
 plt.show()
 
@@ -304,8 +304,8 @@ with torch.no_grad():
     values = gp.posterior(join_contexts(zero, distribution.points).unsqueeze(-2)).mean.flatten()
 order = distribution.points.flatten().argsort()
 shown = ("Wasserstein, exact", "total variation", "Kullback-Leibler", "CVaR")
-figure, panels = plt.subplots(1, 4, figsize=(14, 3.4), sharey=True, layout="constrained")
-for panel, name in zip(panels, shown, strict=True):
+figure, panels = plt.subplots(2, 2, figsize=(8.5, 6), sharey=True, layout="constrained")
+for panel, name in zip(panels.flat, shown, strict=True):
     acqf = RobustUpperConfidenceBound(gp, beta=0.0, ambiguity=SETS[name], contexts=distribution)
     worst = acqf.worst_case_weights(zero).flatten()
     for mass, color, label in (
@@ -321,8 +321,8 @@ for panel, name in zip(panels, shown, strict=True):
     twin.plot(distribution.points[order], values[order], color="tab:blue", lw=1)
     twin.set(yticks=[], ylim=(-4.5, 0.9))
     panel.set(title=name, xlabel="context (blue: the mean at x = 0)", ylim=(0, 0.32))
-panels[0].set_ylabel("weight")
-figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", fontsize=9)
+figure.supylabel("weight")
+figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
 plt.show()
 
 # %% [markdown]
@@ -409,8 +409,9 @@ for step in range(45):
 # %% mystnb={"image": {"alt": "On the left a timeline of 45 trials, of which the last four are pending. On the right the stock in each round: grey random ones up to 1, then six stocks of 0, then stocks between 0.1 and 0.17, a little below the dotted line of the best stock."}}
 stocks = torch.stack([trial.x[:1] for trial in ledger.trials])
 best = shop.stochastic_optimizer.item()
-figure, (left, right) = plt.subplots(1, 2, figsize=(13, 4.5), layout="constrained")
+figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 4), layout="constrained")
 plot_timeline(ledger.trials, ax=left)
+left.legend(loc="lower left", frameon=False)
 right.plot(range(15), stocks[:15], "o", color="0.7", label="at random")
 right.plot(range(15, 45), stocks[15:], "o", label="chosen")
 right.axhline(best, color="tab:red", ls=":", label="the best stock, in truth")

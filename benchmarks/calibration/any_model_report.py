@@ -117,7 +117,7 @@ class AnyModelReport:
         """The calibration error of each kind of model by case: before, and after."""
         from benchmarks.framework.plots import draw_intervals, panel_grid, share_legend
 
-        figure, panels = panel_grid(len(self.methods), 3, (4.2, 3.0))
+        figure, panels = panel_grid(len(self.methods))
         colors = {name: f"C{i}" for i, name in enumerate(STATEMENTS)}
         for panel, method in zip(panels, self.methods, strict=True):
             panel.axhline(error_of_chance(NUM_JUDGED), color="0.5", lw=1, label="chance alone")

@@ -77,7 +77,7 @@ class CoverageReport:
         )
 
         colors = method_colors(methods_in(collected.values()))
-        figure, panels = panel_grid(len(self.groups), len(self.groups), (3.8, 3.8))
+        figure, panels = panel_grid(len(self.groups))
         for panel, (name, problems) in zip(panels, self.groups.items(), strict=True):
             shown = [problem for problem in problems if problem in collected]
             panel.axhspan(ALPHA - TOLERANCE, ALPHA + TOLERANCE, color="0.92")
@@ -90,10 +90,11 @@ class CoverageReport:
                 for method in colors
             }
             # Problems are in no order, so that nothing connects them.
-            draw_intervals(panel, shown, curves, colors, connected=False)
+            # The panel's title need not be repeated in each name.
+            names = [problem.removesuffix(f"_{name}") for problem in shown]
+            draw_intervals(panel, names, curves, colors, connected=False)
             panel.tick_params(axis="x", rotation=20)
-            panel.set(title=name, ylim=(0.0, None))
-        panels[0].set_ylabel(f"miscoverage of {100 * (1 - ALPHA):g} % intervals")
+            panel.set(title=name, ylim=(0.0, None), ylabel="miscoverage")
         share_legend(figure, panels)
         return figure
 

@@ -100,7 +100,6 @@ class SweepFigure:
             collected,
             differences,
             f"log10 of regret, less that of {self.baseline}",
-            (5.0, 4.0),
             margin=ExperimentProtocol.load(self.protocol).margin,
         )
 

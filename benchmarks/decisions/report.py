@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 RATES = (analysis.violation_rate, analysis.miss_rate, analysis.true_violation_rate)
 
-# Cases beside one another in a figure.
-MOST_COLUMNS = 6
-
 # Rates of violations from which on a limit is not kept, and up to which it is, to rounding.
 FAILING, KEPT = 0.15 - 1e-9, 0.12 + 1e-9
 
@@ -60,22 +57,22 @@ class DecisionReport:
         return lines
 
     def figure(self, collected: Collected) -> Figure:
-        """Rates of violations with their intervals above, rewards by rate below."""
-        from benchmarks.framework.plots import method_colors, panel_grid, share_legend
+        """One row per case: rates of violations with their intervals, and rewards by rate."""
+        from benchmarks.framework.plots import PANEL_SIZE, method_colors, panel_grid, share_legend
 
         cases = self._by_case(collected)
-        # Many cases take two pairs of rows.
-        width = len(cases) if len(cases) <= MOST_COLUMNS else -(-len(cases) // 2)
-        figure, panels = panel_grid(2 * len(cases), width, (3.4, 3.4))
         colors = method_colors(self._shown(collected.values()))
-        for i, (name, case) in enumerate(cases.items()):
-            first = i // width * 2 * width + i % width
-            below = min(width, len(cases) - i // width * width)
-            upper, lower = panels[first], panels[first + below]
-            self._draw_rates(upper, case, colors)
-            upper.set_title(name)
-            self._draw_rewards(lower, case, colors)
-        share_legend(figure, panels[len(cases) :], columns=min(7, 2 * len(cases)))
+        height = 1.0 + 0.23 * len(colors)  # for their names
+        figure, panels = panel_grid(2 * len(cases), panel_size=(PANEL_SIZE[0], height))
+        for (name, case), left, right in zip(cases.items(), panels[::2], panels[1::2], strict=True):
+            self._draw_rates(left, case, colors)
+            left.set_title(name)
+            self._draw_rewards(right, case, colors)
+        # The same scale for all cases shows that a rule keeps its rate, or does not.
+        most = max(panel.get_xlim()[1] for panel in panels)
+        for panel in panels:
+            panel.set_xlim(0.0, most)
+        share_legend(figure, panels[1::2])
         return figure
 
     # ------------------------------------------------------------ tables
@@ -314,13 +311,12 @@ class DecisionReport:
                 continue
             mean = float(np.mean(rates))
             low, high = statistics.student_interval(rates) if len(rates) > 1 else (mean, mean)
-            panel.errorbar(
-                [i], [mean], [[mean - low], [high - mean]], fmt="o", color=colors[method], capsize=3
-            )
-        panel.axhline(100 * self.stated, color="black", linewidth=0.8, linestyle="--")
-        panel.set_xticks(range(len(methods)), methods, rotation=60, ha="right")
-        panel.set_ylim(bottom=0.0)
-        panel.set_ylabel("violated, %")
+            reach = [[mean - low], [high - mean]]
+            panel.errorbar([mean], [i], xerr=reach, fmt="o", color=colors[method], capsize=3)
+        panel.axvline(100 * self.stated, color="black", linewidth=0.8, linestyle="--")
+        panel.set_yticks(range(len(methods)), methods)
+        panel.set_ylim(len(methods) - 0.5, -0.5)
+        panel.set_xlabel("violated, %")
 
     def _draw_rewards(self, panel: Axes, case: list[ByMethod], colors: Mapping[str, str]) -> None:
         at = {

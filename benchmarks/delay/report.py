@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 # Each method is compared with the one of its kind that ignores delays, and with this one.
 PENDING = "qlogei_pending"
 
-COLUMNS = 3  # of the figure
 
 # Simple regret, averaged over rounds, below which it makes no difference to anyone: one held-out
 # point's worth. It keeps a lucky start from ruling the mean of logarithms.
@@ -326,7 +325,7 @@ def delay_figure(collected: Collected) -> Figure:
     """
     from benchmarks.framework.plots import draw_mean, method_colors, panel_grid, share_legend
 
-    figure, panels = panel_grid(len(collected), COLUMNS, (5.5, 4.0))
+    figure, panels = panel_grid(len(collected))
     colors = method_colors(methods_in(collected.values()))
     for panel, (problem, by_method) in zip(panels, collected.items(), strict=True):
         simple = all("simple_regret" in r.extras for runs in by_method.values() for r in runs)

@@ -111,9 +111,9 @@ class SdfReport:
         def logarithms(method: str, problem: str) -> list[float]:
             return list(scores_of(Run(problem, method), collected, self._logarithm).values())
 
-        methods, size = method_colors(methods_in(collected.values())), (6.0, 4.5)
+        methods = method_colors(methods_in(collected.values()))
         ylabel = "regret (geometric mean)"
-        return sweep_figure(self.axes, methods, logarithms, ylabel, size, logarithms=True)
+        return sweep_figure(self.axes, methods, logarithms, ylabel, logarithms=True)
 
     def _logarithm(self, result: Result) -> float:
         """The endpoint; NaN, which does not count, for problems that do not have this regret."""

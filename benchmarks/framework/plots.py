@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
 
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from PIL import Image  # matplotlib depends on it
 
 from benchmarks.framework.collected import Collected, methods_in
 from benchmarks.framework.metrics import regret_trace
 from benchmarks.framework.statistics import student_interval
 
-COLUMNS = 4
+#: Panels beside one another, and their size in inches. At this width a page shows letters as large
+#: as its own.
+COLUMNS = 2
+PANEL_SIZE = (4.0, 2.8)
+
 LINE_STYLES = ("-", "--", "-.", ":")
+
+
+def save(figure: Figure, path: Path) -> None:
+    """As PNG with a palette of 128 colours, which takes half of the bytes and looks the same."""
+    drawn = BytesIO()
+    figure.savefig(drawn, dpi=150)
+    Image.open(drawn).convert("RGB").quantize(128).save(path, optimize=True)
 
 
 def mean_and_band(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -34,7 +48,7 @@ def regret_figure(collected: Collected, inference: str = "outcome") -> Figure:
         collected: Results by problem and method.
         inference: See `metrics.regret_trace`.
     """
-    figure, panels = panel_grid(len(collected), COLUMNS, (5.0, 3.8))
+    figure, panels = panel_grid(len(collected))
     colors = method_colors(methods_in(collected.values()))
     # Matplotlib's cycle has ten colours; the next ten methods are dashed.
     styles = {method: LINE_STYLES[i // 10 % 4] for i, method in enumerate(colors)}
@@ -62,25 +76,31 @@ def method_colors(methods: Iterable[str]) -> dict[str, str]:
     return {method: f"C{i}" for i, method in enumerate(methods)}
 
 
-def share_legend(figure: Figure, panels: Sequence[Axes], columns: int = 5) -> None:
-    """One legend for all panels, below them, with at most one column for two inches of width."""
+def share_legend(figure: Figure, panels: Sequence[Axes]) -> None:
+    """One legend for all panels, added above them, with as many columns as the width holds."""
     entries: dict[str, Artist] = {}
     for panel in panels:
         handles, labels = panel.get_legend_handles_labels()
         entries.update(zip(labels, handles, strict=True))
-    columns = min(columns, max(1, int(figure.get_figwidth() / 2)))
-    figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)
+    # Of an entry, in inches: the line, the gaps around it, and letters.
+    width = 0.65 + 0.085 * max(map(len, entries), default=0)
+    columns = max(1, int(figure.get_figwidth() / width))
+    height = 0.2 + 0.2 * -(-len(entries) // columns)
+    figure.set_figheight(figure.get_figheight() + height)
+    figure.legend(list(entries.values()), list(entries), loc="outside upper center", ncols=columns)
 
 
 def panel_grid(
-    count: int, columns: int, panel_size: tuple[float, float]
+    count: int, columns: int = COLUMNS, panel_size: tuple[float, float] = PANEL_SIZE
 ) -> tuple[Figure, list[Axes]]:
     """A figure with ``count`` panels of the given size in inches, row by row."""
-    columns = min(count, columns)
-    rows = -(-count // columns)
     width, height = panel_size
+    rows = -(-count // columns)
+    # A panel alone is not stretched to the width of two.
+    total = width * (min(1.4, columns) if count == 1 else columns)
     # Built without pyplot, so that no global state or display is involved.
-    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    figure = Figure(figsize=(total, height * rows), layout="constrained")
+    columns = min(count, columns)
     panels = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
     for panel in panels[count:]:
         panel.remove()
@@ -108,7 +128,6 @@ def sweep_figure(
     labels: Iterable[str],
     values: Callable[[str, str], Sequence[float]],
     ylabel: str,
-    panel_size: tuple[float, float],
     logarithms: bool = False,
     margin: float | None = None,
 ) -> Figure:
@@ -119,11 +138,10 @@ def sweep_figure(
         labels: Of the curves.
         values: The values by seed of a label, for what has been run.
         ylabel: What they are.
-        panel_size: In inches.
         logarithms: See `draw_intervals`.
         margin: Between this and its negative, which are shaded, differences do not matter.
     """
-    figure, panels = panel_grid(len(axes), len(axes), panel_size)
+    figure, panels = panel_grid(len(axes))
     colors = {label: f"C{i}" for i, label in enumerate(labels)}
     for panel, (parameter, runs) in zip(panels, axes.items(), strict=True):
         if margin is not None:

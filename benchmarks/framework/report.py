@@ -43,6 +43,8 @@ def write_report(
         ProtocolError: If the suite or a result is not what the protocol says.
         ValueError: If a method is to be left out that cannot be.
     """
+    from benchmarks.framework import plots  # for which matplotlib is needed
+
     selection = Selection() if selection is None else selection
     selection.check(suite)
     protocol = None
@@ -62,7 +64,7 @@ def write_report(
     name = suite.name if selection.seeds is None else f"{suite.name}_pilot"
     write_atomically(tables / f"{name}.md", text)
     figures.mkdir(parents=True, exist_ok=True)
-    suite.report.figure(shown).savefig(figures / f"{name}.png", dpi=150)
+    plots.save(suite.report.figure(shown), figures / f"{name}.png")
     return text
 
 

@@ -15,7 +15,7 @@ from botorch.acquisition.multi_objective.logei import (
     qLogExpectedHypervolumeImprovement,
     qLogNoisyExpectedHypervolumeImprovement,
 )
-from botorch.models import ModelListGP
+from botorch.models import ModelListGP, SingleTaskGP
 from botorch.sampling.normal import SobolQMCNormalSampler
 from botorch.utils.multi_objective.box_decompositions.non_dominated import (
     FastNondominatedPartitioning,
@@ -29,6 +29,7 @@ from benchmarks.perf.calibrated_and_delayed import (
     local_recalibrator,
 )
 from benchmarks.perf.measure import Call, Workload, comparison, value_and_gradient
+from benchmarks.perf.single_points import KERNELS
 from botorch_calib import (
     CalibratedModel,
     CalibratedModelList,
@@ -36,6 +37,7 @@ from botorch_calib import (
     qLogCalibratedNoisyExpectedImprovement,
 )
 from botorch_calib.calibration import Calibrator
+from botorch_calib.models.marginals import posterior_at
 
 NUM_POINTS = 50
 BATCH = 20
@@ -74,13 +76,41 @@ def improvement_pair(
     return measured, reference
 
 
-# The cost of one evaluation, n = 50, b = 20, 128 samples: at most 1.5 times, or 2 with twenty
+# The cost of one evaluation, n = 50, b = 20, 128 samples: at most 1.3 times, or 1.5 with twenty
 # normal pieces that vary from point to point.
 for _name, _template in TEMPLATES.items():
     for _q in (1, 4):
         comparison(
             f"{_name} / plain noisy log EI, roots cached, q = {_q}", repetitions=100, warm_up=10
         )(partial(improvement_pair, template=_template, q=_q))
+
+
+def joint_pair(
+    work: Workload, make_gp: Callable[[Workload], SingleTaskGP], q: int
+) -> tuple[Call, Call]:
+    """Joint mean and covariance with a gradient: by the engine, and by the model itself."""
+    work = Workload(work.device, NUM_POINTS)
+    gp, new = make_gp(work).eval(), batch(work, q)
+
+    def call(posterior: Callable[[Tensor], Any], repetition: int) -> Tensor:
+        X = new.clone().requires_grad_(True)
+        normal = posterior(X).distribution
+        total = normal.mean.sum() + normal.covariance_matrix.square().sum()
+        (gradient,) = torch.autograd.grad(total, X)
+        return gradient
+
+    return partial(call, partial(posterior_at, gp)), partial(call, gp.posterior)
+
+
+# At most 0.85, or the model itself would do.
+for _kernel, _make_gp in KERNELS.items():
+    for _q in (4, NUM_POINTS + 1):
+        comparison(
+            f"joint posteriors / of BoTorch's model, n = {NUM_POINTS}, b = {BATCH}, q = {_q}, "
+            f"{_kernel}",
+            repetitions=100,
+            warm_up=10,
+        )(partial(joint_pair, make_gp=_make_gp, q=_q))
 
 
 def two_outcomes(work: Workload) -> tuple[CalibratedModelList, ModelListGP, Tensor, Tensor]:

@@ -123,7 +123,7 @@ class RadioReport:
         """Capacities at the recommended point, round by round."""
         from benchmarks.framework.plots import draw_mean, method_colors, panel_grid, share_legend
 
-        figure, panels = panel_grid(len(collected), len(collected), (6.0, 4.2))
+        figure, panels = panel_grid(len(collected))
         colors = method_colors(methods_in(collected.values()))
         for panel, (problem, by_method) in zip(panels, collected.items(), strict=True):
             for method, results in by_method.items():

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 LAST_ROUNDS = 20
 
 # Of the figure.
-COLUMNS = 3
 DASHED = ("gp_ucb", "sbo_kde", "drbo_mmd", "drbo_mmd_minimax", "stable_opt")
 
 
@@ -141,7 +140,7 @@ def robust_figure(collected: Collected) -> Figure:
     """One panel per problem: mean cumulative regret by round, with bands of one standard error."""
     from benchmarks.framework.plots import draw_mean, method_colors, panel_grid, share_legend
 
-    figure, panels = panel_grid(len(collected), COLUMNS, (5.5, 4.0))
+    figure, panels = panel_grid(len(collected))
     colors = method_colors(methods_in(collected.values()))
     for panel, (problem, by_method) in zip(panels, collected.items(), strict=True):
         for method, results in by_method.items():

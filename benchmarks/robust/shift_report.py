@@ -83,7 +83,7 @@ def shift_figure(collected: Collected) -> Figure:
     from benchmarks.framework.plots import method_colors, panel_grid, share_legend
 
     functions = list(dict.fromkeys(problem.rpartition("_")[0] for problem in collected))
-    figure, panels = panel_grid(len(functions), len(functions), (5.0, 4.0))
+    figure, panels = panel_grid(len(functions))
     colors = method_colors(methods_in(collected.values()))
     for panel, function in zip(panels, functions, strict=True):
         curves: dict[str, list[tuple[float, float]]] = {}

@@ -11,6 +11,7 @@ file                     content
 ``hanging_region``       what does a hanging region cost, where the best point lies in it?
 ``never_arriving``       do values that never arrive cost regret, or their censoring?
 ``optuna_outcomes``      our sampler beside Optuna's, with constraints and several objectives
+``partly_evaluable``     functions of the studies of failing and hanging regions
 ``proposal_time``        how long does a proposal take after thousands of values?
 ``simpler_forms``        what do the special ways of calibrated integrals gain?
 ``simpler_forms_robust`` what would simpler forms of robust bounds and calibrators cost?

@@ -42,15 +42,13 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 from unittest.mock import patch
 
-from torch import Tensor
-
 from benchmarks.framework.markdown import interval, mean_and_half_width, table
 from benchmarks.studies.command_line import run_study
+from benchmarks.studies.partly_evaluable import DISC, SLOPE, Problem, distance, hill
 from botorch_calib.asynchronous import (
     DelayAwareProposer,
     SearchSettings,
@@ -65,70 +63,30 @@ NEAR, LONGEST_ROW, FEW, MARGIN = 0.06, 10, 0.5, 0.02
 COMMAND = "python -m benchmarks.studies.failing_border"
 
 
-@dataclass(frozen=True)
-class Problem:
-    """A function on the unit cube, in a part of which queries fail.
-
-    Attributes:
-        dim: Number of its variables.
-        value: Its value at a point of length ``dim``.
-        outside: The point's distance from the part that fails; negative within.
-        best: The greatest value outside, rounded down.
-        in_vain: Whether that is not on the border.
-    """
-
-    dim: int
-    value: Callable[[Tensor], float]
-    outside: Callable[[Tensor], float]
-    best: float
-    in_vain: bool
-
-
-def _distance(x: Tensor, *centre: float) -> float:
-    return float((x - x.new_tensor(centre)).norm())
-
-
-def _hill(x: Tensor, width: float, *centre: float) -> float:
-    return math.exp(-((_distance(x, *centre) / width) ** 2))
-
-
 PROBLEMS = {
     "hills": Problem(
         dim=2,
-        value=lambda x: _hill(x, 0.28, 0.25, 0.7) + 0.8 * _hill(x, 0.28, 0.8, 0.3),
-        outside=lambda x: _distance(x, 0.25, 0.7) - 0.145,
+        value=lambda x: hill(x, 0.28, 0.25, 0.7) + 0.8 * hill(x, 0.28, 0.8, 0.3),
+        outside=lambda x: distance(x, 0.25, 0.7) - 0.145,
         best=0.8027,
-        in_vain=True,
     ),
     "ball": Problem(
         dim=3,
-        value=lambda x: 1.3 * _hill(x, 0.4, 0.2, 0.2, 0.2) + 0.9 * _hill(x, 0.4, 0.85, 0.8, 0.8),
-        outside=lambda x: _distance(x, 0.2, 0.2, 0.2) - 0.26,
+        value=lambda x: 1.3 * hill(x, 0.4, 0.2, 0.2, 0.2) + 0.9 * hill(x, 0.4, 0.85, 0.8, 0.8),
+        outside=lambda x: distance(x, 0.2, 0.2, 0.2) - 0.26,
         best=0.901,
-        in_vain=True,
     ),
     "ramp": Problem(
         dim=2,
-        value=lambda x: 1.6 * float(x[0]) + 0.9 * _hill(x, 0.2, 0.3, 0.3),
+        value=lambda x: 1.6 * float(x[0]) + 0.9 * hill(x, 0.2, 0.3, 0.3),
         outside=lambda x: 0.8 - float(x[0]),
         best=1.4089,
-        in_vain=True,
     ),
-    "disc": Problem(
-        dim=2,
-        value=lambda x: 1.0 - 4.0 * _distance(x, 0.6, 0.6) ** 2,
-        outside=lambda x: _distance(x, 0.6, 0.6) - 0.2,
-        best=0.84,
-        in_vain=False,
-    ),
-    "slope": Problem(
-        dim=2,
-        value=lambda x: float(x.sum()),
-        outside=lambda x: (1.4 - float(x.sum())) / math.sqrt(2.0),
-        best=1.4,
-        in_vain=False,
-    ),
+    "disc": DISC,
+    "slope": SLOPE,
 }
+# The best point of these is not on the border.
+IN_VAIN = ("hills", "ball", "ramp")
 WITH, WITHOUT = "with the rule", "without"
 METHODS = {WITH: float(failed_queries.PATIENCE), WITHOUT: math.inf}
 
@@ -156,7 +114,7 @@ def run(problem: Problem, patience: float, seed: int) -> dict[str, float]:
             lost = [each.x for each in ledger if each.status == "failed"]
             is_at = {
                 "row": failures > 0 and problem.outside(x) < NEAR * width,
-                "known row": any(_distance(x, *y) < feasibility.BORDER * width for y in lost),
+                "known row": any(distance(x, *y) < feasibility.BORDER * width for y in lost),
             }
             in_vain += is_at["row"] and not is_better
             for kind in rows:
@@ -193,7 +151,7 @@ def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
             values((name, WITH), "known row"), values((name, WITH), "failures"), strict=True
         )
     )
-    elsewhere = differences("in vain", [name for name in PROBLEMS if PROBLEMS[name].in_vain])
+    elsewhere = differences("in vain", IN_VAIN)
     saved = differences("in vain", list(PROBLEMS))
     gaps = differences("gap", list(PROBLEMS))
     rows = [

@@ -27,16 +27,16 @@ import heapq
 import math
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from torch import Tensor
 from tqdm.auto import tqdm
 
 from benchmarks.framework.markdown import mean_and_half_width, table
 from benchmarks.framework.result_store import write_atomically
 from benchmarks.framework.runner import one_torch_thread
 from benchmarks.studies.command_line import study_parser
+from benchmarks.studies.partly_evaluable import DISC, SLOPE, Problem, distance, hill
 from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy, SearchSettings
 from botorch_calib.asynchronous.delay_strategy import STRATEGIES
 from botorch_calib.ledger import FeedbackLedger
@@ -46,64 +46,24 @@ SEEDS = range(1000, 1010)
 COMMAND = "python -m benchmarks.studies.hanging_region"
 
 
-@dataclass(frozen=True)
-class Problem:
-    """A function on the unit cube, a part of which hangs.
-
-    Attributes:
-        dim: Number of its variables.
-        value: Its value at a point of length ``dim``.
-        hangs: Whether that point hangs.
-        best: The greatest value outside of the part that hangs, rounded down.
-        least: No value is less.
-    """
-
-    dim: int
-    value: Callable[[Tensor], float]
-    hangs: Callable[[Tensor], bool]
-    best: float
-    least: float
-
-
-def _squared_distance(x: Tensor, *centre: float) -> float:
-    return float((x - x.new_tensor(centre)).square().sum())
-
-
-def _hills(x: Tensor) -> float:
-    higher, lower = _squared_distance(x, 0.25, 0.7), _squared_distance(x, 0.8, 0.3)
-    return math.exp(-higher / 0.08) + 0.8 * math.exp(-lower / 0.08)
-
-
 PROBLEMS = {
-    "disc": Problem(
-        dim=2,
-        value=lambda x: 1.0 - 4.0 * _squared_distance(x, 0.6, 0.6),
-        hangs=lambda x: _squared_distance(x, 0.6, 0.6) < 0.2**2,
-        best=0.84,
-        least=-4.0,
-    ),
+    "disc": DISC,
     "corner": Problem(
         dim=3,
-        value=lambda x: 1.5 - 2.0 * _squared_distance(x, 0.9, 0.9, 0.9),
-        hangs=lambda x: bool((x > 0.6).all()),
+        value=lambda x: 1.5 - 2.0 * distance(x, 0.9, 0.9, 0.9) ** 2,
+        outside=lambda x: 0.6 - float(x.min()),
         best=1.32,
-        least=-4.0,
     ),
-    "slope": Problem(
-        dim=2,
-        value=lambda x: float(x.sum()),
-        hangs=lambda x: float(x.sum()) > 1.4,
-        best=1.4,
-        least=0.0,
-    ),
+    "slope": SLOPE,
     "hills": Problem(
         dim=2,
-        value=_hills,
-        hangs=lambda x: _squared_distance(x, 0.25, 0.7) < 0.15**2,
+        value=lambda x: hill(x, 0.08**0.5, 0.25, 0.7) + 0.8 * hill(x, 0.08**0.5, 0.8, 0.3),
+        outside=lambda x: distance(x, 0.25, 0.7) - 0.15,
         best=0.803,
-        least=0.0,
     ),
 }
+# No value is less.
+LEAST = {"disc": -4.0, "corner": -4.0, "slope": 0.0, "hills": 0.0}
 
 METHODS: dict[str, DelayStrategy] = {
     '`"hallucinate"`, the default': STRATEGIES["hallucinate"],
@@ -124,16 +84,16 @@ class Outcome:
 
 
 def run(
-    problem: Problem, strategy: DelayStrategy, search: SearchSettings, seed: int = 0
+    problem: Problem, least: float, strategy: DelayStrategy, search: SearchSettings, seed: int = 0
 ) -> Outcome:
-    """One run; ``seed`` is that of the lengths of evaluations."""
-    ledger = FeedbackLedger(problem.dim, censor_value=problem.least)
+    """One run; ``seed`` is that of the lengths of evaluations, and no value is below ``least``."""
+    ledger = FeedbackLedger(problem.dim, censor_value=least)
     bounds = [[0.0] * problem.dim, [1.0] * problem.dim]
     propose = DelayAwareProposer(bounds, strategy, search=search)
     now, timeouts, best = 0.0, 0, -math.inf
     for now, trial in _ends(propose, ledger, problem, seed):  # noqa: B007
         x = ledger[trial].x
-        if problem.hangs(x):
+        if problem.outside(x) < 0.0:
             timeouts += 1
             ledger.fail(trial)
         else:
@@ -155,7 +115,7 @@ def _ends(
             yield now, trial
         if count < QUERIES:
             x = propose(ledger)
-            length = TIMEOUT if problem.hangs(x) else lengths.uniform(0.7, 1.3)
+            length = TIMEOUT if problem.outside(x) < 0.0 else lengths.uniform(0.7, 1.3)
             heapq.heappush(running, (now + length, ledger.submit(x)))
 
 
@@ -167,7 +127,13 @@ def study(seeds: Sequence[int]) -> Outcomes:
     cells = [(method, problem) for method in METHODS for problem in PROBLEMS]
     return {
         (method, problem): [
-            run(PROBLEMS[problem], METHODS[method], SearchSettings(seed=seed), seed)
+            run(
+                PROBLEMS[problem],
+                LEAST[problem],
+                METHODS[method],
+                SearchSettings(seed=seed),
+                seed,
+            )
             for seed in seeds
         ]
         for method, problem in tqdm(cells, desc="hanging region")

@@ -62,7 +62,7 @@ _INTRODUCTION = (
     "",
     "This table is made by running every model class of BoTorch, and of its community package,",
     "against every operation: `python -m benchmarks support`. A test fails when it is out of date.",
-    "Where an operation is not supported an error names what to do instead; the notes quote it.",
+    "Where an operation is not supported, an error names an alternative; the notes quote it.",
     "",
     "* *wrap*: {any}`CalibratedModel` around the model, or {any}`CalibratedModelList` where it has",
     "  several outcomes, predicts.",

@@ -18,6 +18,7 @@ from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from botorch.models.model import Model
 from botorch.models.transforms import Normalize, Standardize
+from botorch.settings import validate_input_scaling
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
@@ -124,13 +125,15 @@ def fit_single_task_gp(
     def unfitted(*batch: int) -> PartlyKnownNoiseGP:
         data: Any = [each if each is None else each.expand(*batch, *each.shape) for each in columns]
         train_X, train_Y, train_Yvar = data
-        return PartlyKnownNoiseGP(
-            train_X,
-            train_Y,
-            train_Yvar,
-            input_transform=None if bounds is None else Normalize(X.shape[-1], bounds=bounds),
-            outcome_transform=Standardize(1, min_stdv=equal, batch_shape=torch.Size(batch)),
-        )
+        # Equal values, and inputs outside of the box, are warned of, and nobody can help them.
+        with validate_input_scaling(False):
+            return PartlyKnownNoiseGP(
+                train_X,
+                train_Y,
+                train_Yvar,
+                input_transform=None if bounds is None else Normalize(X.shape[-1], bounds=bounds),
+                outcome_transform=Standardize(1, min_stdv=equal, batch_shape=torch.Size(batch)),
+            )
 
     gp = searched = unfitted()
     options: dict[str, Any] = {}

@@ -127,6 +127,7 @@ def parts_of(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> Parts:
     normal = form.is_normal(knots)
     flat = (1.0 - normal) / (ends[1:] - ends[:-1]).masked_fill(normal > 0, 1.0)
     at_low, at_high, heights = at_low * normal, at_high * normal, masses * flat
+    shares.around.mul_(normal)  # a uniform piece around zero is no part of the normal distribution
     jumps = _jumps(masses * at_low, masses * at_high, form)
     steps = _jumps(heights, heights, form)
     return Parts(jumps, steps, at_low + flat, at_high + flat, shares)

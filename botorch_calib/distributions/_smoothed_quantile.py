@@ -316,9 +316,9 @@ class QuantileTable:
     def __call__(self, r: Tensor) -> Tensor:
         """Guesses at ratios ``n``."""
         at = r.log().sub_(self._LOW).div_(self._STEP).clamp_(0.0, self._NUM - 1.0)
-        cell = at.floor().clamp_(max=self._NUM - 2.0)
+        cell = at.long().clamp_(0, self._NUM - 2)  # as an integer, NaN is out of the table
         s = at - cell
-        c0, c1, c2, c3 = self._coefficients.index_select(1, cell.long())
+        c0, c1, c2, c3 = self._coefficients.index_select(1, cell)
         value = torch.addcmul(c2, c3, s)
         value = torch.addcmul(c1, value, s)
         beyond = (r - math.exp(self._LOW + self._STEP * (self._NUM - 1))).clamp_(min=0.0)

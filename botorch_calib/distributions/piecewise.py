@@ -505,7 +505,8 @@ class PiecewisePredictive(WithMoments):
             z = z.expand(torch.broadcast_shapes(z.shape, self.batch_shape))
             return z if self.scale is None else z * self.scale
         if self.form.stretched:
-            return self._transport_stretched(z, 1.0 if self.scale is None else self.scale)
+            value = self._transport_stretched(z)
+            return value if self.scale is None else value * self.scale
         common = self.masses.dim() == 1 and not self.masses.requires_grad
         in_double = self._knots.dtype == z.dtype == torch.float64
         if common and in_double and self.form.is_normal_throughout:
@@ -521,16 +522,18 @@ class PiecewisePredictive(WithMoments):
         """Normal scores where `transport` passes from piece to piece, ``... x (K - 1)``."""
         return cuts(*self._probabilities())
 
-    def _transport_stretched(self, z: Tensor, scale: Tensor | float) -> Tensor:
-        """`transport` of a conformal distribution with stretched tails, of half-width ``w``.
+    def _transport_stretched(self, z: Tensor) -> Tensor:
+        """`transport` of a conformal distribution with stretched tails, over its scale.
 
-        With ``c = Phi^-1(1 - alpha/2)`` the scale is ``w / c``, so beyond ``c`` both distributions
-        have the same tails: ``T(z) = scale z``. Between, the share of the interval below ``T`` is
-        ``(Phi(z) - alpha/2) / (1 - alpha)``: ``T(z) = w (2 Phi(z) - 1) / (1 - alpha)``.
+        Of half-width ``w`` it has, with ``c = Phi^-1(1 - alpha/2)``, the scale ``w / c``, so beyond
+        ``c`` both distributions have the same tails, and the value is ``z``. Between, the share of
+        the interval below it is ``(Phi(z) - alpha/2) / (1 - alpha)``: it is
+        ``c (2 Phi(z) - 1) / (1 - alpha)``.
         """
         tail, center, _ = self.masses.unbind(-1)
-        inside = self._knots[..., 1] * (torch.erf(z * math.sqrt(0.5)) / center)
-        return torch.where(z.abs() > -torch.special.ndtri(tail), z * scale, inside)
+        end = -torch.special.ndtri(tail)
+        inside = torch.erf(z * math.sqrt(0.5)) * (end / center)
+        return torch.where(z.abs() > end, z, inside)
 
     def _probabilities(self) -> tuple[Tensor, Tensor]:
         """Probabilities below and above each knot, ``... x (K + 1)``."""

@@ -430,7 +430,7 @@ def chance_constrained_generation_strategy(
     (spec,) = node.generator_specs
     spec.generator_enum = CertifyingGenerators.CERTIFIED
     kwargs = spec.generator_kwargs
-    del kwargs["transforms"]  # of outcomes as well: the generator has its own
+    kwargs["transforms"] = TRANSFORMS
     kwargs["acquisition_class"] = CertifiedPoints
     kwargs["surrogate_spec"] = replace(kwargs["surrogate_spec"], allow_batched_models=False)
     kwargs["acquisition_options"] = {

@@ -41,6 +41,7 @@ from botorch_calib.acquisition import (
 )
 from botorch_calib.asynchronous.refits import fit_single_task_gp
 from botorch_calib.calibration import Calibrator, LocalizedConformal
+from botorch_calib.integrations._trial_records import INFINITE
 from botorch_calib.models import CalibratedModel, CalibratedModelList
 from botorch_calib.models.residuals import RESIDUALS
 from botorch_calib.optim.separate_starts import SEPARATE_STARTS
@@ -166,10 +167,10 @@ def _candidate(
     constraints = train_obj[:, :0] if train_con is None else train_con
     for name, values in (("An objective", train_obj), ("A constraint", constraints)):
         # Optuna itself refuses NaN.
-        if not torch.isfinite(values).all():
+        if not (values.abs() < INFINITE).all():
             raise InputDataError(
-                f"{name} of a complete trial is infinite, which no Gaussian process can be "
-                "fitted to: return a finite value, or prune such trials."
+                f"{name} of a complete trial is infinite, or beyond {INFINITE:g}, which no "
+                "Gaussian process can be fitted to: return a smaller value, or prune such trials."
             )
     pending = None if pending_x is None or not len(pending_x) else normalize(pending_x, bounds)
     trials = StudyData(normalize(train_x, bounds), train_obj, constraints, pending)

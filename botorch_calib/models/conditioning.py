@@ -17,7 +17,6 @@ from gpytorch.models.exact_prediction_strategies import DefaultPredictionStrateg
 from gpytorch.settings import detach_test_caches
 from gpytorch.utils.memoize import add_to_cache
 from torch import Tensor
-from torch.nn import Module
 
 from botorch_calib.models.factorization import row_updates
 from botorch_calib.models.inspection import (
@@ -44,7 +43,11 @@ def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     if isinstance(model, WrapperModel):  # which comes back here with the model inside
         return model.condition_on_observations(X, Y, **kwargs)
     check_takes(model, X, Y)
-    before = [(module, _attributes(module)) for module in model.modules()]
+    # What each module holds, in containers of its own
+    before = [
+        (module, {k: v.copy() if isinstance(v, dict) else v for k, v in vars(module).items()})
+        for module in model.modules()
+    ]
     try:
         with as_in_training(model):
             return _conditioned(model, X, Y, **kwargs)
@@ -62,11 +65,6 @@ def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
                 "function."
             ) from error
         raise
-
-
-def _attributes(module: Module) -> dict[str, Any]:
-    """What ``module`` holds, in containers of its own."""
-    return {k: v.copy() if isinstance(v, dict) else v for k, v in vars(module).items()}
 
 
 def _reason(error: Exception) -> str | None:

@@ -50,6 +50,9 @@ def fit_in_logarithms(
         options: Arguments of ``fmin_l_bfgs_b_batched``, such as ``ftol``.
         timeout_sec: Seconds after which all searches stop where they are.
 
+    Warns:
+        OptimizationWarning: If the time ran out, or all searches gave up.
+
     Raises:
         NotPSDError: If the likelihood fails at all starts. `fit_gpytorch_mll` then draws others.
     """
@@ -71,11 +74,8 @@ def fit_in_logarithms(
 
     begun = time.monotonic()
 
-    def is_late() -> bool:
-        return timeout_sec is not None and time.monotonic() - begun > timeout_sec
-
     def stop_if_late(x: Array) -> None:
-        if is_late():
+        if timeout_sec is not None and time.monotonic() - begun > timeout_sec:
             raise StopIteration
 
     # Single precision cannot tell losses apart that differ by less than L-BFGS-B's own tolerance.
@@ -92,19 +92,25 @@ def fit_in_logarithms(
             pass_batch_indices=True,
             **options,
         )
-    # A search that gives up leaves the results of others.
-    gave_up = np.array([each.status == 2 for each in results]) & (not is_late())
-    best = np.lexsort([values, gave_up | (values >= NONE)])[0]
+    halted = np.array([each.status == 2 for each in results])
+    is_late = np.array([each.message.startswith("STOP") for each in results]) & halted
+    if (gave_up := halted & ~is_late).any():
+        # L-BFGS-B then returns to the last iterate, and leaves the value of another point.
+        values[gave_up], _ = in_logarithms(x[gave_up], [*np.flatnonzero(gave_up)])
+    best, runtime = values.argmin(), time.monotonic() - begun
     result = results[best]
     if values[best] >= NONE:
         raise NotPSDError("No start has a likelihood.")
     x[:] = np.exp(x[best], out=x[best].copy(), where=positive)
     losses.state = x
     status = OptimizationStatus.SUCCESS if result.success else OptimizationStatus.STOPPED
-    if gave_up[best]:
+    if is_late.any():
+        # With these words `fit_gpytorch_mll` hands the warning on, and keeps the fit.
+        warning = f"Optimization timed out after {runtime:.3g} seconds."
+        warnings.warn(warning, OptimizationWarning, stacklevel=2)
+    elif (gave_up | (values >= NONE)).all():  # else it is no worse than a maximum
         status = OptimizationStatus.FAILURE
         warnings.warn(f"The fit failed: {result.message}.", OptimizationWarning, stacklevel=2)
-    runtime = time.monotonic() - begun
     return OptimizationResult(result.nit, float(values[best]), status, runtime, result.message)
 
 

@@ -24,14 +24,15 @@ _SQRT_5 = math.sqrt(5.0)
 def matern_between(inputs: Tensor, own: LazyEvaluatedKernelTensor) -> Tensor | None:
     """The kernel of a lazy matrix between others' points ``n x d`` and its own, ``n x m``.
 
-    None where it is not this one, scaled or not, or one of a batch.
+    Points may have batch dimensions. None where it is not this one, scaled or not, or one of a
+    batch.
     """
     kernel: Any = own.kernel
     base = kernel.base_kernel if type(kernel) is ScaleKernel else kernel
     if not (
         type(base) is MaternKernel
         and base.nu == 2.5
-        and base.lengthscale.dim() == inputs.dim() == own.x2.dim() == 2
+        and base.lengthscale.dim() == 2
         and not own.params
         and not own.last_dim_is_batch
     ):
@@ -45,7 +46,7 @@ class _Matern(Function):
 
     @staticmethod
     def forward(ctx: Any, x1: Tensor, x2: Tensor) -> Tensor:
-        center = x1.mean(dim=0)  # for the digits of distances
+        center = x1.mean(dim=-2, keepdim=True)  # for the digits of distances
         d = torch.cdist(x1 - center, x2 - center).mul_(_SQRT_5)
         decay, rest = torch.exp(-d), d + 1.0
         ctx.save_for_backward(x1, x2, decay, rest)
@@ -55,13 +56,14 @@ class _Matern(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
         x1, x2, decay, rest = ctx.saved_tensors
         if torch.is_grad_enabled():
-            center = x1.mean(dim=0)
+            center = x1.mean(dim=-2, keepdim=True)
             d = torch.cdist(x1 - center, x2 - center).clamp_min(1e-15) * _SQRT_5
             decay, rest = torch.exp(-d), d + 1.0
         weight = rest * decay * (-5 / 3) * grad
         by_first = by_second = None
         if ctx.needs_input_grad[0]:
-            by_first = x1 * weight.sum(dim=1, keepdim=True) - weight @ x2
+            by_first = x1 * weight.sum(dim=-1, keepdim=True) - weight @ x2
+            by_first = by_first.sum_to_size(x1.shape)
         if ctx.needs_input_grad[1]:
-            by_second = x2 * weight.sum(dim=0).unsqueeze(-1) - weight.mT @ x1
+            by_second = x2 * weight.sum(dim=-2).unsqueeze(-1) - weight.mT @ x1
         return by_first, by_second

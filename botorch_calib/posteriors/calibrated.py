@@ -9,9 +9,10 @@ from typing import Any, Self
 import torch
 from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.posteriors import GPyTorchPosterior
-from botorch.utils.low_rank import sample_cached_cholesky
 from gpytorch.distributions import MultivariateNormal
 from linear_operator import to_linear_operator
+from linear_operator.utils.cholesky import psd_safe_cholesky
+from linear_operator.utils.errors import NanError
 from torch import Tensor
 
 from botorch_calib._validation import check_nonnegative, check_one_of, check_variances
@@ -236,22 +237,29 @@ class CalibratedPosterior(DenoisedMarginals):
             NotPSDError: If the root cannot be extended.
             NanError: If samples are not finite.
         """
-
-        def paths(columns: Tensor) -> Tensor:
-            # BoTorch's function takes a single sample dimension.
-            lead, point_dims = columns.shape[:-num_dims], columns.shape[-num_dims:]
-            columns = columns.reshape(-1, *point_dims)
-            path = _last(self._path_unit, q) * sample_cached_cholesky(
-                self.path_posterior, baseline_L, q, columns, columns.shape[:1]
-            )
-            return path.view(*lead, *path.shape[1:])
-
-        num_dims = base_samples.dim() - 1 - len(sample_shape)
-        if not self.denoise:
-            return self._observed(paths(base_samples[..., 0]), base_samples[..., -q:, 1:])
-        if self.predictive.is_standard_normal:
-            return paths(base_samples[..., 0])
-        return self._transported(*paths(base_samples.movedim(-1, 0)))
+        unit = _last(self._path_unit, q)
+        covariance = self.base_posterior.distribution.lazy_covariance_matrix
+        rows = covariance[..., -q:, :].to_dense() / (unit * self._path_unit.mT)
+        known, own = rows[..., :-q], rows[..., -q:]
+        known = torch.linalg.solve_triangular(baseline_L.mT, known, upper=True, left=False)
+        own = psd_safe_cholesky(own - known @ known.mT, max_tries=6)
+        # One product makes the paths of all samples, or both of each.
+        has_other = self.denoise and not self.predictive.is_standard_normal
+        columns = base_samples.reshape(-1, *base_samples.shape[len(sample_shape) :])
+        columns = columns[..., : 1 + has_other].movedim(0, -2)
+        drawn = torch.cat([known, own], dim=-1) @ columns.flatten(-2)
+        drawn = unit.unsqueeze(-1) * drawn.unflatten(-1, columns.shape[-2:])
+        drawn = (_last(self.location, q).unsqueeze(-1) + drawn).movedim(-2, 0)
+        if not drawn.isfinite().all():
+            raise NanError("Samples are not finite.")
+        path, *other = drawn.view(*sample_shape, *drawn.shape[1:]).split(1, dim=-1)
+        if other:
+            return self._transported(path, *other)
+        return (
+            path.to(self.dtype)
+            if self.denoise
+            else self._observed(path, base_samples[..., -q:, 1:])
+        )
 
     def rsample(self, sample_shape: torch.Size | None = None) -> Tensor:
         shape = torch.Size([1]) if sample_shape is None else sample_shape

@@ -41,7 +41,7 @@ def missed() -> dict[tuple[str, str], list[float]]:
 
 def draw() -> Figure:
     """One dot for each problem."""
-    figure, ax = plt.subplots(figsize=(7.2, 3.3), layout="constrained")
+    figure, ax = plt.subplots(figsize=(6.0, 3.1), layout="constrained")
     ink = plt.rcParams["text.color"]
     ax.axvline(20.0, color=ink, linewidth=1.2, linestyle="--")
     ax.text(20.6, -0.62, "stated: 20 %", fontsize=11, va="center")

@@ -61,7 +61,7 @@ def _box(ax, column, row, text, color, monospace=False):
         )
     )  # fmt: skip
     family = "monospace" if monospace else None
-    ax.text(left + width / 2, row, text, ha="center", va="center", fontsize=9.5, family=family)
+    ax.text(left + width / 2, row, text, ha="center", va="center", fontsize=11.5, family=family)
 
 
 def _line(ax, column, start, end, color):

@@ -242,7 +242,7 @@ class TestImprovement:
         def fail(*args: Any, **kwargs: Any) -> None:
             raise NotPSDError("no root")
 
-        monkeypatch.setattr("botorch_calib.posteriors.calibrated.sample_cached_cholesky", fail)
+        monkeypatch.setattr("botorch_calib.posteriors.calibrated.psd_safe_cholesky", fail)
         with pytest.warns(BotorchWarning, match="could not be extended"):
             value = cached(new)
         assert_close(value, expected, rtol=1e-9, atol=1e-9)

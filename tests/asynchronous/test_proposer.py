@@ -897,9 +897,16 @@ def test_noise_free_values_can_be_fitted():
     Yvar = torch.zeros(8, 1, **DOUBLE)
     gp = fit_single_task_gp(X, X[:, :1] * 1e4, BOUNDS, Yvar)
     assert gp.posterior(X).mean.isfinite().all()
-    with pytest.warns(InputDataWarning, match="not standardized"):  # equal values cannot be
-        gp = fit_single_task_gp(X, torch.ones(8, 1, **DOUBLE), BOUNDS, Yvar)
+    gp = fit_single_task_gp(X, torch.ones(8, 1, **DOUBLE), BOUNDS, Yvar)
     assert gp.posterior(X).mean.isfinite().all()
+
+
+@pytest.mark.parametrize("scale", [1.0, 3.0], ids=["inside", "outside"])
+def test_no_warnings_of_equal_values_and_points_outside_of_the_box(scale):
+    """BoTorch asks for outcomes to be standardised, and they are; a warning is an error here."""
+    X = scale * draw_sobol_samples(BOUNDS, n=8, q=1, seed=3).squeeze(-2)
+    gp = fit_single_task_gp(X, torch.full((8, 1), 3e-9, **DOUBLE), BOUNDS)
+    assert_close(gp.posterior(X).mean, torch.full((8, 1), 3e-9, **DOUBLE), rtol=1e-9, atol=0.0)
 
 
 # ------------------------------------------------------------------ many pending queries

@@ -22,6 +22,7 @@ def double(*values: float) -> torch.Tensor:
 FORMS = {
     "tails": PiecewiseForm((False, True, False), True, True, around_zero=True),
     "normal": PiecewiseForm((False, False, False), True, True),
+    "open": PiecewiseForm((False, True, False), True, True),
     "halves": PiecewiseForm((False, True), True, False),
     "bounded": PiecewiseForm((True, False)),
     "uniform": PiecewiseForm((True,)),
@@ -54,6 +55,7 @@ DIFFERENTIABLE = [(name, True) for name in FORMS] + [
             ("tails", True),
             ("tails", False),
             ("normal", False),
+            ("open", True),
             ("halves", True),
             ("bounded", True),
             ("uniform", True),

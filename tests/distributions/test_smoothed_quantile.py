@@ -227,6 +227,17 @@ class TestCommonDistribution:
         assert gradcheck(function, (ratio,), atol=1e-7, rtol=1e-6)
         assert gradgradcheck(function, (ratio,), atol=1e-6, rtol=1e-5)
 
+    @pytest.mark.parametrize("level", [0.02, 0.77])
+    def test_nan_stays_nan(self, level):
+        """And leaves the others; as an index into the table it would be an error."""
+        ratio = torch.tensor([0.5, math.nan, math.inf, 2.0, 0.0], dtype=torch.double)
+        for row in (kept_row("knots", 1), kept_row("stretched", 1)):
+            value, same = (
+                SmoothedPredictive(row.expand(r.shape), r).quantile(level)
+                for r in (ratio, ratio.nan_to_num(1.0))
+            )
+            assert value[1].isnan() and torch.equal(value[[0, 3, 4]], same[[0, 3, 4]])
+
     def test_what_is_remembered(self):
         row = kept_row("knots", 1)
         batch = row.expand(torch.Size([5]))

@@ -210,11 +210,13 @@ class TestStudies:
         assert len(study.trials) == NUM_INITIAL + 2
         assert study.best_trials
 
-    def test_infinite_values_are_refused(self) -> None:
+    @pytest.mark.parametrize("value", [math.inf, 1e200])
+    def test_infinite_values_are_refused(self, value: float) -> None:
+        """And those whose squares are infinite, which end in gradients that are NaN."""
         study = new_study(candidates_func())
 
         def infinite(trial: Any) -> float:
-            return math.inf if trial.number == 2 else trial.suggest_float("x", 0, 1)
+            return value if trial.number == 2 else trial.suggest_float("x", 0, 1)
 
         with pytest.raises(InputDataError, match="objective of a complete trial is infinite"):
             study.optimize(lambda t: (mixed(t), infinite(t))[1], n_trials=NUM_INITIAL + 1)

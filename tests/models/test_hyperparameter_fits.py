@@ -6,8 +6,10 @@ import time
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
+from botorch.exceptions.warnings import OptimizationWarning
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Standardize
@@ -21,6 +23,7 @@ from linear_operator.utils.errors import NanError, NotPSDError
 from torch import Tensor
 
 from botorch_calib.asynchronous.refits import fit_single_task_gp
+from botorch_calib.models import hyperparameter_fits
 from botorch_calib.models.hyperparameter_fits import fit_in_logarithms
 
 SQUARE = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
@@ -201,11 +204,54 @@ def test_the_timeout_is_for_all_starts() -> None:
         time.sleep(0.2)
         return forward(*args)
 
-    with mock.patch.object(mll, "forward", slow):
+    with mock.patch.object(mll, "forward", slow), pytest.warns(OptimizationWarning, match="out"):
         result = fit_in_logarithms(mll, timeout_sec=0.5)
     # Three evaluations take longer; each step is of one or two, where whole searches take twelve.
     assert result.status is OptimizationStatus.STOPPED and num <= 6
     assert -result.fval > before.max()
+
+
+def test_a_fit_without_enough_time_is_kept_with_a_warning() -> None:
+    X, Y = data(16, noise=0.1)
+    gp = standardized(X, Y)
+    with pytest.warns(OptimizationWarning, match="^Optimization timed out after ") as warned:
+        _, num = fitted(gp, **LOGARITHMS, optimizer_kwargs={"timeout_sec": 0.0})
+    assert len(warned) == 1 and num <= 4  # nothing was tried again
+
+
+@pytest.mark.parametrize("least", [-0.5, 0.5], ids=["better", "worse"])
+def test_a_search_that_gives_up_counts_by_its_likelihood(
+    least: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of two searches ends at a wall, before or beyond the maximum that the other finds."""
+    X, Y = data(20, 0.3)
+    noises = [0.005, 0.5]
+    found = [-fitted(starts(standardized, X, Y, [noise]), **LOGARITHMS)[0] for noise in noises]
+    low, high = sorted((0, 1), key=lambda i: found[i])
+    assert found[high] - found[low] > 0.01
+    wall = found[high] + least * (found[high] - found[low])
+    evaluate, gave_up = hyperparameter_fits._losses_at, []
+
+    def with_wall(losses: Any, rows: Any, batch: list[int]) -> Any:
+        values, gradients = evaluate(losses, rows, batch)
+        beyond = (values < wall) & (np.array(batch) == low)
+        gave_up.append(beyond.any())
+        values, gradients = values.copy(), gradients.copy()
+        values[beyond], gradients[beyond] = hyperparameter_fits.NONE, 0.0
+        return values, gradients
+
+    monkeypatch.setattr(hyperparameter_fits, "_losses_at", with_wall)
+    gp = starts(standardized, X, Y, noises)
+    mll = ExactMarginalLogLikelihood(gp.likelihood, gp)
+    result = fit_in_logarithms(mll)  # without a warning, as the other search succeeds
+    assert any(gave_up)
+    assert result.status is not OptimizationStatus.FAILURE
+    loss = -likelihood(gp)
+    torch.testing.assert_close(loss, torch.full_like(loss, result.fval))
+    if least < 0.0:
+        assert wall <= result.fval < found[high] - 1e-3
+    else:
+        assert result.fval == pytest.approx(found[high], abs=1e-9)
 
 
 def test_a_bound_of_each_lengthscale() -> None:

@@ -19,12 +19,14 @@ from botorch.models.robust_relevance_pursuit_model import RobustRelevancePursuit
 from botorch.models.transforms import (
     ChainedInputTransform,
     ChainedOutcomeTransform,
+    Log,
     Normalize,
     Standardize,
     Warp,
 )
 from botorch.models.transforms.input import InputPerturbation
 from botorch.models.transforms.outcome import StratifiedStandardize
+from botorch.posteriors import TransformedPosterior
 from botorch.sampling import SobolQMCNormalSampler
 from botorch.settings import propagate_grads
 from gpytorch.constraints import GreaterThan
@@ -37,12 +39,17 @@ from gpytorch.kernels import (
     ScaleKernel,
 )
 from gpytorch.means import LinearMean
-from gpytorch.settings import lazily_evaluate_kernels
+from gpytorch.settings import lazily_evaluate_kernels, max_eager_kernel_size
 from torch import Tensor
 from torch.testing import assert_close
 
 from botorch_calib.models.conditioning import conditioned_on
-from botorch_calib.models.marginals import _factor_of, posterior_at, single_point_posterior
+from botorch_calib.models.marginals import (
+    _factor_of,
+    joint_posterior,
+    posterior_at,
+    single_point_posterior,
+)
 from tests.gps import DOUBLE, make_data, make_gp, make_multitask, make_variational
 
 
@@ -170,6 +177,42 @@ def test_single_points_have_the_posterior_of_botorch(name: str, batch: tuple[int
     assert_same(model, deepcopy(model), points(model, *batch))
 
 
+def joint_and_gradient(posterior: Any, X: Tensor) -> tuple[Tensor, ...]:
+    covariance = posterior.distribution.covariance_matrix
+    weights = torch.linspace(0.3, 1.0, covariance.numel(), dtype=X.dtype).view_as(covariance)
+    total = (weights * covariance + posterior.mean).sum()
+    (gradient,) = torch.autograd.grad(total, X)
+    return posterior.mean, covariance, gradient
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("batch", [(5,), (2, 3), ()])
+def test_joint_posteriors_are_those_of_botorch(name: str, batch: tuple[int, ...]) -> None:
+    model = MODELS[name]()
+    reference, X = deepcopy(model), points(model, *batch, 4).squeeze(-2)
+    own_X, other_X = (X.clone().requires_grad_(True) for _ in range(2))
+    served = joint_posterior(model, own_X)
+    own = joint_and_gradient(served, own_X)
+    other = joint_and_gradient(reference.posterior(other_X), other_X)
+    for mine, theirs in zip(own, other, strict=True):
+        assert mine.shape == theirs.shape
+        assert_close(mine, theirs, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["default", "Matern", "tasks"])
+def test_many_points_some_of_them_equal(name: str) -> None:
+    # From 26 points on distances come from a matrix product, which is inexact where they are small
+    model = MODELS[name]()
+    X = points(model, 30).squeeze(-2)
+    X[20] = X[3]
+    served: Any = joint_posterior(model, X)
+    expected: Any = model.posterior(X)
+    own, other = (p.distribution.covariance_matrix for p in (served, expected))
+    assert_close(own, other, rtol=1e-10, atol=1e-10)
+    assert_close(own[20], own[3], rtol=0.0, atol=1e-13)
+    assert torch.equal(own.diagonal()[[20]], own.diagonal()[[3]]) or name != "Matern"
+
+
 def dense_moments(model: SingleTaskGP, X: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance in the space of the targets, by an eigendecomposition of K + noise."""
     model.eval()
@@ -196,14 +239,15 @@ def test_small_noise_and_repeated_rows_keep_their_digits() -> None:
     assert_close(served.variance.flatten(), scale**2 * variance, rtol=0.0, atol=1e-12)
 
 
-def test_second_derivatives() -> None:
-    model = SingleTaskGP(**plain_data(), covar_module=RBFKernel(ard_num_dims=3))
-    X = points(model, 2).requires_grad_(True)
+@pytest.mark.parametrize("q", [1, 3])
+@pytest.mark.parametrize("kernel", [RBFKernel(ard_num_dims=3), MaternKernel(2.5, ard_num_dims=3)])
+def test_second_derivatives(q: int, kernel: Any) -> None:
+    model = SingleTaskGP(**plain_data(), covar_module=kernel.double())
+    X = points(model, 2, q).transpose(-2, -3).reshape(2, q, 3).requires_grad_(True)
 
     def moments(X: Tensor) -> tuple[Tensor, Tensor]:
-        served = single_point_posterior(model, X)
-        assert served is not None
-        return served.mean, served.variance
+        served: Any = (single_point_posterior if q == 1 else joint_posterior)(model, X)
+        return served.mean, served.distribution.covariance_matrix
 
     assert torch.autograd.gradcheck(moments, (X,))
     assert torch.autograd.gradgradcheck(moments, (X,))
@@ -220,6 +264,10 @@ def test_single_precision() -> None:
     assert served.mean.dtype == torch.float
     assert_close(served.mean.double(), exact.mean, rtol=1e-4, atol=1e-4)
     assert_close(served.variance.double(), exact.variance, rtol=1e-3, atol=1e-5)
+    joint: Any = joint_posterior(model, X.squeeze(-2).float())
+    assert joint.mean.dtype == torch.float
+    assert_close(joint.mean.double().flatten(), exact.mean.flatten(), rtol=1e-4, atol=1e-4)
+    assert_close(joint.variance.double().flatten(), exact.variance.flatten(), rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("fixed_noise", [False, True])
@@ -362,16 +410,38 @@ def test_what_the_engine_does_not_serve_comes_from_posterior(make: Callable[[], 
     model = make()
     X = torch.rand(4, 1, 3 if make is perturbed else 2, **DOUBLE)
     assert single_point_posterior(model, X) is None
-    posterior: Any = posterior_at(model, X)
-    expected = model.posterior(X)
-    assert_close(posterior.mean, expected.mean)
-    assert_close(posterior.variance, expected.variance)
+    assert joint_posterior(model, X.squeeze(-2)) is None
+    for at in (X, X.squeeze(-2)):
+        posterior: Any = posterior_at(model, at)
+        expected = model.posterior(at)
+        assert_close(posterior.mean, expected.mean)
+        assert_close(posterior.variance, expected.variance)
 
 
-def test_joint_posteriors_and_noise_come_from_posterior() -> None:
+def test_a_joint_posterior_through_a_nonlinear_outcome_transform() -> None:
+    X, Y, _ = data()
+    transform = ChainedOutcomeTransform(log=Log(), standardize=Standardize(1))
+    model = SingleTaskGP(X, Y.exp(), outcome_transform=transform)
+    X = points(model, 4).squeeze(-2)
+    served: Any = joint_posterior(model, X)
+    expected: Any = model.posterior(X)
+    assert type(served) is TransformedPosterior and type(expected) is TransformedPosterior
+    assert_close(served.mean, expected.mean, rtol=1e-10, atol=1e-10)
+    within: list[Any] = [served._posterior, expected._posterior]
+    own, other = (posterior.distribution.covariance_matrix for posterior in within)
+    assert_close(own, other, rtol=1e-10, atol=1e-10)
+
+
+def test_a_large_covariance_is_not_evaluated_before_it_is_asked_for() -> None:
+    model = SingleTaskGP(*data()[:2])
+    with max_eager_kernel_size(25):
+        assert joint_posterior(model, torch.rand(5, 3, **DOUBLE)) is not None
+        assert joint_posterior(model, torch.rand(6, 3, **DOUBLE)) is None
+
+
+def test_posteriors_with_noise_come_from_posterior() -> None:
     model = make_gp()
     X = points(model, 4)
-    assert single_point_posterior(model, X.squeeze(-2)) is None
     noisy: Any = posterior_at(model, X, observation_noise=True)
     assert_close(noisy.variance, model.posterior(X, observation_noise=True).variance)
 

@@ -17,7 +17,6 @@ from torch import Tensor
 # Numbers held at a time on the way to values at all pairs: few enough to stay in the cache. On a
 # device, whose launches have to be few, there are more.
 _ELEMENTS, _DEVICE_ELEMENTS = 2**17, 2**23
-_FEW = 4  # thresholds up to which derivatives are products for each
 
 
 class Terms:
@@ -127,21 +126,20 @@ class PairedSums:
         """From derivatives by the values ``b x M x L`` to those by the inputs ``b x M x d``.
 
         With ``R_t`` the derivative by the logarithm of term ``t`` they are
-        ``2 sum_t rates_t R_t (centers_t - z)``, first columns first. Of few thresholds the sums are
-        products for each; of many, the derivatives by all terms come first.
+        ``2 sum_t rates_t R_t (centers_t - z)``, first columns first. Where there is one threshold,
+        the derivative by its value is a factor of the sum.
         """
         one, other, coefficients = self._first, self._second, self._coefficients
-        sides, few = torch.cat([one.sides, other.sides[:, 1:]], dim=-1), len(coefficients) <= _FEW
-        rows = coefficients.unsqueeze(1) * sides.mT if few else other.factors
+        sides, single = torch.cat([one.sides, other.sides[:, 1:]], dim=-1), len(coefficients) == 1
+        rows = coefficients * sides.mT if single else other.factors
         num, parts = self._num_rows(rows), []
         for left, by in zip(one.factors.split(num), by_values.double().split(num), strict=True):
-            if not few:
+            if single:
+                products = (left.unsqueeze(1) * rows).flatten(0, 1) @ other.factors.mT
+                parts.append(products.view(len(left), len(rows), -1).mT * by)
+            else:
                 by_terms = (by @ coefficients).mul_(left.unsqueeze(1)).mul_(other.factors)
                 parts.append(by_terms @ sides)
-                continue
-            products = (left[:, None, None] * rows).flatten(0, 2) @ other.factors.mT
-            products = products.view(len(left), *rows.shape[:2], len(other.factors))
-            parts.append(products.mul_(by.mT.unsqueeze(2)).sum(dim=1).mT)
         sums = _joined(parts)
         total, split = sums[..., :1], 1 + one.points.shape[-1]
         sums[..., 1:split].addcmul_(total, one.points.unsqueeze(1), value=-1.0)

@@ -13,7 +13,6 @@ from torch import Tensor
 from botorch_calib.calibration import Calibrator
 from botorch_calib.models.inspection import observed_process, predicting_process
 from botorch_calib.posteriors import StatedPosterior
-from botorch_calib.posteriors.single_points import SinglePointPosterior
 
 
 class Correction(NamedTuple):
@@ -70,10 +69,8 @@ class Predictor(ABC):
         """
         if self.predicting.training:  # an input transform would learn from X
             self.predicting.eval()
-        if isinstance(posterior, SinglePointPosterior):
-            return posterior.inputs
-        transformed: Tensor = self.predicting.transform_inputs(X)
-        return transformed
+        held: Tensor | None = getattr(posterior, "inputs", None)
+        return self.predicting.transform_inputs(X) if held is None else held
 
     @abstractmethod
     def scores(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Tensor:

@@ -45,7 +45,8 @@ class ChiSquaredBall(Ball):
         # With the threshold tau = u_k, divergence + 1 is square / slack^2. It falls as k grows,
         # from infinity at min u: the atoms up to the last k at which it is too large keep mass.
         active = (slack <= 0) | (square > (1 + self.radius) * slack.square())
-        last = active.long().cumprod(dim=-1).sum(dim=-1, keepdim=True) - 1
+        last = active.long().cumprod(dim=-1).sum(dim=-1, keepdim=True).sub_(1)
+        last.clamp_(min=0)  # where values are NaN, and none is active
         mass, slack, threshold = (v.gather(-1, last) for v in (mass, slack, u))
         weights = torch.where(torch.arange(u.shape[-1], device=u.device) <= last, weights, 0.0)
         # From the mean of what keeps mass. p = w (1/mass - slope deviation) has the divergence

@@ -18,12 +18,12 @@ def test_the_best_value_is_in_the_region_that_hangs(name: str) -> None:
     problem = study.PROBLEMS[name]
     generator = torch.Generator().manual_seed(0)
     points = torch.rand(20_000, problem.dim, dtype=torch.double, generator=generator)
-    inside = torch.tensor([problem.value(x) for x in points if problem.hangs(x)])
-    outside = torch.tensor([problem.value(x) for x in points if not problem.hangs(x)])
+    inside = torch.tensor([problem.value(x) for x in points if problem.outside(x) < 0.0])
+    outside = torch.tensor([problem.value(x) for x in points if problem.outside(x) >= 0.0])
     assert inside.max() > problem.best + 0.1
     # In three dimensions the best point outside is at an edge, where few of the points are.
     assert problem.best - 0.03 < outside.max() < problem.best + 1e-3
-    assert outside.min() >= problem.least
+    assert outside.min() >= study.LEAST[name]
 
 
 def test_time_lost_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,8 +37,8 @@ def test_time_lost_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
             return torch.tensor([1.0 if len(ledger) in (0, 1, study.QUERIES - 1) else 0.3])
 
     monkeypatch.setattr(study, "DelayAwareProposer", Listed)
-    problem = study.Problem(1, float, lambda x: bool(x > 0.5), best=0.4, least=0.0)
-    outcome = study.run(problem, STRATEGIES["ucb"], study.SearchSettings())
+    problem = study.Problem(1, float, lambda x: 0.5 - float(x), best=0.4)
+    outcome = study.run(problem, 0.0, STRATEGIES["ucb"], study.SearchSettings())
     assert outcome.timeouts == 3
     assert outcome.gap == pytest.approx(0.1)
     # 38 evaluations, 37 of length 0.7 to 1.3 by two workers, and then one time-out.

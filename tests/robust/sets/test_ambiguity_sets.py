@@ -470,6 +470,18 @@ def test_arguments(name: str) -> None:
                 call(torch.full_like(values, bad), centre)
 
 
+@every_set
+@pytest.mark.parametrize("zeros", [False, True])
+def test_nan_gives_nan_and_leaves_other_rows(name: str, zeros: bool) -> None:
+    """Acquisition functions do not check their values."""
+    values, centre = instance(1, num=7, rows=4, zeros=zeros)
+    ambiguity, broken = SETS[name](0.3), values.clone()
+    broken[1], broken[2, 3] = torch.nan, torch.nan
+    found = ambiguity.evaluate(lambda X, contexts: broken, values[:, :1], centre)  # type: ignore
+    assert found[1:3].isnan().all()
+    assert_close(found[[0, 3]], ambiguity.worst_case(values[[0, 3]], centre))
+
+
 @every_ball
 @pytest.mark.parametrize("radius", [-0.1, float("nan"), float("inf"), torch.ones(2), "0.1"])
 def test_radius_is_checked(name: str, radius: float) -> None:
