@@ -320,8 +320,10 @@ for name, x in (("optimize_acqf", candidate), ("optimize_chance_constrained", fo
 #
 # ## Several limits
 #
-# The temperature has to lie between 20 and 30 as well. Each limit gets a higher level, so that all
-# hold together with a probability of 90 %, however they depend on each other (Bonferroni).
+# The temperature has to lie between 20 and 30 as well. All limits shall hold together with a
+# probability of 90 %. At each point they share the remaining 10 % by how likely each is to be
+# violated there, so that the one in danger gets nearly all of it. That holds however the outcomes
+# depend on each other (Bonferroni's bound).
 
 # %% mystnb={"image": {"alt": "A map of the settings that both constraints certify: a region from the lower left to the middle, narrower than before since cold settings on the left are excluded, with the chosen setting at its upper right end."}}
 generator = torch.Generator().manual_seed(0)

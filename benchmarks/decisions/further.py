@@ -20,10 +20,11 @@ outcome is known before the next choice:
 * ``start_5``, ``start_20`` and ``start_100``: a quarter of the box is safe, and 5, 20 or 100
   initial points are known.
 
-Methods state the same quantiles as those of `methods`, of each outcome at `joint_level`:
+Methods are those of `methods`, with `joint_chance_constraints`:
 
-* ``budget``: `joint_chance_constraints` at its defaults, carried on by `with_model`.
-* ``plain`` and ``wide``: the Gaussian's quantiles times 1 and 1.5, without a budget.
+* ``budget``: the rule at its defaults, carried on by `with_model`.
+* ``plain`` and ``wide``: the Gaussian's quantiles times 1 and 1.5, without a budget; ``wide_2`` and
+  ``wide_3`` times 2 and 3, for rewards at matched violations.
 * ``oracle``: certifies by the true probability that any limit is violated.
 
 The objective's model hallucinates points that are out, for all methods alike; the outcomes' models
@@ -64,7 +65,7 @@ from benchmarks.framework.result import Result
 from benchmarks.framework.sequential import box
 from benchmarks.framework.surrogates import DefaultPriors, Surrogate, with_data
 from botorch_calib import CensoredDelayModel, ChanceConstraint, joint_chance_constraints
-from botorch_calib.decisions import joint_level
+from botorch_calib.decisions.shared_risk import EQUAL
 
 # Number of a random stream, see `framework.replicate`. Never renumber.
 DURATIONS = 32
@@ -166,7 +167,7 @@ class JointBudget(JointMethod):
     """
 
     confidence: float = 0.95
-    constants: tuple[float, ...] = Budgeted.constants
+    constants: tuple[float, ...] = (*Budgeted.constants, EQUAL)
 
     def constraints(
         self, gps: Sequence[SingleTaskGP], outcome: SeveralOutcomes, last: Constraints
@@ -196,20 +197,20 @@ class JointWidth(JointMethod):
     Args:
         name: Names the method.
         factor: The factor.
+        equal_part: How limits share what may be violated, so that a changed rule is noticed.
     """
 
     factor: float = 1.0
+    equal_part: float = EQUAL
 
     def constraints(
         self, gps: Sequence[SingleTaskGP], outcome: SeveralOutcomes, last: Constraints
     ) -> Constraints:
         """See `JointMethod`."""
-        level = joint_level(outcome.level, len(gps))
-        settings: dict[str, Any] = {"width": self.factor, "budget": math.inf, "records": ()}
-        return [
-            ChanceConstraint(gp, part.limit, level=level, **settings)
-            for gp, part in zip(gps, outcome.parts, strict=True)
-        ]
+        limits = [(None, part.limit) for part in outcome.parts]
+        nothing: list[list[dict[str, Any]]] = [[] for _ in gps]
+        settings: dict[str, Any] = {"budget": math.inf, "records": nothing}
+        return joint_chance_constraints(gps, limits, outcome.level, self.factor, **settings)
 
 
 @dataclass(frozen=True)
@@ -235,6 +236,8 @@ METHODS = (
     JointBudget("budget"),
     JointWidth("plain"),
     JointWidth("wide", 1.5),
+    JointWidth("wide_2", 2.0),
+    JointWidth("wide_3", 3.0),
     JointOracle("oracle"),
 )
 
@@ -360,7 +363,7 @@ class FurtherCase:
         """A pair of functions in this case."""
         if self.has_second:
             second = Standardized(partial(StyblinskiTang, dim=self.dim), self.dim)
-            level, share = joint_level(LEVEL, 2), SHARE_OF_EACH
+            level, share = LEVEL_OF_EACH, SHARE_OF_EACH
             parts = tuple(
                 LimitedOutcome(surface, NOISE, safe_share=share, level=level)
                 for surface in (limited, second)
@@ -377,8 +380,8 @@ class FurtherCase:
         )
 
 
-# Share of the box in which each of two outcomes is safe at 95 %: both are in about half of it.
-SHARE_OF_EACH = 0.6
+# Each of two outcomes is safe at this level in this share of the box: both are in about half of it.
+LEVEL_OF_EACH, SHARE_OF_EACH = 0.95, 0.6
 
 CASES: dict[str, FurtherCase] = {
     "d5": FurtherCase(),

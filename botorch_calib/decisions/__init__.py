@@ -6,6 +6,7 @@ file                          content
 ``chance_constraints``        `ChanceConstraint`: an outcome that keeps its limits
 ``several_constraints``       several of them with one budget
 ``budget``                    `Budget`: how many violations there may be
+``shared_risk``               how limits that hold together share the probability of a violation
 ``quantile_width``            by which factor the quantile that decides is wider than stated
 ``outcome_quantiles``         quantiles of the next outcome, of any model
 ``worst_contexts``            the same for every distribution of a context in an ambiguity set
@@ -31,7 +32,7 @@ from botorch_calib.decisions.confirmation_test import ConfirmationTest
 from botorch_calib.decisions.objective_coverage import objective_coverage_bound
 from botorch_calib.decisions.recommendation import Recommendation, recommend
 from botorch_calib.decisions.remaining_gain import RemainingGain, remaining_gain
-from botorch_calib.decisions.several_constraints import joint_chance_constraints, joint_level
+from botorch_calib.decisions.several_constraints import joint_chance_constraints
 
 __all__ = [
     "CertifiedSetExpansion",
@@ -41,7 +42,6 @@ __all__ = [
     "Recommendation",
     "RemainingGain",
     "joint_chance_constraints",
-    "joint_level",
     "objective_coverage_bound",
     "optimize_chance_constrained",
     "recommend",

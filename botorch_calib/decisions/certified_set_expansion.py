@@ -14,7 +14,11 @@ from torch import Tensor
 from botorch_calib.acquisition.base import members_of
 from botorch_calib.acquisition.input_constructors import limits_from, register_once
 from botorch_calib.acquisition.pending_points import PendingPoints
-from botorch_calib.decisions.chance_constraints import ChanceConstraint, chance_constraints_of
+from botorch_calib.decisions.chance_constraints import (
+    ChanceConstraint,
+    chance_constraints_of,
+    margins_of,
+)
 from botorch_calib.decisions.outcome_quantiles import OutcomeQuantiles
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.calibrated import CalibratedModel
@@ -75,15 +79,15 @@ class CertifiedSetExpansion(PendingPoints):
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
-        gains = []
-        for constraint, model, unit in zip(
-            self.constraints, self._models(), self.units, strict=True
+        gains, margins = [], margins_of(self.constraints, X)
+        for constraint, model, unit, margin in zip(
+            self.constraints, self._models(), self.units, margins, strict=True
         ):
             inputs = constraint.inputs(X)
             _, sigma = stated_moments(model, posterior_at(model, inputs))
             sigma = constraint.in_contexts(sigma.squeeze(-1).squeeze(-1))
             deviation = OutcomeQuantiles(constraint.model, inputs).deviation
-            to_border = constraint.margin(X) / constraint.in_contexts(deviation)
+            to_border = margin / constraint.in_contexts(deviation)
             gains.append((sigma / unit).log() - 0.5 * to_border.square())
         return torch.stack(gains).amax(dim=0)
 

@@ -29,6 +29,7 @@ from botorch_calib.decisions.chance_constraints import (
     ChanceConstraint,
     chance_constraints_of,
     clearance,
+    margins_of,
 )
 from botorch_calib.exceptions import NotCertifiedWarning
 from botorch_calib.optim.region import LinearConstraints, Region
@@ -204,18 +205,18 @@ class LeastMargin(AcquisitionFunction):
             constraint.check_points(name, X)
 
     def forward(self, X: Tensor) -> Tensor:
-        return self._least(lambda constraint: constraint.margin(X, self.confidence))
+        return self._least(margins_of(self.constraints, X, self.confidence))
 
-    def _least(self, of: Callable[[ChanceConstraint], Tensor]) -> Tensor:
-        pairs = zip(self.constraints, self.scales, strict=True)
-        return torch.stack([of(constraint) / scale for constraint, scale in pairs]).amin(dim=0)
+    def _least(self, values: list[Tensor]) -> Tensor:
+        pairs = zip(values, self.scales, strict=True)
+        return torch.stack([value / scale for value, scale in pairs]).amin(dim=0)
 
 
 class LeastOptimism(LeastMargin):
     """The least `ChanceConstraint.optimism` of several constraints, as `LeastMargin`."""
 
     def forward(self, X: Tensor) -> Tensor:
-        return self._least(lambda constraint: constraint.optimism(X))
+        return self._least([constraint.optimism(X) for constraint in self.constraints])
 
 
 def expands(share: float, num_decisions: int) -> bool:

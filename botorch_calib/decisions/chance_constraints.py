@@ -11,7 +11,7 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from itertools import islice
 from statistics import NormalDist
 from typing import Any, Self
 
@@ -39,11 +39,18 @@ from botorch_calib._validation import (
 from botorch_calib.calibration import Calibrator
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.decision_books import DecisionBooks
-from botorch_calib.decisions.decision_records import KEYS, Record
-from botorch_calib.decisions.outcome_quantiles import OutcomeQuantiles
-from botorch_calib.decisions.quantile_width import OF_ONE_POINT, leave_one_out_factor, width
+from botorch_calib.decisions.decision_records import KEYS, Record, Side
+from botorch_calib.decisions.outcome_quantiles import LEAST, OutcomeQuantiles
+from botorch_calib.decisions.quantile_width import (
+    OF_ONE_POINT,
+    leave_one_out_factor,
+    narrowed,
+    widened,
+    width,
+)
+from botorch_calib.decisions.shared_risk import scores_of_parts
 from botorch_calib.decisions.traces_of_decisions import have_decided, leave_traces
-from botorch_calib.decisions.worst_contexts import OutcomeScores, WorstContexts
+from botorch_calib.decisions.worst_contexts import WorstContexts
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.inspection import (
@@ -75,8 +82,9 @@ class ChanceConstraint(DecisionBooks):
 
     with the `leave_one_out_factor` ``f`` of the model's own data, and a `width` that grows with
     each miss in excess of the stated share, and falls without. (Where ``z < 1``, the score is
-    ``f (z + width - 1)``, so that it grows at any level.) Under both limits each side is given half
-    of the probability, ``1 - (1 - level) / 2``, and the margin is the smaller of the two.
+    ``f (z + width - 1)``, so that it grows at any level.) Two limits share the probability of a
+    violation: at each point each gets a part by how probable it is to be violated there, and the
+    margin is the smaller of the two.
 
     **Guarantee.** For *any* model, rule of choice and environment, even one that sees the quantiles
     before it answers: of the first ``T`` certified points at most
@@ -283,11 +291,7 @@ class ChanceConstraint(DecisionBooks):
                 f"`X` must have shape b x 1 x d, one point at a time, got {tuple(X.shape)}."
             )
         self.check_points("X", X)
-        outcome = self._outcome(X)
-        margin = self._margin(self._quantiles(outcome, confidence))
-        if confidence is not None or self._budget.allows(*self._at_stake()):
-            return margin
-        return torch.minimum(margin, -self.in_contexts(outcome.deviation))
+        return self._margins(X, confidence)[self._place]
 
     def optimism(self, X: Tensor) -> Tensor:
         """Where to learn while nothing is certified, ``b`` at ``b x 1 x d``: the larger the better.
@@ -297,13 +301,13 @@ class ChanceConstraint(DecisionBooks):
         """
         self.check_points("X", X)
         outcome = self._outcome(X)
-        likely = self._score_of_level * outcome.noise_deviation - outcome.objective_deviation
+        likely = self._equal_score * outcome.noise_deviation - outcome.objective_deviation
         ends = [outcome.mean + side.sign * likely for side in self._sides]
         return self.in_contexts(self._margin(ends))
 
-    def _outcome(self, X: Tensor) -> OutcomeScores:
+    def _outcome(self, X: Tensor) -> OutcomeQuantiles:
         """The outcome at points, ``b``, or at all pairs of decisions and contexts, ``b x M``."""
-        return OutcomeScores(self.model, self.inputs(X))
+        return OutcomeQuantiles(self.model, self.inputs(X))
 
     def inputs(self, X: Tensor) -> Tensor:
         """The model's inputs at ``b x 1 x d``: these, or their pairs with the ``M`` contexts."""
@@ -314,31 +318,86 @@ class ChanceConstraint(DecisionBooks):
         observed = observed_process(self.model)
         return values if self._contexts is None else self._contexts.expectation(values, observed)
 
-    def _quantiles(self, outcome: OutcomeScores, confidence: float | None = None) -> list[Tensor]:
-        """Deciding quantiles of each side, ``b``."""
-        z, factor = self._score_of_level, self._own_factor()
-        k = 1.0 if self.width is not None else width(self._account())
+    def _margins(self, X: Tensor, confidence: float | None = None) -> list[Tensor]:
+        """Margins of all constraints that hold together, ``b`` each."""
+        outcomes, ends = self._stated(X, confidence)
+        margins = [each._margin(own) for each, own in zip(self._together, ends, strict=True)]
+        if confidence is not None or self._budget.allows(*self._at_stake()):
+            return margins
+        places = zip(self._together, margins, outcomes, strict=True)
+        return [
+            torch.minimum(margin, -each.in_contexts(outcome.deviation))
+            for each, margin, outcome in places
+        ]
+
+    def _stated(
+        self, X: Tensor, confidence: float | None = None
+    ) -> tuple[list[OutcomeQuantiles], list[list[Tensor]]]:
+        """Outcomes of all constraints that hold together, and deciding quantiles of each side."""
+        self._together[self._place] = self  # one that was made `with_model` may have taken it
+        outcomes = [each._outcome(X) for each in self._together]
+        pairs = [*zip(self._together, outcomes, strict=True)]
+        num = sum(len(each._sides) for each in self._together)
+        if num == 1:
+            scores: Any = [self._equal_score]
+        else:
+            kept = [score for each, outcome in pairs for score in each._scores_of_limits(outcome)]
+            scores = scores_of_parts(self.level, torch.stack(kept)).unbind()
+        rest = iter(scores)
+        own = ([*islice(rest, len(each._sides))] for each in self._together)
+        return outcomes, [
+            each._quantiles(outcome, z, confidence)
+            for (each, outcome), z in zip(pairs, own, strict=True)
+        ]
+
+    def _scores_of_limits(self, outcome: OutcomeQuantiles) -> list[Tensor]:
+        """Normal scores of the probabilities that each side's limit is kept, ``b``.
+
+        They are those of a normal distribution with the outcome's mean and deviation, since any
+        parts of what may be violated are valid.
+        """
+        factor, k, z = self._own_factor(), self._width(), NormalDist().inv_cdf(self.level)
+        mean, deviation = outcome.mean.double(), outcome.deviation.double()
+        scores = []
+        for side in self._sides:
+            score = side.sign * (side.limit - mean) / deviation
+            score = narrowed(score / factor, z, k)
+            if self._contexts is not None:
+                beyond = -self.in_contexts(-torch.special.ndtr(-score))
+                score = -torch.special.ndtri(beyond.clamp_min(LEAST))
+            scores.append(score)
+        return scores
+
+    def _quantiles(
+        self, outcome: OutcomeQuantiles, scores: Sequence[Any], confidence: float | None
+    ) -> list[Tensor]:
+        """Deciding quantiles of each side, ``b``, from the normal scores of their levels."""
+        factor, k = self._own_factor(), self._width()
         if self.width is None and confidence is not None:
             k = max(k, OF_ONE_POINT)
-        score, scale = factor * (z + (k - 1.0) * max(z, 1.0)), factor * k
-        more: Tensor | float = 0.0
-        if confidence is not None:
-            own = NormalDist().inv_cdf(check_open_unit("confidence", confidence))
-            stated = z * outcome.noise_deviation + own * outcome.objective_deviation
-            more = scale * (stated - z * outcome.deviation)
-        ends = [outcome.quantile(s.sign * score) + s.sign * more for s in self._sides]
-        if self._contexts is None:
-            return ends
-        worst = partial(self._contexts.quantile, self._level_of_side, observed_process(self.model))
+        ends = []
+        for side, z in zip(self._sides, scores, strict=True):
+            if isinstance(z, Tensor):
+                z = z.to(outcome.mean)[(...,) if self._contexts is None else (..., None)]
+            more: Tensor | float = 0.0
+            if confidence is not None:
+                own = NormalDist().inv_cdf(check_open_unit("confidence", confidence))
+                stated = z * outcome.noise_deviation + own * outcome.objective_deviation
+                more = factor * k * (stated - z * outcome.deviation)
+            end = outcome.quantile(side.sign * factor * widened(z, k)) + side.sign * more
+            if self._contexts is not None:
 
-        def at_most(sign: float) -> Callable[[Tensor], Tensor]:
-            """Normal scores of the widened probability that ``sign * y`` is at most ``t``."""
-            return lambda t: z + (sign * outcome.score(sign * (t - more)) - score) / scale
+                def at_most(t: Tensor, side: Side = side, z: Any = z, more: Any = more) -> Tensor:
+                    """Normal scores of the widened probability that ``sign * y`` is below ``t``."""
+                    score = side.sign * outcome.score(side.sign * (t - more))
+                    return narrowed(score / factor, z, k)
 
-        return [
-            s.sign * worst(at_most(s.sign), s.sign * end)
-            for s, end in zip(self._sides, ends, strict=True)
-        ]
+                level = torch.special.ndtr(torch.as_tensor(z).to(end.double()))
+                level = level.expand(*end.shape[:-1], 1).squeeze(-1)
+                of = observed_process(self.model)
+                end = side.sign * self._contexts.quantile(level, of, at_most, side.sign * end)
+            ends.append(end)
+        return ends
 
     def _margin(self, ends: Sequence[Tensor]) -> Tensor:
         """The smallest distance of ``ends``, ``b`` for each side, from the limits."""
@@ -354,14 +413,14 @@ class ChanceConstraint(DecisionBooks):
             self._factor = leave_one_out_factor(self.model)
         return self._factor
 
-    @property
-    def _level_of_side(self) -> float:
-        """Level of each side: two share the probability of a violation."""
-        return 1.0 - (1.0 - self.level) / len(self._sides)
+    def _width(self) -> float:
+        return 1.0 if self.width is not None else width(self._account())
 
     @property
-    def _score_of_level(self) -> float:
-        return NormalDist().inv_cdf(self._level_of_side)
+    def _equal_score(self) -> float:
+        """Normal score of each limit's level if all had equal parts."""
+        num = sum(len(each._sides) for each in self._together)
+        return NormalDist().inv_cdf(1.0 - (1.0 - self.level) / num)
 
     def check_points(self, name: str, X: Tensor) -> None:
         """Raise unless points ``... x d`` have the width and the precision of the model's inputs.
@@ -501,7 +560,7 @@ class ChanceConstraint(DecisionBooks):
         new = iter(self._records[num:])
         for row, y in zip(rows, numbers_of(Y.squeeze(-1)), strict=True):
             (next(new) if row is None else row)["outcome"] = y
-        self._forget_counts()
+        self._forget_account()
         if taught is not self.model:
             self.model, self._factor = taught, None
         leave_traces(self._parts(), self._statement)
@@ -521,9 +580,7 @@ class ChanceConstraint(DecisionBooks):
         self.check_points("X", check_inputs("X", X))
         if not len(X):
             return []
-        self._together[self._place] = self  # one that was made `with_model` may have taken it
-        stated = [each._outcome(X.unsqueeze(-2)) for each in self._together]
-        ends = [each._quantiles(of) for each, of in zip(self._together, stated, strict=True)]
+        _, ends = self._stated(X.unsqueeze(-2))
         margins = [each._margin(own) for each, own in zip(self._together, ends, strict=True)]
         inside = (torch.stack(margins) >= 0.0).all(dim=0).tolist()
         quantiles = [torch.stack(each, dim=-1).tolist() for each in ends]
@@ -574,6 +631,23 @@ def clearance(dtype: torch.dtype) -> float:
     these of 0 might be negative the next time.
     """
     return float(torch.finfo(dtype).eps) ** 0.5
+
+
+def margins_of(
+    constraints: Sequence[ChanceConstraint], X: Tensor, confidence: float | None = None
+) -> list[Tensor]:
+    """The margin of each, where those that hold together are predicted once."""
+    known: dict[int, list[Tensor]] = {}
+    margins = []
+    for each in constraints:
+        if len(each._together) == 1:
+            margins.append(each.margin(X, confidence))
+            continue
+        key = id(each._together)
+        if key not in known:
+            known[key] = each._margins(X, confidence)
+        margins.append(known[key][each._place])
+    return margins
 
 
 def chance_constraints_of(

@@ -18,7 +18,7 @@ from botorch_calib._validation import (
     check_tensor,
     numbers_of,
 )
-from botorch_calib.decisions.budget import Account, Budget, check_level, together
+from botorch_calib.decisions.budget import Account, Budget, Decision, check_level, together
 from botorch_calib.decisions.decision_records import (
     Record,
     Side,
@@ -59,7 +59,7 @@ class DecisionBooks:
         # The constraints that hold together, which share a budget; the present one at its place.
         self._together: list[Any] = [self]
         self._place = 0
-        self._counts: dict[str, Account] = {}
+        self._accounts: list[Account] = []  # the present one, if it is known, of copies as well
 
     @property
     def decisions(self) -> list[Record]:
@@ -89,12 +89,12 @@ class DecisionBooks:
     @property
     def num_outstanding(self) -> int:
         """Number of certified points whose outcome is out."""
-        return self._account().num_outstanding
+        return sum(each.certified and each.violated is None for each in self._own_decisions())
 
     @property
     def num_violations(self) -> int:
         """Number of certified points whose outcome violated a limit."""
-        return self._account().num_violations
+        return sum(each.certified and each.violated is True for each in self._own_decisions())
 
     def violated(self, Y: Tensor) -> Tensor:
         """Whether outcomes ``... x 1``, none of them NaN, are outside their limits, ``...``."""
@@ -121,31 +121,25 @@ class DecisionBooks:
 
     def _at_stake(self) -> tuple[int, int]:
         """Numbers of certified points, and of violations there may be among them."""
-        account = self._joint_account()
+        account = self._account()
         return account.num_certified, account.num_violations + account.num_outstanding
 
+    def _own_decisions(self) -> list[Decision]:
+        """What counts of the decisions under the own limits."""
+        return [decision_of(record, self._sides) for record in self._records]
+
     def _account(self) -> Account:
-        """The account of this constraint's decisions, which its width depends on."""
-        if "own" not in self._counts:
-            decisions = (decision_of(record, self._sides) for record in self._records)
-            least = self._least_excess
-            self._counts["own"] = Account.of(decisions, 1.0 - self.level, self._budget.size, least)
-        return self._counts["own"]
-
-    def _joint_account(self) -> Account:
-        """The account of all constraints that share the budget, of which the numbers are used."""
-        if len(self._together) == 1:
-            return self._account()
-        if "joint" not in self._counts:
-            each = [[decision_of(r, c._sides) for r in c._records] for c in self._together]
+        """The account of all constraints that hold together, for their width and their budget."""
+        if not self._accounts:
+            each = [constraint._own_decisions() for constraint in self._together]
             decisions = (together(row) for row in zip(*each, strict=True))
-            share, size = 1.0 - self._budget.level, self._budget.size
-            self._counts["joint"] = Account.of(decisions, share, size)
-        return self._counts["joint"]
+            share, size = 1.0 - self.level, self._budget.size
+            self._accounts.append(Account.of(decisions, share, size, self._least_excess))
+        return self._accounts[0]
 
-    def _forget_counts(self) -> None:
+    def _forget_account(self) -> None:
         for each in self._together:
-            each._counts.clear()
+            each._accounts.clear()
 
     def _out_at(self, points: list[list[float]]) -> list[Record | None]:
         """For each point the first open record that no other has taken, or None.
@@ -176,7 +170,7 @@ class DecisionBooks:
         for records in decided:
             for each, record in zip(self._together, records, strict=True):
                 each._records.append(record)
-        self._forget_counts()
+        self._forget_account()
         return [records[0]["certified"] for records in decided]
 
     @property

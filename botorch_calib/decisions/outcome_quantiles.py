@@ -9,6 +9,7 @@ count.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -30,6 +31,10 @@ from botorch_calib.posteriors import StatedPosterior
 
 # Levels closer to 0 and 1 are the same numbers in double precision.
 _FARTHEST = 8.0
+# Steps of a safeguarded Newton iteration: a handful reach rounding, unless its start is far off.
+_STEPS = 30
+#: Probabilities closer to 0 and 1 than these have no finite normal score in double precision.
+LEAST, MOST = 1e-300, 1.0 - 2.0**-53
 
 
 class OutcomeQuantiles:
@@ -69,15 +74,34 @@ class OutcomeQuantiles:
         """Standard deviation of the noise."""
         return self._moments[2].sqrt()
 
-    def quantile(self, score: Any) -> Tensor:
-        """The quantile with a normal score, a number."""
+    def quantile(self, score: float | Tensor) -> Tensor:
+        """The quantile with a normal score: a number, or a tensor that broadcasts against ``b``."""
         if not self._is_gaussian:
+            if isinstance(score, Tensor):
+                return self._solved(score)
             return _quantile_of(self._outcome, score)
         if isinstance(self._model, CalibratedModel):
             inputs = self._predictor.inputs(self._X, self._posterior)
-            wanted = self.mean.new_tensor(score)
+            wanted = torch.as_tensor(score).to(self.mean)[..., None, None]
             score = _flat(self._model.calibrator.predictive(inputs).transport(wanted))
         return self.mean + score * self.deviation
+
+    def score(self, value: Tensor) -> Tensor:
+        """Normal scores ``Phi^{-1}(F(y))`` of values that broadcast against ``b``."""
+        if self._is_gaussian and not isinstance(self._model, CalibratedModel):
+            return (value - self.mean.double()) / self.deviation.double()
+        shape = torch.broadcast_shapes(value.shape, self._X.shape[:-2])
+        p = self._outcome.cdf(value.expand(shape)[..., None, None])
+        return torch.special.ndtri(p.double().clamp(LEAST, MOST))[..., 0, 0]
+
+    def _solved(self, score: Tensor) -> Tensor:
+        """Quantiles with scores of their own, of a distribution that states them by level."""
+        ends = [_quantile_of(self._outcome, float(end)) for end in score.detach().aminmax()]
+        low, high = (end.detach().double() for end in ends)
+        score = score.expand_as(low)
+        kept = lambda t: torch.special.ndtr(self.score(t))  # noqa: E731
+        start = low.lerp(high, 0.5)
+        return solved(torch.special.ndtr(score.double()), kept, start, low, high).to(self.mean)
 
     @cached_property
     def _posterior(self) -> Any:
@@ -115,6 +139,43 @@ class OutcomeQuantiles:
         calibrated = isinstance(self._model, CalibratedModel)
         calibrator = self._model.calibrator if calibrated else NoCalibration()
         return self._predictor.posterior(self._X, Correction(calibrator, denoise))
+
+
+def solved(
+    level: Tensor, kept: Callable[[Tensor], Tensor], start: Tensor, low: Tensor, high: Tensor
+) -> Tensor:
+    """The ``t`` in ``[low, high]`` that is kept with probability ``level``, with its derivatives.
+
+    Newton's steps on the normal score of the probability, which is nearly linear in ``t``; a step
+    out of the bracket is replaced by its middle. The last step is taken with a graph, so that the
+    gradient is that of the implicit function.
+
+    Args:
+        level: Levels ``...``, like all tensors, in double precision.
+        kept: Maps ``t`` to the probability of at most ``t``, which rises.
+        start: Where to start.
+        low: Where at most ``level`` is kept, without a graph.
+        high: Where at least ``level`` is kept, without a graph.
+    """
+    wanted = torch.special.ndtri(level.detach())
+    t, slope = start.clamp(low, high), torch.ones_like(start)
+    for _ in range(_STEPS):
+        with torch.enable_grad():
+            t = t.requires_grad_()
+            p = kept(t)
+            (slope,) = torch.autograd.grad(p.sum(), t)
+        t, p = t.detach(), p.detach()
+        low, high = torch.where(p < level, t, low), torch.where(p < level, high, t)
+        reached = torch.special.ndtri(p.clamp(LEAST, MOST))
+        density = (-0.5 * reached.square()).exp() / (2.0 * torch.pi) ** 0.5
+        new = t + (wanted - reached) * density / slope
+        inside = (low <= new) & (new <= high)
+        new = torch.where(inside, new, 0.5 * (low + high))
+        # The loop ends early where that does not have to wait for a device.
+        if t.device.type == "cpu" and torch.allclose(new, t, rtol=1e-12, atol=0.0):
+            break
+        t = new
+    return t + (level - kept(t)) / torch.where(slope > 0.0, slope, torch.inf)
 
 
 def _flat(values: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from botorch_calib.decisions.budget import SIZE, Account, Budget, together
 from botorch_calib.decisions.chance_constrained_search import warn_uncertified
 from botorch_calib.decisions.chance_constraints import ChanceConstraint
 from botorch_calib.decisions.decision_records import Record, decision_of, sides_of
-from botorch_calib.decisions.several_constraints import joint_chance_constraints, joint_level
+from botorch_calib.decisions.several_constraints import joint_chance_constraints
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models.conditioning import hallucinated
 from botorch_calib.models.inspection import observed_process, raw_width
@@ -103,7 +103,6 @@ class Books:
 
     def records(self, name: str) -> list[Record]:
         """Records of the decisions about one outcome, under the present limits."""
-        level = joint_level(self.level, len(self.limits))
         now = _stored(self.limits[name])
         records = []
         for point, decision, outcomes in self.trials:
@@ -119,7 +118,7 @@ class Books:
                 {
                     "point": point,
                     "quantiles": [_moved(q, side, then, now) for side, q in quantiles],
-                    "level": level,
+                    "level": self.level,
                     "certified": decision["certified"],
                     "outcome": outcome,
                 }
@@ -138,7 +137,9 @@ class Books:
 
     def _joint(self, models: list[Any], records: list[list[Record]]) -> list[ChanceConstraint]:
         limits: Any = list(self.limits.values())
-        return joint_chance_constraints(models, limits, self.level, self.size, records)
+        return joint_chance_constraints(
+            models, limits, self.level, budget=self.size, records=records
+        )
 
     def best(
         self, search: Search, constraints: list[ChanceConstraint], pending: Tensor | None

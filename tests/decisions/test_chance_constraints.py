@@ -42,8 +42,8 @@ from botorch_calib import (
     QuantileRecalibrator,
     joint_chance_constraints,
 )
-from botorch_calib.decisions import joint_level
 from botorch_calib.decisions.budget import Account, together
+from botorch_calib.decisions.chance_constraints import margins_of
 from botorch_calib.decisions.decision_records import decision_of
 from botorch_calib.decisions.quantile_width import leave_one_out_factor, width
 from botorch_calib.exceptions import CalibrationWarning
@@ -77,14 +77,20 @@ def leave_one_out(gp: Any) -> float:
 def expected_margin(gp: Any, X: Tensor, limits: dict[str, Any], level: float, k: float) -> Tensor:
     """The margin from the plain posterior, ``k`` standing for the whole factor."""
     noisy = gp.posterior(X, observation_noise=True)
-    z = NormalDist().inv_cdf(1 - (1 - level) / len(limits))
-    reach = k * z * noisy.variance.sqrt()
-    margins = []
-    if "upper" in limits:
-        margins.append(limits["upper"] - noisy.mean - reach)
-    if "lower" in limits:
-        margins.append(noisy.mean - reach - limits["lower"])
-    return torch.stack(margins).amin(dim=0).flatten()
+    mean, reach = noisy.mean.flatten(), k * noisy.variance.sqrt().flatten()
+    rooms = [limits["upper"] - mean] if "upper" in limits else []
+    rooms += [mean - limits["lower"]] if "lower" in limits else []
+    parts = expected_parts(level, [room / reach for room in rooms])
+    each = [room + torch.special.ndtri(p) * reach for room, p in zip(rooms, parts, strict=True)]
+    return torch.stack(each).amin(dim=0)
+
+
+def expected_parts(level: float, scores: list[Tensor]) -> list[Tensor]:
+    """Parts of ``1 - level`` for limits with these normal scores: 2 % of it is shared equally."""
+    p = [torch.special.ndtr(-score) for score in scores]
+    if len(p) == 1:
+        return [torch.full_like(p[0], 1 - level)]
+    return [(1 - level) * (0.98 * each / sum(p) + 0.02 / len(p)) for each in p]
 
 
 # ------------------------------------------------------------ the margin
@@ -162,18 +168,20 @@ class LaplaceModel(Model):
 @pytest.mark.parametrize("limits", [{"upper": 2.0}, {"upper": 3.0, "lower": -1.5}])
 def test_any_model_with_quantiles_will_do(limits: dict[str, Any]) -> None:
     X, level = points(9), 0.9
-    side = 1 - (1 - level) / len(limits)
-    stated = NormalDist().cdf(1.05 * NormalDist().inv_cdf(side))
-    reach = -0.5 * math.log(2 * (1 - stated))  # of a Laplace distribution
     total = X.sum(dim=-1).flatten()
-    ends = [limits["upper"] - total - reach]
-    ends += [total - reach - limits["lower"]] if "lower" in limits else []
+    rooms = [limits["upper"] - total]
+    rooms += [total - limits["lower"]] if "lower" in limits else []
+    # A standard deviation is as far as Phi(1) is from one half; what is noise is not said.
+    deviation = -0.5 * math.log(2 * (1 - NormalDist().cdf(1.0)))
+    scores = [room / (1.05 * deviation) for room in rooms]
+    ends = []
+    for room, part in zip(rooms, expected_parts(level, scores), strict=True):
+        beyond = torch.special.ndtr(1.05 * torch.special.ndtri(part))
+        ends.append(room + 0.5 * (2 * beyond).log())  # the reach of a Laplace distribution
     tested = ChanceConstraint(LaplaceModel(), **limits, level=level)
     assert_close(tested.margin(X), torch.stack(ends).amin(dim=0), rtol=1e-6, atol=1e-6)
-    # A standard deviation is as far as Phi(1) is from one half; what is noise is not said.
-    likely = 0.5 * math.log(2 * (1 - NormalDist().cdf(1.0)))
-    ends = [limits["upper"] - total - likely]
-    ends += [total - likely - limits["lower"]] if "lower" in limits else []
+    ends = [limits["upper"] - total + deviation]
+    ends += [total + deviation - limits["lower"]] if "lower" in limits else []
     assert_close(tested.optimism(X), torch.stack(ends).amin(dim=0), rtol=1e-6, atol=1e-6)
     assert torch.autograd.gradcheck(tested.margin, X[:3].requires_grad_())
     x = X[tested.margin(X).argmax()]
@@ -723,18 +731,99 @@ def test_the_bound_is_that_of_the_design() -> None:
 
 
 def test_several_constraints_share_what_may_fail() -> None:
-    assert joint_level(0.9, 4) == pytest.approx(0.975)
     models = [make_gp(), make_gp(num=9)]
-    made = joint_chance_constraints(models, [(None, 0.5), (-1.0, 1.0)], level=0.9)
-    assert [each.level for each in made] == pytest.approx([0.95, 0.95])
-    assert [(each.lower, each.upper) for each in made] == [(None, 0.5), (-1.0, 1.0)]
+    pairs = [(None, 0.5), (-1.0, 1.0)]
+    made = joint_chance_constraints(models, pairs, level=0.9)
+    assert [each.level for each in made] == [0.9, 0.9]
+    assert [(each.lower, each.upper) for each in made] == pairs
     assert [each.violation_bound(100) for each in made] == [20.9, 20.9]
-    named = joint_chance_constraints(models, [(None, 0.5), (-1.0, 1.0)], level=np.float64(0.9))
+    named = joint_chance_constraints(models, pairs, level=np.float64(0.9))
     assert named[0].violation_bound(100) == 20.9
-    listed = joint_chance_constraints(ModelListGP(*models), [(None, 0.5), (-1.0, 1.0)])
+    listed = joint_chance_constraints(ModelListGP(*models), pairs)
     assert [each.lower for each in listed] == [None, -1.0]
     (alone,) = joint_chance_constraints(models[0], [(None, 0.5)], level=0.8)
-    assert alone.level == pytest.approx(0.8) and alone.upper == 0.5
+    assert alone.level == 0.8 and alone.upper == 0.5
+    assert_close(alone.margin(points(3)), constraint(upper=0.5, level=0.8).margin(points(3)))
+
+
+def test_limits_that_hold_together_are_given_parts_by_their_danger() -> None:
+    """From the plain posteriors: three sides of two outcomes, each ``k`` times as wide."""
+    models, X = [make_gp(), make_gp(num=9)], points(40)
+    made = joint_chance_constraints(models, [(None, 0.9), (-1.2, 1.0)], level=0.85)
+    rooms, reaches = [], []
+    for model, sides in zip(models, ([(1, 0.9)], [(-1, -1.2), (1, 1.0)]), strict=True):
+        noisy = model.posterior(X, observation_noise=True)
+        for sign, limit in sides:
+            rooms.append(sign * (limit - noisy.mean.flatten()))
+            reaches.append(1.05 * leave_one_out(model) * noisy.variance.sqrt().flatten())
+    scores = [room / reach for room, reach in zip(rooms, reaches, strict=True)]
+    each = [
+        room + torch.special.ndtri(part) * reach
+        for room, part, reach in zip(rooms, expected_parts(0.85, scores), reaches, strict=True)
+    ]
+    expected = [each[0], torch.minimum(each[1], each[2])]
+    for constraint_, margin in zip(made, expected, strict=True):
+        assert_close(constraint_.margin(X), margin)
+    assert_close(torch.stack(margins_of(made, X)), torch.stack(expected))
+    # Certified is what any distribution with these margins keeps, and nearly all of it.
+    certified = torch.stack(expected).amin(dim=0) >= 0.0
+    danger = torch.stack([torch.special.ndtr(-score) for score in scores]).sum(dim=0)
+    assert (danger[certified] <= 0.15).all() and (danger[~certified] > 0.98 * 0.15).all()
+    assert 5 < certified.sum() < 35
+
+
+def test_quantiles_of_a_calibrated_model_are_of_each_points_level() -> None:
+    """Parts follow from the process; the quantiles of their levels are the calibrator's."""
+    gp, X = make_gp(), points(6)
+    localized = QuantileRecalibrator(lengthscale=0.4, regularization=0.01)
+    model = CalibratedModel.from_history(gp, localized, denoise=False)
+    tested = ChanceConstraint(model, upper=1.0, lower=-0.8)
+    tested.commit(X.squeeze(1))
+    noisy = gp.posterior(X, observation_noise=True)
+    mean, deviation = (v.detach().flatten() for v in (noisy.mean, noisy.variance.sqrt()))
+    scores = [room / (1.05 * deviation) for room in (mean + 0.8, 1.0 - mean)]
+    low, high = expected_parts(0.9, scores)
+    stated = model.posterior(X, observation_noise=True)
+    for row, record in enumerate(tested.decisions):
+        for sign, part, end in zip((1, -1), (low, high), record["quantiles"], strict=True):
+            level = NormalDist().cdf(sign * 1.05 * NormalDist().inv_cdf(float(part[row])))
+            quantile = stated.quantile(level).detach().flatten()[row]
+            assert end == pytest.approx(float(quantile), abs=1e-7)
+
+
+@pytest.mark.parametrize("confidence", [None, 0.95])
+def test_margins_of_several_outcomes_have_gradients_for_any_models(
+    confidence: float | None,
+) -> None:
+    localized = QuantileRecalibrator(lengthscale=0.4, regularization=0.01)
+    X, Y, _ = make_data()
+    models = [
+        CalibratedModel.from_history(make_gp(), localized, denoise=False),
+        LaplaceModel(),
+        EnsembleMapSaasSingleTaskGP(X, Y, num_taus=3).eval(),
+    ]
+    made = joint_chance_constraints(models, [(None, 1.2), (0.1, None), (-1.5, 1.5)], level=0.8)
+    at = points(3).requires_grad_()
+    for each in made:
+        assert torch.autograd.gradcheck(lambda X, c=each: c.margin(X, confidence), at, atol=1e-4)
+    together = torch.stack(margins_of(made, at, confidence))
+    assert_close(together, torch.stack([each.margin(at, confidence) for each in made]))
+    single = joint_chance_constraints([make_gp(dtype=torch.float)] * 2, [(None, 1.0), (0.0, None)])
+    assert margins_of(single, points(3, torch.float))[1].dtype == torch.float
+
+
+def test_the_width_of_several_constraints_is_common() -> None:
+    """A miss of one widens the quantiles of all, as their books count points."""
+    first, second = joint_chance_constraints(
+        [make_gp(), make_gp(num=9)], [(None, 100.0), (None, 50.0)]
+    )
+    x, X = points(1).squeeze(1), points(5)
+    before = second.margin(X)
+    first.observe(x, value(99.0), condition=False)
+    second.observe(x, value(0.0), condition=False)
+    assert first._account() == second._account()
+    assert first._account().excess == pytest.approx(0.9)
+    assert (second.margin(X) < before).all()
 
 
 def test_a_joint_budget_counts_points() -> None:
@@ -763,7 +852,7 @@ def test_a_joint_budget_counts_points() -> None:
         zip(first.decisions, second.decisions, strict=True),
     )
     points_of = [together(map(decision_of, pair, sides)) for pair in pairs]
-    assert first._joint_account() == Account.of(points_of, 1.0 - 0.9, 3.0)
+    assert first._account() == Account.of(points_of, 1.0 - 0.9, 3.0)
     models = [make_gp(num=10), make_gp(num=9)]
     records = [stored(each.decisions) for each in (first, second)]
     pair = [(None, 100.0), (None, 50.0)]
@@ -782,7 +871,6 @@ def test_a_point_that_one_of_several_refuses_is_certified_by_none() -> None:
     )
     assert not first.commit(points(3).squeeze(1)).any()
     assert first.num_certified == second.num_certified == 0
-    assert first.certified(points(3)).all()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -862,8 +950,6 @@ def test_bad_arguments_are_named() -> None:
     for limit in ("high", torch.zeros(2)):
         with pytest.raises(InputDataError, match="`upper` must be a finite"):
             ChanceConstraint.from_history(gp, upper=limit)  # type: ignore[arg-type]
-    with pytest.raises(InputDataError, match="num_constraints"):
-        joint_level(0.9, 0)
     assert width(constraint()._account()) == 1.05
 
 

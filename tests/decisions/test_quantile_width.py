@@ -5,12 +5,24 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
+from torch.testing import assert_close
 
 from botorch_calib.decisions.budget import Account
-from botorch_calib.decisions.quantile_width import width
+from botorch_calib.decisions.quantile_width import narrowed, widened, width
 
 
 def test_the_width_stays_a_number() -> None:
     assert width(Account()) == 1.05
     assert width(Account(excess=1e6)) == pytest.approx(1.05 * math.exp(20.0))
     assert width(Account(excess=-1e6)) == pytest.approx(1.05 * math.exp(-20.0))
+
+
+@pytest.mark.parametrize("k", [0.3, 1.0, 2.5])
+def test_scores_are_narrowed_as_they_were_widened(k: float) -> None:
+    z = torch.tensor([-1.0, 0.2, 1.0, 1.3, 4.0], dtype=torch.double)
+    assert_close(
+        widened(z, k), torch.tensor([widened(number, k) for number in z.tolist()]).double()
+    )
+    assert_close(narrowed(widened(z, k), z, k), z)
+    assert_close(narrowed(z, 1.3, k), z / k)

@@ -471,7 +471,7 @@ def test_several_constraints_share_one_budget() -> None:
     client.complete_trial(trial, {"y": 0.0, "z": 2.0, "w": 2.0})
     assert account(client) == (1, 1, 0)
     books = adapter_of(client).books()
-    assert books.records("w")[0]["level"] == pytest.approx(0.95)
+    assert books.records("w")[0]["level"] == pytest.approx(0.9)
 
 
 def test_constraints_relative_to_a_baseline() -> None:

@@ -70,7 +70,7 @@ def test_the_constraint_is_the_one_that_was_carried(num_out: int) -> None:
     x = data(5, 2)[0].unsqueeze(-2)
     assert torch.equal(made[0].margin(x), again[0].margin(x))
     assert made[0].budget_left == again[0].budget_left
-    assert books.account == made[0]._joint_account()
+    assert books.account == made[0]._account()
     T, V, out, *_ = books.account
     assert 0 < V < T and out == sum(t.decision["certified"] for t in trials[20 - num_out :])
     assert f"{T} of 20 decisions were certified: {V} of these violated" in str(books)
