@@ -40,7 +40,7 @@ from botorch_calib.calibration import Calibrator
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.decision_books import DecisionBooks
 from botorch_calib.decisions.decision_records import KEYS, Record, Side
-from botorch_calib.decisions.outcome_quantiles import LEAST, OutcomeQuantiles
+from botorch_calib.decisions.outcome_quantiles import LEAST, MOST, OutcomeQuantiles
 from botorch_calib.decisions.quantile_width import (
     OF_ONE_POINT,
     leave_one_out_factor,
@@ -318,53 +318,57 @@ class ChanceConstraint(DecisionBooks):
         observed = observed_process(self.model)
         return values if self._contexts is None else self._contexts.expectation(values, observed)
 
-    def _margins(self, X: Tensor, confidence: float | None = None) -> list[Tensor]:
+    def _margins(
+        self, X: Tensor, confidence: float | None = None, together: Sequence[Self] | None = None
+    ) -> list[Tensor]:
         """Margins of all constraints that hold together, ``b`` each."""
-        outcomes, ends = self._stated(X, confidence)
-        margins = [each._margin(own) for each, own in zip(self._together, ends, strict=True)]
+        together = together or self._present()
+        outcomes, ends = self._stated(X, together, confidence)
+        margins = [each._margin(own) for each, own in zip(together, ends, strict=True)]
         if confidence is not None or self._budget.allows(*self._at_stake()):
             return margins
-        places = zip(self._together, margins, outcomes, strict=True)
+        places = zip(together, margins, outcomes, strict=True)
         return [
             torch.minimum(margin, -each.in_contexts(outcome.deviation))
             for each, margin, outcome in places
         ]
 
+    def _present(self) -> list[Self]:
+        """The constraints that hold together, this one among them.
+
+        One that was made `with_model` may have taken its place.
+        """
+        together = [*self._together]
+        together[self._place] = self
+        return together
+
     def _stated(
-        self, X: Tensor, confidence: float | None = None
+        self, X: Tensor, together: Sequence[Self], confidence: float | None = None
     ) -> tuple[list[OutcomeQuantiles], list[list[Tensor]]]:
-        """Outcomes of all constraints that hold together, and deciding quantiles of each side."""
-        self._together[self._place] = self  # one that was made `with_model` may have taken it
-        outcomes = [each._outcome(X) for each in self._together]
-        pairs = [*zip(self._together, outcomes, strict=True)]
-        num = sum(len(each._sides) for each in self._together)
-        if num == 1:
+        """Outcomes of constraints that hold together, and deciding quantiles of each side."""
+        outcomes = [each._outcome(X) for each in together]
+        pairs = [*zip(together, outcomes, strict=True)]
+        if sum(len(each._sides) for each in together) == 1:
             scores: Any = [self._equal_score]
         else:
             kept = [score for each, outcome in pairs for score in each._scores_of_limits(outcome)]
             scores = scores_of_parts(self.level, torch.stack(kept)).unbind()
         rest = iter(scores)
-        own = ([*islice(rest, len(each._sides))] for each in self._together)
+        own = [[*islice(rest, len(each._sides))] for each in together]
         return outcomes, [
             each._quantiles(outcome, z, confidence)
             for (each, outcome), z in zip(pairs, own, strict=True)
         ]
 
     def _scores_of_limits(self, outcome: OutcomeQuantiles) -> list[Tensor]:
-        """Normal scores of the probabilities that each side's limit is kept, ``b``.
-
-        They are those of a normal distribution with the outcome's mean and deviation, since any
-        parts of what may be violated are valid.
-        """
+        """Normal scores of the stated probabilities that each side's limit is kept, ``b``."""
         factor, k, z = self._own_factor(), self._width(), NormalDist().inv_cdf(self.level)
-        mean, deviation = outcome.mean.double(), outcome.deviation.double()
-        scores = []
-        for side in self._sides:
-            score = side.sign * (side.limit - mean) / deviation
-            score = narrowed(score / factor, z, k)
+        below, scores = outcome.scores([side.limit for side in self._sides]), []
+        for side, own in zip(self._sides, below, strict=True):
+            score = narrowed(side.sign * own / factor, z, k)
             if self._contexts is not None:
                 beyond = -self.in_contexts(-torch.special.ndtr(-score))
-                score = -torch.special.ndtri(beyond.clamp_min(LEAST))
+                score = -torch.special.ndtri(beyond.clamp(LEAST, MOST))
             scores.append(score)
         return scores
 
@@ -378,7 +382,7 @@ class ChanceConstraint(DecisionBooks):
         ends = []
         for side, z in zip(self._sides, scores, strict=True):
             if isinstance(z, Tensor):
-                z = z.to(outcome.mean)[(...,) if self._contexts is None else (..., None)]
+                z = z.to(outcome.dtype)[(...,) if self._contexts is None else (..., None)]
             more: Tensor | float = 0.0
             if confidence is not None:
                 own = NormalDist().inv_cdf(check_open_unit("confidence", confidence))
@@ -580,8 +584,9 @@ class ChanceConstraint(DecisionBooks):
         self.check_points("X", check_inputs("X", X))
         if not len(X):
             return []
-        _, ends = self._stated(X.unsqueeze(-2))
-        margins = [each._margin(own) for each, own in zip(self._together, ends, strict=True)]
+        together = self._present()
+        _, ends = self._stated(X.unsqueeze(-2), together)
+        margins = [each._margin(own) for each, own in zip(together, ends, strict=True)]
         inside = (torch.stack(margins) >= 0.0).all(dim=0).tolist()
         quantiles = [torch.stack(each, dim=-1).tolist() for each in ends]
         num, at_stake = self._at_stake()
@@ -592,7 +597,7 @@ class ChanceConstraint(DecisionBooks):
             decided.append(
                 [
                     dict(zip(KEYS, (point, own[row], each.level, certified, None), strict=True))
-                    for each, own in zip(self._together, quantiles, strict=True)
+                    for each, own in zip(together, quantiles, strict=True)
                 ]
             )
         return decided
@@ -637,17 +642,19 @@ def margins_of(
     constraints: Sequence[ChanceConstraint], X: Tensor, confidence: float | None = None
 ) -> list[Tensor]:
     """The margin of each, where those that hold together are predicted once."""
-    known: dict[int, list[Tensor]] = {}
-    margins = []
+    groups: dict[int, list[ChanceConstraint]] = {}
     for each in constraints:
-        if len(each._together) == 1:
-            margins.append(each.margin(X, confidence))
-            continue
-        key = id(each._together)
-        if key not in known:
-            known[key] = each._margins(X, confidence)
-        margins.append(known[key][each._place])
-    return margins
+        groups.setdefault(id(each._together), [*each._together])[each._place] = each
+    margins: dict[int, list[Tensor]] = {}
+    for key, together in groups.items():
+        if len(together) > 1:
+            margins[key] = together[0]._margins(X, confidence, together)
+    return [
+        margins[id(each._together)][each._place]
+        if len(each._together) > 1
+        else each.margin(X, confidence)
+        for each in constraints
+    ]
 
 
 def chance_constraints_of(

@@ -9,7 +9,7 @@ count.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from botorch_calib.calibration import NoCalibration
+from botorch_calib.distributions import PiecewisePredictive
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.inspection import (
     objective_variance,
@@ -31,8 +32,6 @@ from botorch_calib.posteriors import StatedPosterior
 
 # Levels closer to 0 and 1 are the same numbers in double precision.
 _FARTHEST = 8.0
-# Steps of a safeguarded Newton iteration: a handful reach rounding, unless its start is far off.
-_STEPS = 30
 #: Probabilities closer to 0 and 1 than these have no finite normal score in double precision.
 LEAST, MOST = 1e-300, 1.0 - 2.0**-53
 
@@ -53,6 +52,11 @@ class OutcomeQuantiles:
         self._X = with_task_feature(self._observed, X)
         self._predictor = predictor_of(self._observed)
         self._is_gaussian = type(self._predictor) is GaussianPredictor
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of the points."""
+        return self._X.dtype
 
     @property
     def mean(self) -> Tensor:
@@ -77,31 +81,39 @@ class OutcomeQuantiles:
     def quantile(self, score: float | Tensor) -> Tensor:
         """The quantile with a normal score: a number, or a tensor that broadcasts against ``b``."""
         if not self._is_gaussian:
-            if isinstance(score, Tensor):
-                return self._solved(score)
-            return _quantile_of(self._outcome, score)
+            z = torch.as_tensor(score, dtype=torch.double, device=self._X.device)
+            return self._of_outcome(z.clamp(-_FARTHEST, _FARTHEST))
         if isinstance(self._model, CalibratedModel):
-            inputs = self._predictor.inputs(self._X, self._posterior)
-            wanted = torch.as_tensor(score).to(self.mean)[..., None, None]
-            score = _flat(self._model.calibrator.predictive(inputs).transport(wanted))
+            wanted = torch.as_tensor(score, dtype=self.dtype, device=self._X.device)
+            score = _flat(self._predictive.transport(wanted[..., None, None]))
         return self.mean + score * self.deviation
+
+    def scores(self, values: Sequence[float]) -> Tensor:
+        """Normal scores of numbers, one row for each of them."""
+        full = [self._X.new_full((), value, dtype=torch.double) for value in values]
+        return self.score(torch.stack(full).view(-1, *[1] * (self._X.dim() - 2)))
 
     def score(self, value: Tensor) -> Tensor:
         """Normal scores ``Phi^{-1}(F(y))`` of values that broadcast against ``b``."""
-        if self._is_gaussian and not isinstance(self._model, CalibratedModel):
-            return (value - self.mean.double()) / self.deviation.double()
-        shape = torch.broadcast_shapes(value.shape, self._X.shape[:-2])
-        p = self._outcome.cdf(value.expand(shape)[..., None, None])
+        if self._is_gaussian:
+            score = (value - self.mean.double()) / self.deviation.double()
+            if not isinstance(self._model, CalibratedModel):
+                return score
+            p = self._predictive.cdf(score[..., None, None])
+        else:
+            shape = torch.broadcast_shapes(value.shape, self._X.shape[:-2])
+            p = self._outcome.cdf(value.expand(shape)[..., None, None])
         return torch.special.ndtri(p.double().clamp(LEAST, MOST))[..., 0, 0]
 
-    def _solved(self, score: Tensor) -> Tensor:
-        """Quantiles with scores of their own, of a distribution that states them by level."""
-        ends = [_quantile_of(self._outcome, float(end)) for end in score.detach().aminmax()]
-        low, high = (end.detach().double() for end in ends)
-        score = score.expand_as(low)
-        kept = lambda t: torch.special.ndtr(self.score(t))  # noqa: E731
-        start = low.lerp(high, 0.5)
-        return solved(torch.special.ndtr(score.double()), kept, start, low, high).to(self.mean)
+    def _of_outcome(self, z: Tensor) -> Tensor:
+        return _flat(self._outcome.at_score(z[..., None, None])).to(self._outcome.dtype)
+
+    @cached_property
+    def _predictive(self) -> PiecewisePredictive:
+        """What a calibrator states of the Gaussian's normal scores."""
+        inputs = self._predictor.inputs(self._X, self._posterior)
+        predictive: PiecewisePredictive = self._model.calibrator.predictive(inputs)
+        return predictive
 
     @cached_property
     def _posterior(self) -> Any:
@@ -139,43 +151,6 @@ class OutcomeQuantiles:
         calibrated = isinstance(self._model, CalibratedModel)
         calibrator = self._model.calibrator if calibrated else NoCalibration()
         return self._predictor.posterior(self._X, Correction(calibrator, denoise))
-
-
-def solved(
-    level: Tensor, kept: Callable[[Tensor], Tensor], start: Tensor, low: Tensor, high: Tensor
-) -> Tensor:
-    """The ``t`` in ``[low, high]`` that is kept with probability ``level``, with its derivatives.
-
-    Newton's steps on the normal score of the probability, which is nearly linear in ``t``; a step
-    out of the bracket is replaced by its middle. The last step is taken with a graph, so that the
-    gradient is that of the implicit function.
-
-    Args:
-        level: Levels ``...``, like all tensors, in double precision.
-        kept: Maps ``t`` to the probability of at most ``t``, which rises.
-        start: Where to start.
-        low: Where at most ``level`` is kept, without a graph.
-        high: Where at least ``level`` is kept, without a graph.
-    """
-    wanted = torch.special.ndtri(level.detach())
-    t, slope = start.clamp(low, high), torch.ones_like(start)
-    for _ in range(_STEPS):
-        with torch.enable_grad():
-            t = t.requires_grad_()
-            p = kept(t)
-            (slope,) = torch.autograd.grad(p.sum(), t)
-        t, p = t.detach(), p.detach()
-        low, high = torch.where(p < level, t, low), torch.where(p < level, high, t)
-        reached = torch.special.ndtri(p.clamp(LEAST, MOST))
-        density = (-0.5 * reached.square()).exp() / (2.0 * torch.pi) ** 0.5
-        new = t + (wanted - reached) * density / slope
-        inside = (low <= new) & (new <= high)
-        new = torch.where(inside, new, 0.5 * (low + high))
-        # The loop ends early where that does not have to wait for a device.
-        if t.device.type == "cpu" and torch.allclose(new, t, rtol=1e-12, atol=0.0):
-            break
-        t = new
-    return t + (level - kept(t)) / torch.where(slope > 0.0, slope, torch.inf)
 
 
 def _flat(values: Tensor) -> Tensor:

@@ -8,8 +8,7 @@ most (Bonferroni), whatever their dependence. So each is given the part
 of ``alpha = 1 - level``. The parts add up to ``alpha``: if each limit keeps its own, ``p_s <=
 alpha_s``, so do all together. Equal parts, ``c = 1``, would ask ``alpha / S`` of a limit even where
 no other is in danger. The little that is equal here, ``c = 0.02``, keeps all quantiles finite, and
-costs 1 % of ``alpha`` where one of two limits is in danger. That they add up is all that validity
-asks for, so approximate ``p_s`` will do.
+costs 1 % of ``alpha`` where one of two limits is in danger.
 """
 
 from __future__ import annotations

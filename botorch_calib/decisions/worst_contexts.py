@@ -20,11 +20,14 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from torch import Tensor
 
 from botorch_calib.acquisition.robust import at_observations
-from botorch_calib.decisions.outcome_quantiles import solved
+from botorch_calib.decisions.outcome_quantiles import LEAST, MOST
 from botorch_calib.models.inspection import raw_width
 from botorch_calib.robust.contexts import ContextDistribution, as_distribution
 from botorch_calib.robust.joint_inputs import Columns, join_contexts
 from botorch_calib.robust.sets.base import AmbiguitySet
+
+# Steps of a safeguarded Newton iteration: a handful reach rounding, unless contexts are far apart.
+_STEPS = 30
 
 
 class WorstContexts:
@@ -90,19 +93,41 @@ class WorstContexts:
     ) -> Tensor:
         r"""The least ``t`` with a worst probability of ``level``, ``...``, differentiable.
 
-        By Danskin's theorem the worst distribution counts as constant in its derivatives.
+        Newton's steps on the normal score of the probability, which is nearly linear in ``t``; a
+        step out of the bracket is replaced by its middle. The last step is taken with a graph, so
+        that the gradient is that of the implicit function. (By Danskin's theorem the worst
+        distribution counts as constant in it.)
 
         Args:
             level: Levels ``...``.
             model: The model, whose number of observations a radius may depend on.
             score: Maps ``t``, ``... x 1``, to normal scores ``... x M`` of the probability of at
                 most ``t`` in each context.
-            ends: The quantiles of that level in each context, ``... x M``: there is the bracket.
+            ends: The quantiles of these levels in each context, ``... x M``: there is the bracket.
         """
         dtype, ends = ends.dtype, ends.double()
         low, high = (end.detach() for end in ends.aminmax(dim=-1))
-        start = -self.expectation(-ends.detach(), model)
-        return solved(level, lambda t: self._kept(score, t, model), start, low, high).to(dtype)
+        wanted = torch.special.ndtri(level.detach())
+        t = -self.expectation(-ends.detach(), model)
+        t, slope = t.clamp(low, high), torch.ones_like(t)
+        for _ in range(_STEPS):
+            with torch.enable_grad():
+                t = t.requires_grad_()
+                p = self._kept(score, t, model)
+                (slope,) = torch.autograd.grad(p.sum(), t)
+            t, p = t.detach(), p.detach()
+            low, high = torch.where(p < level, t, low), torch.where(p < level, high, t)
+            reached = torch.special.ndtri(p.clamp(LEAST, MOST))
+            density = (-0.5 * reached.square()).exp() / (2.0 * torch.pi) ** 0.5
+            new = t + (wanted - reached) * density / slope
+            inside = (low <= new) & (new <= high)
+            new = torch.where(inside, new, 0.5 * (low + high))
+            # The loop ends early where that does not have to wait for a device.
+            if t.device.type == "cpu" and torch.allclose(new, t, rtol=1e-12, atol=0.0):
+                break
+            t = new
+        p = self._kept(score, t, model)
+        return (t + (level - p) / torch.where(slope > 0.0, slope, torch.inf)).to(dtype)
 
     def _kept(self, score: Callable[[Tensor], Tensor], t: Tensor, model: Any) -> Tensor:
         """The worst probability of keeping ``t``, ``...``."""

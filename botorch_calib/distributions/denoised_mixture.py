@@ -267,7 +267,7 @@ class DenoisedMixture(_WithTails):
             deviation = self._components().deviation.squeeze(1)
             return mixture_quantile(deviation.new_tensor(zeta), self.mean_of_members, deviation)
         if not self.denoise:
-            return self._observation_at(zeta)
+            return self.at_score(self.deviation.new_tensor(zeta))
         x = self._solve(level, zeta)
         log_side = self.log_survival(x) if level > 0.5 else self.mirrored().log_survival(-x)
         # On the way to the root: its derivatives are those of the equation that defines it.
@@ -284,10 +284,10 @@ class DenoisedMixture(_WithTails):
         """
         gain, rest = self.gain_and_rest()
         tail = min(level, 1.0 - level) / 2.0
-        u, w = (NormalDist().inv_cdf(p) for p in (tail, tail / len(gain)))
+        u, w = (gain.new_tensor(NormalDist().inv_cdf(p)) for p in (tail, tail / len(gain)))
         low, high = (
             self.mean_of_members
-            + gain * (self._observation_at(-sign * w) - self.mean_of_members)
+            + gain * (self.at_score(-sign * w) - self.mean_of_members)
             - sign * u * rest
             for sign in (-1.0, 1.0)
         )
@@ -313,8 +313,9 @@ class DenoisedMixture(_WithTails):
                 break
         return x
 
-    def _observation_at(self, zeta: float) -> Tensor:
-        z = self.predictive.transport(self.deviation.new_tensor(zeta))
+    def at_score(self, z: Tensor) -> Tensor:
+        """Quantiles of an observation, with normal scores that broadcast against ``shape``."""
+        z = self.predictive.transport(z)
         return mixture_quantile(z, self.mean_of_members, self.deviation)
 
 

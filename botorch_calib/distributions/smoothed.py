@@ -322,6 +322,11 @@ class UnsmoothedPredictive(_OfPieces):
         quantile = self.predictive.quantile(level)
         return quantile if self.unit is None else self.unit * quantile
 
+    def at_score(self, z: Tensor) -> Tensor:
+        """Quantiles with normal scores that broadcast against the batch."""
+        quantile = self.predictive.transport(z)
+        return quantile if self.unit is None else self.unit * quantile
+
 
 @torch.no_grad()
 def _candidates(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from typing import Any
 
 import torch
 from botorch.exceptions.errors import InputDataError
@@ -106,6 +107,10 @@ class DenoisedMarginals(StatedPosterior):
         )
         values = torch.cat([self._located(self._distribution.quantile(part)) for part in parts])
         return values.view(*levels.shape, *values.shape[1:])
+
+    def at_score(self, z: Tensor) -> Tensor:
+        distribution: Any = self._distribution  # one of an observation
+        return self._located(distribution.at_score(z))
 
     def _located(self, value: Tensor) -> Tensor:
         return (self.location + value).to(self._dtype)

@@ -60,6 +60,15 @@ class StatedPosterior(WithMoments, Posterior, ABC):
         """
 
     @abstractmethod
+    def at_score(self, z: Tensor) -> Tensor:
+        """Quantiles of the marginals of an observation, ``denoise=False``, differentiable.
+
+        Args:
+            z: Normal scores of their levels, which broadcast against ``batch_shape x q x 1``: each
+                point may have a level of its own.
+        """
+
+    @abstractmethod
     def conditional_mean_below(self, level: float) -> Tensor:
         """``E[f | f <= Q(level)]``, expected shortfall or conditional value at risk, 0 < level < 1.
 

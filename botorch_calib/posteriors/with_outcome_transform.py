@@ -119,6 +119,9 @@ class TransformedOutcomePosterior(StatedPosterior):
     def quantile(self, value: Tensor | float) -> Tensor:
         return self._outcome(self.posterior.quantile(value))
 
+    def at_score(self, z: Tensor) -> Tensor:
+        return self._outcome(self.posterior.at_score(z))
+
     def log_probability_between(self, lower: float | None, upper: float | None) -> Tensor:
         ends = [None if end is None else self._latent(end) for end in (lower, upper)]
         return self.posterior.log_probability_between(*ends)

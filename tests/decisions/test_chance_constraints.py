@@ -45,6 +45,7 @@ from botorch_calib import (
 from botorch_calib.decisions.budget import Account, together
 from botorch_calib.decisions.chance_constraints import margins_of
 from botorch_calib.decisions.decision_records import decision_of
+from botorch_calib.decisions.outcome_quantiles import OutcomeQuantiles
 from botorch_calib.decisions.quantile_width import leave_one_out_factor, width
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models import loo_residuals
@@ -171,15 +172,15 @@ def test_any_model_with_quantiles_will_do(limits: dict[str, Any]) -> None:
     total = X.sum(dim=-1).flatten()
     rooms = [limits["upper"] - total]
     rooms += [total - limits["lower"]] if "lower" in limits else []
-    # A standard deviation is as far as Phi(1) is from one half; what is noise is not said.
-    deviation = -0.5 * math.log(2 * (1 - NormalDist().cdf(1.0)))
-    scores = [room / (1.05 * deviation) for room in rooms]
+    scores = [-torch.special.ndtri(0.5 * (-room / 0.5).exp()) / 1.05 for room in rooms]
     ends = []
     for room, part in zip(rooms, expected_parts(level, scores), strict=True):
         beyond = torch.special.ndtr(1.05 * torch.special.ndtri(part))
         ends.append(room + 0.5 * (2 * beyond).log())  # the reach of a Laplace distribution
     tested = ChanceConstraint(LaplaceModel(), **limits, level=level)
     assert_close(tested.margin(X), torch.stack(ends).amin(dim=0), rtol=1e-6, atol=1e-6)
+    # A standard deviation is as far as Phi(1) is from one half; what is noise is not said.
+    deviation = -0.5 * math.log(2 * (1 - NormalDist().cdf(1.0)))
     ends = [limits["upper"] - total + deviation]
     ends += [total + deviation - limits["lower"]] if "lower" in limits else []
     assert_close(tested.optimism(X), torch.stack(ends).amin(dim=0), rtol=1e-6, atol=1e-6)
@@ -772,23 +773,77 @@ def test_limits_that_hold_together_are_given_parts_by_their_danger() -> None:
     assert 5 < certified.sum() < 35
 
 
-def test_quantiles_of_a_calibrated_model_are_of_each_points_level() -> None:
-    """Parts follow from the process; the quantiles of their levels are the calibrator's."""
-    gp, X = make_gp(), points(6)
+def stated_models(dtype: torch.dtype = torch.double) -> dict[str, Any]:
+    """Models whose predictive distributions are not normal."""
+    X, Y, _ = (values.to(dtype) for values in make_data())
+    logarithmic = SingleTaskGP(X, Y.exp(), outcome_transform=Log()).eval()
     localized = QuantileRecalibrator(lengthscale=0.4, regularization=0.01)
-    model = CalibratedModel.from_history(gp, localized, denoise=False)
-    tested = ChanceConstraint(model, upper=1.0, lower=-0.8)
+
+    def calibrated(model: Any) -> CalibratedModel:
+        return CalibratedModel.from_history(model, localized, denoise=False)
+
+    return {
+        "calibrated": calibrated(make_gp(dtype=dtype)),
+        "log": logarithmic,
+        "log, calibrated": calibrated(logarithmic),
+        "ensemble": EnsembleMapSaasSingleTaskGP(X, Y, num_taus=3).eval(),
+    }
+
+
+@pytest.mark.parametrize("kind", stated_models())
+def test_quantiles_are_of_each_points_level(kind: str) -> None:
+    """Parts follow from the distribution function, and quantiles from the parts."""
+    model, X = stated_models()[kind], points(6)
+    upper, lower = (4.0, 0.3) if "log" in kind else (1.0, -0.8)
+    tested = ChanceConstraint(model, upper=upper, lower=lower, width=1.3)
     tested.commit(X.squeeze(1))
-    noisy = gp.posterior(X, observation_noise=True)
-    mean, deviation = (v.detach().flatten() for v in (noisy.mean, noisy.variance.sqrt()))
-    scores = [room / (1.05 * deviation) for room in (mean + 0.8, 1.0 - mean)]
-    low, high = expected_parts(0.9, scores)
-    stated = model.posterior(X, observation_noise=True)
-    for row, record in enumerate(tested.decisions):
-        for sign, part, end in zip((1, -1), (low, high), record["quantiles"], strict=True):
-            level = NormalDist().cdf(sign * 1.05 * NormalDist().inv_cdf(float(part[row])))
-            quantile = stated.quantile(level).detach().flatten()[row]
-            assert end == pytest.approx(float(quantile), abs=1e-7)
+    stated = OutcomeQuantiles(model, X)._outcome
+    with torch.no_grad():
+        below = [stated.cdf(limit).flatten() for limit in (lower, upper)]
+        scores = [-torch.special.ndtri(below[0]) / 1.3, torch.special.ndtri(below[1]) / 1.3]
+        low, high = expected_parts(0.9, scores)
+        for row, record in enumerate(tested.decisions):
+            for sign, part, end in zip((1, -1), (low, high), record["quantiles"], strict=True):
+                level = NormalDist().cdf(sign * 1.3 * NormalDist().inv_cdf(float(part[row])))
+                quantile = float(stated.quantile(level).flatten()[row])
+                assert end == pytest.approx(quantile, rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float, torch.double])
+@pytest.mark.parametrize("kind", ["log", "log, calibrated"])
+def test_a_limit_that_cannot_be_violated_leaves_all_to_the_other(
+    kind: str, dtype: torch.dtype
+) -> None:
+    """A positive outcome is above 1e-6; its upper limit alone certifies hardly more."""
+    model, X = stated_models(dtype)[kind], points(400, dtype)
+    both = ChanceConstraint(model, upper=2.2, lower=1e-6, width=1.5).certified(X)
+    alone = ChanceConstraint(model, upper=2.2, width=1.5, records=()).certified(X)
+    assert 50 < alone.sum() < 350
+    assert not (both & ~alone).any()
+    assert both.sum() >= 0.98 * alone.sum()
+
+
+def test_no_points_have_no_margins() -> None:
+    for model in stated_models().values():
+        assert ChanceConstraint(model, upper=1.0, lower=0.1).margin(points(3)[:0]).shape == (0,)
+
+
+def test_constraints_that_were_replaced_change_nothing() -> None:
+    """Those that are kept state their own margins, and leave the places of the new ones."""
+    pair = [(None, 1.0), (None, 1.2)]
+    old = joint_chance_constraints([make_gp(), make_gp(num=9)], pair, level=0.9)
+    X = points(5)
+    before = torch.stack(margins_of(old, X))
+    models = [make_gp(num=10), make_gp(num=11)]
+    new = [each.with_model(model) for each, model in zip(old, models, strict=True)]
+    expected = torch.stack(margins_of(joint_chance_constraints(models, pair, records=[[], []]), X))
+    for _ in range(2):
+        assert_close(torch.stack(margins_of(new, X)), expected)
+        assert_close(torch.stack([each.margin(X) for each in new]), expected)
+        assert_close(torch.stack(margins_of(old, X)), before)
+    new[0].commit(X.squeeze(1))
+    stated = [1.2 - record["quantiles"][0] for record in new[1].decisions]
+    assert stated == pytest.approx(expected[1].tolist())
 
 
 @pytest.mark.parametrize("confidence", [None, 0.95])

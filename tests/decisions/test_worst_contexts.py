@@ -199,6 +199,18 @@ def test_any_model_in_any_context(kind: str) -> None:
         assert torch.autograd.gradcheck(function, X, atol=1e-4)
 
 
+@pytest.mark.parametrize("limits", [(-20.0, -10.0), (10.0, 20.0), (-1e6, 1e6)])
+def test_limits_far_off_in_all_contexts_have_gradients(limits: tuple[float, float]) -> None:
+    """Where each outcome violates a limit for sure, or none does."""
+    lower, upper = limits
+    X = DECISIONS.clone().requires_grad_()
+    for model in (make_gp(), calibrated(make_gp())):
+        margin = ChanceConstraint(model, upper=upper, lower=lower, **BALL).margin(X)
+        (slope,) = torch.autograd.grad(margin.sum(), X)
+        assert margin.isfinite().all() and slope.isfinite().all()
+        assert ((margin < 0.0) == (upper < 1e3)).all()
+
+
 def test_a_schedule_follows_the_model() -> None:
     schedule = WassersteinBall(RadiusSchedule(0.3))
     tested = ChanceConstraint(make_gp(), upper=0.8, ambiguity=schedule, contexts=CENTRE)
