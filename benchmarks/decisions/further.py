@@ -65,6 +65,7 @@ from benchmarks.framework.result import Result
 from benchmarks.framework.sequential import box
 from benchmarks.framework.surrogates import DefaultPriors, Surrogate, with_data
 from botorch_calib import CensoredDelayModel, ChanceConstraint, joint_chance_constraints
+from botorch_calib.decisions.chance_constraints import margins_of
 from botorch_calib.decisions.shared_risk import EQUAL
 
 # Number of a random stream, see `framework.replicate`. Never renumber.
@@ -285,7 +286,7 @@ class FurtherReplicate(DecisionReplicate):
     def evaluate(self, x: Tensor, model: Round, step: int) -> None:
         """Record the decision, and send the point to a worker."""
         with torch.no_grad():
-            margins = [each.margin(x.unsqueeze(-2)).item() for each in self.constraints]
+            margins = [each.item() for each in margins_of(self.constraints, x.unsqueeze(-2))]
         self.method.commit(self.constraints, x)
         objective, outcomes = self._observe(x, step + 1, time=0.0)
         parts = self.problem.outcome.parts

@@ -39,7 +39,7 @@ from botorch_calib._validation import (
 from botorch_calib.calibration import Calibrator
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.decision_books import DecisionBooks
-from botorch_calib.decisions.decision_records import KEYS, Record, Side
+from botorch_calib.decisions.decision_records import KEYS, Record, Side, checked_records
 from botorch_calib.decisions.outcome_quantiles import LEAST, MOST, OutcomeQuantiles
 from botorch_calib.decisions.quantile_width import (
     OF_ONE_POINT,
@@ -76,7 +76,7 @@ class ChanceConstraint(DecisionBooks):
 
     The margin at ``x`` is the distance from a quantile of the outcome up to its upper limit (or
     from its lower limit up to a quantile): at least 0 where the point is certified. With the
-    model's predictive distribution ``F_x`` the quantile is
+    model's predictive distribution ``F_x`` the quantile of a single limit is
 
         ``F_x^{-1}(Phi(k z))``, ``z = Phi^{-1}(level)``, ``k = f width``,
 
@@ -101,7 +101,7 @@ class ChanceConstraint(DecisionBooks):
 
     **Contexts.** Where part of the model's inputs is a context ``c`` that nobody controls, a
     decision ``x`` is certified if ``P(lower <= y(x, c) <= upper) >= level`` for *every*
-    distribution of ``c`` in an ambiguity set: with ``k`` as above, for an upper limit,
+    distribution of ``c`` in an ambiguity set: with ``k`` as above, for an upper limit alone,
 
         ``min_p E_p[Phi(score(upper; x, c) / k)] >= level``,
 
@@ -235,7 +235,8 @@ class ChanceConstraint(DecisionBooks):
         Args:
             model: As in the class, with all data so far.
             records: `decisions` of an earlier constraint, in their order. Leave out points that
-                were never run; points without an outcome count as violations.
+                were never run; points without an outcome count as violations. (Those of
+                `joint_chance_constraints` go back there.)
             upper: As in the class, like all others.
             lower: Lower limit.
             level: Probability.
@@ -273,7 +274,8 @@ class ChanceConstraint(DecisionBooks):
         r"""How far the deciding quantile is inside its limit; at least 0 where certified.
 
         Differentiable in ``X``. Where the budget is spent, at most minus one standard deviation, as
-        long as no ``confidence`` is asked for.
+        long as no ``confidence`` is asked for. Of `joint_chance_constraints` it depends on the
+        models of all.
 
         Args:
             X: Points ``b x 1 x d``, in the precision of the model.
@@ -297,7 +299,7 @@ class ChanceConstraint(DecisionBooks):
         """Where to learn while nothing is certified, ``b`` at ``b x 1 x d``: the larger the better.
 
         The margin if the noise-free value were one standard deviation better than expected:
-        ``limit - mean - z sqrt(v_n) + sqrt(v_f)``.
+        ``limit - mean - z sqrt(v_n) + sqrt(v_f)``, with the ``z`` of equal parts if limits share.
         """
         self.check_points("X", X)
         outcome = self._outcome(X)
@@ -323,7 +325,7 @@ class ChanceConstraint(DecisionBooks):
     ) -> list[Tensor]:
         """Margins of all constraints that hold together, ``b`` each."""
         together = together or self._present()
-        outcomes, ends = self._stated(X, together, confidence)
+        outcomes, _, ends = self._stated(X, together, confidence)
         margins = [each._margin(own) for each, own in zip(together, ends, strict=True)]
         if confidence is not None or self._budget.allows(*self._at_stake()):
             return margins
@@ -344,8 +346,8 @@ class ChanceConstraint(DecisionBooks):
 
     def _stated(
         self, X: Tensor, together: Sequence[Self], confidence: float | None = None
-    ) -> tuple[list[OutcomeQuantiles], list[list[Tensor]]]:
-        """Outcomes of constraints that hold together, and deciding quantiles of each side."""
+    ) -> tuple[list[OutcomeQuantiles], list[list[Any]], list[list[Tensor]]]:
+        """Outcomes of constraints that hold together, and of each side score and quantile."""
         outcomes = [each._outcome(X) for each in together]
         pairs = [*zip(together, outcomes, strict=True)]
         if sum(len(each._sides) for each in together) == 1:
@@ -355,10 +357,11 @@ class ChanceConstraint(DecisionBooks):
             scores = scores_of_parts(self.level, torch.stack(kept)).unbind()
         rest = iter(scores)
         own = [[*islice(rest, len(each._sides))] for each in together]
-        return outcomes, [
+        ends = [
             each._quantiles(outcome, z, confidence)
             for (each, outcome), z in zip(pairs, own, strict=True)
         ]
+        return outcomes, own, ends
 
     def _scores_of_limits(self, outcome: OutcomeQuantiles) -> list[Tensor]:
         """Normal scores of the stated probabilities that each side's limit is kept, ``b``."""
@@ -436,6 +439,12 @@ class ChanceConstraint(DecisionBooks):
         if self._contexts is not None:
             X = self._contexts.check_decisions(name, X, observed)
         check_fits(observed, with_task_feature(observed, X), name)
+
+    def _take(self, records: Iterable[Mapping[str, Any]], is_part: bool) -> None:
+        """Go on with records, or with this constraint's part of those of several."""
+        self._records = checked_records(records, self._sides, self.level, is_part)
+        self._check_records()
+        self._forget_account()
 
     def _check_records(self) -> None:
         """Raise unless the records are about points that the model decides about."""
@@ -585,10 +594,14 @@ class ChanceConstraint(DecisionBooks):
         if not len(X):
             return []
         together = self._present()
-        _, ends = self._stated(X.unsqueeze(-2), together)
+        _, scores, ends = self._stated(X.unsqueeze(-2), together)
         margins = [each._margin(own) for each, own in zip(together, ends, strict=True)]
         inside = (torch.stack(margins) >= 0.0).all(dim=0).tolist()
         quantiles = [torch.stack(each, dim=-1).tolist() for each in ends]
+        levels = [[self.level] * len(X)]
+        if len(together) > 1:
+            parts = [torch.special.ndtr(-torch.stack(each)).sum(dim=0) for each in scores]
+            levels = [(1.0 - each).tolist() for each in parts]
         num, at_stake = self._at_stake()
         decided = []
         for row, point in enumerate(X.tolist()):
@@ -596,8 +609,8 @@ class ChanceConstraint(DecisionBooks):
             num, at_stake = num + certified, at_stake + certified
             decided.append(
                 [
-                    dict(zip(KEYS, (point, own[row], each.level, certified, None), strict=True))
-                    for each, own in zip(together, quantiles, strict=True)
+                    dict(zip(KEYS, (point, own[row], level[row], certified, None), strict=True))
+                    for level, own in zip(levels, quantiles, strict=True)
                 ]
             )
         return decided

@@ -66,8 +66,9 @@ class DecisionBooks:
         """Records of all decisions, in their order: dictionaries that may be stored as JSON.
 
         Their entries are the ``point``, a list of numbers; the ``quantiles`` that decided, of the
-        lower limit and of the upper one, those there are; the ``level``; whether the point was
-        ``certified``; and its ``outcome``, None as long as that is out.
+        lower limit and of the upper one, those there are; the ``level`` at which the outcome is
+        within them; whether the point was ``certified``; and its ``outcome``, None as long as that
+        is out.
         """
         return copy.deepcopy(self._records)
 

@@ -1,8 +1,10 @@
 """A chance constraint's decisions as plain records, which may be stored as JSON.
 
 A record is a dictionary with the entries of `KEYS`: the ``point`` (a list of numbers), the
-``quantiles`` that decided about it (of the lower limit, of the upper one, those there are), their
-``level``, whether it was ``certified``, and its ``outcome``, None as long as that is out.
+``quantiles`` that decided about it (of the lower limit, of the upper one, those there are), the
+``level`` at which the outcome is within them, whether it was ``certified``, and its ``outcome``,
+None as long as that is out. Outcomes that keep their limits together share what may be violated, so
+each has a level of its own.
 """
 
 from __future__ import annotations
@@ -50,9 +52,11 @@ def decision_of(record: Mapping[str, Any], sides: Sequence[Side]) -> Decision:
 
 
 def checked_records(
-    records: Iterable[Mapping[str, Any]], sides: Sequence[Side], level: float
+    records: Iterable[Mapping[str, Any]], sides: Sequence[Side], level: float, is_part: bool = False
 ) -> list[Record]:
     """Copies of records, in their order, that a constraint with these limits may have made.
+
+    If it ``is_part`` of several that hold together with ``level``, its own levels are above that.
 
     Raises:
         InputDataError: If a record is malformed, or another constraint's.
@@ -74,7 +78,9 @@ def checked_records(
             raise _error(number, f"is about the point {point}, which is no finite one")
         if record["certified"] not in (True, False):
             raise _error(number, f"is certified or not, True or False, got {record['certified']!r}")
-        if not abs(record["level"] - level) <= 1e-12:
+        if is_part and not level < record["level"] < 1.0:
+            raise _error(number, f"is of the level {record['level']}, not of a part of {level}")
+        if not is_part and not abs(record["level"] - level) <= 1e-12:
             raise _error(number, f"is of the level {record['level']}, not {level}")
         if len(quantiles) != len(sides):
             raise _error(number, f"has {len(quantiles)} quantiles for {len(sides)} limits")
@@ -88,7 +94,7 @@ def checked_records(
             {
                 "point": [*map(float, point)],
                 "quantiles": [*map(float, quantiles)],
-                "level": level,
+                "level": float(record["level"]) if is_part else level,
                 "certified": bool(record["certified"]),
                 "outcome": None if y is None else float(y),
             }

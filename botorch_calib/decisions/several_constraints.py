@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -27,8 +28,8 @@ def joint_chance_constraints(
     """Constraints on several outcomes that hold together with probability ``level``.
 
     They share ``1 - level``: at each point each limit gets a part by how probable it is to be
-    violated there, so a limit that is in danger alone is kept with hardly more than ``level``. A
-    point is certified where all margins are at least 0. Budget and width are common: a point that
+    violated there. Where one limit alone is in danger, its level is hardly above ``level``. A point
+    is certified where all margins are at least 0. Budget and width are common: a point that
     violates several limits counts once, so that ``violation_bound(T) = (1 - level) T + budget +
     level`` is about points that violate any of them, among those that all have certified. Tell each
     of them its own outcome; a point counts as a violation until the last one has come.
@@ -69,14 +70,32 @@ def joint_chance_constraints(
             f"`records` must hold a list of decisions for each of the {len(several)} models, got "
             f"{len(known)}."
         )
+    nothing = None if records is None else ()
     shared: dict[str, Any] = {"ambiguity": ambiguity, "contexts": contexts}
+    if len(several) == 1:
+        ((lower, upper),) = limits
+        alone, own = several[0], known[0]
+        return [ChanceConstraint(alone, upper, lower, level, width, budget, own, **shared)]
     made = [
-        ChanceConstraint(model, upper, lower, level, width, budget, own, **shared)
-        for model, (lower, upper), own in zip(several, limits, known, strict=True)
+        ChanceConstraint(model, upper, lower, level, width, budget, nothing, **shared)
+        for model, (lower, upper) in zip(several, limits, strict=True)
     ]
-    rows = [[(r["point"], r["certified"]) for r in constraint._records] for constraint in made]
-    if any(row != rows[0] for row in rows):
-        raise InputDataError("`records` must hold the same decisions for each constraint.")
+    for constraint, own in zip(made, known, strict=True):
+        constraint._take([] if own is None else own, is_part=True)
+    _check_same_decisions([constraint._records for constraint in made], level)
     for place, constraint in enumerate(made):
         constraint._together, constraint._place = made, place
     return [*made]
+
+
+def _check_same_decisions(records: Sequence[Sequence[Mapping[str, Any]]], level: float) -> None:
+    """Raise unless records are about the same points, and levels of parts of ``1 - level``."""
+    rows = [[(r["point"], r["certified"]) for r in own] for own in records]
+    if any(row != rows[0] for row in rows):
+        raise InputDataError("`records` must hold the same decisions for each constraint.")
+    for number, row in enumerate(zip(*records, strict=True)):
+        total = sum(1.0 - record["level"] for record in row)
+        if not math.isclose(total, 1.0 - level, rel_tol=1e-3):
+            raise InputDataError(
+                f"Decision {number} of `records` is of the level {1.0 - total:g}, not {level}."
+            )

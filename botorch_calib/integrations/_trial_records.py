@@ -96,6 +96,7 @@ class Books:
             outcomes = decision["outcomes"].items()
             sides = {name: each["limits"].keys() for name, each in outcomes}
             is_whole = all(len(each["quantiles"]) == len(each["limits"]) for _, each in outcomes)
+            is_whole &= all(0.0 < each["level"] < 1.0 for _, each in outcomes)
             is_same = sides == own and abs(decision["level"] - self.level) <= 1e-12
             return is_same and is_whole and isinstance(decision["certified"], bool)
         except (AttributeError, KeyError, TypeError):  # somebody has edited it
@@ -118,7 +119,7 @@ class Books:
                 {
                     "point": point,
                     "quantiles": [_moved(q, side, then, now) for side, q in quantiles],
-                    "level": self.level,
+                    "level": stored["level"],
                     "certified": decision["certified"],
                     "outcome": outcome,
                 }
@@ -179,7 +180,11 @@ class Books:
                 "level": self.level,
                 "certified": row[0]["certified"],
                 "outcomes": {
-                    name: {"limits": limits[name], "quantiles": record["quantiles"]}
+                    name: {
+                        "limits": limits[name],
+                        "quantiles": record["quantiles"],
+                        "level": record["level"],
+                    }
                     for name, record in zip(limits, row, strict=True)
                 },
             }

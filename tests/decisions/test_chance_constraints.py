@@ -916,6 +916,18 @@ def test_a_joint_budget_counts_points() -> None:
         assert_same(twin, each, points(3))
     with pytest.raises(InputDataError, match="same decisions"):
         joint_chance_constraints(models, pair, records=[records[0], records[1][:-1]])
+    # Each has a part of the level, so they are no records of a single constraint, nor the reverse.
+    parts = [1.0 - first.decisions[0]["level"], 1.0 - second.decisions[0]["level"]]
+    assert sum(parts) == pytest.approx(0.1) and min(parts) >= 1e-3
+    with pytest.raises(InputDataError, match="is of the level"):
+        ChanceConstraint.from_records(models[0], records[0], upper=100.0)
+    single = ChanceConstraint(models[0], upper=100.0, records=())
+    single.commit(X)
+    with pytest.raises(InputDataError, match="not of a part of 0.9"):
+        joint_chance_constraints(models, pair, records=[single.decisions] * 2)
+    for level in (0.8, 0.93):
+        with pytest.raises(InputDataError, match=f"level .*{level}"):
+            joint_chance_constraints(models, pair, level, records=records)
     with pytest.raises(InputDataError, match="decisions for each of the 2 models, got 1"):
         joint_chance_constraints(models, pair, records=records[:1])
 
