@@ -30,6 +30,7 @@ def scores_of_parts(level: float, scores: Tensor) -> Tensor:
         scores: Normal scores of the probabilities ``1 - p_s`` that each holds, ``S x b``.
 
     Example:
+        >>> from botorch_calib.decisions.shared_risk import scores_of_parts
         >>> scores_of_parts(0.9, torch.tensor([[1.0], [9.0]]))  # 1.645 each by equal parts
         tensor([[1.2873],
                 [3.0902]])

@@ -12,7 +12,6 @@ from botorch.posteriors import GPyTorchPosterior
 from gpytorch.distributions import MultivariateNormal
 from linear_operator import to_linear_operator
 from linear_operator.utils.cholesky import psd_safe_cholesky
-from linear_operator.utils.errors import NanError
 from torch import Tensor
 
 from botorch_calib._validation import check_nonnegative, check_one_of, check_variances
@@ -235,7 +234,7 @@ class CalibratedPosterior(DenoisedMarginals):
 
         Raises:
             NotPSDError: If the root cannot be extended.
-            NanError: If samples are not finite.
+            NanError: If the covariance holds NaN.
         """
         unit = _last(self._path_unit, q)
         covariance = self.base_posterior.distribution.lazy_covariance_matrix
@@ -250,8 +249,6 @@ class CalibratedPosterior(DenoisedMarginals):
         drawn = torch.cat([known, own], dim=-1) @ columns.flatten(-2)
         drawn = unit.unsqueeze(-1) * drawn.unflatten(-1, columns.shape[-2:])
         drawn = (_last(self.location, q).unsqueeze(-1) + drawn).movedim(-2, 0)
-        if not drawn.isfinite().all():
-            raise NanError("Samples are not finite.")
         path, *other = drawn.view(*sample_shape, *drawn.shape[1:]).split(1, dim=-1)
         if other:
             return self._transported(path, *other)

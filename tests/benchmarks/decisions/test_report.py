@@ -185,7 +185,7 @@ def test_few_results_are_no_obstacle() -> None:
 def test_the_figure_shows_rates_with_intervals_and_rewards() -> None:
     figure = DECISIONS.report.figure(COLLECTED)
     rates, rewards = figure.axes
-    assert [t.get_text() for t in rates.get_xticklabels()] == [
+    assert [t.get_text() for t in rates.get_yticklabels()] == [
         "plain",
         "wide",
         "loo",
@@ -195,8 +195,8 @@ def test_the_figure_shows_rates_with_intervals_and_rewards() -> None:
     ]
     assert rates.get_title() == "drift"
     points = [np.asarray(c[0].get_data()).flatten().tolist() for c in rates.containers]
-    assert points[0] == pytest.approx([0, 30.0])
-    assert points[4] == pytest.approx([4, 10.0])
+    assert points[0] == pytest.approx([30.0, 0])
+    assert points[4] == pytest.approx([10.0, 4])
     curve = np.asarray(rewards.lines[0].get_xydata())
     assert curve[:, 0] == pytest.approx([40.0, 35.0, 30.0, 20.0, 0.0, 0.0])
     assert rewards.lines[1].get_xdata() == pytest.approx([10.0, 10.0])
