@@ -82,7 +82,8 @@ class OutcomeQuantiles:
         """The quantile with a normal score: a number, or a tensor that broadcasts against ``b``."""
         if not self._is_gaussian:
             z = torch.as_tensor(score, dtype=torch.double, device=self._X.device)
-            return self._of_outcome(z.clamp(-_FARTHEST, _FARTHEST))
+            z = z.clamp(-_FARTHEST, _FARTHEST)[..., None, None]
+            return _flat(self._outcome.at_score(z)).to(self._outcome.dtype)
         if isinstance(self._model, CalibratedModel):
             wanted = torch.as_tensor(score, dtype=self.dtype, device=self._X.device)
             score = _flat(self._predictive.transport(wanted[..., None, None]))
@@ -104,9 +105,6 @@ class OutcomeQuantiles:
             shape = torch.broadcast_shapes(value.shape, self._X.shape[:-2])
             p = self._outcome.cdf(value.expand(shape)[..., None, None])
         return torch.special.ndtri(p.double().clamp(LEAST, MOST))[..., 0, 0]
-
-    def _of_outcome(self, z: Tensor) -> Tensor:
-        return _flat(self._outcome.at_score(z[..., None, None])).to(self._outcome.dtype)
 
     @cached_property
     def _predictive(self) -> PiecewisePredictive:
@@ -160,5 +158,5 @@ def _flat(values: Tensor) -> Tensor:
 def _quantile_of(posterior: StatedPosterior, score: float) -> Tensor:
     """The quantile of a posterior with a normal score, ``b``."""
     # A number, as a tensor would be read back from its device.
-    level = 0.5 * math.erfc(-min(max(float(score), -_FARTHEST), _FARTHEST) / math.sqrt(2.0))
+    level = 0.5 * math.erfc(-score / math.sqrt(2.0))
     return _flat(posterior.quantile(level)).to(posterior.dtype)

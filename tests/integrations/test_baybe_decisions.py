@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from tests.documentation import frozen_heap
+from tests.interruptions import fail_second_call
 
 with frozen_heap():
     pytest.importorskip("baybe")
@@ -135,14 +136,7 @@ def test_no_decisions_of_a_call_that_fails(monkeypatch: pytest.MonkeyPatch) -> N
     campaign = new_campaign(recommender)
     with pytest.raises(NotEnoughPointsLeftError, match="Fewer than 19 candidates .* are 18"):
         recommender.recommend(19, SPACE, OBJECTIVE, campaign.measurements)
-    choose, found = baybe.best_certified, iter([True, False])
-
-    def fails_the_second_time(*args: Any) -> Any:
-        if next(found):
-            return choose(*args)
-        raise RuntimeError("interrupted")
-
-    monkeypatch.setattr(baybe, "best_certified", fails_the_second_time)
+    fail_second_call(monkeypatch, baybe, "best_certified")
     with pytest.raises(RuntimeError, match="interrupted"):
         recommender.recommend(2, SPACE, OBJECTIVE, campaign.measurements)
     assert not recommender.decisions

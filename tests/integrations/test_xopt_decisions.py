@@ -26,6 +26,7 @@ from botorch_calib.integrations import xopt_decisions
 from botorch_calib.integrations.xopt import load_xopt
 from botorch_calib.integrations.xopt_decisions import ChanceConstrainedGenerator
 from botorch_calib.models.marginals import posterior_at
+from tests.interruptions import fail_second_call
 
 # As in test_xopt.py.
 torch.set_default_dtype(torch.float32)
@@ -134,14 +135,7 @@ def test_discrete_variables_and_batches(variables: Any) -> None:
 def test_no_decisions_of_a_call_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """They would count as violations for ever, as nobody gets the candidates."""
     X = new_xopt()
-    choose, found = xopt_decisions.best_certified, iter([True, False])
-
-    def fails_the_second_time(*args: Any) -> Any:
-        if next(found):
-            return choose(*args)
-        raise RuntimeError("interrupted")
-
-    monkeypatch.setattr(xopt_decisions, "best_certified", fails_the_second_time)
+    fail_second_call(monkeypatch, xopt_decisions, "best_certified")
     with pytest.raises(RuntimeError, match="interrupted"):
         X.generator.generate(2)
     assert not X.generator.decisions
