@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
@@ -34,18 +34,6 @@ _ROUNDING = 8.0
 _TOLERANCE = {torch.double: 1e-9, torch.float: 1e-4}
 
 
-class InputMap(NamedTuple):
-    """An affine map of some columns, by its origin, slope and the image of the origin, ``d'``."""
-
-    origin: Tensor
-    slope: Tensor
-    image: Tensor
-
-    def transformed(self, points: Tensor) -> Tensor:
-        """Images ``... x d'`` of points."""
-        return torch.addcmul(self.image, points.to(self.origin) - self.origin, self.slope)
-
-
 @dataclass(frozen=True, eq=False)
 class StationaryGP:
     """The posterior of ``f`` in units of the outcome, in terms of a kernel with ``k(z, z) = 1``.
@@ -73,10 +61,22 @@ class StationaryGP:
     noise: Tensor  # its variance
     least_variance: Tensor  # variances are at least this
 
-    def part(self, columns: list[int]) -> InputMap:
-        """The model's input transform of some columns of joint inputs, in this order."""
-        parts = self.origin, self.transform_slope, self.transformed_origin
-        return InputMap(*(part[columns] for part in parts))
+    def reordered(self, columns: list[int]) -> StationaryGP:
+        """The same for inputs of these columns, which are all of them."""
+        names = ("origin", "slope", "transformed_origin", "transform_slope", "inputs")
+        return replace(
+            self, **{name: getattr(self, name)[..., columns].contiguous() for name in names}
+        )
+
+    def scaled(self, points: Tensor) -> Tensor:
+        """Scaled inputs ``... x d`` of points."""
+        return (points.to(self.origin) - self.origin) * self.slope
+
+    def transformed(self, points: Tensor, part: slice = slice(None)) -> Tensor:
+        """Images ``... x d'`` of points of some columns by the model's input transform."""
+        differences = points.to(self.origin) - self.origin[part]
+        image, slope = self.transformed_origin[part], self.transform_slope[part]
+        return torch.addcmul(image, differences, slope)
 
 
 def is_stationary(model: Any) -> bool:
