@@ -27,8 +27,6 @@ Kernel = Callable[[Tensor], Tensor]
 _METHODS = ("exact", "minimax", "sensitivity")
 # Relative accuracy that the exact method promises, or this times `FLOOR` of the range.
 _ACCURACY = 1e-6
-# Smallest radius that the solver is given, in units of the largest distance of an atom.
-_LEAST_RADIUS = 1e-5
 
 
 class _Matrices(NamedTuple):
@@ -139,27 +137,19 @@ class MMDBall(Ball):
     def _constrained(self, u: Tensor, contexts: ContextDistribution, sensitivity: Tensor) -> Tensor:
         """Exact worst-case distributions, ``b x M``, where nonnegativity matters."""
         matrices, weights = self._matrices(contexts), contexts.weights
-        # The changes by next to no radius would be lost in rounding. A worst case of a larger
-        # radius in which no weight vanishes, pulled back to the centre, is one of the smaller.
-        radius = max(self.radius, _LEAST_RADIUS * float(matrices.reach.amax()))
-        share = self.radius / radius
         # The decrease is at most 1, and at most this: a problem in natural units.
-        scale = (radius * sensitivity).clamp(max=1.0)
-        worst, dual = minimise_linear(u / scale, weights, matrices.root / radius)
-        delta = share * (worst - weights)
-        # The same for the radius itself
-        own = (self.radius * sensitivity).clamp(max=1.0)
-        dual, root = dual * (share * scale / own), matrices.root / self.radius
-        excess = certified_excess(u / own, weights, root, delta, dual)
+        scale = (self.radius * sensitivity).clamp(max=1.0)
+        u, root = u / scale, matrices.root / self.radius
+        worst, dual = minimise_linear(u, weights, root)
+        delta = worst - weights
+        excess = certified_excess(u, weights, root, delta, dual)
         rows = (excess > _ACCURACY).nonzero().squeeze(-1)
         if len(rows):
-            delta[rows], excess[rows] = refined(
-                u[rows] / own[rows], weights, root, delta[rows], excess[rows]
-            )
+            delta[rows], excess[rows] = refined(u[rows], weights, root, delta[rows], excess[rows])
         # In units of the range. Feasible points differ by no more than twice the decrease of the
         # signed solution.
-        decrease, own = -torch.linalg.vecdot(u, delta), own.squeeze(-1)
-        error = torch.minimum(excess * (decrease + FLOOR * own), 2.0 * own)
+        decrease = -torch.linalg.vecdot(u, delta)
+        error = (excess * (decrease + FLOOR)).clamp(max=2.0) * scale.squeeze(-1)
         missed = (excess > _ACCURACY) & (error > _ACCURACY * FLOOR)
         if bool(missed.any()):
             warnings.warn(
