@@ -28,9 +28,7 @@ class _WithJacobian(Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (jacobian,) = ctx.saved_tensors
-        if grad.dim() == 1:
-            return grad.unsqueeze(-1) * jacobian, None, None
-        return (grad.unsqueeze(-2) @ jacobian).squeeze(-2), None, None
+        return torch.einsum("b...,b...d->bd", grad, jacobian), None, None
 
 
 def with_jacobian(X: Tensor, values: Tensor, jacobian: Tensor) -> Tensor:

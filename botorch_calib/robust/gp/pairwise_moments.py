@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import NamedTuple
 
 import torch
@@ -147,13 +149,16 @@ class PairwiseMoments:
         return V, torch.linalg.vecdot(W, W)
 
     def _chunks(self, b: int, M: int) -> Iterator[tuple[slice, slice, list[Tensor]]]:
-        """Rows and columns of the results, and buffers for them."""
+        """Rows and columns of the results, whole rows if possible, and buffers for them."""
         weights = self.gp.weights
         n, most = len(weights), rows_per_chunk(len(weights), weights.device)
-        storage = weights.new_empty(3 if self.gp.root is None else 4, min(b * M, most) * n)
-        for rows, cols in tiles(b, M, most):
-            height, width = rows.stop - rows.start, cols.stop - cols.start
-            buffers = storage[:, : height * width * n].view(-1, height, width, n)
+        width = max(min(M, most), 1)
+        height = max(min(b, most // width), 1)
+        storage = weights.new_empty(3 if self.gp.root is None else 4, height * width * n)
+        for j, i in product(range(0, M, width), range(0, b, height)):
+            rows, cols = slice(i, min(i + height, b)), slice(j, min(j + width, M))
+            shape = rows.stop - i, cols.stop - j, n
+            buffers = storage[:, : math.prod(shape)].view(-1, *shape)
             yield rows, cols, list(buffers.unbind())
 
     def at_points(self, points: Tensor) -> PointMoments:
@@ -223,12 +228,3 @@ def rows_per_chunk(num: int, device: torch.device) -> int:
     if device.type == "cpu":
         return max(_LEAST_ROWS, min(_MOST_ROWS, _BUFFER_ELEMENTS // max(num, 1)))
     return max(_LEAST_ROWS, _DEVICE_ELEMENTS // max(num, 1))
-
-
-def tiles(b: int, M: int, most: int) -> Iterator[tuple[slice, slice]]:
-    """Rows and columns of ``b x M`` pairs, at most so many at a time, whole rows if possible."""
-    num = max(min(M, most), 1)
-    step = max(min(b, most // num), 1)
-    for j in range(0, M, num):
-        for i in range(0, b, step):
-            yield slice(i, min(i + step, b)), slice(j, min(j + num, M))

@@ -146,22 +146,21 @@ def stationary_gp(model: Any) -> StationaryGP:
     variance = unit.square() * output_scale.to(unit)
     floor = _ROUNDING * torch.finfo(raw.dtype).eps * variance
     least = least_for_scale(unit.square(), raw.dtype)
-    gp = StationaryGP(
-        profile=profile,
-        origin=origin,
-        slope=scale * slopes,
-        transformed_origin=center,
-        transform_slope=slopes,
-        inputs=inputs,
-        weights=unit * output_scale * weights,
-        precision=(unit * output_scale).square() * precision,
-        root=root,
-        mean=location + unit * prior_mean,
-        variance=variance,
-        noise=constant_noise_variance(model).detach().reshape(()),
-        least_variance=torch.maximum(floor, least.to(floor)),
-    )
-    return _in_precision(gp, raw.dtype)
+    tensors = {
+        "origin": origin,
+        "slope": scale * slopes,
+        "transformed_origin": center,
+        "transform_slope": slopes,
+        "inputs": inputs,
+        "weights": unit * output_scale * weights,
+        "precision": (unit * output_scale).square() * precision,
+        "mean": location + unit * prior_mean,
+        "variance": variance,
+        "noise": constant_noise_variance(model).detach().reshape(()),
+        "least_variance": torch.maximum(floor, least.to(floor)),
+    }
+    root = None if root is None else root.to(raw)
+    return StationaryGP(profile, root=root, **{name: t.to(raw) for name, t in tensors.items()})
 
 
 def _has(model: Any, kind: str) -> bool:
@@ -226,13 +225,3 @@ def is_badly_conditioned(precision: Tensor, dtype: torch.dtype) -> bool:
     largest = float(precision.diagonal().amax())
     error = 0.5 * torch.finfo(dtype).eps * len(precision) * largest**1.5
     return error > _TOLERANCE.get(dtype, 0.0)
-
-
-def _in_precision(gp: StationaryGP, dtype: torch.dtype) -> StationaryGP:
-    """The same in the precision and on the device of the training inputs."""
-    tensors: dict[str, Any] = {
-        name: value.to(device=gp.inputs.device, dtype=dtype)
-        for name, value in vars(gp).items()
-        if isinstance(value, Tensor)
-    }
-    return replace(gp, **tensors)
