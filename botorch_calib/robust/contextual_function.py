@@ -53,8 +53,7 @@ class ContextualFunction(ABC):
         """Values ``b x M`` at all pairs of decisions ``b x d_x`` and contexts ``M x d_c``."""
         if not _wants_gradient(X):
             return self._evaluate(X.detach(), contexts, gradients=False)[0]
-        values, gradients = self._evaluate(X.detach(), contexts, gradients=True)
-        return with_jacobian(X, values, gradients[..., : X.shape[-1]])
+        return self.with_gradients(X, contexts)[0]
 
     def with_gradients(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
         """Values ``b x M`` as `__call__` gives them, and context gradients without a graph."""

@@ -22,7 +22,7 @@ from linear_operator import to_linear_operator
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
-from botorch_calib.models.inspection import constant_noise_variance
+from botorch_calib.models.inspection import constant_noise_variance, raw_train_inputs
 from botorch_calib.posteriors.moments import least_for_scale
 from botorch_calib.robust.contexts import pairwise_distances
 from botorch_calib.robust.gp.radial_kernels import RadialProfile, radial_profile
@@ -123,29 +123,29 @@ def stationary_gp(model: Any) -> StationaryGP:
     if not is_stationary(model):
         raise UnsupportedError(f"This {type(model).__name__} has no closed form.")
     model.eval()
-    raw, kernel = model.train_inputs[0].detach(), _base_kernel(model.covar_module)
+    data, kernel = model.train_inputs[0].detach(), _base_kernel(model.covar_module)
     profile: Any = radial_profile(kernel)
     # Double scalars: the kernel's factor, and the deviation and mean of standardised outcomes
-    output_scale, unit, location = raw.new_tensor([1.0, 1.0, 0.0], dtype=torch.double)
+    output_scale, unit, location = data.new_tensor([1.0, 1.0, 0.0], dtype=torch.double)
     if kernel is not model.covar_module:
         output_scale = model.covar_module.outputscale.detach().double()
     if _has(model, "outcome"):
         transform = model.outcome_transform
         unit, location = (t.double().reshape(()) for t in (transform.stdvs, transform.means))
-    scale = profile.factor**0.5 / kernel.lengthscale.detach().reshape(-1).expand(raw.shape[-1])
-    origin, center, slopes = _input_map(model, raw)
-    inputs = (raw - center) * scale
+    scale = profile.factor**0.5 / kernel.lengthscale.detach().reshape(-1).expand(data.shape[-1])
+    origin, center, slopes = _input_map(model)
+    inputs = (data - center) * scale
     factor, weights, prior_mean = _solved(model, inputs, profile, output_scale)
     precision, root = torch.cholesky_inverse(factor), None
     # Outcomes are location + unit * g, with g of the standardised model, whose kernel is
     # output_scale times one with k(z, z) = 1. These factors go into the weights and the precision.
-    if is_badly_conditioned(output_scale * precision, raw.dtype):
+    if is_badly_conditioned(output_scale * precision, data.dtype):
         eye = torch.eye(len(factor)).to(factor)
         inverse = torch.linalg.solve_triangular(factor, eye, upper=False)
         root = unit * output_scale * inverse.mT.contiguous()
     variance = unit.square() * output_scale.to(unit)
-    floor = _ROUNDING * torch.finfo(raw.dtype).eps * variance
-    least = least_for_scale(unit.square(), raw.dtype)
+    floor = _ROUNDING * torch.finfo(data.dtype).eps * variance
+    least = least_for_scale(unit.square(), data.dtype)
     tensors = {
         "origin": origin,
         "slope": scale * slopes,
@@ -159,8 +159,8 @@ def stationary_gp(model: Any) -> StationaryGP:
         "noise": constant_noise_variance(model).detach().reshape(()),
         "least_variance": torch.maximum(floor, least.to(floor)),
     }
-    root = None if root is None else root.to(raw)
-    return StationaryGP(profile, root=root, **{name: t.to(raw) for name, t in tensors.items()})
+    root = None if root is None else root.to(data)
+    return StationaryGP(profile, root=root, **{name: t.to(data) for name, t in tensors.items()})
 
 
 def _has(model: Any, kind: str) -> bool:
@@ -184,16 +184,15 @@ def _base_kernel(kernel: Kernel) -> Kernel:
     return kernel.base_kernel if is_plain and kernel.active_dims is None else kernel
 
 
-def _input_map(model: Any, transformed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Inputs ``d`` whose images are about the mean of ``transformed``, the images, and slopes."""
+def _input_map(model: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """The mean ``d`` of the training inputs, its image by the input transform, and the slopes."""
+    raw: Any = raw_train_inputs(model)
+    origin = raw.detach().mean(dim=0, keepdim=True)
     with torch.enable_grad():
-        zero = torch.zeros_like(transformed[:1]).requires_grad_()
-        at_zero = model.transform_inputs(zero)
-        (slopes,) = torch.autograd.grad(at_zero.sum(), zero)
-    # A column that the transform maps to a constant has slope 0, and any origin.
-    steps = (transformed.mean(dim=0, keepdim=True) - at_zero.detach()) / slopes
-    origin = torch.where(slopes != 0.0, steps, 0.0)
-    return origin.squeeze(0), model.transform_inputs(origin).squeeze(0), slopes.squeeze(0)
+        point = origin.clone().requires_grad_()
+        image = model.transform_inputs(point)
+        (slopes,) = torch.autograd.grad(image.sum(), point)
+    return origin.squeeze(0), image.detach().squeeze(0), slopes.squeeze(0)
 
 
 def _solved(

@@ -178,11 +178,9 @@ class Ball(AmbiguitySet):
 
     @property
     def is_scheduled(self) -> bool:
-        """Whether the radius is a schedule."""
         return callable(self._radius)
 
     def at(self, t: int) -> Self:
-        """A shallow copy with the radius after ``t >= 1`` samples; itself if that is a number."""
         t = check_count("t", t)
         if not callable(self._radius):
             return self

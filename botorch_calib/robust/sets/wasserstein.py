@@ -70,10 +70,6 @@ class WassersteinBall(Ball):
     def evaluate(
         self, function: ContextualFunction, X: Tensor, contexts: ContextDistribution
     ) -> Tensor:
-        """Worst cases ``b``: exact ones, or the Lipschitz bound with the true gradient.
-
-        The largest gradient norm is taken over ``contexts.lipschitz_points``.
-        """
         if self.radius == 0.0:
             # Nothing is subtracted, so that neither slopes nor plans have to be computed.
             return contexts.expectation(function(X, contexts.points))
