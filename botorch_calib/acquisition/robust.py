@@ -262,12 +262,6 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
             )
         check_no_batch(name, model)
         super().__init__(model, ambiguity, contexts)
-        if isinstance(beta, Tensor):
-            if beta.numel() != 1:
-                raise BotorchTensorDimensionError(
-                    f"`beta` must be one number, got shape {tuple(beta.shape)}."
-                )
-            beta = beta.item()
         self.beta = check_nonnegative("beta", beta)
         self.maximize = maximize
         self.posterior_transform = posterior_transform

@@ -551,7 +551,7 @@ class TestInputs:
             ({"radius": -0.1}, InputDataError, "radius"),
             ({"radius": float("nan")}, InputDataError, "radius"),
             ({"beta": -1.0}, InputDataError, "beta"),
-            ({"beta": torch.ones(2)}, BotorchTensorDimensionError, "beta"),
+            ({"beta": torch.ones(2)}, InputDataError, "beta"),
             ({"contexts": CONTEXTS * float("nan")}, InputDataError, "contexts"),
             ({"contexts": CONTEXTS.long()}, InputDataError, "`contexts` must be floating"),
             ({"contexts": CONTEXTS[:, 0]}, BotorchTensorDimensionError, "contexts"),

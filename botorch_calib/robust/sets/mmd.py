@@ -12,7 +12,7 @@ from botorch.exceptions.warnings import NumericsWarning
 from linear_operator import to_dense
 from torch import Tensor
 
-from botorch_calib._validation import check_finite, check_nonnegative, check_one_of
+from botorch_calib._validation import check_finite, check_nonnegative, check_numbers, check_one_of
 from botorch_calib.robust.contexts import ContextDistribution, pairwise_distances
 from botorch_calib.robust.sets.base import Ball
 from botorch_calib.robust.simplex_in_ellipsoid import (
@@ -91,8 +91,8 @@ class MMDBall(Ball):
             raise InputDataError("Give `lengthscale` or `kernel`, not both.")
         self.lengthscale: tuple[float, ...] | None = None
         if lengthscale is not None:
-            scale = torch.as_tensor(lengthscale, dtype=torch.double).detach().reshape(-1)
-            if len(scale) == 0 or not (check_finite("lengthscale", scale) > 0).all():
+            scale = check_numbers("lengthscale", lengthscale).detach().double().reshape(-1)
+            if not (check_finite("lengthscale", scale) > 0).all():
                 raise InputDataError(f"`lengthscale` must be positive, got {lengthscale!r}.")
             self.lengthscale = tuple(scale.tolist())
         self.method = method
