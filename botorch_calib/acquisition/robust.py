@@ -275,8 +275,7 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
 
     def _build(self, columns: Columns) -> ContextualFunction:
         sign = 1.0 if self.maximize else -1.0
-        beta = torch.tensor(self.beta, dtype=torch.double)
-        return confidence_bound(self.model, columns, beta, sign, self.posterior_transform)
+        return confidence_bound(self.model, columns, self.beta, sign, self.posterior_transform)
 
     def _basis(self) -> tuple[object, ...]:
         part, gp = predicting_part(self.model), gaussian_process(self.model)

@@ -33,7 +33,7 @@ class ClosedFormConfidenceBound(ContextualFunction):
     Args:
         gp: The posterior, made by `stationary_gp`.
         columns: Which columns are contexts.
-        beta: BoTorch's ``beta``, which is under the root, as a scalar tensor.
+        beta: BoTorch's ``beta``, which is under the root.
         sign: 1 for an upper bound of ``f``, -1 for one of ``-f``.
         calibrated: The calibrated model of ``mu`` and ``sigma``, if any, which predicts by ``gp``.
     """
@@ -42,14 +42,14 @@ class ClosedFormConfidenceBound(ContextualFunction):
         self,
         gp: StationaryGP,
         columns: Columns,
-        beta: Tensor,
+        beta: float,
         sign: float = 1.0,
         calibrated: CalibratedModel | None = None,
     ) -> None:
         self.gp = gp
         self.columns = columns
         self.moments = PairwiseMoments(gp, columns, sign)
-        width = float(beta.double().sqrt())
+        width = beta**0.5
         self.bonus: GaussianBonus | CalibratedBonus = GaussianBonus(width)
         if calibrated is not None:
             self.bonus = CalibratedBonus(calibrated, self.moments.gp, columns, width, sign)
@@ -105,7 +105,7 @@ def gaussian_process(model: Any) -> Any:
 def confidence_bound(
     model: Any,
     columns: Columns,
-    beta: Tensor,
+    beta: float,
     sign: float = 1.0,
     posterior_transform: PosteriorTransform | None = None,
 ) -> ContextualFunction:
@@ -124,6 +124,6 @@ def confidence_bound(
     def bound(Z: Tensor) -> Tensor:
         posterior = posterior_at(model, Z, posterior_transform=posterior_transform)
         mean, sigma = stated_moments(model, posterior, posterior_transform)
-        return (sign * mean + beta.to(sigma).sqrt() * sigma).squeeze(-1).squeeze(-1)
+        return (sign * mean + beta**0.5 * sigma).squeeze(-1).squeeze(-1)
 
     return PointwiseFunction(bound, columns, chunk=pairs_per_chunk(model))

@@ -34,7 +34,7 @@ from botorch_calib.robust.gp.closed_form_bound import confidence_bound, gaussian
 from botorch_calib.robust.joint_inputs import Columns
 
 DOUBLE: dict[str, Any] = {"dtype": torch.double}
-BETA = torch.tensor(2.25, **DOUBLE)
+BETA = 2.25
 # Raw inputs and outcomes are far from the unit cube and from standard.
 LOW = torch.tensor([-5.0, 0.0, 100.0, 2.0], **DOUBLE)
 RANGE = torch.tensor([10.0, 1.0, 30.0, 0.2], **DOUBLE)
@@ -131,7 +131,7 @@ def dense_bound(gp: Any, Z: Tensor, sign: float = 1.0) -> Tensor:
     """The bound from one joint posterior of all points."""
     posterior = gp.posterior(Z).distribution
     variance = posterior.covariance_matrix.diagonal()
-    return sign * posterior.mean + BETA.sqrt().to(Z) * variance.sqrt()
+    return sign * posterior.mean + BETA**0.5 * variance.sqrt()
 
 
 def closed(gp: Any, columns: Columns, sign: float = 1.0) -> ClosedFormConfidenceBound:
