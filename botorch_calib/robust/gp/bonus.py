@@ -70,7 +70,7 @@ class CalibratedBonus:
         self.width, self.sign = width, sign
         self._parts = slice(len(columns.decision)), slice(len(columns.decision), None)
         # The small number keeps the derivative of a root finite where there is no noise.
-        self._noise = max(float(gp.noise), _TINY)
+        self._noise = max(gp.noise, _TINY)
 
     @torch.no_grad()
     def at_pairs(self, variance: Tensor, X: Tensor, contexts: Tensor, gradients: bool) -> AtPairs:

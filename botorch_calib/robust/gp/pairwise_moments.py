@@ -79,9 +79,7 @@ class PairwiseMoments:
         self.gp = gp = gp.reordered(columns.decision + columns.context)
         self._split = split = len(columns.decision)
         self._weights = sign * gp.weights
-        # Numbers, which enter operations at less cost than tensors do.
-        self._mean, self._variance = sign * float(gp.mean), float(gp.variance)
-        self._least = float(gp.least_variance)
+        self._mean, self._variance, self._least = sign * gp.mean, gp.variance, gp.least_variance
         # What scaled differences are multiplied by in gradients
         self._unit = 2.0 * gp.profile.slope * gp.slope
         every = gp.inputs, gp.origin, gp.slope, self._unit

@@ -14,16 +14,14 @@ from botorch.models.transforms.input import (
     ChainedInputTransform,
     InputStandardize,
 )
-from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel, ScaleKernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.means import ConstantMean, ZeroMean
-from linear_operator import to_linear_operator
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
 from botorch_calib.models.inspection import constant_noise_variance, raw_train_inputs
-from botorch_calib.posteriors.moments import least_for_scale
+from botorch_calib.posteriors.moments import usual_least
 from botorch_calib.robust.contexts import pairwise_distances
 from botorch_calib.robust.gp.radial_kernels import RadialProfile, radial_profile
 
@@ -56,10 +54,10 @@ class StationaryGP:
     # n x n with ``root root^T = precision`` where the training covariance is so badly conditioned
     # that a product with the precision loses the variance to rounding; else None
     root: Tensor | None
-    mean: Tensor  # of the prior, as its variance; scalars, as what follows
-    variance: Tensor
-    noise: Tensor  # its variance
-    least_variance: Tensor  # variances are at least this
+    mean: float  # of the prior, as its variance
+    variance: float
+    noise: float  # its variance
+    least_variance: float  # variances are at least this
 
     def reordered(self, columns: list[int]) -> StationaryGP:
         """The same for inputs of these columns, which are all of them."""
@@ -125,13 +123,12 @@ def stationary_gp(model: Any) -> StationaryGP:
     model.eval()
     data, kernel = model.train_inputs[0].detach(), _base_kernel(model.covar_module)
     profile: Any = radial_profile(kernel)
-    # Double scalars: the kernel's factor, and the deviation and mean of standardised outcomes
-    output_scale, unit, location = data.new_tensor([1.0, 1.0, 0.0], dtype=torch.double)
+    # The kernel's factor, and the deviation and mean of standardised outcomes
+    output_scale, unit, location = 1.0, 1.0, 0.0
     if kernel is not model.covar_module:
-        output_scale = model.covar_module.outputscale.detach().double()
+        output_scale = float(model.covar_module.outputscale)
     if _has(model, "outcome"):
-        transform = model.outcome_transform
-        unit, location = (t.double().reshape(()) for t in (transform.stdvs, transform.means))
+        unit, location = float(model.outcome_transform.stdvs), float(model.outcome_transform.means)
     scale = profile.factor**0.5 / kernel.lengthscale.detach().reshape(-1).expand(data.shape[-1])
     origin, center, slopes = _input_map(model)
     inputs = (data - center) * scale
@@ -143,9 +140,8 @@ def stationary_gp(model: Any) -> StationaryGP:
         eye = torch.eye(len(factor)).to(factor)
         inverse = torch.linalg.solve_triangular(factor, eye, upper=False)
         root = unit * output_scale * inverse.mT.contiguous()
-    variance = unit.square() * output_scale.to(unit)
+    variance = unit**2 * output_scale
     floor = _ROUNDING * torch.finfo(data.dtype).eps * variance
-    least = least_for_scale(unit.square(), data.dtype)
     tensors = {
         "origin": origin,
         "slope": scale * slopes,
@@ -153,14 +149,17 @@ def stationary_gp(model: Any) -> StationaryGP:
         "transform_slope": slopes,
         "inputs": inputs,
         "weights": unit * output_scale * weights,
-        "precision": (unit * output_scale).square() * precision,
-        "mean": location + unit * prior_mean,
-        "variance": variance,
-        "noise": constant_noise_variance(model).detach().reshape(()),
-        "least_variance": torch.maximum(floor, least.to(floor)),
+        "precision": (unit * output_scale) ** 2 * precision,
     }
-    root = None if root is None else root.to(data)
-    return StationaryGP(profile, root=root, **{name: t.to(data) for name, t in tensors.items()})
+    return StationaryGP(
+        profile,
+        **{name: tensor.to(data) for name, tensor in tensors.items()},
+        root=None if root is None else root.to(data),
+        mean=location + unit * prior_mean,
+        variance=variance,
+        noise=float(constant_noise_variance(model)),
+        least_variance=max(floor, unit**2 * usual_least(data.dtype)),
+    )
 
 
 def _has(model: Any, kind: str) -> bool:
@@ -196,8 +195,8 @@ def _input_map(model: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _solved(
-    model: Any, inputs: Tensor, profile: RadialProfile, output_scale: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+    model: Any, inputs: Tensor, profile: RadialProfile, output_scale: float
+) -> tuple[Tensor, Tensor, float]:
     """Cholesky factor of ``K + noise``, weights of the targets, and the prior mean, in double."""
     # In double precision even for a model in single: the weights and the inverse of an
     # ill-conditioned covariance are what all values depend on, and they are computed once.
@@ -205,14 +204,12 @@ def _solved(
     targets = model.train_targets.detach().double()
     mean = model.mean_module(model.train_inputs[0]).detach().double()
     squares = pairwise_distances(inputs, inputs).square_()
-    K = output_scale * profile.derivatives(squares)[0]
-    # As an operator, since a dense covariance would be factorised here, without the noise.
-    prior = MultivariateNormal(mean, to_linear_operator(K))
-    noisy = model.likelihood(prior, model.train_inputs).covariance_matrix.detach()
-    factor = psd_safe_cholesky(noisy.double())
+    covariance = output_scale * profile.derivatives(squares)[0]
+    covariance.diagonal().add_(model.likelihood.noise.detach())
+    factor = psd_safe_cholesky(covariance)
     deviations = (targets - mean).unsqueeze(-1)
     weights = torch.cholesky_solve(deviations, factor).squeeze(-1)
-    return factor, weights, mean[0]
+    return factor, weights, float(mean[0])
 
 
 def is_badly_conditioned(precision: Tensor, dtype: torch.dtype) -> bool:
