@@ -14,7 +14,7 @@ from botorch_calib.models.marginals import posterior_at
 from botorch_calib.robust.contextual_function import ContextualFunction, norm_and_direction
 from botorch_calib.robust.gp.autograd_fallback import PointwiseFunction, pairs_per_chunk
 from botorch_calib.robust.gp.bonus import CalibratedBonus, GaussianBonus
-from botorch_calib.robust.gp.pairwise_moments import PairwiseMoments
+from botorch_calib.robust.gp.pairwise_moments import PairwiseMoments, Side
 from botorch_calib.robust.gp.stationary_gp import StationaryGP, is_stationary, stationary_gp
 from botorch_calib.robust.joint_inputs import Columns
 
@@ -57,22 +57,23 @@ class ClosedFormConfidenceBound(ContextualFunction):
     @torch.no_grad()
     def _evaluate(self, X: Tensor, contexts: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
         decisions, others = self.moments.sides(X, contexts)
-        shape = len(decisions), len(others)
+        shape = len(X), len(contexts)
         values = decisions.points.new_empty(shape)
         width = X.shape[-1] + contexts.shape[-1] if gradients else 0
         results = values.new_empty(*shape, width)
         pairs = _BLOCK if values.device.type == "cpu" else _DEVICE_BLOCK
-        size = max(_LEAST_ROWS, pairs // max(len(others), 1))
-        for start in range(0, len(decisions), size):
+        size = max(_LEAST_ROWS, pairs // max(len(contexts), 1))
+        for start in range(0, len(X), size):
             rows = slice(start, start + size)
-            at = self.moments.at_pairs(decisions[rows], others, gradients)
+            some = Side(*(part[rows] for part in decisions))
+            at = self.moments.at_pairs(some, others, gradients)
             bonus, by_variance, by_inputs = self.bonus.at_pairs(
                 at.variance, X[rows], contexts, gradients
             )
             values[rows] = at.mean.add_(bonus)
             if by_variance is not None:
                 out = results[rows]
-                self.moments.combined(at, decisions[rows], others, by_variance, out)
+                self.moments.combined(at, some, others, by_variance, out)
                 if by_inputs is not None:
                     out += by_inputs
         return values.to(X), results.to(X)

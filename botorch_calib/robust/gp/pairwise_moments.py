@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
@@ -22,18 +21,11 @@ _LEAST_ROWS, _MOST_ROWS = 256, 1024
 _DEVICE_ELEMENTS = 2**26
 
 
-@dataclass(frozen=True, eq=False)
-class Side:
+class Side(NamedTuple):
     """Points ``m x d'`` in the unit of gradients, and prepared squared distances ``m x n``."""
 
     points: Tensor
     squares: Tensor
-
-    def __getitem__(self, rows: slice) -> Side:
-        return Side(self.points[rows], self.squares[rows])
-
-    def __len__(self) -> int:
-        return len(self.points)
 
 
 class Moments(NamedTuple):
@@ -102,7 +94,7 @@ class PairwiseMoments:
 
     def at_pairs(self, first: Side, second: Side, gradients: bool) -> Moments:
         """All pairs of two sides, chunk by chunk."""
-        b, M = len(first), len(second)
+        b, M = len(first.points), len(second.points)
         mean, variance = first.points.new_empty(2, b, M)
         width = self._padded.shape[-1] if gradients else 0
         by_mean, by_variance = first.points.new_empty(2, b, M, width)
