@@ -60,7 +60,7 @@ class GaussianBonus:
 class CalibratedBonus:
     """``sign * (mean - mu) + width * sigma`` of a calibrated posterior, whose process is ``gp``.
 
-    The columns of ``gp`` have decisions first; its methods are those of `GaussianBonus`.
+    The columns of ``gp`` have decisions first.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class CalibratedBonus:
 
     @torch.no_grad()
     def at_pairs(self, variance: Tensor, X: Tensor, contexts: Tensor, gradients: bool) -> AtPairs:
+        """At all pairs of ``b x d_x`` and ``M x d_c``, without a graph."""
         source, predictive, pulled = self._source(X, contexts)
         if not gradients:
             return self._bonus(variance, predictive(source)), None, None
@@ -84,6 +85,7 @@ class CalibratedBonus:
         return values.detach(), slopes[0], None if slopes[1] is None else pulled(slopes[1])
 
     def at_points(self, variance: Tensor, points: Tensor) -> AtPoints:
+        """At points ``b x d``, decisions first."""
         arguments = variance.detach().requires_grad_(), points.detach().requires_grad_()
         with torch.enable_grad():
             total = self._bonus(arguments[0], self._stated(arguments[1])).sum()
