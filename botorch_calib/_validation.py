@@ -36,8 +36,10 @@ def check_positive(name: str, value: float, *, allow_inf: bool = False) -> float
     return float(value)
 
 
-def check_nonnegative(name: str, value: float) -> float:
-    """A finite number of at least 0."""
+def check_nonnegative(name: str, value: float | Tensor) -> float:
+    """A finite number of at least 0, which may be the one element of a tensor."""
+    if isinstance(value, Tensor) and value.numel() == 1:
+        value = value.item()
     if not (isinstance(value, Real) and 0.0 <= value < math.inf):
         raise InputDataError(f"`{name}` must be a finite number of at least 0, got {value!r}.")
     return float(value)

@@ -76,6 +76,7 @@ from botorch_calib.robust.sets.kullback_leibler import KLBall
 
 # Before something stands in for it
 SOLVED, PULLED = PairwiseMoments._solved, PairedSums.pulled
+SOURCE = CalibratedBonus._source
 
 # What stands in for something while the simplest form is timed.
 Stand = tuple[Any, str, Any]
@@ -186,7 +187,7 @@ def measured(
 
 def squares(bound: ClosedFormConfidenceBound, x: Tensor, c: Tensor) -> Tensor:
     """Squared distances of scaled inputs, ``b x n``, that can be differentiated twice."""
-    whole = bound.moments._all
+    whole = bound.moments.gp
     points = whole.scaled(torch.cat([x, c], dim=-1))
     return (points.unsqueeze(-2) - whole.inputs).square().sum(dim=-1)
 
@@ -231,9 +232,10 @@ def norm_by_autograd(
     return norm.detach(), slope
 
 
-def at_each_pair(self: CalibratedBonus, variance: Tensor, inputs: Any) -> Any:
+def at_each_pair(self: CalibratedBonus, X: Tensor, contexts: Tensor) -> Any:
     """Thresholds of a calibrator at each pair by itself."""
-    return inputs.joint(variance), self._stated, lambda slopes: slopes[..., self._order]
+    with patch.object(self.model.calibrator, "radial_sum", lambda: None):
+        return SOURCE(self, X, contexts)
 
 
 def by_terms(self: PairedSums, by_values: Tensor) -> Tensor:
@@ -320,7 +322,7 @@ def robust_rows(work: Workload) -> list[Row]:
 
     by_autograd = [(bound, "_evaluate", evaluated_by_autograd)]
     twice = [(bound, "_gradient_norm", norm_by_autograd)]
-    pairs = [(CalibratedBonus, "_at_pairs", at_each_pair)]
+    pairs = [(CalibratedBonus, "_source", at_each_pair)]
     plain = [
         (radial_kernels.GaussianProfile, "fill", gaussian),
         (radial_kernels.Matern52Profile, "fill", matern),

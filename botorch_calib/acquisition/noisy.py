@@ -18,6 +18,7 @@ outcomes are independent, in a `CalibratedModelList`, and have a root each.
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import Any
 
 from botorch.acquisition.cached_cholesky import CachedCholeskyMCSamplerMixin, supports_cache_root
@@ -128,16 +129,15 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
     def _samples_from_root(self, posterior: Any, q_in: int) -> Tensor:
         """Samples at the last ``q_in`` points, ``sample_shape x batch_shape x q_in x m``."""
         sampler: Any = self.sampler
-        arguments: dict[str, Any] = {
-            "sample_shape": sampler.sample_shape,
-            "base_samples": sampler.base_samples,
-            "baseline_L": self._baseline_L,
-            "q": q_in,
-        }
+        draw: Any = partial(sample_cached_cholesky, posterior)
         if isinstance(posterior, (*_ROOTED, CalibratedPosteriorList)):
-            return posterior.rsample_from_cached_root(**arguments)
-        samples: Tensor = sample_cached_cholesky(posterior, **arguments)
-        return samples
+            draw = posterior.rsample_from_cached_root
+        return draw(
+            sample_shape=sampler.sample_shape,
+            base_samples=sampler.base_samples,
+            baseline_L=self._baseline_L,
+            q=q_in,
+        )
 
 
 class qLogCalibratedNoisyExpectedImprovement(_CachedRoots, qLogNoisyExpectedImprovement):

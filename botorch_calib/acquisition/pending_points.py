@@ -66,10 +66,7 @@ class PendingPoints(AcquisitionFunction):
         self._X_pending = X_pending
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
-        """Account for points under evaluation, ``n x d``, in place of those of an earlier call.
-
-        None clears them. ``UnsupportedError`` if the model cannot account for them.
-        """
+        """Account for ``n x d`` points under evaluation, or none, in place of earlier ones."""
         self.X_pending = X_pending
 
     @abstractmethod

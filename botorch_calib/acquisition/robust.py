@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from copy import copy
-from typing import Any, Self
+from typing import Any
 
 import torch
 from botorch.acquisition import AcquisitionFunction
@@ -88,13 +87,6 @@ class ContextRobustFunction(PendingPoints, ABC):
         weights = self.ambiguity.worst_case_weights(values, contexts)
         return weights.reshape(*X.shape[:-2], contexts.num_points)
 
-    def with_ambiguity(self, ambiguity: AmbiguitySet) -> Self:
-        """The worst case of the same function over another set."""
-        other = copy(self)
-        other._cache = self._cache  # which a copy would make anew
-        other.ambiguity = at_observations(ambiguity, self.model)
-        return other
-
     def lipschitz_bound(self, bounds: Tensor) -> LipschitzBound | None:
         """The terms of a `WassersteinBall` with that method, for `optimize_robust`.
 
@@ -103,12 +95,17 @@ class ContextRobustFunction(PendingPoints, ABC):
         ball = self.ambiguity
         if not (isinstance(ball, WassersteinBall) and ball.needs_gradients and ball.radius > 0.0):
             return None
-        if ball.smoothing > 0.0:  # no kinks
-            return None
         contexts = self.contexts.to(bounds.dtype, bounds.device)
         function, others = self.contextual_function(bounds), contexts.lipschitz_points
+
+        def smooth(X: Tensor) -> Tensor:
+            values, steepness = function.with_steepness(
+                X.squeeze(-2), contexts.points, others, smoothing=SMOOTHING
+            )
+            return contexts.expectation(values) - ball.radius * steepness
+
         return LipschitzBound(
-            smooth=self.with_ambiguity(ball.smoothed(SMOOTHING)),
+            smooth=smooth,
             expectation=lambda X: contexts.expectation(function(X, contexts.points)),
             gradients=lambda X, points: function.with_gradients(X, points)[1],
             norms_with_slopes=function.norms_with_slopes,
@@ -265,12 +262,6 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
             )
         check_no_batch(name, model)
         super().__init__(model, ambiguity, contexts)
-        if isinstance(beta, Tensor):
-            if beta.numel() != 1:
-                raise BotorchTensorDimensionError(
-                    f"`beta` must be one number, got shape {tuple(beta.shape)}."
-                )
-            beta = beta.item()
         self.beta = check_nonnegative("beta", beta)
         self.maximize = maximize
         self.posterior_transform = posterior_transform
@@ -284,8 +275,7 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
 
     def _build(self, columns: Columns) -> ContextualFunction:
         sign = 1.0 if self.maximize else -1.0
-        beta = torch.tensor(self.beta, dtype=torch.double)
-        return confidence_bound(self.model, columns, beta, sign, self.posterior_transform)
+        return confidence_bound(self.model, columns, self.beta, sign, self.posterior_transform)
 
     def _basis(self) -> tuple[object, ...]:
         part, gp = predicting_part(self.model), gaussian_process(self.model)

@@ -17,7 +17,7 @@ from botorch_calib._validation import (
     check_count,
     check_finite,
     check_inputs,
-    check_positive,
+    check_numbers,
     check_tensor,
 )
 from botorch_calib.models.matching_rows import first_appearances
@@ -130,10 +130,14 @@ class ContextDistribution:
         if ((samples < low) | (samples > high)).any():
             raise InputDataError("`samples` must lie inside `bounds`.")
         scale = _kernel_bandwidth(samples, bandwidth)
-        uniform = _sobol_points(num_points, num_dims + 1, seed).to(samples.device)
-        index = (uniform[:, 0] * len(samples)).long().clamp(max=len(samples) - 1)
-        draws = samples.double()[index] + scale * torch.special.ndtri(uniform[:, 1:])
-        return cls.empirical(reflect(draws, low.double(), high.double()).to(samples))
+
+        def draws(uniform: Tensor) -> Tensor:
+            uniform = uniform.to(samples.device)
+            sample = samples.double()[(uniform[:, 0] * len(samples)).long()]
+            moved = sample + scale * torch.special.ndtri(uniform[:, 1:])
+            return reflect(moved, low.double(), high.double()).to(samples)
+
+        return cls.from_icdf(draws, num_points, num_dims + 1, seed)
 
     @classmethod
     def from_icdf(
@@ -287,15 +291,14 @@ def _kernel_bandwidth(samples: Tensor, bandwidth: str | float | Tensor) -> Tenso
             raise InputDataError(f"`bandwidth` must be 'scott' or positive, got {bandwidth!r}.")
         spread = samples.double().std(dim=0) if num > 1 else samples.new_zeros(num_dims).double()
         return spread * num ** (-1.0 / (num_dims + 4))
-    if not isinstance(bandwidth, Tensor):
-        bandwidth = torch.full((), check_positive("bandwidth", bandwidth))
-    if bandwidth.shape not in ((), (1,), (num_dims,)):
+    scale = check_numbers("bandwidth", bandwidth).detach().to(samples.device, torch.double)
+    if scale.shape not in ((), (1,), (num_dims,)):
         raise BotorchTensorDimensionError(
-            f"`bandwidth` must have {num_dims} elements, got {tuple(bandwidth.shape)}."
+            f"`bandwidth` must have {num_dims} elements, got {tuple(scale.shape)}."
         )
-    if not (check_finite("bandwidth", bandwidth) > 0).all():
+    if not (check_finite("bandwidth", scale) > 0).all():
         raise InputDataError("`bandwidth` must be positive.")
-    return bandwidth.detach().double().to(samples.device).expand(num_dims)
+    return scale.expand(num_dims)
 
 
 def _sobol_points(num_points: int, dim: int, seed: int) -> Tensor:

@@ -12,8 +12,6 @@ from torch.autograd.function import once_differentiable
 
 # Keeps the direction of a vanishing gradient finite.
 _TINY = 1e-30
-# Pairs whose second derivatives are taken together in `gradient_norms`, to bound the memory.
-_PAIRS = 2048
 # Norms in a smooth maximum: of order 256, a sixteenth one of 97 % of the largest hardly counts.
 _LARGEST = 16
 
@@ -30,9 +28,7 @@ class _WithJacobian(Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (jacobian,) = ctx.saved_tensors
-        if grad.dim() == 1:
-            return grad.unsqueeze(-1) * jacobian, None, None
-        return (grad.unsqueeze(-2) @ jacobian).squeeze(-2), None, None
+        return torch.einsum("b...,b...d->bd", grad, jacobian), None, None
 
 
 def with_jacobian(X: Tensor, values: Tensor, jacobian: Tensor) -> Tensor:
@@ -51,12 +47,13 @@ class ContextualFunction(ABC):
     the results. These are once differentiable with respect to ``X``, and to nothing else.
     """
 
+    chunk = 2048  # pairs whose second derivatives are taken together, to bound the memory
+
     def __call__(self, X: Tensor, contexts: Tensor) -> Tensor:
         """Values ``b x M`` at all pairs of decisions ``b x d_x`` and contexts ``M x d_c``."""
         if not _wants_gradient(X):
             return self._evaluate(X.detach(), contexts, gradients=False)[0]
-        values, gradients = self._evaluate(X.detach(), contexts, gradients=True)
-        return with_jacobian(X, values, gradients[..., : X.shape[-1]])
+        return self.with_gradients(X, contexts)[0]
 
     def with_gradients(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
         """Values ``b x M`` as `__call__` gives them, and context gradients without a graph."""
@@ -87,18 +84,14 @@ class ContextualFunction(ABC):
             values = self(X, contexts)
             gradients = self.with_gradients(X, steepness_contexts)[1]
         norms = torch.linalg.vector_norm(gradients, dim=-1)
-        if smoothing > 0.0:
-            norms, places = norms.topk(min(_LARGEST, norms.shape[-1]), dim=-1)
-            steepness, weights = _smooth_maximum(norms, smoothing)
-            if not _wants_gradient(X):
-                return values, steepness
-            slopes = self.norms_with_slopes(X, steepness_contexts[places])[1]
-            return values, with_jacobian(X, steepness, torch.einsum("bk,bkd->bd", weights, slopes))
-        steepness, places = norms.max(dim=-1)
+        # Without smoothing it is the norm, of any order, of the largest one alone.
+        most, order = (_LARGEST, 1.0 / smoothing) if smoothing > 0.0 else (1, 1.0)
+        norms, places = norms.topk(min(most, norms.shape[-1]), dim=-1)
+        steepness, weights = _norm_of_order(order, norms)
         if not _wants_gradient(X):
             return values, steepness
-        slopes = self._gradient_norm(X.detach(), steepness_contexts[places])[1]
-        return values, with_jacobian(X, steepness, slopes)
+        slopes = self.norms_with_slopes(X, steepness_contexts[places])[1]
+        return values, with_jacobian(X, steepness, torch.einsum("bk,bkd->bd", weights, slopes))
 
     def gradient_norms(self, X: Tensor, contexts: Tensor) -> Tensor:
         """Norms ``|grad_c u(x, c)|_2`` at all pairs, ``b x M``, differentiable at a price."""
@@ -112,11 +105,11 @@ class ContextualFunction(ABC):
         Contexts may be ``b x M x d_c``, if each decision has its own.
         """
         shape = (len(X), contexts.shape[-2])
-        rows = X.detach().repeat_interleave(shape[1], dim=0).split(_PAIRS)
-        others = contexts.expand(len(X), -1, -1).reshape(-1, contexts.shape[-1]).split(_PAIRS)
+        rows = X.detach().repeat_interleave(shape[1], dim=0).split(self.chunk)
+        others = contexts.detach().expand(len(X), -1, -1).flatten(0, 1).split(self.chunk)
         parts = [self._gradient_norm(x, c) for x, c in zip(rows, others, strict=True)]
         norms, slopes = (torch.cat(part) for part in zip(*parts, strict=True))
-        return norms.view(shape), slopes.view(*shape, -1)
+        return norms.view(shape), slopes.view(*shape, X.shape[-1])
 
     @abstractmethod
     def _evaluate(self, X: Tensor, contexts: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
@@ -137,17 +130,17 @@ def _wants_gradient(X: Tensor) -> bool:
     return torch.is_grad_enabled() and X.requires_grad
 
 
-def _smooth_maximum(values: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """The norm of order ``p = 1 / smoothing`` of values ``b x M``, and its derivatives.
+def _norm_of_order(p: float, values: Tensor) -> tuple[Tensor, Tensor]:
+    """The norm of order ``p`` of values ``b x M``, and its derivatives.
 
     ``d |v|_p / d v_i = (v_i / |v|_p)^(p - 1)``; powers of ratios do not overflow.
     """
     largest = values.amax(dim=-1, keepdim=True)
     ratio = values / largest.clamp_min(_TINY)
     # The sum is at least 1, unless all values vanish; then so do the derivatives.
-    total = ratio.pow(1.0 / smoothing).sum(dim=-1, keepdim=True).clamp_min(1.0)
-    norm = total.pow(smoothing)
-    return (largest * norm).squeeze(-1), (ratio / norm).pow(1.0 / smoothing - 1.0)
+    total = ratio.pow(p).sum(dim=-1, keepdim=True).clamp_min(1.0)
+    norm = total.pow(1.0 / p)
+    return (largest * norm).squeeze(-1), (ratio / norm).pow(p - 1.0)
 
 
 def norm_and_direction(gradient: Tensor) -> tuple[Tensor, Tensor]:

@@ -89,20 +89,14 @@ class PointwiseFunction(ContextualFunction):
         self._twice = is_rough or scale is None
 
     def _evaluate(self, X: Tensor, contexts: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
-        b, M = len(X), len(contexts)
-        order = self.columns.decision + self.columns.context
-        values, jacobians = [], []
-        for start in range(0, b * M, self.chunk):
-            pairs = torch.arange(start, min(start + self.chunk, b * M), device=X.device)
-            Z = self.columns.join(X[pairs // M], contexts[pairs % M]).unsqueeze(-2)
-            value, jacobian = self._differentiated(Z, gradients)
-            values.append(value)
-            jacobians.append(jacobian.squeeze(-2)[:, order])
-        empty = X.new_empty(0, len(order))
-        return (
-            torch.cat([*values, empty[:, 0]]).view(b, M),
-            torch.cat([*jacobians, empty]).view(b, M if gradients else 0, len(order)),
-        )
+        order, shape = self.columns.decision + self.columns.context, (len(X), len(contexts))
+        if 0 in shape:
+            return X.new_empty(shape), X.new_empty(*shape, len(order))
+        Z = self.columns.join(X.unsqueeze(1), contexts).flatten(0, 1).unsqueeze(-2)
+        parts = [self._differentiated(pairs, gradients) for pairs in Z.split(self.chunk)]
+        values, jacobians = (torch.cat(part) for part in zip(*parts, strict=True))
+        jacobians = jacobians.squeeze(-2)[:, order]
+        return values.view(shape), jacobians.view(*shape, -1) if gradients else jacobians
 
     def _differentiated(self, Z: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
         """Values ``N`` at ``N x 1 x d`` and their gradients, or none."""
@@ -125,13 +119,7 @@ class PointwiseFunction(ContextualFunction):
             )
         return values
 
-    def _gradient_norm(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        pairs = zip(X.split(self.chunk), contexts.split(self.chunk), strict=True)
-        norms, slopes = zip(*(self._along(x.detach(), c.detach()) for x, c in pairs), strict=True)
-        return torch.cat(norms), torch.cat(slopes)
-
-    def _along(self, x: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        """Norms ``m`` of context gradients and their slopes ``m x d_x``, in the way that works."""
+    def _gradient_norm(self, x: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         if self._twice:
             try:
                 return self._twice_along(x, c)

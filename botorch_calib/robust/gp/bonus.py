@@ -11,8 +11,6 @@ derivatives `RadialSum` has; elsewhere from the inputs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,130 +24,101 @@ _TINY = 1e-200
 
 # The arguments ``... x k`` of a predictive distribution, the function that makes it, of the batch
 # shape ``... x 1 x 1``, and the one that takes derivatives by the arguments to those by joint
-# inputs, ``... x d``.
+# inputs, ``... x d`` with decisions first.
 Source = tuple[Tensor, Callable[[Tensor], PiecewisePredictive], Callable[[Tensor], Tensor]]
 
 
-@dataclass(frozen=True, eq=False)
-class Inputs:
-    """Decisions ``... x d_x`` and contexts ``... x d_c``, put together where that is asked for."""
+# A bonus at pairs, ``b x M``, and its derivatives, if they are wanted: by the variance, and by the
+# inputs while the variance stays, ``b x M x d`` with decisions first; None where they are zero.
+AtPairs = tuple[Tensor, Tensor | None, Tensor | None]
 
-    X: Tensor
-    contexts: Tensor
-    columns: Columns
-
-    def joint(self, like: Tensor) -> Tensor:
-        """Joint inputs ``... x d``, in the precision of ``like``."""
-        return self.columns.join(self.X.to(like), self.contexts.to(like))
-
-
-class Slopes(NamedTuple):
-    """Derivatives of a bonus by the variance, ``...``, and by inputs, or their changes.
-
-    Those by inputs, ``... x d``, decisions first, hold the variance; None where they are zero.
-    """
-
-    by_variance: Tensor
-    by_inputs: Tensor | None
-
-
-# The change of the slopes with changes of the variance, ``...``, and of the inputs.
-Changes = Callable[[Tensor, Inputs], Slopes]
+# First derivatives at points, ``b`` by the variance and ``b x d`` by the inputs, and the function
+# that gives their changes along one of the variance, ``b``, and of the contexts, ``b x d_c``.
+Slopes = tuple[Tensor, Tensor | float]
+AtPoints = tuple[Tensor, Tensor | float, Callable[[Tensor, Tensor], Slopes]]
 
 
 class GaussianBonus:
-    """``width * sqrt(v)``, one by one; results carry no graph.
-
-    `values` and `with_slopes` are asked for all pairs, decisions ``b x 1 x d_x`` and contexts
-    ``1 x M x d_c``, and `with_changes` for one context per decision.
-    """
+    """``width * sqrt(v)``, one by one."""
 
     def __init__(self, width: float) -> None:
         self.width = width
 
-    def values(self, variance: Tensor, inputs: Inputs) -> Tensor:
-        """Values ``...``."""
-        return variance.sqrt().mul_(self.width)
-
-    def with_slopes(self, variance: Tensor, inputs: Inputs) -> tuple[Tensor, Slopes]:
-        """Values ``...`` and their derivatives."""
+    def at_pairs(self, variance: Tensor, X: Tensor, contexts: Tensor, gradients: bool) -> AtPairs:
+        """At all pairs of ``b x d_x`` and ``M x d_c``, without a graph."""
         sigma = variance.sqrt()
-        slope = (0.5 * self.width) / sigma
-        return sigma.mul_(self.width), Slopes(slope, None)
+        by_variance = (0.5 * self.width) / sigma if gradients else None
+        return sigma.mul_(self.width), by_variance, None
 
-    def with_changes(self, variance: Tensor, inputs: Inputs) -> tuple[Slopes, Changes]:
-        """First derivatives, and the second ones as a function of the direction."""
+    def at_points(self, variance: Tensor, points: Tensor) -> AtPoints:
+        """At points ``b x d``, decisions first."""
         slope = (0.5 * self.width) * variance.rsqrt()
-
-        def changes(by_variance: Tensor, by_inputs: Inputs) -> Slopes:
-            # v^(-1/2) changes by the factor -1/2 dv / v.
-            return Slopes(slope * by_variance / variance.mul(-2.0), None)
-
-        return Slopes(slope, None), changes
+        # v^(-1/2) changes by the factor -1/2 dv / v.
+        return slope, 0.0, lambda change, direction: (slope * change / variance.mul(-2.0), 0.0)
 
 
 class CalibratedBonus:
-    """``sign * (mean - mu) + width * sigma`` of a calibrated posterior, whose process is ``gp``."""
+    """``sign * (mean - mu) + width * sigma`` of a calibrated posterior, whose process is ``gp``.
+
+    The columns of ``gp`` have decisions first.
+    """
 
     def __init__(
         self, model: CalibratedModel, gp: StationaryGP, columns: Columns, width: float, sign: float
     ) -> None:
-        self.model, self.width, self.sign = model, width, sign
-        self._both = columns.decision, columns.context
-        self._order = columns.decision + columns.context
-        self._maps = [gp.part(part) for part in self._both]
-        self._whole, self._unit = gp.part(sorted(self._order)), gp.part(self._order).slope
+        self.model, self.gp, self.columns = model, gp, columns
+        self.width, self.sign = width, sign
+        self._parts = slice(len(columns.decision)), slice(len(columns.decision), None)
         # The small number keeps the derivative of a root finite where there is no noise.
-        self._noise = max(float(gp.noise), _TINY)
+        self._noise = max(gp.noise, _TINY)
 
     @torch.no_grad()
-    def values(self, variance: Tensor, inputs: Inputs) -> Tensor:
-        """Values ``...``."""
-        source, predictive, _ = self._at_pairs(variance, inputs)
-        return self._bonus(variance, predictive(source))
-
-    def with_slopes(self, variance: Tensor, inputs: Inputs) -> tuple[Tensor, Slopes]:
-        """Values ``...`` and their derivatives."""
-        source, predictive, pulled = self._at_pairs(variance, inputs)
+    def at_pairs(self, variance: Tensor, X: Tensor, contexts: Tensor, gradients: bool) -> AtPairs:
+        """At all pairs of ``b x d_x`` and ``M x d_c``, without a graph."""
+        source, predictive, pulled = self._source(X, contexts)
+        if not gradients:
+            return self._bonus(variance, predictive(source)), None, None
         with torch.enable_grad():
             arguments = variance.detach().requires_grad_(), source.detach().requires_grad_()
             values = self._bonus(arguments[0], predictive(arguments[1]))
             slopes = torch.autograd.grad(values.sum(), arguments, allow_unused=True)
-        by_inputs = None if slopes[1] is None else pulled(slopes[1])
-        return values.detach(), Slopes(slopes[0], by_inputs)
+        return values.detach(), slopes[0], None if slopes[1] is None else pulled(slopes[1])
 
-    def with_changes(self, variance: Tensor, inputs: Inputs) -> tuple[Slopes, Changes]:
-        """First derivatives, and the second ones as a function of the direction."""
+    def at_points(self, variance: Tensor, points: Tensor) -> AtPoints:
+        """At points ``b x d``, decisions first."""
+        arguments = variance.detach().requires_grad_(), points.detach().requires_grad_()
         with torch.enable_grad():
-            points = inputs.joint(variance).detach().requires_grad_()
-            arguments = variance.detach().requires_grad_(), points
-            total = self._bonus(arguments[0], self._stated(points)).sum()
-            slopes = torch.autograd.grad(total, arguments, create_graph=True, allow_unused=True)
-
-        def ordered(by_inputs: Tensor | None) -> Tensor | None:
-            return None if by_inputs is None else by_inputs.detach()[..., self._order]
-
-        def changes(by_variance: Tensor, by_inputs: Inputs) -> Slopes:
-            pairs = zip(slopes, (by_variance, by_inputs.joint(points)), strict=True)
+            total = self._bonus(arguments[0], self._stated(arguments[1])).sum()
             # Where the calibrator is not localized there is no slope by the inputs.
-            outputs, steps = zip(*((s, step) for s, step in pairs if s is not None), strict=True)
-            found = torch.autograd.grad(outputs, arguments, steps, allow_unused=True)
-            return Slopes(found[0], ordered(found[1]))
+            slopes = torch.autograd.grad(
+                total, arguments, create_graph=True, materialize_grads=True
+            )
 
-        return Slopes(slopes[0].detach(), ordered(slopes[1])), changes
+        @torch.enable_grad()
+        def changes(change: Tensor, direction: Tensor) -> Slopes:
+            by_contexts = slopes[1][:, self._parts[1]]
+            along = (slopes[0] * change).sum() + (by_contexts * direction).sum()
+            first, second = torch.autograd.grad(along, arguments, materialize_grads=True)
+            return first, second
+
+        return slopes[0].detach(), slopes[1].detach(), changes
 
     def _stated(self, points: Tensor) -> PiecewisePredictive:
-        """The statement at joint inputs, one point a batch."""
-        return self.model.calibrator.predictive(self._whole.transformed(points).unsqueeze(-2))
+        """The statement at joint inputs ``... x d``, decisions first, one point a batch."""
+        images = self.gp.transformed(points)
+        whole = self.columns.join(*(images[..., part] for part in self._parts))
+        return self.model.calibrator.predictive(whole.unsqueeze(-2))
 
-    def _at_pairs(self, variance: Tensor, inputs: Inputs) -> Source:
-        calibrator, unit = self.model.calibrator, self._unit
+    def _source(self, X: Tensor, contexts: Tensor) -> Source:
+        calibrator = self.model.calibrator
         radial = calibrator.radial_sum()
         if radial is None:
-            return inputs.joint(variance), self._stated, lambda slopes: slopes[..., self._order]
-        sides = inputs.X[:, 0], inputs.contexts[0]
-        first, second = (own.transformed(z) for own, z in zip(self._maps, sides, strict=True))
-        sums = radial.at_pairs(first, second, self._both)
+            pairs = X.unsqueeze(1).expand(-1, len(contexts), -1), contexts.expand(len(X), -1, -1)
+            return torch.cat(pairs, dim=-1).to(self.gp.origin), self._stated, lambda slopes: slopes
+        sides = zip((X, contexts), self._parts, strict=True)
+        first, second = (self.gp.transformed(points, part) for points, part in sides)
+        sums = radial.at_pairs(first, second, (self.columns.decision, self.columns.context))
+        unit = self.gp.transform_slope
 
         def predictive(values: Tensor) -> PiecewisePredictive:
             return calibrator.predictive_from(values.unsqueeze(-2))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -14,16 +13,15 @@ from botorch_calib.models.inspection import predicting_part, predicting_process,
 from botorch_calib.models.marginals import posterior_at
 from botorch_calib.robust.contextual_function import ContextualFunction, norm_and_direction
 from botorch_calib.robust.gp.autograd_fallback import PointwiseFunction, pairs_per_chunk
-from botorch_calib.robust.gp.bonus import CalibratedBonus, GaussianBonus, Inputs
-from botorch_calib.robust.gp.pairwise_moments import PairwiseMoments, tiles
+from botorch_calib.robust.gp.bonus import CalibratedBonus, GaussianBonus
+from botorch_calib.robust.gp.pairwise_moments import PairwiseMoments, Side
 from botorch_calib.robust.gp.stationary_gp import StationaryGP, is_stationary, stationary_gp
 from botorch_calib.robust.joint_inputs import Columns
 
 # Pairs at which the bound is made of the moments together, on a processor and on a device, whose
-# launches have to be few.
-_BLOCK, _DEVICE_BLOCK = 2**14, 2**18
-# Contexts of a block, so that its decisions share what localized thresholds need of the contexts.
-_CONTEXTS, _DEVICE_CONTEXTS = 2**10, 2**13
+# launches have to be few, and the least number of decisions among them, which share what localized
+# thresholds need of the contexts.
+_BLOCK, _DEVICE_BLOCK, _LEAST_ROWS = 2**14, 2**18, 4
 
 
 class ClosedFormConfidenceBound(ContextualFunction):
@@ -35,7 +33,7 @@ class ClosedFormConfidenceBound(ContextualFunction):
     Args:
         gp: The posterior, made by `stationary_gp`.
         columns: Which columns are contexts.
-        beta: BoTorch's ``beta``, which is under the root, as a scalar tensor.
+        beta: BoTorch's ``beta``, which is under the root.
         sign: 1 for an upper bound of ``f``, -1 for one of ``-f``.
         calibrated: The calibrated model of ``mu`` and ``sigma``, if any, which predicts by ``gp``.
     """
@@ -44,65 +42,54 @@ class ClosedFormConfidenceBound(ContextualFunction):
         self,
         gp: StationaryGP,
         columns: Columns,
-        beta: Tensor,
+        beta: float,
         sign: float = 1.0,
         calibrated: CalibratedModel | None = None,
     ) -> None:
         self.gp = gp
         self.columns = columns
         self.moments = PairwiseMoments(gp, columns, sign)
-        width = float(beta.double().sqrt())
+        width = beta**0.5
         self.bonus: GaussianBonus | CalibratedBonus = GaussianBonus(width)
         if calibrated is not None:
-            self.bonus = CalibratedBonus(calibrated, gp, columns, width, sign)
+            self.bonus = CalibratedBonus(calibrated, self.moments.gp, columns, width, sign)
 
     @torch.no_grad()
     def _evaluate(self, X: Tensor, contexts: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
         decisions, others = self.moments.sides(X, contexts)
-        shape = len(decisions), len(others)
+        shape = len(X), len(contexts)
         values = decisions.points.new_empty(shape)
-        width = len(self.columns.decision) + len(self.columns.context)
-        results = values.new_empty(*shape, width if gradients else 0)
-        for rows, cols in blocks(*shape, values.device):
-            first, second = decisions[rows], others[cols]
-            at = self.moments.at_pairs(first, second, gradients)
-            inputs = Inputs(X[rows, None], contexts[None, cols], self.columns)
-            if not gradients:
-                values[rows, cols] = at.mean.add_(self.bonus.values(at.variance, inputs))
-                continue
-            bonus, slopes = self.bonus.with_slopes(at.variance, inputs)
-            values[rows, cols], out = at.mean.add_(bonus), results[rows, cols]
-            self.moments.combined(at, first, second, slopes.by_variance, out)
-            if slopes.by_inputs is not None:
-                out += slopes.by_inputs
+        width = X.shape[-1] + contexts.shape[-1] if gradients else 0
+        results = values.new_empty(*shape, width)
+        pairs = _BLOCK if values.device.type == "cpu" else _DEVICE_BLOCK
+        size = max(_LEAST_ROWS, pairs // max(len(contexts), 1))
+        for start in range(0, len(X), size):
+            rows = slice(start, start + size)
+            some = Side(*(part[rows] for part in decisions))
+            at = self.moments.at_pairs(some, others, gradients)
+            bonus, by_variance, by_inputs = self.bonus.at_pairs(
+                at.variance, X[rows], contexts, gradients
+            )
+            values[rows] = at.mean.add_(bonus)
+            if by_variance is not None:
+                out = results[rows]
+                self.moments.combined(at, some, others, by_variance, out)
+                if by_inputs is not None:
+                    out += by_inputs
         return values.to(X), results.to(X)
 
     @torch.no_grad()
     def _gradient_norm(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        """Norms of the context gradient at ``b`` points, and their slopes by second derivatives."""
-        split = X.shape[-1]
-        at = self.moments.at_points(X, contexts)
-        slopes, changes = self.bonus.with_changes(at.variance, Inputs(X, contexts, self.columns))
-        gradient = at.combined(slopes.by_variance)
-        if slopes.by_inputs is not None:
-            gradient += slopes.by_inputs
+        split, points = X.shape[-1], torch.cat([X, contexts.to(X)], dim=-1)
+        at = self.moments.at_points(points)
+        by_variance, by_inputs, changes = self.bonus.at_points(at.variance, points)
+        gradient = at.gradients(by_variance) + by_inputs
         norm, direction = norm_and_direction(gradient[:, split:])
         # grad_x |grad_c u| = (grad_x grad_c u) direction: the change of grad_x u along it.
-        along = at.along(direction)
-        change = changes(along.variance, Inputs(torch.zeros_like(X), direction, self.columns))
-        slope = along.combined(slopes.by_variance, change.by_variance)
-        if change.by_inputs is not None:
-            slope += change.by_inputs
+        step, changed = at.along(direction)
+        change, by_inputs_changed = changes(step, direction)
+        slope = changed(by_variance, change) + by_inputs_changed
         return norm.to(X), slope[:, :split].to(X)
-
-
-def blocks(b: int, M: int, device: torch.device) -> Iterator[tuple[slice, slice]]:
-    """Rows and columns of ``b x M`` pairs at which a bound is made of the moments together."""
-    on_cpu = device.type == "cpu"
-    pairs, most = (_BLOCK, _CONTEXTS) if on_cpu else (_DEVICE_BLOCK, _DEVICE_CONTEXTS)
-    for start in range(0, M, most):
-        for rows, cols in tiles(b, min(most, M - start), pairs):
-            yield rows, slice(start + cols.start, start + cols.stop)
 
 
 def gaussian_process(model: Any) -> Any:
@@ -119,7 +106,7 @@ def gaussian_process(model: Any) -> Any:
 def confidence_bound(
     model: Any,
     columns: Columns,
-    beta: Tensor,
+    beta: float,
     sign: float = 1.0,
     posterior_transform: PosteriorTransform | None = None,
 ) -> ContextualFunction:
@@ -138,6 +125,6 @@ def confidence_bound(
     def bound(Z: Tensor) -> Tensor:
         posterior = posterior_at(model, Z, posterior_transform=posterior_transform)
         mean, sigma = stated_moments(model, posterior, posterior_transform)
-        return (sign * mean + beta.to(sigma).sqrt() * sigma).squeeze(-1).squeeze(-1)
+        return (sign * mean + beta**0.5 * sigma).squeeze(-1).squeeze(-1)
 
     return PointwiseFunction(bound, columns, chunk=pairs_per_chunk(model))

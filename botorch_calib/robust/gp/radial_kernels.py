@@ -36,7 +36,7 @@ class RadialProfile(ABC):
 
     @abstractmethod
     def derivatives(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """``f``, ``f'`` and ``f''`` at ``s``; the last is finite even where it has a pole."""
+        """``f``, ``g`` and ``g'`` at ``s``; the last is finite even where it has a pole."""
 
 
 class GaussianProfile(RadialProfile):
@@ -55,9 +55,8 @@ class GaussianProfile(RadialProfile):
         return k, k
 
     def derivatives(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """``f = exp(-s)``, ``f' = -f`` and ``f'' = f``."""
         k = s.neg().exp()
-        return k, -k, k
+        return k, k, -k
 
 
 class Matern32Profile(RadialProfile):
@@ -73,11 +72,10 @@ class Matern32Profile(RadialProfile):
         return torch.addcmul(g, g, t, out=buffers[0]), g
 
     def derivatives(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """``f = (1 + t) e``, ``f' = -e/2`` and ``f'' = e/(4 t)`` with ``e = exp(-t)``."""
-        # f'' has a pole at 0; the two differences of points that it multiplies vanish faster.
+        # g' has a pole at 0; the two differences of points that it multiplies vanish faster.
         t = s.clamp_min(_LEAST_SQUARE).sqrt()
-        e = t.neg().exp()
-        return (1.0 + t) * e, -0.5 * e, 0.25 * e / t
+        g = t.neg().exp()
+        return (1.0 + t) * g, g, -0.5 * g / t
 
 
 class Matern52Profile(RadialProfile):
@@ -95,10 +93,10 @@ class Matern52Profile(RadialProfile):
         return torch.addcmul(g, e, s, value=1.0 / 3.0, out=buffers[0]), g
 
     def derivatives(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """``f = (1 + t + s/3) e``, ``f' = -(1 + t) e/6``, ``f'' = e/12`` with ``e = exp(-t)``."""
-        t = s.clamp_min(0.0).sqrt()
+        t = s.sqrt()
         e = t.neg().exp()
-        return (1.0 + t + s / 3.0) * e, (1.0 + t) * e / -6.0, e / 12.0
+        g = (1.0 + t) * e
+        return torch.addcmul(g, e, s, value=1.0 / 3.0), g, -0.5 * e
 
 
 _MATERN: dict[float, type[RadialProfile]] = {1.5: Matern32Profile, 2.5: Matern52Profile}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
@@ -14,16 +14,14 @@ from botorch.models.transforms.input import (
     ChainedInputTransform,
     InputStandardize,
 )
-from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel, ScaleKernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.means import ConstantMean, ZeroMean
-from linear_operator import to_linear_operator
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
-from botorch_calib.models.inspection import constant_noise_variance
-from botorch_calib.posteriors.moments import least_for_scale
+from botorch_calib.models.inspection import constant_noise_variance, raw_train_inputs
+from botorch_calib.posteriors.moments import usual_least
 from botorch_calib.robust.contexts import pairwise_distances
 from botorch_calib.robust.gp.radial_kernels import RadialProfile, radial_profile
 
@@ -32,18 +30,6 @@ _AFFINE = (Normalize, InputStandardize, AffineInputTransform)
 _ROUNDING = 8.0
 # Estimated errors of ``sigma``, in units of the prior one, from which on the root is used.
 _TOLERANCE = {torch.double: 1e-9, torch.float: 1e-4}
-
-
-class InputMap(NamedTuple):
-    """An affine map of some columns, by its origin, slope and the image of the origin, ``d'``."""
-
-    origin: Tensor
-    slope: Tensor
-    image: Tensor
-
-    def transformed(self, points: Tensor) -> Tensor:
-        """Images ``... x d'`` of points."""
-        return torch.addcmul(self.image, points.to(self.origin) - self.origin, self.slope)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,15 +54,27 @@ class StationaryGP:
     # n x n with ``root root^T = precision`` where the training covariance is so badly conditioned
     # that a product with the precision loses the variance to rounding; else None
     root: Tensor | None
-    mean: Tensor  # of the prior, as its variance; scalars, as what follows
-    variance: Tensor
-    noise: Tensor  # its variance
-    least_variance: Tensor  # variances are at least this
+    mean: float  # of the prior, as its variance
+    variance: float
+    noise: float  # its variance
+    least_variance: float  # variances are at least this
 
-    def part(self, columns: list[int]) -> InputMap:
-        """The model's input transform of some columns of joint inputs, in this order."""
-        parts = self.origin, self.transform_slope, self.transformed_origin
-        return InputMap(*(part[columns] for part in parts))
+    def reordered(self, columns: list[int]) -> StationaryGP:
+        """The same for inputs of these columns, which are all of them."""
+        names = ("origin", "slope", "transformed_origin", "transform_slope", "inputs")
+        return replace(
+            self, **{name: getattr(self, name)[..., columns].contiguous() for name in names}
+        )
+
+    def scaled(self, points: Tensor) -> Tensor:
+        """Scaled inputs ``... x d`` of points."""
+        return (points.to(self.origin) - self.origin) * self.slope
+
+    def transformed(self, points: Tensor, part: slice = slice(None)) -> Tensor:
+        """Images ``... x d'`` of points of some columns by the model's input transform."""
+        differences = points.to(self.origin) - self.origin[part]
+        image, slope = self.transformed_origin[part], self.transform_slope[part]
+        return torch.addcmul(image, differences, slope)
 
 
 def is_stationary(model: Any) -> bool:
@@ -123,45 +121,45 @@ def stationary_gp(model: Any) -> StationaryGP:
     if not is_stationary(model):
         raise UnsupportedError(f"This {type(model).__name__} has no closed form.")
     model.eval()
-    raw, kernel = model.train_inputs[0].detach(), _base_kernel(model.covar_module)
+    data, kernel = model.train_inputs[0].detach(), _base_kernel(model.covar_module)
     profile: Any = radial_profile(kernel)
-    # Double scalars: the kernel's factor, and the deviation and mean of standardised outcomes
-    output_scale, unit, location = raw.new_tensor([1.0, 1.0, 0.0], dtype=torch.double)
+    # The kernel's factor, and the deviation and mean of standardised outcomes
+    output_scale, unit, location = 1.0, 1.0, 0.0
     if kernel is not model.covar_module:
-        output_scale = model.covar_module.outputscale.detach().double()
+        output_scale = float(model.covar_module.outputscale)
     if _has(model, "outcome"):
-        transform = model.outcome_transform
-        unit, location = (t.double().reshape(()) for t in (transform.stdvs, transform.means))
-    scale = profile.factor**0.5 / kernel.lengthscale.detach().reshape(-1).expand(raw.shape[-1])
-    origin, center, slopes = _input_map(model, raw)
-    inputs = (raw - center) * scale
+        unit, location = float(model.outcome_transform.stdvs), float(model.outcome_transform.means)
+    scale = profile.factor**0.5 / kernel.lengthscale.detach().reshape(-1).expand(data.shape[-1])
+    origin, center, slopes = _input_map(model)
+    inputs = (data - center) * scale
     factor, weights, prior_mean = _solved(model, inputs, profile, output_scale)
     precision, root = torch.cholesky_inverse(factor), None
     # Outcomes are location + unit * g, with g of the standardised model, whose kernel is
     # output_scale times one with k(z, z) = 1. These factors go into the weights and the precision.
-    if is_badly_conditioned(output_scale * precision, raw.dtype):
+    if is_badly_conditioned(output_scale * precision, data.dtype):
         eye = torch.eye(len(factor)).to(factor)
         inverse = torch.linalg.solve_triangular(factor, eye, upper=False)
         root = unit * output_scale * inverse.mT.contiguous()
-    variance = unit.square() * output_scale.to(unit)
-    floor = _ROUNDING * torch.finfo(raw.dtype).eps * variance
-    least = least_for_scale(unit.square(), raw.dtype)
-    gp = StationaryGP(
-        profile=profile,
-        origin=origin,
-        slope=scale * slopes,
-        transformed_origin=center,
-        transform_slope=slopes,
-        inputs=inputs,
-        weights=unit * output_scale * weights,
-        precision=(unit * output_scale).square() * precision,
-        root=root,
+    variance = unit**2 * output_scale
+    floor = _ROUNDING * torch.finfo(data.dtype).eps * variance
+    tensors = {
+        "origin": origin,
+        "slope": scale * slopes,
+        "transformed_origin": center,
+        "transform_slope": slopes,
+        "inputs": inputs,
+        "weights": unit * output_scale * weights,
+        "precision": (unit * output_scale) ** 2 * precision,
+    }
+    return StationaryGP(
+        profile,
+        **{name: tensor.to(data) for name, tensor in tensors.items()},
+        root=None if root is None else root.to(data),
         mean=location + unit * prior_mean,
         variance=variance,
-        noise=constant_noise_variance(model).detach().reshape(()),
-        least_variance=torch.maximum(floor, least.to(floor)),
+        noise=float(constant_noise_variance(model)),
+        least_variance=max(floor, unit**2 * usual_least(data.dtype)),
     )
-    return _in_precision(gp, raw.dtype)
 
 
 def _has(model: Any, kind: str) -> bool:
@@ -185,21 +183,20 @@ def _base_kernel(kernel: Kernel) -> Kernel:
     return kernel.base_kernel if is_plain and kernel.active_dims is None else kernel
 
 
-def _input_map(model: Any, transformed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Inputs ``d`` whose images are about the mean of ``transformed``, the images, and slopes."""
+def _input_map(model: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """The mean ``d`` of the training inputs, its image by the input transform, and the slopes."""
+    raw: Any = raw_train_inputs(model)
+    origin = raw.detach().mean(dim=0, keepdim=True)
     with torch.enable_grad():
-        zero = torch.zeros_like(transformed[:1]).requires_grad_()
-        at_zero = model.transform_inputs(zero)
-        (slopes,) = torch.autograd.grad(at_zero.sum(), zero)
-    # A column that the transform maps to a constant has slope 0, and any origin.
-    steps = (transformed.mean(dim=0, keepdim=True) - at_zero.detach()) / slopes
-    origin = torch.where(slopes != 0.0, steps, 0.0)
-    return origin.squeeze(0), model.transform_inputs(origin).squeeze(0), slopes.squeeze(0)
+        point = origin.clone().requires_grad_()
+        image = model.transform_inputs(point)
+        (slopes,) = torch.autograd.grad(image.sum(), point)
+    return origin.squeeze(0), image.detach().squeeze(0), slopes.squeeze(0)
 
 
 def _solved(
-    model: Any, inputs: Tensor, profile: RadialProfile, output_scale: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+    model: Any, inputs: Tensor, profile: RadialProfile, output_scale: float
+) -> tuple[Tensor, Tensor, float]:
     """Cholesky factor of ``K + noise``, weights of the targets, and the prior mean, in double."""
     # In double precision even for a model in single: the weights and the inverse of an
     # ill-conditioned covariance are what all values depend on, and they are computed once.
@@ -207,14 +204,12 @@ def _solved(
     targets = model.train_targets.detach().double()
     mean = model.mean_module(model.train_inputs[0]).detach().double()
     squares = pairwise_distances(inputs, inputs).square_()
-    K = output_scale * profile.derivatives(squares)[0]
-    # As an operator, since a dense covariance would be factorised here, without the noise.
-    prior = MultivariateNormal(mean, to_linear_operator(K))
-    noisy = model.likelihood(prior, model.train_inputs).covariance_matrix.detach()
-    factor = psd_safe_cholesky(noisy.double())
+    covariance = output_scale * profile.derivatives(squares)[0]
+    covariance.diagonal().add_(model.likelihood.noise.detach())
+    factor = psd_safe_cholesky(covariance)
     deviations = (targets - mean).unsqueeze(-1)
     weights = torch.cholesky_solve(deviations, factor).squeeze(-1)
-    return factor, weights, mean[0]
+    return factor, weights, float(mean[0])
 
 
 def is_badly_conditioned(precision: Tensor, dtype: torch.dtype) -> bool:
@@ -226,13 +221,3 @@ def is_badly_conditioned(precision: Tensor, dtype: torch.dtype) -> bool:
     largest = float(precision.diagonal().amax())
     error = 0.5 * torch.finfo(dtype).eps * len(precision) * largest**1.5
     return error > _TOLERANCE.get(dtype, 0.0)
-
-
-def _in_precision(gp: StationaryGP, dtype: torch.dtype) -> StationaryGP:
-    """The same in the precision and on the device of the training inputs."""
-    tensors: dict[str, Any] = {
-        name: value.to(device=gp.inputs.device, dtype=dtype)
-        for name, value in vars(gp).items()
-        if isinstance(value, Tensor)
-    }
-    return replace(gp, **tensors)

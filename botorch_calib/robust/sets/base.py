@@ -87,8 +87,7 @@ class AmbiguitySet:
             contexts: The centre of the set, with ``M`` atoms.
 
         Raises:
-            BotorchTensorDimensionError: If ``values`` does not end in a dimension of ``M``.
-            InputDataError: If ``values`` is not floating-point, or holds NaN or infinity.
+            BotorchTensorDimensionError, InputDataError: If ``values`` is malformed.
         """
         check_values(values, contexts)
         return self._worst_case(values, contexts)
@@ -164,7 +163,7 @@ class Ball(AmbiguitySet):
     """
 
     def __init__(self, radius: float | Tensor | Callable[[int], float]) -> None:
-        self._radius = radius if callable(radius) else check_radius(radius)
+        self._radius = radius if callable(radius) else check_nonnegative("radius", radius)
 
     @property
     def radius(self) -> float:
@@ -178,29 +177,18 @@ class Ball(AmbiguitySet):
 
     @property
     def is_scheduled(self) -> bool:
-        """Whether the radius is a schedule."""
         return callable(self._radius)
 
     def at(self, t: int) -> Self:
-        """A shallow copy with the radius after ``t >= 1`` samples; itself if that is a number."""
         t = check_count("t", t)
         if not callable(self._radius):
             return self
         ball = copy(self)
-        ball._radius = check_radius(self._radius(t))
+        ball._radius = check_nonnegative("radius", self._radius(t))
         return ball
 
     def _arguments(self) -> dict[str, Any]:
         return {"radius": self._radius, **super()._arguments()}
-
-
-def check_radius(radius: float | Tensor) -> float:
-    """Return ``radius`` as a number of at least 0."""
-    if isinstance(radius, Tensor):
-        if radius.numel() != 1:
-            raise InputDataError(f"`radius` must be one number, got {radius.numel()}.")
-        radius = float(radius.detach())
-    return check_nonnegative("radius", radius)
 
 
 def check_values(values: Tensor, contexts: ContextDistribution) -> None:

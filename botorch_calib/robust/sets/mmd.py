@@ -12,7 +12,7 @@ from botorch.exceptions.warnings import NumericsWarning
 from linear_operator import to_dense
 from torch import Tensor
 
-from botorch_calib._validation import check_finite, check_nonnegative, check_one_of
+from botorch_calib._validation import check_finite, check_nonnegative, check_numbers, check_one_of
 from botorch_calib.robust.contexts import ContextDistribution, pairwise_distances
 from botorch_calib.robust.sets.base import Ball
 from botorch_calib.robust.simplex_in_ellipsoid import (
@@ -27,8 +27,6 @@ Kernel = Callable[[Tensor], Tensor]
 _METHODS = ("exact", "minimax", "sensitivity")
 # Relative accuracy that the exact method promises, or this times `FLOOR` of the range.
 _ACCURACY = 1e-6
-# Smallest radius that the solver is given, in units of the largest distance of an atom.
-_LEAST_RADIUS = 1e-5
 
 
 class _Matrices(NamedTuple):
@@ -93,8 +91,8 @@ class MMDBall(Ball):
             raise InputDataError("Give `lengthscale` or `kernel`, not both.")
         self.lengthscale: tuple[float, ...] | None = None
         if lengthscale is not None:
-            scale = torch.as_tensor(lengthscale, dtype=torch.double).detach().reshape(-1)
-            if len(scale) == 0 or not (check_finite("lengthscale", scale) > 0).all():
+            scale = check_numbers("lengthscale", lengthscale).detach().double().reshape(-1)
+            if not (check_finite("lengthscale", scale) > 0).all():
                 raise InputDataError(f"`lengthscale` must be positive, got {lengthscale!r}.")
             self.lengthscale = tuple(scale.tolist())
         self.method = method
@@ -139,27 +137,19 @@ class MMDBall(Ball):
     def _constrained(self, u: Tensor, contexts: ContextDistribution, sensitivity: Tensor) -> Tensor:
         """Exact worst-case distributions, ``b x M``, where nonnegativity matters."""
         matrices, weights = self._matrices(contexts), contexts.weights
-        # The changes by next to no radius would be lost in rounding. A worst case of a larger
-        # radius in which no weight vanishes, pulled back to the centre, is one of the smaller.
-        radius = max(self.radius, _LEAST_RADIUS * float(matrices.reach.amax()))
-        share = self.radius / radius
         # The decrease is at most 1, and at most this: a problem in natural units.
-        scale = (radius * sensitivity).clamp(max=1.0)
-        worst, dual = minimise_linear(u / scale, weights, matrices.root / radius)
-        delta = share * (worst - weights)
-        # The same for the radius itself
-        own = (self.radius * sensitivity).clamp(max=1.0)
-        dual, root = dual * (share * scale / own), matrices.root / self.radius
-        excess = certified_excess(u / own, weights, root, delta, dual)
+        scale = (self.radius * sensitivity).clamp(max=1.0)
+        u, root = u / scale, matrices.root / self.radius
+        worst, dual = minimise_linear(u, weights, root)
+        delta = worst - weights
+        excess = certified_excess(u, weights, root, delta, dual)
         rows = (excess > _ACCURACY).nonzero().squeeze(-1)
         if len(rows):
-            delta[rows], excess[rows] = refined(
-                u[rows] / own[rows], weights, root, delta[rows], excess[rows]
-            )
+            delta[rows], excess[rows] = refined(u[rows], weights, root, delta[rows], excess[rows])
         # In units of the range. Feasible points differ by no more than twice the decrease of the
         # signed solution.
-        decrease, own = -torch.linalg.vecdot(u, delta), own.squeeze(-1)
-        error = torch.minimum(excess * (decrease + FLOOR * own), 2.0 * own)
+        decrease = -torch.linalg.vecdot(u, delta)
+        error = (excess * (decrease + FLOOR)).clamp(max=2.0) * scale.squeeze(-1)
         missed = (excess > _ACCURACY) & (error > _ACCURACY * FLOOR)
         if bool(missed.any()):
             warnings.warn(

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
-from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.errors import UnsupportedError
 from torch import Tensor
 
-from botorch_calib._validation import check_nonnegative, check_one_of
+from botorch_calib._validation import check_one_of
 from botorch_calib.robust.contexts import ContextDistribution, pairwise_distances
 from botorch_calib.robust.contextual_function import ContextualFunction
 from botorch_calib.robust.sets.base import Ball
 
-#: Smoothing of the maximum in a search: the norm of order 256, within 1.1 % of it.
-DEFAULT_SMOOTHING = 1.0 / 256.0
 # Largest gap between primal and dual values, for values that range over [0, 1].
 _GAP = 1e-12
 # The cutting planes are finite; this many never occurred.
@@ -48,14 +45,11 @@ class WassersteinBall(Ball):
     If ``L`` is the Lipschitz constant of ``u`` in the context,
     ``E u - radius L <= exact <= E u`` and ``exact >= min u``.
 
-    The maximum has kinks, at which a quasi-Newton search loses its time. ``smoothing=s`` takes the
-    norm of order ``1 / s`` of the largest gradient norms in its place, the maximum times 1 to
-    ``16^s``: a lower bound still, to search with (`smoothed`).
+    The maximum has kinks, at which a quasi-Newton search loses its time: use `optimize_robust`.
 
     Args:
         radius: Radius in the unit of the contexts (see `Ball`).
         method: ``"exact"``, or ``"lipschitz"`` for the bound by gradients.
-        smoothing: How smooth the maximum in the bound by gradients is, from 0, not at all, to 1.
 
     Example:
         >>> values = X[:, 1].square()  # of some decision, in each context
@@ -63,29 +57,10 @@ class WassersteinBall(Ball):
     """
 
     def __init__(
-        self,
-        radius: float | Tensor | Callable[[int], float],
-        method: str = "exact",
-        smoothing: float = 0.0,
+        self, radius: float | Tensor | Callable[[int], float], method: str = "exact"
     ) -> None:
         super().__init__(radius)
         self.method = check_one_of("method", method, ("exact", "lipschitz"))
-        self.smoothing = check_nonnegative("smoothing", smoothing)
-        if self.smoothing > (1.0 if self.needs_gradients else 0.0):
-            raise InputDataError(
-                "`smoothing` must lie in [0, 1], and be 0 unless method='lipschitz', got "
-                f"{smoothing!r}."
-            )
-
-    def smoothed(self, smoothing: float = DEFAULT_SMOOTHING) -> WassersteinBall:
-        """The same bound by gradients with a smooth maximum, to search with."""
-        return WassersteinBall(self._radius, "lipschitz", smoothing)
-
-    def _arguments(self) -> dict[str, Any]:
-        arguments = super()._arguments()
-        if not self.smoothing:
-            arguments.pop("smoothing")
-        return arguments
 
     @property
     def needs_gradients(self) -> bool:
@@ -95,18 +70,12 @@ class WassersteinBall(Ball):
     def evaluate(
         self, function: ContextualFunction, X: Tensor, contexts: ContextDistribution
     ) -> Tensor:
-        """Worst cases ``b``: exact ones, or the Lipschitz bound with the true gradient.
-
-        The largest gradient norm, or its smooth form, is taken over ``contexts.lipschitz_points``.
-        """
         if self.radius == 0.0:
             # Nothing is subtracted, so that neither slopes nor plans have to be computed.
             return contexts.expectation(function(X, contexts.points))
         if not self.needs_gradients:
             return super().evaluate(function, X, contexts)
-        values, steepness = function.with_steepness(
-            X, contexts.points, contexts.lipschitz_points, self.smoothing
-        )
+        values, steepness = function.with_steepness(X, contexts.points, contexts.lipschitz_points)
         return contexts.expectation(values) - self.radius * steepness
 
     def _minimiser(self, values: Tensor, contexts: ContextDistribution) -> Tensor:

@@ -34,7 +34,7 @@ from botorch_calib.robust.gp.closed_form_bound import confidence_bound, gaussian
 from botorch_calib.robust.joint_inputs import Columns
 
 DOUBLE: dict[str, Any] = {"dtype": torch.double}
-BETA = torch.tensor(2.25, **DOUBLE)
+BETA = 2.25
 # Raw inputs and outcomes are far from the unit cube and from standard.
 LOW = torch.tensor([-5.0, 0.0, 100.0, 2.0], **DOUBLE)
 RANGE = torch.tensor([10.0, 1.0, 30.0, 0.2], **DOUBLE)
@@ -131,7 +131,7 @@ def dense_bound(gp: Any, Z: Tensor, sign: float = 1.0) -> Tensor:
     """The bound from one joint posterior of all points."""
     posterior = gp.posterior(Z).distribution
     variance = posterior.covariance_matrix.diagonal()
-    return sign * posterior.mean + BETA.sqrt().to(Z) * variance.sqrt()
+    return sign * posterior.mean + BETA**0.5 * variance.sqrt()
 
 
 def closed(gp: Any, columns: Columns, sign: float = 1.0) -> ClosedFormConfidenceBound:
@@ -224,12 +224,13 @@ class TestValues:
         for got, wanted in zip(bound._evaluate(X, C, gradients=True), expected, strict=True):
             assert_close(got, wanted, rtol=1e-11, atol=1e-11)
 
-    @pytest.mark.parametrize("pairs", [1, 3, 7, 15])
+    @pytest.mark.parametrize("pairs", [1, 15])
     def test_blocks_do_not_matter(self, pairs, monkeypatch):
         columns = Columns(4, 2, [2, 0])
         bound = closed(make_gp(), columns)
         X, C = decisions(5, columns), contexts_of(7, columns)
         expected = bound._evaluate(X, C, gradients=True)
+        monkeypatch.setattr(closed_form_bound, "_LEAST_ROWS", 1)
         monkeypatch.setattr(closed_form_bound, "_BLOCK", pairs)
         for got, wanted in zip(bound._evaluate(X, C, gradients=True), expected, strict=True):
             assert_close(got, wanted, rtol=1e-11, atol=1e-11)
@@ -347,14 +348,14 @@ class TestGradients:
             assert_close(norms.detach(), numeric.norm(dim=-1), rtol=1e-5, atol=1e-5)
 
     @pytest.mark.parametrize("path", PATHS)
-    def test_norms_at_all_pairs_in_chunks(self, path, monkeypatch):
+    def test_norms_at_all_pairs_in_chunks(self, path):
         columns = Columns(4, 2)
         bound = PATHS[path](make_gp(), columns)
         X, C = decisions(5, columns).requires_grad_(), contexts_of(4, columns)
         weights = uniform(5, 4, seed=9)
         slopes = []
         for pairs in (2048, 3):
-            monkeypatch.setattr(contextual_function, "_PAIRS", pairs)
+            bound.chunk = pairs
             norms = bound.gradient_norms(X, C)
             slopes.append(torch.autograd.grad((weights * norms).sum(), X)[0])
         # The steepness over a single context is the norm there.
@@ -584,7 +585,7 @@ class TestSupport:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_smooth_maximum_at_extremes(dtype):
     values = torch.tensor([[0.0, 0.0], [1e-30, 0.0], [1e30, 1e30], [3.0, 1.0]], dtype=dtype)
-    norm, slopes = contextual_function._smooth_maximum(values, 1 / 32)
+    norm, slopes = contextual_function._norm_of_order(32.0, values)
     assert norm.isfinite().all() and slopes.isfinite().all()
     assert_close(
         norm / torch.tensor([1.0, 1e-30, 1e30 * 2 ** (1 / 32), 3.0], dtype=dtype),

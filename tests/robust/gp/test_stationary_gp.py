@@ -24,7 +24,7 @@ from botorch_calib.robust.gp.stationary_gp import is_stationary, stationary_gp
 from botorch_calib.robust.joint_inputs import Columns
 
 DOUBLE: dict[str, Any] = {"dtype": torch.double}
-BETA = torch.tensor(2.25, **DOUBLE)
+BETA = 2.25
 COLUMNS = Columns(4, 2)
 STEPS = torch.tensor([0.5, 2.0, 1.0, 4.0], **DOUBLE)
 

@@ -286,17 +286,6 @@ def test_lipschitz_bound_has_no_worst_case_of_values() -> None:
             call(values, centre)
 
 
-def test_smoothing_is_that_of_the_lipschitz_bound() -> None:
-    ball = WassersteinBall(0.5, method="lipschitz")
-    assert repr(ball) == "WassersteinBall(radius=0.5, method='lipschitz')"
-    assert ball.smoothed(0.1).smoothing == 0.1 and ball.smoothing == 0.0
-    schedule = WassersteinBall(lambda t: 1.0 / t, "lipschitz").smoothed()
-    assert schedule.at(4).radius == 0.25 and schedule.at(4).smoothing == 1 / 256
-    for arguments in ((0.5, "exact", 0.1), (0.5, "lipschitz", 1.5), (0.5, "lipschitz", -0.1)):
-        with pytest.raises(InputDataError, match="smoothing"):
-            WassersteinBall(*arguments)
-
-
 def test_wasserstein_is_solved_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     values, centre = instance(2, num=30, rows=7)
     wanted = WassersteinBall(0.1).worst_case(values, centre)
