@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from botorch_calib.models.radial_kernels import RadialProfile
 from botorch_calib.robust.contexts import pairwise_distances
-from botorch_calib.robust.gp.radial_kernels import RadialProfile
 from botorch_calib.robust.gp.stationary_gp import StationaryGP
 from botorch_calib.robust.joint_inputs import Columns
 
