@@ -37,11 +37,11 @@ class RadialProfile(ABC):
         """``f`` and ``g`` at ``s``, which is overwritten, and in two buffers, if they are given."""
 
     def fill(self, first: Tensor, second: Tensor, buffers: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """``f`` and ``g`` in the first two of three buffers ``step x M x n``.
+        """``f`` and ``g`` in the first two of three or more buffers ``step x M x n``.
 
         From prepared squared distances by decisions, ``step x 1 x n``, and contexts, ``1 x M x n``.
         """
-        return self.at(torch.add(first, second, out=buffers[0]), *buffers[1:])
+        return self.at(torch.add(first, second, out=buffers[0]), *buffers[1:3])
 
     @abstractmethod
     def derivatives(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
