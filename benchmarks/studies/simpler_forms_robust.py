@@ -62,10 +62,10 @@ from botorch_calib.calibration import base as calibrators
 from botorch_calib.calibration.learners import mixture
 from botorch_calib.calibration.learners.radial_sum import PairedSums
 from botorch_calib.distributions import piecewise
+from botorch_calib.models import radial_kernels
 from botorch_calib.models.fourier_paths import FourierPaths
 from botorch_calib.robust import contextual_function
 from botorch_calib.robust.contextual_function import norm_and_direction
-from botorch_calib.robust.gp import radial_kernels
 from botorch_calib.robust.gp.autograd_fallback import PointwiseFunction
 from botorch_calib.robust.gp.bonus import CalibratedBonus
 from botorch_calib.robust.gp.closed_form_bound import ClosedFormConfidenceBound

@@ -21,7 +21,7 @@ file                      content
 ``outcome_transforms``    outcome transforms as increasing maps, and which ones are not
 ``predictors``            how each kind of base model predicts observations
 ``marginals``             posteriors at single points, for all of them at once
-``matern``                the Matern kernel 5/2 with its derivatives
+``radial_kernels``        kernels that are functions of the distance, with their derivatives
 ``conditioning``          conditioning on observations, with errors that help
 ``factorization``         rows that are added to a Cholesky factor
 ``training_prior``        a process's prior of its training data

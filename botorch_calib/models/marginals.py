@@ -64,7 +64,7 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 
 from botorch_calib.models.inspection import with_task_feature
-from botorch_calib.models.matern import matern_between
+from botorch_calib.models.radial_kernels import radial_between
 from botorch_calib.models.requirements import check_fits
 from botorch_calib.models.wrapper import WrapperModel
 from botorch_calib.posteriors.single_points import SinglePointPosterior, is_gaussian, raw_variance
@@ -225,7 +225,8 @@ class _Factor(NamedTuple):
         points = self.inputs
         if joint:  # the kernel among the points is evaluated with it
             points = torch.cat([points.expand(*inputs.shape[:-2], -1, -1), own.x1], dim=-2)
-        kernel = _kernel_between(points, own).mT
+        kernel, prior_variance = _kernel_between(points, own)
+        kernel = kernel.mT
         cross = kernel[..., : self.cholesky.shape[-1]]
         mean = prior.loc.unsqueeze(-1) + cross @ self.weights
         rows = cross.reshape(-1, cross.shape[-1]) if joint else cross
@@ -234,24 +235,27 @@ class _Factor(NamedTuple):
         if joint:
             explained = explained.view_as(cross)
             return mean, kernel[..., cross.shape[-1] :] - explained @ explained.mT
-        variance = own.diagonal(dim1=-1, dim2=-2) - explained.square().sum(dim=-1)
+        if prior_variance is None:
+            prior_variance = own.diagonal(dim1=-1, dim2=-2)
+        variance = prior_variance - explained.square().sum(dim=-1)
         return mean, variance.unsqueeze(-1)
 
 
-def _kernel_between(inputs: Tensor, own: LazyEvaluatedKernelTensor) -> Tensor:
-    """The kernel of a lazy matrix between others' points and its own.
+def _kernel_between(
+    inputs: Tensor, own: LazyEvaluatedKernelTensor
+) -> tuple[Tensor, Tensor | float | None]:
+    """The kernel of a lazy matrix between others' points and its own, and, if known, its diagonal.
 
     In this order: GPyTorch centres distances at the mean of the first points, and what is predicted
     at a point must not depend on its neighbours in a batch.
     """
-    matern = matern_between(inputs, own)
-    if matern is not None:
-        return matern
+    radial = radial_between(inputs, own)
+    if radial is not None:
+        return radial
     cross = LazyEvaluatedKernelTensor(
         inputs, own.x1, own.kernel, last_dim_is_batch=own.last_dim_is_batch, **own.params
     )
-    values: Tensor = cross.evaluate_kernel().to_dense()
-    return values
+    return cross.evaluate_kernel().to_dense(), None
 
 
 class _Known(NamedTuple):

@@ -14,16 +14,15 @@ from botorch.models.transforms.input import (
     ChainedInputTransform,
     InputStandardize,
 )
-from gpytorch.kernels import Kernel, ScaleKernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.means import ConstantMean, ZeroMean
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
 from botorch_calib.models.inspection import constant_noise_variance, raw_train_inputs
+from botorch_calib.models.radial_kernels import RadialProfile, base_kernel, radial_profile
 from botorch_calib.posteriors.moments import usual_least
 from botorch_calib.robust.contexts import pairwise_distances
-from botorch_calib.robust.gp.radial_kernels import RadialProfile, radial_profile
 
 _AFFINE = (Normalize, InputStandardize, AffineInputTransform)
 # A variance this small, in units of the prior variance and of the rounding error, is none.
@@ -99,7 +98,7 @@ def is_stationary(model: Any) -> bool:
         and type(model.likelihood) in (GaussianLikelihood, FixedNoiseGaussianLikelihood)
         and (not _has(model, "outcome") or type(model.outcome_transform) is Standardize)
         and (not _has(model, "input") or _is_affine(model.input_transform))
-        and radial_profile(_base_kernel(model.covar_module)) is not None
+        and radial_profile(base_kernel(model.covar_module)) is not None
     )
 
 
@@ -121,7 +120,7 @@ def stationary_gp(model: Any) -> StationaryGP:
     if not is_stationary(model):
         raise UnsupportedError(f"This {type(model).__name__} has no closed form.")
     model.eval()
-    data, kernel = model.train_inputs[0].detach(), _base_kernel(model.covar_module)
+    data, kernel = model.train_inputs[0].detach(), base_kernel(model.covar_module)
     profile: Any = radial_profile(kernel)
     # The kernel's factor, and the deviation and mean of standardised outcomes
     output_scale, unit, location = 1.0, 1.0, 0.0
@@ -174,13 +173,6 @@ def _is_affine(transform: Any) -> bool:
         return False
     # The same for every row: a transform that differs by row is none of single inputs.
     return all(part.shape[:-1].numel() == 1 for part in (transform.coefficient, transform.offset))
-
-
-def _base_kernel(kernel: Kernel) -> Kernel:
-    """A kernel without its ``ScaleKernel``, if that is plain."""
-    # Batch dimensions are the scale's own; the kernel inside is for `radial_profile` to judge.
-    is_plain = type(kernel) is ScaleKernel and kernel.raw_outputscale.dim() == 0
-    return kernel.base_kernel if is_plain and kernel.active_dims is None else kernel
 
 
 def _input_map(model: Any) -> tuple[Tensor, Tensor, Tensor]:
