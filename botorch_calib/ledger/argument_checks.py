@@ -134,14 +134,10 @@ def as_array(name: str, values: Any, *shapes: tuple[int | None, ...]) -> NDArray
         raise InputDataError(f"`{name}` must hold real numbers, got complex ones.")
     actual = tuple(values.shape)
     lengths = [shape for shape in shapes if len(shape) == len(actual)]
-    if not any(all(map(_may_be, shape, actual)) for shape in lengths):
+    if not any(all(k in (None, n) for k, n in zip(each, actual, strict=True)) for each in lengths):
         texts = (" x ".join("n" if k is None else str(k) for k in shape) for shape in shapes)
         raise BotorchTensorDimensionError(
             f"`{name}` must have shape {' or '.join(texts)}, got {actual}."
         )
     doubles = values.detach().to(device="cpu", dtype=torch.double)
     return check_finite(name, doubles).numpy().astype(DOUBLE)
-
-
-def _may_be(length: int | None, actual: int) -> bool:
-    return length in (None, actual)

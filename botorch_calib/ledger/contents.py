@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from botorch_calib._validation import check_count, check_one_of
 from botorch_calib.exceptions import UnknownTrialError
 from botorch_calib.ledger.argument_checks import DOUBLE, as_number, check_flag
-from botorch_calib.ledger.trials import NUMBERS, EarlierValue, Entry
+from botorch_calib.ledger.trials import NUMBERS, Entry
 
 Numbers = NDArray[np.float64]
 
@@ -57,12 +57,12 @@ class Settings:
         """Raise ``InputDataError`` if any of the ``given`` settings differs from this one's."""
         wanted = replace(self, **given)
         for name in given:
-            if name == "maximize" and self.maximize is None:
-                continue
-            if getattr(wanted, name) != getattr(self, name):
+            stated = getattr(self, name)
+            is_open = name == "maximize" and stated is None
+            if getattr(wanted, name) != stated and not is_open:
                 raise InputDataError(
-                    f"`{name}` is {getattr(self, name)!r} in the ledger {path}, which contradicts "
-                    f"the given {given[name]!r}."
+                    f"`{name}` is {stated!r} in the ledger {path}, which contradicts the given "
+                    f"{given[name]!r}: say it once, where the ledger is made."
                 )
 
 
@@ -116,27 +116,21 @@ class Contents:
         }
 
     @cached_property
-    def context_dim(self) -> int | None:
-        """Number of elements of a context; None if none has been told."""
-        return next(iter(self._context_dims), None)
-
-    @cached_property
-    def _context_dims(self) -> dict[int, Entry]:
+    def context_dims(self) -> dict[int, Entry]:
         """The numbers of elements that contexts have, with a trial of each."""
         return {len(entry.context): entry for entry in self.entries if entry.context is not None}
 
     def check_contexts(self) -> None:
         """Raise ``BotorchTensorDimensionError`` unless all contexts have one length."""
-        if len(self._context_dims) > 1:
-            numbers = " and ".join(
-                f"{num} in trial {entry.id}" for num, entry in self._context_dims.items()
-            )
+        if len(self.context_dims) > 1:
+            numbers = [f"{num} in trial {entry.id}" for num, entry in self.context_dims.items()]
             raise BotorchTensorDimensionError(
-                f"`context` must have as many elements in all trials, got {numbers}. If that of "
-                "another trial is wrong, `amend` it with the right one, or with `[]`, first."
+                "`context` must have as many elements in all trials, got "
+                f"{' and '.join(numbers)}. If that of another trial is wrong, `amend` it with the "
+                "right one, or with `[]`, first."
             )
 
     @cached_property
-    def amended(self) -> list[tuple[int, tuple[EarlierValue, ...]]]:
-        """The ids of trials whose value was replaced, with their earlier values."""
-        return [(entry.id, entry.earlier) for entry in self.entries if entry.earlier]
+    def amended(self) -> list[Entry]:
+        """The trials whose value was replaced."""
+        return [entry for entry in self.entries if entry.earlier]

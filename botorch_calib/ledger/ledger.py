@@ -24,13 +24,12 @@ from botorch_calib.ledger.argument_checks import (
     as_query,
     as_time,
     as_variance,
-    check_flag,
 )
 from botorch_calib.ledger.arrival_probability import ArrivalProbability, kaplan_meier
 from botorch_calib.ledger.contents import Contents, Settings
 from botorch_calib.ledger.file_storage import FileStorage, read_file
 from botorch_calib.ledger.storage import Storage, Transition
-from botorch_calib.ledger.trials import Told, Trial, TrialStatus
+from botorch_calib.ledger.trials import Entry, Told, Trial, TrialStatus
 from botorch_calib.ledger.view_at_time import ViewAtTime
 
 if TYPE_CHECKING:
@@ -152,9 +151,9 @@ class FeedbackLedger:
             DamagedLedgerError: If the file is damaged, is not a ledger, or has another format.
             LedgerError: If another process has opened it, or it cannot be used otherwise.
         """
-        values = (dim, censor_value, max_wait, late, clock, maximize)
-        settings = zip((field.name for field in fields(Settings)), values, strict=True)
-        given = {name: value for name, value in settings if value is not None}
+        names = [field.name for field in fields(Settings)]
+        values = zip(names, (dim, censor_value, max_wait, late, clock, maximize), strict=True)
+        given = {name: value for name, value in values if value is not None}
         propose = _checked_proposer(propose)
         ledger = cls._of(FileStorage.open(path, given))
         ledger._propose = propose
@@ -232,13 +231,8 @@ class FeedbackLedger:
         stated = self._settings.maximize
         if given is None:
             return stated is not False
-        given = check_flag("maximize", given)
-        if stated not in (None, given):
-            raise InputDataError(
-                f"`maximize` is {stated} in the ledger {self.path or 'in memory'}, which "
-                f"contradicts the given {given}: say it once, where the ledger is made."
-            )
-        return given
+        self._settings.check_agrees({"maximize": given}, self.path or "in memory")
+        return bool(given)
 
     def declare(self, maximize: bool) -> None:
         """Record whether the greatest value is best; the ledger must not say otherwise."""
@@ -357,11 +351,10 @@ class FeedbackLedger:
         return Told(y, yvar, as_outcomes(outcomes), as_context(context))
 
     def _tell(self, trial_id: int, told: Told, time: Any) -> None:
-        at = as_time(time)
-        self._change(trial_id, lambda entry, clock: entry.observed(told, at, clock))
+        self._change(trial_id, lambda entry, at: entry.observed(told, at), time)
         # Whoever gives times, as in simulations, knows which values are late.
         # Without PyTorch, which could hang in a process that is forked meanwhile.
-        if at is None and self.late == "discard" and self._view(None).expired[int(trial_id)]:
+        if time is None and self.late == "discard" and self._view(None).expired[int(trial_id)]:
             warnings.warn(  # without the trial's id: once for each place in a program
                 f"A value has come after `max_wait` ({self.max_wait:g}), or for a trial that was "
                 "abandoned: it is recorded, but not used, and the trial stays expired. Wait longer "
@@ -395,8 +388,8 @@ class FeedbackLedger:
         Raises:
             TrialStateError: If the trial has no value; for the rest see `tell`.
         """
-        told, at = self._told(y, yvar, outcomes, context), as_time(time)
-        self._change(trial_id, lambda entry, clock: entry.amended(told, at, clock))
+        told = self._told(y, yvar, outcomes, context)
+        self._change(trial_id, lambda entry, at: entry.amended(told, at), time)
 
     def add(
         self, X: Any, Y: Any, Yvar: Any = None, time: float | None = None, contexts: Any = None
@@ -427,8 +420,8 @@ class FeedbackLedger:
         with self._storage.transaction() as change:
             for x, y, yvar, context in zip(queries, values, variances, came, strict=True):
                 moment = change.submission_time() if at is None else at
-                told = Told(y, yvar, None, context)._asdict()
-                ids.append(change.append(x.tobytes(), moment, observed_at=moment, **told))
+                told = {"y": y, "yvar": yvar, "context": context, "observed_at": moment}
+                ids.append(change.append(x.tobytes(), moment, **told))
         return ids
 
     def fail(self, trial_id: int, reason: str = "", time: float | None = None) -> None:
@@ -438,22 +431,21 @@ class FeedbackLedger:
             LedgerError: If there is no such trial, or it has a value or has failed.
             InputDataError: If ``time`` (default: now) is before the submission.
         """
-        at = as_time(time)
         # Messages of exceptions may contain lone surrogates, which UTF-8 cannot encode.
         note = str(reason).encode("utf-8", "backslashreplace").decode()
-        self._change(trial_id, lambda entry, clock: entry.failed(note, at, clock))
+        self._change(trial_id, lambda entry, at: entry.failed(note, at), time)
 
     def abandon(self, trial_id: int, time: float | None = None) -> None:
         """Stop waiting for a trial, which counts as expired from ``time`` (default: now) on.
 
         Errors are those of `fail`; a trial that is abandoned already is refused as well.
         """
-        at = as_time(time)
-        self._change(trial_id, lambda entry, clock: entry.abandoned(at, clock))
+        self._change(trial_id, Entry.abandoned, time)
 
-    def _change(self, trial_id: int, transition: Transition) -> None:
+    def _change(self, trial_id: int, transition: Transition, time: Any) -> None:
+        at = as_time(time)
         with self._storage.transaction() as change:
-            change.replace(trial_id, transition)
+            change.replace(trial_id, transition, at)
 
     # ------------------------------------------------------------ trials
 
