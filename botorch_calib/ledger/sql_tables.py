@@ -79,7 +79,8 @@ def entry_of(row: tuple[Any, ...]) -> Entry:
     trial_id, x, record, _ = row
     *values, earlier, decisions, outcomes, context = json.loads(record)
     before = tuple(EarlierValue(*map(_frozen, value)) for value in earlier)
-    return Entry(trial_id, x, *values, before, decisions, _frozen(outcomes), _frozen(context))
+    fields: list[Any] = [*values, before, decisions, _frozen(outcomes), _frozen(context)]
+    return Entry(trial_id, x, *fields)
 
 
 def _frozen(stored: Any) -> Any:
