@@ -90,7 +90,6 @@ class CallersExecutors(Workers):
         return describe(error) if isinstance(error, BrokenExecutor) and is_broken else None
 
     def make_room(self, future: Future[Any], error: BaseException | None) -> None:
-        """Part with an executor that broke."""
         if isinstance(error, BrokenExecutor) and self._executors[future] is self._executor:
             self._discard(error)
 

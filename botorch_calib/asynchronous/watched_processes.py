@@ -70,7 +70,6 @@ class WatchedProcesses(Workers):
         return process.run(process_startup.evaluate, pickled(self._objective), x)
 
     def has_started(self, future: Future[Any]) -> bool:
-        """Whether its process has received it."""
         return future.running()
 
     def cause_of_death(self, future: Future[Any], error: BaseException) -> str | None:

@@ -127,7 +127,10 @@ def as_array(name: str, values: Any, *shapes: tuple[int | None, ...]) -> NDArray
         except ValueError:  # lists of different lengths
             array = np.empty(0, dtype=object)
         if array.dtype.kind not in "biuf":
-            raise InputDataError(f"`{name}` must hold real numbers, got {values!r}.")
+            raise InputDataError(
+                f"`{name}` must hold real numbers, in rows of equal length, got "
+                f"{reprlib.repr(values)}."
+            )
         # A writable copy, as torch warns about arrays that are read-only.
         values = torch.from_numpy(array.astype(np.float64))
     if values.is_complex():

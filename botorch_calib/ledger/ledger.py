@@ -43,8 +43,8 @@ class DecidedQuery(NamedTuple):
     """What a proposer may return in place of a query: it, and the records of decisions about it.
 
     Args:
-        x: The query, of shape ``d`` or ``1 x d``.
-        decisions: As `FeedbackLedger.submit` takes them.
+        x: As `FeedbackLedger.submit` takes it.
+        decisions: Likewise.
 
     Example:
         >>> certified = constraint.commit(X[:1])
@@ -132,9 +132,9 @@ class FeedbackLedger:
     ) -> Self:
         """Open the ledger in a file, or create it if the file does not exist or is empty.
 
-        The file is an SQLite database. Once a call has returned, its change is on disk. While a
-        change is being written, and after a process was killed during one, there is a second file
-        whose name ends in ``-journal``: never delete it, and move or copy it with the ledger.
+        The file is an SQLite database, in a folder that exists. Once a call has returned, its
+        change is on disk. After a process was killed in between, there may be a second file whose
+        name ends in ``-journal``: never delete it, and move or copy it with the ledger.
 
         One process at a time writes to a ledger: this one, from here to `close`, or until nothing
         refers to the ledger any more, or the process ends. Meanwhile others can `read` it, and a
@@ -142,9 +142,9 @@ class FeedbackLedger:
         shares one ledger. Several processes or machines need Optuna's or Ax's storages. Choose a
         local disk: not all network file systems have locks that work.
 
-        The folder of ``path`` must exist. The settings, which are those of the class, must agree
-        with the file's; None stands for the file's, or for the default in a new file, which needs
-        ``dim``. If an existing file does not say so yet, ``maximize`` is recorded.
+        The settings, which are those of the class, must agree with the file's; None stands for the
+        file's, or for the default in a new file, which needs ``dim``. A ``maximize`` that an
+        existing file leaves open is recorded.
 
         Raises:
             InputDataError: If a setting is invalid, missing or contradicts the file.
@@ -265,9 +265,8 @@ class FeedbackLedger:
             x: The query, a tensor or array of shape ``d`` or ``1 x d``.
             time: Time of submission (default: now). Times need not be in order.
             decisions: The record of the decision to make it, the last of
-                `ChanceConstraint.decisions` after `ChanceConstraint.commit`; of several
-                constraints a list of such, one of each. They are recorded with the query, all or
-                nothing, for `decisions` to return.
+                `ChanceConstraint.decisions` after `ChanceConstraint.commit`, or a list with one of
+                each constraint: recorded with the query, for `decisions` to return.
 
         Raises:
             BotorchError: If an argument is malformed, or a decision is about another point.
@@ -280,8 +279,8 @@ class FeedbackLedger:
     def ask(self, propose: Propose | None = None) -> Trial:
         """Choose a query, and submit it: a new trial, whose value is to be told by `tell`.
 
-        While another thread is choosing, this waits. If a query is submitted meanwhile by other
-        means, it is chosen again. An `AsynchronousOptimizer` that starts before the value is told
+        While another thread is choosing, this waits; the choice is made again if a query was
+        submitted meanwhile. An `AsynchronousOptimizer` that starts before the value is told
         evaluates the trial, unless its ``resume`` is ``"keep"``.
 
         Args:
@@ -322,15 +321,15 @@ class FeedbackLedger:
         """Record the value of a pending or expired trial, with the variance of its noise if known.
 
         Args:
-            trial_id: The trial's id, ``ask().id``.
+            trial_id: Its id, ``ask().id``.
             y: Its value, a finite number or a tensor of one element.
             yvar: The variance of the noise of ``y``: of a mean of ``k`` repetitions, theirs over
                 ``k``. A `DelayAwareProposer` fits one variance for the values that have none.
             time: Time of arrival (default: now), until which the value stays hidden.
             outcomes: Those of the trial's decisions, in their order, None for one that is out. The
                 default is ``y`` for a single decision, whose constraint is on the value then.
-            context: The inputs that nobody controls, as they were, a vector of length ``d_c``: with
-                the queries they are the inputs of the model, see `contexts`.
+            context: The inputs that nobody controls, as they were, a vector of length ``d_c``; see
+                `contexts`.
 
         Raises:
             UnknownTrialError: If there is no such trial.
@@ -352,8 +351,8 @@ class FeedbackLedger:
 
     def _tell(self, trial_id: int, told: Told, time: Any) -> None:
         self._change(trial_id, lambda entry, at: entry.observed(told, at), time)
-        # Whoever gives times, as in simulations, knows which values are late.
-        # Without PyTorch, which could hang in a process that is forked meanwhile.
+        # Whoever gives times, as in simulations, knows which values are late. PyTorch, which could
+        # hang in a process that is forked meanwhile, is not used here.
         if time is None and self.late == "discard" and self._view(None).expired[int(trial_id)]:
             warnings.warn(  # without the trial's id: once for each place in a program
                 f"A value has come after `max_wait` ({self.max_wait:g}), or for a trial that was "
@@ -374,19 +373,11 @@ class FeedbackLedger:
     ) -> None:
         """Replace the value of a trial, for example after a slip of the pen.
 
-        The value that stood before is kept in `Trial.earlier`, and views of earlier times show it.
-
-        Args:
-            trial_id: The trial's id.
-            y: The right value.
-            yvar: The variance of its noise (default: as before).
-            time: Time from which it stands (default: now), not before that of the last value.
-            outcomes: As in `tell` (default: as before).
-            context: Likewise; an empty one takes the context back. Its length may only change where
-                no other trial has one.
-
-        Raises:
-            TrialStateError: If the trial has no value; for the rest see `tell`.
+        The value before is kept in `Trial.earlier`, and views of earlier times show it.
+        Arguments and errors are those of `tell`. What is not given stays as before, and an empty
+        ``context`` takes that back: its length may only change where no other trial has one. The
+        value stands from ``time`` on (default: now), not before that of the last one. Without a
+        value to replace, the error is a ``TrialStateError``.
         """
         told = self._told(y, yvar, outcomes, context)
         self._change(trial_id, lambda entry, at: entry.amended(told, at), time)
@@ -402,9 +393,6 @@ class FeedbackLedger:
             Yvar: The variances of their noise, of the shape of ``Y``, or None.
             time: Time of submission and arrival (default: now).
             contexts: Those in which the values came, ``n x d_c``, or None.
-
-        Raises:
-            BotorchError: If an argument is malformed.
         """
         queries = as_array("X", X, (None, self.dim))
         shapes = (len(queries), 1), (len(queries),)
@@ -542,10 +530,9 @@ class FeedbackLedger:
     ) -> ArrivalProbability:
         """How likely a value is to arrive within a wait: ``rho_m`` of [Verma2022]_, Theorem 1.
 
-        Kaplan and Meier's estimate from the delays of the values that have arrived, late ones
-        included, and from how long the others have been waited for. Left out are trials that failed
-        and those recorded with their values, as by `add`, at a delay of 0. It takes delays for
-        independent draws from one distribution, whatever the query.
+        Kaplan and Meier's estimate from the delays of all values and from how long the others have
+        been waited for, without trials that failed or were recorded with their values, as by `add`.
+        It takes delays for independent draws from one distribution, whatever the query.
 
         Args:
             wait: The wait (default: `max_wait`, if that is finite).
@@ -569,9 +556,8 @@ class FeedbackLedger:
     def decisions(self, constraint: int = 0, now: float | None = None) -> list[dict[str, Any]]:
         """Records of the decisions about queries by a constraint, by id, with their outcomes.
 
-        `ChanceConstraint.from_records` makes the constraint of them that was carried on. A late
-        value is an outcome, whatever ``late`` says. A certified trial without a value, failed or
-        not, counts as a violation.
+        `ChanceConstraint.from_records` makes the constraint of them again. A late value is an
+        outcome, whatever ``late`` says; a certified trial without a value counts as a violation.
 
         Args:
             constraint: Which of the constraints that decide about each query.

@@ -30,15 +30,12 @@ if hasattr(os, "register_at_fork"):
 
 
 class Change:
-    """A change of a ledger that is being made: its settings, entries and latest time may change.
-
-    ``changed`` are the ids of the trials that are new or replaced.
-    """
+    """A change of a ledger that is being made: its settings, entries and latest time may change."""
 
     def __init__(self, contents: Contents, is_choosing: bool) -> None:
         self.settings, self.latest = contents.settings, contents.latest
         self.entries = list(contents.entries)
-        self.changed: set[int] = set()
+        self.changed: set[int] = set()  # ids of trials that are new or replaced
         self._before, self._is_choosing = contents, is_choosing
 
     def now(self, not_before: float = 0.0) -> float:

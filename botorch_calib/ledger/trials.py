@@ -109,14 +109,10 @@ NUMBERS = ("submitted_at", "y", "observed_at", "abandoned_at", "failed_at", "yva
 
 @dataclass(frozen=True)
 class Entry:
-    """The stored form of one trial. Times of events that have not happened are None.
-
-    ``x`` holds the query as consecutive little-endian doubles, and ``decisions`` the records of the
-    decisions about it as JSON.
-    """
+    """The stored form of one trial. Times of events that have not happened are None."""
 
     id: int
-    x: bytes
+    x: bytes  # the query as little-endian doubles
     submitted_at: float
     y: float | None = None
     observed_at: float | None = None
@@ -125,7 +121,7 @@ class Entry:
     yvar: float | None = None
     note: str = ""
     earlier: tuple[EarlierValue, ...] = ()
-    decisions: str = "[]"
+    decisions: str = "[]"  # the records of the decisions about it, in JSON
     outcomes: Outcomes = None
     context: Context = None
 
