@@ -20,10 +20,9 @@ ExecutorFactory = Callable[[], Executor]
 
 
 class CallersExecutors(Workers):
-    """An executor and those that ``make`` makes when it breaks.
+    """An executor and those that ``make`` makes when it breaks; without it, it is never closed.
 
-    If ``make`` is None, the executor is the caller's own and is never closed here. Standard
-    executors do not publish their workers, so this reads the attributes ``_processes``,
+    Standard executors do not publish their workers, so this reads the attributes ``_processes``,
     ``_max_workers``, ``_broken`` and ``_mp_context``.
     """
 

@@ -99,8 +99,7 @@ class EvaluationLoop:
         self._left = deque(trial.id for trial in left if _is_pending(trial))
         # Lost with their worker, and to be run again.
         self._lost: deque[Evaluation] = deque()
-        # Keep no reference to a settled future: Dask would evaluate it again if the worker that
-        # holds its result dies.
+        # No settled future: Dask evaluates it again if the worker that holds its result dies.
         self._running: dict[Future[Any], Evaluation] = {}
         # Timed out, but occupying a worker until they return.
         self._overdue: set[Future[Any]] = set()

@@ -1,8 +1,8 @@
 """The schedule of fits, and conditioning of a fitted model on later values.
 
-Fitting by marginal likelihood takes a hundred factorizations or more, each ``O(n^3)``; conditioning
-on a further value takes ``O(n^2)``. The schedule of fits and their starts depend on the values and
-their order alone, so a resumed run repeats the same computations.
+A fit takes a hundred factorizations or more, each ``O(n^3)``; conditioning on a further value takes
+``O(n^2)``. Fits and their starts depend on the values and their order alone, so a resumed run
+repeats the same computations.
 """
 
 from __future__ import annotations
@@ -181,8 +181,7 @@ class ScheduledFit:
         self.device = device
         self.stream = stream
         self.fitted: Remembered | None = None
-        # The fitted model, conditioned on later values.
-        self._extended: Remembered | None = None
+        self._extended: Remembered | None = None  # conditioned on later values
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy fits again when it is called: a stored fit may be large and outdated.

@@ -24,10 +24,7 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a ledger, checked; `FeedbackLedger` explains them.
-
-    ``late`` is replaced where it is None, and ``maximize`` is None if nobody has said so.
-    """
+    """The settings of a ledger, checked; ``maximize`` is None if nobody has said so."""
 
     dim: int
     censor_value: float | None = None
@@ -80,8 +77,7 @@ class Contents:
     def now(self, is_choosing: bool = False) -> float:
         """The present time on the ledger's clock, which never goes back as the system's may.
 
-        While a query is chosen, events are dated to the next iteration, so the choice does not see
-        them.
+        Events during a choice are dated to the next iteration, so the choice does not see them.
         """
         is_counted = self.settings.clock == "iterations"
         return max(float(len(self) + is_choosing) if is_counted else time.time(), self.latest)

@@ -25,6 +25,7 @@ from botorch_calib.ledger.sql_tables import (
     APPLICATION_ID,
     FORMAT_VERSION,
     SCHEMA,
+    SELECT_TRIALS,
     DamagedRowError,
     Header,
     create_tables,
@@ -166,7 +167,7 @@ def read_file(path: Path) -> tuple[Header, Contents]:
     """The contents of a file, after a check of every page and row, whoever writes to it."""
     with _transaction(path, "BEGIN") as database:
         header = _checked_header(database, path)
-        rows = database.execute("SELECT * FROM trials ORDER BY id")
+        rows = database.execute(f"{SELECT_TRIALS} ORDER BY id")
         entries = tuple(map(entry_of, rows))
     if [entry.id for entry in entries] != list(range(header.num_trials)):
         raise DamagedLedgerError(f"The ledger {path} is damaged: trials are missing.")

@@ -14,6 +14,7 @@ from botorch_calib.ledger.contents import Settings
 from botorch_calib.ledger.file_storage import FileStorage
 from botorch_calib.ledger.sql_tables import (
     FORMAT_VERSION,
+    SELECT_TRIALS,
     DamagedRowError,
     entry_of,
     read_header,
@@ -42,7 +43,7 @@ def salvage(path: Path, new: Path) -> str:
         trial_id, end = 0, GAP if header is None else header.num_trials
         while trial_id < end:  # one by one: a damaged page costs only its own trials
             with contextlib.suppress(*DAMAGE):
-                query = "SELECT * FROM trials WHERE id = ?"
+                query = f"{SELECT_TRIALS} WHERE id = ?"
                 row = database.execute(query, (trial_id,)).fetchone()
                 if row is not None:
                     found.append(entry_of(row))

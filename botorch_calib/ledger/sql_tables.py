@@ -22,6 +22,7 @@ SCHEMA = {
     id INTEGER PRIMARY KEY, x BLOB, record TEXT, checksum INTEGER
 )""",
 }
+SELECT_TRIALS = "SELECT id, x, record, checksum FROM trials"
 
 
 class DamagedRowError(ValueError):
@@ -57,7 +58,7 @@ def write_header(database: sqlite3.Connection, header: Header) -> None:
 
 def read_header(database: sqlite3.Connection) -> Header:
     """The row of table ``ledger``; `DamagedRowError` if it is damaged."""
-    rows = database.execute("SELECT * FROM ledger").fetchall()
+    rows = database.execute("SELECT record, checksum FROM ledger").fetchall()
     if len(rows) != 1 or not _is_intact(rows[0]):
         raise DamagedRowError("its settings are damaged")
     identity, revision, settings, *others = json.loads(rows[0][0])
@@ -73,7 +74,7 @@ def write_trials(database: sqlite3.Connection, entries: Iterable[Entry]) -> None
 
 
 def entry_of(row: tuple[Any, ...]) -> Entry:
-    """The trial in a row of table ``trials``; `DamagedRowError` if it is damaged."""
+    """The trial in a row of ``SELECT_TRIALS``; `DamagedRowError` if it is damaged."""
     if not _is_intact(row):
         raise DamagedRowError(f"trial {row[0]} is damaged")
     trial_id, x, record, _ = row

@@ -20,10 +20,7 @@ NO_VALUE = Entry(-1, b"", 0.0)
 
 
 class ViewAtTime:
-    """A ledger's trials as known at a time ``now``.
-
-    Sets of trials are Boolean vectors with an element for each, those submitted later included.
-    """
+    """A ledger's trials as known at a time ``now``; sets of them are masks of all its trials."""
 
     def __init__(self, contents: Contents, now: float) -> None:
         self._contents = contents

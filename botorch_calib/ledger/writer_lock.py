@@ -16,9 +16,9 @@ WAIT = 1.0  # seconds to wait for somebody who only tells a value
 class WriterLock:
     """The right to write to a file, from here to `release` or the end of the process.
 
-    It is SQLite's lock on a small database beside the file, which says who holds it. ``BEGIN
-    IMMEDIATE`` keeps other writers out, and lets in those who want to read that. The operating
-    system takes the lock away when the process ends, however it ends, and forks do not inherit it.
+    It is SQLite's lock on a small database beside the file, which says who holds it: ``BEGIN
+    IMMEDIATE`` lets others read that. The operating system takes it away when the process ends,
+    however it ends, and forks do not inherit it.
     """
 
     def __init__(self, path: Path) -> None:
