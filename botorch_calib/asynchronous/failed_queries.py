@@ -71,9 +71,8 @@ def feasibility_of(
     lost = _among(statuses, strategy.lost_statuses)
     if strategy.failures == "ignore" or not lost.any():
         return None
-    has_value, is_pending = (
-        _among(statuses, (status,)) for status in (TrialStatus.OBSERVED, TrialStatus.PENDING)
-    )
+    has_value = _among(statuses, (TrialStatus.OBSERVED,))
+    is_pending = _among(statuses, (TrialStatus.PENDING,))
     # By id: earlier labels come first, but for trials that others have overtaken.
     X, known = ledger.queries(now), lost | has_value
     cost = _evaluations_lost(ledger, now, lost, has_value)

@@ -139,6 +139,7 @@ class AsynchronousOptimizer:
         check_one_of("resume", resume, ("rerun", "keep"))
         if maximize is not None:
             ledger.declare(maximize)
+        self.ledger: FeedbackLedger = ledger
         self._executor = executor
         self._objective: Any = objective
         self._settings = RunSettings(
@@ -149,11 +150,6 @@ class AsynchronousOptimizer:
             resume=resume,
             callbacks=tuple(callbacks),
         )
-
-    @property
-    def ledger(self) -> FeedbackLedger:
-        """Where trials are recorded."""
-        return self._settings.ledger
 
     def run(
         self,

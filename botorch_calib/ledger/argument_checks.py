@@ -6,7 +6,9 @@ import json
 import math
 import reprlib
 from collections.abc import Iterable, Mapping
+from functools import partial
 from numbers import Real
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -73,13 +75,11 @@ def as_context(context: Any) -> tuple[float, ...] | None:
 
 def as_decisions(decisions: Any, query: bytes) -> str:
     """Convert the record of a decision about a query, or several, to JSON."""
+    known = [] if decisions is None else decisions
+    keys = itemgetter("point", "quantiles", "level", "certified")
     try:
-        known = [] if decisions is None else decisions
         several = [known] if isinstance(known, Mapping) else [*known]
-        entries = [
-            [r[key] for key in ("point", "quantiles", "level", "certified")] for r in several
-        ]
-        points = [[float(value) for value in point] for point, *_ in entries]
+        points = [[*map(float, point)] for point, *_ in map(keys, several)]
         text = json.dumps([dict(record) for record in several])
     except (LookupError, OverflowError, TypeError, ValueError) as error:
         raise InputDataError(
@@ -88,12 +88,9 @@ def as_decisions(decisions: Any, query: bytes) -> str:
         ) from error
     x = np.frombuffer(query, dtype=DOUBLE).tolist()
     for point in points:
-        columns = iter(x)
         # Up to single precision, and in order: contexts, or a task's column, may be left out.
-        found = [
-            any(math.isclose(v, p, rel_tol=1e-6, abs_tol=1e-12) for v in columns) for p in point
-        ]
-        if not (found and all(found)):
+        columns, is_close = iter(x), partial(math.isclose, rel_tol=1e-6, abs_tol=1e-12)
+        if not point or not all(any(is_close(v, p) for v in columns) for p in point):
             raise InputDataError(
                 f"`decisions` are about the point {point}, and the query is {x}: give the record "
                 "of the decision about this query."

@@ -346,8 +346,8 @@ class FeedbackLedger:
         self._tell(trial_id, self._told(y), time)
 
     def _told(self, y: Any, yvar: Any = None, outcomes: Any = None, context: Any = None) -> Told:
-        y, yvar = as_number("y", y), as_variance("yvar", yvar)
-        return Told(y, yvar, as_outcomes(outcomes), as_context(context))
+        numbers = {"y": as_number("y", y), "yvar": as_variance("yvar", yvar)}
+        return {**numbers, "outcomes": as_outcomes(outcomes), "context": as_context(context)}
 
     def _tell(self, trial_id: int, told: Told, time: Any) -> None:
         self._change(trial_id, lambda entry, at: entry.observed(told, at), time)
@@ -605,9 +605,8 @@ class FeedbackLedger:
                 "`to_dataframe` needs pandas (pip install pandas); `to_records` does without it."
             ) from error
         # Columns in which every number is missing would hold None.
-        numbers = {name: "float64" for name in ("y", "yvar", "submitted_at", "observed_at")}
-        queries = [f"x_{i}" for i in range(self.dim)]
-        names = ["id", *queries, *numbers, "status", "note"]
+        numbers = dict.fromkeys(("y", "yvar", "submitted_at", "observed_at"), "float64")
+        names = ["id", *(f"x_{i}" for i in range(self.dim)), *numbers, "status", "note"]
         frame = pandas.DataFrame(self.to_records(now), columns=names)
         return frame.astype({"id": "int64", **numbers})
 

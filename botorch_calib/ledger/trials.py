@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
@@ -16,6 +16,8 @@ from botorch_calib.exceptions import TrialStateError
 Outcomes = tuple[float | None, ...] | None
 # The inputs that nobody controls, as they were when a value came; None if there are none.
 Context = tuple[float, ...] | None
+# What is told of a trial at once, checked: its ``y``, ``yvar``, ``outcomes`` and ``context``.
+Told = dict[str, Any]
 
 
 class TrialStatus(StrEnum):
@@ -94,15 +96,6 @@ class Trial:
         return hash(self._comparable())
 
 
-class Told(NamedTuple):
-    """What is told of a trial at once, checked."""
-
-    y: float
-    yvar: float | None = None
-    outcomes: Outcomes = None
-    context: Context = None
-
-
 # The numbers of an `Entry` beside its query, in order.
 NUMBERS = ("submitted_at", "y", "observed_at", "abandoned_at", "failed_at", "yvar")
 
@@ -135,9 +128,8 @@ class Entry:
     def observed(self, told: Told, at: float) -> Entry:
         """This trial with its value, which arrived at a time."""
         self._refuse_if_closed("observed")
-        self._check_outcomes(told.outcomes)
-        context = told.context or None
-        return replace(self, **told._replace(context=context)._asdict(), observed_at=at)
+        self._check_outcomes(told["outcomes"])
+        return replace(self, **{**told, "context": told["context"] or None}, observed_at=at)
 
     def amended(self, told: Told, at: float) -> Entry:
         """This trial with another value from a time on."""
@@ -146,9 +138,9 @@ class Entry:
             raise TrialStateError(
                 f"Trial {self.id} has no value that could be amended: it {state}."
             )
-        given = {name: value for name, value in told._asdict().items() if value is not None}
-        if told.context is not None:
-            given["context"] = told.context or None  # taken back if it is empty
+        given = {name: value for name, value in told.items() if value is not None}
+        if "context" in given:
+            given["context"] = given["context"] or None  # taken back if it is empty
         before = EarlierValue(self.y, self.yvar, at, self.outcomes, self.context)
         amended = replace(self, **given, earlier=(*self.earlier, before))
         amended._check_outcomes(amended.outcomes)

@@ -27,11 +27,8 @@ class ViewAtTime:
         self._columns = contents.columns
         self._max_wait = contents.settings.max_wait
         self.now = now
-        submitted_at = self._columns["submitted_at"]
-        if contents.settings.clock == "iterations":
-            self.submitted: Mask = submitted_at < now
-        else:
-            self.submitted = submitted_at <= now
+        is_past = np.less if contents.settings.clock == "iterations" else np.less_equal
+        self.submitted: Mask = is_past(self._columns["submitted_at"], now)
         # NaN marks times of events that have not happened; its comparisons are all False.
         self.failed: Mask = self.submitted & (self._columns["failed_at"] <= now)
         self._arrived: Mask = self.submitted & (self._columns["observed_at"] <= now)

@@ -16,16 +16,11 @@ from typing import Any
 import pytest
 
 from botorch_calib.exceptions import DamagedLedgerError
-from botorch_calib.ledger import FeedbackLedger, Trial, file_storage
+from botorch_calib.ledger import FeedbackLedger, Trial
 from botorch_calib.ledger.__main__ import main
 
 ROOT = Path(__file__).parents[2]
 PAGE = 4096
-
-
-@pytest.fixture(autouse=True)
-def without_waiting_for_disks(monkeypatch) -> None:
-    monkeypatch.setattr(file_storage, "SYNCHRONOUS", "OFF")
 
 
 @pytest.fixture

@@ -15,18 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from botorch.exceptions.errors import InputDataError
 
 from botorch_calib.exceptions import DamagedLedgerError, LedgerError, UnknownTrialError
 from botorch_calib.ledger import FeedbackLedger, file_storage
 from botorch_calib.ledger.writer_lock import WriterLock
 from tests.ledger.running import ROOT, run_writers
-
-
-@pytest.fixture(autouse=True)
-def without_waiting_for_disks(monkeypatch) -> None:
-    monkeypatch.setattr(file_storage, "SYNCHRONOUS", "OFF")
 
 
 def fill(ledger: FeedbackLedger, num: int = 60) -> None:
