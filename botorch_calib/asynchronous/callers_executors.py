@@ -20,10 +20,9 @@ ExecutorFactory = Callable[[], Executor]
 
 
 class CallersExecutors(Workers):
-    """An executor and those that ``make`` makes when it breaks.
+    """An executor and those that ``make`` makes when it breaks; without it, it is never closed.
 
-    If ``make`` is None, the executor is the caller's own and is never closed here. Standard
-    executors do not publish their workers, so this reads the attributes ``_processes``,
+    Standard executors do not publish their workers, so this reads the attributes ``_processes``,
     ``_max_workers``, ``_broken`` and ``_mp_context``.
     """
 
@@ -90,7 +89,6 @@ class CallersExecutors(Workers):
         return describe(error) if isinstance(error, BrokenExecutor) and is_broken else None
 
     def make_room(self, future: Future[Any], error: BaseException | None) -> None:
-        """Part with an executor that broke."""
         if isinstance(error, BrokenExecutor) and self._executors[future] is self._executor:
             self._discard(error)
 

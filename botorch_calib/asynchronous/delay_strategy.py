@@ -39,8 +39,8 @@ class DelayStrategy:
 
     Args:
         acquisition: ``"ucb"`` for `DelayedUpperConfidenceBound`, ``"ts"`` for
-            `DelayedThompsonSampling`, or a function of the model and the ledger that returns an
-            acquisition function for single points. In that ledger, queries that hang have failed.
+            `DelayedThompsonSampling`, or a function of the model and the ledger, in which queries
+            that hang have failed, that returns an acquisition function for single points.
         imputation: What replaces the values of pending queries in the model: ``"censor"`` for the
             ledger's ``censor_value`` or, if it has none, the worst value observed so far;
             ``"hallucinate"`` for the posterior mean; ``"none"`` to ignore these queries.
@@ -62,25 +62,23 @@ class DelayStrategy:
             ``"avoid"``: the search goes around regions that fail, by a model of where queries bring
             values. Pending queries near failures count as failures in part, so that one at a time
             tries the border of a region. Once borders have had five more queries than other places
-            and none of them was better than the best, the next query is, as for ``spread_beyond``,
-            the one of eight points that is the most likely to bring a value. With a function for
-            ``acquisition`` it is ``"impute"``.
+            without a new best value, the next one is, as for ``spread_beyond``, the one of eight
+            points that is the most likely to bring a value. With a function for ``acquisition`` it
+            is ``"impute"``.
 
             ``"impute"``: the model of the objective takes its own predictions for their values, but
             none better than the mean of the observed values less their standard deviation. That
             also bends it beside a region that fails.
 
             ``"ignore"``: nothing, for failures that have nothing to do with the query.
-        spread_beyond: Number of pending queries beyond which every second query is the next point
-            of a scrambled Sobol sequence (or a random one of ``choices`` that has not been asked);
-            None for no limit. Otherwise many workers would be sent to the bounds of the box before
-            the first values arrive. For the other queries, a draw from the posterior with
+        spread_beyond: Number of pending queries beyond which every second query (at random, if
+            ``fixed_features`` is a function) is the next point of a scrambled Sobol sequence or a
+            random one of the ``choices`` that were not asked; None for no limit. Otherwise many
+            workers would be sent to the bounds of the box before the first values arrive. After
+            failures, unless these are ignored, it is the one of eight such points that is the most
+            likely to bring a value. For the other queries, a draw from the posterior with
             ``beta=1`` replaces ``"ucb"``, if the model has draws (pathwise ones, or joint ones of
             up to 2000 choices).
-
-            If ``fixed_features`` is a function, half of the queries at random are spread. If some
-            have failed, the point is the one of eight that is the most likely to bring a value,
-            unless ``failures="ignore"``.
 
     Example:
         >>> propose = DelayAwareProposer(bounds, DelayStrategy("ts", "hallucinate", None))  # GP-BTS

@@ -62,10 +62,16 @@ class Design:
         """Points of the sequence in the box, ``num x d``, after the first ones."""
         unit = SobolEngine(self.bounds.shape[-1], scramble=True, seed=self.seed).fast_forward(skip)
         points = self.bounds[0] + unit.draw(num, dtype=torch.double) * self.bounds.diff(dim=0)
-        for column, value in self.fixed.items():
-            points[:, column] = value
-        return points
+        return with_features(points, self.fixed)
 
     @staticmethod
     def _order(seed: int, num: int) -> Tensor:
         return torch.randperm(num, generator=torch.Generator().manual_seed(seed))
+
+
+def with_features(points: Tensor, fixed: Mapping[int, float]) -> Tensor:
+    """The points ``... x d`` with the values of features that are given, by column."""
+    points = points.clone()
+    for column, value in fixed.items():
+        points[..., column] = value
+    return points

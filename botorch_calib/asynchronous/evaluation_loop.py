@@ -95,14 +95,11 @@ class EvaluationLoop:
         self._num_judged = 0  # resolved trials when the rule was asked last
         self._failed_callbacks: set[int] = set()
         # Trials that an earlier run has left behind.
-        self._left: deque[int] = deque()
-        if settings.resume == "rerun":
-            pending = (trial for trial in self._ledger.trials if _is_pending(trial))
-            self._left.extend(trial.id for trial in pending)
+        left = self._ledger.trials if settings.resume == "rerun" else ()
+        self._left = deque(trial.id for trial in left if _is_pending(trial))
         # Lost with their worker, and to be run again.
         self._lost: deque[Evaluation] = deque()
-        # Keep no reference to a settled future: Dask would evaluate it again if the worker that
-        # holds its result dies.
+        # No settled future: Dask evaluates it again if the worker that holds its result dies.
         self._running: dict[Future[Any], Evaluation] = {}
         # Timed out, but occupying a worker until they return.
         self._overdue: set[Future[Any]] = set()
@@ -149,10 +146,9 @@ class EvaluationLoop:
         self._bar.show(len(self._resolved), len(self._running), self._ledger)
         if has_started:
             return True
-        if not self._running:
-            is_complete = not self._lost and len(self._resolved) >= self._goal
-            if is_complete or self._is_over():
-                return False
+        is_complete = not self._lost and len(self._resolved) >= self._goal
+        if not self._running and (is_complete or self._is_over()):
+            return False
         self._wait()
         return True
 
@@ -192,14 +188,12 @@ class EvaluationLoop:
         under_way = {evaluation.trial.id for evaluation in self._running.values()}
         if len(self._resolved | under_way) >= self._goal:
             return False
-        # Before a query is chosen, which would be in vain without a worker; and a process starts
-        # meanwhile.
+        # Before a query is chosen, which is in vain without a worker; a process starts meanwhile.
         self._workers.prepare()
         trial = self._next_trial()
-        if trial is None:
-            return False
-        self._start(Evaluation(trial))
-        return True
+        if trial is not None:
+            self._start(Evaluation(trial))
+        return trial is not None
 
     def _next_trial(self) -> Trial | None:
         """A trial that an earlier run has left behind, or a new one; None if it is too late."""

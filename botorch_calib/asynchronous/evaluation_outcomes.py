@@ -12,14 +12,9 @@ from botorch.exceptions.errors import BotorchError
 
 from botorch_calib.ledger.argument_checks import as_number
 
-
-class End(Enum):
-    """How an evaluation ended."""
-
-    VALUE = "value"
-    FAILURE = "failure"
-    LOSS = "loss"  # usually with its worker: the objective is not blamed
-    INTERRUPT = "interrupt"  # by the user
+# How an evaluation ended. For a loss, usually with its worker, the objective is not blamed; an
+# interrupt comes from the user.
+End = Enum("End", "VALUE FAILURE LOSS INTERRUPT")
 
 
 @dataclass(frozen=True)

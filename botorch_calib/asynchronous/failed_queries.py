@@ -40,9 +40,8 @@ def with_failures_imputed(
 ) -> Any:
     """The model conditioned on poor values at lost queries, or on poorer predictions.
 
-    The poor value is a compromise. The worst one observed bends a smooth model around it, and the
-    best point may lie beside the region that fails; with the mean of the values the search is drawn
-    back into the region two or three times as often.
+    The worst value observed would bend a smooth model also beside the region that fails, where the
+    best point may lie; the mean would draw the search back into it two or three times as often.
     """
     lost = queries_in(ledger, now, *strategy.lost_statuses)
     if not len(lost) or not strategy.imputes_failures:
@@ -64,17 +63,16 @@ def feasibility_of(
     """Where queries bring values; None if none has failed or failures do not matter.
 
     A pending query near failures counts as failed in part, by `RISK` times the amount by which its
-    prediction falls short of 1. Otherwise all workers would try the same border at once: with ten
-    workers up to nearly twice as many queries fail. If it counted in full, failures that have
-    nothing to do with the query would drive the search away from the best pending queries.
+    prediction falls short of 1. Otherwise all workers would try the same border at once, and with
+    ten of them up to nearly twice as many queries fail. In full, failures that have nothing to do
+    with the query would drive the search away from the best pending queries.
     """
     statuses = ledger.statuses(now)
     lost = _among(statuses, strategy.lost_statuses)
     if strategy.failures == "ignore" or not lost.any():
         return None
-    has_value, is_pending = (
-        _among(statuses, (status,)) for status in (TrialStatus.OBSERVED, TrialStatus.PENDING)
-    )
+    has_value = _among(statuses, (TrialStatus.OBSERVED,))
+    is_pending = _among(statuses, (TrialStatus.PENDING,))
     # By id: earlier labels come first, but for trials that others have overtaken.
     X, known = ledger.queries(now), lost | has_value
     cost = _evaluations_lost(ledger, now, lost, has_value)

@@ -35,9 +35,8 @@ class GrowingFactors:
     """Inverse Cholesky factors of the labels' correlations at all `LENGTHSCALES`, which grow.
 
     A row depends on earlier points alone, so full blocks of rows are kept while these stay: a
-    further label takes 8 ms instead of 165 ms after 1000. No bit of the result changes, as blocks
-    begin at the same rows in any case. As the condition number is below ``n / NOISE``, inverses
-    cost no digits.
+    further label takes 8 ms instead of 165 ms after 1000, and no bit of the result changes. As the
+    condition number is below ``n / NOISE``, inverses cost no digits.
     """
 
     def __init__(self) -> None:
@@ -45,9 +44,9 @@ class GrowingFactors:
         self._kept: tuple[Tensor, list[Tensor]] | None = None
 
     def blocks(self, X: Tensor) -> list[Tensor]:
-        """The factors for ``n x d`` points of the unit cube, `BLOCK` rows at a time.
+        """The factors for ``n x d`` points of the unit cube: ``num_lengthscales x k x end`` each.
 
-        Each block, ``num_lengthscales x k x end``, is as wide as its last row is long.
+        A block holds `BLOCK` rows, the last one fewer, and is as wide as its last row is long.
         """
         known, kept = (X[:0], []) if self._kept is None else self._kept
         num = min(len(X), len(known))
@@ -112,12 +111,9 @@ class Feasibility:
     that fails again and again, as the best point may lie on its border; the more has been lost, the
     closer to known values it stays.
 
-    Args:
-        X: Queries that brought values or failed, ``n x d``.
-        failed: Which of them failed, at least one: ``n`` booleans, or degrees from 0 to 1.
-        bounds: The box, ``2 x d``.
-        cost: Number of evaluations lost by failures (default: one by each).
-        factors: Those for earlier labels, the first of ``X``, which grow by the others.
+    Of the queries ``X``, ``n x d``, at least one ``failed``: ``n`` booleans, or degrees from 0 to
+    1. They cost the search so many evaluations (default: one each). The ``factors`` are those for
+    earlier labels, the first of ``X``, and grow by the others.
     """
 
     def __init__(

@@ -30,9 +30,9 @@ _IN_USE: set[Path | int] = set()
 class AsynchronousOptimizer:
     """Keeps ``max_parallel`` evaluations running, and records everything in a ledger.
 
-    A value is recorded when it arrives, even while a query is being chosen. Whenever an evaluation
-    ends, ``propose`` chooses the next query, which is recorded before its evaluation starts. So
-    another run with the same ledger file continues this one, however it ends.
+    A value is recorded when it arrives, even while ``propose`` chooses the next query, which is
+    recorded before its evaluation starts. So another run with the same ledger file continues this
+    one, however it ends.
 
     **Processes.** ``workers=4`` runs evaluations in four spawned processes. If one crashes or has
     to be killed, the others keep their work. They end with this process, and on POSIX the programs
@@ -41,9 +41,8 @@ class AsynchronousOptimizer:
 
     **Failures.** A trial fails if the objective raises an exception or returns anything but one
     finite number, or once it has lost its worker more than ``limits.max_retries`` times. A process
-    pool of yours breaks as a whole when one of its processes dies. If a function makes it, it is
-    replaced, and its evaluations are run again one at a time; otherwise the run stops with an
-    error. Dask replaces its workers itself.
+    pool of yours breaks as a whole when one of its processes dies. One that a function makes is
+    replaced, and its evaluations are run again one at a time; else the run stops with an error.
 
     **Time-outs.** A trial fails once its evaluation has taken ``limits.timeout`` seconds, from when
     a worker is free or, with Dask and other executors whose workers are not known, from submission:
@@ -59,12 +58,12 @@ class AsynchronousOptimizer:
     Args:
         executor: Where evaluations run, unless ``workers`` is given: a ``concurrent.futures``
             executor, which is not shut down here; or a function without arguments that makes a new
-            one on each call, to be replaced when it breaks and shut down at the end. For Dask, pass
-            ``client.get_executor()`` or ``client.get_executor``; the client stays open. A process
-            pool must not fork, which may deadlock as torch runs threads.
+            one on each call, shut down at the end. For Dask, pass ``client.get_executor()`` or
+            ``client.get_executor``; the client stays open. A process pool must not fork, which may
+            deadlock as torch runs threads.
         objective: The function to optimize, of a float64 array of shape ``d``, which it may modify.
-            It returns one real number: a float, or a NumPy value or tensor of one element. Process
-            pools need it to be picklable.
+            It returns one real number, also as a tensor or array of one element. Process pools need
+            it to be picklable.
         ledger: Where trials are recorded.
         propose: Chooses the next query, such as a `DelayAwareProposer`: a function from the ledger
             to a tensor of shape ``d`` or ``1 x d``, or to a `DecidedQuery`, whose constraint is on
@@ -74,8 +73,7 @@ class AsynchronousOptimizer:
             without a time-out).
         maximize: Whether larger values are better; None leaves it to the ledger, which records it.
         resume: Whether to ``"rerun"`` trials that are pending when a run starts, under their ids,
-            or to ``"keep"`` them, as somebody else evaluates them. Expired trials are not run
-            again.
+            or to ``"keep"`` them, as somebody else evaluates them.
         callbacks: Functions of the ledger and a `Trial`, called in the thread that calls `run`
             after each evaluation that has brought a value or failed. One that returns True ends
             the run, as the time budget does. One that raises an exception costs a warning.
@@ -112,7 +110,7 @@ class AsynchronousOptimizer:
         if (executor is None) == (workers is None):
             raise InputDataError("Give either an `executor` or a number of `workers`.")
         if workers is not None:
-            check_count("workers", workers, 1)
+            check_count("workers", workers)
         elif not isinstance(executor, Executor) and not callable(executor):
             raise InputDataError(
                 "`executor` must be a concurrent.futures.Executor or a function that makes one, "
@@ -132,8 +130,7 @@ class AsynchronousOptimizer:
             )
         if max_parallel is None and workers is None:
             raise InputDataError("`max_parallel` is needed with an `executor`.")
-        at_once = workers if max_parallel is None else max_parallel
-        at_once = check_count("max_parallel", at_once, 1)
+        at_once = check_count("max_parallel", workers if max_parallel is None else max_parallel)
         if workers is not None and at_once > workers:
             raise InputDataError(
                 f"`max_parallel` ({at_once}) must not exceed `workers` ({workers}), each of which "
@@ -142,6 +139,7 @@ class AsynchronousOptimizer:
         check_one_of("resume", resume, ("rerun", "keep"))
         if maximize is not None:
             ledger.declare(maximize)
+        self.ledger: FeedbackLedger = ledger
         self._executor = executor
         self._objective: Any = objective
         self._settings = RunSettings(
@@ -152,11 +150,6 @@ class AsynchronousOptimizer:
             resume=resume,
             callbacks=tuple(callbacks),
         )
-
-    @property
-    def ledger(self) -> FeedbackLedger:
-        """Where trials are recorded."""
-        return self._settings.ledger
 
     def run(
         self,
@@ -196,7 +189,7 @@ class AsynchronousOptimizer:
             raise InputDataError("`num_evaluations` or `seconds` must say when the run ends.")
         goal, deadline = math.inf, math.inf
         if num_evaluations is not None:
-            goal = check_count("num_evaluations", num_evaluations, 1)
+            goal = check_count("num_evaluations", num_evaluations)
         if seconds is not None:
             deadline = begin + check_positive("seconds", seconds)
         if stop is not None and not callable(stop):
@@ -206,8 +199,8 @@ class AsynchronousOptimizer:
             raise LedgerError("Another run in this process uses the `ledger`: wait for its end.")
         _IN_USE.add(used)
         try:
-            workers = self._workers()
-            loop = EvaluationLoop(self._settings, workers, goal, deadline, bool(progress), stop)
+            settings = self._settings
+            loop = EvaluationLoop(settings, self._workers(), goal, deadline, progress, stop)
             loop.run()
         finally:
             _IN_USE.remove(used)
@@ -220,8 +213,7 @@ class AsynchronousOptimizer:
             return WatchedProcesses(self._objective, limits.evaluations_per_process)
         make = None if isinstance(given, Executor) else given
         executor = given if isinstance(given, Executor) else made_by(given)
-        if is_dask(executor):
-            return DaskWorkers(
-                executor, self._objective, make is not None, limits.longest_without_workers
-            )
-        return CallersExecutors(executor, make, self._objective)
+        if not is_dask(executor):
+            return CallersExecutors(executor, make, self._objective)
+        longest = limits.longest_without_workers
+        return DaskWorkers(executor, self._objective, make is not None, longest)

@@ -23,11 +23,9 @@ def overdue_places(submitted: ArrayLike, arrived: ArrayLike) -> list[int]:
     overtaken a trial with a value. Only the order of times matters: neither pauses nor batches do.
 
     If lengths vary widely, some trials set a record and bring a value nevertheless: of 120 with
-    exponential or log-normal lengths, 2 to 4 with four workers and 6 to 12 with twenty. Trials
-    whose times contradict their order, as the clock was set back, overtake nothing.
+    exponential or log-normal lengths, 2 to 4 with four workers and 6 to 12 with twenty.
 
-    Times of submission, in order, and of arrival are ``n`` numbers each; infinity where no value
-    has arrived.
+    Times of submission are in order; those of arrival are infinite where no value has come.
     """
     starts, ends = np.asarray(submitted, dtype=float), np.asarray(arrived, dtype=float)
     has_value = np.isfinite(ends)

@@ -17,9 +17,9 @@ def prepare() -> None:
     """Leave signals to the parent process, and end when that has ended, however it did.
 
     The worker leads a group of processes, which can be killed together with all that its objective
-    starts; and a session, without which that group would be stopped when it uses the terminal. So
-    ctrl-C does not reach it, but signals to a whole service do. The handler does nothing instead of
-    being ``SIG_IGN``, which programs that an objective starts would inherit.
+    starts; and a session, without which that group would be stopped when it uses the terminal.
+    Signals to a whole service reach it nevertheless. Unlike the handler, which does nothing,
+    ``SIG_IGN`` would be inherited by programs that an objective starts.
     """
     if hasattr(os, "setsid"):
         os.setsid()

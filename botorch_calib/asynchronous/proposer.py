@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import reprlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,29 +21,27 @@ from botorch.optim import optimize_acqf_discrete
 from torch import Tensor
 
 from botorch_calib._validation import (
-    check_bounds,
     check_count,
     check_finite,
     check_fixed_features,
-    check_inputs,
     check_instance,
 )
 from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy, strategy_of
-from botorch_calib.asynchronous.designs import Design
+from botorch_calib.asynchronous.designs import Design, with_features
 from botorch_calib.asynchronous.failed_queries import (
     borders_are_overdrawn,
     feasibility_of,
     poor_value,
     queries_in,
 )
-from botorch_calib.asynchronous.feasibility import Feasibility, FeasibleAcquisition, GrowingFactors
+from botorch_calib.asynchronous.feasibility import FeasibleAcquisition, GrowingFactors
 from botorch_calib.asynchronous.ledger_model import LedgerModel
 from botorch_calib.asynchronous.overdue import with_overdue_failed
 from botorch_calib.asynchronous.refits import WarmStartedFit, check_refit_every
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
-from botorch_calib.ledger.argument_checks import check_flag
+from botorch_calib.ledger.argument_checks import as_array, check_flag
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.fit_to_ledger import Fit
 from botorch_calib.models.inspection import like, unit_of_targets
@@ -107,9 +105,8 @@ class DelayAwareProposer:
 
     Args:
         bounds: The box, ``2 x d``, as a tensor or as lists: lower bounds, then upper bounds. The
-            default ``fit`` makes its model on the device of the tensor; a GPU pays from about two
-            thousand values on. All other data, such as those that ``fit`` is given, stay on the
-            CPU.
+            default ``fit`` makes its model on the device of the tensor, where a GPU pays from about
+            two thousand values on. The data that ``fit`` is given, and all others, are on the CPU.
         strategy: ``"hallucinate"`` for GP-BUCB with ``beta=4``, ``"ucb"`` for GP-UCB-SDF, ``"ts"``
             for GP-TS-SDF, all of them with ``spread_beyond=20`` for many workers; or a
             `DelayStrategy`, whose table lists further algorithms.
@@ -128,8 +125,7 @@ class DelayAwareProposer:
             None leaves it to the ledger.
         refit_every: A factor above 1 (float) by which the number of values grows from one fit to
             the next: with the default, every value up to 20 is followed by a fit, and every
-            hundredth at 1000. Or a number of values (integer): with 1 every value is followed by a
-            fit, which takes minutes if there are thousands.
+            hundredth at 1000. Or a number of values (integer), such as 1 for a fit after each.
 
     Raises:
         InputDataError, BotorchTensorDimensionError: If an argument is malformed.
@@ -152,7 +148,7 @@ class DelayAwareProposer:
         refit_every: int | float = 1.1,
     ) -> None:
         self.bounds = _checked_bounds(bounds)
-        self.device = bounds.device if isinstance(bounds, Tensor) else self.bounds.device
+        self.device = bounds.device if isinstance(bounds, Tensor) else torch.device("cpu")
         self.dim = self.bounds.shape[-1]
         self.strategy = strategy_of(strategy)
         self.num_initial = 2 * self.dim + 1
@@ -160,7 +156,7 @@ class DelayAwareProposer:
             self.num_initial = check_count("num_initial", num_initial, 0)
         self.choices = None
         if choices is not None:
-            self.choices = check_inputs("choices", _as_doubles("choices", choices), self.dim)
+            self.choices = torch.from_numpy(as_array("choices", choices, (None, self.dim)))
             if not len(self.choices):
                 raise InputDataError("`choices` holds no points.")
         self.fixed_features = fixed_features
@@ -208,10 +204,8 @@ class DelayAwareProposer:
         now, count = ledger.now(), len(ledger)
         given = self.fixed_features
         fixed = check_fixed_features(given(ledger) if callable(given) else given, self.dim)
-        choices = _with_features(self.choices, fixed)
         failed = queries_in(ledger, now, TrialStatus.FAILED)
-        if choices is not None:
-            choices = _without(choices, failed)
+        choices = self._choices_left(fixed, failed)
         if count < self.num_initial or len(ledger.to_observations(now)[0]) < 2:
             return self._design(DESIGN, fixed, choices).point(count)
         self._check_data(ledger, now, fixed)
@@ -224,10 +218,9 @@ class DelayAwareProposer:
         feasibility = None
         if place is not None or not strategy.imputes_failures:
             feasibility = feasibility_of(ledger, now, strategy, self.bounds, self._factors)
-        avoided: Feasibility | None = None
-        if place is None and feasibility is not None:
-            if borders_are_overdrawn(ledger, now, strategy, self.bounds):
-                place, avoided = count, feasibility
+        avoided = feasibility if place is None else None
+        if avoided and borders_are_overdrawn(ledger, now, strategy, self.bounds):
+            place = count
         if place is not None:
             asked = ledger.queries()
             spread = self._design(SPREAD, fixed, choices).new_point(place, asked, feasibility)
@@ -253,6 +246,19 @@ class DelayAwareProposer:
     def _design(self, stream: int, fixed: Mapping[int, float], choices: Tensor | None) -> Design:
         return Design(self.bounds, derived_seed(self.search.seed, stream), fixed, choices)
 
+    def _choices_left(self, fixed: Features, failed: Tensor) -> Tensor | None:
+        """The choices with the fixed features that are none of the failed queries."""
+        if self.choices is None:
+            return None
+        choices = with_features(self.choices, fixed).unique(dim=0) if fixed else self.choices
+        left = choices[~is_any_of(choices, failed)]
+        if not len(left):
+            raise InputDataError(
+                "All `choices` have failed: add others, or start with a new ledger if their "
+                "evaluation can succeed now."
+            )
+        return left
+
     def _place_among_spread(self, count: int) -> int | None:
         """The place of query ``count`` in the design; None if a model chooses it."""
         if not callable(self.fixed_features):
@@ -265,11 +271,11 @@ class DelayAwareProposer:
         """Raise if the values are too large for a model, and warn of points in other units."""
         X, Y = ledger.to_observations(now)
         if not torch.isfinite(Y.var()):
-            values = {trial.id: trial.y for trial in ledger.trials_at(now) if trial.y is not None}
-            worst = max(values, key=lambda trial_id: abs(values[trial_id]))
+            values = {abs(t.y): t for t in ledger.trials_at(now) if t.y is not None}
+            worst = values[max(values)]
             raise InputDataError(
-                f"The values of the ledger, such as {values[worst]:g} of trial {worst}, are too "
-                "large for their variance to be computed. `amend` those that stand for failures, "
+                f"The values of the ledger, such as {worst.y:g} of trial {worst.id}, are too large "
+                "for their variance to be computed. `amend` those that stand for failures, "
                 "and let the objective raise an exception instead; or scale all of them."
             )
         points, which = X, f"the {len(X)} queries in the ledger that have values"
@@ -308,8 +314,9 @@ class DelayAwareProposer:
             "feedback_bound": self._feedback_bound(ledger, now),
             "maximize": ledger.maximize,
         }
+        bound = partial(DelayedUpperConfidenceBound.from_ledger, model, ledger, **arguments)
         if strategy.acquisition == "ucb":
-            return DelayedUpperConfidenceBound.from_ledger(model, ledger, **arguments)
+            return bound()
         is_asked_for = self.strategy.acquisition == "ts"
         if not is_asked_for and choices is not None and len(choices) > MOST_JOINT:
             choices = None  # a draw at all points of the box
@@ -321,8 +328,7 @@ class DelayAwareProposer:
         except UnsupportedError:
             if is_asked_for:
                 raise
-            arguments["beta"] = self.strategy.beta
-            return DelayedUpperConfidenceBound.from_ledger(model, ledger, **arguments)
+            return bound(beta=self.strategy.beta)
 
     def _feedback_bound(self, ledger: FeedbackLedger, now: float) -> float:
         if self.strategy.feedback_bound is not None:
@@ -343,7 +349,9 @@ class DelayAwareProposer:
             return _best_of(choices, acqf, model)
         point = self._search(acqf, model, fixed)
         if self._has_failed(point, failed) and len(fixed) < self.dim:
-            point = self._search_elsewhere(acqf, model, fixed, failed)
+            # The best of a Sobol sample, of which as many points as have failed may fall away.
+            points = self._design(AGAIN, fixed, None).sample(self.search.raw_samples + len(failed))
+            point = _best_of(points[~self._has_failed(points, failed)], acqf, model)
         return point
 
     def _search(self, acqf: AcquisitionFunction, model: Model, fixed: dict[int, float]) -> Tensor:
@@ -360,26 +368,13 @@ class DelayAwareProposer:
             fixed_features=fixed,
         )
         # Bounds rounded to single precision may lie outside of the box.
-        point = candidate.squeeze(0).to(self.bounds)
-        point = point.clamp(self.bounds[0], self.bounds[1])
-        for column, value in fixed.items():
-            point[column] = value
-        return point
+        point = candidate.squeeze(0).to(self.bounds).clamp(self.bounds[0], self.bounds[1])
+        return with_features(point, fixed)
 
     def _has_failed(self, points: Tensor, failed: Tensor) -> Tensor:
         """Which of the points, ``batch_shape x d``, are the same as a failed query, ``n x d``."""
         scale = self.bounds[1] - self.bounds[0]
         return is_any_of(points / scale, failed / scale, SAME)
-
-    def _search_elsewhere(
-        self, acqf: AcquisitionFunction, model: Model, fixed: dict[int, float], failed: Tensor
-    ) -> Tensor:
-        """The best of a Sobol sample without the failed queries, where these hold the maximizer."""
-        num = self.search.raw_samples + len(failed)  # as many as may fall away
-        points = self._design(AGAIN, fixed, None).sample(num)
-        points = points[~self._has_failed(points, failed)]
-        with torch.no_grad():
-            return points[acqf(like(model, points).unsqueeze(-2)).argmax()]
 
 
 def _best_of(choices: Tensor, acqf: AcquisitionFunction, model: Model) -> Tensor:
@@ -389,46 +384,13 @@ def _best_of(choices: Tensor, acqf: AcquisitionFunction, model: Model) -> Tensor
     return choices[int((rows == best).all(dim=-1).nonzero()[0])].clone()
 
 
-def _without(choices: Tensor, failed: Tensor) -> Tensor:
-    """The choices that are none of the failed queries, compared exactly."""
-    left = choices[~is_any_of(choices, failed)]
-    if not len(left):
-        raise InputDataError(
-            "All `choices` have failed: add others, or start with a new ledger if their "
-            "evaluation can succeed now."
-        )
-    return left
-
-
-def _with_features(choices: Tensor | None, fixed: dict[int, float]) -> Tensor | None:
-    """The choices with their fixed columns overwritten, without duplicates."""
-    if choices is None or not fixed:
-        return choices
-    choices = choices.clone()
-    for column, value in fixed.items():
-        choices[:, column] = value
-    return choices.unique(dim=0)
-
-
-def _as_doubles(name: str, rows: Any) -> Tensor:
-    """Rows of numbers in double precision on the CPU, like a ledger's data."""
-    if isinstance(rows, Tensor):
-        return rows.detach().to("cpu", torch.double)
-    try:
-        return torch.tensor(rows, dtype=torch.double)
-    except (TypeError, ValueError) as error:  # other things, or lists of different lengths
-        raise InputDataError(
-            f"`{name}` must hold rows of numbers of equal length, got {reprlib.repr(rows)}: {error}"
-        ) from error
-
-
 def _checked_bounds(bounds: Any) -> Tensor:
-    bounds = check_bounds(_as_doubles("bounds", bounds))
-    check_finite("bounds[1] - bounds[0]", bounds.diff(dim=0))
-    if not bounds.numel() or (bounds.diff(dim=0) <= 0).any():
+    box = torch.from_numpy(as_array("bounds", bounds, (2, None)))
+    widths = check_finite("bounds[1] - bounds[0]", box.diff(dim=0))
+    if not widths.numel() or (widths <= 0).any():
         raise InputDataError(
             "`bounds` must hold a row of lower bounds and then one of greater upper bounds, such "
             "as [[0, 0], [1, 1]] for two features between 0 and 1. Hold a feature that is not "
             "chosen by `fixed_features`, within bounds that differ."
         )
-    return bounds
+    return box

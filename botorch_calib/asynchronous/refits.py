@@ -1,13 +1,14 @@
 """The schedule of fits, and conditioning of a fitted model on later values.
 
-Fitting by marginal likelihood takes a hundred factorizations or more, each ``O(n^3)``; conditioning
-on a further value takes ``O(n^2)``. The schedule of fits and their starts depend on the values and
-their order alone, so a resumed run repeats the same computations.
+A fit takes a hundred factorizations or more, each ``O(n^3)``; conditioning on a further value takes
+``O(n^2)``. Fits and their starts depend on the values and their order alone, so a resumed run
+repeats the same computations.
 """
 
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from copy import deepcopy
 from numbers import Integral, Real
 from typing import Any, NamedTuple
@@ -56,13 +57,12 @@ def check_refit_every(value: Any) -> int | float:
     is_factor = isinstance(value, Real) and not isinstance(value, Integral)
     if is_factor and 1.0 < value < math.inf:
         return float(value)
-    try:
+    with suppress(InputDataError):
         return check_count("refit_every", value)
-    except InputDataError:
-        raise InputDataError(
-            "`refit_every` must be a number of values (an integer of at least 1) or a factor by "
-            f"which their number grows (a float above 1), got {value!r}."
-        ) from None
+    raise InputDataError(
+        "`refit_every` must be a number of values (an integer of at least 1) or a factor by "
+        f"which their number grows (a float above 1), got {value!r}."
+    )
 
 
 def fitted_count(num: int, every: int | float) -> int:
@@ -156,31 +156,21 @@ def fit_single_task_gp(
 
 
 class Remembered(NamedTuple):
-    """A result, and the data from which it was computed."""
+    """A result, and the data from which it was computed, bit by bit: NaN equals NaN."""
 
-    data: tuple[Tensor | None, ...]
+    data: tuple[bytes, ...]
     result: Any
 
-    def is_of(self, *data: Tensor | None) -> bool:
-        """Whether it was computed from these data."""
-        return all(map(_same, self.data, data))
 
-
-def _same(a: Tensor | None, b: Tensor | None) -> bool:
-    """Whether both are None or equal; NaN, a variance that is not known, equals NaN."""
-    if a is None or b is None:
-        return a is b
-    return a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())
+def _bits(*data: Tensor | None) -> tuple[bytes, ...]:
+    return tuple(b"" if each is None else each.cpu().numpy().tobytes() for each in data)
 
 
 class ScheduledFit:
     """Models of growing data, fitted on the schedule ``refit_every`` and conditioned in between.
 
-    Args:
-        fit: As of a `DelayAwareProposer`.
-        refit_every: As of a `DelayAwareProposer`.
-        device: Where the models are.
-        stream: From it and the number of values the seed of each fit is derived.
+    ``fit`` and ``refit_every`` are those of a `DelayAwareProposer`. From the ``stream`` and the
+    number of values the seed of each fit is derived, for random numbers on the ``device``.
     """
 
     def __init__(
@@ -191,8 +181,7 @@ class ScheduledFit:
         self.device = device
         self.stream = stream
         self.fitted: Remembered | None = None
-        # The fitted model, conditioned on later values.
-        self._extended: Remembered | None = None
+        self._extended: Remembered | None = None  # conditioned on later values
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy fits again when it is called: a stored fit may be large and outdated.
@@ -207,10 +196,11 @@ class ScheduledFit:
 
     def _fit_to_all(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
         """The model fitted to these data; that of the last call if they have not changed."""
-        if self.fitted is None or not self.fitted.is_of(X, Y, Yvar):
+        data = _bits(X, Y, Yvar)
+        if self.fitted is None or self.fitted.data != data:
             noise = {} if Yvar is None else {"Yvar": Yvar}
             with random_stream(derived_seed(*self.stream, len(Y)), self.device):
-                self.fitted = Remembered((X, Y, Yvar), self.fit(X, Y, **noise))
+                self.fitted = Remembered(data, self.fit(X, Y, **noise))
             self._extended = None
         model: Model = self.fitted.result
         return model
@@ -221,10 +211,11 @@ class ScheduledFit:
         """The fitted model conditioned on the later ones of these values."""
         if not len(Y[later]):
             return model
-        if self._extended is None or not self._extended.is_of(X, Y, Yvar):
+        data = _bits(X, Y, Yvar)
+        if self._extended is None or self._extended.data != data:
             noise = None if Yvar is None else Yvar[later]
             extended = with_later_values(model, X[later], Y[later], noise)
-            self._extended = Remembered((X, Y, Yvar), extended)
+            self._extended = Remembered(data, extended)
         extended_model: Model = self._extended.result
         return extended_model
 
@@ -254,11 +245,11 @@ class WarmStartedFit:
         with random_stream(derived_seed(self.seed, len(Y)), device):
             gp = fit_single_task_gp(X.to(device), Y.to(device), self.bounds, noise, start)
         parts = {part: deepcopy(getattr(gp, part).state_dict()) for part in PARTS}
-        self._known[len(Y)] = Remembered((X, Y, Yvar), parts)
+        self._known[len(Y)] = Remembered(_bits(X, Y, Yvar), parts)
         return gp
 
     def _state(self, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> State:
         known = self._known.get(len(Y))
-        if known is None or not known.is_of(X, Y, Yvar):
+        if known is None or known.data != _bits(X, Y, Yvar):
             self(X, Y, Yvar)
         return self._known[len(Y)].result

@@ -5,6 +5,7 @@ from __future__ import annotations
 from botorch.exceptions.errors import UnsupportedError
 
 from botorch_calib._validation import check_count, check_instance, check_positive
+from botorch_calib.asynchronous.designs import with_features
 from botorch_calib.asynchronous.proposer import DelayAwareProposer
 from botorch_calib.decisions import RemainingGain, remaining_gain
 from botorch_calib.decisions.remaining_gain import check_paths
@@ -23,7 +24,7 @@ class RemainingGainRule:
         proposer: Of the run. Calibrated, by its ``fit``, it states a calibrated bound.
         eps: In units of the objective.
         delta: Probability, in (0, 1), with which more may be gained.
-        every: It is judged after every so many values, which takes about as long as a choice.
+        every: It is judged after so many values, which takes about as long as a choice.
         min_values: Number of values before which it does not stop (default: ten for each feature).
         num_paths: As in `remaining_gain`: at least ``3 / delta``.
 
@@ -75,15 +76,12 @@ class RemainingGainRule:
             return False
         self._num_judged = num
         model, proposer = self.proposer.model(ledger), self.proposer
-        held = proposer.fixed_features or {}
-        domain = (proposer.bounds if proposer.choices is None else proposer.choices).clone()
-        for column, value in held.items():
-            domain[:, column] = value
-        domain = like(model, domain)
+        is_box = proposer.choices is None
+        points = proposer.bounds if is_box else proposer.choices
+        domain = like(model, with_features(points, proposer.fixed_features or {}))
         self.gain = remaining_gain(
             model,
-            domain if proposer.choices is None else None,
-            None if proposer.choices is None else domain.unique(dim=0),
+            **({"bounds": domain} if is_box else {"choices": domain.unique(dim=0)}),
             num_paths=self.num_paths,
             maximize=ledger.maximize,
         )

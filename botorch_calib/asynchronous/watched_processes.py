@@ -35,13 +35,11 @@ STARTUP = process_startup.__file__
 
 
 class WatchedProcesses(Workers):
-    """Spawned processes, each in a Pebble pool of its own.
+    """Spawned processes, each in a Pebble pool of its own: torch's threads forbid forks.
 
     In a pool of several, one that dies would disturb the others: it may hold the lock of their
     pipe, or leave half a message in it; and if it dies before it has said what it works on, Pebble
     never reports the loss. Alone, a crash or a time-out is the loss of one evaluation.
-
-    They are spawned, as forking a process that runs threads, which torch does, may deadlock.
     """
 
     def __init__(self, objective: Objective, evaluations_per_process: int | None = None) -> None:
@@ -70,7 +68,6 @@ class WatchedProcesses(Workers):
         return process.run(process_startup.evaluate, pickled(self._objective), x)
 
     def has_started(self, future: Future[Any]) -> bool:
-        """Whether its process has received it."""
         return future.running()
 
     def cause_of_death(self, future: Future[Any], error: BaseException) -> str | None:

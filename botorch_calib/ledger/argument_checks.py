@@ -6,7 +6,9 @@ import json
 import math
 import reprlib
 from collections.abc import Iterable, Mapping
+from functools import partial
 from numbers import Real
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -73,13 +75,11 @@ def as_context(context: Any) -> tuple[float, ...] | None:
 
 def as_decisions(decisions: Any, query: bytes) -> str:
     """Convert the record of a decision about a query, or several, to JSON."""
+    known = [] if decisions is None else decisions
+    keys = itemgetter("point", "quantiles", "level", "certified")
     try:
-        known = [] if decisions is None else decisions
         several = [known] if isinstance(known, Mapping) else [*known]
-        entries = [
-            [r[key] for key in ("point", "quantiles", "level", "certified")] for r in several
-        ]
-        points = [[float(value) for value in point] for point, *_ in entries]
+        points = [[*map(float, point)] for point, *_ in map(keys, several)]
         text = json.dumps([dict(record) for record in several])
     except (LookupError, OverflowError, TypeError, ValueError) as error:
         raise InputDataError(
@@ -88,12 +88,9 @@ def as_decisions(decisions: Any, query: bytes) -> str:
         ) from error
     x = np.frombuffer(query, dtype=DOUBLE).tolist()
     for point in points:
-        columns = iter(x)
         # Up to single precision, and in order: contexts, or a task's column, may be left out.
-        found = [
-            any(math.isclose(v, p, rel_tol=1e-6, abs_tol=1e-12) for v in columns) for p in point
-        ]
-        if not (found and all(found)):
+        columns, is_close = iter(x), partial(math.isclose, rel_tol=1e-6, abs_tol=1e-12)
+        if not point or not all(any(is_close(v, p) for v in columns) for p in point):
             raise InputDataError(
                 f"`decisions` are about the point {point}, and the query is {x}: give the record "
                 "of the decision about this query."
@@ -127,21 +124,20 @@ def as_array(name: str, values: Any, *shapes: tuple[int | None, ...]) -> NDArray
         except ValueError:  # lists of different lengths
             array = np.empty(0, dtype=object)
         if array.dtype.kind not in "biuf":
-            raise InputDataError(f"`{name}` must hold real numbers, got {values!r}.")
+            raise InputDataError(
+                f"`{name}` must hold real numbers, in rows of equal length, got "
+                f"{reprlib.repr(values)}."
+            )
         # A writable copy, as torch warns about arrays that are read-only.
         values = torch.from_numpy(array.astype(np.float64))
     if values.is_complex():
         raise InputDataError(f"`{name}` must hold real numbers, got complex ones.")
     actual = tuple(values.shape)
     lengths = [shape for shape in shapes if len(shape) == len(actual)]
-    if not any(all(map(_may_be, shape, actual)) for shape in lengths):
+    if not any(all(k in (None, n) for k, n in zip(each, actual, strict=True)) for each in lengths):
         texts = (" x ".join("n" if k is None else str(k) for k in shape) for shape in shapes)
         raise BotorchTensorDimensionError(
             f"`{name}` must have shape {' or '.join(texts)}, got {actual}."
         )
     doubles = values.detach().to(device="cpu", dtype=torch.double)
     return check_finite(name, doubles).numpy().astype(DOUBLE)
-
-
-def _may_be(length: int | None, actual: int) -> bool:
-    return length in (None, actual)

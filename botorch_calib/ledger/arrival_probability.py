@@ -34,16 +34,10 @@ class ArrivalProbability(NamedTuple):
 def kaplan_meier(
     waits: NDArray[np.float64], arrived: NDArray[np.bool_], wait: float, confidence: float
 ) -> ArrivalProbability:
-    """``P(delay <= wait)`` from right-censored delays.
+    """``P(delay <= wait)`` from delays or, where none has ``arrived``, how long it was waited for.
 
     The interval is Clopper and Pearson's for the number of trials without censoring that would
     give Greenwood's variance (Dorey and Korn 1987): the exact binomial one if nothing is censored.
-
-    Args:
-        waits: The delay of each value or, where none has arrived, how long it has been waited for.
-        arrived: Which values have arrived.
-        wait: The wait.
-        confidence: Probability that the interval holds the true one, in (0, 1).
     """
     check_open_unit("confidence", confidence)
     in_time = arrived & (waits <= wait)

@@ -17,17 +17,14 @@ from numpy.typing import NDArray
 from botorch_calib._validation import check_count, check_one_of
 from botorch_calib.exceptions import UnknownTrialError
 from botorch_calib.ledger.argument_checks import DOUBLE, as_number, check_flag
-from botorch_calib.ledger.trials import NUMBERS, EarlierValue, Entry
+from botorch_calib.ledger.trials import NUMBERS, Entry
 
 Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a ledger, checked; `FeedbackLedger` explains them.
-
-    ``late`` is replaced where it is None, and ``maximize`` is None if nobody has said so.
-    """
+    """The settings of a ledger, checked; ``maximize`` is None if nobody has said so."""
 
     dim: int
     censor_value: float | None = None
@@ -57,12 +54,12 @@ class Settings:
         """Raise ``InputDataError`` if any of the ``given`` settings differs from this one's."""
         wanted = replace(self, **given)
         for name in given:
-            if name == "maximize" and self.maximize is None:
-                continue
-            if getattr(wanted, name) != getattr(self, name):
+            stated = getattr(self, name)
+            is_open = name == "maximize" and stated is None
+            if getattr(wanted, name) != stated and not is_open:
                 raise InputDataError(
-                    f"`{name}` is {getattr(self, name)!r} in the ledger {path}, which contradicts "
-                    f"the given {given[name]!r}."
+                    f"`{name}` is {stated!r} in the ledger {path}, which contradicts the given "
+                    f"{given[name]!r}: say it once, where the ledger is made."
                 )
 
 
@@ -80,8 +77,7 @@ class Contents:
     def now(self, is_choosing: bool = False) -> float:
         """The present time on the ledger's clock, which never goes back as the system's may.
 
-        While a query is chosen, events are dated to the next iteration, so the choice does not see
-        them.
+        Events during a choice are dated to the next iteration, so the choice does not see them.
         """
         is_counted = self.settings.clock == "iterations"
         return max(float(len(self) + is_choosing) if is_counted else time.time(), self.latest)
@@ -116,27 +112,21 @@ class Contents:
         }
 
     @cached_property
-    def context_dim(self) -> int | None:
-        """Number of elements of a context; None if none has been told."""
-        return next(iter(self._context_dims), None)
-
-    @cached_property
-    def _context_dims(self) -> dict[int, Entry]:
+    def context_dims(self) -> dict[int, Entry]:
         """The numbers of elements that contexts have, with a trial of each."""
         return {len(entry.context): entry for entry in self.entries if entry.context is not None}
 
     def check_contexts(self) -> None:
         """Raise ``BotorchTensorDimensionError`` unless all contexts have one length."""
-        if len(self._context_dims) > 1:
-            numbers = " and ".join(
-                f"{num} in trial {entry.id}" for num, entry in self._context_dims.items()
-            )
+        if len(self.context_dims) > 1:
+            numbers = [f"{num} in trial {entry.id}" for num, entry in self.context_dims.items()]
             raise BotorchTensorDimensionError(
-                f"`context` must have as many elements in all trials, got {numbers}. If that of "
-                "another trial is wrong, `amend` it with the right one, or with `[]`, first."
+                "`context` must have as many elements in all trials, got "
+                f"{' and '.join(numbers)}. If that of another trial is wrong, `amend` it with the "
+                "right one, or with `[]`, first."
             )
 
     @cached_property
-    def amended(self) -> list[tuple[int, tuple[EarlierValue, ...]]]:
-        """The ids of trials whose value was replaced, with their earlier values."""
-        return [(entry.id, entry.earlier) for entry in self.entries if entry.earlier]
+    def amended(self) -> list[Entry]:
+        """The trials whose value was replaced."""
+        return [entry for entry in self.entries if entry.earlier]

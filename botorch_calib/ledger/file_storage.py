@@ -73,8 +73,7 @@ class FileStorage(Storage):
     def open(cls, path: str | os.PathLike[str], given: dict[str, Any]) -> FileStorage:
         """Open the ledger in a file, or create it with the ``given`` settings.
 
-        An empty file counts as missing: a process that is killed while it creates a ledger leaves
-        one behind.
+        An empty file, as a process leaves it that is killed while it creates one, counts as none.
         """
         path = Path(path).resolve()
         if path.is_dir() or not path.parent.is_dir():

@@ -24,13 +24,12 @@ from botorch_calib.ledger.argument_checks import (
     as_query,
     as_time,
     as_variance,
-    check_flag,
 )
 from botorch_calib.ledger.arrival_probability import ArrivalProbability, kaplan_meier
 from botorch_calib.ledger.contents import Contents, Settings
 from botorch_calib.ledger.file_storage import FileStorage, read_file
 from botorch_calib.ledger.storage import Storage, Transition
-from botorch_calib.ledger.trials import Told, Trial, TrialStatus
+from botorch_calib.ledger.trials import Entry, Told, Trial, TrialStatus
 from botorch_calib.ledger.view_at_time import ViewAtTime
 
 if TYPE_CHECKING:
@@ -44,8 +43,8 @@ class DecidedQuery(NamedTuple):
     """What a proposer may return in place of a query: it, and the records of decisions about it.
 
     Args:
-        x: The query, of shape ``d`` or ``1 x d``.
-        decisions: As `FeedbackLedger.submit` takes them.
+        x: As `FeedbackLedger.submit` takes it.
+        decisions: Likewise.
 
     Example:
         >>> certified = constraint.commit(X[:1])
@@ -133,9 +132,9 @@ class FeedbackLedger:
     ) -> Self:
         """Open the ledger in a file, or create it if the file does not exist or is empty.
 
-        The file is an SQLite database. Once a call has returned, its change is on disk. While a
-        change is being written, and after a process was killed during one, there is a second file
-        whose name ends in ``-journal``: never delete it, and move or copy it with the ledger.
+        The file is an SQLite database, in a folder that exists. Once a call has returned, its
+        change is on disk. After a process was killed in between, there may be a second file whose
+        name ends in ``-journal``: never delete it, and move or copy it with the ledger.
 
         One process at a time writes to a ledger: this one, from here to `close`, or until nothing
         refers to the ledger any more, or the process ends. Meanwhile others can `read` it, and a
@@ -143,18 +142,18 @@ class FeedbackLedger:
         shares one ledger. Several processes or machines need Optuna's or Ax's storages. Choose a
         local disk: not all network file systems have locks that work.
 
-        The folder of ``path`` must exist. The settings, which are those of the class, must agree
-        with the file's; None stands for the file's, or for the default in a new file, which needs
-        ``dim``. If an existing file does not say so yet, ``maximize`` is recorded.
+        The settings, which are those of the class, must agree with the file's; None stands for the
+        file's, or for the default in a new file, which needs ``dim``. A ``maximize`` that an
+        existing file leaves open is recorded.
 
         Raises:
             InputDataError: If a setting is invalid, missing or contradicts the file.
             DamagedLedgerError: If the file is damaged, is not a ledger, or has another format.
             LedgerError: If another process has opened it, or it cannot be used otherwise.
         """
-        values = (dim, censor_value, max_wait, late, clock, maximize)
-        settings = zip((field.name for field in fields(Settings)), values, strict=True)
-        given = {name: value for name, value in settings if value is not None}
+        names = [field.name for field in fields(Settings)]
+        values = zip(names, (dim, censor_value, max_wait, late, clock, maximize), strict=True)
+        given = {name: value for name, value in values if value is not None}
         propose = _checked_proposer(propose)
         ledger = cls._of(FileStorage.open(path, given))
         ledger._propose = propose
@@ -232,13 +231,8 @@ class FeedbackLedger:
         stated = self._settings.maximize
         if given is None:
             return stated is not False
-        given = check_flag("maximize", given)
-        if stated not in (None, given):
-            raise InputDataError(
-                f"`maximize` is {stated} in the ledger {self.path or 'in memory'}, which "
-                f"contradicts the given {given}: say it once, where the ledger is made."
-            )
-        return given
+        self._settings.check_agrees({"maximize": given}, self.path or "in memory")
+        return bool(given)
 
     def declare(self, maximize: bool) -> None:
         """Record whether the greatest value is best; the ledger must not say otherwise."""
@@ -271,9 +265,8 @@ class FeedbackLedger:
             x: The query, a tensor or array of shape ``d`` or ``1 x d``.
             time: Time of submission (default: now). Times need not be in order.
             decisions: The record of the decision to make it, the last of
-                `ChanceConstraint.decisions` after `ChanceConstraint.commit`; of several
-                constraints a list of such, one of each. They are recorded with the query, all or
-                nothing, for `decisions` to return.
+                `ChanceConstraint.decisions` after `ChanceConstraint.commit`, or a list with one of
+                each constraint: recorded with the query, for `decisions` to return.
 
         Raises:
             BotorchError: If an argument is malformed, or a decision is about another point.
@@ -286,8 +279,8 @@ class FeedbackLedger:
     def ask(self, propose: Propose | None = None) -> Trial:
         """Choose a query, and submit it: a new trial, whose value is to be told by `tell`.
 
-        While another thread is choosing, this waits. If a query is submitted meanwhile by other
-        means, it is chosen again. An `AsynchronousOptimizer` that starts before the value is told
+        While another thread is choosing, this waits; the choice is made again if a query was
+        submitted meanwhile. An `AsynchronousOptimizer` that starts before the value is told
         evaluates the trial, unless its ``resume`` is ``"keep"``.
 
         Args:
@@ -328,15 +321,15 @@ class FeedbackLedger:
         """Record the value of a pending or expired trial, with the variance of its noise if known.
 
         Args:
-            trial_id: The trial's id, ``ask().id``.
+            trial_id: Its id, ``ask().id``.
             y: Its value, a finite number or a tensor of one element.
             yvar: The variance of the noise of ``y``: of a mean of ``k`` repetitions, theirs over
                 ``k``. A `DelayAwareProposer` fits one variance for the values that have none.
             time: Time of arrival (default: now), until which the value stays hidden.
             outcomes: Those of the trial's decisions, in their order, None for one that is out. The
                 default is ``y`` for a single decision, whose constraint is on the value then.
-            context: The inputs that nobody controls, as they were, a vector of length ``d_c``: with
-                the queries they are the inputs of the model, see `contexts`.
+            context: The inputs that nobody controls, as they were, a vector of length ``d_c``; see
+                `contexts`.
 
         Raises:
             UnknownTrialError: If there is no such trial.
@@ -353,15 +346,14 @@ class FeedbackLedger:
         self._tell(trial_id, self._told(y), time)
 
     def _told(self, y: Any, yvar: Any = None, outcomes: Any = None, context: Any = None) -> Told:
-        y, yvar = as_number("y", y), as_variance("yvar", yvar)
-        return Told(y, yvar, as_outcomes(outcomes), as_context(context))
+        numbers = {"y": as_number("y", y), "yvar": as_variance("yvar", yvar)}
+        return {**numbers, "outcomes": as_outcomes(outcomes), "context": as_context(context)}
 
     def _tell(self, trial_id: int, told: Told, time: Any) -> None:
-        at = as_time(time)
-        self._change(trial_id, lambda entry, clock: entry.observed(told, at, clock))
-        # Whoever gives times, as in simulations, knows which values are late.
-        # Without PyTorch, which could hang in a process that is forked meanwhile.
-        if at is None and self.late == "discard" and self._view(None).expired[int(trial_id)]:
+        self._change(trial_id, lambda entry, at: entry.observed(told, at), time)
+        # Whoever gives times, as in simulations, knows which values are late. PyTorch, which could
+        # hang in a process that is forked meanwhile, is not used here.
+        if time is None and self.late == "discard" and self._view(None).expired[int(trial_id)]:
             warnings.warn(  # without the trial's id: once for each place in a program
                 f"A value has come after `max_wait` ({self.max_wait:g}), or for a trial that was "
                 "abandoned: it is recorded, but not used, and the trial stays expired. Wait longer "
@@ -381,22 +373,14 @@ class FeedbackLedger:
     ) -> None:
         """Replace the value of a trial, for example after a slip of the pen.
 
-        The value that stood before is kept in `Trial.earlier`, and views of earlier times show it.
-
-        Args:
-            trial_id: The trial's id.
-            y: The right value.
-            yvar: The variance of its noise (default: as before).
-            time: Time from which it stands (default: now), not before that of the last value.
-            outcomes: As in `tell` (default: as before).
-            context: Likewise; an empty one takes the context back. Its length may only change where
-                no other trial has one.
-
-        Raises:
-            TrialStateError: If the trial has no value; for the rest see `tell`.
+        The value before is kept in `Trial.earlier`, and views of earlier times show it.
+        Arguments and errors are those of `tell`. What is not given stays as before, and an empty
+        ``context`` takes that back: its length may only change where no other trial has one. The
+        value stands from ``time`` on (default: now), not before that of the last one. Without a
+        value to replace, the error is a ``TrialStateError``.
         """
-        told, at = self._told(y, yvar, outcomes, context), as_time(time)
-        self._change(trial_id, lambda entry, clock: entry.amended(told, at, clock))
+        told = self._told(y, yvar, outcomes, context)
+        self._change(trial_id, lambda entry, at: entry.amended(told, at), time)
 
     def add(
         self, X: Any, Y: Any, Yvar: Any = None, time: float | None = None, contexts: Any = None
@@ -409,9 +393,6 @@ class FeedbackLedger:
             Yvar: The variances of their noise, of the shape of ``Y``, or None.
             time: Time of submission and arrival (default: now).
             contexts: Those in which the values came, ``n x d_c``, or None.
-
-        Raises:
-            BotorchError: If an argument is malformed.
         """
         queries = as_array("X", X, (None, self.dim))
         shapes = (len(queries), 1), (len(queries),)
@@ -427,8 +408,8 @@ class FeedbackLedger:
         with self._storage.transaction() as change:
             for x, y, yvar, context in zip(queries, values, variances, came, strict=True):
                 moment = change.submission_time() if at is None else at
-                told = Told(y, yvar, None, context)._asdict()
-                ids.append(change.append(x.tobytes(), moment, observed_at=moment, **told))
+                told = {"y": y, "yvar": yvar, "context": context, "observed_at": moment}
+                ids.append(change.append(x.tobytes(), moment, **told))
         return ids
 
     def fail(self, trial_id: int, reason: str = "", time: float | None = None) -> None:
@@ -438,22 +419,21 @@ class FeedbackLedger:
             LedgerError: If there is no such trial, or it has a value or has failed.
             InputDataError: If ``time`` (default: now) is before the submission.
         """
-        at = as_time(time)
         # Messages of exceptions may contain lone surrogates, which UTF-8 cannot encode.
         note = str(reason).encode("utf-8", "backslashreplace").decode()
-        self._change(trial_id, lambda entry, clock: entry.failed(note, at, clock))
+        self._change(trial_id, lambda entry, at: entry.failed(note, at), time)
 
     def abandon(self, trial_id: int, time: float | None = None) -> None:
         """Stop waiting for a trial, which counts as expired from ``time`` (default: now) on.
 
         Errors are those of `fail`; a trial that is abandoned already is refused as well.
         """
-        at = as_time(time)
-        self._change(trial_id, lambda entry, clock: entry.abandoned(at, clock))
+        self._change(trial_id, Entry.abandoned, time)
 
-    def _change(self, trial_id: int, transition: Transition) -> None:
+    def _change(self, trial_id: int, transition: Transition, time: Any) -> None:
+        at = as_time(time)
         with self._storage.transaction() as change:
-            change.replace(trial_id, transition)
+            change.replace(trial_id, transition, at)
 
     # ------------------------------------------------------------ trials
 
@@ -550,10 +530,9 @@ class FeedbackLedger:
     ) -> ArrivalProbability:
         """How likely a value is to arrive within a wait: ``rho_m`` of [Verma2022]_, Theorem 1.
 
-        Kaplan and Meier's estimate from the delays of the values that have arrived, late ones
-        included, and from how long the others have been waited for. Left out are trials that failed
-        and those recorded with their values, as by `add`, at a delay of 0. It takes delays for
-        independent draws from one distribution, whatever the query.
+        Kaplan and Meier's estimate from the delays of all values and from how long the others have
+        been waited for, without trials that failed or were recorded with their values, as by `add`.
+        It takes delays for independent draws from one distribution, whatever the query.
 
         Args:
             wait: The wait (default: `max_wait`, if that is finite).
@@ -577,9 +556,8 @@ class FeedbackLedger:
     def decisions(self, constraint: int = 0, now: float | None = None) -> list[dict[str, Any]]:
         """Records of the decisions about queries by a constraint, by id, with their outcomes.
 
-        `ChanceConstraint.from_records` makes the constraint of them that was carried on. A late
-        value is an outcome, whatever ``late`` says. A certified trial without a value, failed or
-        not, counts as a violation.
+        `ChanceConstraint.from_records` makes the constraint of them again. A late value is an
+        outcome, whatever ``late`` says; a certified trial without a value counts as a violation.
 
         Args:
             constraint: Which of the constraints that decide about each query.
@@ -627,9 +605,8 @@ class FeedbackLedger:
                 "`to_dataframe` needs pandas (pip install pandas); `to_records` does without it."
             ) from error
         # Columns in which every number is missing would hold None.
-        numbers = {name: "float64" for name in ("y", "yvar", "submitted_at", "observed_at")}
-        queries = [f"x_{i}" for i in range(self.dim)]
-        names = ["id", *queries, *numbers, "status", "note"]
+        numbers = dict.fromkeys(("y", "yvar", "submitted_at", "observed_at"), "float64")
+        names = ["id", *(f"x_{i}" for i in range(self.dim)), *numbers, "status", "note"]
         frame = pandas.DataFrame(self.to_records(now), columns=names)
         return frame.astype({"id": "int64", **numbers})
 

@@ -16,6 +16,7 @@ from botorch_calib.ledger.sql_tables import (
     FORMAT_VERSION,
     SELECT_TRIALS,
     DamagedRowError,
+    Header,
     entry_of,
     read_header,
 )
@@ -30,12 +31,7 @@ GAP = 10_000
 def salvage(path: Path, new: Path) -> str:
     """Make a ledger in the file ``new`` of the intact trials of a damaged one, with new ids.
 
-    Returns:
-        A text that counts these trials and lists the lost ones.
-
-    Raises:
-        InputDataError: If there is no such file, or ``new`` exists.
-        LedgerError: If no trial is intact, or the new ledger cannot be written.
+    Returns a text that counts these trials and lists the lost ones.
     """
     if not path.is_file():
         raise InputDataError(f"There is no file {path}.")
@@ -59,11 +55,10 @@ def salvage(path: Path, new: Path) -> str:
     if not found:
         told = "" if version == FORMAT_VERSION else f", whose format is not {FORMAT_VERSION}"
         raise DamagedLedgerError(f"No trial is intact in the file {path}{told}.")
-    settings = Settings(len(found[0].x) // 8) if header is None else header.settings
-    _make(new, settings, found, 0.0 if header is None else header.latest)
-    count = found[-1].id + 1 if header is None else header.num_trials
-    missing = set(range(count)) - {entry.id for entry in found}
     text = f"{len(found)} trials are intact.\n"
+    known = header or Header("", 0, Settings(len(found[0].x) // 8), found[-1].id + 1)
+    _make(new, known.settings, found, known.latest)
+    missing = set(range(known.num_trials)) - {entry.id for entry in found}
     if missing:
         text += f"Lost: {', '.join(map(str, sorted(missing)))}.\n"
     if header is None:

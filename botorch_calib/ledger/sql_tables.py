@@ -10,27 +10,19 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from botorch_calib.ledger.contents import Settings
-from botorch_calib.ledger.trials import NUMBERS, EarlierValue, Entry
+from botorch_calib.ledger.trials import EarlierValue, Entry
 
 APPLICATION_ID = 0x62634C67  # "bcLg", in bytes 68 to 71 of the file
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 
-# `y` has no type: in a column of type REAL, SQLite would keep -0.0 as 0.
+# A record is a list in JSON, which keeps every bit of a number, and the sign of -0.0.
 SCHEMA = {
-    "ledger": """CREATE TABLE ledger (
-    identity TEXT, revision INTEGER, dim INTEGER, censor_value REAL, max_wait REAL, late TEXT,
-    clock TEXT, maximize INTEGER, num_trials INTEGER, latest REAL, checksum INTEGER
-)""",
+    "ledger": "CREATE TABLE ledger (record TEXT, checksum INTEGER)",
     "trials": """CREATE TABLE trials (
-    id INTEGER PRIMARY KEY, x BLOB, submitted_at REAL, y, observed_at REAL, abandoned_at REAL,
-    failed_at REAL, yvar REAL, note TEXT, earlier TEXT, decisions TEXT, outcomes TEXT,
-    context TEXT, checksum INTEGER
+    id INTEGER PRIMARY KEY, x BLOB, record TEXT, checksum INTEGER
 )""",
 }
-SELECT_TRIALS = (
-    f"SELECT id, x, {', '.join(NUMBERS)}, note, earlier, decisions, outcomes, context, checksum "
-    "FROM trials"
-)
+SELECT_TRIALS = "SELECT id, x, record, checksum FROM trials"
 
 
 class DamagedRowError(ValueError):
@@ -59,55 +51,42 @@ def create_tables(database: sqlite3.Connection, header: Header) -> None:
 
 def write_header(database: sqlite3.Connection, header: Header) -> None:
     """Write the row of table ``ledger``, in the place of an earlier one."""
-    *settings, maximize = astuple(header.settings)
-    maximize = None if maximize is None else int(maximize)  # SQLite has no truth values
-    row = (header.identity, header.revision, *settings, maximize, header.num_trials, header.latest)
     database.execute("DELETE FROM ledger")
-    _write(database, "INSERT INTO ledger", [_sealed(row)])
+    row = _sealed((json.dumps(astuple(header)),))
+    database.execute("INSERT INTO ledger VALUES (?, ?)", row)
 
 
 def read_header(database: sqlite3.Connection) -> Header:
     """The row of table ``ledger``; `DamagedRowError` if it is damaged."""
-    rows = database.execute("SELECT * FROM ledger").fetchall()
+    rows = database.execute("SELECT record, checksum FROM ledger").fetchall()
     if len(rows) != 1 or not _is_intact(rows[0]):
         raise DamagedRowError("its settings are damaged")
-    identity, revision, *settings, maximize, num_trials, latest, _ = rows[0]
-    settings.append(None if maximize is None else bool(maximize))
-    return Header(identity, revision, Settings(*settings), num_trials, latest)
+    identity, revision, settings, *others = json.loads(rows[0][0])
+    return Header(identity, revision, Settings(*settings), *others)
 
 
 def write_trials(database: sqlite3.Connection, entries: Iterable[Entry]) -> None:
     """Write rows of table ``trials``, in the place of those with the same ids."""
-    rows = []
     for entry in entries:
-        numbers = [getattr(entry, name) for name in NUMBERS]
-        earlier = json.dumps([astuple(value) for value in entry.earlier])
-        sequences = map(json.dumps, (entry.outcomes, entry.context))
-        texts = (entry.note, earlier, entry.decisions, *sequences)
-        rows.append(_sealed((entry.id, entry.x, *numbers, *texts)))
-    _write(database, "REPLACE INTO trials", rows)
+        trial_id, x, *record = vars(entry).values()
+        row = _sealed((trial_id, x, json.dumps(record, default=astuple)))
+        database.execute("REPLACE INTO trials VALUES (?, ?, ?, ?)", row)
 
 
 def entry_of(row: tuple[Any, ...]) -> Entry:
     """The trial in a row of ``SELECT_TRIALS``; `DamagedRowError` if it is damaged."""
     if not _is_intact(row):
         raise DamagedRowError(f"trial {row[0]} is damaged")
-    *values, earlier, decisions, outcomes, context, _ = row
-    before = tuple(EarlierValue(*map(_frozen, value)) for value in json.loads(earlier))
-    sequences = (_frozen(json.loads(text)) for text in (outcomes, context))
-    fields: list[Any] = [*values, before, decisions, *sequences]
-    return Entry(*fields)
+    trial_id, x, record, _ = row
+    *values, earlier, decisions, outcomes, context = json.loads(record)
+    before = tuple(EarlierValue(*map(_frozen, value)) for value in earlier)
+    fields: list[Any] = [*values, before, decisions, _frozen(outcomes), _frozen(context)]
+    return Entry(trial_id, x, *fields)
 
 
 def _frozen(stored: Any) -> Any:
     """A stored list as a tuple, anything else as it is."""
     return tuple(stored) if isinstance(stored, list) else stored
-
-
-def _write(database: sqlite3.Connection, statement: str, rows: list[tuple[Any, ...]]) -> None:
-    if rows:
-        marks = ", ".join("?" * len(rows[0]))
-        database.executemany(f"{statement} VALUES ({marks})", rows)
 
 
 def _sealed(row: tuple[Any, ...]) -> tuple[Any, ...]:

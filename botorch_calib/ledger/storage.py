@@ -12,11 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from botorch_calib.ledger.contents import Contents
-from botorch_calib.ledger.trials import Clock, Entry
+from botorch.exceptions.errors import InputDataError
 
-# Maps a stored trial to the trial that takes its place.
-Transition = Callable[[Entry, Clock], Entry]
+from botorch_calib.ledger.contents import Contents
+from botorch_calib.ledger.trials import Entry
+
+# Maps a stored trial and the time of an event to the trial that takes its place.
+Transition = Callable[[Entry, float], Entry]
 
 # One lock for all ledgers of the process. Forks take it as well: otherwise a child could inherit
 # a lock (here or within SQLite) whose holder does not exist in the child.
@@ -28,15 +30,12 @@ if hasattr(os, "register_at_fork"):
 
 
 class Change:
-    """A change of a ledger that is being made: its settings, entries and latest time may change.
-
-    ``changed`` are the ids of the trials that are new or replaced.
-    """
+    """A change of a ledger that is being made: its settings, entries and latest time may change."""
 
     def __init__(self, contents: Contents, is_choosing: bool) -> None:
         self.settings, self.latest = contents.settings, contents.latest
         self.entries = list(contents.entries)
-        self.changed: set[int] = set()
+        self.changed: set[int] = set()  # ids of trials that are new or replaced
         self._before, self._is_choosing = contents, is_choosing
 
     def now(self, not_before: float = 0.0) -> float:
@@ -58,10 +57,17 @@ class Change:
         self.changed.add(trial_id)
         return trial_id
 
-    def replace(self, trial_id: Any, transition: Transition) -> None:
-        """Replace a trial by the result of ``transition``."""
+    def replace(self, trial_id: Any, transition: Transition, time: float | None = None) -> None:
+        """Replace a trial by what an event makes of it that happens at a time (default: now)."""
         place = self._before.place(trial_id)
-        self.entries[place] = transition(self.entries[place], self.now)
+        event, earliest = self.entries[place].last_event
+        # The submission may have been given a time that has not come yet.
+        at = self.now(earliest) if time is None else time
+        self.entries[place] = transition(self.entries[place], at)
+        if at < earliest:
+            raise InputDataError(
+                f"`time` {at!r} lies before {event} of trial {place} at {earliest!r}."
+            )
         self.changed.add(place)
 
     def result(self) -> Contents:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
@@ -17,8 +16,8 @@ from botorch_calib.exceptions import TrialStateError
 Outcomes = tuple[float | None, ...] | None
 # The inputs that nobody controls, as they were when a value came; None if there are none.
 Context = tuple[float, ...] | None
-# Tells the time of an event now, given that of an earlier event of the same trial.
-Clock = Callable[[float], float]
+# What is told of a trial at once, checked: its ``y``, ``yvar``, ``outcomes`` and ``context``.
+Told = dict[str, Any]
 
 
 class TrialStatus(StrEnum):
@@ -97,29 +96,16 @@ class Trial:
         return hash(self._comparable())
 
 
-class Told(NamedTuple):
-    """What is told of a trial at once, checked."""
-
-    y: float
-    yvar: float | None = None
-    outcomes: Outcomes = None
-    context: Context = None
-
-
 # The numbers of an `Entry` beside its query, in order.
 NUMBERS = ("submitted_at", "y", "observed_at", "abandoned_at", "failed_at", "yvar")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """The stored form of one trial. Times of events that have not happened are None.
-
-    ``x`` holds the query as consecutive little-endian doubles, and ``decisions`` the records of the
-    decisions about it as JSON.
-    """
+    """The stored form of one trial. Times of events that have not happened are None."""
 
     id: int
-    x: bytes
+    x: bytes  # the query as little-endian doubles
     submitted_at: float
     y: float | None = None
     observed_at: float | None = None
@@ -128,47 +114,49 @@ class Entry:
     yvar: float | None = None
     note: str = ""
     earlier: tuple[EarlierValue, ...] = ()
-    decisions: str = "[]"
+    decisions: str = "[]"  # the records of the decisions about it, in JSON
     outcomes: Outcomes = None
     context: Context = None
 
-    def observed(self, told: Told, time: float | None, clock: Clock) -> Entry:
-        """This trial with its value, which arrived at ``time`` (default: now)."""
-        self._refuse_if_closed("observed")
-        at = self._checked_time(time, clock)
-        self._check_outcomes(told.outcomes)
-        return replace(
-            self, **told._replace(context=told.context or None)._asdict(), observed_at=at
-        )
+    @property
+    def last_event(self) -> tuple[str, float]:
+        """The event that no change may come before, and its time."""
+        if self.observed_at is None:
+            return "the submission", self.submitted_at
+        return "the last value", self.earlier[-1].replaced_at if self.earlier else self.observed_at
 
-    def amended(self, told: Told, time: float | None, clock: Clock) -> Entry:
-        """This trial with another value from ``time`` on (default: now)."""
-        if self.y is None or self.observed_at is None:
+    def observed(self, told: Told, at: float) -> Entry:
+        """This trial with its value, which arrived at a time."""
+        self._refuse_if_closed("observed")
+        self._check_outcomes(told["outcomes"])
+        return replace(self, **{**told, "context": told["context"] or None}, observed_at=at)
+
+    def amended(self, told: Told, at: float) -> Entry:
+        """This trial with another value from a time on."""
+        if self.y is None:
             state = "has failed" if self.failed_at is not None else "has none yet"
             raise TrialStateError(
                 f"Trial {self.id} has no value that could be amended: it {state}."
             )
-        last = self.earlier[-1].replaced_at if self.earlier else self.observed_at
-        at = self._checked_time(time, clock, last)
-        given = {name: value for name, value in told._asdict().items() if value is not None}
-        if told.context is not None:
-            given["context"] = told.context or None  # taken back if it is empty
+        given = {name: value for name, value in told.items() if value is not None}
+        if "context" in given:
+            given["context"] = given["context"] or None  # taken back if it is empty
         before = EarlierValue(self.y, self.yvar, at, self.outcomes, self.context)
         amended = replace(self, **given, earlier=(*self.earlier, before))
         amended._check_outcomes(amended.outcomes)
         return amended
 
-    def failed(self, reason: str, time: float | None, clock: Clock) -> Entry:
-        """This trial marked as failed at ``time`` (default: now)."""
+    def failed(self, reason: str, at: float) -> Entry:
+        """This trial marked as failed at a time."""
         self._refuse_if_closed("marked as failed")
-        return replace(self, note=reason, failed_at=self._checked_time(time, clock))
+        return replace(self, note=reason, failed_at=at)
 
-    def abandoned(self, time: float | None, clock: Clock) -> Entry:
-        """This trial, expired from ``time`` on (default: now)."""
+    def abandoned(self, at: float) -> Entry:
+        """This trial, expired from a time on."""
         self._refuse_if_closed("abandoned")
         if self.abandoned_at is not None:
             raise TrialStateError(f"Trial {self.id} has been abandoned already.")
-        return replace(self, abandoned_at=self._checked_time(time, clock))
+        return replace(self, abandoned_at=at)
 
     def _check_outcomes(self, outcomes: Outcomes) -> None:
         num = len(json.loads(self.decisions))
@@ -202,16 +190,3 @@ class Entry:
             )
         if self.failed_at is not None:
             raise TrialStateError(f"Trial {self.id} has failed: it cannot be {change}.")
-
-    def _checked_time(self, time: float | None, clock: Clock, last: float | None = None) -> float:
-        """The time of a change, which is not before the submission or the ``last`` value."""
-        earliest = self.submitted_at if last is None else last
-        if time is None:
-            # The submission may have been given a time that has not come yet.
-            return clock(earliest)
-        if time < earliest:
-            event = "the submission" if last is None else "the last value"
-            raise InputDataError(
-                f"`time` {time!r} lies before {event} of trial {self.id} at {earliest!r}."
-            )
-        return time

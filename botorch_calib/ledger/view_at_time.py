@@ -16,23 +16,19 @@ from botorch_calib.ledger.trials import Entry, Trial, TrialStatus
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.intp]
 
+NO_VALUE = Entry(-1, b"", 0.0)
+
 
 class ViewAtTime:
-    """A ledger's trials as known at a time ``now``.
-
-    Sets of trials are Boolean vectors with an element for each, those submitted later included.
-    """
+    """A ledger's trials as known at a time ``now``; sets of them are masks of all its trials."""
 
     def __init__(self, contents: Contents, now: float) -> None:
         self._contents = contents
         self._columns = contents.columns
         self._max_wait = contents.settings.max_wait
         self.now = now
-        submitted_at = self._columns["submitted_at"]
-        if contents.settings.clock == "iterations":
-            self.submitted: Mask = submitted_at < now
-        else:
-            self.submitted = submitted_at <= now
+        is_past = np.less if contents.settings.clock == "iterations" else np.less_equal
+        self.submitted: Mask = is_past(self._columns["submitted_at"], now)
         # NaN marks times of events that have not happened; its comparisons are all False.
         self.failed: Mask = self.submitted & (self._columns["failed_at"] <= now)
         self._arrived: Mask = self.submitted & (self._columns["observed_at"] <= now)
@@ -121,7 +117,7 @@ class ViewAtTime:
 
         One that had another length before it was amended counts as not told.
         """
-        unknown = (math.nan,) * (self._contents.context_dim or 0)
+        unknown = (math.nan,) * next(iter(self._contents.context_dims), 0)
         told = (self.entry(row).standing(self.now).context for row in rows.tolist())
         known = [own if own and len(own) == len(unknown) else unknown for own in told]
         return torch.tensor(known, dtype=torch.double).view(len(rows), len(unknown))
@@ -130,12 +126,10 @@ class ViewAtTime:
     def _standing(self) -> dict[str, NDArray[np.float64]]:
         """Values and variances of all trials, without amendments that came later."""
         columns = {name: self._columns[name].copy() for name in ("y", "yvar")}
-        for trial_id, earlier in self._contents.amended:
-            for value in earlier:
-                if value.replaced_at > self.now:  # the first such value is the one that stood
-                    columns["y"][trial_id] = value.y
-                    columns["yvar"][trial_id] = math.nan if value.yvar is None else value.yvar
-                    break
+        for entry in self._contents.amended:
+            value = entry.standing(self.now)
+            for name, numbers in columns.items():
+                numbers[entry.id] = getattr(value, name)  # NaN for None
         return columns
 
     def entry(self, row: int) -> Entry:
@@ -146,22 +140,22 @@ class ViewAtTime:
         """The trials of some rows. One that is submitted only after ``now`` counts as pending."""
         # Selecting rows copies them once; one tensor per row lets each trial be pickled alone.
         queries = [torch.from_numpy(x) for x in self._contents.X[rows]]
-        y, yvar = (self._standing[name][rows].tolist() for name in ("y", "yvar"))
         arrived, statuses = self._arrived[rows].tolist(), self.statuses(rows)
         trials = []
         for i, entry in enumerate(map(self.entry, rows.tolist())):
+            value = entry.standing(self.now) if arrived[i] else NO_VALUE
             trials.append(
                 Trial(
                     id=entry.id,
                     x=queries[i],
-                    y=y[i] if arrived[i] else None,
+                    y=value.y,
                     submitted_at=entry.submitted_at,
                     observed_at=entry.observed_at if arrived[i] else None,
                     status=statuses[i],
                     note=entry.note if statuses[i] is TrialStatus.FAILED else "",
-                    yvar=yvar[i] if arrived[i] and not math.isnan(yvar[i]) else None,
+                    yvar=value.yvar,
                     earlier=tuple(e for e in entry.earlier if e.replaced_at <= self.now),
-                    context=entry.standing(self.now).context if arrived[i] else None,
+                    context=value.context,
                 )
             )
         return tuple(trials)

@@ -8,10 +8,15 @@ import pytest
 from botorch_calib.ledger import FeedbackLedger, file_storage
 
 
-@pytest.fixture(params=["memory", "file"])
-def make(request, tmp_path, monkeypatch):
-    """A function that makes ledgers; none of these tests needs files that outlast power."""
+@pytest.fixture(autouse=True)
+def without_waiting_for_disks(monkeypatch) -> None:
+    """None of these tests needs files that outlast power."""
     monkeypatch.setattr(file_storage, "SYNCHRONOUS", "OFF")
+
+
+@pytest.fixture(params=["memory", "file"])
+def make(request, tmp_path):
+    """A function that makes ledgers."""
     numbers = itertools.count()
 
     def make_ledger(dim: int = 2, **settings: Any) -> FeedbackLedger:

@@ -16,16 +16,11 @@ from typing import Any
 import pytest
 
 from botorch_calib.exceptions import DamagedLedgerError
-from botorch_calib.ledger import FeedbackLedger, Trial, file_storage
+from botorch_calib.ledger import FeedbackLedger, Trial
 from botorch_calib.ledger.__main__ import main
 
 ROOT = Path(__file__).parents[2]
 PAGE = 4096
-
-
-@pytest.fixture(autouse=True)
-def without_waiting_for_disks(monkeypatch) -> None:
-    monkeypatch.setattr(file_storage, "SYNCHRONOUS", "OFF")
 
 
 @pytest.fixture
@@ -112,8 +107,8 @@ class TestCommands:
     def test_errors_are_one_line(self, path, capsys) -> None:
         """SQLite's quote the statement that is damaged, which has several."""
         data = path.read_bytes()
-        assert data.count(b"    failed_at REAL") == 1
-        path.write_bytes(data.replace(b"    failed_at REAL", b"    failed\xffat REAL"))
+        assert data.count(b"x BLOB, record") == 1
+        path.write_bytes(data.replace(b"x BLOB, record", b"x BLOB\xff record"))
         assert run("status", path) == 1
         captured = capsys.readouterr().err
         assert captured.startswith("error: ") and captured.count("\n") == 1
@@ -279,6 +274,6 @@ class TestSalvage:
     def test_another_format_is_named(self, path, tmp_path, capsys) -> None:
         with contextlib.closing(sqlite3.connect(path)) as database, database:
             database.execute("PRAGMA user_version = 4")
-            database.execute("ALTER TABLE trials DROP COLUMN context")
+            database.execute("ALTER TABLE trials DROP COLUMN record")
         assert run("salvage", path, tmp_path / "new.db") == 1
-        assert "whose format is not 5" in capsys.readouterr().err
+        assert "whose format is not 6" in capsys.readouterr().err
