@@ -89,9 +89,9 @@ class WorstContexts:
         return worst.view(values.shape[:-1])
 
     def quantile(
-        self, level: Tensor, model: Any, score: Callable[[Tensor], Tensor], ends: Tensor
+        self, z: Any, model: Any, score: Callable[[Tensor], Tensor], ends: Tensor
     ) -> Tensor:
-        r"""The least ``t`` with a worst probability of ``level``, ``...``, differentiable.
+        r"""The least ``t`` with the worst probability ``Phi(z)``, ``...``, differentiable.
 
         Newton's steps on the normal score of the probability, which is nearly linear in ``t``; a
         step out of the bracket is replaced by its middle. The last step is taken with a graph, so
@@ -99,13 +99,14 @@ class WorstContexts:
         distribution counts as constant in it.)
 
         Args:
-            level: Levels ``...``.
+            z: Normal scores of the levels, one number or ``... x 1``.
             model: The model, whose number of observations a radius may depend on.
             score: Maps ``t``, ``... x 1``, to normal scores ``... x M`` of the probability of at
                 most ``t`` in each context.
             ends: The quantiles of these levels in each context, ``... x M``: there is the bracket.
         """
         dtype, ends = ends.dtype, ends.double()
+        level = torch.special.ndtr(torch.as_tensor(z).to(ends)).expand(ends[..., :1].shape)[..., 0]
         low, high = (end.detach() for end in ends.aminmax(dim=-1))
         wanted = torch.special.ndtri(level.detach())
         t = -self.expectation(-ends.detach(), model)
