@@ -199,17 +199,11 @@ class ChanceConstraint(DecisionBooks):
     ) -> Self:
         """A constraint of a fitted Gaussian process, calibrated on its own data if you like.
 
-        Args:
-            model: A fitted exact Gaussian process of the constrained outcome, see
-                `CalibratedModel.from_history`. With only a handful of data give its outcome a known
-                scale rather than ``Standardize`` it: two values that happen to be close would make
-                everything look certain.
-            upper: As in the class, like the next two.
-            lower: Lower limit.
-            level: Probability.
-            num_initial: Number of initial observations (the design) that the calibrator skips.
-            calibrator: Copied, and taught by the history (default: none, since the width learns).
-            settings: Further arguments of the class.
+        A ``calibrator`` is copied, and taught by the model's history without ``num_initial``
+        observations (the design), see `CalibratedModel.from_history` (default: none, since the
+        width learns). All other arguments are those of the class. With only a handful of data give
+        the outcome a known scale rather than ``Standardize`` it: two values that happen to be close
+        would make everything look certain.
 
         Raises:
             UnsupportedError: If ``model`` is not an exact Gaussian process with one output.
@@ -230,17 +224,10 @@ class ChanceConstraint(DecisionBooks):
     ) -> Self:
         """The constraint that has taken these decisions, in whatever order outcomes have come.
 
-        It equals the one that was carried on, to the last bit, if the model does.
-
-        Args:
-            model: As in the class, with all data so far.
-            records: `decisions` of an earlier constraint, in their order. Leave out points that
-                were never run; points without an outcome count as violations. (Those of
-                `joint_chance_constraints` go back there.)
-            upper: As in the class, like all others.
-            lower: Lower limit.
-            level: Probability.
-            settings: ``width``, ``budget``, ``ambiguity`` and ``contexts``.
+        It equals the one that was carried on, to the last bit, if the ``model``, with all data so
+        far, does. The ``records`` are `decisions` of an earlier constraint, in their order. Leave
+        out points that were never run; points without an outcome count as violations. (Those of
+        `joint_chance_constraints` go back there.) All other arguments are those of the class.
 
         Raises:
             InputDataError: If a record is malformed, or of a constraint with other limits.
@@ -429,11 +416,13 @@ class ChanceConstraint(DecisionBooks):
             X = self._contexts.check_decisions(name, X, self._observed)
         check_fits(self._observed, with_task_feature(self._observed, X), name)
 
-    def _take(self, records: Iterable[Mapping[str, Any]], is_part: bool) -> None:
-        """Go on with records, or with this constraint's part of those of several."""
-        self._records = checked_records(records, self._sides, self.level, is_part)
+    def _hold_together(
+        self, several: list[Self], place: int, records: Iterable[Mapping[str, Any]]
+    ) -> None:
+        """Be one of several, new as well, and go on with its part of their records."""
+        self._together, self._place = several, place
+        self._records = checked_records(records, self._sides, self.level, len(several) > 1)
         self._check_records()
-        self._forget_account()
 
     def _check_records(self) -> None:
         """Raise unless the records are about points that the model decides about."""
