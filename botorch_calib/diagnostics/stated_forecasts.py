@@ -32,9 +32,11 @@ class StatedForecasts(NamedTuple):
 
     @classmethod
     def of_residuals(
-        cls, predictive: PiecewisePredictive, residuals: Tensor, unit: Tensor, alpha: float
+        cls, predictive: PiecewisePredictive | None, residuals: Tensor, unit: Tensor, alpha: float
     ) -> StatedForecasts:
-        """Distributions of ``n`` standardised residuals, ``unit`` standard deviations each."""
+        """Distributions (None: normal) of ``n`` residuals in standard deviations, ``unit`` each."""
+        if predictive is None:
+            predictive = PiecewisePredictive.gaussian((len(unit), 1), device=unit.device)
         # CRPS and the widths scale with the outcome: computed in units of z, then multiplied.
         predictive, unit, z = predictive.to(torch.double), unit.double(), residuals.double()
         z = z.view(-1, *[1] * (len(predictive.batch_shape) - 1))
