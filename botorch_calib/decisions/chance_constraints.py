@@ -1,9 +1,4 @@
-"""`ChanceConstraint`: an outcome within its limits with a stated probability, kept true.
-
-A point is *certified* if the outcome lies within its limits with probability ``level`` at least.
-A budget bounds the number of violations whatever the model, the rule by which points are chosen and
-the environment; how often the quantiles that decide were missed makes them wider or narrower.
-"""
+"""`ChanceConstraint`: an outcome within its limits with a stated probability, kept true."""
 
 from __future__ import annotations
 
@@ -74,9 +69,10 @@ _TOLERANCE, _ROOM = 1e-8, 1e-6
 class ChanceConstraint(DecisionBooks):
     r"""``P(lower <= y <= upper) >= level`` for an outcome ``y``, an observation with its noise.
 
-    The margin at ``x`` is the distance from a quantile of the outcome up to its upper limit (or
-    from its lower limit up to a quantile): at least 0 where the point is certified. With the
-    model's predictive distribution ``F_x`` the quantile of a single limit is
+    A point is *certified* if the outcome keeps its limits with that probability. The margin at
+    ``x``, then at least 0, is the distance from a quantile of the outcome up to its upper limit (or
+    from its lower limit up to a quantile). With the model's predictive distribution ``F_x`` the
+    quantile of a single limit is
 
         ``F_x^{-1}(Phi(k z))``, ``z = Phi^{-1}(level)``, ``k = f width``,
 
@@ -110,9 +106,6 @@ class ChanceConstraint(DecisionBooks):
     holds. All points are decisions then, ``b x 1 x d_x``; only `observe` is told the contexts that
     came. The guarantee holds whether or not the set is right, since violations are counted, and
     contexts that come kinder than the worst ones do not make quantiles narrower.
-
-    **Records.** What has been decided is data: `decisions` are plain dictionaries, and
-    `from_records` makes the same constraint of them.
 
     Args:
         model: Any model of one outcome: a Gaussian process, one whose posterior has quantiles, or
@@ -291,9 +284,8 @@ class ChanceConstraint(DecisionBooks):
         self.check_points("X", X)
         outcome = OutcomeQuantiles(self.model, self.inputs(X))
         likely = self._equal_score * outcome.noise_deviation - outcome.objective_deviation
-        return self.in_contexts(
-            self._margin([outcome.mean + side.sign * likely for side in self._sides])
-        )
+        ends = [outcome.mean + side.sign * likely for side in self._sides]
+        return self.in_contexts(self._margin(ends))
 
     def inputs(self, X: Tensor) -> Tensor:
         """The model's inputs at ``b x 1 x d``: these, or their pairs with the ``M`` contexts."""
@@ -301,9 +293,9 @@ class ChanceConstraint(DecisionBooks):
 
     def in_contexts(self, values: Tensor) -> Tensor:
         """Values ``b``, or the worst expectations of ``b x M``, the larger the better."""
-        return (
-            values if self._contexts is None else self._contexts.expectation(values, self._observed)
-        )
+        if self._contexts is None:
+            return values
+        return self._contexts.expectation(values, self._observed)
 
     def _margins(
         self, X: Tensor, confidence: float | None = None, together: Sequence[Self] | None = None
@@ -572,12 +564,9 @@ class ChanceConstraint(DecisionBooks):
         for row, point in enumerate(X.tolist()):
             certified = inside[row] and self._budget.allows(num, at_stake)
             num, at_stake = num + certified, at_stake + certified
-            decided.append(
-                [
-                    dict(zip(KEYS, (point, own[row], level[row], certified, None), strict=True))
-                    for level, own in zip(levels, quantiles, strict=True)
-                ]
-            )
+            own = zip(quantiles, levels, strict=True)
+            values = [(point, q[row], level[row], certified, None) for q, level in own]
+            decided.append([dict(zip(KEYS, each, strict=True)) for each in values])
         return decided
 
     def _recorded(self, decided: list[list[Record]]) -> list[bool]:
@@ -635,15 +624,12 @@ def margins_of(
     groups: dict[int, list[ChanceConstraint]] = {}
     for each in constraints:
         groups.setdefault(id(each._together), [*each._together])[each._place] = each
-    margins: dict[int, list[Tensor]] = {}
-    for key, together in groups.items():
-        if len(together) > 1:
-            margins[key] = together[0]._margins(X, confidence, together)
+    several = {key: group for key, group in groups.items() if len(group) > 1}
+    margins = {key: group[0]._margins(X, confidence, group) for key, group in several.items()}
+    places = [(id(each._together), each._place, each) for each in constraints]
     return [
-        margins[id(each._together)][each._place]
-        if len(each._together) > 1
-        else each.margin(X, confidence)
-        for each in constraints
+        margins[key][place] if key in margins else each.margin(X, confidence)
+        for key, place, each in places
     ]
 
 
@@ -657,7 +643,7 @@ def chance_constraints_of(
     return [check_instance("constraints", each, ChanceConstraint) for each in several]
 
 
-def _checked_model(model: Any) -> Model:
+def _checked_model(model: Any) -> Any:
     """``model``, or the only one of a list, if it states a distribution of single outcomes."""
     model = sole_member(check_model(model))
     if isinstance(model, CalibratedModel) and model.denoise:
@@ -674,5 +660,4 @@ def _checked_model(model: Any) -> Model:
         raise UnsupportedError(
             f"`model` must not be a batch of models, got batch shape {[*batch_shape]}."
         )
-    checked: Model = model
-    return checked
+    return model

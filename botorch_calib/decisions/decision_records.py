@@ -1,10 +1,7 @@
 """A chance constraint's decisions as plain records, which may be stored as JSON.
 
-A record is a dictionary with the entries of `KEYS`: the ``point`` (a list of numbers), the
-``quantiles`` that decided about it (of the lower limit, of the upper one, those there are), the
-``level`` at which the outcome is within them, whether it was ``certified``, and its ``outcome``,
-None as long as that is out. Outcomes that keep their limits together share what may be violated, so
-each has a level of its own.
+`ChanceConstraint.decisions` says what a record holds. Outcomes that keep their limits together
+share what may be violated, so each has a level of its own.
 """
 
 from __future__ import annotations

@@ -56,9 +56,6 @@ class RemainingGain(NamedTuple):
 
         Args:
             delta: Probability, in (0, 1), with which more may be gained.
-
-        Raises:
-            InputDataError: If ``delta`` is malformed.
         """
         check_open_unit("delta", delta)
         num = len(self.gains)

@@ -16,9 +16,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
 from torch import Tensor
 
+from botorch_calib._validation import check_instance
 from botorch_calib.acquisition.robust import at_observations
 from botorch_calib.decisions.outcome_quantiles import LEAST, MOST
 from botorch_calib.models.inspection import raw_width
@@ -41,11 +42,7 @@ class WorstContexts:
     def __init__(
         self, ambiguity: AmbiguitySet, contexts: ContextDistribution | Tensor, model: Any
     ) -> None:
-        if not isinstance(ambiguity, AmbiguitySet):
-            raise InputDataError(
-                "`ambiguity` must be an AmbiguitySet such as TotalVariationBall(0.1), got "
-                f"{type(ambiguity).__name__}."
-            )
+        check_instance("ambiguity", ambiguity, AmbiguitySet, "TotalVariationBall(0.1)")
         self.ambiguity, self.centre = ambiguity, as_distribution(contexts)
         width = raw_width(model)
         if width is not None:  # wrong columns are an error at once
