@@ -332,10 +332,8 @@ def _climb(
 
     ends = _maximize(acqf, unit, region, starts, clear)
     if region.equal:  # which SLSQP meets up to its own tolerance
-        placed = [region.placed(end) for end in ends.split(1)]
-        ends = torch.cat(
-            [new if len(new) else old for new, old in zip(placed, ends.split(1), strict=True)]
-        )
+        # On the equations, unless that breaks other constraints.
+        ends = torch.stack([torch.cat([region.placed(end), end])[0] for end in ends.split(1)])
     shares = torch.tensor(_BACKWARD, dtype=starts.dtype, device=starts.device).view(-1, 1, 1, 1)
     drawn = ends + shares * (starts - ends)
     points = drawn.flatten(0, 1)

@@ -140,7 +140,7 @@ class Forecasts(NamedTuple):
 
     inputs: Tensor | None  # n x d
     stated: list[StatedForecasts]  # by the base model, and calibrated
-    # Where the objective's true values are known: of each, as it was predicted and as it is now
+    # Where the objective's true values are known: as it was predicted and as it is now, of each
     objective: list[list[ObjectiveScores]] = []
     base_name: str = BASE_NAME
 
