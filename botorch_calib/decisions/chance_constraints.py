@@ -251,11 +251,11 @@ class ChanceConstraint(DecisionBooks):
     # ------------------------------------------------------------ the margin
 
     def margin(self, X: Tensor, confidence: float | None = None) -> Tensor:
-        r"""How far the deciding quantile is inside its limit; at least 0 where certified.
+        r"""How far the deciding quantile is inside its limit, ``b``; at least 0 where certified.
 
-        Differentiable in ``X``. Where the budget is spent, at most minus one standard deviation, as
-        long as no ``confidence`` is asked for. Of `joint_chance_constraints` it depends on the
-        models of all.
+        In units of the outcome, and differentiable in ``X``. Where the budget is spent, at most
+        minus one standard deviation, as long as no ``confidence`` is asked for. Of
+        `joint_chance_constraints` it depends on the models of all.
 
         Args:
             X: Points ``b x 1 x d``, in the precision of the model.
@@ -264,9 +264,6 @@ class ChanceConstraint(DecisionBooks):
                 ``z sqrt(v_f + v_n)`` it takes ``z sqrt(v_n) + Phi^{-1}(confidence) sqrt(v_f)``,
                 with the variances of noise and noise-free value, and a width of 1.25 at least
                 (default: the rounds').
-
-        Returns:
-            Margins of shape ``b``, in units of the outcome.
         """
         if check_tensor("X", X).dim() < 2 or X.shape[-2] != 1:
             raise BotorchTensorDimensionError(
