@@ -61,21 +61,17 @@ class CertifiedSetExpansion(PendingPoints):
         self.set_X_pending(X_pending)
 
     def _account_for(self, X_pending: Tensor | None) -> None:
-        self._known = None if X_pending is None else self._conditioned(X_pending)
-
-    def _conditioned(self, X_pending: Tensor) -> tuple[list[Any], list[Any]]:
-        """The present models, and the same ones conditioned on ``n x d`` points."""
-        models = [_gaussian(constraint) for constraint in self.constraints]
-        return models, [_knowing(model, X_pending) for model in models]
+        self._present = [_gaussian(constraint.model) for constraint in self.constraints]
+        self._conditioned = self._present
+        if X_pending is not None:
+            self._conditioned = [_knowing(model, X_pending) for model in self._present]
 
     def _models(self) -> list[Any]:
         """The present models (`observe` replaces them), conditioned on the pending points."""
-        models = [_gaussian(constraint) for constraint in self.constraints]
-        if self._known is None or self.X_pending is None:
-            return models
-        if any(old is not new for old, new in zip(self._known[0], models, strict=True)):
-            self._known = self._conditioned(self.X_pending)
-        return self._known[1]
+        pairs = zip(self._present, self.constraints, strict=True)
+        if any(model is not _gaussian(constraint.model) for model, constraint in pairs):
+            self._account_for(self.X_pending)
+        return self._conditioned
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
@@ -90,12 +86,6 @@ class CertifiedSetExpansion(PendingPoints):
             to_border = margin / constraint.in_contexts(deviation)
             gains.append((sigma / unit).log() - 0.5 * to_border.square())
         return torch.stack(gains).amax(dim=0)
-
-
-def _gaussian(constraint: ChanceConstraint) -> Any:
-    """The Gaussian process of a constraint, with its pending points."""
-    calibrated = isinstance(constraint.model, CalibratedModel)
-    return constraint.model.model if calibrated else constraint.model
 
 
 def _knowing(model: Any, X_pending: Tensor) -> CensoredDelayModel:
@@ -131,20 +121,16 @@ def construct_inputs_certified_set_expansion(
         raise InputDataError("`model` must be given, unless `constraints` are chance constraints.")
     limits = limits_from(constraints, constraints_tuple, model.num_outputs)
     members = members_of(model)
-    return {
-        "constraints": [
-            ChanceConstraint.from_history(
-                _uncalibrated(members[i]), upper=upper, lower=lower, level=level
-            )
-            for i, (lower, upper) in limits.items()
-        ],
-        "X_pending": X_pending,
-    }
+    several = [
+        ChanceConstraint(_gaussian(members[i]), upper, lower, level)
+        for i, (lower, upper) in limits.items()
+    ]
+    return {"constraints": several, "X_pending": X_pending}
 
 
-def _uncalibrated(model: Model) -> Model:
+def _gaussian(model: Any) -> Any:
     """The Gaussian model of one that may be calibrated, with its pending points."""
-    gaussian: Any = model.model if isinstance(model, CalibratedModel) else model
+    gaussian = model.model if isinstance(model, CalibratedModel) else model
     if not isinstance(getattr(gaussian, "model", None), CalibratedModel):
         return gaussian
     # A calibrated model inside of one that knows pending points.

@@ -97,10 +97,6 @@ def optimize_chance_constrained(
             since such a round earns little.
         equality_constraints: Linear equations, in the same form.
 
-    Returns:
-        The point ``1 x d``, the acquisition function's value there, a scalar, and whether every
-        constraint certifies it, as ``(candidate, value, certified)``.
-
     Raises:
         InputDataError, BotorchTensorDimensionError: If an argument is malformed, or ``choices``
             come with arguments that they exclude.
@@ -336,10 +332,8 @@ def _climb(
 
     ends = _maximize(acqf, unit, region, starts, clear)
     if region.equal:  # which SLSQP meets up to its own tolerance
-        placed = [region.placed(end) for end in ends.split(1)]
-        ends = torch.cat(
-            [new if len(new) else old for new, old in zip(placed, ends.split(1), strict=True)]
-        )
+        # On the equations, unless that breaks other constraints.
+        ends = torch.stack([torch.cat([region.placed(end), end])[0] for end in ends.split(1)])
     shares = torch.tensor(_BACKWARD, dtype=starts.dtype, device=starts.device).view(-1, 1, 1, 1)
     drawn = ends + shares * (starts - ends)
     points = drawn.flatten(0, 1)

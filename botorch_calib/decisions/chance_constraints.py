@@ -1,9 +1,4 @@
-"""`ChanceConstraint`: an outcome within its limits with a stated probability, kept true.
-
-A point is *certified* if the outcome lies within its limits with probability ``level`` at least.
-A budget bounds the number of violations whatever the model, the rule by which points are chosen and
-the environment; how often the quantiles that decide were missed makes them wider or narrower.
-"""
+"""`ChanceConstraint`: an outcome within its limits with a stated probability, kept true."""
 
 from __future__ import annotations
 
@@ -13,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from statistics import NormalDist
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from botorch.exceptions.errors import (
@@ -26,7 +21,6 @@ from botorch.models.model import Model
 from torch import Tensor
 
 from botorch_calib._validation import (
-    check_finite,
     check_inputs,
     check_instance,
     check_model,
@@ -64,6 +58,7 @@ from botorch_calib.models.requirements import (
     batch_of_models,
     check_fits,
     check_observations,
+    check_pairs,
 )
 from botorch_calib.robust import AmbiguitySet, ContextDistribution
 
@@ -74,9 +69,10 @@ _TOLERANCE, _ROOM = 1e-8, 1e-6
 class ChanceConstraint(DecisionBooks):
     r"""``P(lower <= y <= upper) >= level`` for an outcome ``y``, an observation with its noise.
 
-    The margin at ``x`` is the distance from a quantile of the outcome up to its upper limit (or
-    from its lower limit up to a quantile): at least 0 where the point is certified. With the
-    model's predictive distribution ``F_x`` the quantile of a single limit is
+    A point is *certified* if the outcome keeps its limits with that probability. The margin at
+    ``x``, then at least 0, is the distance from a quantile of the outcome up to its upper limit (or
+    from its lower limit up to a quantile). With the model's predictive distribution ``F_x`` the
+    quantile of a single limit is
 
         ``F_x^{-1}(Phi(k z))``, ``z = Phi^{-1}(level)``, ``k = f width``,
 
@@ -110,9 +106,6 @@ class ChanceConstraint(DecisionBooks):
     holds. All points are decisions then, ``b x 1 x d_x``; only `observe` is told the contexts that
     came. The guarantee holds whether or not the set is right, since violations are counted, and
     contexts that come kinder than the worst ones do not make quantiles narrower.
-
-    **Records.** What has been decided is data: `decisions` are plain dictionaries, and
-    `from_records` makes the same constraint of them.
 
     Args:
         model: Any model of one outcome: a Gaussian process, one whose posterior has quantiles, or
@@ -164,7 +157,7 @@ class ChanceConstraint(DecisionBooks):
         self.model: Any = _checked_model(model)
         self._contexts: WorstContexts | None = None
         if ambiguity is not None and contexts is not None:
-            self._contexts = WorstContexts(ambiguity, contexts, observed_process(self.model))
+            self._contexts = WorstContexts(ambiguity, contexts, self._observed)
         elif ambiguity is not None or contexts is not None:
             raise InputDataError(
                 "Give both of `ambiguity` and `contexts`, or neither; TotalVariationBall(0.0) "
@@ -199,17 +192,11 @@ class ChanceConstraint(DecisionBooks):
     ) -> Self:
         """A constraint of a fitted Gaussian process, calibrated on its own data if you like.
 
-        Args:
-            model: A fitted exact Gaussian process of the constrained outcome, see
-                `CalibratedModel.from_history`. With only a handful of data give its outcome a known
-                scale rather than ``Standardize`` it: two values that happen to be close would make
-                everything look certain.
-            upper: As in the class, like the next two.
-            lower: Lower limit.
-            level: Probability.
-            num_initial: Number of initial observations (the design) that the calibrator skips.
-            calibrator: Copied, and taught by the history (default: none, since the width learns).
-            settings: Further arguments of the class.
+        A ``calibrator`` is copied, and taught by the model's history without ``num_initial``
+        observations (the design), see `CalibratedModel.from_history` (default: none, since the
+        width learns). All other arguments are those of the class. With only a handful of data give
+        the outcome a known scale rather than ``Standardize`` it: two values that happen to be close
+        would make everything look certain.
 
         Raises:
             UnsupportedError: If ``model`` is not an exact Gaussian process with one output.
@@ -230,17 +217,10 @@ class ChanceConstraint(DecisionBooks):
     ) -> Self:
         """The constraint that has taken these decisions, in whatever order outcomes have come.
 
-        It equals the one that was carried on, to the last bit, if the model does.
-
-        Args:
-            model: As in the class, with all data so far.
-            records: `decisions` of an earlier constraint, in their order. Leave out points that
-                were never run; points without an outcome count as violations. (Those of
-                `joint_chance_constraints` go back there.)
-            upper: As in the class, like all others.
-            lower: Lower limit.
-            level: Probability.
-            settings: ``width``, ``budget``, ``ambiguity`` and ``contexts``.
+        It equals the one that was carried on, to the last bit, if the ``model``, with all data so
+        far, does. The ``records`` are `decisions` of an earlier constraint, in their order. Leave
+        out points that were never run; points without an outcome count as violations. (Those of
+        `joint_chance_constraints` go back there.) All other arguments are those of the class.
 
         Raises:
             InputDataError: If a record is malformed, or of a constraint with other limits.
@@ -271,11 +251,11 @@ class ChanceConstraint(DecisionBooks):
     # ------------------------------------------------------------ the margin
 
     def margin(self, X: Tensor, confidence: float | None = None) -> Tensor:
-        r"""How far the deciding quantile is inside its limit; at least 0 where certified.
+        r"""How far the deciding quantile is inside its limit, ``b``; at least 0 where certified.
 
-        Differentiable in ``X``. Where the budget is spent, at most minus one standard deviation, as
-        long as no ``confidence`` is asked for. Of `joint_chance_constraints` it depends on the
-        models of all.
+        In units of the outcome, and differentiable in ``X``. Where the budget is spent, at most
+        minus one standard deviation, as long as no ``confidence`` is asked for. Of
+        `joint_chance_constraints` it depends on the models of all.
 
         Args:
             X: Points ``b x 1 x d``, in the precision of the model.
@@ -284,9 +264,6 @@ class ChanceConstraint(DecisionBooks):
                 ``z sqrt(v_f + v_n)`` it takes ``z sqrt(v_n) + Phi^{-1}(confidence) sqrt(v_f)``,
                 with the variances of noise and noise-free value, and a width of 1.25 at least
                 (default: the rounds').
-
-        Returns:
-            Margins of shape ``b``, in units of the outcome.
         """
         if check_tensor("X", X).dim() < 2 or X.shape[-2] != 1:
             raise BotorchTensorDimensionError(
@@ -302,14 +279,10 @@ class ChanceConstraint(DecisionBooks):
         ``limit - mean - z sqrt(v_n) + sqrt(v_f)``, with the ``z`` of equal parts if limits share.
         """
         self.check_points("X", X)
-        outcome = self._outcome(X)
+        outcome = OutcomeQuantiles(self.model, self.inputs(X))
         likely = self._equal_score * outcome.noise_deviation - outcome.objective_deviation
         ends = [outcome.mean + side.sign * likely for side in self._sides]
         return self.in_contexts(self._margin(ends))
-
-    def _outcome(self, X: Tensor) -> OutcomeQuantiles:
-        """The outcome at points, ``b``, or at all pairs of decisions and contexts, ``b x M``."""
-        return OutcomeQuantiles(self.model, self.inputs(X))
 
     def inputs(self, X: Tensor) -> Tensor:
         """The model's inputs at ``b x 1 x d``: these, or their pairs with the ``M`` contexts."""
@@ -317,23 +290,21 @@ class ChanceConstraint(DecisionBooks):
 
     def in_contexts(self, values: Tensor) -> Tensor:
         """Values ``b``, or the worst expectations of ``b x M``, the larger the better."""
-        observed = observed_process(self.model)
-        return values if self._contexts is None else self._contexts.expectation(values, observed)
+        if self._contexts is None:
+            return values
+        return self._contexts.expectation(values, self._observed)
 
     def _margins(
         self, X: Tensor, confidence: float | None = None, together: Sequence[Self] | None = None
     ) -> list[Tensor]:
         """Margins of all constraints that hold together, ``b`` each."""
         together = together or self._present()
-        outcomes, _, ends = self._stated(X, together, confidence)
-        margins = [each._margin(own) for each, own in zip(together, ends, strict=True)]
+        stated = self._stated(X, together, confidence)
+        margins = [each.margin for each in stated]
         if confidence is not None or self._budget.allows(*self._at_stake()):
             return margins
-        places = zip(together, margins, outcomes, strict=True)
-        return [
-            torch.minimum(margin, -each.in_contexts(outcome.deviation))
-            for each, margin, outcome in places
-        ]
+        least = [-c.in_contexts(s.outcome.deviation) for c, s in zip(together, stated, strict=True)]
+        return [*map(torch.minimum, margins, least)]
 
     def _present(self) -> list[Self]:
         """The constraints that hold together, this one among them.
@@ -346,26 +317,26 @@ class ChanceConstraint(DecisionBooks):
 
     def _stated(
         self, X: Tensor, together: Sequence[Self], confidence: float | None = None
-    ) -> tuple[list[OutcomeQuantiles], list[list[Any]], list[list[Tensor]]]:
-        """Outcomes of constraints that hold together, and of each side score and quantile."""
-        outcomes = [each._outcome(X) for each in together]
+    ) -> list[_Stated]:
+        """Outcome, scores, quantiles and margin of each of the constraints that hold together."""
+        outcomes = [OutcomeQuantiles(each.model, each.inputs(X)) for each in together]
         pairs = [*zip(together, outcomes, strict=True)]
         if sum(len(each._sides) for each in together) == 1:
             scores: Any = [self._equal_score]
         else:
             kept = [score for each, outcome in pairs for score in each._scores_of_limits(outcome)]
             scores = scores_of_parts(self.level, torch.stack(kept)).unbind()
-        rest = iter(scores)
-        own = [[*islice(rest, len(each._sides))] for each in together]
-        ends = [
-            each._quantiles(outcome, z, confidence)
-            for (each, outcome), z in zip(pairs, own, strict=True)
-        ]
-        return outcomes, own, ends
+        rest, stated = iter(scores), []
+        for each, outcome in pairs:
+            own = [*islice(rest, len(each._sides))]
+            sides = zip(each._sides, own, strict=True)
+            ends = [each._quantile(outcome, side, z, confidence) for side, z in sides]
+            stated.append(_Stated(outcome, own, ends, each._margin(ends)))
+        return stated
 
     def _scores_of_limits(self, outcome: OutcomeQuantiles) -> list[Tensor]:
         """Normal scores of the stated probabilities that each side's limit is kept, ``b``."""
-        factor, k, z = self._own_factor(), self._width(), NormalDist().inv_cdf(self.level)
+        (factor, k), z = self._factors(), NormalDist().inv_cdf(self.level)
         below, scores = outcome.scores([side.limit for side in self._sides]), []
         for side, own in zip(self._sides, below, strict=True):
             score = narrowed(side.sign * own / factor, z, k)
@@ -375,36 +346,28 @@ class ChanceConstraint(DecisionBooks):
             scores.append(score)
         return scores
 
-    def _quantiles(
-        self, outcome: OutcomeQuantiles, scores: Sequence[Any], confidence: float | None
-    ) -> list[Tensor]:
-        """Deciding quantiles of each side, ``b``, from the normal scores of their levels."""
-        factor, k = self._own_factor(), self._width()
-        if self.width is None and confidence is not None:
-            k = max(k, OF_ONE_POINT)
-        ends = []
-        for side, z in zip(self._sides, scores, strict=True):
-            if isinstance(z, Tensor):
-                z = z.to(outcome.dtype)[(...,) if self._contexts is None else (..., None)]
-            more: Tensor | float = 0.0
-            if confidence is not None:
-                own = NormalDist().inv_cdf(check_open_unit("confidence", confidence))
-                stated = z * outcome.noise_deviation + own * outcome.objective_deviation
-                more = factor * k * (stated - z * outcome.deviation)
-            end = outcome.quantile(side.sign * factor * widened(z, k)) + side.sign * more
-            if self._contexts is not None:
+    def _quantile(
+        self, outcome: OutcomeQuantiles, side: Side, z: Any, confidence: float | None
+    ) -> Tensor:
+        """The deciding quantile of a side, ``b``, from the normal score of its level."""
+        factor, k = self._factors(of_one_point=confidence is not None)
+        if isinstance(z, Tensor):
+            z = z.to(outcome.dtype)[(...,) if self._contexts is None else (..., None)]
+        more: Tensor | float = 0.0
+        if confidence is not None:
+            own = NormalDist().inv_cdf(check_open_unit("confidence", confidence))
+            stated = z * outcome.noise_deviation + own * outcome.objective_deviation
+            more = factor * k * (stated - z * outcome.deviation)
+        end = outcome.quantile(side.sign * factor * widened(z, k)) + side.sign * more
+        if self._contexts is None:
+            return end
 
-                def at_most(t: Tensor, side: Side = side, z: Any = z, more: Any = more) -> Tensor:
-                    """Normal scores of the widened probability that ``sign * y`` is below ``t``."""
-                    score = side.sign * outcome.score(side.sign * (t - more))
-                    return narrowed(score / factor, z, k)
+        def at_most(t: Tensor) -> Tensor:
+            """Normal scores of the widened probability that ``sign * y`` is below ``t``."""
+            score = side.sign * outcome.score(side.sign * (t - more))
+            return narrowed(score / factor, z, k)
 
-                level = torch.special.ndtr(torch.as_tensor(z).to(end.double()))
-                level = level.expand(*end.shape[:-1], 1).squeeze(-1)
-                of = observed_process(self.model)
-                end = side.sign * self._contexts.quantile(level, of, at_most, side.sign * end)
-            ends.append(end)
-        return ends
+        return side.sign * self._contexts.quantile(z, self._observed, at_most, side.sign * end)
 
     def _margin(self, ends: Sequence[Tensor]) -> Tensor:
         """The smallest distance of ``ends``, ``b`` for each side, from the limits."""
@@ -412,16 +375,14 @@ class ChanceConstraint(DecisionBooks):
         margins = [side.sign * (side.limit - end) for side, end in sides]
         return torch.stack(margins).amin(dim=0)
 
-    def _own_factor(self) -> float:
-        """The factor of the model's quantile before misses tell, kept while the model is."""
+    def _factors(self, of_one_point: bool = False) -> tuple[float, float]:
+        """Factor of the model's quantile, kept while the model is, and width by the misses."""
         if self.width is not None:
-            return self.width
+            return self.width, 1.0
         if self._factor is None:
             self._factor = leave_one_out_factor(self.model)
-        return self._factor
-
-    def _width(self) -> float:
-        return 1.0 if self.width is not None else width(self._account())
+        k = width(self._account())
+        return self._factor, max(k, OF_ONE_POINT) if of_one_point else k
 
     @property
     def _equal_score(self) -> float:
@@ -429,27 +390,32 @@ class ChanceConstraint(DecisionBooks):
         num = sum(len(each._sides) for each in self._together)
         return NormalDist().inv_cdf(1.0 - (1.0 - self.level) / num)
 
+    @property
+    def _observed(self) -> Any:
+        """The process of observed data alone."""
+        return observed_process(self.model)
+
     def check_points(self, name: str, X: Tensor) -> None:
         """Raise unless points ``... x d`` have the width and the precision of the model's inputs.
 
         The column of the output task of a multi-task model may be left out. Errors call the points
         ``name``.
         """
-        observed = observed_process(self.model)
         if self._contexts is not None:
-            X = self._contexts.check_decisions(name, X, observed)
-        check_fits(observed, with_task_feature(observed, X), name)
+            X = self._contexts.check_decisions(name, X, self._observed)
+        check_fits(self._observed, with_task_feature(self._observed, X), name)
 
-    def _take(self, records: Iterable[Mapping[str, Any]], is_part: bool) -> None:
-        """Go on with records, or with this constraint's part of those of several."""
-        self._records = checked_records(records, self._sides, self.level, is_part)
+    def _hold_together(
+        self, several: list[Self], place: int, records: Iterable[Mapping[str, Any]]
+    ) -> None:
+        """Be one of several, new as well, and go on with its part of their records."""
+        self._together, self._place = several, place
+        self._records = checked_records(records, self._sides, self.level, len(several) > 1)
         self._check_records()
-        self._forget_account()
 
     def _check_records(self) -> None:
         """Raise unless the records are about points that the model decides about."""
-        inputs = raw_train_inputs(observed_process(self.model))
-        if inputs is None:
+        if (inputs := raw_train_inputs(self._observed)) is None:
             return
         lengths = [len(record["point"]) for record in self._records]
         for length in {*lengths} - {0}:  # unknown points count, and no outcome finds them
@@ -464,10 +430,9 @@ class ChanceConstraint(DecisionBooks):
 
     def _whole(self, point: list[float]) -> list[float]:
         """A decision with the column of the output task, which may be left out."""
-        observed = observed_process(self.model)
-        if self._contexts is not None or not isinstance(observed, MultiTaskGPyTorchModel):
+        if self._contexts is not None or not isinstance(self._observed, MultiTaskGPyTorchModel):
             return point
-        return with_task_feature(observed, torch.tensor(point, dtype=torch.double)).tolist()
+        return with_task_feature(self._observed, torch.tensor(point, dtype=torch.double)).tolist()
 
     @torch.no_grad()
     def certified(self, X: Tensor) -> Tensor:
@@ -484,8 +449,7 @@ class ChanceConstraint(DecisionBooks):
 
     def known_decisions(self) -> Tensor | None:
         """Training inputs ``n x d`` before any transform, without contexts; None if not told."""
-        inputs = raw_train_inputs(observed_process(self.model))
-        if inputs is None:
+        if (inputs := raw_train_inputs(self._observed)) is None:
             return None
         inputs = inputs[(0,) * (inputs.dim() - 2)]  # which members of an ensemble share
         return inputs if self._contexts is None else self._contexts.decisions(inputs)
@@ -496,7 +460,7 @@ class ChanceConstraint(DecisionBooks):
 
         A unit for comparing outcomes. It is constant, so margins keep their shape.
         """
-        inputs = raw_train_inputs(observed_process(self.model))
+        inputs = raw_train_inputs(self._observed)
         if inputs is None or inputs.shape[-2] == 0:
             return torch.ones(())
         return OutcomeQuantiles(self.model, inputs.unsqueeze(-2)).deviation.mean()
@@ -559,18 +523,14 @@ class ChanceConstraint(DecisionBooks):
             UnsupportedError: If the model cannot be conditioned.
         """
         decisions = self._decisions_of(X)
-        if check_tensor("Y", Y).shape != (len(X), 1):
-            raise BotorchTensorDimensionError(
-                f"`Y` must have shape {len(X)} x 1, one row for each of `X`, got {tuple(Y.shape)}."
-            )
-        check_precision("Y", check_finite("Y", Y), X.dtype)
+        check_pairs(X, Y)
+        check_precision("Y", Y, X.dtype)
         rows = self._out_at(decisions.tolist())
         is_new = torch.tensor([row is None for row in rows], dtype=torch.bool, device=X.device)
         decided = self._decided(decisions[is_new])
         taught = self._taught(X, Y, Yvar, condition)  # which may raise: nothing has changed yet
-        num = len(self._records)
         self._recorded(decided)
-        new = iter(self._records[num:])
+        new = (records[self._place] for records in decided)
         for row, y in zip(rows, numbers_of(Y.squeeze(-1)), strict=True):
             (next(new) if row is None else row)["outcome"] = y
         self._forget_account()
@@ -581,51 +541,45 @@ class ChanceConstraint(DecisionBooks):
     def _decisions_of(self, X: Tensor) -> Tensor:
         """The checked decisions ``n x d_x`` among observed inputs: without contexts, all of it."""
         check_inputs("X", X)
-        if self._contexts is None:
-            self.check_points("X", X)
-            return X
-        observed = observed_process(self.model)
-        check_fits(observed, with_task_feature(observed, X))
-        return self._contexts.decisions(X)
+        check_fits(self._observed, with_task_feature(self._observed, X))
+        return X if self._contexts is None else self._contexts.decisions(X)
 
     def _decided(self, X: Tensor) -> list[list[Record]]:
         """Records of the decisions about ``n x d``: for each point one of each constraint."""
         self.check_points("X", check_inputs("X", X))
         if not len(X):
             return []
-        together = self._present()
-        _, scores, ends = self._stated(X.unsqueeze(-2), together)
-        margins = [each._margin(own) for each, own in zip(together, ends, strict=True)]
-        inside = (torch.stack(margins) >= 0.0).all(dim=0).tolist()
-        quantiles = [torch.stack(each, dim=-1).tolist() for each in ends]
+        stated = self._stated(X.unsqueeze(-2), self._present())
+        inside = (torch.stack([each.margin for each in stated]) >= 0.0).all(dim=0).tolist()
+        quantiles = [torch.stack(each.ends, dim=-1).tolist() for each in stated]
         levels = [[self.level] * len(X)]
-        if len(together) > 1:
-            parts = [torch.special.ndtr(-torch.stack(each)).sum(dim=0) for each in scores]
+        if len(stated) > 1:
+            parts = [torch.special.ndtr(-torch.stack(each.scores)).sum(dim=0) for each in stated]
             levels = [(1.0 - each).tolist() for each in parts]
         num, at_stake = self._at_stake()
         decided = []
         for row, point in enumerate(X.tolist()):
             certified = inside[row] and self._budget.allows(num, at_stake)
             num, at_stake = num + certified, at_stake + certified
-            decided.append(
-                [
-                    dict(zip(KEYS, (point, own[row], level[row], certified, None), strict=True))
-                    for level, own in zip(levels, quantiles, strict=True)
-                ]
-            )
+            own = zip(quantiles, levels, strict=True)
+            values = [(point, q[row], level[row], certified, None) for q, level in own]
+            decided.append([dict(zip(KEYS, each, strict=True)) for each in values])
         return decided
 
     def _recorded(self, decided: list[list[Record]]) -> list[bool]:
         """Enter records of decisions, and leave traces of them; whether each was certified."""
-        points = [records[0]["point"] for records in decided]
-        leave_traces(self._parts(), self._statement, points)
-        return self._enter(decided)
+        for records in decided:
+            for each, record in zip(self._together, records, strict=True):
+                each._records.append(record)
+        self._forget_account()
+        first = [records[0] for records in decided]
+        leave_traces(self._parts(), self._statement, [record["point"] for record in first])
+        return [record["certified"] for record in first]
 
     def _taught(self, X: Tensor, Y: Tensor, Yvar: Tensor | None, condition: bool) -> Any:
         """The model after observations; the calibrator of a calibrated one has learned."""
         if isinstance(self.model, CalibratedModel):
             self.model.observe(X, Y, Yvar, condition=condition)
-            self._factor = None
         elif condition:
             predictor = predictor_of(self.model)
             X = with_task_feature(predictor.observed, X)
@@ -639,7 +593,16 @@ class ChanceConstraint(DecisionBooks):
 
     def _parts(self) -> set[Any]:
         """What decides, and may decide again in another constraint."""
-        return {self.model, observed_process(self.model), self.calibrator} - {None}
+        return {self.model, self._observed, self.calibrator} - {None}
+
+
+class _Stated(NamedTuple):
+    """What one of the constraints that hold together states of points."""
+
+    outcome: OutcomeQuantiles
+    scores: list[Any]  # of each side, the normal score of its level: a number, or b
+    ends: list[Tensor]  # of each side, the quantile that decides, b
+    margin: Tensor  # b
 
 
 def clearance(dtype: torch.dtype) -> float:
@@ -658,15 +621,12 @@ def margins_of(
     groups: dict[int, list[ChanceConstraint]] = {}
     for each in constraints:
         groups.setdefault(id(each._together), [*each._together])[each._place] = each
-    margins: dict[int, list[Tensor]] = {}
-    for key, together in groups.items():
-        if len(together) > 1:
-            margins[key] = together[0]._margins(X, confidence, together)
+    several = {key: group for key, group in groups.items() if len(group) > 1}
+    margins = {key: group[0]._margins(X, confidence, group) for key, group in several.items()}
+    places = [(id(each._together), each._place, each) for each in constraints]
     return [
-        margins[id(each._together)][each._place]
-        if len(each._together) > 1
-        else each.margin(X, confidence)
-        for each in constraints
+        margins[key][place] if key in margins else each.margin(X, confidence)
+        for key, place, each in places
     ]
 
 
@@ -680,7 +640,7 @@ def chance_constraints_of(
     return [check_instance("constraints", each, ChanceConstraint) for each in several]
 
 
-def _checked_model(model: Any) -> Model:
+def _checked_model(model: Any) -> Any:
     """``model``, or the only one of a list, if it states a distribution of single outcomes."""
     model = sole_member(check_model(model))
     if isinstance(model, CalibratedModel) and model.denoise:
@@ -697,5 +657,4 @@ def _checked_model(model: Any) -> Model:
         raise UnsupportedError(
             f"`model` must not be a batch of models, got batch shape {[*batch_shape]}."
         )
-    checked: Model = model
-    return checked
+    return model

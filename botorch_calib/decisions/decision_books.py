@@ -18,12 +18,12 @@ from botorch_calib._validation import (
     check_tensor,
     numbers_of,
 )
-from botorch_calib.decisions.budget import Account, Budget, Decision, check_level, together
+from botorch_calib.decisions.budget import Account, Budget, check_level
 from botorch_calib.decisions.decision_records import (
     Record,
     Side,
+    account_of,
     checked_records,
-    decision_of,
     sides_of,
 )
 
@@ -59,7 +59,8 @@ class DecisionBooks:
         # The constraints that hold together, which share a budget; the present one at its place.
         self._together: list[Any] = [self]
         self._place = 0
-        self._accounts: list[Account] = []  # the present one, if it is known, of copies as well
+        # Accounts of the own outcomes and of all, once they are known, of copies as well.
+        self._accounts: dict[bool, Account] = {}
 
     @property
     def decisions(self) -> list[Record]:
@@ -90,12 +91,12 @@ class DecisionBooks:
     @property
     def num_outstanding(self) -> int:
         """Number of certified points whose outcome is out."""
-        return sum(each.certified and each.violated is None for each in self._own_decisions())
+        return self._account(own=True).num_outstanding
 
     @property
     def num_violations(self) -> int:
         """Number of certified points whose outcome violated a limit."""
-        return sum(each.certified and each.violated is True for each in self._own_decisions())
+        return self._account(own=True).num_violations
 
     def violated(self, Y: Tensor) -> Tensor:
         """Whether outcomes ``... x 1``, none of them NaN, are outside their limits, ``...``."""
@@ -105,7 +106,7 @@ class DecisionBooks:
                 "those that are not known."
             )
         y = torch.tensor(numbers_of(Y.flatten()), dtype=torch.double)
-        beyond = [side.sign * y > side.sign * side.limit for side in self._sides]
+        beyond = [side.exceeded(y, side.limit) for side in self._sides]
         return torch.stack(beyond).any(dim=0).to(Y.device).view(Y.shape[:-1])
 
     def violation_bound(self, num_certified: int) -> float:
@@ -125,18 +126,14 @@ class DecisionBooks:
         account = self._account()
         return account.num_certified, account.num_violations + account.num_outstanding
 
-    def _own_decisions(self) -> list[Decision]:
-        """What counts of the decisions under the own limits."""
-        return [decision_of(record, self._sides) for record in self._records]
-
-    def _account(self) -> Account:
-        """The account of all constraints that hold together, for their width and their budget."""
-        if not self._accounts:
-            each = [constraint._own_decisions() for constraint in self._together]
-            decisions = (together(row) for row in zip(*each, strict=True))
-            share, size = 1.0 - self.level, self._budget.size
-            self._accounts.append(Account.of(decisions, share, size, self._least_excess))
-        return self._accounts[0]
+    def _account(self, own: bool = False) -> Account:
+        """That of all constraints that hold together, or of the ``own`` outcomes alone."""
+        if own not in self._accounts:
+            members = [self] if own else self._together
+            records, sides = [each._records for each in members], [each._sides for each in members]
+            terms = self.level, self._budget.size, self._least_excess
+            self._accounts[own] = account_of(records, sides, *terms)
+        return self._accounts[own]
 
     def _forget_account(self) -> None:
         for each in self._together:
@@ -147,45 +144,27 @@ class DecisionBooks:
 
         A record of just this point comes before one that differs by rounding.
         """
-        out = [
-            (self._whole(record["point"]), record)
-            for record in self._records
-            if record["outcome"] is None
-        ]
+        out = [(self._whole(r["point"]), r) for r in self._records if r["outcome"] is None]
         found = []
         for point in map(self._whole, points):
-            near = [pair for pair in out if _differ_by_rounding(pair[0], point)]
-            _, record = min(near, key=lambda pair: pair[0] != point, default=(None, None))
-            found.append(record)
-            if record is not None:
-                # By identity: equal points may have equal records.
-                out = [pair for pair in out if pair[1] is not record]
+            near = [i for i, (other, _) in enumerate(out) if _differ_by_rounding(other, point)]
+            first = min(near, key=lambda i: out[i][0] != point, default=None)
+            found.append(None if first is None else out.pop(first)[1])
         return found
 
     def _whole(self, point: list[float]) -> list[float]:
         """A point with columns that may be left out."""
         return point
 
-    def _enter(self, decided: list[list[Record]]) -> list[bool]:
-        """Add records of decisions, one of each constraint; whether each was certified."""
-        for records in decided:
-            for each, record in zip(self._together, records, strict=True):
-                each._records.append(record)
-        self._forget_account()
-        return [records[0]["certified"] for records in decided]
-
     @property
     def _sides(self) -> list[Side]:
         return sides_of(self.lower, self.upper)
 
     def __repr__(self) -> str:
-        limits = [
-            f"{name}={value:g}"
-            for name, value in (("lower", self.lower), ("upper", self.upper))
-            if value is not None
-        ]
+        ends = {"lower": self.lower, "upper": self.upper}
+        limits = "".join(f"{name}={end:g}, " for name, end in ends.items() if end is not None)
         return (
-            f"{type(self).__name__}({', '.join(limits)}, level={self.level:g}, "
+            f"{type(self).__name__}({limits}level={self.level:g}, "
             f"certified={self.num_certified} of {self.num_decisions}, "
             f"violations={self.num_violations})"
         )

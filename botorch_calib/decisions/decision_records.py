@@ -1,10 +1,7 @@
 """A chance constraint's decisions as plain records, which may be stored as JSON.
 
-A record is a dictionary with the entries of `KEYS`: the ``point`` (a list of numbers), the
-``quantiles`` that decided about it (of the lower limit, of the upper one, those there are), the
-``level`` at which the outcome is within them, whether it was ``certified``, and its ``outcome``,
-None as long as that is out. Outcomes that keep their limits together share what may be violated, so
-each has a level of its own.
+`ChanceConstraint.decisions` says what a record holds. Outcomes that keep their limits together
+share what may be violated, so each has a level of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ from typing import Any, NamedTuple
 
 from botorch.exceptions.errors import InputDataError
 
-from botorch_calib.decisions.budget import Decision
+from botorch_calib.decisions.budget import Account, Decision, together
 
 Record = dict[str, Any]
 #: The entries of a record.
@@ -29,8 +26,8 @@ class Side(NamedTuple):
     limit: float
     sign: float  # 1 at an upper limit, -1 at a lower one
 
-    def exceeded(self, y: float, end: float) -> bool:
-        """Whether an outcome is beyond ``end``, a limit or a quantile of this side."""
+    def exceeded(self, y: Any, end: float) -> Any:
+        """Whether an outcome, or each of a tensor, is beyond ``end``, a limit or a quantile."""
         return self.sign * y > self.sign * end
 
 
@@ -49,6 +46,19 @@ def decision_of(record: Mapping[str, Any], sides: Sequence[Side]) -> Decision:
     beyond = (s.exceeded(y, q) for s, q in zip(sides, record["quantiles"], strict=True))
     # Rounding may put a limit beyond the quantile that was within it.
     return Decision(certified, violated, any(beyond) or (certified and violated))
+
+
+def account_of(
+    records: Iterable[Iterable[Record]],
+    sides: Iterable[Sequence[Side]],
+    level: float,
+    size: float,
+    least: float = -math.inf,
+) -> Account:
+    """The account of outcomes that keep their limits together: of each, its records and sides."""
+    pairs = zip(records, sides, strict=True)
+    each = [[decision_of(record, of) for record in own] for own, of in pairs]
+    return Account.of(map(together, zip(*each, strict=True)), 1.0 - level, size, least)
 
 
 def checked_records(

@@ -124,15 +124,9 @@ def recommend(
     else:
         candidate, certified = best_mean(acqf, bounds, choices, raw_samples), True
     with torch.no_grad(), repeated_points():
-        return _stated(
-            objective,
-            candidate,
-            certified,
-            _rivals(objective, acqf, margin, bounds, choices),
-            baseline,
-            confidence,
-            1.0 if maximize else -1.0,
-        )
+        X = torch.cat([candidate, _rivals(acqf, margin, bounds, choices)])
+        stated = _stated(objective, X, baseline, confidence, 1.0 if maximize else -1.0)
+    return Recommendation(candidate, certified, *stated)
 
 
 def check_single(objective: Any) -> None:
@@ -179,11 +173,7 @@ def best_mean(
 
 
 def _rivals(
-    objective: Any,
-    acqf: PosteriorMean,
-    margin: LeastMargin | None,
-    bounds: Tensor | None,
-    choices: Tensor | None,
+    acqf: PosteriorMean, margin: LeastMargin | None, bounds: Tensor | None, choices: Tensor | None
 ) -> Tensor:
     """Points ``n x d`` that the candidate was selected from, of these the best by their mean."""
     if choices is not None:
@@ -191,7 +181,7 @@ def _rivals(
     else:
         assert bounds is not None
         X = draw_sobol_samples(bounds, n=2 * _RIVALS, q=1, seed=0).squeeze(-2)
-        known = raw_train_inputs(observed_process(objective))
+        known = raw_train_inputs(observed_process(acqf.model))
         if known is not None and known.shape[-1] == X.shape[-1] and known.dim() == 2:
             inside = ((known >= bounds[0]) & (known <= bounds[1])).all(dim=-1)
             X = torch.cat([known[inside].to(X), X])
@@ -204,16 +194,10 @@ def _rivals(
 
 
 def _stated(
-    objective: Model,
-    candidate: Tensor,
-    certified: bool,
-    rivals: Tensor,
-    baseline: Tensor | None,
-    confidence: float,
-    sign: float,
-) -> Recommendation:
-    """What holds of the candidate for all points together that it may have been selected from."""
-    X = torch.cat([candidate, rivals] if baseline is None else [candidate, rivals, baseline])
+    objective: Model, X: Tensor, baseline: Tensor | None, confidence: float, sign: float
+) -> tuple[float, float, float, float | None]:
+    """What holds of the first of ``X`` for all of them, which it may have been selected from."""
+    X = X if baseline is None else torch.cat([X, baseline])
     posterior: Any = objective.posterior(X)
     # Each member of a fully Bayesian model has its own draws.
     num_members = posterior._extended_shape().numel() // len(X)
@@ -229,5 +213,4 @@ def _stated(
     deviation = draws.std(dim=0).clamp_min(torch.finfo(draws.dtype).tiny)
     reach = ((draws - mean).abs() / deviation).amax(dim=-1).quantile(confidence) * deviation[0]
     value = mean[0]
-    ends = (value - reach).item(), (value + reach).item()
-    return Recommendation(candidate, certified, value.item(), *ends, better)
+    return value.item(), (value - reach).item(), (value + reach).item(), better

@@ -56,9 +56,6 @@ class RemainingGain(NamedTuple):
 
         Args:
             delta: Probability, in (0, 1), with which more may be gained.
-
-        Raises:
-            InputDataError: If ``delta`` is malformed.
         """
         check_open_unit("delta", delta)
         num = len(self.gains)
@@ -130,7 +127,8 @@ def remaining_gain(
             acqf = PosteriorMean(model, maximize=maximize)
             candidate = best_mean(acqf, bounds, choices, raw_samples=_POINTS)
         check_width(candidate, domain.shape[-1])
-        path = _path(model, num_paths)
+        size = torch.Size([num_paths])
+        path = _path(model, size)
         if choices is None:
             if path is None:
                 raise UnsupportedError(
@@ -142,7 +140,8 @@ def remaining_gain(
             others = domain[(domain != candidate).any(dim=-1)]
             X = torch.cat([candidate, others])
             with torch.no_grad():
-                draws = _joint(model, X, num_paths) if path is None else path(X)
+                samples = model.posterior(X).rsample(size).squeeze(-1) if path is None else path(X)
+            draws = samples.flatten(0, -2)  # of each member of an ensemble as many rows
             gains = (sign * draws).amax(dim=-1) - sign * draws[:, 0]
     return RemainingGain(candidate, gains.sort().values)
 
@@ -159,20 +158,15 @@ def check_paths(delta: float, num_paths: int) -> tuple[float, int]:
     return delta, int(num_paths)
 
 
-def _path(model: Any, num: int) -> Any:
+def _path(model: Any, size: torch.Size) -> Any:
     """Functions drawn from a single model; None if BoTorch draws none, or there are several."""
     if is_ensemble(model):
         return None
     try:
         with torch.no_grad():
-            return draw_matheron_paths(model, torch.Size([num]))
+            return draw_matheron_paths(model, size)
     except NotImplementedError:
         return None
-
-
-def _joint(model: Any, X: Tensor, num: int) -> Tensor:
-    """Joint draws at ``n x d``, of each member of an ensemble: as many rows, ``... x n``."""
-    return model.posterior(X).rsample(torch.Size([num])).squeeze(-1).flatten(0, -2)
 
 
 def _gains_in_box(model: Any, path: Any, bounds: Tensor, candidate: Tensor, sign: float) -> Tensor:

@@ -53,10 +53,8 @@ def joint_chance_constraints(
         >>> gps = ModelListGP(gp, SingleTaskGP(X, X.sum(dim=-1, keepdim=True)))
         >>> constraints = joint_chance_constraints(gps, [(None, 1.0), (0.2, 1.5)], level=0.9)
     """
-    if isinstance(models, ModelList):
-        several = [*models.models]
-    else:
-        several = [models] if isinstance(models, Model) else [*models]
+    given: Any = models.models if isinstance(models, ModelList) else models
+    several = [given] if isinstance(given, Model) else [*given]
     if not several or len(several) != len(limits):
         raise InputDataError(
             f"`models` and `limits` must have the same positive length, got {len(several)} and "
@@ -64,27 +62,20 @@ def joint_chance_constraints(
         )
     if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in limits):
         raise InputDataError("`limits` must hold a pair `(lower, upper)` for each model.")
-    known = [None] * len(several) if records is None else [*records]
+    nothing = None if records is None else ()
+    known: list[Any] = [()] * len(several) if records is None else [*records]
     if len(known) != len(several):
         raise InputDataError(
             f"`records` must hold a list of decisions for each of the {len(several)} models, got "
             f"{len(known)}."
         )
-    nothing = None if records is None else ()
-    shared: dict[str, Any] = {"ambiguity": ambiguity, "contexts": contexts}
-    if len(several) == 1:
-        ((lower, upper),) = limits
-        alone, own = several[0], known[0]
-        return [ChanceConstraint(alone, upper, lower, level, width, budget, own, **shared)]
     made = [
-        ChanceConstraint(model, upper, lower, level, width, budget, nothing, **shared)
+        ChanceConstraint(model, upper, lower, level, width, budget, nothing, ambiguity, contexts)
         for model, (lower, upper) in zip(several, limits, strict=True)
     ]
-    for constraint, own in zip(made, known, strict=True):
-        constraint._take([] if own is None else own, is_part=True)
+    for place, (constraint, own) in enumerate(zip(made, known, strict=True)):
+        constraint._hold_together(made, place, () if own is None else own)
     _check_same_decisions([constraint._records for constraint in made], level)
-    for place, constraint in enumerate(made):
-        constraint._together, constraint._place = made, place
     return [*made]
 
 

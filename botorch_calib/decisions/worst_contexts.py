@@ -16,9 +16,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
 from torch import Tensor
 
+from botorch_calib._validation import check_instance
 from botorch_calib.acquisition.robust import at_observations
 from botorch_calib.decisions.outcome_quantiles import LEAST, MOST
 from botorch_calib.models.inspection import raw_width
@@ -41,11 +42,7 @@ class WorstContexts:
     def __init__(
         self, ambiguity: AmbiguitySet, contexts: ContextDistribution | Tensor, model: Any
     ) -> None:
-        if not isinstance(ambiguity, AmbiguitySet):
-            raise InputDataError(
-                "`ambiguity` must be an AmbiguitySet such as TotalVariationBall(0.1), got "
-                f"{type(ambiguity).__name__}."
-            )
+        check_instance("ambiguity", ambiguity, AmbiguitySet, "TotalVariationBall(0.1)")
         self.ambiguity, self.centre = ambiguity, as_distribution(contexts)
         width = raw_width(model)
         if width is not None:  # wrong columns are an error at once
@@ -89,9 +86,9 @@ class WorstContexts:
         return worst.view(values.shape[:-1])
 
     def quantile(
-        self, level: Tensor, model: Any, score: Callable[[Tensor], Tensor], ends: Tensor
+        self, z: Any, model: Any, score: Callable[[Tensor], Tensor], ends: Tensor
     ) -> Tensor:
-        r"""The least ``t`` with a worst probability of ``level``, ``...``, differentiable.
+        r"""The least ``t`` with the worst probability ``Phi(z)``, ``...``, differentiable.
 
         Newton's steps on the normal score of the probability, which is nearly linear in ``t``; a
         step out of the bracket is replaced by its middle. The last step is taken with a graph, so
@@ -99,13 +96,14 @@ class WorstContexts:
         distribution counts as constant in it.)
 
         Args:
-            level: Levels ``...``.
+            z: Normal scores of the levels, one number or ``... x 1``.
             model: The model, whose number of observations a radius may depend on.
             score: Maps ``t``, ``... x 1``, to normal scores ``... x M`` of the probability of at
                 most ``t`` in each context.
             ends: The quantiles of these levels in each context, ``... x M``: there is the bracket.
         """
         dtype, ends = ends.dtype, ends.double()
+        level = torch.special.ndtr(torch.as_tensor(z).to(ends)).expand(ends[..., :1].shape)[..., 0]
         low, high = (end.detach() for end in ends.aminmax(dim=-1))
         wanted = torch.special.ndtri(level.detach())
         t = -self.expectation(-ends.detach(), model)

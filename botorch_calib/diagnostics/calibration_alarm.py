@@ -17,8 +17,10 @@ from botorch_calib._validation import (
 )
 from botorch_calib.models.requirements import check_pairs
 
-# Bets are on tails of these masses, and on odds that are wrong by these factors.
-_TAILS, _BOTH = (0.05, 0.1, 0.25, 0.5), (0.1, 0.2, 0.5)
+# Bets are on tails of these masses, and on odds that are wrong by these factors. Below one half is
+# not above it: one of the two will do.
+_TAILS = {"below": (0.05, 0.1, 0.25, 0.5), "above": (0.05, 0.1, 0.25), "both": (0.1, 0.2, 0.5)}
+_EVENTS = [(side, p) for side, masses in _TAILS.items() for p in masses]
 _ODDS = (0.25, 0.5, 2.0, 4.0)
 
 
@@ -79,10 +81,7 @@ class CalibrationAlarm:
     def __init__(self, false_alarm: float = 0.05, bounds: Tensor | None = None) -> None:
         self.false_alarm = check_open_unit("false_alarm", false_alarm)
         self.bounds = None if bounds is None else check_bounds(bounds).detach().cpu().double()
-        events = [(side, p) for side in ("below", "above") for p in _TAILS]
-        # Below one half is not above it: one of the two will do.
-        self._events = [e for e in events if e != ("above", 0.5)] + [("both", p) for p in _BOTH]
-        stated = torch.tensor([p for _, p in self._events], dtype=torch.double).view(-1, 1, 1)
+        stated = torch.tensor([p for _, p in _EVENTS], dtype=torch.double).view(-1, 1, 1)
         odds = torch.tensor(_ODDS, dtype=torch.double).view(-1, 1) * stated / (1.0 - stated)
         bet = odds / (1.0 + odds)
         # events x odds x 1 (regions)
@@ -90,7 +89,7 @@ class CalibrationAlarm:
         regions = 1 if self.bounds is None else 1 + 2 * self.bounds.shape[-1]
         # Logarithms: in a long run wealth exceeds what a number holds.
         self._bets = torch.full((*odds.shape[:2], regions), -torch.inf, dtype=torch.double)
-        self._counts = torch.zeros(len(self._events), regions, dtype=torch.double)
+        self._counts = torch.zeros(len(_EVENTS), regions, dtype=torch.double)
         self._seen = torch.zeros(regions, dtype=torch.double)
         # Half of the stake is on the whole box.
         self._stakes = torch.full((regions,), 0.5 / max(regions - 1, 1), dtype=torch.double)
@@ -127,8 +126,8 @@ class CalibrationAlarm:
         within = self._regions_of(X, len(u))
         if not len(u):
             return self.raised
-        met = torch.stack([_is_met(side, p, u) for side, p in self._events])  # events x n
-        hit = met.view(len(self._events), 1, 1, -1)
+        met = torch.stack([_is_met(side, p, u) for side, p in _EVENTS])  # events x n
+        hit = met.view(len(_EVENTS), 1, 1, -1)
         factors = torch.where(hit, self._if_met.unsqueeze(-1), self._if_not.unsqueeze(-1))
         factors = torch.where(within, factors, 1.0).mean(dim=-1)
         t = len(self.history) + 1
@@ -170,7 +169,7 @@ class CalibrationAlarm:
         """What the bets have won most on so far."""
         place, (_, odds, regions) = int(self._bets.argmax()), self._bets.shape
         event, region = place // (odds * regions), place % regions
-        side, p = self._events[event]
+        side, p = _EVENTS[event]
         text = {
             "below": f"outcomes below the {p:.3g}-quantile",
             "above": f"outcomes above the {1 - p:.3g}-quantile",
@@ -201,12 +200,11 @@ class CalibrationAlarm:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and text, ready for ``json.dumps``; the wealth is that after each round."""
-        finding = None if self.finding is None else self.finding._asdict()
         return {
             "false_alarm": self.false_alarm,
             "raised_at": self.raised_at,
-            "finding": finding,
-            "wealth": list(self.history),
+            "finding": self.finding and self.finding._asdict(),
+            "wealth": [*self.history],
         }
 
     def __str__(self) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError
@@ -31,12 +31,7 @@ from botorch_calib.models.inspection import (
 from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.outcome_transforms import raw_train_targets
 from botorch_calib.models.training_prior import training_prior
-from botorch_calib.posteriors import (
-    CalibratedPosterior,
-    OutcomeMap,
-    StatedPosterior,
-    TransformedOutcomePosterior,
-)
+from botorch_calib.posteriors import CalibratedPosterior, StatedPosterior
 
 #: The objective without noise: its values ``n x 1`` at the points judged, or what computes them.
 Truth = Tensor | Callable[[Tensor], Tensor]
@@ -61,46 +56,17 @@ class ObjectiveScores:
     covered: Tensor
 
 
-class Statements(NamedTuple):
-    """Posteriors of the objective at ``n`` single points."""
-
-    base: StatedPosterior  # by the Gaussian process
-    calibrated: StatedPosterior | None  # None without a calibrator
-
-    def mapped(self, outcome_map: OutcomeMap) -> Statements:
-        """Those of targets seen through an increasing map to outcomes."""
-        parts: list[Any] = [
-            None if each is None else TransformedOutcomePosterior(each, outcome_map)  # type: ignore
-            for each in self
-        ]
-        return Statements(*parts)
-
-
-class ObjectiveForecasts(NamedTuple):
-    """Posteriors of the objective at ``n`` points, and its true values."""
-
-    truth: Tensor  # n
-    predicted: Statements
-    present: Statements | None = None
-
-    def scores(self, who: str, alpha: float) -> list[ObjectiveScores | None]:
-        """Scores of ``"base"`` or ``"calibrated"``, as they were predicted and are now."""
-        return [
-            None if part is None else _scores(getattr(part, who), self.truth, alpha)
-            for part in (self.predicted, self.present)
-        ]
-
-
-def _scores(posterior: StatedPosterior, truth: Tensor, alpha: float) -> ObjectiveScores:
+def objective_scores(posterior: StatedPosterior, truth: Tensor, alpha: float) -> ObjectiveScores:
     """Scores of the central ``1 - alpha`` intervals of a posterior's ``n`` marginals."""
     levels = (posterior.mean.new_tensor(p) for p in (alpha / 2, 1 - alpha / 2))
-    lower, upper = (posterior.quantile(p).reshape(-1) for p in levels)
-    covered = (lower <= truth) & (truth <= upper)
+    lower, upper = (posterior.quantile(p) for p in levels)
+    values = truth.view(lower.shape)
+    covered = (lower <= values) & (values <= upper)
     return ObjectiveScores(
         coverage=float(covered.double().mean()),
         mean_width=float((upper - lower).double().mean()),
-        pits=posterior.cdf(truth.view(posterior.mean.shape)).reshape(-1),
-        covered=covered,
+        pits=posterior.cdf(values).reshape(-1),
+        covered=covered.reshape(-1),
     )
 
 
@@ -117,6 +83,8 @@ def true_values(truth: Truth, X: Tensor) -> Tensor:
 
 
 # ------------------------------------------------------------ posteriors of the objective
+#
+# Of each model two, by the Gaussian process in it and as they are calibrated, if they are.
 
 
 def predicted_objective(
@@ -127,7 +95,7 @@ def predicted_objective(
     stated: PiecewisePredictive | None,
     excess: str,
     denoise: bool = True,
-) -> Statements:
+) -> list[StatedPosterior]:
     """Posteriors of the objective at training inputs as their observations were predicted.
 
     With ``denoise=False`` they are of these observations. ``residuals`` and predictive
@@ -146,11 +114,11 @@ def predicted_objective(
     def posterior(predictive: PiecewisePredictive) -> CalibratedPosterior:
         return CalibratedPosterior(base, predictive, noise, denoise, excess, least)
 
-    plain = posterior(PiecewisePredictive.gaussian(dtype=torch.double, device=mean.device))
-    return Statements(plain, None if stated is None else posterior(stated))
+    normal_scores = PiecewisePredictive.gaussian(dtype=torch.double, device=mean.device)
+    return [posterior(each) for each in (normal_scores, stated) if each is not None]
 
 
-def present_objective(model: Any, X: Tensor) -> Statements:
+def present_objective(model: Any, X: Tensor) -> list[StatedPosterior]:
     """A model's present posteriors of the objective at the points ``X``, ``n x d``."""
     # A model that states distributions of the observation has one of the objective all the same.
     if isinstance(model, CalibratedModel) and not model.denoise:
@@ -159,7 +127,7 @@ def present_objective(model: Any, X: Tensor) -> Statements:
     points = X.unsqueeze(-2)
     posterior = posterior_at(model, points)
     base = CalibratedModel(predicting_process(model), NoCalibration()).posterior(points)
-    return Statements(base, posterior if isinstance(posterior, StatedPosterior) else None)
+    return [each for each in (base, posterior) if isinstance(each, StatedPosterior)]
 
 
 def without_pending(model: Any) -> Any:

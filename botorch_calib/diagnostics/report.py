@@ -15,7 +15,7 @@ from botorch_calib._validation import check_count, check_levels
 from botorch_calib.diagnostics.calibration_alarm import CalibrationAlarm
 from botorch_calib.diagnostics.forecast_scores import ForecastScores, forecast_scores
 from botorch_calib.diagnostics.noise import NoiseDiagnosis
-from botorch_calib.diagnostics.objective import ObjectiveForecasts
+from botorch_calib.diagnostics.objective import ObjectiveScores
 from botorch_calib.diagnostics.regions import median_cells
 from botorch_calib.diagnostics.stated_forecasts import StatedForecasts
 from botorch_calib.diagnostics.table import (
@@ -27,7 +27,6 @@ from botorch_calib.diagnostics.table import (
     row,
     summary_rows,
 )
-from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.exceptions import CalibrationWarning
 
 #: With fewer observations than these a report says that its numbers are rough.
@@ -137,12 +136,12 @@ class CalibrationReport:
 
 
 class Forecasts(NamedTuple):
-    """Forecasts of observations by a base model and, if there is one, a calibrator."""
+    """Forecasts of observations by a base model and, if it is calibrated, as they are then."""
 
     inputs: Tensor | None  # n x d
-    base: StatedForecasts
-    calibrated: StatedForecasts | None = None
-    objective: ObjectiveForecasts | None = None  # where its true values are known
+    stated: list[StatedForecasts]  # by the base model, and calibrated
+    # Where the objective's true values are known: as it was predicted and as it is now, of each
+    objective: list[list[ObjectiveScores]] = []
     base_name: str = BASE_NAME
 
 
@@ -160,23 +159,19 @@ def report_of(
     levels = torch.as_tensor(levels, dtype=torch.double, device="cpu")
     check_levels("levels", levels)
     check_count("num_regions", num_regions)
-    _warn_if_few(len(forecasts.base.pits), alpha)
-    inputs, objective = forecasts.inputs, forecasts.objective
+    inputs, stated, objective, name = forecasts
+    _warn_if_few(len(stated[0].pits), alpha)
     cells = [] if inputs is None else median_cells(inputs, num_regions)
-
-    def scores(who: str) -> Any:
-        if (stated := getattr(forecasts, who)) is None:
-            return None
-        on_objective = [] if objective is None else objective.scores(who, alpha)
-        return forecast_scores(stated, levels, cells, *on_objective)
-
-    calibrated, base = scores("calibrated"), scores("base")
-    report = CalibrationReport(alpha, levels, source, calibrated, base, noise, forecasts.base_name)
+    of_objective = [*zip(*objective, strict=True)] or [()] * len(stated)
+    pairs = zip(stated, of_objective, strict=False)
+    scores = [forecast_scores(each, levels, cells, *own) for each, own in pairs]
+    calibrated = scores[1] if len(scores) > 1 else None
+    report = CalibrationReport(alpha, levels, source, calibrated, scores[0], noise, name)
     if carried is not None:
         report.alarms["carried"] = carried
     if source in _IN_TIME_ORDER:
-        for name, forecaster in report.forecasts.items():
-            report.alarms[name] = _alarm_of(forecaster.pits, inputs, bounds)
+        for who, forecaster in report.forecasts.items():
+            report.alarms[who] = _alarm_of(forecaster.pits, inputs, bounds)
     return report
 
 
@@ -187,14 +182,6 @@ def _alarm_of(pits: Tensor, X: Tensor | None, bounds: Tensor | None) -> Calibrat
     for t, pit in enumerate(pits.detach().cpu().split(1)):
         alarm.observe(pit, None if places is None else places[t])
     return alarm
-
-
-def normal_forecasts(residuals: Tensor, deviations: Tensor, alpha: float) -> StatedForecasts:
-    """Normal distributions with these standard deviations, missed by as many of them."""
-    normal = PiecewisePredictive.gaussian(
-        (len(residuals), 1), dtype=torch.double, device=residuals.device
-    )
-    return StatedForecasts.of_residuals(normal, residuals, deviations, alpha)
 
 
 def _warn_if_few(num_observations: int, alpha: float) -> None:

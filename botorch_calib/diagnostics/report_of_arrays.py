@@ -15,13 +15,7 @@ from botorch_calib._validation import (
     check_open_unit,
     check_unit_interval,
 )
-from botorch_calib.diagnostics.report import (
-    LEVELS,
-    CalibrationReport,
-    Forecasts,
-    normal_forecasts,
-    report_of,
-)
+from botorch_calib.diagnostics.report import LEVELS, CalibrationReport, Forecasts, report_of
 from botorch_calib.diagnostics.stated_forecasts import StatedForecasts
 
 
@@ -56,9 +50,8 @@ def report_from_pits(
     """
     check_open_unit("alpha", alpha)
     values = check_unit_interval("pits", _vector("pits", pits))
-    forecasts = Forecasts(
-        _rows_of(X, len(values)), StatedForecasts.of_pits(values, alpha), base_name="stated"
-    )
+    stated = [StatedForecasts.of_pits(values, alpha)]
+    forecasts = Forecasts(_rows_of(X, len(values)), stated, base_name="stated")
     return report_of(forecasts, alpha, levels, "given", num_regions, bounds=bounds)
 
 
@@ -94,8 +87,9 @@ def report_from_moments(
         )
     if not (deviation > 0.0).all():
         raise InputDataError("`deviation` must be positive.")
-    base = normal_forecasts((observed - mean) / deviation, deviation, alpha)
-    forecasts = Forecasts(_rows_of(X, len(mean)), base, base_name="stated")
+    residuals = (observed - mean) / deviation
+    stated = [StatedForecasts.of_residuals(None, residuals, deviation, alpha)]
+    forecasts = Forecasts(_rows_of(X, len(mean)), stated, base_name="stated")
     return report_of(forecasts, alpha, levels, "given", num_regions, bounds=bounds)
 
 

@@ -17,9 +17,8 @@ from botorch_calib.calibration import NoCalibration, pit
 from botorch_calib.diagnostics.calibration_alarm import CalibrationAlarm
 from botorch_calib.diagnostics.noise import noise_diagnosis
 from botorch_calib.diagnostics.objective import (
-    ObjectiveForecasts,
-    Statements,
     Truth,
+    objective_scores,
     predicted_objective,
     present_objective,
     true_values,
@@ -30,7 +29,6 @@ from botorch_calib.diagnostics.report import (
     LEVELS,
     CalibrationReport,
     Forecasts,
-    normal_forecasts,
     report_of,
 )
 from botorch_calib.diagnostics.stated_forecasts import StatedForecasts
@@ -49,6 +47,7 @@ from botorch_calib.models.predictors import Correction, predictor_of
 from botorch_calib.models.predictors.with_outcome_transform import TransformedPredictor
 from botorch_calib.models.requirements import batch_of_models, check_fits, check_pairs
 from botorch_calib.models.residuals import RESIDUALS, forecast_history
+from botorch_calib.posteriors import TransformedOutcomePosterior
 
 
 @torch.no_grad()
@@ -108,6 +107,8 @@ def calibration_report(
     """
     check_open_unit("alpha", alpha)
     check_one_of("residuals", residuals, RESIDUALS)
+    if truth is not None:
+        check_model(model)
     with as_in_training(observed_process(model)):
         if X is None and Y is None:
             forecasts = _of_history(model, num_initial, residuals, truth, alpha)
@@ -135,12 +136,12 @@ def _of_history(
     if not predictor.is_process:
         inputs, z = predictor.history(residuals)
         kept = _kept(torch.arange(len(z)), num_initial)
-        base, calibrated = StatedForecasts.of_pits(pit(z[kept]), alpha), None
+        pits = [pit(z[kept])]
         if calibrator is not None:
-            stated = calibrator.to(z).update(inputs[kept], z[kept]).to(torch.double)
-            pits = stated.cdf(z[kept].double().unsqueeze(-1)).reshape(-1)
-            calibrated = StatedForecasts.of_pits(pits, alpha)
-        return Forecasts(inputs[kept], base, calibrated, base_name=type(gp).__name__)
+            learned = calibrator.to(z).update(inputs[kept], z[kept]).to(torch.double)
+            pits.append(learned.cdf(z[kept].double().unsqueeze(-1)).reshape(-1))
+        stated = [StatedForecasts.of_pits(each, alpha) for each in pits]
+        return Forecasts(inputs[kept], stated, base_name=type(gp).__name__)
     inputs, z, deviations = forecast_history(gp, residuals)
     kept = _kept(in_output_task(gp, inputs).nonzero().squeeze(-1), num_initial)
     predictive = None if calibrator is None else calibrator.to(z).update(inputs[kept], z[kept])
@@ -152,29 +153,26 @@ def _of_history(
     deviations = outcome_units(targets) * deviations
     excess = getattr(model, "excess", "noise")  # a Gaussian process alone has none
 
-    def predicted(denoise: bool) -> Statements:
+    def predicted(denoise: bool) -> list[Any]:
         parts = predicted_objective(targets, z, deviations, kept, predictive, excess, denoise)
-        return parts.mapped(InverseTransform(gp, raw_inputs[kept])) if is_transformed else parts
+        if not is_transformed:
+            return parts
+        outcome_map = InverseTransform(gp, raw_inputs[kept])
+        return [TransformedOutcomePosterior(each, outcome_map) for each in parts]  # type: ignore
 
-    objective = None
+    objective = []
     if truth is not None:
-        objective = ObjectiveForecasts(
-            true_values(truth, raw_inputs)[kept],
-            predicted(denoise=True),
-            present_objective(model, raw_inputs[kept]),
-        )
+        values = true_values(truth, raw_inputs)[kept]
+        statements = (predicted(denoise=True), present_objective(model, raw_inputs[kept]))
+        objective = [[objective_scores(p, values, alpha) for p in part] for part in statements]
     if is_transformed:
         observed = raw_train_targets(gp)[kept]
-        before, after = predicted(denoise=False)
-        base, calibrated = StatedForecasts.of_posterior(before, observed, alpha), None
-        if after is not None:
-            calibrated = StatedForecasts.of_posterior(after, observed, alpha)
+        stated = [StatedForecasts.of_posterior(p, observed, alpha) for p in predicted(False)]
     else:
-        z, deviations = z[kept], deviations[kept]
-        base, calibrated = normal_forecasts(z, deviations, alpha), None
-        if predictive is not None:
-            calibrated = StatedForecasts.of_residuals(predictive, z, deviations, alpha)
-    return Forecasts(raw_inputs[kept], base, calibrated, objective)
+        both = [None] if predictive is None else [None, predictive]
+        own = z[kept], deviations[kept], alpha
+        stated = [StatedForecasts.of_residuals(each, *own) for each in both]
+    return Forecasts(raw_inputs[kept], stated, objective)
 
 
 def _kept(own: Tensor, num_initial: int) -> Tensor:
@@ -218,11 +216,12 @@ def _of_held_out(
     if any(posterior._extended_shape()[-2:] != (1, 1) for posterior in posteriors):
         raise _unsupported(model)
     stated = [StatedForecasts.of_posterior(posterior, Y, alpha) for posterior in posteriors]
-    objective = None
+    objective = []
     if truth is not None:
-        objective = ObjectiveForecasts(true_values(truth, X), present_objective(model, X))
+        values = true_values(truth, X)
+        objective = [[objective_scores(p, values, alpha) for p in present_objective(model, X)]]
     name = BASE_NAME if predictor.is_process else type(predictor.observed).__name__
-    return Forecasts(X, stated[0], stated[1] if is_calibrated else None, objective, name)
+    return Forecasts(X, stated, objective, name)
 
 
 def _of_plain_process(gp: Any, X: Tensor, Y: Tensor, alpha: float) -> Forecasts:
@@ -232,7 +231,7 @@ def _of_plain_process(gp: Any, X: Tensor, Y: Tensor, alpha: float) -> Forecasts:
     observed = gp.likelihood(gp(points), [points])
     deviation = observed.variance.sqrt().reshape(-1)
     residuals = (Y.reshape(-1) - observed.mean.reshape(-1)) / deviation
-    return Forecasts(X, normal_forecasts(residuals, deviation, alpha))
+    return Forecasts(X, [StatedForecasts.of_residuals(None, residuals, deviation, alpha)])
 
 
 def _unsupported(model: Any) -> UnsupportedError:

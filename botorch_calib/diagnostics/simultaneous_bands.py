@@ -14,6 +14,8 @@ stays inside with the confidence asked for: exactly, by dynamic programming over
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 from scipy.stats import binom
@@ -33,15 +35,7 @@ def simultaneous_band(
     """
     below = np.concatenate([[0.0], levels[:-1]])
     steps = (levels - below) / (1.0 - below)
-
-    def ends(num: int, tail: float) -> tuple[np.ndarray, np.ndarray]:
-        return binom.ppf(tail, num, levels), binom.isf(tail, num, levels)
-
-    def stays(num: int, tail: float) -> float:
-        return _probability_inside(num, steps, *ends(num, tail))
-
-    low, high = ends(num_observations, _tail(stays, num_observations, confidence))
-    return low / num_observations, high / num_observations
+    return _shares(levels, partial(_probability_inside, steps), num_observations, confidence)
 
 
 def simultaneous_histogram_band(
@@ -51,36 +45,37 @@ def simultaneous_histogram_band(
     so_far = np.arange(1, num_bins + 1)
     steps = 1.0 / so_far[::-1]
 
-    def ends(num: int, tail: float) -> tuple[float, float]:
-        return binom.ppf(tail, num, 1.0 / num_bins), binom.isf(tail, num, 1.0 / num_bins)
-
-    def stays(num: int, tail: float) -> float:
+    def stays(num: int, least: float, most: float) -> float:
         # What these and the other bins may hold bounds the counts up to each edge.
-        least, most = ends(num, tail)
         rest = num_bins - so_far
         low = np.maximum(so_far * least, num - rest * most)
         high = np.minimum(so_far * most, num - rest * least)
-        return _probability_inside(num, steps, low, high, least, most)
+        return _probability_inside(steps, num, low, high, least, most)
 
-    low, high = ends(num_observations, _tail(stays, num_observations, confidence))
-    return low / num_observations, high / num_observations
+    return _shares(1.0 / num_bins, stays, num_observations, confidence)
 
 
-def _tail(stays: Callable[[int, float], float], num: int, confidence: float) -> float:
-    """The tail probability of single counts with which all stay inside, to a thousandth of it."""
-    num, safe, unsafe = min(num, _MAX_EXACT), 1e-9, 1.0 - confidence
+def _shares(p: Any, stays: Callable[..., float], num: int, confidence: float) -> Any:
+    """Ends of bands with which all counts stay inside, of which each has the probability ``p``.
+
+    They leave a tail to each count, found to a thousandth of it.
+    """
+
+    def ends(num: int, tail: float) -> Any:
+        return binom.ppf(tail, num, p), binom.isf(tail, num, p)
+
+    few, safe, unsafe = min(num, _MAX_EXACT), 1e-9, 1.0 - confidence
     while unsafe > 1.001 * safe:
         middle = float(np.sqrt(safe * unsafe))
-        if stays(num, middle) >= confidence:
-            safe = middle
-        else:
-            unsafe = middle
-    return safe
+        inside = stays(few, *ends(few, middle)) >= confidence
+        safe, unsafe = (middle, unsafe) if inside else (safe, middle)
+    low, high = ends(num, safe)
+    return low / num, high / num
 
 
 def _probability_inside(
-    num: int,
     steps: np.ndarray,
+    num: int,
     low: np.ndarray,
     high: np.ndarray,
     least: float = 0,

@@ -32,9 +32,11 @@ class StatedForecasts(NamedTuple):
 
     @classmethod
     def of_residuals(
-        cls, predictive: PiecewisePredictive, residuals: Tensor, unit: Tensor, alpha: float
+        cls, predictive: PiecewisePredictive | None, residuals: Tensor, unit: Tensor, alpha: float
     ) -> StatedForecasts:
-        """Distributions of ``n`` standardised residuals, ``unit`` standard deviations each."""
+        """Distributions (None: normal) of ``n`` residuals in standard deviations, ``unit`` each."""
+        if predictive is None:
+            predictive = PiecewisePredictive.gaussian((len(unit), 1), device=unit.device)
         # CRPS and the widths scale with the outcome: computed in units of z, then multiplied.
         predictive, unit, z = predictive.to(torch.double), unit.double(), residuals.double()
         z = z.view(-1, *[1] * (len(predictive.batch_shape) - 1))
@@ -60,23 +62,21 @@ class StatedForecasts(NamedTuple):
             z = (Y.double() - base.squeeze(-1).double()).reshape(-1) / unit
             return cls.of_residuals(posterior.predictive, z, unit, alpha)
         ends = (posterior.quantile(alpha / 2), posterior.quantile(1 - alpha / 2))
-        y = Y.reshape(ends[0].shape)
-        lower, upper = (end.reshape(-1).double() for end in ends)
-        y_row = Y.reshape(-1).double()
+        pits = posterior.cdf(Y.reshape(ends[0].shape)).reshape(-1).double()
+        lower, upper, y = (values.reshape(-1).double() for values in (*ends, Y))
         # CRPS = int_0^1 2 (1{y <= q(p)} - p) (q(p) - y) dp, by the midpoint rule: the integrand is
         # continuous, with a kink where it is zero.
         levels = (torch.arange(_NUM_LEVELS, dtype=torch.double) + 0.5) / _NUM_LEVELS
         quantiles = posterior.quantile(levels).reshape(_NUM_LEVELS, -1).double()
         p = levels.to(quantiles).unsqueeze(-1)
-        pinball = 2 * ((y_row <= quantiles).double() - p) * (quantiles - y_row)
+        pinball = 2 * ((y <= quantiles).double() - p) * (quantiles - y)
         # BoTorch's ensembles call the variances of their members `variance`.
         variance = getattr(posterior, "mixture_variance", None)
         variance = posterior.variance if variance is None else variance
         sizes = {
             "width": upper - lower,
             "deviation": variance.reshape(-1).double().sqrt(),
-            "interval_score": interval_score(lower, upper, y_row, alpha),
+            "interval_score": interval_score(lower, upper, y, alpha),
             "crps": pinball.mean(dim=0),
         }
-        pits = posterior.cdf(y).reshape(-1).double()
-        return cls(pits, (lower <= y_row) & (y_row <= upper), sizes)
+        return cls(pits, (lower <= y) & (y <= upper), sizes)

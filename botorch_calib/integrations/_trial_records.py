@@ -24,10 +24,10 @@ from botorch.exceptions.errors import InputDataError
 from botorch.models.model import Model
 from torch import Tensor
 
-from botorch_calib.decisions.budget import SIZE, Account, Budget, together
+from botorch_calib.decisions.budget import SIZE, Account, Budget
 from botorch_calib.decisions.chance_constrained_search import warn_uncertified
 from botorch_calib.decisions.chance_constraints import ChanceConstraint
-from botorch_calib.decisions.decision_records import Record, decision_of, sides_of
+from botorch_calib.decisions.decision_records import Record, account_of, sides_of
 from botorch_calib.decisions.several_constraints import joint_chance_constraints
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models.conditioning import hallucinated
@@ -195,9 +195,7 @@ class Books:
     def account(self) -> Account:
         """What has come of the decisions."""
         sides = [sides_of(*each) for each in self.limits.values()]
-        rows = zip(*map(self.records, self.limits), strict=True)
-        joint = (together(map(decision_of, row, sides)) for row in rows)
-        return Account.of(joint, 1.0 - self.level, self.size)
+        return account_of(map(self.records, self.limits), sides, self.level, self.size)
 
     @property
     def budget_left(self) -> float:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from botorch.models import SingleTaskGP
+from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from botorch.posteriors import GPyTorchPosterior
 from scipy.stats import norm
 from torch import Tensor
@@ -144,6 +145,19 @@ def test_held_out_points(denoise: bool) -> None:
     base = posterior.base_posterior
     sd = base.variance.sqrt().detach()
     check_normal(report.base.objective, base.mean.detach(), sd, truth.unsqueeze(-2))
+
+
+def test_an_ensemble_is_judged_by_its_mixture() -> None:
+    X, Y, _ = make_data()
+    ensemble = EnsembleMapSaasSingleTaskGP(X, Y, num_taus=3).eval()
+    at, observed, _ = make_data(9, seed=8)
+    truth, posterior = truth_of(observed), ensemble.posterior(at.unsqueeze(-2))
+    sd = posterior.variance.sqrt().detach()
+    z = (truth.view(-1, 1, 1, 1) - posterior.mean.detach()) / sd
+    scores = calibration_report(ensemble, at, observed, alpha=ALPHA, truth=truth).base.objective
+    assert scores is not None and scores.covered.shape == (9,)
+    pits = torch.special.ndtr(z).mean(dim=1).flatten()
+    torch.testing.assert_close(scores.pits, pits, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("held_out", [False, True])
