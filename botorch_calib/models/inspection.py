@@ -8,6 +8,7 @@ around a Gaussian process, in either order. `observed_process`, `predicting_proc
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy, deepcopy
 from functools import reduce
 from typing import Any
 
@@ -55,6 +56,14 @@ def sole_member(model: Any) -> Any:
     """The model in a ``ModelList`` of a single one; any other as it is."""
     members = list(model.models) if isinstance(model, ModelList) else []
     return members[0] if len(members) == 1 else model
+
+
+def with_own_hyperparameters(gp: Any) -> Any:
+    """A copy of a process that shares data and caches, which nothing writes to."""
+    twin = copy(gp)
+    hyperparameters = ("_parameters", "_buffers", "_modules")  # where a module keeps them
+    twin.__dict__ |= deepcopy({name: gp.__dict__[name] for name in hyperparameters})
+    return twin
 
 
 # ------------------------------------------------------------ training data and inputs

@@ -6,7 +6,7 @@ with BoTorch's dispatcher.
 
 from __future__ import annotations
 
-from copy import copy, deepcopy
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from botorch_calib.models.inspection import (
     predicting_part,
     predicting_process,
     raw_train_inputs,
+    with_own_hyperparameters,
 )
 from botorch_calib.models.predictors import Correction, GaussianPredictor, predictor_of
 from botorch_calib.models.predictors.with_outcome_transform import TransformedPredictor
@@ -110,18 +111,6 @@ def process_of_paths(model: Any, otherwise: str) -> Any:
             f"paths are functions: {otherwise}, or use a CalibratedModel with `denoise=True`."
         )
     return gp.eval()
-
-
-def with_own_hyperparameters(gp: ExactGP) -> ExactGP:
-    """A copy of a process to draw from, so that a function that was drawn stays as it is.
-
-    BoTorch's paths evaluate the process's mean and kernel, which a fit in place would change.
-    Training data and caches are shared: nothing writes to them.
-    """
-    twin = copy(gp)
-    hyperparameters = ("_parameters", "_buffers", "_modules")  # where a module keeps them
-    twin.__dict__ |= deepcopy({name: gp.__dict__[name] for name in hyperparameters})
-    return twin
 
 
 @DrawMatheronPaths.register(CalibratedModel)
