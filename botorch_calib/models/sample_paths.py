@@ -68,16 +68,13 @@ class CalibratedPath(SamplePath):
         """The posterior at each point alone, and the values."""
         # The paths have the correlations: only marginals are needed, one for each point, or as many
         # as an input transform makes of it.
-        points = X.unsqueeze(-2)
-        model = self.model
-        predictor: Any = GaussianPredictor(model.model)
+        model, predictor = self.model, GaussianPredictor(self.model.model)
         correction = Correction(model.calibrator, model.denoise, model.excess)
+        posterior: Any = predictor.posterior(X.unsqueeze(-2), correction)
         if self._together is None:
-            posterior = predictor.posterior(points, correction)
             path, other = self.path(X), self.other(X)
         else:
-            (path, other), base = self._together.with_posterior(X)
-            posterior = predictor.corrected(base, points, correction)
+            path, other = self._together(X)
         shape = X.shape[-2], posterior._extended_shape()[-2]
         path, other = (each.unflatten(-1, shape).unsqueeze(-1) for each in (path, other))
         return posterior, posterior._transported(path, other).squeeze(-1).flatten(-2)
