@@ -40,20 +40,18 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
     outcomes go into a `CalibratedModelList`.
 
     The calibrator keeps the coverage of statements about *observations* true, over all rounds
-    together and for any sequence of data. With ``denoise=True`` the posterior is of the objective,
-    whose coverage is not guaranteed: it rests on the model's noise variance. Where that is too
-    small, intervals of the objective stay too narrow at visited points, and ``excess="objective"``
-    widens them. `CalibratedPosterior` has the formulas.
+    together and for any sequence of data. The coverage of the objective rests on the model's noise
+    variance: where that is too small, intervals of the objective stay too narrow at visited points,
+    and ``excess="objective"`` widens them. `CalibratedPosterior` has the formulas.
 
     Args:
         model: A fitted model with one output, a Gaussian likelihood and a Gaussian posterior, as
             ``SingleTaskGP``, ``SingleTaskVariationalGP`` or ``MultiTaskGP`` with one output task,
-            with any input transform and no or an increasing outcome transform, such as
-            ``Standardize``, ``Log``, ``Power``, ``Bilog``, a chain of such or a user's own; a
+            with any input transform and no or an increasing outcome transform; a
             `CensoredDelayModel` of one, whose calibrator sees residuals of observed values alone;
-            an ensemble of such, as ``SaasFullyBayesianSingleTaskGP``,
-            ``EnsembleMapSaasSingleTaskGP`` or a `NoisyEnsemble`, whose posterior is a
-            `CalibratedMixturePosterior`; or any model whose posterior has a cdf and its inverse.
+            an ensemble of such, as ``SaasFullyBayesianSingleTaskGP`` or a `NoisyEnsemble`, whose
+            posterior is a `CalibratedMixturePosterior`; or any model whose posterior has a cdf and
+            its inverse.
         calibrator: Shared, not copied, with what it has learned. One that has learned nothing is
             moved to the model's device.
         denoise: Whether `posterior` is of the objective or, as in the paper on OCBO, of the
@@ -235,8 +233,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
     def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> CalibratedModel:
         """The model conditioned on fantasies or imputed values, its calibrator unchanged.
 
-        Real observations belong into `observe`. ``X`` is ``batch_shape x n' x d``, ``Y`` is
-        ``batch_shape' x n' x 1``, and the base model takes further arguments, such as ``noise``.
+        ``X`` is ``batch_shape x n' x d``, ``Y`` is ``batch_shape' x n' x 1``. Real observations
+        belong into `observe`.
         """
         if Y.shape[-2:] != (*X.shape[-2:-1], 1):
             raise BotorchTensorDimensionError(
