@@ -18,14 +18,9 @@ from botorch_calib._validation import check_model, check_one_of, check_tensor, c
 from botorch_calib.calibration import Calibrator, LocalizedConformal
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models.conditioning import conditioned_on
-from botorch_calib.models.inspection import (
-    as_in_training,
-    like,
-    predicting_process,
-    with_task_feature,
-)
+from botorch_calib.models.inspection import as_in_training, predicting_process, with_task_feature
 from botorch_calib.models.predictors import Correction, predictor_of
-from botorch_calib.models.requirements import check_fantasizes, check_observations, scalar_affine
+from botorch_calib.models.requirements import check_fantasizes, checked_observations, scalar_affine
 from botorch_calib.models.wrapper import WrapperModel, check_output_indices, standardized_gp
 from botorch_calib.posteriors import StatedPosterior
 from botorch_calib.posteriors.calibrated import EXCESS
@@ -157,10 +152,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         """
         predictor = predictor_of(self.model)
         observed = predictor.observed
-        X = with_task_feature(observed, X)
-        check_observations(observed, X, Y, Yvar)
-        X, Y = _as_precise_as(observed, X), _as_precise_as(observed, Y)
-        Yvar = None if Yvar is None else _as_precise_as(observed, Yvar)
+        X, Y, Yvar = checked_observations(observed, X, Y, Yvar)
         with as_in_training(observed):
             z = predictor.scores(X, Y, Yvar)
             inputs = predictor.inputs(X)
@@ -301,11 +293,3 @@ def _beside(model: Model, calibrator: Calibrator) -> Calibrator:
             f'give `calibrator.to("{parameter.device}")`, or a copy of it if another model has it.'
         )
     return calibrator.to(parameter.device)
-
-
-def _as_precise_as(model: Model, values: Tensor) -> Tensor:
-    """``values`` in the precision of the model's parameters, where that is the greater one.
-
-    BoTorch rounds its input transforms to the precision of the inputs, for good.
-    """
-    return values.to(torch.promote_types(values.dtype, like(model, values).dtype))

@@ -29,7 +29,7 @@ from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.matching_rows import matching_rows
 from botorch_calib.models.outcome_transforms import transform_name
 from botorch_calib.models.predictors import predictor_of
-from botorch_calib.models.requirements import batch_of_models, check_base, check_observations
+from botorch_calib.models.requirements import batch_of_models, check_base, checked_observations
 from botorch_calib.models.wrapper import WrapperModel, check_output_indices, standardized_gp
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
             Yvar: Their noise variances ``n x 1``, for a base model with given noise (default: the
                 mean of its training noise).
         """
-        X, Y, Yvar = self._observations(X, Y, Yvar)
+        X, Y, Yvar = checked_observations(observed_process(self.model), X, Y, Yvar)
         model, pending = with_observations(self.model, X, Y, Yvar), self._still_pending(X)
         return CensoredDelayModel(model, pending, self.censor_value, self.imputation)
 
@@ -243,7 +243,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         Arguments are those of `with_observations`, rows of ``X`` in the order of observation. A
         `CalibratedModel` inside learns from them by `CalibratedModel.observe`.
         """
-        X, Y, Yvar = self._observations(X, Y, Yvar)
+        X, Y, Yvar = checked_observations(observed_process(self.model), X, Y, Yvar)
         pending = self._still_pending(X)
         if isinstance(self.model, CalibratedModel):
             self.model.observe(X, Y, Yvar)
@@ -341,15 +341,6 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         gp = observed_process(self.model)
         X = check_inputs(name, with_task_feature(gp, X), raw_width(gp))
         return like(gp, X)
-
-    def _observations(
-        self, X: Tensor, Y: Tensor, Yvar: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Checked observations in the model's precision."""
-        gp = observed_process(self.model)
-        X = with_task_feature(gp, X)
-        check_observations(gp, X, Y, Yvar)
-        return like(gp, X), like(gp, Y), None if Yvar is None else like(gp, Yvar)
 
     def _still_pending(self, X: Tensor) -> Tensor:
         """The pending points without those observed at ``X``."""

@@ -88,11 +88,10 @@ def inputs_of_transform(model: Any, X: Tensor | None = None) -> dict[str, Tensor
     the training inputs by default.
     """
     parts = model.outcome_transform.modules()
+    if not any(isinstance(part, StratifiedStandardize) for part in parts):
+        return {}
     inputs = raw_train_inputs(model) if X is None else X
-    is_needed = inputs is not None and any(
-        isinstance(part, StratifiedStandardize) for part in parts
-    )
-    return {"X": inputs} if is_needed else {}
+    return {} if inputs is None else {"X": inputs}
 
 
 def raw_width(model: Any) -> int | None:
@@ -103,7 +102,8 @@ def raw_width(model: Any) -> int | None:
 
 def with_task_feature(model: Any, X: Tensor) -> Tensor:
     """``X`` with the column of the output task, where a multi-task model lets it be omitted."""
-    if not isinstance(model, MultiTaskGPyTorchModel) or X.shape[-1] != model.num_non_task_features:
+    is_multi_task = isinstance(model, MultiTaskGPyTorchModel)
+    if not is_multi_task or X.shape[-1] != model.num_non_task_features:
         return X
     place = model._task_feature
     task = X.new_full((*X.shape[:-1], 1), float(model._output_tasks[0]))
@@ -112,7 +112,8 @@ def with_task_feature(model: Any, X: Tensor) -> Tensor:
 
 def in_output_task(model: Any, X: Tensor) -> Tensor:
     """Which rows of training inputs ``n x d`` belong to the output task; all but for multi-task."""
-    if not isinstance(model, MultiTaskGPyTorchModel):
+    is_multi_task = isinstance(model, MultiTaskGPyTorchModel)
+    if not is_multi_task:
         return torch.ones(len(X), dtype=torch.bool, device=X.device)
     task: Tensor = X[:, model._task_feature].round().long()
     return task == model._output_tasks[0]

@@ -22,7 +22,7 @@ from botorch_calib._validation import (
     check_precision,
     check_tensor,
 )
-from botorch_calib.models.inspection import raw_train_inputs, raw_width
+from botorch_calib.models.inspection import like, raw_train_inputs, raw_width, with_task_feature
 from botorch_calib.models.wrapper import batch_shape_of
 
 
@@ -89,15 +89,18 @@ def check_pairs(X: Tensor, Y: Tensor, width: int | None = None, name: str = "Y")
     check_finite(name, Y)
 
 
-def check_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
-    """Raise unless these are finite observations ``n x d``, ``n x 1`` of a single model."""
+def checked_observations(
+    model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Finite observations ``n x d``, ``n x 1``, with all columns and the precision of a model."""
     if batch_shape := batch_of_models(model):
         raise UnsupportedError(
             f"`observe` needs a model without batch dimensions, got {tuple(batch_shape)}."
         )
+    X = with_task_feature(model, X)
     check_pairs(X, Y, raw_width(model))
     if Yvar is None:
-        return
+        return like(model, X), like(model, Y), None
     unknown = Yvar.isnan()
     if Yvar.shape != Y.shape or not (unknown | (Yvar >= 0.0) & Yvar.isfinite()).all():
         raise InputDataError(
@@ -110,6 +113,7 @@ def check_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) ->
             f"`Yvar` needs a base model with given noise; this {type(model).__name__} learns it. "
             "A PartlyKnownNoiseGP does both."
         )
+    return like(model, X), like(model, Y), like(model, Yvar)
 
 
 def scalar_affine(transform: PosteriorTransform | None, subject: str) -> tuple[float, float]:

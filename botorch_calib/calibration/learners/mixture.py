@@ -122,12 +122,12 @@ class AggregatedQuantileTracker(QuantileLearner):
         self.members = members
         self.step_decay = check_nonnegative("step_decay", step_decay)
         self._localizations = _localizations(members, len(self.levels))
-        self.register_buffer("member_settings", self.levels.new_tensor(members))
+        settings = self.levels.new_tensor(members)
+        self.register_buffer("member_settings", settings)
         # Settings of each column, which move with the module but are no state
-        columns = [member for member in members for _ in range(len(self.levels))]
-        for name in ("scale", "step_size"):
-            values = self.levels.new_tensor([getattr(member, name) for member in columns])
-            self.register_buffer(f"_{name}s", values, persistent=False)
+        columns = settings.repeat_interleave(len(self.levels), dim=0)
+        self.register_buffer("_scales", columns[:, 1].clone(), persistent=False)
+        self.register_buffer("_step_sizes", columns[:, 2].clone(), persistent=False)
         self.register_buffer("constants", self.initial.repeat(len(members), 1))
         self.register_buffer("shortfall", torch.zeros_like(self.levels))
         zeros = torch.zeros(len(members), dtype=torch.double, device=self.levels.device)
@@ -320,10 +320,7 @@ def _choices(
 
 
 def pinball_loss(u: Tensor, theta: Tensor, levels: Tensor) -> Tensor:
-    """``(u - theta) (p - 1{u <= theta})``, whose expectation the ``p``-quantile of ``u`` minimises.
-
-    All arguments broadcast; the loss is 0 at ``u = theta`` and positive elsewhere.
-    """
+    """``(u - theta) (p - 1{u <= theta})``, least in expectation at the ``p``-quantile of ``u``."""
     return (u - theta) * (levels - (u <= theta).to(theta))
 
 
@@ -336,9 +333,8 @@ def adahedge_weights(losses: Tensor, gap: Tensor) -> Tensor:
 def adahedge(rounds: Tensor, losses: Tensor, gap: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Run AdaHedge [deRooij2014] through ``n`` rounds: exponential weights without tuning.
 
-    Each round adds the loss of the weighted average beyond the mix loss to the mixability gap. From
-    losses ``n x K`` in each round, and accumulated losses ``K`` and the gap before, it gives the
-    weights ``n x K`` before each round, and the losses and the gap after the last.
+    From losses ``n x K`` in each round, and accumulated losses ``K`` and the gap before, it gives
+    the weights ``n x K`` before each round, and the losses and the gap after the last.
     """
     total, gap_now, rows = _as_array(losses), float(gap), _as_array(rounds.to(losses))
     weights = np.empty_like(rows)

@@ -196,7 +196,7 @@ class Descent(NamedTuple):
         shrink: Sequence[float],
         state: tuple[Tensor, Tensor, Tensor],
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Learn from ``n`` observations: the thresholds they met, ``n x C``, and the new state.
+        """The thresholds ``n x C`` that observations met, and constants and coefficients after.
 
         Steps are ``n x C`` or ``n x 1``; each shrinks earlier increments by a factor in ``shrink``.
         The state is constants ``C``, centers ``t x d`` and coefficients ``t x C`` there.
