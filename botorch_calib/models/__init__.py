@@ -23,6 +23,7 @@ file                      content
 ``marginals``             posteriors at single points, for all of them at once
 ``matern``                the Matern kernel 5/2 with its derivatives
 ``conditioning``          conditioning on observations, with errors that help
+``factorization``         rows that are added to a Cholesky factor
 ``training_prior``        a process's prior of its training data
 ``residuals``             one-step-ahead and leave-one-out residuals of training data
 ``sample_paths``          sample paths of wrapped models

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import deepcopy
 from traceback import walk_tb
 from typing import Any
@@ -20,13 +18,14 @@ from gpytorch.settings import detach_test_caches
 from gpytorch.utils.memoize import add_to_cache
 from torch import Tensor
 
+from botorch_calib.models.factorization import row_updates
 from botorch_calib.models.inspection import (
     as_in_training,
     inputs_of_transform,
     observed_process,
     with_task_feature,
 )
-from botorch_calib.models.marginals import keep_in_step
+from botorch_calib.models.marginals import keep_in_step, remember_factor
 from botorch_calib.models.outcome_transforms import check_takes
 from botorch_calib.models.partly_known_noise import PartlyKnownNoiseLikelihood
 from botorch_calib.models.requirements import check_fits
@@ -36,10 +35,10 @@ from botorch_calib.models.wrapper import WrapperModel
 def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     """``model.condition_on_observations``, which leaves ``model`` as it was where it fails.
 
-    Predictions, variances included, are differentiable in ``X`` and ``Y`` where these require it:
-    by default GPyTorch detaches what they are made of. ``X`` is transformed as training inputs are,
-    and ``noise``, if given, is the variance of ``Y`` in the space of the targets, a learned part
-    included.
+    Exact Gaussian processes gain rows of their Cholesky factor. Predictions, variances included,
+    are differentiable in ``X`` and ``Y`` where these require it: by default GPyTorch detaches what
+    they are made of. ``X`` is transformed as training inputs are, and ``noise``, if given, is the
+    variance of ``Y`` in the space of the targets, a learned part included.
     """
     if isinstance(model, WrapperModel):  # which comes back here with the model inside
         return model.condition_on_observations(X, Y, **kwargs)
@@ -100,7 +99,7 @@ def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
         # GPyTorch adds `noise` once in place of what was given and once in place of what it learns.
         kwargs["noise"] = noise / 2
     detaches = detach_test_caches.on() and not keeps_graph
-    with _factored_later(model), detach_test_caches(detaches):
+    with row_updates(model) as update, detach_test_caches(detaches):
         conditioned: Any = model.condition_on_observations(X, Y, **kwargs)
         strategy: Any = getattr(conditioned, "prediction_strategy", None)
         if keeps_graph and strategy is not None:
@@ -110,35 +109,12 @@ def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     if learned is not None:
         rows = conditioned.likelihood.noise_covar.noise[..., likelihood.noise.shape[-1] :]
         rows.copy_((noise.squeeze(-1) - learned.noise).detach())
-        if strategy is not None:
-            strategy.likelihood = conditioned.likelihood
+        strategy.likelihood = conditioned.likelihood
+    if update is not None and update.factor is not None:
+        if learned is not None:  # the matrix that the strategy keeps has half of the noise
+            conditioned.prediction_strategy = None
+        remember_factor(conditioned, *update.factor)
     return conditioned
-
-
-@contextmanager
-def _factored_later(model: Any) -> Iterator[None]:
-    """Have the first prediction factor the matrix of a model that is being conditioned.
-
-    GPyTorch's update of the factor computes with explicit inverses, which costs digits and takes
-    longer. It stays in place where there are gradients or batch dimensions.
-    """
-    strategy: Any = getattr(model, "prediction_strategy", None)
-    # The exact type: other strategies (interpolated, sparse) hold other caches than a factor.
-    if type(strategy) is not DefaultPredictionStrategy or torch.is_grad_enabled():
-        yield
-        return
-
-    def updated(*data: Any, **kwargs: Any) -> Any:
-        _, _, full_inputs, full_targets, _ = data
-        if full_targets.dim() == 1 and full_inputs[0].dim() == 2:
-            return None
-        return DefaultPredictionStrategy.get_fantasy_strategy(strategy, *data, **kwargs)
-
-    strategy.get_fantasy_strategy = updated
-    try:
-        yield
-    finally:
-        del strategy.get_fantasy_strategy
 
 
 def _drop_graph_of_parameters(model: Any) -> None:

@@ -309,6 +309,17 @@ def in_space_of_targets(model: Any) -> Any:
     return bare
 
 
+def remember_factor(model: Any, cholesky: Tensor, weights: Tensor) -> None:
+    """Take over a model's factor, which was made by adding rows to that of another model."""
+    if _may_serve(model):
+        with torch.no_grad(), gpt_posterior_settings():
+            covariance = model.forward(*model.train_inputs).lazy_covariance_matrix
+        if not isinstance(covariance, LazyEvaluatedKernelTensor):
+            return
+        factor = _Factor(covariance.x1, cholesky, weights)
+        _KNOWN[model] = _Known(factor, _ModelState(model), model.prediction_strategy)
+
+
 _POSTERIORS = (
     GPyTorchModel.posterior,
     BatchedMultiOutputGPyTorchModel.posterior,

@@ -1,4 +1,4 @@
-"""Factors of conditioned models, against dense matrices and GPyTorch's update."""
+"""Rows added to a Cholesky factor, against factors of the whole matrix and GPyTorch's update."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from botorch_calib.models.conditioning import _factored_later, conditioned_on, given_noise
-from botorch_calib.models.marginals import posterior_at
+from botorch_calib.models.conditioning import conditioned_on, given_noise
+from botorch_calib.models.factorization import row_updates
 from tests.models.delayed_cases import DOUBLE, Setting
 
 settings = pytest.mark.parametrize(
@@ -37,7 +37,6 @@ def test_factor_and_weights(setting):
         Y = setting.values(X) + 1.0
         with torch.no_grad():
             gp = conditioned_on(gp, X, Y, **given_noise(gp, X, Y, None))
-            posterior_at(gp, X)
         strategy, K = gp.prediction_strategy, covariance(gp)
         root = strategy.lik_train_train_covar.root_decomposition().root.to_dense()
         assert_close(root @ root.mT, K, rtol=0, atol=1e-12)
@@ -62,6 +61,7 @@ def test_agreement_with_gpytorch(setting, dtype):
         expected = gp.condition_on_observations(X, Y, **noise)
         result = conditioned_on(gp, X, Y, **noise)
     assert gp.prediction_strategy is strategy
+    assert type(result.prediction_strategy) is type(strategy)
     atol = 1e-9 if dtype == torch.double else 2e-3
     scale = setting.units()[-1]
     for name, unit in (("mean", scale), ("variance", scale**2)):
@@ -128,9 +128,9 @@ def test_errors_leave_the_model_as_it_was():
     gp = Setting().gp()
     gp.posterior(torch.zeros(1, 2, **DOUBLE))
     strategy = gp.prediction_strategy
-    with torch.no_grad(), pytest.raises(RuntimeError, match="deliberate"), _factored_later(gp):
-        assert "get_fantasy_strategy" in vars(strategy)
+    with torch.no_grad(), pytest.raises(RuntimeError, match="deliberate"), row_updates(gp):
+        assert gp.prediction_strategy is not strategy
         raise RuntimeError("deliberate")
-    assert "get_fantasy_strategy" not in vars(strategy)
-    with _factored_later(gp):  # where gradients are wanted, nothing is replaced
-        assert "get_fantasy_strategy" not in vars(strategy)
+    assert gp.prediction_strategy is strategy
+    with row_updates(gp):  # where gradients are wanted, nothing is replaced
+        assert gp.prediction_strategy is strategy
