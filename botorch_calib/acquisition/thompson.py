@@ -26,14 +26,10 @@ from botorch_calib._validation import check_count, check_inputs, check_width
 from botorch_calib.acquisition.delayed import DelayAwareAcquisitionFunction, input_width
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.fourier_paths import FourierPaths
-from botorch_calib.models.inspection import like, predicting_part
+from botorch_calib.models.inspection import like, predicting_part, with_own_hyperparameters
 from botorch_calib.models.matching_rows import first_places
 from botorch_calib.models.requirements import check_one_value_each, scalar_affine
-from botorch_calib.models.sample_paths import (
-    CalibratedPath,
-    process_of_paths,
-    with_own_hyperparameters,
-)
+from botorch_calib.models.sample_paths import CalibratedPath, process_of_paths
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
 from botorch_calib.posteriors.single_points import is_gaussian
 

@@ -44,8 +44,7 @@ class Calibrator(Module, ABC):
     def radial_sum(self) -> RadialSum | None:
         """The sum over past inputs of whose values `predictive_from` makes ``predictive(X)``.
 
-        Such values are cheap at all pairs of some columns of the inputs and the others. None if the
-        distributions depend on the inputs in another way, or not at all.
+        None if the distributions depend on the inputs in another way, or not at all.
         """
         return None
 
@@ -136,8 +135,7 @@ class TrackedCalibrator(Calibrator):
     def predictive(self, X: Tensor) -> PiecewisePredictive:
         theta = self.tracker.threshold(X)
         # Thresholds without a local part are an expanded view of a tensor that the learner keeps.
-        source = theta._base
-        row = None if source is None else common_row(theta, 1)
+        source, row = theta._base, common_row(theta, 1)
         if row is None or source is None or theta.requires_grad or theta.is_inference():
             return self._predictive_from(theta)
         return self._common_predictive(source, row).expand(torch.Size([*X.shape[:-1], 1]))

@@ -52,14 +52,16 @@ class ProbabilityCalibrator(Module):
 
     def forward(self, stated: Tensor) -> Tensor:
         """Calibrated probabilities of stated ones, of any shape; differentiable."""
-        return self._raw(stated).clamp(0.0, 1.0).to(stated)
+        left, hats = self._hats(stated)
+        linear = hats[..., 0] * self.values[left] + hats[..., 1] * self.values[left + 1]
+        return linear.clamp(0.0, 1.0).to(stated)
 
-    def _raw(self, stated: Tensor) -> Tensor:
-        """The piecewise linear function, which may leave [0, 1] by a step."""
+    def _hats(self, stated: Tensor) -> tuple[Tensor, Tensor]:
+        """The number of the hat left of each ``s``, and the values of this and the next one."""
         place = stated.to(self.values) * (self.num_values - 1)
         left = place.detach().floor().long().clamp(0, self.num_values - 2)
         share = place - left
-        return (1.0 - share) * self.values[left] + share * self.values[left + 1]
+        return left, torch.stack([1.0 - share, share], dim=-1)
 
     @torch.no_grad()
     def update(self, stated: Tensor, happened: Tensor) -> Tensor:
@@ -80,19 +82,14 @@ class ProbabilityCalibrator(Module):
         check_unit_interval("stated", stated)
         outcomes = check_unit_interval("happened", happened.to(self.values))
         forecasts, values = [], self.values.clone()
-        for s, b in zip(stated.to(values), outcomes, strict=True):
-            hats = self._hats(s)
-            forecast = hats @ values
-            values += self.step_size * (b - forecast) * hats
+        for left, hats, b in zip(*self._hats(stated), outcomes, strict=True):
+            around = values[left : left + 2]
+            forecast = hats @ around
+            around += self.step_size * (b - forecast) * hats
             forecasts.append(forecast)
         self.values = values
         self.num_updates += len(stated)
         return torch.stack(forecasts) if forecasts else outcomes
-
-    def _hats(self, stated: Tensor) -> Tensor:
-        """``phi_j(s)``, ``M``."""
-        centers = torch.arange(self.num_values, device=stated.device)
-        return (1.0 - (stated * (self.num_values - 1) - centers).abs()).clamp(min=0.0)
 
     def bias_bound(self, num_steps: int) -> float:
         """Largest ``|sum_t phi_j(s_t) (b_t - p_t)|`` of the first ``T`` outcomes, for each ``j``.

@@ -57,8 +57,8 @@ from botorch_calib.models.predictors import predictor_of
 from botorch_calib.models.requirements import (
     batch_of_models,
     check_fits,
-    check_observations,
     check_pairs,
+    checked_observations,
 )
 from botorch_calib.robust import AmbiguitySet, ContextDistribution
 
@@ -582,9 +582,7 @@ class ChanceConstraint(DecisionBooks):
             self.model.observe(X, Y, Yvar, condition=condition)
         elif condition:
             predictor = predictor_of(self.model)
-            X = with_task_feature(predictor.observed, X)
-            check_observations(predictor.observed, X, Y, Yvar)
-            return predictor.conditioned(X, Y, Yvar)
+            return predictor.conditioned(*checked_observations(predictor.observed, X, Y, Yvar))
         return self.model
 
     @property

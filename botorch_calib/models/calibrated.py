@@ -18,14 +18,9 @@ from botorch_calib._validation import check_model, check_one_of, check_tensor, c
 from botorch_calib.calibration import Calibrator, LocalizedConformal
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models.conditioning import conditioned_on
-from botorch_calib.models.inspection import (
-    as_in_training,
-    like,
-    predicting_process,
-    with_task_feature,
-)
+from botorch_calib.models.inspection import as_in_training, predicting_process, with_task_feature
 from botorch_calib.models.predictors import Correction, predictor_of
-from botorch_calib.models.requirements import check_fantasizes, check_observations, scalar_affine
+from botorch_calib.models.requirements import check_fantasizes, checked_observations, scalar_affine
 from botorch_calib.models.wrapper import WrapperModel, check_output_indices, standardized_gp
 from botorch_calib.posteriors import StatedPosterior
 from botorch_calib.posteriors.calibrated import EXCESS
@@ -40,20 +35,18 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
     outcomes go into a `CalibratedModelList`.
 
     The calibrator keeps the coverage of statements about *observations* true, over all rounds
-    together and for any sequence of data. With ``denoise=True`` the posterior is of the objective,
-    whose coverage is not guaranteed: it rests on the model's noise variance. Where that is too
-    small, intervals of the objective stay too narrow at visited points, and ``excess="objective"``
-    widens them. `CalibratedPosterior` has the formulas.
+    together and for any sequence of data. The coverage of the objective rests on the model's noise
+    variance: where that is too small, intervals of the objective stay too narrow at visited points,
+    and ``excess="objective"`` widens them. `CalibratedPosterior` has the formulas.
 
     Args:
         model: A fitted model with one output, a Gaussian likelihood and a Gaussian posterior, as
             ``SingleTaskGP``, ``SingleTaskVariationalGP`` or ``MultiTaskGP`` with one output task,
-            with any input transform and no or an increasing outcome transform, such as
-            ``Standardize``, ``Log``, ``Power``, ``Bilog``, a chain of such or a user's own; a
+            with any input transform and no or an increasing outcome transform; a
             `CensoredDelayModel` of one, whose calibrator sees residuals of observed values alone;
-            an ensemble of such, as ``SaasFullyBayesianSingleTaskGP``,
-            ``EnsembleMapSaasSingleTaskGP`` or a `NoisyEnsemble`, whose posterior is a
-            `CalibratedMixturePosterior`; or any model whose posterior has a cdf and its inverse.
+            an ensemble of such, as ``SaasFullyBayesianSingleTaskGP`` or a `NoisyEnsemble`, whose
+            posterior is a `CalibratedMixturePosterior`; or any model whose posterior has a cdf and
+            its inverse.
         calibrator: Shared, not copied, with what it has learned. One that has learned nothing is
             moved to the model's device.
         denoise: Whether `posterior` is of the objective or, as in the paper on OCBO, of the
@@ -159,10 +152,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         """
         predictor = predictor_of(self.model)
         observed = predictor.observed
-        X = with_task_feature(observed, X)
-        check_observations(observed, X, Y, Yvar)
-        X, Y = _as_precise_as(observed, X), _as_precise_as(observed, Y)
-        Yvar = None if Yvar is None else _as_precise_as(observed, Yvar)
+        X, Y, Yvar = checked_observations(observed, X, Y, Yvar)
         with as_in_training(observed):
             z = predictor.scores(X, Y, Yvar)
             inputs = predictor.inputs(X)
@@ -235,8 +225,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
     def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> CalibratedModel:
         """The model conditioned on fantasies or imputed values, its calibrator unchanged.
 
-        Real observations belong into `observe`. ``X`` is ``batch_shape x n' x d``, ``Y`` is
-        ``batch_shape' x n' x 1``, and the base model takes further arguments, such as ``noise``.
+        ``X`` is ``batch_shape x n' x d``, ``Y`` is ``batch_shape' x n' x 1``. Real observations
+        belong into `observe`.
         """
         if Y.shape[-2:] != (*X.shape[-2:-1], 1):
             raise BotorchTensorDimensionError(
@@ -303,11 +293,3 @@ def _beside(model: Model, calibrator: Calibrator) -> Calibrator:
             f'give `calibrator.to("{parameter.device}")`, or a copy of it if another model has it.'
         )
     return calibrator.to(parameter.device)
-
-
-def _as_precise_as(model: Model, values: Tensor) -> Tensor:
-    """``values`` in the precision of the model's parameters, where that is the greater one.
-
-    BoTorch rounds its input transforms to the precision of the inputs, for good.
-    """
-    return values.to(torch.promote_types(values.dtype, like(model, values).dtype))

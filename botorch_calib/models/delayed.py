@@ -29,7 +29,7 @@ from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.matching_rows import matching_rows
 from botorch_calib.models.outcome_transforms import transform_name
 from botorch_calib.models.predictors import predictor_of
-from botorch_calib.models.requirements import batch_of_models, check_base, check_observations
+from botorch_calib.models.requirements import batch_of_models, check_base, checked_observations
 from botorch_calib.models.wrapper import WrapperModel, check_output_indices, standardized_gp
 
 if TYPE_CHECKING:
@@ -54,16 +54,14 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
     ``censor_value`` ``c`` and the probability ``rho`` that a value arrives in time ([Verma2022]_,
     Theorem 1): see `rescaling`. Hallucination leaves such queries out.
 
-    Hyperparameters and transforms are those of ``model``, whose factorization gains rows. ``model``
-    is never modified, except that `observe` updates the calibrator of a `CalibratedModel` inside.
-
-    Calibration composes in either order, with equal posteriors, and uses observed data only.
+    Hyperparameters and transforms are those of ``model``, which is never modified, except that
+    `observe` updates the calibrator of a `CalibratedModel` inside. Calibration composes in either
+    order, with equal posteriors, and uses observed data only.
 
     Args:
         model: A fitted exact Gaussian process of the observed data with one output, a Gaussian
-            likelihood and no batch dimensions, such as ``SingleTaskGP``; an ensemble of such, such
-            as ``SaasFullyBayesianSingleTaskGP``, each of whose members is conditioned; or a
-            `CalibratedModel` of either.
+            likelihood and no batch dimensions, such as ``SingleTaskGP``; an ensemble of such, as
+            ``SaasFullyBayesianSingleTaskGP``; or a `CalibratedModel` of either.
         X_pending: Points whose values are missing, ``n x d``, before any input transform.
         censor_value: The least value that the objective can take (for minimization, the greatest),
             in units of the outcome. Needed to censor pending points.
@@ -120,11 +118,10 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         """Fit a model to the values in a ledger, and impute the missing ones.
 
         Censoring applies to all queries without a usable value, pending and expired
-        (``ledger.incomplete``), and hallucination to pending ones (``ledger.pending``). Where
-        expired ones are censored, the mean is shrunken: see `rescaling`.
+        (``ledger.incomplete``), and hallucination to pending ones (``ledger.pending``).
 
         Args:
-            ledger: A `FeedbackLedger`; its ``censor_value`` is used.
+            ledger: Its ``censor_value`` is used.
             fit: Builds a fitted model from inputs ``n x d`` and values ``n x 1`` (double precision,
                 on the CPU).
             imputation: As in the class.
@@ -149,11 +146,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
 
     @property
     def conditioned_model(self) -> Any:
-        """The model conditioned on the pending points, of the class of `model`.
-
-        It is `model` itself if there is nothing to impute. Otherwise it is built once, and again
-        after `model` was refitted, loaded or converted.
-        """
+        """The model conditioned on the pending points; `model` itself if nothing is imputed."""
         return self._conditioned()[0]
 
     @property
@@ -172,13 +165,11 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
     def rescaling(self, arrival_probability: float) -> ScalarizedPosteriorTransform:
         """A ``posterior_transform`` that undoes what censoring values that never arrive does.
 
-        By [Verma2022]_, Theorem 1, ``|mu - c - rho (f - c)| <= nu sigma`` with the ``censor_value``
-        ``c``, the probability ``rho`` that a value arrives in time, and ``nu`` of
+        By [Verma2022]_, Theorem 1, ``|mu - c - rho (f - c)| <= nu sigma`` with ``nu`` of
         `DelayedUpperConfidenceBound`. So ``f`` is within ``nu sigma / rho`` of ``c + (mu - c) /
         rho``: the transform divides the distance of the mean from ``c``, and the standard
-        deviation, by ``rho``. ``nu``, and its window, stay as they are. Upper confidence bounds and
-        Thompson sampling choose the same query with it as without; predictions, and expected
-        improvement on a value in units of the outcome, differ.
+        deviation, by ``rho``. Upper confidence bounds and Thompson sampling choose the same query
+        with it as without; predictions and expected improvement differ.
 
         The theorem's prior mean is ``c``. Where data are scarce, the mean returns to the prior mean
         ``m`` of the model, and rescaled to ``c + (m - c) / rho``: let ``m`` be fitted to censored
@@ -191,7 +182,6 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         Raises:
             UnsupportedError: If the model does not censor, or its outcome transform is not affine:
                 the mean shrinks in the space of the targets.
-            InputDataError: If ``arrival_probability`` is no such number.
 
         Example:
             >>> model = CensoredDelayModel(gp, X[:3] / 2, censor_value=-2.0)
@@ -199,8 +189,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         """
         if self.imputation != "censor" or self.censor_value is None:
             raise UnsupportedError(
-                "Only a model with imputation='censor' and a `censor_value` is to be rescaled: the "
-                "posterior of any other is that of the objective already."
+                "Only a model with imputation='censor' and a `censor_value` is to be rescaled."
             )
         gp = observed_process(self.model)
         if not getattr(getattr(gp, "outcome_transform", None), "_is_linear", True):
@@ -217,16 +206,11 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
 
     def with_pending(self, X: Tensor) -> CensoredDelayModel:
         """The model with further pending points ``X``, ``n x d``, before any input transform."""
-        X = self._checked("X", X)
-        return self._remade(self.model, torch.cat([self.X_pending, X]))
+        pending = torch.cat([self.X_pending, self._checked("X", X)])
+        return CensoredDelayModel(self.model, pending, self.censor_value, self.imputation)
 
     def resolve(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> CensoredDelayModel:
-        """The model after values of pending points have arrived, which then count as observed.
-
-        A `CalibratedModel` inside keeps its calibrator unchanged; `observe` updates it. Arguments
-        are those of `with_observations`, but ``X`` holds rows of ``X_pending``, exactly as they
-        were given; of equal ones as many are resolved as it contains.
-        """
+        """`with_observations` at pending points: ``X`` holds rows of ``X_pending``, exactly."""
         X = self._checked("X", X)
         for index, row in enumerate(matching_rows(X, self.X_pending)):
             if row is None:
@@ -239,24 +223,27 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
     ) -> CensoredDelayModel:
         """The model after further observations, of pending points or others.
 
+        A `CalibratedModel` inside keeps its calibrator unchanged; `observe` updates it.
+
         Args:
-            X: Inputs ``n x d``; rows that are pending are so no longer.
+            X: Inputs ``n x d``. Rows that were pending are so no longer, of equal ones as many as
+                there are here.
             Y: Their values ``n x 1``, in units of the outcome.
             Yvar: Their noise variances ``n x 1``, for a base model with given noise (default: the
                 mean of its training noise).
         """
-        X, Y, Yvar = self._observations(X, Y, Yvar)
-        return self._remade(with_observations(self.model, X, Y, Yvar), self._still_pending(X))
+        X, Y, Yvar = checked_observations(observed_process(self.model), X, Y, Yvar)
+        model, pending = with_observations(self.model, X, Y, Yvar), self._still_pending(X)
+        return CensoredDelayModel(model, pending, self.censor_value, self.imputation)
 
     @torch.no_grad()
     def observe(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> None:
-        """Add new observations in place; rows that were pending are so no longer.
+        """Add new observations in place; a call that raises changes nothing.
 
-        A `CalibratedModel` inside scores them by the model of observed data alone, and its
-        calibrator learns (`CalibratedModel.observe`). Arguments are those of `with_observations`,
-        rows of ``X`` in the order of observation. A call that raises changes nothing.
+        Arguments are those of `with_observations`, rows of ``X`` in the order of observation. A
+        `CalibratedModel` inside learns from them by `CalibratedModel.observe`.
         """
-        X, Y, Yvar = self._observations(X, Y, Yvar)
+        X, Y, Yvar = checked_observations(observed_process(self.model), X, Y, Yvar)
         pending = self._still_pending(X)
         if isinstance(self.model, CalibratedModel):
             self.model.observe(X, Y, Yvar)
@@ -324,8 +311,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
             if incoming.dim() == 2 and incoming.shape[-1] == self.X_pending.shape[-1]:
                 message = missing_censor_value(incoming, self.imputation, self.censor_value)
             if message:
-                error_msgs: list[str] = args[-1]
-                error_msgs.append(message)
+                args[-1].append(message)
                 return
             self.X_pending = self.X_pending.new_empty(incoming.shape)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
@@ -356,22 +342,10 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         X = check_inputs(name, with_task_feature(gp, X), raw_width(gp))
         return like(gp, X)
 
-    def _observations(
-        self, X: Tensor, Y: Tensor, Yvar: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Checked observations in the model's precision."""
-        gp = observed_process(self.model)
-        X = with_task_feature(gp, X)
-        check_observations(gp, X, Y, Yvar)
-        return like(gp, X), like(gp, Y), None if Yvar is None else like(gp, Yvar)
-
     def _still_pending(self, X: Tensor) -> Tensor:
         """The pending points without those observed at ``X``."""
         arrived = set(matching_rows(X, self.X_pending))
         return self.X_pending[[i for i in range(len(self.X_pending)) if i not in arrived]]
-
-    def _remade(self, model: Model, X_pending: Tensor) -> CensoredDelayModel:
-        return CensoredDelayModel(model, X_pending, self.censor_value, self.imputation)
 
 
 def _check_model(model: Any) -> None:

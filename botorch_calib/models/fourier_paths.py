@@ -1,9 +1,9 @@
-"""Functions drawn from one Gaussian process, evaluated together and with its posterior.
+"""Functions drawn from one Gaussian process, evaluated together.
 
 BoTorch draws a function by Matheron's rule: ``m(x)``, plus random Fourier features with random
 weights, plus the covariances with the training points with weights that make it agree with the
-data. It evaluates each draw alone. Draws of one process share ``m`` and the covariances, and the
-posterior needs nothing else: computing these once takes half of the time of a calibrated draw
+data. It evaluates each draw alone. Draws of one process share ``m`` and the covariances: computing
+these once takes half of the time of a calibrated draw
 (``benchmarks/studies/simpler_forms_robust.py``).
 """
 
@@ -13,11 +13,8 @@ from typing import Any, Self
 
 import torch
 from botorch.models import SingleTaskGP
-from botorch.models.utils.assorted import gpt_posterior_settings
-from botorch.posteriors import GPyTorchPosterior
 from botorch.sampling.pathwise.features.maps import KernelEvaluationMap, KernelFeatureMap
 from botorch.sampling.pathwise.posterior_samplers import MatheronPath
-from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 from torch.nn import Module
 
@@ -44,7 +41,7 @@ class FourierPaths(Module):
         self, gp: Any, waves: list[tuple[Tensor, Tensor]], updates: list[Any], output_transform: Any
     ) -> None:
         super().__init__()
-        self.gp, self.output_transform, self._inputs = gp, output_transform, gp.train_inputs[0]
+        self.gp, self.output_transform = gp, output_transform
         self.register_buffer("points", updates[0].feature_map.points)
         self.register_buffer("frequencies", torch.stack([each for each, _ in waves]))
         self.register_buffer("amplitudes", torch.stack([each for _, each in waves], dim=1))
@@ -72,37 +69,16 @@ class FourierPaths(Module):
 
         Those of a single path are ``batch_shape x q``.
         """
-        return self._evaluate(X)[0].squeeze(0)
-
-    def with_posterior(self, X: Tensor) -> tuple[Tensor, GPyTorchPosterior]:
-        """The values, and the process's posterior at single points, ``batch_shape x q x 1 x 1``."""
-        values, rows, mean, covariance = self._evaluate(X)
-        strategy, shape = self.gp.prediction_strategy, X.shape[:-1]
-        if self.gp.training or strategy is None or self.gp.train_inputs[0] is not self._inputs:
-            return values, self.gp.posterior(X.unsqueeze(-2))  # which makes the prediction strategy
-        prior = self.gp.covar_module(rows, diag=True)
-        with gpt_posterior_settings():
-            moments = strategy.exact_prediction(
-                mean.reshape(*shape, 1), prior.reshape(*shape, 1, 1), covariance.view(*shape, 1, -1)
-            )
-        posterior = GPyTorchPosterior(MultivariateNormal(*moments))
-        transform = getattr(self.gp, "outcome_transform", None)
-        if transform is not None:
-            posterior = transform.untransform_posterior(posterior, X=X.unsqueeze(-2))
-        return values, posterior
-
-    def _evaluate(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Values, and for each point its transformed input, prior mean and covariances."""
         # The process may be less precise than X.
         rows = self.gp.transform_inputs(X).reshape(-1, X.shape[-1]).to(self.points)
-        mean = self.gp.mean_module(rows)
         covariance = self.gp.covar_module(rows, self.points).to_dense()
         num = len(rows) if rows.is_cuda else _CHUNK // self.frequencies.shape[-1]
         waves = torch.cat([self._waves(part) for part in rows.split(max(num, 1))], dim=-1)
-        values = (waves + (mean + (covariance @ self.weights).mT)).view(-1, *X.shape[:-1])
+        shared = self.gp.mean_module(rows) + (covariance @ self.weights).mT
+        values = (waves + shared).view(-1, *X.shape[:-1])
         if self.output_transform is not None:
             values = self.output_transform(values)
-        return values, rows, mean, covariance
+        return values.squeeze(0)
 
     def _waves(self, rows: Tensor) -> Tensor:
         """The draws from the prior, ``num_paths x n``, without its mean."""

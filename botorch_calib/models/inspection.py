@@ -8,6 +8,7 @@ around a Gaussian process, in either order. `observed_process`, `predicting_proc
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy, deepcopy
 from functools import reduce
 from typing import Any
 
@@ -57,6 +58,14 @@ def sole_member(model: Any) -> Any:
     return members[0] if len(members) == 1 else model
 
 
+def with_own_hyperparameters(gp: Any) -> Any:
+    """A copy of a process that shares data and caches, which nothing writes to."""
+    twin = copy(gp)
+    hyperparameters = ("_parameters", "_buffers", "_modules")  # where a module keeps them
+    twin.__dict__ |= deepcopy({name: gp.__dict__[name] for name in hyperparameters})
+    return twin
+
+
 # ------------------------------------------------------------ training data and inputs
 
 
@@ -78,9 +87,8 @@ def inputs_of_transform(model: Any, X: Tensor | None = None) -> dict[str, Tensor
     Others are not given any, since those that users write need not take it. ``X``, ``... x d``, are
     the training inputs by default.
     """
-    if not any(
-        isinstance(part, StratifiedStandardize) for part in model.outcome_transform.modules()
-    ):
+    parts = model.outcome_transform.modules()
+    if not any(isinstance(part, StratifiedStandardize) for part in parts):
         return {}
     inputs = raw_train_inputs(model) if X is None else X
     return {} if inputs is None else {"X": inputs}
@@ -104,11 +112,11 @@ def with_task_feature(model: Any, X: Tensor) -> Tensor:
 
 def in_output_task(model: Any, X: Tensor) -> Tensor:
     """Which rows of training inputs ``n x d`` belong to the output task; all but for multi-task."""
-    if not isinstance(model, MultiTaskGPyTorchModel):
+    is_multi_task = isinstance(model, MultiTaskGPyTorchModel)
+    if not is_multi_task:
         return torch.ones(len(X), dtype=torch.bool, device=X.device)
-    base: Any = model
-    task: Tensor = X[:, base._task_feature].round().long()
-    return task == base._output_tasks[0]
+    task: Tensor = X[:, model._task_feature].round().long()
+    return task == model._output_tasks[0]
 
 
 def as_in_training(model: Any) -> AbstractContextManager[Any]:
@@ -160,10 +168,7 @@ def unit_of_targets(model: Any, like: Tensor) -> Tensor:
 
 
 def outcome_units(model: Any) -> Tensor:
-    """The unit of each training target of a single-output model, in units of the outcome: ``n``.
-
-    ``UnsupportedError`` under an outcome transform that is not affine.
-    """
+    """The unit of each training target of a single-output model, in units of the outcome: ``n``."""
     targets: Tensor = model.train_targets.detach()
     transform = getattr(model, "outcome_transform", None)
     if transform is None:
@@ -174,8 +179,7 @@ def outcome_units(model: Any) -> Tensor:
             "units of the outcome: use Standardize, and apply others to the observations "
             "beforehand."
         )
-    # A variance is multiplied by the square of the unit. A difference of two values that are
-    # transformed back would lose digits to the mean.
+    # Of variances, as a difference of two values would lose digits to the mean.
     ones = torch.ones_like(targets).unsqueeze(-1)
     squares: Tensor = transform.untransform(ones, ones, **inputs_of_transform(model))[1]
     return squares.detach().squeeze(-1).sqrt()
@@ -184,10 +188,9 @@ def outcome_units(model: Any) -> Tensor:
 def least_variance(model: Any, posterior: GPyTorchPosterior) -> Tensor | None:
     """Smallest variance that a single-output model's posterior is to state; None for GPyTorch's.
 
-    GPyTorch states none below 1e-10 (1e-6 in single precision), in whatever units: outcomes that
-    vary by 1e-5 (1e-3) or less would all seem to have that standard deviation. Here that is a bound
-    in the space of a ``Standardize``'s targets. In squared units of the outcome; broadcasts to
-    ``batch_shape x q x 1``.
+    GPyTorch states none below 1e-10 (1e-6 in single precision), in whatever units: here that is a
+    bound in the space of a ``Standardize``'s targets. In squared units of the outcome; broadcasts
+    to ``batch_shape x q x 1``.
     """
     if isinstance(model, NoisyEnsemble):  # which states less than GPyTorch's least
         return raw_variance(posterior).detach()
@@ -207,12 +210,12 @@ def stated_moments(
     if not is_gaussian(posterior):
         return mean_and_deviation(posterior)
     least = least_variance(predicting_process(model), posterior)
-    if least is None or transform is None:
-        return mean_and_deviation(posterior, least)
-    # The units are known for a factor and an offset only.
-    weights: Any = getattr(transform, "weights", None)
-    scaled = type(transform) is ScalarizedPosteriorTransform and weights.numel() == 1
-    return mean_and_deviation(posterior, least * weights.square() if scaled else None)
+    if least is not None and transform is not None:
+        # The units are known for a factor and an offset only.
+        weights: Any = getattr(transform, "weights", None)
+        scaled = type(transform) is ScalarizedPosteriorTransform and weights.numel() == 1
+        least = least * weights.square() if scaled else None
+    return mean_and_deviation(posterior, least)
 
 
 def as_calibrated(model: Any, posterior: Posterior) -> StatedPosterior:
@@ -243,12 +246,11 @@ def observation_noise_variance(
 ) -> Tensor:
     """Noise variance of a new observation, as ``posterior(X, observation_noise=True)`` adds it.
 
-    In squared units of the outcome; broadcasts to ``batch_shape x q x 1``. For a homoscedastic,
-    fixed-noise or outlier-robust likelihood it is read off, as BoTorch does (the mean of the fixed
-    noise); elsewhere it costs a second evaluation of the posterior. BoTorch adds fixed noise twice
-    that is learned in part, and none of an outlier-robust model's. ``posterior`` is that of the
-    model at ``X``, ``batch_shape x q x d``; ``given`` is noise variance in the outcome-transformed
-    space, in place of the likelihood's.
+    In squared units of the outcome; broadcasts to ``batch_shape x q x 1``. Where it is not read
+    off, it costs a second evaluation of the posterior. BoTorch adds fixed noise twice that is
+    learned in part, and none of an outlier-robust model's. ``posterior`` is that of the model at
+    ``X``, ``batch_shape x q x d``; ``given`` is noise variance in the outcome-transformed space, in
+    place of the likelihood's.
     """
     scale = outcome_scale(model, squared=True)
     if given is not None:
@@ -274,11 +276,7 @@ def observation_noise_variance(
 
 
 def constant_noise_variance(model: Any) -> Tensor:
-    """`observation_noise_variance` where it is the same at all inputs: ``batch_shape x 1 x 1``.
-
-    For a single task, a homoscedastic or fixed-noise likelihood, and no outcome transform or
-    ``Standardize``.
-    """
+    """`observation_noise_variance` where it is the same at all inputs: ``batch_shape x 1 x 1``."""
     scale, noise = outcome_scale(model, squared=True), _constant_noise(model.likelihood)
     assert scale is not None and noise is not None
     return noise * scale
@@ -286,15 +284,15 @@ def constant_noise_variance(model: Any) -> Tensor:
 
 def _constant_noise(likelihood: Any) -> Tensor | None:
     """Noise variance of a likelihood, ``batch_shape x 1 x 1``, if it is constant."""
-    if isinstance(likelihood, FixedNoiseGaussianLikelihood):
-        noise: Tensor = likelihood.noise.mean(dim=-1, keepdim=True)
-    elif type(likelihood) is SparseOutlierGaussianLikelihood:
-        noise = likelihood.noise_covar.base_noise.noise.mean(dim=-1, keepdim=True)
-    elif type(likelihood) is GaussianLikelihood:
+    if type(likelihood) is GaussianLikelihood:
+        return likelihood.noise.unsqueeze(-1)
+    if type(likelihood) is SparseOutlierGaussianLikelihood:
+        noise: Tensor = likelihood.noise_covar.base_noise.noise
+    elif isinstance(likelihood, FixedNoiseGaussianLikelihood):
         noise = likelihood.noise
     else:
         return None
-    return noise.unsqueeze(-1)
+    return noise.mean(dim=-1, keepdim=True).unsqueeze(-1)
 
 
 def _given_noise_by_task(model: Any, X: Tensor) -> Tensor | None:

@@ -69,12 +69,11 @@ class NoisyEnsemble(Model):
         if not (check_variances("noise_variance", noise) > 0.0).all():
             raise InputDataError("`noise_variance` must be positive.")
         self.model = model
-        shape = noise.shape if noise.numel() > 1 else torch.Size()
-        self.likelihood = GaussianLikelihood(
-            batch_shape=shape, noise_constraint=GreaterThan(0.0)
-        ).to(noise)
-        self.likelihood.noise = noise.unsqueeze(-1) if noise.numel() > 1 else noise
-        self.likelihood.requires_grad_(False)
+        noise = noise.unsqueeze(-1) if noise.numel() > 1 else noise.reshape(1)
+        bound = GreaterThan(0.0)
+        likelihood = GaussianLikelihood(batch_shape=noise.shape[:-1], noise_constraint=bound)
+        self.likelihood = likelihood.to(noise).requires_grad_(False)
+        self.likelihood.noise = noise
         self.eval()
 
     @property

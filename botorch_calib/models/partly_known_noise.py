@@ -28,10 +28,7 @@ class PartlyKnownNoiseLikelihood(FixedNoiseGaussianLikelihood):
     As for any ``FixedNoiseGaussianLikelihood``, ``noise_covar.noise`` holds what was given, in the
     space of the targets, and ``noise=`` states that of other points. NaN stands in both for the
     learned variance. ``noise`` is that of a *new* observation at each row, the learned one: BoTorch
-    takes its mean for predictions and fantasies, over all rows or over those of a task.
-
-    Called without ``noise=`` on as many points as there are training rows, it takes them for these,
-    as GPyTorch does. BoTorch's posteriors state the noise of new points.
+    takes its mean for predictions and fantasies.
 
     Args:
         noise: ``batch_shape x n``, NaN where a variance is not known, in units of the targets: of a
@@ -87,7 +84,7 @@ class _PartlyKnownNoise(FixedGaussianNoise):
             if shape is None:
                 X = params[0] if isinstance(params[0], Tensor) else params[0][0]
                 shape = X.shape[:-1]
-            noise = self.noise
+            noise = self.noise  # of as many points as there are rows, as GPyTorch has it
             if shape[-1] != noise.shape[-1]:
                 noise = noise.new_full(shape, torch.nan)
         return DiagLinearOperator(torch.where(noise.isnan(), self.unknown.noise, noise))

@@ -22,7 +22,7 @@ from botorch_calib._validation import (
     check_precision,
     check_tensor,
 )
-from botorch_calib.models.inspection import raw_train_inputs, raw_width
+from botorch_calib.models.inspection import like, raw_train_inputs, raw_width, with_task_feature
 from botorch_calib.models.wrapper import batch_shape_of
 
 
@@ -30,15 +30,18 @@ def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
     """Raise ``UnsupportedError`` unless ``model`` has one output and a Gaussian likelihood."""
     check_model(model)
     name = type(model).__name__
-    if isinstance(model, ModelList):
+    is_list = isinstance(model, ModelList)
+    if is_list or model.num_outputs != 1:
+        independent = is_list or isinstance(model, BatchedMultiOutputGPyTorchModel)
+        is_done = independent and wrapper == "CalibratedModel"
         raise UnsupportedError(
-            f"A {name} is a list of models: use one {wrapper} per outcome in a "
-            f"CalibratedModelList, each around one of its `models`{_in_one_go(wrapper)}."
-        )
-    if model.num_outputs != 1:
-        raise UnsupportedError(
-            f"{name} has {model.num_outputs} outputs: use one {wrapper} per outcome in a "
-            f"CalibratedModelList, {one_outcome_of(model)}{_in_one_go(wrapper, model)}."
+            (
+                f"A {name} is a list of models"
+                if is_list
+                else f"{name} has {model.num_outputs} outputs"
+            )
+            + f": use one {wrapper} per outcome in a CalibratedModelList, {one_outcome_of(model)}"
+            + (", as `CalibratedModelList.from_history` does." if is_done else ".")
         )
     if not isinstance(getattr(model, "likelihood", None), _GaussianLikelihoodBase):
         raise UnsupportedError(
@@ -60,16 +63,10 @@ def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
         )
 
 
-def _in_one_go(wrapper: str, model: Model | None = None) -> str:
-    """How to calibrate all outcomes at once, of a list or a batch of independent outputs."""
-    independent = model is None or isinstance(model, BatchedMultiOutputGPyTorchModel)
-    if wrapper != "CalibratedModel" or not independent:
-        return ""
-    return ", as `CalibratedModelList.from_history` does"
-
-
 def one_outcome_of(model: Model) -> str:
     """How to get a model of a single outcome, in words."""
+    if isinstance(model, ModelList):
+        return "each around one of its `models`"
     if isinstance(model, MultiTaskGPyTorchModel):
         return "each around a model that was made with `output_tasks=[task]`"
     if isinstance(model, BatchedMultiOutputGPyTorchModel):
@@ -92,15 +89,18 @@ def check_pairs(X: Tensor, Y: Tensor, width: int | None = None, name: str = "Y")
     check_finite(name, Y)
 
 
-def check_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
-    """Raise unless these are finite observations ``n x d``, ``n x 1`` of a single model."""
+def checked_observations(
+    model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Finite observations ``n x d``, ``n x 1``, with all columns and the precision of a model."""
     if batch_shape := batch_of_models(model):
         raise UnsupportedError(
             f"`observe` needs a model without batch dimensions, got {tuple(batch_shape)}."
         )
+    X = with_task_feature(model, X)
     check_pairs(X, Y, raw_width(model))
     if Yvar is None:
-        return
+        return like(model, X), like(model, Y), None
     unknown = Yvar.isnan()
     if Yvar.shape != Y.shape or not (unknown | (Yvar >= 0.0) & Yvar.isfinite()).all():
         raise InputDataError(
@@ -113,6 +113,7 @@ def check_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) ->
             f"`Yvar` needs a base model with given noise; this {type(model).__name__} learns it. "
             "A PartlyKnownNoiseGP does both."
         )
+    return like(model, X), like(model, Y), like(model, Yvar)
 
 
 def scalar_affine(transform: PosteriorTransform | None, subject: str) -> tuple[float, float]:

@@ -1,8 +1,7 @@
 """One-step-ahead and leave-one-out residuals of a GP on its own training data, without refits.
 
 A *standardised residual* is ``z = (y - mu) / s_y``, where ``mu`` and ``s_y`` are the predictive
-mean and standard deviation of ``y``, with the noise of a new observation. Both kinds follow from
-one Cholesky factorisation.
+mean and standard deviation of ``y``, with the noise of a new observation.
 """
 
 from __future__ import annotations
@@ -77,18 +76,14 @@ def forecast_history(
     cholesky = psd_safe_cholesky(prior.covariance + prior.noise.diag_embed())
     deviation = prior.deviation.unsqueeze(-1)
     if residuals == "loo":
-        z, deviations = _left_out(cholesky, deviation)
+        # Left out, y_i has the variance 1 / [K^-1]_ii and is missed by that times
+        # [K^-1 (y - mean)]_i.
+        precision = torch.cholesky_inverse(cholesky).diagonal(dim1=-2, dim2=-1)
+        weighted = torch.cholesky_solve(deviation, cholesky).squeeze(-1)
+        z, deviations = weighted / precision.sqrt(), precision.rsqrt()
     else:
         z = torch.linalg.solve_triangular(cholesky, deviation, upper=False).squeeze(-1)
         deviations = cholesky.diagonal(dim1=-2, dim2=-1)
     # From the deviation of the row itself to that of a new observation, which was predicted.
     ratio = (1.0 + (prior.new_noise - prior.noise) / deviations.square()).sqrt()
     return History(prior.inputs, z / ratio, deviations * ratio)
-
-
-def _left_out(cholesky: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
-    """Leave-one-out residuals and deviations, each ``... x n``."""
-    # Left out, y_i has the variance 1 / [K^-1]_ii and is missed by that times [K^-1 (y - mean)]_i.
-    precision = torch.cholesky_inverse(cholesky).diagonal(dim1=-2, dim2=-1)
-    weighted = torch.cholesky_solve(deviation, cholesky).squeeze(-1)
-    return weighted / precision.sqrt(), precision.rsqrt()

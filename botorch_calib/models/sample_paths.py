@@ -6,7 +6,7 @@ with BoTorch's dispatcher.
 
 from __future__ import annotations
 
-from copy import copy, deepcopy
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from botorch_calib.models.inspection import (
     predicting_part,
     predicting_process,
     raw_train_inputs,
+    with_own_hyperparameters,
 )
 from botorch_calib.models.predictors import Correction, GaussianPredictor, predictor_of
 from botorch_calib.models.predictors.with_outcome_transform import TransformedPredictor
@@ -67,16 +68,13 @@ class CalibratedPath(SamplePath):
         """The posterior at each point alone, and the values."""
         # The paths have the correlations: only marginals are needed, one for each point, or as many
         # as an input transform makes of it.
-        points = X.unsqueeze(-2)
-        model = self.model
-        predictor: Any = GaussianPredictor(model.model)
+        model, predictor = self.model, GaussianPredictor(self.model.model)
         correction = Correction(model.calibrator, model.denoise, model.excess)
+        posterior: Any = predictor.posterior(X.unsqueeze(-2), correction)
         if self._together is None:
-            posterior = predictor.posterior(points, correction)
             path, other = self.path(X), self.other(X)
         else:
-            (path, other), base = self._together.with_posterior(X)
-            posterior = predictor.corrected(base, points, correction)
+            path, other = self._together(X)
         shape = X.shape[-2], posterior._extended_shape()[-2]
         path, other = (each.unflatten(-1, shape).unsqueeze(-1) for each in (path, other))
         return posterior, posterior._transported(path, other).squeeze(-1).flatten(-2)
@@ -110,18 +108,6 @@ def process_of_paths(model: Any, otherwise: str) -> Any:
             f"paths are functions: {otherwise}, or use a CalibratedModel with `denoise=True`."
         )
     return gp.eval()
-
-
-def with_own_hyperparameters(gp: ExactGP) -> ExactGP:
-    """A copy of a process to draw from, so that a function that was drawn stays as it is.
-
-    BoTorch's paths evaluate the process's mean and kernel, which a fit in place would change.
-    Training data and caches are shared: nothing writes to them.
-    """
-    twin = copy(gp)
-    hyperparameters = ("_parameters", "_buffers", "_modules")  # where a module keeps them
-    twin.__dict__ |= deepcopy({name: gp.__dict__[name] for name in hyperparameters})
-    return twin
 
 
 @DrawMatheronPaths.register(CalibratedModel)

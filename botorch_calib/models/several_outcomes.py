@@ -25,15 +25,10 @@ from botorch_calib._validation import check_model
 from botorch_calib.calibration import Calibrator
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.conditioning import conditioned_on, with_observations
-from botorch_calib.models.inspection import (
-    as_calibrated,
-    observed_process,
-    raw_train_inputs,
-    with_task_feature,
-)
+from botorch_calib.models.inspection import as_calibrated, observed_process, raw_train_inputs
 from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.outcome_transforms import check_takes
-from botorch_calib.models.requirements import check_fantasizes, check_observations, one_outcome_of
+from botorch_calib.models.requirements import check_fantasizes, checked_observations, one_outcome_of
 from botorch_calib.posteriors.several_outcomes import CalibratedPosteriorList
 from botorch_calib.posteriors.single_points import is_gaussian
 
@@ -102,12 +97,10 @@ class CalibratedModelList(ModelList):
                 f"`calibrator` must be one calibrator, or one for each of {len(models)} outcomes, "
                 f"got {len(each)}."
             )
-        options: dict[str, Any] = {"denoise": denoise, "residuals": residuals, "excess": excess}
+        options = num_initial, denoise, residuals, excess
         return cls(
             *(
-                part
-                if own is None
-                else CalibratedModel.from_history(part, own, num_initial, **options)
+                part if own is None else CalibratedModel.from_history(part, own, *options)
                 for part, own in zip(models, each, strict=True)
             )
         )
@@ -233,15 +226,14 @@ class CalibratedModelList(ModelList):
             InputDataError: If an argument is malformed. No model has changed then.
             UnsupportedError: If a model is batched or cannot be conditioned.
         """
-        data = []
+        data: list[tuple[int, Tensor, Tensor, Tensor | None]] = []
         for i, own in enumerate(self._inputs_of_outcomes(X, Y)):
             gp = observed_process(self.models[i])
             if isinstance(gp, DeterministicModel):
                 continue
             takes_noise = isinstance(gp.likelihood, FixedNoiseGaussianLikelihood)
             given = Yvar[..., i : i + 1] if Yvar is not None and takes_noise else None
-            data.append((i, with_task_feature(gp, own), Y[..., i : i + 1], given))
-            check_observations(gp, *data[-1][1:])
+            data.append((i, *checked_observations(gp, own, Y[..., i : i + 1], given)))
             check_takes(gp, *data[-1][1:3])
         for i, own, values, given in data:
             model = self.models[i]

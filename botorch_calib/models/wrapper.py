@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from copy import deepcopy
+from copy import copy, deepcopy
 from inspect import signature
 from typing import Any, Self
 
@@ -15,6 +15,7 @@ from botorch.models.model import Model
 from botorch.models.transforms import Normalize, Standardize
 from gpytorch.models import ExactGP
 from torch import Tensor
+from torch.nn import Module
 
 
 def _of_base(name: str) -> Any:
@@ -82,7 +83,7 @@ class WrapperModel(Model):
         with _changing(self.model):
             setattr(self.model, name, value)
 
-    def transform_inputs(self, X: Tensor, input_transform: torch.nn.Module | None = None) -> Tensor:
+    def transform_inputs(self, X: Tensor, input_transform: Module | None = None) -> Tensor:
         """Inputs in the base model's transformed space, where a calibrator works."""
         return self.predicting_model.transform_inputs(X, input_transform)
 
@@ -106,15 +107,9 @@ class WrapperModel(Model):
         return self
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        """Move or convert the model; its cached factorisation is dropped if that changed it."""
-
-        def kind() -> tuple[torch.dtype, torch.device] | None:
-            parameter = next(self.model.parameters(), None)
-            return None if parameter is None else (parameter.dtype, parameter.device)
-
-        before = kind()
+        """Move or convert the model, and drop what its base has cached."""
         moved = super()._apply(fn, recurse)
-        if kind() != before and hasattr(self.model, "prediction_strategy"):
+        if hasattr(self.model, "prediction_strategy"):
             self.model.prediction_strategy = None
         return moved
 
@@ -126,15 +121,14 @@ class WrapperModel(Model):
         assign: bool = False,
     ) -> Any:
         """Load all parts; the base model in its own way, which may keep its transforms."""
-        base = {k[6:]: v for k, v in state_dict.items() if k.startswith("model.")}
-        own = {k: v for k, v in state_dict.items() if not k.startswith("model.")}
-        before = deepcopy({k: v for k, v in self.state_dict().items() if k[:6] != "model."})
-        if strict and (wrong := sorted(own.keys() ^ before.keys())):
-            raise RuntimeError(
-                f"Missing or unexpected keys in the state of {type(self).__name__}: {wrong}."
-            )
+        is_base = {key: key.startswith("model.") for key in state_dict}
+        base = {key[6:]: value for key, value in state_dict.items() if is_base[key]}
+        others = {key: value for key, value in state_dict.items() if not is_base[key]}
+        own: Any = copy(self)  # all but the base model, in this model's own buffers and modules
+        own._modules = {name: part for name, part in self._modules.items() if name != "model"}
+        before = deepcopy(own.state_dict())
         try:
-            self._load_own(own, strict, assign)
+            Module.load_state_dict(own, others, strict, assign)
             options = {"strict": strict, "keep_transforms": keep_transforms, "assign": assign}
             # Those of BoTorch's ensembles take less.
             known = signature(self.model.load_state_dict).parameters
@@ -143,21 +137,8 @@ class WrapperModel(Model):
                     base, **{name: value for name, value in options.items() if name in known}
                 )
         except Exception:
-            self._load_own(before, strict=False, assign=False)
+            Module.load_state_dict(own, before)
             raise
-
-    def _load_own(self, state: dict[str, Any], strict: bool, assign: bool) -> None:
-        """Load everything but the base model; what does not fit is refused."""
-        errors: list[str] = []
-        metadata = {"assign_to_params_buffers": assign}
-        self._load_from_state_dict(state, "", metadata, False, [], [], errors)
-        if errors:
-            raise RuntimeError(" ".join(errors))
-        for name, child in self.named_children():
-            if name != "model":
-                prefix = f"{name}."
-                part = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
-                child.load_state_dict(part, strict=strict, assign=assign)
 
 
 def batch_shape_of(model: Any) -> torch.Size:

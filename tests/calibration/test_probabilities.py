@@ -40,7 +40,7 @@ def test_the_bound_holds_for_any_sequence(name: str, step_size: float) -> None:
     stated, outcomes, forecasts = [], [], []
 
     def forecast(s: float) -> float:
-        return float(calibrator._raw(torch.tensor(s).double()))
+        return float(hats(torch.tensor(s).double(), 6) @ calibrator.values)
 
     for t, u in enumerate(numbers):
         s, b = SEQUENCES[name](u, forecast, t)

@@ -87,37 +87,6 @@ def test_values_and_gradients_are_those_one_by_one(process: str, shape: tuple[in
     assert_close(both(X.detach()), values.detach(), rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("process", PROCESSES)
-def test_the_posterior_is_that_of_the_process_at_each_point_alone(process: str) -> None:
-    gp = PROCESSES[process]()
-    paths = draw(gp)
-    both, X = together(gp, *paths), points(3, 2, gp=gp).requires_grad_()
-    values, posterior = both.with_posterior(X)
-    assert_close(values, both(X))
-    expected = gp.posterior(X.unsqueeze(-2))
-    assert posterior.mean.shape == (3, 2, 1, 1)
-    for name in ("mean", "variance"):
-        ours, theirs = getattr(posterior, name), getattr(expected, name)
-        assert_close(ours, theirs, rtol=1e-8, atol=1e-10)
-        slopes, exact = (
-            torch.autograd.grad(v.sum(), X, retain_graph=True)[0] for v in (ours, theirs)
-        )
-        assert_close(slopes, exact, rtol=1e-6, atol=1e-8)
-
-
-def test_a_process_that_changed_has_its_new_posterior() -> None:
-    gp: Any = make_gp()
-    both, X = together(gp, *draw(gp)), points(4, gp=gp)
-    X_seen, Y_seen = gp.train_inputs[0], gp.train_targets
-    gp.train()
-    assert_close(both.with_posterior(X)[1].mean, gp.posterior(X.unsqueeze(-2)).mean)
-    for X_new, Y_new in ((X_seen[:6], Y_seen[:6]), (1.0 - X_seen, Y_seen)):
-        gp.set_train_data(X_new, Y_new, strict=False)
-        for _ in range(2):  # from the second time on the process has what it keeps
-            mean = both.with_posterior(X)[1].mean
-            assert_close(mean, gp.posterior(X.unsqueeze(-2)).mean)
-
-
 def test_derivatives_of_every_order() -> None:
     gp = make_gp(transforms=True)
     paths = draw(gp, num=1)
@@ -133,8 +102,8 @@ def test_single_precision() -> None:
     gp = make_gp(dtype=torch.float)
     paths = draw(gp)
     X = points(5, gp=gp).float()
-    values, posterior = together(gp, *paths).with_posterior(X)
-    assert values.dtype == posterior.mean.dtype == torch.float
+    values = together(gp, *paths)(X)
+    assert values.dtype == torch.float
     assert_close(values, torch.stack([path(X) for path in paths]), rtol=1e-3, atol=1e-3)
 
 

@@ -19,7 +19,8 @@ from torch.testing import assert_close
 from botorch_calib import CalibratedModel, CensoredDelayModel, LocalizedConformal
 from botorch_calib.acquisition.thompson import draw_path
 from botorch_calib.calibration import Calibrator, QuantileRecalibrator
-from botorch_calib.models.sample_paths import CalibratedPath, with_own_hyperparameters
+from botorch_calib.models.inspection import with_own_hyperparameters
+from botorch_calib.models.sample_paths import CalibratedPath
 from botorch_calib.posteriors import CalibratedPosterior
 from tests.gps import DOUBLE, make_data, make_gp, make_multitask, make_variational
 

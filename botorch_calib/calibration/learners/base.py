@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
@@ -26,6 +26,17 @@ _CHUNK = 1024
 MAX_SPREAD = 1e6
 
 
+class Thresholds(NamedTuple):
+    """Thresholds as a function of the inputs, of which a learner keeps what its state alone makes.
+
+    They are ``everywhere`` the same, or what `QuantileLearner.finished` makes of a ``radial`` sum.
+    """
+
+    everywhere: Tensor
+    radial: RadialSum | None = None
+    shift: Tensor | float = 0.0
+
+
 class QuantileLearner(Module, ABC):
     """Learns thresholds ``theta_j(x)`` below which a fraction ``p_j`` of the scores falls.
 
@@ -43,7 +54,7 @@ class QuantileLearner(Module, ABC):
     centers: Tensor
     step_count: Tensor
 
-    _kept: Any = None  # by `_derived`
+    _kept: Thresholds | None = None  # by `_derived`
     _payload: ClassVar[str] = "coefficients"
     _settings: ClassVar[tuple[str, ...]] = ("levels", "initial")
 
@@ -73,12 +84,13 @@ class QuantileLearner(Module, ABC):
         self._kept = None
         return super()._apply(*args, **kwargs)
 
-    def _derive(self) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def _derive(self) -> Thresholds:
+        """The thresholds of the present state."""
 
     @property
-    def _derived(self) -> Any:
-        """The part of thresholds that depends on the state alone, `_derive`, made once."""
+    def _derived(self) -> Thresholds:
+        """What `_derive` makes, made once."""
         if self._kept is None:
             # A graph may use it later, even if it is first needed in inference mode.
             with torch.inference_mode(False), torch.no_grad():
@@ -100,13 +112,18 @@ class QuantileLearner(Module, ABC):
     def shortest_lengthscale(self) -> float:
         """The smallest lengthscale of the localization; infinity without one."""
 
-    @abstractmethod
     def threshold(self, X: Tensor) -> Tensor:
         """Raw thresholds ``... x M`` at inputs ``... x d``, differentiable in them."""
+        check_width(X, self.centers.shape[-1])
+        radial = self._derived.radial
+        if radial is None:
+            return self._derived.everywhere.expand(*X.shape[:-1], -1)
+        return self.finished(radial.at(X))
 
     def radial_sum(self) -> RadialSum | None:
         """The sum over centers from which `finished` makes thresholds; None if there is none."""
-        return None
+        is_own = type(self).threshold is QuantileLearner.threshold
+        return self._derived.radial if is_own else None
 
     def finished(self, sums: Tensor) -> Tensor:
         """Raw thresholds ``... x M`` from values of `radial_sum`, differentiable in them."""

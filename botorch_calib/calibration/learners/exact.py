@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from botorch_calib._validation import check_positive, check_width
-from botorch_calib.calibration.learners.base import QuantileLearner
+from botorch_calib.calibration.learners.base import QuantileLearner, Thresholds
 from botorch_calib.calibration.learners.radial_sum import gaussian_correlation
 
 # Rows of the n x n table of weights that are in memory at once when a history is replayed.
@@ -64,13 +64,14 @@ class ExactQuantileLearner(QuantileLearner):
         return self.lengthscale
 
     def threshold(self, X: Tensor) -> Tensor:
+        if math.isinf(self.lengthscale) or not len(self.scores):
+            return super().threshold(X)
         check_width(X, self.centers.shape[-1])
-        if len(self.scores) == 0:
-            return self.initial.expand(*X.shape[:-1], -1)
-        if math.isinf(self.lengthscale):
-            return self._minimizer(self.scores).expand(*X.shape[:-1], -1)
         weights = gaussian_correlation(X.to(self.centers), self.centers, self.lengthscale)
         return self._minimizer(self.scores, weights)
+
+    def _derive(self) -> Thresholds:
+        return Thresholds(self._minimizer(self.scores) if len(self.scores) else self.initial)
 
     def _minimizer(self, scores: Tensor, weights: Tensor | None = None) -> Tensor:
         return pinball_minimizer(

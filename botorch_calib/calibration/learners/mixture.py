@@ -14,8 +14,8 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 from torch.nn.functional import hardtanh
 
-from botorch_calib._validation import check_count, check_nonnegative, check_positive, check_width
-from botorch_calib.calibration.learners.base import QuantileLearner
+from botorch_calib._validation import check_count, check_nonnegative, check_positive
+from botorch_calib.calibration.learners.base import QuantileLearner, Thresholds
 from botorch_calib.calibration.learners.online import (
     Descent,
     Localization,
@@ -48,14 +48,6 @@ class Member(NamedTuple):
     lengthscale: float
     scale: float
     step_size: float
-
-
-class _Average(NamedTuple):
-    """The average of thresholds: a sum, or ``everywhere`` the same; ``shift`` is the net's."""
-
-    radial: RadialSum | None
-    everywhere: Tensor
-    shift: Tensor
 
 
 class AggregatedQuantileTracker(QuantileLearner):
@@ -130,12 +122,12 @@ class AggregatedQuantileTracker(QuantileLearner):
         self.members = members
         self.step_decay = check_nonnegative("step_decay", step_decay)
         self._localizations = _localizations(members, len(self.levels))
-        self.register_buffer("member_settings", self.levels.new_tensor(members))
+        settings = self.levels.new_tensor(members)
+        self.register_buffer("member_settings", settings)
         # Settings of each column, which move with the module but are no state
-        columns = [member for member in members for _ in range(len(self.levels))]
-        for name in ("scale", "step_size"):
-            values = self.levels.new_tensor([getattr(member, name) for member in columns])
-            self.register_buffer(f"_{name}s", values, persistent=False)
+        columns = settings.repeat_interleave(len(self.levels), dim=0)
+        self.register_buffer("_scales", columns[:, 1].clone(), persistent=False)
+        self.register_buffer("_step_sizes", columns[:, 2].clone(), persistent=False)
         self.register_buffer("constants", self.initial.repeat(len(members), 1))
         self.register_buffer("shortfall", torch.zeros_like(self.levels))
         zeros = torch.zeros(len(members), dtype=torch.double, device=self.levels.device)
@@ -160,30 +152,19 @@ class AggregatedQuantileTracker(QuantileLearner):
         """Present weights of the ``members``, ``K``."""
         return adahedge_weights(self.losses, self.mixability_gap)
 
-    def threshold(self, X: Tensor) -> Tensor:
-        check_width(X, self.centers.shape[-1])
-        average: _Average = self._derived
-        if average.radial is None:
-            return average.everywhere.expand(*X.shape[:-1], -1)
-        return self.finished(average.radial.at(X))
-
-    def radial_sum(self) -> RadialSum | None:
-        """The members' average over centers; None for derived classes with other thresholds."""
-        is_own = type(self).threshold is AggregatedQuantileTracker.threshold
-        return self._derived.radial if is_own else None
-
     def finished(self, sums: Tensor) -> Tensor:
         """Raw thresholds ``... x M``: the members' average held to [0, 1], and shifted."""
         # A clamp whose derivative is a single operation
         return hardtanh(sums, 0.0, 1.0) + self._derived.shift
 
-    def _derive(self) -> _Average:
+    def _derive(self) -> Thresholds:
         """Average the members' functions, so that only ``M`` are evaluated, not ``K M``."""
         shift = _net(self.shortfall, self._room(self.step_count + 1))
         weights, num = self.weights.to(self.levels), len(self.levels)
         constants = (weights.unsqueeze(-1) * self.constants).sum(dim=-2)
+        everywhere = hardtanh(constants, 0.0, 1.0) + shift
         if not len(self.centers):
-            return _Average(None, hardtanh(constants, 0.0, 1.0) + shift, shift)
+            return Thresholds(everywhere)
         coefficients = self.coefficients * self._scales * weights.repeat_interleave(num)
         # One block of t rows for each lengthscale
         blocks = [
@@ -192,7 +173,7 @@ class AggregatedQuantileTracker(QuantileLearner):
         ]
         lengthscales = [at.lengthscale for at in self._localizations]
         radial = RadialSum(constants, self.centers, lengthscales, torch.cat(blocks))
-        return _Average(radial, constants, shift)
+        return Thresholds(everywhere, radial, shift)
 
     def reset(self) -> None:
         super().reset()
@@ -295,25 +276,25 @@ def quantile_learner(
         strength = check_nonnegative("scale", 1.0 if scale is None else scale)
         return OnlineQuantileTracker(
             levels,
-            step_size=0.05 if step_size is None else step_size,
-            step_decay=0.0 if step_decay is None else step_decay,
-            scale=strength if math.isfinite(lengthscale) else 0.0,
-            lengthscale=float(lengthscale),
-            regularization=regularization,
-            initial=initial,
+            0.05 if step_size is None else step_size,
+            0.0 if step_decay is None else step_decay,
+            strength if math.isfinite(lengthscale) else 0.0,
+            float(lengthscale),
+            regularization,
+            initial,
         )
-    choices = {
-        "lengthscales": _choices("lengthscale", lengthscale, "auto", LENGTHSCALES),
-        "scales": _choices("scale", scale, None, SCALES),
-        "step_sizes": _choices("step_size", step_size, None, STEP_SIZES),
-    }
+    choices = (
+        _choices("lengthscale", lengthscale, "auto", LENGTHSCALES),
+        _choices("scale", scale, None, SCALES),
+        _choices("step_size", step_size, None, STEP_SIZES),
+    )
     if check_nonnegative("regularization", regularization):
         raise InputDataError(
             "`regularization` needs a single tracker: give `lengthscale` as one number, and "
             "`scale` and `step_size` as one number or not at all."
         )
     step_decay = STEP_DECAY if step_decay is None else step_decay
-    return AggregatedQuantileTracker(levels, step_decay=step_decay, initial=initial, **choices)
+    return AggregatedQuantileTracker(levels, *choices, step_decay, initial)
 
 
 def _choices(
@@ -339,10 +320,7 @@ def _choices(
 
 
 def pinball_loss(u: Tensor, theta: Tensor, levels: Tensor) -> Tensor:
-    """``(u - theta) (p - 1{u <= theta})``, whose expectation the ``p``-quantile of ``u`` minimises.
-
-    All arguments broadcast; the loss is 0 at ``u = theta`` and positive elsewhere.
-    """
+    """``(u - theta) (p - 1{u <= theta})``, least in expectation at the ``p``-quantile of ``u``."""
     return (u - theta) * (levels - (u <= theta).to(theta))
 
 
@@ -355,9 +333,8 @@ def adahedge_weights(losses: Tensor, gap: Tensor) -> Tensor:
 def adahedge(rounds: Tensor, losses: Tensor, gap: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Run AdaHedge [deRooij2014] through ``n`` rounds: exponential weights without tuning.
 
-    Each round adds the loss of the weighted average beyond the mix loss to the mixability gap. From
-    losses ``n x K`` in each round, and accumulated losses ``K`` and the gap before, it gives the
-    weights ``n x K`` before each round, and the losses and the gap after the last.
+    From losses ``n x K`` in each round, and accumulated losses ``K`` and the gap before, it gives
+    the weights ``n x K`` before each round, and the losses and the gap after the last.
     """
     total, gap_now, rows = _as_array(losses), float(gap), _as_array(rounds.to(losses))
     weights = np.empty_like(rows)

@@ -14,8 +14,8 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
-from botorch_calib._validation import check_count, check_nonnegative, check_positive, check_width
-from botorch_calib.calibration.learners.base import QuantileLearner
+from botorch_calib._validation import check_count, check_nonnegative, check_positive
+from botorch_calib.calibration.learners.base import QuantileLearner, Thresholds
 from botorch_calib.calibration.learners.radial_sum import RadialSum, gaussian_correlation
 
 
@@ -101,21 +101,12 @@ class OnlineQuantileTracker(QuantileLearner):
     def shortest_lengthscale(self) -> float:
         return self.lengthscale if self.localized else math.inf
 
-    def threshold(self, X: Tensor) -> Tensor:
-        check_width(X, self.centers.shape[-1])
+    def _derive(self) -> Thresholds:
         if not len(self.centers):
-            return self.constants.expand(*X.shape[:-1], -1)
-        return self._derived.at(X)
-
-    def _derive(self) -> RadialSum:
+            return Thresholds(self.constants)
         coefficients = self.scale * self.coefficients
-        return RadialSum(self.constants, self.centers, [self.lengthscale], coefficients)
-
-    def radial_sum(self) -> RadialSum | None:
-        """The thresholds as a sum over centers; None for derived classes with other thresholds."""
-        if type(self).threshold is not OnlineQuantileTracker.threshold or not len(self.centers):
-            return None
-        return self._derived
+        radial = RadialSum(self.constants, self.centers, [self.lengthscale], coefficients)
+        return Thresholds(self.constants, radial)
 
     def extra_repr(self) -> str:
         local = f", scale={self.scale:g}, lengthscale={self.lengthscale:g}"
@@ -205,7 +196,7 @@ class Descent(NamedTuple):
         shrink: Sequence[float],
         state: tuple[Tensor, Tensor, Tensor],
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Learn from ``n`` observations: the thresholds they met, ``n x C``, and the new state.
+        """The thresholds ``n x C`` that observations met, and constants and coefficients after.
 
         Steps are ``n x C`` or ``n x 1``; each shrinks earlier increments by a factor in ``shrink``.
         The state is constants ``C``, centers ``t x d`` and coefficients ``t x C`` there.

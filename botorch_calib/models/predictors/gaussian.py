@@ -78,17 +78,7 @@ class GaussianPredictor(Predictor):
         self, X: Tensor, correction: Correction, noise: Tensor | None = None
     ) -> StatedPosterior:
         X = with_task_feature(self.predicting, X)
-        base = self._gaussian_posterior(self.predicting, X)
-        return self.corrected(base, X, correction, noise)
-
-    def corrected(
-        self,
-        posterior: GPyTorchPosterior,
-        X: Tensor,
-        correction: Correction,
-        noise: Tensor | None = None,
-    ) -> CalibratedPosterior:
-        """The calibrated posterior that corrects a posterior of `predicting` at ``X``."""
+        posterior = self._gaussian_posterior(self.predicting, X)
         predictive = correction.calibrator.predictive(self.inputs(X, posterior))
         noise = observation_noise_variance(self.predicting, posterior, X, given=noise)
         least = least_variance(self.predicting, posterior)

@@ -1,8 +1,4 @@
-"""`MixturePredictor`: the mixture of an ensemble's Gaussian predictions.
-
-Members are the draws of a fully Bayesian model, or the models of an ensemble. Their mixture is the
-predictive distribution of an observation, whose normal score calibrators see.
-"""
+"""`MixturePredictor`: the mixture of an ensemble's Gaussian predictions."""
 
 from __future__ import annotations
 
