@@ -23,6 +23,8 @@ DECLARED = {
     "decisions_faults": (6, 12),
     # Eight cases; two other methods in each.
     "decisions_further": (8, 16),
+    # Two cases; two other methods in each.
+    "decisions_random": (2, 4),
     # Two cases; three other methods in each.
     "decisions_small_sets": (2, 6),
     # Six with what ignores delays, and seven with `qlogei_pending`.
