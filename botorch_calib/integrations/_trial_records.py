@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
+from botorch.acquisition import AcquisitionFunction, UpperConfidenceBound
 from botorch.exceptions.errors import InputDataError
 from botorch.models.model import Model
 from torch import Tensor
@@ -30,6 +32,7 @@ from botorch_calib.decisions.chance_constraints import ChanceConstraint
 from botorch_calib.decisions.decision_records import Record, decision_of, sides_of
 from botorch_calib.decisions.several_constraints import joint_chance_constraints
 from botorch_calib.exceptions import CalibrationWarning
+from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.conditioning import hallucinated
 from botorch_calib.models.inspection import observed_process, raw_width
 
@@ -58,16 +61,7 @@ class Books:
 
     An outcome is judged by the limits at the time of the decision. If these have moved since, as
     limits relative to a baseline do, records move with them, and stretch between two limits.
-
-    Args:
-        limits: Limits of each outcome, by name.
-        level: Joint level.
-        budget: As in `ChanceConstraint`.
-        trials: In the order of their decisions, without those that were never run.
-
-    Warns:
-        CalibrationWarning: If trials were chosen without such a decision, or under another
-            statement: the books leave them out.
+    Trials are in the order of their decisions, without those that were never run.
     """
 
     def __init__(
@@ -145,13 +139,7 @@ class Books:
     def best(
         self, search: Search, constraints: list[ChanceConstraint], pending: Tensor | None
     ) -> tuple[Tensor, bool]:
-        """The best certified point, else one from which most can be learned beside ``pending``.
-
-        Args:
-            search: Searches under given constraints.
-            constraints: Those of these books, and the decisions since.
-            pending: Points ``n x d`` whose outcomes are out.
-        """
+        """The best certified point, else one from which most can be learned beside ``pending``."""
         point, certified = search(constraints)
         if not certified and pending is not None and len(pending):
             expected = [hallucinated(each.model, pending) for each in constraints]
@@ -161,15 +149,31 @@ class Books:
     def decide(
         self, search: Search, constraints: list[ChanceConstraint], pending: Tensor | None
     ) -> tuple[Tensor, Decision]:
-        """Find the `best` point and commit it; the point ``1 x d``, and the decision to be stored.
-
-        Warns:
-            NotCertifiedWarning: If it is not certified.
-        """
+        """Commit the `best` point; the point ``1 x d``, and the decision to be stored."""
         point, certified = self.best(search, constraints, pending)
         if not bool(constraints[0].commit(point)) or not certified:
             warn_uncertified(constraints, stacklevel=3)
         return point, self.stored(constraints, 1)[0]
+
+    def upper_bounds(
+        self,
+        search: Callable[[AcquisitionFunction, list[ChanceConstraint]], tuple[Tensor, bool]],
+        constraints: list[ChanceConstraint],
+        objective: Model,
+        pending: Tensor,
+        beta: float,
+        maximize: bool,
+    ) -> Iterator[tuple[Tensor, Decision]]:
+        """Decide about the best upper confidence bounds, one after the other.
+
+        Those before, as the ``pending`` points ``n x d``, have their expected values.
+        """
+        while True:
+            own = CensoredDelayModel(objective, pending, imputation="hallucinate")
+            acqf = UpperConfidenceBound(own, beta=beta, maximize=maximize)
+            point, decision = self.decide(partial(search, acqf), constraints, pending)
+            yield point, decision
+            pending = torch.cat([pending, point])
 
     def stored(self, constraints: Sequence[ChanceConstraint], count: int) -> list[Decision]:
         """The last ``count`` decisions of these constraints, to be stored."""
@@ -215,19 +219,19 @@ class Books:
         )
 
 
+def in_table(decision: Decision, point: Tensor, names: Iterable[str], num_rows: int) -> Decision:
+    """A decision about a point ``1 x d``, as it is stored beside a table."""
+    return {
+        **decision,
+        "point": dict(zip(names, point[0].tolist(), strict=True)),
+        "after": num_rows,
+    }
+
+
 def trials_in_table(
     decisions: Iterable[Mapping[str, Any]], inputs: pd.DataFrame, outcomes: pd.DataFrame
 ) -> list[DecidedTrial]:
-    """Trials of decisions, by the row of a table that came of each: the first of the nearest.
-
-    Args:
-        decisions: As they are stored, with ``"point"`` and ``"after"``.
-        inputs: A column for each input, in the order of the models.
-        outcomes: A column for each outcome.
-
-    Raises:
-        InputDataError: If decisions are of other inputs.
-    """
+    """Trials of decisions, by the row of a table that came of each: the first of the nearest."""
     X, trials = torch.tensor(inputs.to_numpy().copy(), dtype=torch.double), []
     came: list[Any] = outcomes.to_dict("records")
     is_free = torch.ones(len(X), dtype=torch.bool)

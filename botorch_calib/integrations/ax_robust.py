@@ -22,9 +22,10 @@ import numpy as np
 import torch
 
 from botorch_calib.integrations.ax import (
+    configured_experiment,
     experiment_with_one_objective,
     fitted_adapter,
-    spec_after_initial,
+    spec_with,
     strategy_with,
 )
 
@@ -51,7 +52,8 @@ from torch import Tensor
 from botorch_calib._validation import check_instance, check_nonnegative
 from botorch_calib.acquisition import RobustUpperConfidenceBound
 from botorch_calib.integrations._ax_models import calibrated_or_plain
-from botorch_calib.integrations._ax_search_space import OwnSearch, SearchedSpace
+from botorch_calib.integrations._ax_own_search import OwnSearch
+from botorch_calib.integrations._mixed_spaces import MixedSpace
 from botorch_calib.integrations.stored_robustness import (
     read_ambiguity,
     read_contexts,
@@ -105,9 +107,9 @@ class RobustDecisions(OwnSearch):
         self.models_used = [self.surrogate.model_name_by_metric]
         self.acq_function_sequence = None
 
-    def _chosen(self, n: int, space: SearchedSpace) -> tuple[Tensor, Tensor]:
+    def _chosen(self, n: int, space: MixedSpace) -> tuple[Tensor, Tensor]:
         """The robust decisions, one after the other, each with a context that is drawn."""
-        names, bounds = space.digest.feature_names, space.digest.bounds
+        names, bounds = self.search_space_digest.feature_names, self.search_space_digest.bounds
         fixed, columns = space.fixed, self.columns
         if clash := [names[i] for i in columns.context if i in fixed]:
             raise UnsupportedError(
@@ -117,7 +119,7 @@ class RobustDecisions(OwnSearch):
             raise InputDataError(f"The fixed values of {outside} must be within the bounds.")
         # Contexts do not matter to the search, which holds them where Ax can express them.
         middle = space.rounded(space.bounds.mean(dim=0, keepdim=True))
-        space.fixed = fixed | {i: float(middle[0, i]) for i in columns.context}
+        space.fixed = {**fixed, **{i: float(middle[0, i]) for i in columns.context}}
         pending = self.observed[:0] if self.X_pending is None else self.X_pending
         values = []
         for _ in range(n):
@@ -132,13 +134,15 @@ class RobustDecisions(OwnSearch):
                 self._instantiate_acquisition()
         return pending[-n:], torch.cat(values)
 
-    def _best_decision(self, space: SearchedSpace) -> tuple[Tensor, Tensor]:
+    def _best_decision(self, space: MixedSpace) -> tuple[Tensor, Tensor]:
         """The decision ``1 x d_x`` and its value: by `optimize_robust`, or by Ax's own search."""
         options, columns = self.optimizer_options, self.columns
-        if space.digest.discrete_choices or space.linear or space.equal:
+        if space.values or space.linear or space.equal:
             # In the order of the columns, in which Ax's local search takes them.
-            choices = {**space.digest.discrete_choices, **{i: [v] for i, v in space.fixed.items()}}
-            digest = replace(space.digest, discrete_choices=dict(sorted(choices.items())))
+            values = {**space.values, **{column: [x] for column, x in space.fixed.items()}}
+            digest = replace(
+                self.search_space_digest, discrete_choices=dict(sorted(values.items()))
+            )
             given = (space.linear, space.equal, space.fixed, space.rounding, options)
             point, value, _ = Acquisition.optimize(self, 1, digest, *given)
             return point[:, columns.decision], value
@@ -286,7 +290,7 @@ def complete_trial_in_context(
         >>> (trial,) = client.get_next_trials(max_trials=1)
         >>> new_trial = complete_trial_in_context(client, trial, {"c": 0.4}, {"y": 1.2})
     """
-    spec = _robust_spec(client._maybe_generation_strategy)
+    spec = _robust_spec(client)
     names = spec.generator_kwargs["botorch_acqf_options"]["context_names"]
     if not isinstance(contexts, Mapping) or set(contexts) != set(names):
         raise InputDataError(f"`contexts` must be a value for each of {names}, got {contexts!r}.")
@@ -336,17 +340,14 @@ def robust_decision(client: Client) -> tuple[dict[str, Any], float]:
         ...     status = client.complete_trial(client.attach_trial({"x": x, "c": c}), {"y": x - c})
         >>> decision, value = robust_decision(client)
     """
-    spec, experiment = _robust_spec(client._maybe_generation_strategy), client._experiment
-    config = experiment.optimization_config
-    assert config is not None  # the strategy was made for it
+    spec = _robust_spec(client)
+    experiment, config = configured_experiment(client)
     with with_rng_seed(client._random_seed):
         adapter = fitted_adapter(spec, experiment)
         run = adapter.gen(1, model_gen_options={Keys.ACQF_KWARGS.value: {"beta": 0.0}})
     names = spec.generator_kwargs["botorch_acqf_options"]["context_names"]
     decision = {name: v for name, v in run.arms[0].parameters.items() if name not in names}
-    metadata = run.gen_metadata
-    assert metadata is not None
-    (value,) = metadata[Keys.EXPECTED_ACQF_VAL]
+    (value,) = (run.gen_metadata or {})[Keys.EXPECTED_ACQF_VAL]
     (metric,) = config.objective.metric_signatures
     # Ax's transforms of one outcome are affine and increasing, and so commute with the worst case.
     mean = np.array([-value if config.objective.minimize else value])
@@ -357,13 +358,9 @@ def robust_decision(client: Client) -> tuple[dict[str, Any], float]:
     return decision, float(observations[0].data.means[0])
 
 
-def _robust_spec(strategy: GenerationStrategy | None) -> GeneratorSpec:
-    """The part of a strategy that comes after the initial trials."""
-    spec = spec_after_initial(strategy)
-    kwargs = {} if spec is None else spec.generator_kwargs
-    if spec is None or kwargs.get("botorch_acqf_class") is not RobustUpperConfidenceBound:
-        raise InputDataError("The client's strategy is not one by `robust_generation_strategy`.")
-    return spec
+def _robust_spec(client: Client) -> GeneratorSpec:
+    strategy = client._maybe_generation_strategy
+    return spec_with(RobustDecisions, strategy, "robust_generation_strategy")
 
 
 def _checked_parameters(experiment: Experiment, names: list[str]) -> list[RangeParameter]:

@@ -7,14 +7,12 @@ each process makes the constraints from the records of all trials, in any storag
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.model import Model
-from botorch.utils.sampling import draw_sobol_samples
 from optuna import Study
 from optuna.samplers import BaseSampler
 from optuna.study import StudyDirection
@@ -38,6 +36,7 @@ from botorch_calib.decisions.chance_constrained_search import (
     expands,
     warn_uncertified,
 )
+from botorch_calib.integrations._mixed_spaces import MixedSpace
 from botorch_calib.integrations._optuna_search_space import SearchSpace
 from botorch_calib.integrations._trial_records import INFINITE, Books, DecidedTrial
 from botorch_calib.integrations.optuna_delays import (
@@ -58,6 +57,46 @@ DECISION = "botorch_calib:decision"
 
 # As "hallucinate" of `DelayAwareSampler`, but for a design: its points would not be certified.
 _STRATEGY = DelayStrategy("ucb", "hallucinate", window=None, beta=4.0)
+
+
+class _CertifiedProposer(DelayAwareProposer):
+    """Chooses the best certified point; a sampler sets these attributes."""
+
+    space: SearchSpace
+    books: Books
+    constraints: list[ChanceConstraint]
+    expansion_share: float
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "space": None, "books": None, "constraints": []}
+
+    def _maximizer(
+        self,
+        acqf: AcquisitionFunction,
+        model: Any,
+        choices: Tensor | None,
+        fixed: dict[int, float],
+        failed: Tensor,
+    ) -> Tensor:
+        """The best certified point, else one from which most can be learned beside what runs."""
+        space = MixedSpace(
+            like(self.constraints[0].model, self.bounds),
+            fixed=fixed,
+            rounding=lambda X: self.space.rounded(X.cpu()).to(X),
+            num_restarts=self.search.num_restarts,
+            raw_samples=self.search.raw_samples,
+        )
+
+        def best(constraints: list[ChanceConstraint]) -> tuple[Tensor, bool]:
+            expand = expands(self.expansion_share, constraints[0].num_decisions)
+            searched = CertifiedSetExpansion(constraints) if expand else acqf
+            margin = LeastMargin(constraints)
+            if choices is None:
+                return space.best(searched, margin)
+            return best_certified(searched, margin, Place(None, choices.to(space.bounds)))
+
+        point, _ = self.books.best(best, self.constraints, model.X_pending)
+        return point.squeeze(0).to(self.bounds)
 
 
 class ChanceConstrainedSampler(DelayAwareSampler):
@@ -107,6 +146,8 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         >>> study = optuna.create_study(sampler=ChanceConstrainedSampler(level=0.9, seed=0))
         >>> study.optimize(train, n_trials=11)
     """
+
+    _proposer_class = _CertifiedProposer
 
     def __init__(
         self,
@@ -202,6 +243,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         constraints = self._constraints(look, books)
         proposer: Any = self._proposer(look.space.dim)
         proposer.space, proposer.books, proposer.constraints = look.space, books, constraints
+        proposer.expansion_share = self._expansion_share
         parameters = super()._parameters(study, trial, look, given)
         X = like(constraints[0].model, look.space.encoded([parameters]))
         certified = bool(constraints[0].commit(X))
@@ -220,9 +262,6 @@ class ChanceConstrainedSampler(DelayAwareSampler):
 
     def _unless_repeated(self, point: Tensor, proposer: DelayAwareProposer, look: Look) -> Tensor:
         return point  # which may be evaluated again
-
-    def _new_proposer(self, bounds: Tensor) -> DelayAwareProposer:
-        return _CertifiedProposer(bounds, _STRATEGY, self._fit, self._search, self._expansion_share)
 
     def _look_now(self, study: Study) -> Look:
         trials = others_of(study)
@@ -249,74 +288,6 @@ class ChanceConstrainedSampler(DelayAwareSampler):
             Y = torch.tensor([[trial.constraints[name]] for trial in trials], dtype=torch.double)
             models[name] = self._fitted(place, X, Y, known_noise(trials, place))
         return books.constraints(models)
-
-
-class _CertifiedProposer(DelayAwareProposer):
-    """Chooses the best certified point; a sampler sets these attributes."""
-
-    space: SearchSpace
-    books: Books
-    constraints: list[ChanceConstraint]
-
-    def __init__(
-        self, bounds: Tensor, strategy: Any, fit: Any, search: Any, expansion_share: float
-    ) -> None:
-        super().__init__(bounds, strategy, fit, num_initial=0, search=search)
-        self.expansion_share = expansion_share
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "space": None, "books": None, "constraints": []}
-
-    def _maximizer(
-        self,
-        acqf: AcquisitionFunction,
-        model: Any,
-        choices: Tensor | None,
-        fixed: dict[int, float],
-        failed: Tensor,
-    ) -> Tensor:
-        """The best certified point, else one from which most can be learned beside what runs."""
-        search = partial(self._best, acqf, choices, fixed)
-        point, _ = self.books.best(search, self.constraints, model.X_pending)
-        return point.squeeze(0).to(self.bounds)
-
-    def _best(
-        self,
-        acqf: AcquisitionFunction,
-        choices: Tensor | None,
-        fixed: dict[int, float],
-        constraints: list[ChanceConstraint],
-    ) -> tuple[Tensor, bool]:
-        """The best certified point, of those that Optuna does not round to another one."""
-        model, margin = constraints[0].model, LeastMargin(constraints)
-        if expands(self.expansion_share, constraints[0].num_decisions):
-            acqf = CertifiedSetExpansion(constraints)
-
-        def best_with(fixed: dict[int, float]) -> tuple[Tensor, bool]:
-            settings = (self.search.num_restarts, self.search.raw_samples)
-            place = Place(like(model, self.bounds), None, fixed, None, None, *settings)
-            return best_certified(acqf, margin, place)
-
-        columns = self.space.columns(self.space.rounded_names)
-        if choices is None and not columns:
-            return best_with(fixed)
-        if choices is None:
-            choices = self._rounded_near(best_with(fixed)[0].to(self.bounds), fixed)
-        best, certified = best_certified(acqf, margin, Place(None, like(model, choices)))
-        held = fixed | {column: best[0, column].item() for column in columns}
-        if len(held) < self.dim:
-            found, found_certified = best_with(held)
-            if found_certified or not certified:
-                return found, found_certified
-        return best, certified
-
-    def _rounded_near(self, point: Tensor, fixed: dict[int, float]) -> Tensor:
-        """Rounded points ``n x d``: of the whole cube, and around one (``1 x d``)."""
-        sample = draw_sobol_samples(self.bounds, n=self.search.raw_samples, q=1).squeeze(-2)
-        points = torch.cat([point, sample, point + 0.1 * (sample - 0.5)])
-        for column, value in fixed.items():
-            points[:, column] = value
-        return self.space.rounded(points).unique(dim=0)
 
 
 def _checked_names(trials: Sequence[FrozenTrial]) -> list[str]:

@@ -136,6 +136,8 @@ class DelayAwareSampler(BoTorchSampler):
         >>> study.optimize(lambda trial: trial.suggest_float("x", 0, 1) ** 2, n_trials=12, n_jobs=2)
     """
 
+    _proposer_class = DelayAwareProposer
+
     def __init__(
         self,
         strategy: str | DelayStrategy = "hallucinate",
@@ -334,13 +336,10 @@ class DelayAwareSampler(BoTorchSampler):
             unit_cube = torch.tensor(
                 [[0.0] * dim, [1.0] * dim], dtype=torch.double, device=self._device
             )
-            self._proposers[dim] = self._new_proposer(unit_cube)
+            self._proposers[dim] = self._proposer_class(
+                unit_cube, self._strategy, self._fit, num_initial=0, search=self._search
+            )
         return self._proposers[dim]
-
-    def _new_proposer(self, bounds: Tensor) -> DelayAwareProposer:
-        return DelayAwareProposer(
-            bounds, self._strategy, self._fit, num_initial=0, search=self._search
-        )
 
 
 class _FeasibleImprovement(AcquisitionFunction):
