@@ -56,9 +56,9 @@ def side_by_side(
                     else:
                         points[who] = X
                 if running:
-                    # In the order of the searches, whatever that of the threads is.
-                    found = _evaluated(functions, torch.cat([points[who] for who in sorted(points)]))
-                    for who, answer in zip(sorted(points), found, strict=True):
+                    order = sorted(points)  # of the searches, whatever that of the threads is
+                    found = _evaluated(functions, torch.cat([points[who] for who in order]))
+                    for who, answer in zip(order, found, strict=True):
                         answers[who].put(answer)
         finally:  # an error ends those that still wait
             for each in answers:
