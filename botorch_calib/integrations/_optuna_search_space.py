@@ -105,10 +105,14 @@ class SearchSpace:
         """Points ``n x d``: all, or of many the known ones ``X`` and some; None if continuous."""
         points = self.points()
         if points is not None or not self.rounded_names:
-            return points
-        cube = torch.tensor([[0.0], [1.0]], dtype=torch.double).expand(2, self.dim)
-        sample = draw_sobol_samples(cube, n=num, q=1, seed=0).squeeze(-2)
-        return torch.cat([X, self.rounded(sample)])
+            return None if points is None else points.to(X)
+        sample = draw_sobol_samples(unit_cube(X.cpu()), n=num, q=1, seed=0).squeeze(-2)
+        return torch.cat([X, self.rounded(sample).to(X)])
+
+
+def unit_cube(X: Tensor) -> Tensor:
+    """Its bounds, ``2 x d``, for inputs ``n x d``."""
+    return torch.stack([torch.zeros_like(X[0]), torch.ones_like(X[0])])
 
 
 def without(points: Tensor, excluded: Sequence[Tensor]) -> Tensor | None:

@@ -37,7 +37,7 @@ from botorch_calib.decisions.chance_constrained_search import (
     warn_uncertified,
 )
 from botorch_calib.integrations._mixed_spaces import MixedSpace
-from botorch_calib.integrations._optuna_search_space import SearchSpace
+from botorch_calib.integrations._optuna_search_space import SearchSpace, unit_cube
 from botorch_calib.integrations._trial_records import INFINITE, Books, DecidedTrial
 from botorch_calib.integrations.optuna_delays import (
     DelayAwareSampler,
@@ -208,14 +208,13 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         if len(study.directions) > 1:
             raise UnsupportedError("A recommendation is for one objective.")
         look, maximize = self._look_now(study), study.direction is StudyDirection.MAXIMIZE
-        values = look.objectives if maximize else -look.objectives
-        bounds = self._proposer(look.space.dim).bounds
-        choices = look.space.expressible(look.X, 4 * self._search.raw_samples)
+        X, values = look.data.X, look.data.objectives if maximize else -look.data.objectives
+        choices = look.space.expressible(X, 4 * self._search.raw_samples)
         stated = recommend(
-            self._fit(look.X, values, look.noise[0]),
+            self._fit(X, values, look.noise[0]),
             self._constraints(look, self._books(look.trials)),
-            bounds.to(self._device) if choices is None else None,
-            None if choices is None else choices.to(self._device),
+            unit_cube(X) if choices is None else None,
+            choices,
             confidence,
             maximize=maximize,
         )
@@ -258,7 +257,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         return parameters
 
     def _strategy_for(self, look: Look) -> DelayStrategy:
-        return _STRATEGY if look.objectives.shape[-1] == 1 else super()._strategy_for(look)
+        return _STRATEGY if look.data.num_objectives == 1 else super()._strategy_for(look)
 
     def _unless_repeated(self, point: Tensor, proposer: DelayAwareProposer, look: Look) -> Tensor:
         return point  # which may be evaluated again
@@ -282,10 +281,11 @@ class ChanceConstrainedSampler(DelayAwareSampler):
             and (x := encoded(look.space, trial)) is not None
         ]
         known.sort(key=lambda each: each[0])
-        X, trials = torch.stack([x for _, x, _ in known]), [trial for *_, trial in known]
+        X = torch.stack([x for _, x, _ in known]).to(self._device)
+        trials = [trial for *_, trial in known]
         models: dict[str, Model] = {}
-        for place, name in enumerate(books.limits, look.objectives.shape[-1]):
-            Y = torch.tensor([[trial.constraints[name]] for trial in trials], dtype=torch.double)
+        for place, name in enumerate(books.limits, look.data.num_objectives):
+            Y = X.new_tensor([[trial.constraints[name]] for trial in trials])
             models[name] = self._fitted(place, X, Y, known_noise(trials, place))
         return books.constraints(models)
 
