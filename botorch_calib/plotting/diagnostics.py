@@ -224,9 +224,7 @@ def plot_noise_likelihood(diagnosis: NoiseDiagnosis, ax: Axes | None = None) -> 
     ax.axvspan(low, high, color=style.COLORS[1], alpha=0.2, lw=0, label=label)
     ax.plot(deviations, heights, color=style.COLORS[1], linewidth=2.2, label="likelihood")
     if diagnosis.stated > 0.0:
-        ax.axvline(
-            diagnosis.stated, color=style.COLORS[0], linestyle="--", linewidth=2, label="stated"
-        )
+        ax.axvline(diagnosis.stated, color=style.COLORS[0], ls="--", linewidth=2, label="stated")
     ax.set(xscale="log", xlim=(left, right), ylim=(_DEPTH, 0.4))
     # Plain numbers, between the powers of ten where these are few
     steps = (1.0,) if right / left > 1e3 else (1.0, 2.0, 5.0)

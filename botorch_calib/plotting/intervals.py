@@ -11,6 +11,7 @@ from torch import Tensor
 from botorch_calib._validation import check_inputs, check_open_unit
 from botorch_calib.models import CalibratedModel
 from botorch_calib.plotting import style
+from botorch_calib.plotting.style import to_numpy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,29 +51,19 @@ def plot_intervals(
         raise BotorchTensorDimensionError(
             "`Y` must have the shape of `X` and `truth` that of `X_grid`, both ... x 1."
         )
-    low, high = (style.to_numpy(end) for end in prediction_interval(model, X_grid, level))
+    low, high = (to_numpy(end) for end in prediction_interval(model, X_grid, level))
     ax = style.new_axes((10.5, 4.6)) if ax is None else ax
-    x = style.to_numpy(X_grid)
-    ax.scatter(
-        style.to_numpy(X),
-        style.to_numpy(Y),
-        s=14,
-        color=style.REFERENCE_COLOR,
-        lw=0,
-        label="observations",
-    )
-    stated = f"{level:.0%} interval"
-    ax.fill_between(
-        x, low, high, color=style.COLORS[1], alpha=0.3, lw=0, label=f"calibrated, {stated}"
-    )
+    x, observed, stated = to_numpy(X_grid), map(to_numpy, (X, Y)), f"{level:.0%} interval"
+    ax.scatter(*observed, s=14, color=style.REFERENCE_COLOR, lw=0, label="observations")
+    label = f"calibrated, {stated}"
+    ax.fill_between(x, low, high, color=style.COLORS[1], alpha=0.3, lw=0, label=label)
     if base:
-        ends = (style.to_numpy(end) for end in prediction_interval(model.model, X_grid, level))
+        ends = (to_numpy(end) for end in prediction_interval(model.model, X_grid, level))
         for end, label in zip(ends, (f"Gaussian process, {stated}", None), strict=True):
             ax.plot(x, end, color=style.COLORS[0], linestyle="--", linewidth=1.6, label=label)
     if truth is not None:
-        ax.plot(
-            x, style.to_numpy(truth), color=style.ink(), linewidth=1.4, label="truth, without noise"
-        )
+        label = "truth, without noise"
+        ax.plot(x, to_numpy(truth), color=style.ink(), linewidth=1.4, label=label)
     ax.set_xlim(x.min(), x.max())
     return style.finished(ax, "input x", "outcome y")
 
