@@ -104,9 +104,8 @@ class Books:
             stored, y = decision["outcomes"][name], outcomes.get(name)
             then = stored["limits"]
             quantiles = zip(now, stored["quantiles"], strict=True)
-            if y is None or math.isnan(y):
-                outcome = None
-            else:
+            outcome = None
+            if y is not None and not math.isnan(y):
                 nearest = min(now, key=lambda side: abs(y - then[side]))
                 outcome = min(max(_moved(y, nearest, then, now), -INFINITE), INFINITE)
             records.append(
@@ -153,7 +152,7 @@ class Books:
         point, certified = self.best(search, constraints, pending)
         if not bool(constraints[0].commit(point)) or not certified:
             warn_uncertified(constraints, stacklevel=3)
-        return point, self.stored(constraints, 1)[0]
+        return point, self.stored(constraints)
 
     def upper_bounds(
         self,
@@ -175,25 +174,18 @@ class Books:
             yield point, decision
             pending = torch.cat([pending, point])
 
-    def stored(self, constraints: Sequence[ChanceConstraint], count: int) -> list[Decision]:
-        """The last ``count`` decisions of these constraints, to be stored."""
-        last = [constraint.decisions[-count:] for constraint in constraints] if count else []
-        limits = {name: _stored(each) for name, each in self.limits.items()}
-        return [
-            {
-                "level": self.level,
-                "certified": row[0]["certified"],
-                "outcomes": {
-                    name: {
-                        "limits": limits[name],
-                        "quantiles": record["quantiles"],
-                        "level": record["level"],
-                    }
-                    for name, record in zip(limits, row, strict=True)
-                },
+    def stored(self, constraints: Sequence[ChanceConstraint]) -> Decision:
+        """The last decision of these constraints, to be stored."""
+        last = [constraint.decisions[-1] for constraint in constraints]
+        outcomes = {
+            name: {
+                "limits": _stored(limits),
+                "quantiles": record["quantiles"],
+                "level": record["level"],
             }
-            for row in zip(*last, strict=True)
-        ]
+            for (name, limits), record in zip(self.limits.items(), last, strict=True)
+        }
+        return {"level": self.level, "certified": last[0]["certified"], "outcomes": outcomes}
 
     @property
     def account(self) -> Account:
@@ -265,7 +257,7 @@ def _moved(value: float, side: str, then: Mapping[str, float], now: Mapping[str,
     """A value among earlier limits, moved with them to the present ones; exact at ``side``."""
     if then == now:
         return value
-    spread = (
-        1.0 if len(now) == 1 else (now["upper"] - now["lower"]) / (then["upper"] - then["lower"])
-    )
+    spread = 1.0
+    if len(now) == 2:
+        spread = (now["upper"] - now["lower"]) / (then["upper"] - then["lower"])
     return now[side] + spread * (value - then[side])

@@ -26,7 +26,7 @@ from ax.storage.botorch_modular_registry import register_acquisition_function, r
 from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.model import Model
-from botorch.utils.datasets import MultiTaskDataset, SupervisedDataset
+from botorch.utils.datasets import SupervisedDataset
 from gpytorch.mlls import MarginalLogLikelihood
 from torch import Tensor
 
@@ -112,15 +112,10 @@ def _pending_aware_inputs(
     surrogate: Surrogate,
 ) -> dict[str, Any]:
     """Arguments of `PendingAwareModel`: Ax's own model, or a calibrated one, not fitted yet."""
-    if isinstance(dataset, MultiTaskDataset):
-        raise UnsupportedError("Delay-aware models of several tasks are not supported in Ax.")
     options = dict(model_config.model_options)
-    inner_options, is_calibrated = options.pop("inner"), options.pop("calibrated")
-    inner_class = ReplayedModel if is_calibrated else None
-    model = model_within(
-        inner_class, inner_options, model_config, dataset, search_space_digest, surrogate
-    )
-    return {"model": model, **options}
+    inner, is_calibrated = options.pop("inner"), options.pop("calibrated")
+    kind, given = ReplayedModel if is_calibrated else None, (dataset, search_space_digest)
+    return {"model": model_within(kind, inner, model_config, *given, surrogate), **options}
 
 
 @fit_botorch_model.register(PendingAwareModel)

@@ -91,11 +91,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         measurements: pd.DataFrame | None = None,
         pending_experiments: pd.DataFrame | None = None,
     ) -> pd.DataFrame:
-        """Recommend some of the candidates of a discrete search space.
-
-        Raises:
-            NotEnoughPointsLeftError: BayBE's, if there are fewer candidates.
-        """
+        """Recommend some candidates; BayBE's ``NotEnoughPointsLeftError`` if there are fewer."""
         if searchspace.type is not SearchSpaceType.DISCRETE:
             raise UnsupportedError(
                 "It certifies each candidate: the search space must be discrete."
@@ -148,13 +144,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
     def chance_constraints(
         self, searchspace: SearchSpace, objective: Objective, measurements: pd.DataFrame
     ) -> list[ChanceConstraint]:
-        """The constraints as they stand: their books, and models of all measurements.
-
-        Args:
-            searchspace: That of the campaign.
-            objective: That of the campaign.
-            measurements: Those of the campaign.
-        """
+        """The constraints of a campaign as they stand: books, and models of all measurements."""
         models = self._models(searchspace, objective, measurements)
         return self._books(searchspace, measurements).constraints(models)
 

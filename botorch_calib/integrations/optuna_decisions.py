@@ -246,7 +246,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         parameters = super()._parameters(study, trial, look, given)
         X = like(constraints[0].model, look.space.encoded([parameters]))
         certified = bool(constraints[0].commit(X))
-        decision = {**books.stored(constraints, 1)[0], "point": X[0].tolist()}
+        decision = {**books.stored(constraints), "point": X[0].tolist()}
         store(study, trial, DECISION, decision)
         if certified:  # other processes may have spent the budget meanwhile
             certified = self._books(others_of(study, trial)).budget_left > 0.0
