@@ -26,21 +26,16 @@ MOST_POINTS = 2048
 
 
 class SearchSpace:
-    """Parameters of Optuna as points of the unit cube; categories are one-hot.
-
-    Args:
-        distributions: Those of the parameters by name, as a sampler is given them.
-    """
+    """Parameters of Optuna, by name, as points of the unit cube; categories are one-hot."""
 
     def __init__(self, distributions: dict[str, BaseDistribution]) -> None:
         self.distributions = distributions
-        self._transform = _SearchSpaceTransform(distributions)
-        self._low, self._width = self._transform.bounds[:, 0], np.ptp(self._transform.bounds, 1)
+        self._transform = _SearchSpaceTransform(distributions, transform_0_1=True)
 
     @property
     def dim(self) -> int:
         """Number of columns of the encoding."""
-        return len(self._low)
+        return len(self._transform.bounds)
 
     def holds(self, parameters: Mapping[str, Any]) -> bool:
         """Whether there is a value of each parameter."""
@@ -52,12 +47,11 @@ class SearchSpace:
             self._transform.transform({name: values[name] for name in self.distributions})
             for values in points
         ]
-        return torch.from_numpy((np.array(rows) - self._low) / self._width)
+        return torch.from_numpy(np.array(rows))
 
     def parameters(self, point: Tensor) -> dict[str, Any]:
         """Parameters of a point ``d``, rounded where they are no continuous ones."""
-        inside = point.clamp(0.0, 1.0).numpy()
-        return dict(self._transform.untransform(self._low + self._width * inside))
+        return dict(self._transform.untransform(point.clamp(0.0, 1.0).numpy()))
 
     def rounded(self, points: Tensor) -> Tensor:
         """Points ``n x d`` that Optuna makes of others."""

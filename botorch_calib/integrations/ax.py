@@ -49,9 +49,6 @@ __all__ = [
     "SampledSums",
     "calibrated_generation_strategy",
     "calibrated_model_config",
-    "configured_experiment",
-    "experiment_with_one_objective",
-    "strategy_with",
 ]
 
 

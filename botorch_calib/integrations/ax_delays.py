@@ -22,7 +22,7 @@ from ax.core.search_space import SearchSpaceDigest
 from ax.generation_strategy.generation_strategy import GenerationStrategy
 from ax.generators.torch.botorch_modular.surrogate import Surrogate, submodel_input_constructor
 from ax.generators.torch.botorch_modular.utils import ModelConfig, fit_botorch_model
-from ax.storage.botorch_modular_registry import register_acquisition_function, register_model
+from ax.storage.botorch_modular_registry import register_model
 from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.model import Model
@@ -188,5 +188,3 @@ def delay_aware_generation_strategy(
 
 
 register_model(PendingAwareModel)
-for _acqf_class in ACQUISITION_CLASSES.values():
-    register_acquisition_function(_acqf_class)
