@@ -11,6 +11,7 @@ from ax.generators.torch.botorch_modular.acquisition import Acquisition
 from botorch.exceptions.errors import UnsupportedError
 from torch import Tensor
 
+from botorch_calib.decisions.chance_constrained_search import Place
 from botorch_calib.integrations._mixed_spaces import MixedSpace
 from botorch_calib.optim.region import LinearConstraints
 
@@ -34,14 +35,10 @@ class OwnSearch(Acquisition):
         if candidate_set is not None or sampling_strategy is not None:
             raise UnsupportedError(f"{type(self).__name__} does not choose among given candidates.")
         self.optimizer_options = dict(optimizer_options or {})
-        space = MixedSpace(
-            self.surrogate.Xs[0].new_tensor(search_space_digest.bounds).mT,
-            search_space_digest.discrete_choices,
-            inequality_constraints,
-            equality_constraints,
-            fixed_features or {},
-            rounding_func,
-        )
+        bounds = self.surrogate.Xs[0].new_tensor(search_space_digest.bounds).mT
+        linear = (inequality_constraints, equality_constraints)
+        place = Place(bounds, None, fixed_features or {}, *linear)
+        space = MixedSpace(place, search_space_digest.discrete_choices, rounding_func)
         points, values = self._chosen(n, space)
         return points, values, torch.ones(len(points), dtype=self.dtype)
 

@@ -17,36 +17,31 @@ from botorch_calib.decisions.chance_constrained_search import (
     best_certified,
     known_points,
 )
-from botorch_calib.optim.region import LinearConstraints, Region
+from botorch_calib.optim.region import Region
 
 # Points of a mixed space that are compared, and rounds in which the best of them is improved.
 _POOL, _ROUNDS = 512, 3
 # Share of its parameters that are changed at a time.
 _CHANGED = 0.3
 # The search for the continuous parameters of one of them.
-_RESTARTS, _SAMPLES = 2, 128
+_ROUGH = {"num_restarts": 2, "raw_samples": 128}
 
 
 @dataclass
 class MixedSpace:
-    """Points within ``bounds``, ``2 x d``, that a client can express.
+    """Points of a place with bounds that a client can express.
 
     Columns in ``values`` have these alone; ``rounding`` moves points ``n x d`` to such ones.
     """
 
-    bounds: Tensor
+    place: Place
     values: Mapping[int, Sequence[float]] = field(default_factory=dict)
-    linear: LinearConstraints | None = None
-    equal: LinearConstraints | None = None
-    fixed: Mapping[int, float] = field(default_factory=dict)
     rounding: Callable[[Tensor], Tensor] | None = None
-    num_restarts: int = 4
-    raw_samples: int = 512
 
     @cached_property
     def discrete(self) -> set[int]:
         """Columns that are not continuous."""
-        lower, upper = self.bounds
+        lower, upper = self.place.bounds  # type: ignore[misc]  # it has some
         between = lower + (upper - lower) * torch.linspace(0.13, 0.89, 5).to(lower).unsqueeze(-1)
         # Choices without an order are columns of weights, of which the largest wins.
         moved = ((self.rounded(between) - between).abs() > 1e-6 * (upper - lower)).any(dim=0)
@@ -63,10 +58,10 @@ class MixedSpace:
         In a mixed space the best of many points is improved in turns: its continuous parameters by
         a search, and the discrete ones by comparison with those of all others.
         """
-        free = [i for i in range(self.bounds.shape[-1]) if i not in {*self.discrete, *self.fixed}]
-        if not self.discrete - set(self.fixed) and free:
-            settings = (self.num_restarts, self.raw_samples)
-            return best_certified(acqf, margin, self._place(self.fixed, *settings))
+        fixed, width = self.place.fixed_features or {}, self.region.bounds.shape[-1]
+        free = [column for column in range(width) if column not in {*self.discrete, *fixed}]
+        if free and not self.discrete - {*fixed}:
+            return best_certified(acqf, margin, self.place)
         pool = self.points(known_points(margin, self.region))
         best, certified = best_certified(acqf, margin, Place(None, pool))
         for _ in range(_ROUNDS):
@@ -74,8 +69,8 @@ class MixedSpace:
             mixed = torch.where(torch.rand_like(pool) < _CHANGED, pool, best)
             others = torch.cat([pool, mixed])
             if free:
-                held = {i: float(best[0, i]) for i in self.discrete} | {**self.fixed}
-                place = self._place(held, _RESTARTS, _SAMPLES)
+                held = {**{i: float(best[0, i]) for i in self.discrete}, **fixed}
+                place = self.place._replace(fixed_features=held, **_ROUGH)
                 climbed, _ = best_certified(acqf, margin, place)
                 others = torch.cat([climbed, others])
                 others[:, free] = climbed[:, free]
@@ -106,11 +101,9 @@ class MixedSpace:
     @property
     def region(self) -> Region:
         """The space, as if all of its parameters were continuous."""
-        bounds = self.bounds.clone()
-        for column, value in self.fixed.items():
+        bounds, _, fixed, linear, equal, *_ = self.place
+        assert bounds is not None
+        bounds = bounds.clone()
+        for column, value in (fixed or {}).items():
             bounds[:, column] = value
-        return Region(bounds, self.linear, self.equal)
-
-    def _place(self, fixed: Mapping[int, float], num_restarts: int, raw_samples: int) -> Place:
-        given = (fixed, self.linear, self.equal)
-        return Place(self.bounds, None, *given, num_restarts, raw_samples)
+        return Region(bounds, linear, equal)

@@ -193,7 +193,7 @@ class NoiseDiagnoses(_ModelCard):
         for task in tasks:
             found = noise_diagnosis(model, self.level, task)
             low, high = found.interval
-            row = {"task": task, "given": found.given, "observations": found.num_observations}
+            row: Row = {"task": task, "given": found.given, "observations": found.num_observations}
             row |= {"stated": found.stated, "supported": found.supported, "from": low, "to": high}
             rows.append({**row, "multiplier": found.multiplier})
         return rows

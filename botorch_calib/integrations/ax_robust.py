@@ -110,7 +110,7 @@ class RobustDecisions(OwnSearch):
     def _chosen(self, n: int, space: MixedSpace) -> tuple[Tensor, Tensor]:
         """The robust decisions, one after the other, each with a context that is drawn."""
         names, bounds = self.search_space_digest.feature_names, self.search_space_digest.bounds
-        fixed, columns = space.fixed, self.columns
+        fixed, columns = space.place.fixed_features or {}, self.columns
         if clash := [names[i] for i in columns.context if i in fixed]:
             raise UnsupportedError(
                 f"The contexts {clash} cannot be fixed, as nobody controls them: leave them out."
@@ -118,8 +118,9 @@ class RobustDecisions(OwnSearch):
         if outside := [names[i] for i, x in fixed.items() if not _is_within(x, bounds[i])]:
             raise InputDataError(f"The fixed values of {outside} must be within the bounds.")
         # Contexts do not matter to the search, which holds them where Ax can express them.
-        middle = space.rounded(space.bounds.mean(dim=0, keepdim=True))
-        space.fixed = {**fixed, **{i: float(middle[0, i]) for i in columns.context}}
+        (middle,) = space.rounded(space.region.bounds.mean(dim=0, keepdim=True)).tolist()
+        fixed = {**fixed, **{column: middle[column] for column in columns.context}}
+        space.place = space.place._replace(fixed_features=fixed)
         pending = self.observed[:0] if self.X_pending is None else self.X_pending
         values = []
         for _ in range(n):
@@ -137,16 +138,15 @@ class RobustDecisions(OwnSearch):
     def _best_decision(self, space: MixedSpace) -> tuple[Tensor, Tensor]:
         """The decision ``1 x d_x`` and its value: by `optimize_robust`, or by Ax's own search."""
         options, columns = self.optimizer_options, self.columns
-        if space.values or space.linear or space.equal:
+        bounds, linear, equal = space.region.bounds, space.region.linear, space.region.equal
+        if space.values or linear or equal:
+            fixed = dict(space.place.fixed_features or {})
             # In the order of the columns, in which Ax's local search takes them.
-            values = {**space.values, **{column: [x] for column, x in space.fixed.items()}}
-            digest = replace(
-                self.search_space_digest, discrete_choices=dict(sorted(values.items()))
-            )
-            given = (space.linear, space.equal, space.fixed, space.rounding, options)
+            values = sorted({**space.values, **{i: [x] for i, x in fixed.items()}}.items())
+            digest = replace(self.search_space_digest, discrete_choices=dict(values))
+            given: Any = (linear, equal, fixed, space.rounding, options)
             point, value, _ = Acquisition.optimize(self, 1, digest, *given)
             return point[:, columns.decision], value
-        bounds = space.region.bounds
         decision, _ = optimize_robust(
             self.robust, bounds[:, columns.decision], **{**SEARCH, **options}
         )

@@ -40,11 +40,10 @@ class _GainSearch(OwnSearch, ConstrainedClosedForm):
 
     @torch.enable_grad()
     def _chosen(self, n: int, space: MixedSpace) -> tuple[Tensor, Tensor]:
-        choices = None
-        if space.discrete or space.linear or space.equal:
-            choices = space.points(self.surrogate.Xs[0].unsqueeze(-2))
-        box = space.region.bounds if choices is None else None
-        self.gain = remaining_gain(bounds=box, choices=choices, **self.options["gain"])
+        region, place = space.region, {"bounds": space.region.bounds}
+        if space.discrete or region.linear or region.equal:
+            place = {"choices": space.points(self.surrogate.Xs[0].unsqueeze(-2))}
+        self.gain = remaining_gain(**place, **self.options["gain"])
         return self.gain.candidate, torch.zeros(1)
 
 

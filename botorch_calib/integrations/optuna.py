@@ -253,16 +253,17 @@ def _hypervolume_improvement(model: Model, trials: StudyData) -> AcquisitionFunc
         "X_pending": trials.X_pending,
         "prune_baseline": True,
     }
-    acqf: AcquisitionFunction = qLogCalibratedNoisyExpectedHypervolumeImprovement(
+    acqf: Any = qLogCalibratedNoisyExpectedHypervolumeImprovement(
         model,
         ref_point=infer_reference_point(values[is_non_dominated(values)]),
         alpha=get_default_partitioning_alpha(num),
         **settings,
     )
-    if not acqf.cell_lower_bounds.shape[-2]:  # type: ignore[union-attr]
+    if not acqf.cell_lower_bounds.shape[-2]:
         # Beyond four objectives cells are approximate; of few trials there may be none.
-        acqf = qLogNParEGO(model, cache_root=False, **settings)
-    return acqf
+        return qLogNParEGO(model, cache_root=False, **settings)
+    improved: AcquisitionFunction = acqf
+    return improved
 
 
 def fit_in_unit_cube(X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:

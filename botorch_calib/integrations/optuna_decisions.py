@@ -79,13 +79,10 @@ class _CertifiedProposer(DelayAwareProposer):
         failed: Tensor,
     ) -> Tensor:
         """The best certified point, else one from which most can be learned beside what runs."""
-        space = MixedSpace(
-            like(self.constraints[0].model, self.bounds),
-            fixed=fixed,
-            rounding=lambda X: self.space.rounded(X.cpu()).to(X),
-            num_restarts=self.search.num_restarts,
-            raw_samples=self.search.raw_samples,
-        )
+        bounds = like(self.constraints[0].model, self.bounds)
+        settings = (self.search.num_restarts, self.search.raw_samples)
+        place = Place(bounds, None, fixed, None, None, *settings)
+        space = MixedSpace(place, rounding=lambda X: self.space.rounded(X.cpu()).to(X))
 
         def best(constraints: list[ChanceConstraint]) -> tuple[Tensor, bool]:
             expand = expands(self.expansion_share, constraints[0].num_decisions)
@@ -93,7 +90,7 @@ class _CertifiedProposer(DelayAwareProposer):
             margin = LeastMargin(constraints)
             if choices is None:
                 return space.best(searched, margin)
-            return best_certified(searched, margin, Place(None, choices.to(space.bounds)))
+            return best_certified(searched, margin, Place(None, choices.to(bounds)))
 
         point, _ = self.books.best(best, self.constraints, model.X_pending)
         return point.squeeze(0).to(self.bounds)

@@ -27,7 +27,7 @@ from xopt.generators.bayesian.bayesian_generator import BayesianGenerator
 from botorch_calib._validation import check_open_unit, check_positive
 from botorch_calib.decisions import ChanceConstraint
 from botorch_calib.decisions.budget import SIZE
-from botorch_calib.decisions.chance_constrained_search import LeastMargin
+from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place
 from botorch_calib.integrations._mixed_spaces import MixedSpace
 from botorch_calib.integrations._trial_records import Books, Limits, in_table, trials_in_table
 from botorch_calib.models.marginals import posterior_at
@@ -157,8 +157,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         values = {columns[place]: of_variable for place, of_variable in discrete.items()}
         for column, of_variable in values.items():  # some of which a trust region may exclude
             bounds[0, column], bounds[1, column] = of_variable[0], of_variable[-1]
-        settings = (self.num_restarts, self.raw_samples)
-        return MixedSpace(bounds, values, None, None, fixed, None, *settings).best(acqf, margin)
+        place = Place(bounds, None, fixed, None, None, self.num_restarts, self.raw_samples)
+        return MixedSpace(place, values).best(acqf, margin)
 
     def _model_of(self, model: Any, name: str) -> Any:
         return model.models[self.model_output_names.index(name)]

@@ -53,17 +53,18 @@ def plot_intervals(
         )
     low, high = (to_numpy(end) for end in prediction_interval(model, X_grid, level))
     ax = style.new_axes((10.5, 4.6)) if ax is None else ax
-    x, observed, stated = to_numpy(X_grid), map(to_numpy, (X, Y)), f"{level:.0%} interval"
-    ax.scatter(*observed, s=14, color=style.REFERENCE_COLOR, lw=0, label="observations")
-    label = f"calibrated, {stated}"
-    ax.fill_between(x, low, high, color=style.COLORS[1], alpha=0.3, lw=0, label=label)
+    x, x_observed, y_observed = map(to_numpy, (X_grid, X, Y))
+    points: dict[str, Any] = {"s": 14, "color": style.REFERENCE_COLOR, "lw": 0}
+    ax.scatter(x_observed, y_observed, **points, label="observations")
+    stated = f"{level:.0%} interval"
+    band: dict[str, Any] = {"color": style.COLORS[1], "alpha": 0.3, "lw": 0}
+    ax.fill_between(x, low, high, **band, label=f"calibrated, {stated}")
     if base:
         ends = (to_numpy(end) for end in prediction_interval(model.model, X_grid, level))
         for end, label in zip(ends, (f"Gaussian process, {stated}", None), strict=True):
             ax.plot(x, end, color=style.COLORS[0], linestyle="--", linewidth=1.6, label=label)
     if truth is not None:
-        label = "truth, without noise"
-        ax.plot(x, to_numpy(truth), color=style.ink(), linewidth=1.4, label=label)
+        ax.plot(x, to_numpy(truth), color=style.ink(), lw=1.4, label="truth, without noise")
     ax.set_xlim(x.min(), x.max())
     return style.finished(ax, "input x", "outcome y")
 

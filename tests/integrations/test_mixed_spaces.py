@@ -13,7 +13,7 @@ from botorch.models import SingleTaskGP
 from torch import Tensor
 
 from botorch_calib import ChanceConstraint
-from botorch_calib.decisions.chance_constrained_search import LeastMargin
+from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place
 from botorch_calib.integrations._mixed_spaces import MixedSpace
 
 # A float, an integer, a choice of three as weights.
@@ -43,8 +43,11 @@ def models(bounds: Any, seed: int) -> tuple[SingleTaskGP, ChanceConstraint]:
     return made[0], ChanceConstraint(made[1], upper=0.5)
 
 
-def space_of(bounds: Any, values: Any, **given: Any) -> MixedSpace:
-    return MixedSpace(torch.tensor(bounds, dtype=torch.double).mT, values, **given)
+def space_of(
+    bounds: Any, values: Any, linear: Any = None, fixed: Any = None, rounding: Any = None
+) -> MixedSpace:
+    place = Place(torch.tensor(bounds, dtype=torch.double).mT, None, fixed, linear)
+    return MixedSpace(place, values, rounding)
 
 
 @torch.no_grad()
