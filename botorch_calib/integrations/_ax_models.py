@@ -151,15 +151,11 @@ def calibrated_model_config(
 
 @submodel_input_constructor.register(ReplayedModel)
 def _replayed_inputs(
-    botorch_model_class: type[Model],
-    model_config: ModelConfig,
-    dataset: SupervisedDataset,
-    search_space_digest: SearchSpaceDigest,
-    surrogate: Surrogate,
+    botorch_model_class: type[Model], *, model_config: ModelConfig, **given: Any
 ) -> dict[str, Any]:
     """Arguments of `ReplayedModel`: Ax's own model, not fitted yet, and how to calibrate it."""
-    spec = surrogate.surrogate_spec
-    for name in dataset.outcome_names:
+    spec = given["surrogate"].surrogate_spec
+    for name in given["dataset"].outcome_names:
         if len(spec.metric_to_model_configs.get(name, spec.model_configs)) > 1:
             raise UnsupportedError(
                 "Ax selects among models by their Gaussian posteriors: give the outcome "
@@ -169,7 +165,7 @@ def _replayed_inputs(
     calibrator, settings = options.pop("calibrator"), options.pop("calibrator_options")
     own = {name: options.pop(name) for name in ("denoise", "residuals", "excess")}
     beneath = REVERSE_MODEL_REGISTRY.get(options.pop("model_class", ""))
-    model = model_within(beneath, options, model_config, dataset, search_space_digest, surrogate)
+    model = model_within(beneath, options, model_config, **given)
     new_calibrator = partial(calibrator_class(calibrator), **settings)
     return {"model": model, "new_calibrator": new_calibrator, **own}
 

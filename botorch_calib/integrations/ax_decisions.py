@@ -217,11 +217,9 @@ class CertifyingAdapter(TorchAdapter):
     def books(
         self, transformed: OptimizationConfig | None = None, proposed: Iterable[DecidedArm] = ()
     ) -> Books:
-        """The books under the present limits, those relative to a baseline in absolute terms.
+        """The books under the present limits, with ``proposed`` candidates that are no trials yet.
 
-        Args:
-            transformed: Ax's transform of the configuration, if there is one.
-            proposed: Candidates that are no trials yet.
+        Limits relative to a baseline are absolute in Ax's transform of the configuration.
         """
         config = self._experiment.optimization_config
         if transformed is None:

@@ -177,11 +177,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         self._constraints_func = constraints_func
 
     def constraints(self, study: Study) -> list[ChanceConstraint]:
-        """The constraints of a study as they stand: their books, and models of all trials.
-
-        Raises:
-            InputDataError: As when a trial is asked for.
-        """
+        """The constraints of a study as they stand: their books, and models of all trials."""
         look = self._look_now(study)
         return self._constraints(look, self._books(look.trials))
 

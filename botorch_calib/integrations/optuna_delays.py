@@ -360,11 +360,7 @@ def encoded(space: SearchSpace, trial: FrozenTrial) -> Tensor | None:
 
 
 def names_of_constraints(trials: Sequence[FrozenTrial]) -> list[str]:
-    """Names of the constraints, in the order of the first complete trial.
-
-    Raises:
-        InputDataError: If complete trials differ in them.
-    """
+    """Names of the constraints of complete trials, which must not differ, as the first has them."""
     names = [[*trial.constraints] for trial in trials if trial.state is TrialState.COMPLETE]
     for other in names:
         if {*other} != {*names[0]}:

@@ -182,12 +182,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
 
 
 class _WithinDeviations(LeastMargin):
-    """The least margin, negative where a standard deviation exceeds its largest value.
-
-    Args:
-        constraints: As of `LeastMargin`.
-        deviations: Models and the largest standard deviations of their noise-free values.
-    """
+    """The least margin, negative where a model's noise-free value deviates by more than it may."""
 
     def __init__(
         self, constraints: list[ChanceConstraint], deviations: list[tuple[Any, float]]

@@ -25,13 +25,10 @@ def side_by_side(
     starts: Tensor,
     search: Callable[[Tensor, list[Function]], Tensor],
 ) -> Tensor:
-    """Ends ``b x 1 x d`` of searches, as if each had been run by itself.
+    """Ends ``b x 1 x d`` of searches from ``starts``, as if each had been run by itself.
 
-    Args:
-        functions: What is searched by, evaluated in the calling thread alone.
-        starts: Points ``b x 1 x d``.
-        search: Maps a start ``1 x 1 x d``, and these functions of one point ``1 x 1 x d``, once
-            differentiable, to an end. It runs in a thread.
+    A search runs in a thread, from one start and with functions of one point, once differentiable.
+    The ``functions`` of several are evaluated in the calling thread alone.
     """
     asked: SimpleQueue[tuple[int, Tensor | None]] = SimpleQueue()
     answers: list[SimpleQueue[Any]] = [SimpleQueue() for _ in starts]
