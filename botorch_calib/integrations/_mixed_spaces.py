@@ -24,7 +24,7 @@ _POOL, _ROUNDS = 512, 3
 # Share of its parameters that are changed at a time.
 _CHANGED = 0.3
 # The search for the continuous parameters of one of them.
-_ROUGH = {"num_restarts": 2, "raw_samples": 128}
+_RESTARTS, _SAMPLES = 2, 128
 
 
 @dataclass
@@ -70,8 +70,8 @@ class MixedSpace:
             others = torch.cat([pool, mixed])
             if free:
                 held = {**{i: float(best[0, i]) for i in self.discrete}, **fixed}
-                place = self.place._replace(fixed_features=held, **_ROUGH)
-                climbed, _ = best_certified(acqf, margin, place)
+                rough = self.place._replace(num_restarts=_RESTARTS, raw_samples=_SAMPLES)
+                climbed, _ = best_certified(acqf, margin, rough._replace(fixed_features=held))
                 others = torch.cat([climbed, others])
                 others[:, free] = climbed[:, free]
             choices = torch.cat([best, self._expressed(others)]).unique(dim=0)
