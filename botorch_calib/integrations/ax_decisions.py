@@ -52,6 +52,7 @@ from ax.core.experiment import Experiment
 from ax.core.generator_run import GeneratorRun
 from ax.core.observation import ObservationFeatures
 from ax.core.optimization_config import OptimizationConfig
+from ax.core.search_space import SearchSpace
 from ax.core.trial_status import TrialStatus
 from ax.core.types import ComparisonOp
 from ax.generation_strategy.generation_strategy import GenerationStrategy
@@ -184,17 +185,24 @@ class CertifyingAdapter(TorchAdapter):
     # Decisions of the present call, whose candidates are no trials yet.
     _proposed: tuple[DecidedArm, ...] = ()
 
-    def gen(self, n: int, *args: Any, **kwargs: Any) -> GeneratorRun:
+    def gen(  # Ax hands it what is named here
+        self,
+        n: int,
+        search_space: SearchSpace | None = None,
+        optimization_config: OptimizationConfig | None = None,
+        pending_observations: dict[str, list[ObservationFeatures]] | None = None,
+        fixed_features: ObservationFeatures | None = None,
+        model_gen_options: dict[str, Any] | None = None,
+    ) -> GeneratorRun:
         """Ax's, which remembers its decisions until there are trials of them."""
         # Ax adds candidates of the same call to the pending ones, without a trial.
-        pending = kwargs.get("pending_observations") or {}
-        features = [each for of_metric in pending.values() for each in of_metric]
-        waiting = {Arm(f.parameters).signature for f in features if f.trial_index is None}
+        pending = [f for of_metric in (pending_observations or {}).values() for f in of_metric]
+        waiting = {Arm(f.parameters).signature for f in pending if f.trial_index is None}
         self._proposed = tuple(each for each in self._proposed if each.arm.signature in waiting)
         # Ax keeps the one that the adapter was made with.
-        if kwargs.get("optimization_config") is None:
-            kwargs["optimization_config"] = self._experiment.optimization_config
-        run = super().gen(n, *args, **kwargs)
+        config = optimization_config or self._experiment.optimization_config
+        given: Any = (pending_observations, fixed_features, model_gen_options)
+        run = super().gen(n, search_space, config, *given)
         stored: Any = run.candidate_metadata_by_arm_signature or {}
         self._proposed += tuple(
             DecidedArm(None, arm, stored[arm.signature][KEY], {})

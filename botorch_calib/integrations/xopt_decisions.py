@@ -11,9 +11,12 @@ from itertools import islice
 from statistics import NormalDist
 from typing import Any, Self
 
-from botorch_calib.integrations import xopt  # noqa: F401, which says if Xopt is missing
-
-# isort: split
+try:
+    from xopt.generators import generators
+except ImportError as error:
+    raise ImportError(
+        "botorch_calib.integrations.xopt_decisions needs Xopt: pip install botorch_calib[xopt]"
+    ) from error
 import torch
 from botorch.acquisition import AcquisitionFunction, UpperConfidenceBound
 from botorch.exceptions.errors import InputDataError
@@ -21,7 +24,6 @@ from gest_api.vocs import GreaterThanConstraint, LessThanConstraint, MaximizeObj
 from gpytorch import Module
 from pydantic import Field, model_validator
 from torch import Tensor
-from xopt.generators import generators
 from xopt.generators.bayesian.bayesian_generator import BayesianGenerator
 
 from botorch_calib._validation import check_open_unit, check_positive
