@@ -6,6 +6,7 @@ file                 content
 ``suites``           the suites
 ``tasks``            their problems: an objective and an outcome with a limit
 ``untuned``          further ones, on which nothing was tuned: faults and small safe sets
+``random_functions`` small safe sets of random functions, drawn anew for each seed
 ``further``          others with more inputs, two limits, workers, and how they are run
 ``real_limits``      problems that others made, as tables, and how they are run
 ``real_tables``      makes these tables

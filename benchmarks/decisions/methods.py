@@ -42,10 +42,10 @@ from botorch_calib import ChanceConstraint
 from botorch_calib.calibration import QuantileRecalibrator
 from botorch_calib.decisions import budget, quantile_width
 from botorch_calib.models import loo_residuals
-from botorch_calib.models.sharpened import LENGTHSCALE_WIDTH, NOISE_WIDTH
+from botorch_calib.models.sharpened import EVIDENCE, LENGTHSCALE_WIDTH, NOISE_WIDTH
 
 # Rounds from one correction of given hyperparameters to the next, and how far these are trusted.
-SHARPEN_EVERY, PRIOR_WIDTHS = 5, (NOISE_WIDTH, LENGTHSCALE_WIDTH)
+SHARPENING = (5, NOISE_WIDTH, LENGTHSCALE_WIDTH, EVIDENCE)
 
 # Factors of the plain quantile that are no methods of their own.
 MULTIPLES = (0.5, 0.75, 2.0, 3.0)
@@ -146,13 +146,13 @@ class Budgeted(DecisionMethod):
 
     Args:
         name: Names the method.
-        sharpen_every: Rounds from one correction of given hyperparameters to the next; ``None``
-            leaves them as they are.
+        sharpening: Rounds from one correction of given hyperparameters to the next, and the
+            settings of `sharpened`; ``None`` leaves them as they are.
         confidence: With which the point that is recommended is safe.
         constants: Those of the rule, in the package, so that changed ones are noticed.
     """
 
-    sharpen_every: int | None = None
+    sharpening: tuple[int, float, float, float] | None = None
     confidence: float | None = 0.95
     constants: tuple[float, ...] = (
         *(budget.SIZE, quantile_width.START, quantile_width.GAIN, quantile_width.RELIEF),
@@ -162,8 +162,8 @@ class Budgeted(DecisionMethod):
 
     def surrogate(self, given: Surrogate) -> Surrogate:
         """See `DecisionMethod`."""
-        if self.sharpen_every is not None and isinstance(given, Fixed):
-            return Sharpened(given, self.sharpen_every, PRIOR_WIDTHS)
+        if self.sharpening is not None and isinstance(given, Fixed):
+            return Sharpened(given, self.sharpening[0], self.sharpening[1:])
         return given
 
     def start(self, outcome: Limited) -> Certifier:
@@ -223,7 +223,7 @@ def compared() -> DecisionMethods:
 def budgeted() -> DecisionMethods:
     """The methods of suite `decisions_budget`: the rules themselves in place of the localized."""
     rivals = tuple(method for method in compared() if method.name != "localized")
-    return (Budgeted("budget_sharp", SHARPEN_EVERY), Budgeted("budget"), *rivals)
+    return (Budgeted("budget_sharp", SHARPENING), Budgeted("budget"), *rivals)
 
 
 def multiples() -> tuple[GaussianQuantile, ...]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.decisions import further, methods, real_limits, untuned
+from benchmarks.decisions import further, methods, random_functions, real_limits, untuned
 from benchmarks.decisions.analysis import ARCHIVED
 from benchmarks.decisions.oracle import Oracle
 from benchmarks.decisions.oracle_report import FurtherReport, OracleReport
@@ -46,13 +46,17 @@ BUDGET = replace(
 )
 
 
-def _untuned(name: str, cases: Mapping[str, Case], names: Sequence[str]) -> Suite[Any, Any]:
+_KNOWN = {method.name: method for method in methods.budgeted()}
+
+
+def _untuned(
+    name: str, problems: tuple[Any, ...], cases: Iterable[str], names: Sequence[str]
+) -> Suite[Any, Any]:
     """The same rule on functions that nobody tuned it on, and an oracle."""
-    known = {method.name: method for method in methods.budgeted()}
     return Suite(
         name=name,
-        problems=untuned.tasks(cases),
-        methods=(*(known[name] for name in names), Oracle("oracle")),
+        problems=problems,
+        methods=(*(_KNOWN[name] for name in names), Oracle("oracle")),
         baseline=names[0],
         seeds=range(13000, 13030),
         replicate=replicate,
@@ -69,13 +73,26 @@ def _untuned(name: str, cases: Mapping[str, Case], names: Sequence[str]) -> Suit
     )
 
 
-FAULTS = _untuned("decisions_faults", untuned.FAULTS, ("budget", "plain", "wide"))
-# Hyperparameters are given here alone, so that there is something to correct.
-SMALL_SETS = _untuned(
+def _on(name: str, cases: Mapping[str, Case], names: Sequence[str]) -> Suite[Any, Any]:
+    return _untuned(name, untuned.tasks(cases), cases, names)
+
+
+FAULTS = _on("decisions_faults", untuned.FAULTS, ("budget", "plain", "wide"))
+# Hyperparameters are given in small sets alone, so that there is something to correct.
+SMALL_SETS = _on(
     "decisions_small_sets", untuned.SMALL_SETS, ("budget_sharp", "budget", "plain", "wide")
 )
-
-_KNOWN = {method.name: method for method in methods.budgeted()}
+# Small safe sets of random functions, which each seed draws anew.
+RANDOM = replace(
+    _untuned(
+        "decisions_random",
+        random_functions.tasks(),
+        random_functions.RELATIONS,
+        ("budget_sharp", "budget", "plain"),
+    ),
+    seeds=range(17000, 17030),
+    replicate=random_functions.replicate,
+)
 
 # Problems that others made, beside how other packages treat a limit.
 REAL = Suite(
@@ -123,4 +140,4 @@ FURTHER = Suite(
     archive=ARCHIVED,
 )
 
-SUITES = (DECISIONS, BUDGET, FAULTS, SMALL_SETS, REAL, FURTHER)
+SUITES = (DECISIONS, BUDGET, FAULTS, SMALL_SETS, RANDOM, REAL, FURTHER)

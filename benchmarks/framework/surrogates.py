@@ -212,12 +212,12 @@ class Sharpened:
     Args:
         given: Makes the process with all hyperparameters as given.
         every: Steps from one correction to the next.
-        widths: Those of `sharpened`, in its order.
+        settings: Those of `sharpened`, in its order.
     """
 
     given: Fixed
     every: int
-    widths: tuple[float, float]
+    settings: tuple[float, float, float]
 
     def __call__(
         self, X: Tensor, Y: Tensor, bounds: Tensor, step: int, previous: SingleTaskGP | None
@@ -225,5 +225,5 @@ class Sharpened:
         """See `Surrogate`."""
         if previous is not None and step % self.every:
             return with_data(previous, X, Y)
-        gp: SingleTaskGP = sharpened(self.given(X, Y, bounds, step, None), *self.widths)
+        gp: SingleTaskGP = sharpened(self.given(X, Y, bounds, step, None), *self.settings)
         return gp

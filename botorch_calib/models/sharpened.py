@@ -12,7 +12,7 @@ from gpytorch.likelihoods.noise_models import FixedGaussianNoise, HomoskedasticN
 from gpytorch.models import ExactGP
 from torch import Tensor
 
-from botorch_calib._validation import check_positive
+from botorch_calib._validation import check_nonnegative, check_positive
 from botorch_calib.models.partly_known_noise import PartlyKnownNoiseLikelihood
 from botorch_calib.models.sample_paths import with_own_hyperparameters
 from botorch_calib.models.training_prior import training_prior
@@ -24,21 +24,28 @@ _NOISES, _LENGTHSCALES = (
 )
 # Widths of their priors, chosen on the tuning seeds of suite `decisions_budget`.
 NOISE_WIDTH, LENGTHSCALE_WIDTH = 0.4, 0.3
+# What a correction has to gain: "very strong" evidence for Kass and Raftery (1995). If nothing is
+# asked, right hyperparameters are changed now and then.
+EVIDENCE = 5.0
 
 
 @torch.no_grad()
 def sharpened(
-    model: Any, noise_width: float = NOISE_WIDTH, lengthscale_width: float = LENGTHSCALE_WIDTH
+    model: Any,
+    noise_width: float = NOISE_WIDTH,
+    lengthscale_width: float = LENGTHSCALE_WIDTH,
+    evidence: float = EVIDENCE,
 ) -> Any:
-    r"""A copy of a model, its hyperparameters multiplied by what the data make most probable.
+    r"""A copy of a model, its hyperparameters corrected where its data are clearly against them.
 
     For hyperparameters that were *given*, as those of another task, or noise that was reported with
     the data: a refit would forget what is known of them, and with few data find worse ones. Two
     factors are found, one of all noise variances and one of all lengthscales. Their logarithms
-    ``t`` have Cauchy priors with median 0, proportional to ``1 / (1 + (t / width)^2)``: a small
-    correction takes evidence, and once there is evidence a large one costs little more. They have
-    the largest posterior density on a grid of 25 noises (from 1/120 to 120 times) by 13
-    lengthscales (from 1/8 to 8 times), as there may be several local maxima.
+    ``t`` have Cauchy priors with median 0, proportional to ``1 / (1 + (t / width)^2)``, and a point
+    mass at 0: each factor other than 1 has to gain ``evidence``, and once there is that much a
+    large correction costs little more than a small one. The factors have the largest posterior
+    density on a grid of 25 noises (from 1/120 to 120 times) by 13 lengthscales (from 1/8 to 8
+    times), as there may be several local maxima.
 
     Sharpen the model *as it was given* each time, with all data so far, and not the last result,
     which has used most of them already. Every fifth round is enough. A model whose hyperparameters
@@ -49,6 +56,8 @@ def sharpened(
             is.
         noise_width: Width of the prior of the noises' factor.
         lengthscale_width: Width of the prior of the lengthscales'.
+        evidence: By how much each factor other than 1 has to raise the logarithm of the posterior
+            density; not negative.
 
     Returns:
         The copy, of the same class. It shares its data with ``model``.
@@ -69,6 +78,7 @@ def sharpened(
         )
     noise_width = check_positive("noise_width", noise_width)
     lengthscale_width = check_positive("lengthscale_width", lengthscale_width)
+    evidence = check_nonnegative("evidence", evidence)
     twin: Any = with_own_hyperparameters(model)
     twin.prediction_strategy = None  # that of the old hyperparameters
     kernels = [part for part in twin.modules() if isinstance(part, Kernel) and part.has_lengthscale]
@@ -81,8 +91,8 @@ def sharpened(
     costs = []
     for t in _LENGTHSCALES:
         scale_lengthscales(t)
-        costs.append(_costs(twin) + _penalty(t, lengthscale_width))
-    cost = torch.stack(costs) + _penalty(_NOISES, noise_width)
+        costs.append(_costs(twin) + _penalty(t, lengthscale_width, evidence))
+    cost = torch.stack(costs) + _penalty(_NOISES, noise_width, evidence)
     best, noise = divmod(int(cost.argmin()), len(_NOISES))
     scale_lengthscales(_LENGTHSCALES[best])
     # One variance, or given ones, and the one that may be learned beside these.
@@ -92,8 +102,8 @@ def sharpened(
     return twin
 
 
-def _penalty(t: Tensor, width: float) -> Tensor:
-    return (t / width).square().log1p()
+def _penalty(t: Tensor, width: float, evidence: float) -> Tensor:
+    return (t / width).square().log1p() + evidence * (t != 0.0)
 
 
 def _costs(model: Any) -> Tensor:

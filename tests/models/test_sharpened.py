@@ -18,7 +18,7 @@ from botorch_calib.models import sharpened
 from tests.gps import DOUBLE, make_data, make_gp, make_variational
 from tests.random_numbers import normal, uniform
 
-WIDTHS = (0.4, 0.3)
+WIDTHS, EVIDENCE = (0.4, 0.3), 3.0
 
 
 def too_long(fixed_noise: bool = False, num: int = 25) -> SingleTaskGP:
@@ -37,7 +37,7 @@ def log_posterior(gp: SingleTaskGP, a: float, b: float) -> float:
         mean = gp.mean_module.constant.expand(len(X))
         likelihood = MultivariateNormal(mean, covariance).log_prob(gp.train_targets)
     priors = (math.log1p((t / width) ** 2) for t, width in zip((a, b), WIDTHS, strict=True))
-    return likelihood.item() - sum(priors)
+    return likelihood.item() - sum(priors) - EVIDENCE * ((a != 0.0) + (b != 0.0))
 
 
 def factors_of(after: Any, before: Any) -> tuple[float, float]:
@@ -57,11 +57,11 @@ def factors_of(after: Any, before: Any) -> tuple[float, float]:
 @pytest.mark.parametrize("fixed_noise", [False, True])
 def test_it_is_the_largest_posterior_density_on_the_grid(fixed_noise: bool) -> None:
     gp = too_long(fixed_noise)
-    found = factors_of(sharpened(gp, *WIDTHS), gp)
+    found = factors_of(sharpened(gp, *WIDTHS, EVIDENCE), gp)
     assert found[1] < -1.0  # so the grid has to be searched
-    grid = itertools.product(range(-12, 13), range(-6, 7))
-    values = [log_posterior(gp, 0.4 * i, 0.35 * j) for i, j in grid]
-    assert log_posterior(gp, *found) == pytest.approx(max(values), abs=1e-4)
+    grid = [(0.4 * i, 0.35 * j) for i, j in itertools.product(range(-12, 13), range(-6, 7))]
+    values = [log_posterior(gp, *factors) for factors in grid]
+    assert found == pytest.approx(grid[values.index(max(values))], abs=1e-5)
     assert sorted(values)[-2] < max(values) - 1e-3  # so another point would be noticed
 
 
@@ -85,14 +85,21 @@ def test_it_predicts_as_a_process_that_is_made_anew(make: Any) -> None:
         assert torch.allclose(posteriors[0].variance, posteriors[1].variance, atol=1e-10)
 
 
+def test_a_correction_is_made_if_it_gains_as_much_as_is_asked() -> None:
+    gp = too_long()
+    asked = dict.fromkeys(factors_of(sharpened(gp, evidence=e), gp) for e in (0.0, 5.0, 1e3))
+    both, one, none = asked  # three different ones
+    assert one[0] == 0.0 and min(both[1], one[1]) < -1.0 and none == (0.0, 0.0)
+
+
 def test_units_and_precision_do_not_matter() -> None:
     plain = make_gp(num=25)
-    expected = factors_of(sharpened(plain), plain)
+    expected = factors_of(sharpened(plain, evidence=0.0), plain)
     assert max(map(abs, expected)) > 0.3
     scaled = make_gp(num=25, transforms=True)
     single = make_gp(num=25, dtype=torch.float32)
     for gp in (scaled, single):
-        twin = sharpened(gp)
+        twin = sharpened(gp, evidence=0.0)
         assert twin.likelihood.noise.dtype == gp.likelihood.noise.dtype
         assert factors_of(twin, gp) == pytest.approx(expected, abs=1e-4)
 
@@ -105,8 +112,9 @@ def test_a_lengthscale_five_times_too_long_is_found_and_right_values_are_kept() 
         covariance = gp.covar_module(X).to_dense() + gp.likelihood.noise * torch.eye(80, **DOUBLE)
         Y = torch.linalg.cholesky(covariance) @ normal(80, 1, generator=generator) + 0.3
     gp.set_train_data(X, Y.squeeze(-1), strict=False)
+    assert factors_of(sharpened(gp), gp) == (0.0, 0.0)
     # The noise's variance is known to sqrt(2 / 80) = 0.16, so four of these are two steps.
-    a, b = factors_of(sharpened(gp), gp)
+    a, b = factors_of(sharpened(gp, evidence=0.0), gp)
     assert abs(a) <= 0.4 + 1e-6 and abs(b) <= 0.35 + 1e-6
     gp.covar_module.lengthscale = 5.0 * gp.covar_module.lengthscale.detach()
     a, b = factors_of(sharpened(gp), gp)
@@ -134,5 +142,7 @@ def test_other_models_are_refused() -> None:
             sharpened(model)
     with pytest.raises(InputDataError, match="noise_width"):
         sharpened(gp, noise_width=0.0)
+    with pytest.raises(InputDataError, match="evidence"):
+        sharpened(gp, evidence=-1.0)
     with pytest.raises(InputDataError):
         sharpened(SingleTaskGP(X[:0], Y[:0], outcome_transform=None))

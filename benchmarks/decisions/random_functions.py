@@ -1,0 +1,122 @@
+"""The tasks of suite `decisions_random`: small safe sets of random functions, drawn anew by seed.
+
+Named functions have peculiarities, such as the islands of Levy's. Here the limited outcome and the
+objective are draws of a Gaussian process with a Matern-5/2 kernel, of two, three or five inputs in
+the unit cube, and each seed has its own: intervals over seeds are over functions, too. The kernel's
+lengthscale is 0.25 sqrt(d), so that functions of all dimensions are similarly rough.
+
+All else is as in case ``quarter`` of `decisions_small_sets`: a quarter of the box is safe, 4 points
+for each dimension come before 120 rounds, and hyperparameters are given but for a noise variance
+that is ten times too small.
+
+* ``independent``: the objective is a draw of its own.
+* ``opposed``: the objective is the sum of the outcome and a draw of its own, so that what promises
+  much is mostly not safe.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+
+import torch
+from botorch.test_functions.synthetic import SyntheticTestFunction
+from torch import Tensor
+
+from benchmarks.decisions import replicate as decisions
+from benchmarks.decisions.replicate import DecisionMethod
+from benchmarks.decisions.tasks import DecisionTask, Standardized
+from benchmarks.decisions.untuned import SMALL_SETS
+from benchmarks.framework.replicate import stream_seed
+from benchmarks.framework.result import Result, replicate_config
+
+DIMS, LENGTHSCALE, NUM_FEATURES = (2, 3, 5), 0.25, 512
+
+# Numbers of random streams, see `framework.replicate`. Never renumber.
+LIMITED, OWN = 32, 33
+
+
+class PriorDraw(SyntheticTestFunction):
+    """A draw of a Gaussian process with a Matern-5/2 kernel, or a sum of several.
+
+    Args:
+        dim: Number of inputs, in the unit cube.
+        seeds: One for each of the draws that are added.
+    """
+
+    _optimal_value = None
+
+    def __init__(self, dim: int, seeds: tuple[int, ...]) -> None:
+        self.dim, self.continuous_inds = dim, list(range(dim))
+        self._bounds = [(0.0, 1.0)] * dim
+        super().__init__(dtype=torch.double)
+        draws = [self._features(seed) for seed in seeds]
+        self.frequencies, self.phases, self.weights = (
+            torch.cat(p) for p in zip(*draws, strict=True)
+        )
+
+    def _features(self, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Frequencies, phases and weights of random Fourier features (Rahimi and Recht, 2007).
+
+        The spectral density of the Matern-5/2 kernel is Student's t with five degrees of freedom.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        normal = partial(torch.randn, generator=generator, dtype=torch.double)
+        chi_squared = normal(NUM_FEATURES, 5).square().sum(dim=-1, keepdim=True)
+        scale = LENGTHSCALE * math.sqrt(self.dim)
+        frequencies = normal(NUM_FEATURES, self.dim) * (5.0 / chi_squared).sqrt() / scale
+        phases = 2.0 * math.pi * torch.rand(NUM_FEATURES, generator=generator, dtype=torch.double)
+        return frequencies, phases, normal(NUM_FEATURES) * math.sqrt(2.0 / NUM_FEATURES)
+
+    def _evaluate_true(self, X: Tensor) -> Tensor:
+        return (X @ self.frequencies.mT + self.phases).cos() @ self.weights
+
+
+# Evaluated some hundred times in each replicate.
+prior_draw = lru_cache(maxsize=4)(PriorDraw)
+
+
+@dataclass(frozen=True)
+class RandomTask:
+    """A task for each seed.
+
+    Args:
+        name: Names the result folder.
+        dim: Number of inputs.
+        opposed: Whether the outcome is part of the objective.
+    """
+
+    name: str
+    dim: int
+    opposed: bool
+    lengthscale: float = LENGTHSCALE
+    num_features: int = NUM_FEATURES
+
+    def drawn(self, seed: int) -> DecisionTask:
+        """The task with the functions of one seed."""
+        limited, own = (stream_seed(seed, stream, self.dim) for stream in (LIMITED, OWN))
+        objective = (limited, own) if self.opposed else (own,)
+        return SMALL_SETS["quarter"].task(
+            self.name,
+            Standardized(partial(prior_draw, self.dim, (limited,)), self.dim),
+            Standardized(partial(prior_draw, self.dim, objective), self.dim),
+        )
+
+
+def replicate(task: RandomTask, method: DecisionMethod, seed: int) -> Result:
+    """Run ``method`` on ``task``: deterministic in ``seed``, wall times aside."""
+    result = decisions.replicate(task.drawn(seed), method, seed)
+    return replace(result, config=replicate_config(task, method))
+
+
+RELATIONS = {"independent": False, "opposed": True}
+
+
+def tasks() -> tuple[RandomTask, ...]:
+    """All dimensions in both cases."""
+    return tuple(
+        RandomTask(f"d{dim}_{name}", dim, opposed)
+        for name, opposed in RELATIONS.items()
+        for dim in DIMS
+    )

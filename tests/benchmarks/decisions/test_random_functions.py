@@ -1,0 +1,82 @@
+"""Random functions: their covariance by counting, and a task for each seed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from gpytorch.kernels import MaternKernel
+from torch import Tensor
+
+from benchmarks.decisions import random_functions
+from benchmarks.decisions.random_functions import LENGTHSCALE, PriorDraw, tasks
+from benchmarks.decisions.suites import RANDOM
+from benchmarks.decisions.tasks import DecisionTask, Search
+from benchmarks.framework.result import replicate_config
+from benchmarks.framework.runner import without_expected_warnings
+
+TASKS = {task.name: task for task in tasks()}
+
+
+def values(dim: int, X: Tensor, num: int, *others: int) -> Tensor:
+    """Of ``num`` draws, ``num x n``."""
+    return torch.stack([PriorDraw(dim, (seed, *others))(X) for seed in range(num)])
+
+
+@pytest.mark.parametrize("dim", [2, 5])
+def test_draws_have_the_covariance_of_their_kernel(dim: int) -> None:
+    X = torch.rand(6, dim, dtype=torch.double, generator=torch.Generator().manual_seed(dim))
+    kernel = MaternKernel(nu=2.5).double()
+    kernel.lengthscale = LENGTHSCALE * dim**0.5
+    num = 2000
+    drawn = values(dim, X, num)
+    # Products of two have a variance of at most 3; five standard errors.
+    assert torch.allclose(
+        drawn.mT @ drawn / num, kernel(X).to_dense(), rtol=0, atol=5 * (3 / num) ** 0.5
+    )
+    assert drawn.mean(dim=0).abs().max() < 5 / num**0.5
+    torch.testing.assert_close(
+        PriorDraw(dim, (7, 8))(X), PriorDraw(dim, (7,))(X) + PriorDraw(dim, (8,))(X)
+    )
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_each_seed_has_functions_of_its_own(name: str) -> None:
+    task = TASKS[name]
+    one, again, other = (task.drawn(seed) for seed in (1, 1, 2))
+    U = torch.rand(4000, task.dim, dtype=torch.double)
+    for part in (lambda t: t.objective, lambda t: t.outcome.surface):
+        first, same, different = (part(t)(U).squeeze(-1) for t in (one, again, other))
+        assert torch.equal(first, same) and not torch.allclose(first, different, atol=0.1)
+        assert first.mean().abs() < 0.1 and first.std() == pytest.approx(1.0, abs=0.1)
+    safe = one.outcome.safe(U, time=0.5).double().mean()
+    # Four standard errors, and that of the limit.
+    assert safe.item() == pytest.approx(0.25, abs=4 * (0.25 * 0.75 / len(U)) ** 0.5 + 0.005)
+    assert (one.num_initial, one.num_rounds) == (4 * task.dim, 120)
+
+
+def test_opposed_objectives_share_half_of_their_variance_with_the_outcome() -> None:
+    correlations = []
+    for seed in range(20):
+        task = TASKS["d5_opposed"].drawn(seed)
+        U = torch.rand(500, 5, dtype=torch.double)
+        both = torch.cat([task.objective(U), task.outcome.surface(U)], dim=-1)
+        correlations.append(torch.corrcoef(both.mT)[0, 1])
+    found = torch.stack(correlations)
+    assert abs(found.mean() - 0.5**0.5) < 4 * found.std() / len(found) ** 0.5
+
+
+def test_a_replicate_is_that_of_its_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = random_functions.RandomTask.drawn
+
+    def short(task: random_functions.RandomTask, seed: int) -> DecisionTask:
+        return replace(drawn(task, seed), num_rounds=3, search=Search(64, 32))
+
+    monkeypatch.setattr(random_functions.RandomTask, "drawn", short)
+    task, method = TASKS["d2_opposed"], RANDOM.methods[0]
+    with without_expected_warnings():
+        results = [random_functions.replicate(task, method, seed=1) for _ in range(2)]
+    assert results[0].f == results[1].f and len(results[0].f) == 8 + 3
+    assert results[0].config == replicate_config(task, method)
+    assert results[0].problem == task.name
