@@ -40,7 +40,7 @@ class _GainSearch(OwnSearch, ConstrainedClosedForm):
 
     @torch.enable_grad()
     def _chosen(self, n: int, space: MixedSpace) -> tuple[Tensor, Tensor]:
-        region, place = space.region, {"bounds": space.region.bounds}
+        region, place = space.region, dict[str, Any](bounds=space.region.bounds)
         if space.discrete or region.linear or region.equal:
             place = {"choices": space.points(self.surrogate.Xs[0].unsqueeze(-2))}
         self.gain = remaining_gain(**place, **self.options["gain"])
