@@ -15,7 +15,7 @@ file                     content
 ``ax_stopping``          when to stop an experiment of Ax
 ``ax_decisions``         certified trials in Ax, and what to recommend
 ``ax_cards``             analysis cards for Ax
-``_ax_search_space``     searches of Ax's spaces, and the best certified point of one
+``_ax_own_search``       acquisitions of Ax with a search of their own
 ``optuna``               calibrated models in Optuna
 ``optuna_delays``        delay-aware proposals in Optuna
 ``optuna_decisions``     chance constraints in Optuna
@@ -24,6 +24,7 @@ file                     content
 ``xopt``                 calibrated models in Xopt
 ``xopt_decisions``       chance constraints in Xopt
 ``baybe``                chance constraints in BayBE
+``_mixed_spaces``        spaces with discrete parameters, and the best certified point of one
 ``_trial_records``       decisions that clients store with trials, and the constraints made of them
 ``stored_calibrators``   calibrators in the files of a client
 ``stored_robustness``    contexts and ambiguity sets in the files of a client

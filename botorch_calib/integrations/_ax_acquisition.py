@@ -174,7 +174,6 @@ def check_acquisition(
     is_of_one = acqf_class in ONE_OUTCOME or issubclass(acqf_class, AnalyticAcquisitionFunction)
     is_constrained = acqf_class in (*CLOSED_FORMS.values(), *CONSTRAINTS_ALONE)
     needs_metric = (is_of_one or is_constrained) and acqf_class not in CONSTRAINTS_ALONE
-    problem = None
     is_of_several = issubclass(acqf_class, MultiObjectiveMCAcquisitionFunction)
     if is_of_several and not objective.is_multi_objective:
         problem = f"is of several objectives, and there is one, {objective.expression!r}"
@@ -189,19 +188,16 @@ def check_acquisition(
         problem = "needs outcome constraints, and there are none"
     elif is_constrained and any(len(each.metric_names) > 1 for each in constraints):
         problem = f"needs constraints on one metric each, got {constraints}"
-    if problem is not None:
-        raise UnsupportedError(
-            f"`botorch_acqf_class` {acqf_class.__name__} {problem}: leave the class out, and Ax "
-            "chooses one that fits."
-        )
+    else:
+        return
+    raise UnsupportedError(
+        f"`botorch_acqf_class` {acqf_class.__name__} {problem}: leave the class out, and Ax "
+        "chooses one that fits."
+    )
 
 
 register_acquisition(SampledSums)
 register_acquisition(ConstrainedClosedForm)
-for _acquisition in (
-    *ONE_OUTCOME,
-    *CLOSED_FORMS.values(),
-    *CACHED_ROOTS.values(),
-    *CONSTRAINTS_ALONE,
-):
+_under_constraints = *CLOSED_FORMS.values(), *CONSTRAINTS_ALONE
+for _acquisition in (*ONE_OUTCOME, *_under_constraints, *CACHED_ROOTS.values()):
     register_acquisition_function(_acquisition)

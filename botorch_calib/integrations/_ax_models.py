@@ -151,19 +151,21 @@ def calibrated_model_config(
 
 @submodel_input_constructor.register(ReplayedModel)
 def _replayed_inputs(
-    botorch_model_class: type[Model],
-    model_config: ModelConfig,
-    dataset: SupervisedDataset,
-    search_space_digest: SearchSpaceDigest,
-    surrogate: Surrogate,
+    botorch_model_class: type[Model], *, model_config: ModelConfig, **given: Any
 ) -> dict[str, Any]:
     """Arguments of `ReplayedModel`: Ax's own model, not fitted yet, and how to calibrate it."""
-    _check_supported(dataset, surrogate)
+    spec = given["surrogate"].surrogate_spec
+    for name in given["dataset"].outcome_names:
+        if len(spec.metric_to_model_configs.get(name, spec.model_configs)) > 1:
+            raise UnsupportedError(
+                "Ax selects among models by their Gaussian posteriors: give the outcome "
+                f"{name!r} the calibrated configuration alone."
+            )
     options = dict(model_config.model_options)
     calibrator, settings = options.pop("calibrator"), options.pop("calibrator_options")
     own = {name: options.pop(name) for name in ("denoise", "residuals", "excess")}
     beneath = REVERSE_MODEL_REGISTRY.get(options.pop("model_class", ""))
-    model = model_within(beneath, options, model_config, dataset, search_space_digest, surrogate)
+    model = model_within(beneath, options, model_config, **given)
     new_calibrator = partial(calibrator_class(calibrator), **settings)
     return {"model": model, "new_calibrator": new_calibrator, **own}
 
@@ -177,6 +179,8 @@ def model_within(
     surrogate: Surrogate,
 ) -> Model:
     """The model to be wrapped, not fitted, by its own class (None: Ax chooses) and options."""
+    if isinstance(dataset, MultiTaskDataset):
+        raise UnsupportedError("Wrapped models of several tasks are not supported in Ax.")
     if model_class is None:
         model_class = choose_model_class(dataset=dataset, search_space_digest=search_space_digest)
         # The standard errors of some trials may not be known, which BoTorch's class refuses.
@@ -190,18 +194,6 @@ def model_within(
         surrogate=surrogate,
     )
     return model_class(**inputs)
-
-
-def _check_supported(dataset: SupervisedDataset, surrogate: Surrogate) -> None:
-    if isinstance(dataset, MultiTaskDataset):
-        raise UnsupportedError("Calibrated models of several tasks are not supported in Ax.")
-    spec = surrogate.surrogate_spec
-    for name in dataset.outcome_names:
-        if len(spec.metric_to_model_configs.get(name, spec.model_configs)) > 1:
-            raise UnsupportedError(
-                "Ax selects among models by their Gaussian posteriors: give the outcome "
-                f"{name!r} the calibrated configuration alone."
-            )
 
 
 def calibrated_or_plain(calibrated: ModelConfig | None) -> ModelConfig:

@@ -26,21 +26,16 @@ MOST_POINTS = 2048
 
 
 class SearchSpace:
-    """Parameters of Optuna as points of the unit cube; categories are one-hot.
-
-    Args:
-        distributions: Those of the parameters by name, as a sampler is given them.
-    """
+    """Parameters of Optuna, by name, as points of the unit cube; categories are one-hot."""
 
     def __init__(self, distributions: dict[str, BaseDistribution]) -> None:
         self.distributions = distributions
-        self._transform = _SearchSpaceTransform(distributions)
-        self._low, self._width = self._transform.bounds[:, 0], np.ptp(self._transform.bounds, 1)
+        self._transform = _SearchSpaceTransform(distributions, transform_0_1=True)
 
     @property
     def dim(self) -> int:
         """Number of columns of the encoding."""
-        return len(self._low)
+        return len(self._transform.bounds)
 
     def holds(self, parameters: Mapping[str, Any]) -> bool:
         """Whether there is a value of each parameter."""
@@ -52,12 +47,11 @@ class SearchSpace:
             self._transform.transform({name: values[name] for name in self.distributions})
             for values in points
         ]
-        return torch.from_numpy((np.array(rows) - self._low) / self._width)
+        return torch.from_numpy(np.array(rows))
 
     def parameters(self, point: Tensor) -> dict[str, Any]:
         """Parameters of a point ``d``, rounded where they are no continuous ones."""
-        inside = point.clamp(0.0, 1.0).numpy()
-        return dict(self._transform.untransform(self._low + self._width * inside))
+        return dict(self._transform.untransform(point.clamp(0.0, 1.0).numpy()))
 
     def rounded(self, points: Tensor) -> Tensor:
         """Points ``n x d`` that Optuna makes of others."""
@@ -105,10 +99,14 @@ class SearchSpace:
         """Points ``n x d``: all, or of many the known ones ``X`` and some; None if continuous."""
         points = self.points()
         if points is not None or not self.rounded_names:
-            return points
-        cube = torch.tensor([[0.0], [1.0]], dtype=torch.double).expand(2, self.dim)
-        sample = draw_sobol_samples(cube, n=num, q=1, seed=0).squeeze(-2)
-        return torch.cat([X, self.rounded(sample)])
+            return None if points is None else points.to(X)
+        sample = draw_sobol_samples(unit_cube(X.cpu()), n=num, q=1, seed=0).squeeze(-2)
+        return torch.cat([X, self.rounded(sample).to(X)])
+
+
+def unit_cube(X: Tensor) -> Tensor:
+    """Its bounds, ``2 x d``, for inputs ``n x d``."""
+    return torch.stack([torch.zeros_like(X[0]), torch.ones_like(X[0])])
 
 
 def without(points: Tensor, excluded: Sequence[Tensor]) -> Tensor | None:

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
+from botorch.acquisition import AcquisitionFunction, UpperConfidenceBound
 from botorch.exceptions.errors import InputDataError
 from botorch.models.model import Model
 from torch import Tensor
@@ -30,6 +32,7 @@ from botorch_calib.decisions.chance_constraints import ChanceConstraint
 from botorch_calib.decisions.decision_records import Record, account_of, sides_of
 from botorch_calib.decisions.several_constraints import joint_chance_constraints
 from botorch_calib.exceptions import CalibrationWarning
+from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.conditioning import hallucinated
 from botorch_calib.models.inspection import observed_process, raw_width
 
@@ -58,16 +61,7 @@ class Books:
 
     An outcome is judged by the limits at the time of the decision. If these have moved since, as
     limits relative to a baseline do, records move with them, and stretch between two limits.
-
-    Args:
-        limits: Limits of each outcome, by name.
-        level: Joint level.
-        budget: As in `ChanceConstraint`.
-        trials: In the order of their decisions, without those that were never run.
-
-    Warns:
-        CalibrationWarning: If trials were chosen without such a decision, or under another
-            statement: the books leave them out.
+    Trials are in the order of their decisions, without those that were never run.
     """
 
     def __init__(
@@ -110,9 +104,8 @@ class Books:
             stored, y = decision["outcomes"][name], outcomes.get(name)
             then = stored["limits"]
             quantiles = zip(now, stored["quantiles"], strict=True)
-            if y is None or math.isnan(y):
-                outcome = None
-            else:
+            outcome = None
+            if y is not None and not math.isnan(y):
                 nearest = min(now, key=lambda side: abs(y - then[side]))
                 outcome = min(max(_moved(y, nearest, then, now), -INFINITE), INFINITE)
             records.append(
@@ -145,13 +138,7 @@ class Books:
     def best(
         self, search: Search, constraints: list[ChanceConstraint], pending: Tensor | None
     ) -> tuple[Tensor, bool]:
-        """The best certified point, else one from which most can be learned beside ``pending``.
-
-        Args:
-            search: Searches under given constraints.
-            constraints: Those of these books, and the decisions since.
-            pending: Points ``n x d`` whose outcomes are out.
-        """
+        """The best certified point, else one from which most can be learned beside ``pending``."""
         point, certified = search(constraints)
         if not certified and pending is not None and len(pending):
             expected = [hallucinated(each.model, pending) for each in constraints]
@@ -161,35 +148,44 @@ class Books:
     def decide(
         self, search: Search, constraints: list[ChanceConstraint], pending: Tensor | None
     ) -> tuple[Tensor, Decision]:
-        """Find the `best` point and commit it; the point ``1 x d``, and the decision to be stored.
-
-        Warns:
-            NotCertifiedWarning: If it is not certified.
-        """
+        """Commit the `best` point; the point ``1 x d``, and the decision to be stored."""
         point, certified = self.best(search, constraints, pending)
         if not bool(constraints[0].commit(point)) or not certified:
             warn_uncertified(constraints, stacklevel=3)
-        return point, self.stored(constraints, 1)[0]
+        return point, self.stored(constraints)
 
-    def stored(self, constraints: Sequence[ChanceConstraint], count: int) -> list[Decision]:
-        """The last ``count`` decisions of these constraints, to be stored."""
-        last = [constraint.decisions[-count:] for constraint in constraints] if count else []
-        limits = {name: _stored(each) for name, each in self.limits.items()}
-        return [
-            {
-                "level": self.level,
-                "certified": row[0]["certified"],
-                "outcomes": {
-                    name: {
-                        "limits": limits[name],
-                        "quantiles": record["quantiles"],
-                        "level": record["level"],
-                    }
-                    for name, record in zip(limits, row, strict=True)
-                },
+    def upper_bounds(
+        self,
+        search: Callable[[AcquisitionFunction, list[ChanceConstraint]], tuple[Tensor, bool]],
+        constraints: list[ChanceConstraint],
+        objective: Model,
+        pending: Tensor,
+        beta: float,
+        maximize: bool,
+    ) -> Iterator[tuple[Tensor, Decision]]:
+        """Decide about the best upper confidence bounds, one after the other.
+
+        Those before, as the ``pending`` points ``n x d``, have their expected values.
+        """
+        while True:
+            own = CensoredDelayModel(objective, pending, imputation="hallucinate")
+            acqf = UpperConfidenceBound(own, beta=beta, maximize=maximize)
+            point, decision = self.decide(partial(search, acqf), constraints, pending)
+            yield point, decision
+            pending = torch.cat([pending, point])
+
+    def stored(self, constraints: Sequence[ChanceConstraint]) -> Decision:
+        """The last decision of these constraints, to be stored."""
+        last = [constraint.decisions[-1] for constraint in constraints]
+        outcomes = {
+            name: {
+                "limits": _stored(limits),
+                "quantiles": record["quantiles"],
+                "level": record["level"],
             }
-            for row in zip(*last, strict=True)
-        ]
+            for (name, limits), record in zip(self.limits.items(), last, strict=True)
+        }
+        return {"level": self.level, "certified": last[0]["certified"], "outcomes": outcomes}
 
     @property
     def account(self) -> Account:
@@ -213,19 +209,19 @@ class Books:
         )
 
 
+def in_table(decision: Decision, point: Tensor, names: Iterable[str], num_rows: int) -> Decision:
+    """A decision about a point ``1 x d``, as it is stored beside a table."""
+    return {
+        **decision,
+        "point": dict(zip(names, point[0].tolist(), strict=True)),
+        "after": num_rows,
+    }
+
+
 def trials_in_table(
     decisions: Iterable[Mapping[str, Any]], inputs: pd.DataFrame, outcomes: pd.DataFrame
 ) -> list[DecidedTrial]:
-    """Trials of decisions, by the row of a table that came of each: the first of the nearest.
-
-    Args:
-        decisions: As they are stored, with ``"point"`` and ``"after"``.
-        inputs: A column for each input, in the order of the models.
-        outcomes: A column for each outcome.
-
-    Raises:
-        InputDataError: If decisions are of other inputs.
-    """
+    """Trials of decisions, by the row of a table that came of each: the first of the nearest."""
     X, trials = torch.tensor(inputs.to_numpy().copy(), dtype=torch.double), []
     came: list[Any] = outcomes.to_dict("records")
     is_free = torch.ones(len(X), dtype=torch.bool)
@@ -259,7 +255,7 @@ def _moved(value: float, side: str, then: Mapping[str, float], now: Mapping[str,
     """A value among earlier limits, moved with them to the present ones; exact at ``side``."""
     if then == now:
         return value
-    spread = (
-        1.0 if len(now) == 1 else (now["upper"] - now["lower"]) / (then["upper"] - then["lower"])
-    )
+    spread = 1.0
+    if len(now) == 2:
+        spread = (now["upper"] - now["lower"]) / (then["upper"] - then["lower"])
     return now[side] + spread * (value - then[side])

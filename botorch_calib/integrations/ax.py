@@ -28,11 +28,13 @@ from ax.core.experiment import Experiment
 from ax.core.optimization_config import OptimizationConfig
 from ax.generation_strategy.generation_strategy import GenerationStrategy
 from ax.generation_strategy.generator_spec import GeneratorSpec
+from ax.generators.torch.botorch_modular.acquisition import Acquisition
 from ax.generators.torch.botorch_modular.surrogate import SurrogateSpec
 from ax.generators.torch.botorch_modular.utils import ModelConfig
 from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 
+from botorch_calib._validation import check_instance
 from botorch_calib.integrations._ax_acquisition import (
     ConstrainedClosedForm,
     SampledSums,
@@ -47,9 +49,6 @@ __all__ = [
     "SampledSums",
     "calibrated_generation_strategy",
     "calibrated_model_config",
-    "configured_experiment",
-    "experiment_with_one_objective",
-    "strategy_with",
 ]
 
 
@@ -100,14 +99,15 @@ def calibrated_generation_strategy(
                 "`client.attach_baseline` first."
             )
     model_config = calibrated_model_config() if model_config is None else model_config
-    _check_config("model_config", model_config)
+    check_instance("model_config", model_config, ModelConfig, "calibrated_model_config()")
     strategy, options = strategy_with(model_config, botorch_acqf_class, struct)
     by_signature = {}
     for name, config in (metric_configs or {}).items():
         if name not in experiment.metrics:
             known = ", ".join(map(repr, sorted(experiment.metrics)))
             raise InputDataError(f"`metric_configs` names {name!r}; the metrics are {known}.")
-        _check_config(f"metric_configs[{name!r}]", config)
+        given = f"metric_configs[{name!r}]"
+        check_instance(given, config, ModelConfig, "calibrated_model_config()")
         by_signature[experiment.metrics[name].signature] = [config]
     options["surrogate_spec"] = SurrogateSpec(
         model_configs=[model_config], metric_to_model_configs=by_signature
@@ -134,16 +134,20 @@ def strategy_with(
     return strategy, spec.generator_kwargs
 
 
-def spec_after_initial(strategy: GenerationStrategy | None) -> GeneratorSpec | None:
-    """The part of a strategy by `strategy_with` that comes after the initial trials, if it is."""
+def spec_with(
+    acquisition_class: type[Acquisition], strategy: GenerationStrategy | None, maker: str
+) -> GeneratorSpec:
+    """The part of a strategy that comes after the initial trials, if ``maker`` has made it."""
     node = None if strategy is None else strategy.nodes_by_name.get("MBM")
-    return None if node is None else node.generator_specs[0]
+    spec = None if node is None else node.generator_specs[0]
+    if spec is None or spec.generator_kwargs.get("acquisition_class") is not acquisition_class:
+        raise InputDataError(f"The client's strategy is not one by `{maker}`.")
+    return spec
 
 
 def fitted_adapter(spec: GeneratorSpec, experiment: Experiment) -> Any:
     """The adapter of a part of a strategy, with models of all data."""
-    config = experiment.optimization_config
-    assert config is not None
+    _, config = configured_experiment(experiment)
     if missing := config.metric_names - experiment.lookup_data().metric_names:
         raise InputDataError(
             f"{sorted(missing)} have not been observed yet: complete a trial first."
@@ -170,10 +174,3 @@ def experiment_with_one_objective(
     if not config.objective.is_single_objective or config.outcome_constraints:
         raise UnsupportedError(otherwise)
     return experiment, config
-
-
-def _check_config(name: str, config: object) -> None:
-    if not isinstance(config, ModelConfig):
-        raise InputDataError(
-            f"`{name}` must be a configuration such as calibrated_model_config(), got {config!r}."
-        )

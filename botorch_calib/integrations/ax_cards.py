@@ -40,12 +40,7 @@ class _Card(Analysis):
 
     title: str
 
-    def validate_applicable_state(
-        self,
-        experiment: Experiment | None = None,
-        generation_strategy: GenerationStrategy | None = None,
-        adapter: Adapter | None = None,
-    ) -> str | None:
+    def validate_applicable_state(self, *args: Any, **kwargs: Any) -> str | None:
         return None
 
     def compute(
@@ -196,10 +191,9 @@ class NoiseDiagnoses(_ModelCard):
             tasks = inputs[:, gp._task_feature].round().long().unique().tolist()
         rows: list[Row] = []
         for task in tasks:
-            found = noise_diagnosis(model, self.level, task).to_dict()
-            low, high = found["interval"]
-            row = {"task": task, "given": found["given"]}
-            row |= {"observations": found["num_observations"], "stated": found["stated"]}
-            row |= {"supported": found["supported"], "from": low, "to": high}
-            rows.append({**row, "multiplier": found["multiplier"]})
+            found = noise_diagnosis(model, self.level, task)
+            low, high = found.interval
+            row: Row = {"task": task, "given": found.given, "observations": found.num_observations}
+            row |= {"stated": found.stated, "supported": found.supported, "from": low, "to": high}
+            rows.append({**row, "multiplier": found.multiplier})
         return rows

@@ -31,7 +31,7 @@ from botorch_calib.integrations.ax import (
     calibrated_generation_strategy,
     configured_experiment,
     fitted_adapter,
-    spec_after_initial,
+    spec_with,
 )
 
 # isort: split
@@ -83,11 +83,13 @@ from botorch_calib.decisions.chance_constrained_search import (
     LeastMargin,
     evaluated,
     expands,
+    known_points,
     repeated_points,
 )
 from botorch_calib.integrations._ax_acquisition import ConstrainedClosedForm
 from botorch_calib.integrations._ax_infinite_values import LeaveOutInfinite
-from botorch_calib.integrations._ax_search_space import OwnSearch, SearchedSpace
+from botorch_calib.integrations._ax_own_search import OwnSearch
+from botorch_calib.integrations._mixed_spaces import MixedSpace
 from botorch_calib.integrations._trial_records import KEY, Books, DecidedTrial, Decision, Limits
 
 #: Ax's transforms, of parameters alone. `AddExecutionViability` of Ax may be added.
@@ -132,7 +134,7 @@ class CertifiedPoints(OwnSearch, ConstrainedClosedForm):
         means = model.models[index].posterior(X[certified]).mean
         return means.max() if bool(weights[index] > 0.0) else means.min()
 
-    def _chosen(self, n: int, space: SearchedSpace) -> tuple[Tensor, Tensor]:
+    def _chosen(self, n: int, space: MixedSpace) -> tuple[Tensor, Tensor]:
         """The best certified points, one after the other, each entered into the books."""
         self.decided = []
         if "recommend" in self.options:
@@ -155,21 +157,21 @@ class CertifiedPoints(OwnSearch, ConstrainedClosedForm):
         return torch.cat(chosen), torch.cat(values)
 
     def _best(
-        self, space: SearchedSpace, expand: bool, constraints: list[ChanceConstraint]
+        self, space: MixedSpace, expand: bool, constraints: list[ChanceConstraint]
     ) -> tuple[Tensor, bool]:
         acqf = CertifiedSetExpansion(constraints) if expand else self.acqf
         point, certified = space.best(acqf, LeastMargin(constraints))
         return space.rounded(point), certified
 
     def _recommended(
-        self, space: SearchedSpace, objective: Model, baseline: Tensor | None, **settings: Any
+        self, space: MixedSpace, objective: Model, baseline: Tensor | None, **settings: Any
     ) -> Tensor:
         """What `recommend` says of the best point that is safe itself, among many others."""
         constraints = self.options["constraints"]
         margin = LeastMargin(constraints, settings["confidence"])
         mean = PosteriorMean(objective, maximize=settings["maximize"])
         best, _ = space.best(mean, margin)
-        choices = torch.cat([space.rounded(best), space.points(margin)])
+        choices = torch.cat([space.rounded(best), space.points(known_points(margin, space.region))])
         self.recommended = recommend(
             objective, constraints, choices=choices, baseline=baseline, **settings
         )
@@ -183,7 +185,7 @@ class CertifyingAdapter(TorchAdapter):
     # Decisions of the present call, whose candidates are no trials yet.
     _proposed: tuple[DecidedArm, ...] = ()
 
-    def gen(
+    def gen(  # Ax hands it what is named here
         self,
         n: int,
         search_space: SearchSpace | None = None,
@@ -194,22 +196,13 @@ class CertifyingAdapter(TorchAdapter):
     ) -> GeneratorRun:
         """Ax's, which remembers its decisions until there are trials of them."""
         # Ax adds candidates of the same call to the pending ones, without a trial.
-        waiting = {
-            Arm(features.parameters).signature
-            for each in (pending_observations or {}).values()
-            for features in each
-            if features.trial_index is None
-        }
+        pending = [f for of_metric in (pending_observations or {}).values() for f in of_metric]
+        waiting = {Arm(f.parameters).signature for f in pending if f.trial_index is None}
         self._proposed = tuple(each for each in self._proposed if each.arm.signature in waiting)
-        run = super().gen(
-            n,
-            search_space,
-            # Ax keeps the one that the adapter was made with.
-            optimization_config or self._experiment.optimization_config,
-            pending_observations,
-            fixed_features,
-            model_gen_options,
-        )
+        # Ax keeps the one that the adapter was made with.
+        config = optimization_config or self._experiment.optimization_config
+        given: Any = (pending_observations, fixed_features, model_gen_options)
+        run = super().gen(n, search_space, config, *given)
         stored: Any = run.candidate_metadata_by_arm_signature or {}
         self._proposed += tuple(
             DecidedArm(None, arm, stored[arm.signature][KEY], {})
@@ -218,23 +211,12 @@ class CertifyingAdapter(TorchAdapter):
         )
         return run
 
-    def _gen(  # type: ignore[override]  # as Ax's own
-        self,
-        n: int,
-        search_space: SearchSpace,
-        pending_observations: dict[str, list[ObservationFeatures]],
-        fixed_features: ObservationFeatures | None,
-        model_gen_options: dict[str, Any] | None = None,
-        optimization_config: OptimizationConfig | None = None,
-    ) -> GenResults:
-        assert optimization_config is not None
-        options, key = dict(model_gen_options or {}), Keys.AX_ACQUISITION_KWARGS.value
-        books = self.books(optimization_config, self._proposed)
+    def _gen(self, *args: Any, **kwargs: Any) -> GenResults:
+        options, key = kwargs["model_gen_options"] or {}, Keys.AX_ACQUISITION_KWARGS.value
+        books = self.books(kwargs["optimization_config"], self._proposed)
         constraints = books.constraints(models_by_metric(self))
-        options[key] = {**options.get(key, {}), "books": books, "constraints": constraints}
-        results = super()._gen(
-            n, search_space, pending_observations, fixed_features, options, optimization_config
-        )
+        stated = {**options.get(key, {}), "books": books, "constraints": constraints}
+        results = super()._gen(*args, **{**kwargs, "model_gen_options": {**options, key: stated}})
         decided = self.generator._acquisition.decided  # nothing about a recommendation
         for features, stored in zip(results.observation_features, decided, strict=False):
             features.metadata = {**(features.metadata or {}), KEY: stored}
@@ -243,11 +225,9 @@ class CertifyingAdapter(TorchAdapter):
     def books(
         self, transformed: OptimizationConfig | None = None, proposed: Iterable[DecidedArm] = ()
     ) -> Books:
-        """The books under the present limits, those relative to a baseline in absolute terms.
+        """The books under the present limits, with ``proposed`` candidates that are no trials yet.
 
-        Args:
-            transformed: Ax's transform of the configuration, if there is one.
-            proposed: Candidates that are no trials yet.
+        Limits relative to a baseline are absolute in Ax's transform of the configuration.
         """
         config = self._experiment.optimization_config
         if transformed is None:
@@ -339,14 +319,12 @@ def models_by_metric(adapter: TorchAdapter) -> dict[str, Model]:
 
 def observed_means(experiment: Experiment) -> dict[tuple[int, str], dict[str, float | None]]:
     """Means of the metrics by trial and arm; the last one of a curve."""
-    data = experiment.lookup_data().full_df
+    data: Any = experiment.lookup_data().full_df
     if "step" in data:
         data = data.sort_values("step", kind="stable", na_position="first")
     means: dict[tuple[int, str], dict[str, float | None]] = {}
-    for trial, arm, name, mean in zip(
-        data["trial_index"], data["arm_name"], data["metric_name"], data["mean"], strict=True
-    ):
-        means.setdefault((int(trial), str(arm)), {})[str(name)] = float(mean)
+    for row in data.itertuples():
+        means.setdefault((row.trial_index, row.arm_name), {})[row.metric_name] = float(row.mean)
     return means
 
 
@@ -476,9 +454,8 @@ def recommendation(
         ...     status = client.complete_trial(client.attach_trial({"x": x, "c": c}), data)
         >>> parameters, stated = recommendation(client)
     """
-    spec, experiment = certifying_spec(client._maybe_generation_strategy), client._experiment
-    config = experiment.optimization_config
-    assert config is not None  # the strategy was made for it
+    spec = certifying_spec(client._maybe_generation_strategy)
+    experiment, config = configured_experiment(client)
     if not config.objective.is_single_objective:
         raise UnsupportedError(
             f"A recommendation is for one metric as the objective, not {config.objective}."
@@ -504,12 +481,7 @@ def recommendation(
 
 def certifying_spec(strategy: GenerationStrategy | None) -> GeneratorSpec:
     """The part of a strategy that comes after the initial trials."""
-    spec = spec_after_initial(strategy)
-    if spec is None or spec.generator_enum is not CertifyingGenerators.CERTIFIED:
-        raise InputDataError(
-            "The client's strategy is not one by `chance_constrained_generation_strategy`."
-        )
-    return spec
+    return spec_with(CertifiedPoints, strategy, "chance_constrained_generation_strategy")
 
 
 GENERATOR_KEY_TO_GENERATOR_SETUP[CertifyingGenerators.CERTIFIED.value] = GeneratorSetup(

@@ -18,15 +18,13 @@ from botorch_calib.integrations.ax import experiment_with_one_objective, strateg
 from ax.api.client import Client
 from ax.api.utils.structs import GenerationStrategyDispatchStruct
 from ax.core.experiment import Experiment
-from ax.core.search_space import SearchSpaceDigest
 from ax.generation_strategy.generation_strategy import GenerationStrategy
-from ax.generators.torch.botorch_modular.surrogate import Surrogate, submodel_input_constructor
+from ax.generators.torch.botorch_modular.surrogate import submodel_input_constructor
 from ax.generators.torch.botorch_modular.utils import ModelConfig, fit_botorch_model
-from ax.storage.botorch_modular_registry import register_acquisition_function, register_model
+from ax.storage.botorch_modular_registry import register_model
 from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.model import Model
-from botorch.utils.datasets import MultiTaskDataset, SupervisedDataset
 from gpytorch.mlls import MarginalLogLikelihood
 from torch import Tensor
 
@@ -105,22 +103,13 @@ def delayed_model_config(
 
 @submodel_input_constructor.register(PendingAwareModel)
 def _pending_aware_inputs(
-    botorch_model_class: type[Model],
-    model_config: ModelConfig,
-    dataset: SupervisedDataset,
-    search_space_digest: SearchSpaceDigest,
-    surrogate: Surrogate,
+    botorch_model_class: type[Model], *, model_config: ModelConfig, **given: Any
 ) -> dict[str, Any]:
     """Arguments of `PendingAwareModel`: Ax's own model, or a calibrated one, not fitted yet."""
-    if isinstance(dataset, MultiTaskDataset):
-        raise UnsupportedError("Delay-aware models of several tasks are not supported in Ax.")
     options = dict(model_config.model_options)
-    inner_options, is_calibrated = options.pop("inner"), options.pop("calibrated")
-    inner_class = ReplayedModel if is_calibrated else None
-    model = model_within(
-        inner_class, inner_options, model_config, dataset, search_space_digest, surrogate
-    )
-    return {"model": model, **options}
+    inner, is_calibrated = options.pop("inner"), options.pop("calibrated")
+    kind = ReplayedModel if is_calibrated else None
+    return {"model": model_within(kind, inner, model_config, **given), **options}
 
 
 @fit_botorch_model.register(PendingAwareModel)
@@ -193,5 +182,3 @@ def delay_aware_generation_strategy(
 
 
 register_model(PendingAwareModel)
-for _acqf_class in ACQUISITION_CLASSES.values():
-    register_acquisition_function(_acqf_class)

@@ -22,9 +22,10 @@ import numpy as np
 import torch
 
 from botorch_calib.integrations.ax import (
+    configured_experiment,
     experiment_with_one_objective,
     fitted_adapter,
-    spec_after_initial,
+    spec_with,
     strategy_with,
 )
 
@@ -34,7 +35,7 @@ from ax.api.utils.structs import GenerationStrategyDispatchStruct
 from ax.core.experiment import Experiment
 from ax.core.observation import Observation, ObservationData, ObservationFeatures
 from ax.core.parameter import DerivedParameter, ParameterType, RangeParameter
-from ax.core.search_space import SearchSpace, SearchSpaceDigest
+from ax.core.search_space import SearchSpace
 from ax.core.trial import Trial
 from ax.generation_strategy.generation_strategy import GenerationStrategy
 from ax.generation_strategy.generator_spec import GeneratorSpec
@@ -44,13 +45,15 @@ from ax.generators.types import WinsorizationConfig
 from ax.storage.botorch_modular_registry import register_acquisition, register_acquisition_function
 from ax.utils.common.constants import Keys
 from ax.utils.common.random import with_rng_seed
+from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from torch import Tensor
 
 from botorch_calib._validation import check_instance, check_nonnegative
 from botorch_calib.acquisition import RobustUpperConfidenceBound
 from botorch_calib.integrations._ax_models import calibrated_or_plain
-from botorch_calib.integrations._ax_search_space import OwnSearch, SearchedSpace
+from botorch_calib.integrations._ax_own_search import OwnSearch
+from botorch_calib.integrations._mixed_spaces import MixedSpace
 from botorch_calib.integrations.stored_robustness import (
     read_ambiguity,
     read_contexts,
@@ -61,7 +64,6 @@ from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.inspection import observed_process, raw_train_inputs, sole_member
 from botorch_calib.optim import optimize_robust
 from botorch_calib.optim.random_seeds import derived_seed
-from botorch_calib.optim.region import LinearConstraints
 from botorch_calib.robust import AmbiguitySet, ContextDistribution
 from botorch_calib.robust.contexts import as_distribution
 from botorch_calib.robust.joint_inputs import Columns
@@ -76,7 +78,7 @@ class RobustDecisions(OwnSearch):
     Values of pending points, those of the same call included, are hallucinated.
     """
 
-    acqf: RobustUpperConfidenceBound
+    robust: RobustUpperConfidenceBound
 
     def _instantiate_acquisition(self) -> None:
         ((_, options),) = self.botorch_acqf_classes_with_options
@@ -93,7 +95,7 @@ class RobustDecisions(OwnSearch):
             contexts = read_contexts(options["contexts"])
         if self.X_pending is not None and len(self.X_pending):
             model = CensoredDelayModel(model, self.X_pending, imputation="hallucinate")
-        self.acqf = RobustUpperConfidenceBound(
+        self.robust = RobustUpperConfidenceBound(
             model,
             options["beta"],
             read_ambiguity(options["ambiguity"]),
@@ -101,39 +103,30 @@ class RobustDecisions(OwnSearch):
             maximize=bool(self._objective_weights.sum() > 0),
         )
         self.columns = Columns(len(names), len(places), places)
+        self.acqf = _OfDecisions(self.robust, self.columns)
         self.models_used = [self.surrogate.model_name_by_metric]
         self.acq_function_sequence = None
 
-    def _chosen(self, n: int, space: SearchedSpace) -> tuple[Tensor, Tensor]:
+    def _chosen(self, n: int, space: MixedSpace) -> tuple[Tensor, Tensor]:
         """The robust decisions, one after the other, each with a context that is drawn."""
-        names, bounds = space.digest.feature_names, space.digest.bounds
-        fixed, columns = space.fixed, self.columns
+        names, bounds = self.search_space_digest.feature_names, self.search_space_digest.bounds
+        fixed, columns = space.place.fixed_features or {}, self.columns
         if clash := [names[i] for i in columns.context if i in fixed]:
             raise UnsupportedError(
                 f"The contexts {clash} cannot be fixed, as nobody controls them: leave them out."
             )
         if outside := [names[i] for i, x in fixed.items() if not _is_within(x, bounds[i])]:
             raise InputDataError(f"The fixed values of {outside} must be within the bounds.")
-        middle = torch.tensor([sum(bounds[i]) / 2 for i in columns.context])
-
-        def rounded(decisions: Tensor) -> Tensor:
-            joint = columns.join(decisions, middle.to(decisions))
-            return space.rounded(joint)[..., columns.decision]
-
-        place = {column: i for i, column in enumerate(columns.decision)}
-        digest = _digest_of(space.digest, place)
-        given = {
-            "inequality_constraints": _constraints_of(space.linear, place),
-            "equality_constraints": _constraints_of(space.equal, place),
-            "fixed_features": {place[i]: value for i, value in fixed.items()},
-            "rounding_func": rounded,
-        }
+        # Contexts do not matter to the search, which holds them where Ax can express them.
+        (middle,) = space.rounded(space.region.bounds.mean(dim=0, keepdim=True)).tolist()
+        fixed = {**fixed, **{column: middle[column] for column in columns.context}}
+        space.place = space.place._replace(fixed_features=fixed)
         pending = self.observed[:0] if self.X_pending is None else self.X_pending
         values = []
         for _ in range(n):
             # A discrete search would leave out known decisions, whatever their contexts were.
             self.X_observed = self.X_pending = None
-            decision, value = self._best_decision(digest, given)
+            decision, value = self._best_decision(space)
             values.append(value.reshape(1))
             context = self._drawn_context(len(self.observed) + len(pending))
             pending = torch.cat([pending, columns.join(decision, context)])
@@ -142,69 +135,51 @@ class RobustDecisions(OwnSearch):
                 self._instantiate_acquisition()
         return pending[-n:], torch.cat(values)
 
-    def _best_decision(
-        self, digest: SearchSpaceDigest, given: dict[str, Any]
-    ) -> tuple[Tensor, Tensor]:
+    def _best_decision(self, space: MixedSpace) -> tuple[Tensor, Tensor]:
         """The decision ``1 x d_x`` and its value: by `optimize_robust`, or by Ax's own search."""
-        options = self.optimizer_options
-        constrained = given["inequality_constraints"] or given["equality_constraints"]
-        if digest.discrete_choices or constrained:
-            return Acquisition.optimize(self, 1, digest, optimizer_options=options, **given)[:2]
-        bounds = torch.tensor(digest.bounds, dtype=self.dtype, device=self.device).T.clone()
-        for i, value in given["fixed_features"].items():
-            bounds[:, i] = value
-        decision, _ = optimize_robust(self.acqf, bounds, **{**SEARCH, **options})
-        decision = given["rounding_func"](decision)
+        options, columns = self.optimizer_options, self.columns
+        bounds, linear, equal = space.region.bounds, space.region.linear, space.region.equal
+        if space.values or linear or equal:
+            fixed = dict(space.place.fixed_features or {})
+            # In the order of the columns, in which Ax's local search takes them.
+            values = sorted({**space.values, **{i: [x] for i, x in fixed.items()}}.items())
+            digest = replace(self.search_space_digest, discrete_choices=dict(values))
+            given: Any = (linear, equal, fixed, space.rounding, options)
+            point, value, _ = Acquisition.optimize(self, 1, digest, *given)
+            return point[:, columns.decision], value
+        decision, _ = optimize_robust(
+            self.robust, bounds[:, columns.decision], **{**SEARCH, **options}
+        )
+        point = space.rounded(columns.join(decision, bounds[:1, columns.context]))
         with torch.no_grad():
-            return decision, self.acqf(decision)
+            return point[:, columns.decision], self.acqf(point)
 
     def _drawn_context(self, num_known: int) -> Tensor:
         """A context ``1 x d_c``, drawn from their distribution."""
         # In each call Ax seeds torch's random numbers anew, by the client's seed. The number of
         # known points makes calls differ.
         seed = derived_seed(int(torch.randint(2**31, ())), num_known)
-        contexts, generator = self.acqf.contexts, torch.Generator().manual_seed(seed)
+        contexts, generator = self.robust.contexts, torch.Generator().manual_seed(seed)
         atom = torch.multinomial(contexts.weights.cpu(), 1, generator=generator)
         return contexts.points[atom.tolist()]
 
-    def evaluate(self, X: Tensor) -> Tensor:
-        """The value of the decisions in ``b x 1 x d``, whatever the contexts beside them."""
-        return self.acqf(X[..., self.columns.decision])
+
+class _OfDecisions(AcquisitionFunction):
+    """A function of the decisions in points ``b x 1 x d``, whatever the contexts beside them."""
+
+    def __init__(self, acqf: RobustUpperConfidenceBound, columns: Columns) -> None:
+        super().__init__(model=acqf.model)
+        self.acqf, self.columns = acqf, columns
+
+    def forward(self, X: Tensor) -> Tensor:
+        value: Tensor = self.acqf(X[..., self.columns.decision])
+        return value
 
 
 def _is_within(value: float, bounds: tuple[float, float]) -> bool:
     """Whether a value is within bounds, up to rounding."""
     margin = 1e-6 * (bounds[1] - bounds[0])
     return bounds[0] - margin <= value <= bounds[1] + margin
-
-
-def _constraints_of(
-    constraints: LinearConstraints | None, place: Mapping[int, int]
-) -> LinearConstraints | None:
-    """The constraints, which are on decisions alone, in the new columns of these."""
-    if constraints is None:
-        return None
-    return [
-        (indices.new_tensor([place[i] for i in indices.tolist()]), coefficients, bound)
-        for indices, coefficients, bound in constraints
-    ]
-
-
-def _digest_of(digest: SearchSpaceDigest, place: Mapping[int, int]) -> SearchSpaceDigest:
-    """The digest of the parameters in ``place``, which maps their columns to new ones."""
-    return replace(
-        digest,
-        feature_names=[digest.feature_names[i] for i in place],
-        bounds=[digest.bounds[i] for i in place],
-        ordinal_features=[place[i] for i in digest.ordinal_features if i in place],
-        categorical_features=[place[i] for i in digest.categorical_features if i in place],
-        discrete_choices={
-            place[i]: values for i, values in digest.discrete_choices.items() if i in place
-        },
-        task_features=[place[i] for i in digest.task_features],
-        fidelity_features=[place[i] for i in digest.fidelity_features],
-        target_values={place[i]: value for i, value in digest.target_values.items()},
-    )
 
 
 def robust_generation_strategy(
@@ -315,7 +290,7 @@ def complete_trial_in_context(
         >>> (trial,) = client.get_next_trials(max_trials=1)
         >>> new_trial = complete_trial_in_context(client, trial, {"c": 0.4}, {"y": 1.2})
     """
-    spec = _robust_spec(client._maybe_generation_strategy)
+    spec = _robust_spec(client)
     names = spec.generator_kwargs["botorch_acqf_options"]["context_names"]
     if not isinstance(contexts, Mapping) or set(contexts) != set(names):
         raise InputDataError(f"`contexts` must be a value for each of {names}, got {contexts!r}.")
@@ -365,17 +340,14 @@ def robust_decision(client: Client) -> tuple[dict[str, Any], float]:
         ...     status = client.complete_trial(client.attach_trial({"x": x, "c": c}), {"y": x - c})
         >>> decision, value = robust_decision(client)
     """
-    spec, experiment = _robust_spec(client._maybe_generation_strategy), client._experiment
-    config = experiment.optimization_config
-    assert config is not None  # the strategy was made for it
+    spec = _robust_spec(client)
+    experiment, config = configured_experiment(client)
     with with_rng_seed(client._random_seed):
         adapter = fitted_adapter(spec, experiment)
         run = adapter.gen(1, model_gen_options={Keys.ACQF_KWARGS.value: {"beta": 0.0}})
     names = spec.generator_kwargs["botorch_acqf_options"]["context_names"]
     decision = {name: v for name, v in run.arms[0].parameters.items() if name not in names}
-    metadata = run.gen_metadata
-    assert metadata is not None
-    (value,) = metadata[Keys.EXPECTED_ACQF_VAL]
+    (value,) = (run.gen_metadata or {})[Keys.EXPECTED_ACQF_VAL]
     (metric,) = config.objective.metric_signatures
     # Ax's transforms of one outcome are affine and increasing, and so commute with the worst case.
     mean = np.array([-value if config.objective.minimize else value])
@@ -386,13 +358,9 @@ def robust_decision(client: Client) -> tuple[dict[str, Any], float]:
     return decision, float(observations[0].data.means[0])
 
 
-def _robust_spec(strategy: GenerationStrategy | None) -> GeneratorSpec:
-    """The part of a strategy that comes after the initial trials."""
-    spec = spec_after_initial(strategy)
-    kwargs = {} if spec is None else spec.generator_kwargs
-    if spec is None or kwargs.get("botorch_acqf_class") is not RobustUpperConfidenceBound:
-        raise InputDataError("The client's strategy is not one by `robust_generation_strategy`.")
-    return spec
+def _robust_spec(client: Client) -> GeneratorSpec:
+    strategy = client._maybe_generation_strategy
+    return spec_with(RobustDecisions, strategy, "robust_generation_strategy")
 
 
 def _checked_parameters(experiment: Experiment, names: list[str]) -> list[RangeParameter]:

@@ -28,7 +28,8 @@ from botorch_calib._validation import check_count, check_positive
 from botorch_calib.decisions import RemainingGain, remaining_gain
 from botorch_calib.decisions.remaining_gain import check_paths
 from botorch_calib.integrations._ax_acquisition import ConstrainedClosedForm
-from botorch_calib.integrations._ax_search_space import OwnSearch, SearchedSpace
+from botorch_calib.integrations._ax_own_search import OwnSearch
+from botorch_calib.integrations._mixed_spaces import MixedSpace
 from botorch_calib.integrations.ax_decisions import TRANSFORMS, in_own_units, models_by_metric
 
 
@@ -38,10 +39,11 @@ class _GainSearch(OwnSearch, ConstrainedClosedForm):
     gain: RemainingGain
 
     @torch.enable_grad()
-    def _chosen(self, n: int, space: SearchedSpace) -> tuple[Tensor, Tensor]:
-        choices = space.points() if space.discrete or space.linear or space.equal else None
-        box = space.region.bounds if choices is None else None
-        self.gain = remaining_gain(bounds=box, choices=choices, **self.options["gain"])
+    def _chosen(self, n: int, space: MixedSpace) -> tuple[Tensor, Tensor]:
+        region, place = space.region, dict[str, Any](bounds=space.region.bounds)
+        if space.discrete or region.linear or region.equal:
+            place = {"choices": space.points(self.surrogate.Xs[0].unsqueeze(-2))}
+        self.gain = remaining_gain(**place, **self.options["gain"])
         return self.gain.candidate, torch.zeros(1)
 
 

@@ -7,7 +7,6 @@ certifies each candidate.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 try:
@@ -23,15 +22,14 @@ from baybe.exceptions import NotEnoughPointsLeftError
 from baybe.objectives.base import Objective
 from baybe.searchspace import SearchSpace, SearchSpaceType
 from baybe.transformations import IdentityTransformation
-from botorch.acquisition import AcquisitionFunction, UpperConfidenceBound
+from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from torch import Tensor
 
 from botorch_calib.decisions import ChanceConstraint
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, best_certified
-from botorch_calib.integrations._trial_records import Books, trials_in_table
-from botorch_calib.models import CensoredDelayModel
+from botorch_calib.integrations._trial_records import Books, in_table, trials_in_table
 
 
 def _as_lists(limits: Mapping[str, Sequence[float | None]]) -> dict[str, list[float | None]]:
@@ -93,11 +91,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         measurements: pd.DataFrame | None = None,
         pending_experiments: pd.DataFrame | None = None,
     ) -> pd.DataFrame:
-        """Recommend some of the candidates of a discrete search space.
-
-        Raises:
-            NotEnoughPointsLeftError: BayBE's, if there are fewer candidates.
-        """
+        """Recommend some candidates; BayBE's ``NotEnoughPointsLeftError`` if there are fewer."""
         if searchspace.type is not SearchSpaceType.DISCRETE:
             raise UnsupportedError(
                 "It certifies each candidate: the search space must be discrete."
@@ -127,32 +121,30 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         pending = choices[:0]
         if pending_experiments is not None and len(pending_experiments):
             pending = _points(searchspace, pending_experiments)
+        left = torch.ones(len(choices), dtype=torch.bool)
+
+        def best(
+            acqf: AcquisitionFunction, constraints: list[ChanceConstraint]
+        ) -> tuple[Tensor, bool]:
+            return best_certified(acqf, LeastMargin(constraints), Place(None, choices[left]))
+
+        bounds = books.upper_bounds(
+            best, constraints, models[target.name], pending, self.beta, not target.minimize
+        )
         chosen: list[int] = []
         decided = []
-        for _ in range(batch_size):
-            own = CensoredDelayModel(models[target.name], pending, imputation="hallucinate")
-            acqf = UpperConfidenceBound(own, beta=self.beta, maximize=not target.minimize)
-            left = torch.ones(len(choices), dtype=torch.bool)
-            left[chosen] = False
-            search = partial(_best, acqf, Place(None, choices[left]))
-            point, stored = books.decide(search, constraints, pending)
-            named = dict(zip(searchspace.comp_rep_columns, point[0].tolist(), strict=True))
-            decided.append({**stored, "point": named, "after": len(measurements)})
+        for _, (point, stored) in zip(range(batch_size), bounds, strict=False):
+            names = searchspace.comp_rep_columns
+            decided.append(in_table(stored, point, names, len(measurements)))
             chosen.append(int(((choices == point).all(dim=-1) & left).double().argmax()))
-            pending = torch.cat([pending, point])
+            left[chosen[-1]] = False
         self.decisions += decided  # none of a call that fails, whose candidates nobody gets
         return candidates.iloc[chosen]
 
     def chance_constraints(
         self, searchspace: SearchSpace, objective: Objective, measurements: pd.DataFrame
     ) -> list[ChanceConstraint]:
-        """The constraints as they stand: their books, and models of all measurements.
-
-        Args:
-            searchspace: That of the campaign.
-            objective: That of the campaign.
-            measurements: Those of the campaign.
-        """
+        """The constraints of a campaign as they stand: books, and models of all measurements."""
         models = self._models(searchspace, objective, measurements)
         return self._books(searchspace, measurements).constraints(models)
 
@@ -174,12 +166,6 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         inputs = searchspace.transform(measurements, allow_extra=True)
         trials = trials_in_table(self.decisions, inputs, measurements[[*self.limits]])
         return Books(self.limits, self.level, self.budget, trials)
-
-
-def _best(
-    acqf: AcquisitionFunction, place: Place, constraints: list[ChanceConstraint]
-) -> tuple[Tensor, bool]:
-    return best_certified(acqf, LeastMargin(constraints), place)
 
 
 def _points(searchspace: SearchSpace, experiments: pd.DataFrame) -> Tensor:

@@ -41,6 +41,7 @@ from botorch_calib.acquisition import (
 )
 from botorch_calib.asynchronous.refits import fit_single_task_gp
 from botorch_calib.calibration import Calibrator, LocalizedConformal
+from botorch_calib.integrations._optuna_search_space import unit_cube
 from botorch_calib.integrations._trial_records import INFINITE
 from botorch_calib.models import CalibratedModel, CalibratedModelList
 from botorch_calib.models.residuals import RESIDUALS
@@ -248,7 +249,7 @@ def _hypervolume_improvement(model: Model, trials: StudyData) -> AcquisitionFunc
     settings: dict[str, Any] = {
         "X_baseline": trials.X,
         "objective": IdentityMCMultiOutputObjective(outcomes=list(range(num))),
-        "constraints": [partial(_outcome, index=i) for i in outcomes] or None,
+        "constraints": [lambda samples, i=i: samples[..., i] for i in outcomes] or None,
         "X_pending": trials.X_pending,
         "prune_baseline": True,
     }
@@ -260,18 +261,9 @@ def _hypervolume_improvement(model: Model, trials: StudyData) -> AcquisitionFunc
     )
     if not acqf.cell_lower_bounds.shape[-2]:
         # Beyond four objectives cells are approximate; of few trials there may be none.
-        acqf = qLogNParEGO(model, cache_root=False, **settings)
+        return qLogNParEGO(model, cache_root=False, **settings)
     improved: AcquisitionFunction = acqf
     return improved
-
-
-def _outcome(samples: Tensor, index: int) -> Tensor:
-    return samples[..., index]
-
-
-def unit_cube(X: Tensor) -> Tensor:
-    """Its bounds, ``2 x d``, for inputs ``n x d``."""
-    return torch.stack([torch.zeros_like(X[0]), torch.ones_like(X[0])])
 
 
 def fit_in_unit_cube(X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:

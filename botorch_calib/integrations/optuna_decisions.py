@@ -7,14 +7,12 @@ each process makes the constraints from the records of all trials, in any storag
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.model import Model
-from botorch.utils.sampling import draw_sobol_samples
 from optuna import Study
 from optuna.samplers import BaseSampler
 from optuna.study import StudyDirection
@@ -38,7 +36,8 @@ from botorch_calib.decisions.chance_constrained_search import (
     expands,
     warn_uncertified,
 )
-from botorch_calib.integrations._optuna_search_space import SearchSpace
+from botorch_calib.integrations._mixed_spaces import MixedSpace
+from botorch_calib.integrations._optuna_search_space import SearchSpace, unit_cube
 from botorch_calib.integrations._trial_records import INFINITE, Books, DecidedTrial
 from botorch_calib.integrations.optuna_delays import (
     DelayAwareSampler,
@@ -58,6 +57,43 @@ DECISION = "botorch_calib:decision"
 
 # As "hallucinate" of `DelayAwareSampler`, but for a design: its points would not be certified.
 _STRATEGY = DelayStrategy("ucb", "hallucinate", window=None, beta=4.0)
+
+
+class _CertifiedProposer(DelayAwareProposer):
+    """Chooses the best certified point; a sampler sets these attributes."""
+
+    space: SearchSpace
+    books: Books
+    constraints: list[ChanceConstraint]
+    expansion_share: float
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "space": None, "books": None, "constraints": []}
+
+    def _maximizer(
+        self,
+        acqf: AcquisitionFunction,
+        model: Any,
+        choices: Tensor | None,
+        fixed: dict[int, float],
+        failed: Tensor,
+    ) -> Tensor:
+        """The best certified point, else one from which most can be learned beside what runs."""
+        bounds = like(self.constraints[0].model, self.bounds)
+        settings = (self.search.num_restarts, self.search.raw_samples)
+        place = Place(bounds, None, fixed, None, None, *settings)
+        space = MixedSpace(place, rounding=lambda X: self.space.rounded(X.cpu()).to(X))
+
+        def best(constraints: list[ChanceConstraint]) -> tuple[Tensor, bool]:
+            expand = expands(self.expansion_share, constraints[0].num_decisions)
+            searched = CertifiedSetExpansion(constraints) if expand else acqf
+            margin = LeastMargin(constraints)
+            if choices is None:
+                return space.best(searched, margin)
+            return best_certified(searched, margin, Place(None, choices.to(bounds)))
+
+        point, _ = self.books.best(best, self.constraints, model.X_pending)
+        return point.squeeze(0).to(self.bounds)
 
 
 class ChanceConstrainedSampler(DelayAwareSampler):
@@ -108,6 +144,8 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         >>> study.optimize(train, n_trials=11)
     """
 
+    _proposer_class = _CertifiedProposer
+
     def __init__(
         self,
         level: float = 0.9,
@@ -139,11 +177,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         self._constraints_func = constraints_func
 
     def constraints(self, study: Study) -> list[ChanceConstraint]:
-        """The constraints of a study as they stand: their books, and models of all trials.
-
-        Raises:
-            InputDataError: As when a trial is asked for.
-        """
+        """The constraints of a study as they stand: their books, and models of all trials."""
         look = self._look_now(study)
         return self._constraints(look, self._books(look.trials))
 
@@ -167,14 +201,13 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         if len(study.directions) > 1:
             raise UnsupportedError("A recommendation is for one objective.")
         look, maximize = self._look_now(study), study.direction is StudyDirection.MAXIMIZE
-        values = look.objectives if maximize else -look.objectives
-        bounds = self._proposer(look.space.dim).bounds
-        choices = look.space.expressible(look.X, 4 * self._search.raw_samples)
+        X, values = look.data.X, look.data.objectives if maximize else -look.data.objectives
+        choices = look.space.expressible(X, 4 * self._search.raw_samples)
         stated = recommend(
-            self._fit(look.X, values, look.noise[0]),
+            self._fit(X, values, look.noise[0]),
             self._constraints(look, self._books(look.trials)),
-            bounds.to(self._device) if choices is None else None,
-            None if choices is None else choices.to(self._device),
+            unit_cube(X) if choices is None else None,
+            choices,
             confidence,
             maximize=maximize,
         )
@@ -202,10 +235,11 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         constraints = self._constraints(look, books)
         proposer: Any = self._proposer(look.space.dim)
         proposer.space, proposer.books, proposer.constraints = look.space, books, constraints
+        proposer.expansion_share = self._expansion_share
         parameters = super()._parameters(study, trial, look, given)
         X = like(constraints[0].model, look.space.encoded([parameters]))
         certified = bool(constraints[0].commit(X))
-        decision = {**books.stored(constraints, 1)[0], "point": X[0].tolist()}
+        decision = {**books.stored(constraints), "point": X[0].tolist()}
         store(study, trial, DECISION, decision)
         if certified:  # other processes may have spent the budget meanwhile
             certified = self._books(others_of(study, trial)).budget_left > 0.0
@@ -216,13 +250,10 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         return parameters
 
     def _strategy_for(self, look: Look) -> DelayStrategy:
-        return _STRATEGY if look.objectives.shape[-1] == 1 else super()._strategy_for(look)
+        return _STRATEGY if look.data.num_objectives == 1 else super()._strategy_for(look)
 
     def _unless_repeated(self, point: Tensor, proposer: DelayAwareProposer, look: Look) -> Tensor:
         return point  # which may be evaluated again
-
-    def _new_proposer(self, bounds: Tensor) -> DelayAwareProposer:
-        return _CertifiedProposer(bounds, _STRATEGY, self._fit, self._search, self._expansion_share)
 
     def _look_now(self, study: Study) -> Look:
         trials = others_of(study)
@@ -243,80 +274,13 @@ class ChanceConstrainedSampler(DelayAwareSampler):
             and (x := encoded(look.space, trial)) is not None
         ]
         known.sort(key=lambda each: each[0])
-        X, trials = torch.stack([x for _, x, _ in known]), [trial for *_, trial in known]
+        X = torch.stack([x for _, x, _ in known]).to(self._device)
+        trials = [trial for *_, trial in known]
         models: dict[str, Model] = {}
-        for place, name in enumerate(books.limits, look.objectives.shape[-1]):
-            Y = torch.tensor([[trial.constraints[name]] for trial in trials], dtype=torch.double)
+        for place, name in enumerate(books.limits, look.data.num_objectives):
+            Y = X.new_tensor([[trial.constraints[name]] for trial in trials])
             models[name] = self._fitted(place, X, Y, known_noise(trials, place))
         return books.constraints(models)
-
-
-class _CertifiedProposer(DelayAwareProposer):
-    """Chooses the best certified point; a sampler sets these attributes."""
-
-    space: SearchSpace
-    books: Books
-    constraints: list[ChanceConstraint]
-
-    def __init__(
-        self, bounds: Tensor, strategy: Any, fit: Any, search: Any, expansion_share: float
-    ) -> None:
-        super().__init__(bounds, strategy, fit, num_initial=0, search=search)
-        self.expansion_share = expansion_share
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "space": None, "books": None, "constraints": []}
-
-    def _maximizer(
-        self,
-        acqf: AcquisitionFunction,
-        model: Any,
-        choices: Tensor | None,
-        fixed: dict[int, float],
-        failed: Tensor,
-    ) -> Tensor:
-        """The best certified point, else one from which most can be learned beside what runs."""
-        search = partial(self._best, acqf, choices, fixed)
-        point, _ = self.books.best(search, self.constraints, model.X_pending)
-        return point.squeeze(0).to(self.bounds)
-
-    def _best(
-        self,
-        acqf: AcquisitionFunction,
-        choices: Tensor | None,
-        fixed: dict[int, float],
-        constraints: list[ChanceConstraint],
-    ) -> tuple[Tensor, bool]:
-        """The best certified point, of those that Optuna does not round to another one."""
-        model, margin = constraints[0].model, LeastMargin(constraints)
-        if expands(self.expansion_share, constraints[0].num_decisions):
-            acqf = CertifiedSetExpansion(constraints)
-
-        def best_with(fixed: dict[int, float]) -> tuple[Tensor, bool]:
-            settings = (self.search.num_restarts, self.search.raw_samples)
-            place = Place(like(model, self.bounds), None, fixed, None, None, *settings)
-            return best_certified(acqf, margin, place)
-
-        columns = self.space.columns(self.space.rounded_names)
-        if choices is None and not columns:
-            return best_with(fixed)
-        if choices is None:
-            choices = self._rounded_near(best_with(fixed)[0].to(self.bounds), fixed)
-        best, certified = best_certified(acqf, margin, Place(None, like(model, choices)))
-        held = fixed | {column: best[0, column].item() for column in columns}
-        if len(held) < self.dim:
-            found, found_certified = best_with(held)
-            if found_certified or not certified:
-                return found, found_certified
-        return best, certified
-
-    def _rounded_near(self, point: Tensor, fixed: dict[int, float]) -> Tensor:
-        """Rounded points ``n x d``: of the whole cube, and around one (``1 x d``)."""
-        sample = draw_sobol_samples(self.bounds, n=self.search.raw_samples, q=1).squeeze(-2)
-        points = torch.cat([point, sample, point + 0.1 * (sample - 0.5)])
-        for column, value in fixed.items():
-            points[:, column] = value
-        return self.space.rounded(points).unique(dim=0)
 
 
 def _checked_names(trials: Sequence[FrozenTrial]) -> list[str]:

@@ -11,7 +11,7 @@ import math
 import os
 import threading
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -50,7 +50,7 @@ from botorch_calib.asynchronous.proposer import (
 from botorch_calib.asynchronous.refits import ScheduledFit
 from botorch_calib.calibration import Calibrator
 from botorch_calib.decisions.chance_constrained_search import repeated_points
-from botorch_calib.integrations._optuna_search_space import SearchSpace, without
+from botorch_calib.integrations._optuna_search_space import SearchSpace, unit_cube, without
 from botorch_calib.integrations._trial_records import INFINITE
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
@@ -72,15 +72,8 @@ class Look(NamedTuple):
     trials: Sequence[FrozenTrial]
     space: SearchSpace
     ledger: FeedbackLedger  # all trials, by the first objective, which is to be maximised
-    X: Tensor  # of the complete trials, ``n x d``, in the order in which they ended
-    objectives: Tensor  # ``n x m``, to be maximised
-    constraints: Tensor  # ``n x k``
+    data: StudyData  # of the complete trials, in the order in which they ended
     noise: list[Tensor | None]  # variances ``n x 1`` of each outcome, where they are known
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether there is one objective and no constraint."""
-        return self.objectives.shape[-1] + self.constraints.shape[-1] == 1
 
 
 class DelayAwareSampler(BoTorchSampler):
@@ -135,6 +128,8 @@ class DelayAwareSampler(BoTorchSampler):
         >>> study = optuna.create_study(sampler=DelayAwareSampler(seed=0))
         >>> study.optimize(lambda trial: trial.suggest_float("x", 0, 1) ** 2, n_trials=12, n_jobs=2)
     """
+
+    _proposer_class = DelayAwareProposer
 
     def __init__(
         self,
@@ -215,8 +210,7 @@ class DelayAwareSampler(BoTorchSampler):
     def _look_at(self, study: Study, trials: Sequence[FrozenTrial], space: SearchSpace) -> Look:
         """The state of those trials that have all parameters of the search space."""
         signs = [-1.0 if each is StudyDirection.MINIMIZE else 1.0 for each in study.directions]
-        value = self._censor_value
-        worst = None if value is None else signs[0] * value
+        worst = None if self._censor_value is None else signs[0] * self._censor_value
         ledger = FeedbackLedger(space.dim, censor_value=worst, clock="seconds")
         complete: list[tuple[int, Tensor, FrozenTrial]] = []
         for trial, (start, end) in zip(trials, places_in_time(trials), strict=True):
@@ -228,17 +222,17 @@ class DelayAwareSampler(BoTorchSampler):
             _record(ledger, trial, x, signs[0], start, end)
         complete.sort(key=lambda each: each[0])
         names, ended = names_of_constraints(trials), [trial for *_, trial in complete]
+        counts = [len(signs), len(names)]
         X = torch.stack([x for _, x, _ in complete]) if complete else torch.zeros(0, space.dim)
-        constraints = [[trial.constraints[name] for name in names] for trial in ended]
-        return Look(
-            trials,
-            space,
-            ledger,
-            X,
-            _rows((t.values for t in ended), len(signs)) * torch.tensor(signs, dtype=torch.double),
-            _rows(constraints, len(names)),
-            [known_noise(ended, place) for place in range(len(signs) + len(names))],
-        )
+        Y = torch.tensor(
+            [[*trial.values, *(trial.constraints[name] for name in names)] for trial in ended],
+            dtype=torch.double,
+        ).reshape(len(ended), sum(counts))
+        objectives, constraints = Y.to(self._device).split(counts, dim=-1)
+        objectives = objectives * objectives.new_tensor(signs)
+        noise = [known_noise(ended, place) for place in range(sum(counts))]
+        data = StudyData(X.to(self._device), objectives, constraints, None)
+        return Look(trials, space, ledger, data, noise)
 
     def _point(self, look: Look, given: dict[str, Any]) -> Tensor:
         """The next point, length ``d``, in the unit cube."""
@@ -258,7 +252,7 @@ class DelayAwareSampler(BoTorchSampler):
     def _strategy_for(self, look: Look) -> DelayStrategy:
         """The strategy, which is one for improvement if there are several outcomes."""
         strategy = strategy_of(self._strategy)
-        if look.is_plain or callable(strategy.acquisition):
+        if look.data.outcomes.shape[-1] == 1 or callable(strategy.acquisition):
             return strategy
         return replace(
             strategy,
@@ -275,16 +269,12 @@ class DelayAwareSampler(BoTorchSampler):
         now = ledger.now()
         if strategy.failures != "ignore":
             ledger = with_overdue_failed(ledger, now)
-        data = StudyData(
-            look.X.to(self._device),
-            look.objectives.to(self._device),
-            look.constraints.to(self._device),
-            pending.to(self._device) if len(pending := ledger.pending(now)) else None,
-        )
-        others = zip(data.outcomes.split(1, dim=-1), look.noise, strict=True)
+        pending = ledger.pending(now).to(self._device)
+        data = replace(look.data, X_pending=pending if len(pending) else None)
+        outcomes = zip(data.outcomes.split(1, dim=-1), look.noise, strict=True)
         models = [
-            self._fitted(place, look.X, Y, Yvar) if place else model.model
-            for place, (Y, Yvar) in enumerate(others)
+            self._fitted(place, data.X, Y, Yvar) if place else model.model
+            for place, (Y, Yvar) in enumerate(outcomes)
         ]
         acqf = improvement(models, data)
         strategy = replace(strategy, imputation="hallucinate")
@@ -331,16 +321,11 @@ class DelayAwareSampler(BoTorchSampler):
     def _proposer(self, dim: int) -> DelayAwareProposer:
         """One for each number of encoded parameters, which changes with the search space."""
         if dim not in self._proposers:
-            unit_cube = torch.tensor(
-                [[0.0] * dim, [1.0] * dim], dtype=torch.double, device=self._device
+            cube = unit_cube(torch.zeros(1, dim, dtype=torch.double, device=self._device))
+            self._proposers[dim] = self._proposer_class(
+                cube, self._strategy, self._fit, num_initial=0, search=self._search
             )
-            self._proposers[dim] = self._new_proposer(unit_cube)
         return self._proposers[dim]
-
-    def _new_proposer(self, bounds: Tensor) -> DelayAwareProposer:
-        return DelayAwareProposer(
-            bounds, self._strategy, self._fit, num_initial=0, search=self._search
-        )
 
 
 class _FeasibleImprovement(AcquisitionFunction):
@@ -375,11 +360,7 @@ def encoded(space: SearchSpace, trial: FrozenTrial) -> Tensor | None:
 
 
 def names_of_constraints(trials: Sequence[FrozenTrial]) -> list[str]:
-    """Names of the constraints, in the order of the first complete trial.
-
-    Raises:
-        InputDataError: If complete trials differ in them.
-    """
+    """Names of the constraints of complete trials, which must not differ, as the first has them."""
     names = [[*trial.constraints] for trial in trials if trial.state is TrialState.COMPLETE]
     for other in names:
         if {*other} != {*names[0]}:
@@ -401,12 +382,6 @@ def _variance(trial: FrozenTrial, place: int) -> float:
     values = stated if isinstance(stated, Sequence) else [stated]
     value = values[place] if place < len(values) else None
     return math.nan if value is None else float(value)
-
-
-def _rows(values: Iterable[Sequence[float]], num: int) -> Tensor:
-    """Rows of so many numbers."""
-    rows = [*values]
-    return torch.tensor(rows, dtype=torch.double).reshape(len(rows), num)
 
 
 def is_finite(trial: FrozenTrial) -> bool:
@@ -469,14 +444,10 @@ def _fitted(
 ) -> Model:
     """The Gaussian process, fitted and calibrated."""
     noise = {}
-    if Yvar is not None:
-        if "Yvar" in signature(fit).parameters:
-            noise["Yvar"] = Yvar.to(device)
-        else:
-            warnings.warn(
-                f'The variances in "{YVAR}" are not used, as `fit` has no parameter `Yvar`.',
-                InputDataWarning,
-                stacklevel=2,
-            )
+    if Yvar is not None and "Yvar" in signature(fit).parameters:
+        noise["Yvar"] = Yvar.to(device)
+    elif Yvar is not None:
+        why = f'The variances in "{YVAR}" are not used, as `fit` has no parameter `Yvar`.'
+        warnings.warn(why, InputDataWarning, stacklevel=2)
     gp = fit(X.to(device), Y.to(device), **noise)
     return gp if calibrator is None else CalibratedModel.from_history(gp, calibrator.fresh())

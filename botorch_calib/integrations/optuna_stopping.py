@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from botorch_calib.integrations.optuna import fit_in_unit_cube, unit_cube
+from botorch_calib.integrations.optuna import fit_in_unit_cube
 
 # isort: split
 import torch
@@ -17,7 +17,7 @@ from optuna.trial import FrozenTrial, TrialState
 from botorch_calib.calibration import LocalizedConformal
 from botorch_calib.decisions import RemainingGain, remaining_gain
 from botorch_calib.decisions.remaining_gain import check_paths
-from botorch_calib.integrations._optuna_search_space import SearchSpace
+from botorch_calib.integrations._optuna_search_space import SearchSpace, unit_cube
 from botorch_calib.integrations.optuna_delays import is_finite, known_noise
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.fit_to_ledger import Fit

@@ -7,7 +7,7 @@ so that ``Xopt.from_file`` loads what ``Xopt.dump`` has written.
 from __future__ import annotations
 
 from functools import partial
-from itertools import product
+from itertools import islice
 from statistics import NormalDist
 from typing import Any, Self
 
@@ -29,9 +29,9 @@ from xopt.generators.bayesian.bayesian_generator import BayesianGenerator
 from botorch_calib._validation import check_open_unit, check_positive
 from botorch_calib.decisions import ChanceConstraint
 from botorch_calib.decisions.budget import SIZE
-from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, best_certified
-from botorch_calib.integrations._trial_records import Books, Limits, trials_in_table
-from botorch_calib.models import CensoredDelayModel
+from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place
+from botorch_calib.integrations._mixed_spaces import MixedSpace
+from botorch_calib.integrations._trial_records import Books, Limits, in_table, trials_in_table
 from botorch_calib.models.marginals import posterior_at
 
 #: Under which Xopt stores the generator.
@@ -116,33 +116,29 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         if self.turbo_controller is not None:
             self.turbo_controller.update_state(self, n_candidates)
         books = self._books()
-        constraints = self._constraints_of(books, model)
-        chosen: list[Tensor] = []
-        decided = []
-        for _ in range(n_candidates):
-            pending = torch.cat(chosen) if chosen else None
-            search = partial(self._best, model, self._upper_bound(model, pending))
-            point, stored = books.decide(search, constraints, pending)
-            named = dict(zip(self.model_input_names, point[0].tolist(), strict=True))
-            stored |= {"point": named, "after": len(self.data)}
-            decided.append(stored)
-            chosen.append(point)
+        names, (objective, maximize) = self.model_input_names, self._objective(model)
+        bounds = books.upper_bounds(
+            partial(self._best, model),
+            self._constraints_of(books, model),
+            objective,
+            self._get_optimization_bounds().new_zeros(0, len(names)),
+            self.beta,
+            maximize,
+        )
+        chosen = list(islice(bounds, n_candidates))
+        decided = [in_table(stored, point, names, len(self.data)) for point, stored in chosen]
         self.decisions = [*self.decisions, *decided]  # none of a call that fails
-        columns = [self.model_input_names.index(name) for name in self._candidate_names]
-        return torch.cat(chosen)[:, columns]
+        columns = [names.index(name) for name in self._candidate_names]
+        return torch.cat([point for point, _ in chosen])[:, columns]
 
     def _get_acquisition(self, model: Any) -> AcquisitionFunction:
-        return self._upper_bound(model, None)
+        objective, maximize = self._objective(model)
+        return UpperConfidenceBound(objective, beta=self.beta, maximize=maximize)
 
-    def _upper_bound(self, model: Any, pending: Tensor | None) -> AcquisitionFunction:
-        """That of the objective, candidates of the same batch having their expected values."""
+    def _objective(self, model: Any) -> tuple[Any, bool]:
+        """The model of the objective, and whether it is maximised."""
         ((name, objective),) = self.vocs.objectives.items()
-        own = self._model_of(model, name)
-        if pending is not None:
-            own = CensoredDelayModel(own, pending, imputation="hallucinate")
-        return UpperConfidenceBound(
-            own, beta=self.beta, maximize=isinstance(objective, MaximizeObjective)
-        )
+        return self._model_of(model, name), isinstance(objective, MaximizeObjective)
 
     def _best(
         self, model: Any, acqf: AcquisitionFunction, constraints: list[ChanceConstraint]
@@ -160,20 +156,11 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         for column, value in fixed.items():
             bounds[:, column] = value
         discrete = self._get_active_discrete_variable_values()
-        found = []
-        for values in product(*discrete.values()):
-            held = dict(zip((columns[place] for place in discrete), values, strict=True)) | fixed
-            box = bounds.clone()
-            for column, value in held.items():  # which a trust region may exclude
-                box[0, column], box[1, column] = value - 1.0, value + 1.0
-            place = Place(box, None, held, None, None, self.num_restarts, self.raw_samples)
-            if len(held) == len(names):
-                place = Place(None, box.mean(dim=0, keepdim=True))
-            point, certified = best_certified(acqf, margin, place)
-            with torch.no_grad():
-                found.append((certified, float(acqf(point)), point))
-        certified, _, point = max(found, key=lambda each: each[:2])
-        return point, certified
+        values = {columns[place]: of_variable for place, of_variable in discrete.items()}
+        for column, of_variable in values.items():  # some of which a trust region may exclude
+            bounds[0, column], bounds[1, column] = of_variable[0], of_variable[-1]
+        place = Place(bounds, None, fixed, None, None, self.num_restarts, self.raw_samples)
+        return MixedSpace(place, values).best(acqf, margin)
 
     def _model_of(self, model: Any, name: str) -> Any:
         return model.models[self.model_output_names.index(name)]
@@ -197,12 +184,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
 
 
 class _WithinDeviations(LeastMargin):
-    """The least margin, negative where a standard deviation exceeds its largest value.
-
-    Args:
-        constraints: As of `LeastMargin`.
-        deviations: Models and the largest standard deviations of their noise-free values.
-    """
+    """The least margin, negative where a model's noise-free value deviates by more than it may."""
 
     def __init__(
         self, constraints: list[ChanceConstraint], deviations: list[tuple[Any, float]]

@@ -33,14 +33,8 @@ def optimize_in_unit_box(
     One-shot functions, such as ``qKnowledgeGradient``, are searched in their own units: BoTorch
     tells by the class how to choose their starts.
 
-    Args:
-        acqf: A function of inputs ``b x 1 x d`` in their own units, to be maximised.
-        bounds: The box, ``2 x d``.
-        unit: The unit of the values (default: their `spread_of_values`).
-        num_restarts: Number of starting points of the gradient-based search.
-        raw_samples: Number of points from which these are chosen.
-        fixed_features: Values, by column counted from the front, of columns that are not searched.
-            They may lie outside of the box. The function is never evaluated at others.
+    The unit of the values is their `spread_of_values` by default. ``fixed_features``, by columns
+    counted from the front, may lie outside of the box. The function is never evaluated at others.
     """
     settings: dict[str, Any] = {
         "q": 1,

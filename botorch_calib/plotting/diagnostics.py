@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,21 +16,7 @@ from botorch_calib.diagnostics.simultaneous_bands import (
     simultaneous_band,
     simultaneous_histogram_band,
 )
-from botorch_calib.plotting.style import (
-    BAND,
-    BASE_COLOR,
-    CALIBRATED_COLOR,
-    COLORS,
-    MARKERS,
-    REFERENCE_COLOR,
-    as_array,
-    ink,
-    label_axes,
-    legend_above,
-    legend_beside,
-    new_axes,
-    to_numpy,
-)
+from botorch_calib.plotting import style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,7 +59,7 @@ def plot_reliability(
         # The base model first, as in the other figures, where blue is its colour.
         forecasts = reversed(report.forecasts.items())
         observed = {name: scores.frequencies for name, scores in forecasts}
-        levels, num_observations = as_array(report.levels), report.num_observations
+        levels, num_observations = style.as_array(report.levels), report.num_observations
     if observed is None or num_observations is None or num_observations < 1:
         raise InputDataError(
             "Give a report, such as `calibration_report(model)`, or `levels` together with "
@@ -82,7 +69,7 @@ def plot_reliability(
     stated = np.asarray(levels, dtype=float)
     if stated.ndim != 1 or not ((stated > 0) & (stated < 1)).all():
         raise InputDataError("`levels` must be a vector of numbers in (0, 1).")
-    shares = {name: as_array(values) for name, values in observed.items()}
+    shares = {name: style.as_array(values) for name, values in observed.items()}
     for name, values in shares.items():
         if values.shape != stated.shape:
             raise BotorchTensorDimensionError(
@@ -93,19 +80,17 @@ def plot_reliability(
             raise InputDataError(
                 f"`observed[{name!r}]` must hold frequencies in [0, 1], not counts."
             )
-    ax = new_axes((7.6, 4.6)) if ax is None else ax
+    ax = style.new_axes((7.6, 4.6)) if ax is None else ax
     low, high = simultaneous_band(num_observations, stated, confidence)
     grid, low, high = (np.concatenate([[0.0], each, [1.0]]) for each in (stated, low, high))
     label = f"{confidence:.0%} band for true\nstatements, n = {num_observations}"
-    ax.fill_between(grid, low, high, **BAND, label=label)
-    ax.plot([0, 1], [0, 1], color=REFERENCE_COLOR, linewidth=1.2, label="stated = observed")
-    for index, (name, frequencies) in enumerate(shares.items()):
-        color, marker = COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)]
+    ax.fill_between(grid, low, high, **style.BAND, label=label)
+    ax.plot([0, 1], [0, 1], color=style.REFERENCE_COLOR, linewidth=1.2, label="stated = observed")
+    kinds = cycle(style.COLORS), cycle(style.MARKERS)
+    for (name, frequencies), color, marker in zip(shares.items(), *kinds, strict=False):
         ax.plot(stated, frequencies, color=color, marker=marker, linewidth=2, label=name)
     ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
-    label_axes(ax, *labels)
-    legend_beside(ax)
-    return ax
+    return style.finished(ax, *labels)
 
 
 def plot_pit_histogram(
@@ -128,24 +113,23 @@ def plot_pit_histogram(
     """
     check_open_unit("confidence", confidence)
     check_count("num_bins", num_bins)
-    ax = new_axes((8.2, 4.2)) if ax is None else ax
+    ax = style.new_axes((8.2, 4.2)) if ax is None else ax
     count, edges = report.num_observations, np.linspace(0.0, 1.0, num_bins + 1)
     low, high = simultaneous_histogram_band(count, num_bins, confidence)
     label = f"{confidence:.0%} band for true\nstatements, n = {count}"
-    ax.axhspan(low * num_bins, high * num_bins, **BAND, label=label)
-    ax.axhline(1.0, color=REFERENCE_COLOR, linewidth=1.2, label="uniform")
+    ax.axhspan(low * num_bins, high * num_bins, **style.BAND, label=label)
+    ax.axhline(1.0, color=style.REFERENCE_COLOR, linewidth=1.2, label="uniform")
     for name, scores in report.forecasts.items():
-        heights = np.histogram(to_numpy(scores.pits), edges)[0] * num_bins / count
-        color = CALIBRATED_COLOR if scores is report.calibrated else BASE_COLOR
+        heights = np.histogram(style.to_numpy(scores.pits), edges)[0] * num_bins / count
+        color = style.CALIBRATED_COLOR if scores is report.calibrated else style.BASE_COLOR
         if scores is report.calibrated:
             ax.stairs(heights, edges, fill=True, color=color, alpha=0.3)
-        style = "-" if scores is report.calibrated else "--"
-        ax.stairs(heights, edges, color=color, linewidth=2, linestyle=style, label=name)
+        line = "-" if scores is report.calibrated else "--"
+        ax.stairs(heights, edges, color=color, linewidth=2, linestyle=line, label=name)
     ax.set(xlim=(0, 1))
     ax.set_ylim(bottom=0.0)
-    label_axes(ax, "stated probability of a lower value (PIT)", "relative frequency, uniform = 1")
-    legend_beside(ax)
-    return ax
+    names = ("stated probability of a lower value (PIT)", "relative frequency, uniform = 1")
+    return style.finished(ax, *names)
 
 
 def plot_coverage_over_time(
@@ -169,25 +153,23 @@ def plot_coverage_over_time(
     """
     check_open_unit("confidence", confidence)
     check_count("window", window)
-    ax = new_axes((9.4, 4.2)) if ax is None else ax
+    ax = style.new_axes((9.4, 4.2)) if ax is None else ax
     steps, target = np.arange(1, report.num_observations + 1), 1.0 - report.alpha
     low, high = binom.interval(confidence, steps, target)
     band = f"{confidence:.0%} band for\ntrue statements"
-    ax.fill_between(steps, low / steps, high / steps, **BAND, label=band)
-    ax.axhline(target, color=REFERENCE_COLOR, linewidth=1.2, label=f"target, {target:.4g}")
+    ax.fill_between(steps, low / steps, high / steps, **style.BAND, label=band)
+    ax.axhline(target, color=style.REFERENCE_COLOR, linewidth=1.2, label=f"target, {target:.4g}")
     for name, scores in report.forecasts.items():
-        color = CALIBRATED_COLOR if scores is report.calibrated else BASE_COLOR
-        running = to_numpy(scores.running_coverage)
+        color = style.CALIBRATED_COLOR if scores is report.calibrated else style.BASE_COLOR
+        running = style.to_numpy(scores.running_coverage)
         ax.plot(steps, running, color=color, linewidth=2.2, label=f"{name}, so far")
         if len(steps) >= window:
             weights = np.full(window, 1.0 / window)
-            latest = np.convolve(to_numpy(scores.covered.double()), weights, mode="valid")
+            latest = np.convolve(style.to_numpy(scores.covered.double()), weights, mode="valid")
             label = f"{name}, last {window}"
             ax.plot(steps[window - 1 :], latest, color=color, linewidth=1.3, ls="--", label=label)
     ax.set(xlim=(1, max(len(steps), 2)), ylim=(0, 1.02))
-    label_axes(ax, "observations", "coverage")
-    legend_beside(ax)
-    return ax
+    return style.finished(ax, "observations", "coverage")
 
 
 def plot_calibration_alarm(alarm: CalibrationAlarm, ax: Axes | None = None) -> Axes:
@@ -200,17 +182,17 @@ def plot_calibration_alarm(alarm: CalibrationAlarm, ax: Axes | None = None) -> A
     Example:
         >>> ax = plot_calibration_alarm(calibration_report(model).alarms["calibrated"])
     """
-    ax = new_axes((9.4, 4.2)) if ax is None else ax
+    ax = style.new_axes((9.4, 4.2)) if ax is None else ax
     rounds, wealth = np.arange(len(alarm.history) + 1), [1.0, *alarm.history]
-    ax.plot(rounds, wealth, color=BASE_COLOR, linewidth=2.2, label="wealth")
+    ax.plot(rounds, wealth, color=style.BASE_COLOR, linewidth=2.2, label="wealth")
     needed = 1.0 / alarm.false_alarm
-    ax.axhline(needed, color=ink(), linestyle="--", label=f"alarm, {needed:.4g}")
+    ax.axhline(needed, color=style.ink(), linestyle="--", label=f"alarm, {needed:.4g}")
     if alarm.raised_at is not None:
         first = alarm.raised_at
-        ax.plot([first], [wealth[first]], "o", color=ink(), label=str(alarm.finding))
+        ax.plot([first], [wealth[first]], "o", color=style.ink(), label=str(alarm.finding))
     ax.set(yscale="log", xlim=(0, max(len(rounds) - 1, 1)))
-    label_axes(ax, "rounds", "wealth")
-    legend_above(ax)
+    style.label_axes(ax, "rounds", "wealth")
+    style.legend_above(ax)
     return ax
 
 
@@ -227,10 +209,10 @@ def plot_noise_likelihood(diagnosis: NoiseDiagnosis, ax: Axes | None = None) -> 
     Example:
         >>> ax = plot_noise_likelihood(noise_diagnosis(gp))
     """
-    ax = new_axes((8.6, 4.2)) if ax is None else ax
+    ax = style.new_axes((8.6, 4.2)) if ax is None else ax
     from matplotlib.ticker import LogLocator, NullFormatter  # after `new_axes`, with its error
 
-    deviations, heights = map(to_numpy, (diagnosis.deviations, diagnosis.log_likelihoods))
+    deviations, heights = map(style.to_numpy, (diagnosis.deviations, diagnosis.log_likelihoods))
     shown = deviations[heights >= _DEPTH]
     marks = [d for d in (diagnosis.stated, diagnosis.interval[1]) if d > 0.0]
     right = 1.3 * max(shown[-1], *marks)
@@ -239,16 +221,14 @@ def plot_noise_likelihood(diagnosis: NoiseDiagnosis, ax: Axes | None = None) -> 
     left = 0.75 * max(min(shown[0], *marks), floor)
     low, high = max(diagnosis.interval[0], left), diagnosis.interval[1]
     label = f"{100 * diagnosis.level:.4g} % interval"
-    ax.axvspan(low, high, color=COLORS[1], alpha=0.2, lw=0, label=label)
-    ax.plot(deviations, heights, color=COLORS[1], linewidth=2.2, label="likelihood")
+    ax.axvspan(low, high, color=style.COLORS[1], alpha=0.2, lw=0, label=label)
+    ax.plot(deviations, heights, color=style.COLORS[1], linewidth=2.2, label="likelihood")
     if diagnosis.stated > 0.0:
-        ax.axvline(diagnosis.stated, color=COLORS[0], linestyle="--", linewidth=2, label="stated")
+        ax.axvline(diagnosis.stated, color=style.COLORS[0], ls="--", linewidth=2, label="stated")
     ax.set(xscale="log", xlim=(left, right), ylim=(_DEPTH, 0.4))
     # Plain numbers, between the powers of ten where these are few
     steps = (1.0,) if right / left > 1e3 else (1.0, 2.0, 5.0)
     ax.xaxis.set_major_locator(LogLocator(subs=steps))
     ax.xaxis.set_major_formatter("{x:g}")
     ax.xaxis.set_minor_formatter(NullFormatter())
-    label_axes(ax, "standard deviation of the noise", "log likelihood, relative")
-    legend_beside(ax)
-    return ax
+    return style.finished(ax, "standard deviation of the noise", "log likelihood, relative")

@@ -10,15 +10,8 @@ from torch import Tensor
 
 from botorch_calib._validation import check_inputs, check_open_unit
 from botorch_calib.models import CalibratedModel
-from botorch_calib.plotting.style import (
-    COLORS,
-    REFERENCE_COLOR,
-    ink,
-    label_axes,
-    legend_beside,
-    new_axes,
-    to_numpy,
-)
+from botorch_calib.plotting import style
+from botorch_calib.plotting.style import to_numpy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,21 +52,21 @@ def plot_intervals(
             "`Y` must have the shape of `X` and `truth` that of `X_grid`, both ... x 1."
         )
     low, high = (to_numpy(end) for end in prediction_interval(model, X_grid, level))
-    ax = new_axes((10.5, 4.6)) if ax is None else ax
-    x = to_numpy(X_grid)
-    ax.scatter(to_numpy(X), to_numpy(Y), s=14, color=REFERENCE_COLOR, lw=0, label="observations")
+    ax = style.new_axes((10.5, 4.6)) if ax is None else ax
+    x, x_observed, y_observed = map(to_numpy, (X_grid, X, Y))
+    points: dict[str, Any] = {"s": 14, "color": style.REFERENCE_COLOR, "lw": 0}
+    ax.scatter(x_observed, y_observed, **points, label="observations")
     stated = f"{level:.0%} interval"
-    ax.fill_between(x, low, high, color=COLORS[1], alpha=0.3, lw=0, label=f"calibrated, {stated}")
+    band: dict[str, Any] = {"color": style.COLORS[1], "alpha": 0.3, "lw": 0}
+    ax.fill_between(x, low, high, **band, label=f"calibrated, {stated}")
     if base:
         ends = (to_numpy(end) for end in prediction_interval(model.model, X_grid, level))
         for end, label in zip(ends, (f"Gaussian process, {stated}", None), strict=True):
-            ax.plot(x, end, color=COLORS[0], linestyle="--", linewidth=1.6, label=label)
+            ax.plot(x, end, color=style.COLORS[0], linestyle="--", linewidth=1.6, label=label)
     if truth is not None:
-        ax.plot(x, to_numpy(truth), color=ink(), linewidth=1.4, label="truth, without noise")
+        ax.plot(x, to_numpy(truth), color=style.ink(), lw=1.4, label="truth, without noise")
     ax.set_xlim(x.min(), x.max())
-    label_axes(ax, "input x", "outcome y")
-    legend_beside(ax)
-    return ax
+    return style.finished(ax, "input x", "outcome y")
 
 
 @torch.no_grad()

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from botorch.exceptions.errors import BotorchTensorDimensionError
 
-from botorch_calib.plotting.style import (
-    COLORS,
-    LINE_STYLES,
-    as_array,
-    label_axes,
-    legend_beside,
-    new_axes,
-)
+from botorch_calib.plotting import style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,25 +27,24 @@ def plot_regret(curves: Mapping[str, Any], log_scale: bool = False, ax: Axes | N
     Example:
         >>> ax = plot_regret({"random": torch.rand(5, 20).cummin(dim=-1).values})  # seeds x rounds
     """
-    arrays = {name: as_array(values) for name, values in curves.items()}
+    arrays = {name: style.as_array(values) for name, values in curves.items()}
     for name, values in arrays.items():
         if values.ndim != 2 or values.size == 0:
             raise BotorchTensorDimensionError(
                 f"`curves[{name!r}]` must have shape seeds x T, got {values.shape}."
             )
-    ax = new_axes((7.5, 4.2)) if ax is None else ax
-    for index, (name, values) in enumerate(arrays.items()):
+    ax = style.new_axes((7.5, 4.2)) if ax is None else ax
+    kinds = cycle(style.COLORS), cycle(style.LINE_STYLES)
+    for (name, values), color, line in zip(arrays.items(), *kinds, strict=False):
         num_runs, num_steps = values.shape
         steps, mean = np.arange(num_steps), values.mean(axis=0)
-        color, style = COLORS[index % len(COLORS)], LINE_STYLES[index % len(LINE_STYLES)]
         label = f"{name} ({num_runs} {'run' if num_runs == 1 else 'runs'})"
-        ax.plot(steps, mean, color=color, linestyle=style, linewidth=2, label=label)
+        ax.plot(steps, mean, color=color, linestyle=line, linewidth=2, label=label)
         if num_runs > 1:
             error = values.std(axis=0, ddof=1) / np.sqrt(num_runs)
             ax.fill_between(steps, mean - error, mean + error, color=color, alpha=0.2, lw=0)
     if log_scale:
         # The lower end of a band may reach 0.
         ax.set_yscale("log", nonpositive="clip")
-    label_axes(ax, "evaluations after the initial design", "simple regret (units of the objective)")
-    legend_beside(ax, title="mean ± 1 standard error")
-    return ax
+    names = ("evaluations after the initial design", "simple regret (units of the objective)")
+    return style.finished(ax, *names, title="mean ± 1 standard error")

@@ -52,8 +52,9 @@ def label_axes(ax: Axes, xlabel: str, ylabel: str) -> None:
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def legend_beside(ax: Axes, title: str | None = None) -> None:
-    """A legend to the right of the axes, off the data."""
+def finished(ax: Axes, xlabel: str, ylabel: str, title: str | None = None) -> Axes:
+    """The axes with their names and, to the right of them and off the data, a legend."""
+    label_axes(ax, xlabel, ylabel)
     ax.legend(
         loc="upper left",
         bbox_to_anchor=(1.01, 1.0),
@@ -63,6 +64,7 @@ def legend_beside(ax: Axes, title: str | None = None) -> None:
         title_fontsize=LEGEND_SIZE,
         alignment="left",
     )
+    return ax
 
 
 def legend_above(ax: Axes) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from botorch.exceptions.errors import InputDataError
 
 from botorch_calib.ledger import Trial, TrialStatus
-from botorch_calib.plotting.style import COLORS, label_axes, legend_beside, new_axes
+from botorch_calib.plotting.style import COLORS, finished, new_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,6 +60,4 @@ def plot_timeline(
         )
     ax.invert_yaxis()
     ax.locator_params(axis="y", integer=True)
-    label_axes(ax, "time on the ledger's clock", "trial")
-    legend_beside(ax)
-    return ax
+    return finished(ax, "time on the ledger's clock", "trial")

@@ -863,9 +863,9 @@ def test_strategy_needs_configurations() -> None:
     client.configure_experiment(parameters=CONTINUOUS)
     client.configure_optimization("y")
     wrong: Any = LocalizedConformal
-    with pytest.raises(InputDataError, match="`model_config` must be a configuration"):
+    with pytest.raises(InputDataError, match="`model_config` must be a ModelConfig"):
         calibrated_generation_strategy(client, wrong(alpha=0.2))
-    with pytest.raises(InputDataError, match=r"`metric_configs\['y'\]` must be a configuration"):
+    with pytest.raises(InputDataError, match=r"`metric_configs\['y'\]` must be a ModelConfig"):
         calibrated_generation_strategy(client, metric_configs={"y": wrong})
 
 

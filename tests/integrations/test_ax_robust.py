@@ -630,9 +630,9 @@ def test_a_run_that_is_stored_and_loaded(
     loaded.get_next_trials(2)
     acquisition = acquisition_of(loaded)
     assert type(acquisition) is RobustDecisions
-    assert repr(acquisition.acqf.ambiguity) == repr(WassersteinBall(15.0, "lipschitz"))
+    assert repr(acquisition.robust.ambiguity) == repr(WassersteinBall(15.0, "lipschitz"))
     if contexts is not None:
-        found = acquisition.acqf.contexts
+        found = acquisition.robust.contexts
         torch.testing.assert_close(found.points, contexts.points)
         torch.testing.assert_close(found.weights, contexts.weights)
         torch.testing.assert_close(found.lipschitz_points, contexts.lipschitz_points)

@@ -83,7 +83,7 @@ def ledgers(monkeypatch: pytest.MonkeyPatch) -> list[FeedbackLedger]:
             found.append(ledger)
             return super().__call__(ledger)
 
-    monkeypatch.setattr(optuna_delays, "DelayAwareProposer", Watched)
+    monkeypatch.setattr(DelayAwareSampler, "_proposer_class", Watched)
     return found
 
 

@@ -48,7 +48,7 @@ def carried(num_out: int = 0) -> tuple[Any, list[DecidedTrial]]:
     trials = []
     for i in range(20):
         made[0].commit(X[i : i + 1])
-        (stored,) = Books(LIMITS, 0.8).stored(made, 1)
+        stored = Books(LIMITS, 0.8).stored(made)
         is_out = i >= 20 - num_out
         came = dict(zip(LIMITS, Y[i].tolist(), strict=True))
         trials.append(

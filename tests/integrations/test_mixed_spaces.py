@@ -1,4 +1,4 @@
-"""The search in Ax's mixed spaces finds what enumeration finds."""
+"""The search in mixed spaces finds what enumeration finds."""
 
 from __future__ import annotations
 
@@ -7,18 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-
-pytest.importorskip("ax")
-
-from ax.core.search_space import SearchSpaceDigest
 from botorch.acquisition import PosteriorMean
 from botorch.exceptions.errors import InfeasibilityError
 from botorch.models import SingleTaskGP
 from torch import Tensor
 
 from botorch_calib import ChanceConstraint
-from botorch_calib.decisions.chance_constrained_search import LeastMargin
-from botorch_calib.integrations._ax_search_space import SearchedSpace
+from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place
+from botorch_calib.integrations._mixed_spaces import MixedSpace
 
 # A float, an integer, a choice of three as weights.
 BOUNDS = [(0.0, 1.0), (0, 6), (0.0, 1.0), (0.0, 1.0), (0.0, 1.0)]
@@ -47,10 +43,11 @@ def models(bounds: Any, seed: int) -> tuple[SingleTaskGP, ChanceConstraint]:
     return made[0], ChanceConstraint(made[1], upper=0.5)
 
 
-def space_of(bounds: Any, discrete: Any, **given: Any) -> SearchedSpace:
-    names = [f"x{i}" for i in range(len(bounds))]
-    digest = SearchSpaceDigest(names, bounds, discrete_choices=discrete)
-    return SearchedSpace(digest, torch.ones(1, dtype=torch.double), **given)
+def space_of(
+    bounds: Any, values: Any, linear: Any = None, fixed: Any = None, rounding: Any = None
+) -> MixedSpace:
+    place = Place(torch.tensor(bounds, dtype=torch.double).mT, None, fixed, linear)
+    return MixedSpace(place, values, rounding)
 
 
 @torch.no_grad()
