@@ -135,9 +135,8 @@ def _samples(predictive: PiecewisePredictive, x: Tensor, r: Tensor) -> Tensor:
 
 
 def _transported(predictive: PiecewisePredictive, x: Tensor, r: Tensor) -> Tensor:
-    flags, probabilities = predictive.form.is_uniform(x.device), predictive._probabilities()
-    knots, masses = predictive.standard_knots, predictive.masses
-    value = transported(_paths(x), knots, masses, probabilities, flags)
+    flags = predictive.form.is_uniform(x.device)
+    value = transported(_paths(x), predictive.standard_knots, predictive.masses, flags)
     return value if predictive.scale is None else value * predictive.scale
 
 
@@ -216,7 +215,6 @@ def _ways(predictive: PiecewisePredictive, own: Tensor | None) -> Iterator[tuple
         yield "log EI without noise", of(_without_noise), of(_without_noise, plain)
         label = "log EI without noise, `log_h` against BoTorch's"
         yield label, of(_without_noise), of(_with_botorchs_log_h)
-    if form.stretched or form.is_normal_throughout:
         yield "transport of 128 samples", of(_samples), of(_transported)
     if own is None:
         row = PiecewisePredictive.from_form(predictive.finite_knots[0], predictive.masses, form)

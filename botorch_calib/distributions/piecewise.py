@@ -33,7 +33,7 @@ from botorch_calib.distributions._kept_constants import kept_constant
 from botorch_calib.distributions._normal_functions import LOG_ZERO, log_normal_interval
 from botorch_calib.distributions._normal_pieces import normal_moments
 from botorch_calib.distributions._smoothed_quantile import QuantileTable, normal_points
-from botorch_calib.distributions._transport import NormalPieces, cuts, pick, transported
+from botorch_calib.distributions._transport import cuts, probabilities, transported
 from botorch_calib.distributions.form import PiecewiseForm
 from botorch_calib.distributions.moments import WithMoments
 from botorch_calib.exceptions import CalibrationWarning
@@ -470,7 +470,8 @@ class PiecewisePredictive(WithMoments):
         z = self._numbers(z)
         knots = self.knots
         index = (z.unsqueeze(-1) > knots[..., 1:-1]).sum(dim=-1, keepdim=True)
-        weight = pick(self._log_weights(knots, self._standardized(knots)), index)
+        weights = self._log_weights(knots, self._standardized(knots))
+        weight = weights.expand(*index.shape[:-1], -1).gather(-1, index).squeeze(-1)
         scale = torch.ones_like(z) if self.scale is None else self.scale
         flags = self.form.is_uniform(z.device)[index.squeeze(-1)]
         normal = log_phi(z / scale) - scale.log()
@@ -507,20 +508,13 @@ class PiecewisePredictive(WithMoments):
         if self.form.stretched:
             value = self._transport_stretched(z)
             return value if self.scale is None else value * self.scale
-        common = self.masses.dim() == 1 and not self.masses.requires_grad
-        in_double = self._knots.dtype == z.dtype == torch.float64
-        if common and in_double and self.form.is_normal_throughout:
-            below, above = self._probabilities()
-            knots, beyond = self._standardized(self._knots), torch.stack([below[:-1], above[1:]])
-            value = NormalPieces.apply(z, knots, cuts(below, above), self.masses, beyond)
-        else:
-            flags = self.form.is_uniform(z.device)
-            value = transported(z, self.standard_knots, self.masses, self._probabilities(), flags)
+        flags = self.form.is_uniform(z.device) if any(self.uniform) else None
+        value = transported(z, self.standard_knots, self.masses, flags)
         return value if self.scale is None else value * self.scale
 
     def breaks(self) -> Tensor:
         """Normal scores where `transport` passes from piece to piece, ``... x (K - 1)``."""
-        return cuts(*self._probabilities())
+        return cuts(*probabilities(self.masses))
 
     def _transport_stretched(self, z: Tensor) -> Tensor:
         """`transport` of a conformal distribution with stretched tails, over its scale.
@@ -534,13 +528,6 @@ class PiecewisePredictive(WithMoments):
         end = -torch.special.ndtri(tail)
         inside = torch.erf(z * math.sqrt(0.5)) * (end / center)
         return torch.where(z.abs() > end, z, inside)
-
-    def _probabilities(self) -> tuple[Tensor, Tensor]:
-        """Probabilities below and above each knot, ``... x (K + 1)``."""
-        below = self.masses.cumsum(-1)
-        above = self.masses.flip(-1).cumsum(-1).flip(-1)
-        zero = torch.zeros_like(below[..., :1])
-        return torch.cat([zero, below], dim=-1), torch.cat([above, zero], dim=-1)
 
     def moments(self) -> tuple[Tensor, Tensor]:
         dtype = self._knots.dtype

@@ -86,10 +86,6 @@ class DenoisedMarginals(StatedPosterior):
         return self._at(value, lambda x: self._distribution.log_prob(x).exp())
 
     def quantile(self, value: Tensor | float) -> Tensor:
-        """Quantiles of the marginals, see `StatedPosterior.quantile`.
-
-        First derivatives are exact, higher ones exact or an error.
-        """
         if isinstance(value, (int, float)):
             check_open_unit("value", value)
             return self._located(self._distribution.quantile(float(value)))
