@@ -207,11 +207,9 @@ def _ways(predictive: PiecewisePredictive, own: Tensor | None) -> Iterator[tuple
 
     form = predictive.form
     yield "log EI against quadrature", of(_excess), of(_excess_by_quadrature)
-    if form.compact or predictive.standardized().form.compact:
-        plain = _without(predictive, compact=False, stretched=False)
-        yield "log EI at a stroke against bivariate tails", of(_excess), of(_excess, plain)
     if form.stretched:
         plain = _without(predictive, stretched=False)
+        yield "log EI at a stroke against bivariate tails", of(_excess), of(_excess, plain)
         yield "log EI without noise", of(_without_noise), of(_without_noise, plain)
         label = "log EI without noise, `log_h` against BoTorch's"
         yield label, of(_without_noise), of(_with_botorchs_log_h)

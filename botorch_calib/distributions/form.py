@@ -24,11 +24,9 @@ class PiecewiseForm:
         open_high: Whether the last knot is plus infinity.
         around_zero: Whether zero is known to lie between the finite knots. Then each outer
             piece lies on one side of zero.
-        stretched: Whether it is a uniform piece between the tails of a normal distribution that
-            has the same masses there.
+        stretched: Whether it is a uniform piece around zero, no wider than seven deviations,
+            between the tails of a normal distribution that has the same masses there.
         hollow: Whether an open outer piece may hold next to no mass.
-        compact: Whether it is a uniform piece around zero, no wider than seven deviations, between
-            the tails of one normal distribution.
         rare_tails: Whether the outer pieces, or all others, hold next to no mass; quantiles then
             take more steps.
 
@@ -43,7 +41,6 @@ class PiecewiseForm:
     around_zero: bool = False
     stretched: bool = False
     hollow: bool = False
-    compact: bool = False
     rare_tails: bool = False
 
     @property

@@ -45,7 +45,7 @@ MIN_GAP = 1e-6
 # Smallest mass of an open outer piece beside which cancellation in those within does not show.
 MIN_COVER = 1e-6
 _FAR = 1e30  # stands for an infinite knot where the form does not say that it is one
-_COMPACT = 3.5  # largest half-width of a conformal interval that is integrated at a stroke
+_LARGEST_STRETCHED = 3.5  # half-width over the scale up to which the form's rule is exact
 _RARE = 0.01  # mass below which the tails of a conformal distribution, or its centre, are rare
 _MOST_REMEMBERED = 100  # results that a distribution keeps
 
@@ -225,7 +225,7 @@ class PiecewisePredictive(WithMoments):
         knots = torch.stack([-width, width], dim=-1)
         standard = _standard_conformal(alpha, width.dtype, width.device)
         if tails == "gaussian":
-            form = _conformal_form(alpha, stretched=False, compact=max_width <= _COMPACT)
+            form = replace(standard.form, stretched=False)
             return cls.from_form(knots, standard.masses, form)
         stretched = cls.from_form(
             knots, standard.masses, standard.form, scale=width / standard._knots[1]
@@ -579,11 +579,6 @@ _GAUSSIAN = PiecewiseForm((False,), open_low=True, open_high=True)
 _CONFORMAL = PiecewiseForm((False, True, False), open_low=True, open_high=True, around_zero=True)
 
 
-def _conformal_form(alpha: float, stretched: bool, compact: bool) -> PiecewiseForm:
-    rare = min(alpha, 1 - alpha) < _RARE
-    return replace(_CONFORMAL, stretched=stretched, compact=compact, rare_tails=rare)
-
-
 @kept_constant
 def _standard_conformal(
     alpha: float, dtype: torch.dtype, device: torch.device
@@ -592,8 +587,11 @@ def _standard_conformal(
     masses = torch.tensor([alpha / 2, 1 - alpha, alpha / 2], dtype=dtype, device=device)
     quantile = -torch.special.ndtri(masses[0])
     knots = torch.stack([-quantile, quantile])
-    compact = NormalDist().inv_cdf(1 - alpha / 2) <= _COMPACT
-    form = _conformal_form(alpha, stretched=True, compact=compact)
+    form = replace(
+        _CONFORMAL,
+        stretched=NormalDist().inv_cdf(1 - alpha / 2) <= _LARGEST_STRETCHED,
+        rare_tails=min(alpha, 1 - alpha) < _RARE,
+    )
     return PiecewisePredictive.from_form(knots, masses, form).kept()
 
 
