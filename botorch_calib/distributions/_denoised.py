@@ -32,7 +32,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from botorch.utils.probability.utils import log_ndtr, log_phi, ndtr
+from botorch.utils.probability.utils import log_ndtr, log_phi
 from torch import Tensor
 from torch.autograd import Function
 from torch.nn.functional import pad

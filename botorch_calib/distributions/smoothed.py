@@ -134,7 +134,7 @@ class _OfPieces(_WithTails):
         of the same form, moved by ``rate (s^2 + n^2)``: a normal piece keeps its height, up to a
         common factor, and its ends lie ``rate s`` lower in units of the scale.
         """
-        shape, standard = self._shape(x, rate), self._standard()
+        shape, standard = self._shape(x, rate), self.predictive.standardized()
         tilt = (rate * self._scale).expand(shape).unsqueeze(-1)
         knots = standard.knots.expand(*shape, -1)
         moved = torch.cat([knots[..., :1], knots[..., 1:-1] - tilt, knots[..., -1:]], dim=-1)
@@ -169,17 +169,9 @@ class _OfPieces(_WithTails):
         # In Python, `broadcast_shapes` takes as long as ten operations.
         return shapes.pop() if len(shapes) == 1 else torch.broadcast_shapes(*shapes)
 
-    def _standard(self) -> PiecewisePredictive:
-        """The piecewise distribution in units of the scale of its normal pieces.
-
-        It has no batch dimensions where the batch repeats one row, which its strides show. In these
-        units every conformal distribution with stretched tails does.
-        """
-        return self.predictive.standardized().without_copies()
-
     def _integral(self, x: Tensor, way: Callable[..., Tensor]) -> Tensor:
         """`log_excess` or `log_survival` by the function ``way``."""
-        shape, standard = self._shape(x), self._standard()
+        shape, standard = self._shape(x), self.predictive.standardized()
         x, scale = (v.expand(shape).reshape(-1) for v in (x, self._scale))
         noise = None if self.noise is None else self.noise.expand(shape).reshape(-1)
         rows = _rows(standard, shape)
@@ -216,12 +208,12 @@ class SmoothedPredictive(_OfPieces):
 
     def log_prob(self, x: Tensor) -> Tensor:
         """Log density at ``x``."""
-        shape, standard = self._shape(x), self._standard()
+        shape, standard = self._shape(x), self.predictive.standardized()
         scale, ratio = held_ratio(self._scale, self.noise)
         at, ratio = (v.expand(shape).reshape(-1) for v in (x / scale, ratio))
         knots = _pieces_first(standard.finite_knots, shape)
         log_p = _denoised.log_densities(at, ratio, knots, standard.form)
-        log_masses = _pieces_first(self.predictive.log_masses, shape)
+        log_masses = _pieces_first(standard.log_masses, shape)
         return (log_p + log_masses).logsumexp(dim=0).view(shape) - scale.log()
 
     def quantile(self, level: float | Tensor) -> Tensor:
@@ -247,7 +239,7 @@ class SmoothedPredictive(_OfPieces):
         if self.predictive.is_gaussian:
             return self._deviation() * upper_score(tail)
         several = [tail] if isinstance(tail, Tensor) else []
-        shape, standard = self._shape(*several), self._standard()
+        shape, standard = self._shape(*several), self.predictive.standardized()
         scale, ratio = held_ratio(self._scale, self.noise)
         ratio = ratio.expand(shape).reshape(-1)
         if isinstance(tail, Tensor):
@@ -349,8 +341,8 @@ def _rows(standard: PiecewisePredictive, shape: torch.Size) -> tuple[Tensor, Ten
 
 
 def _pieces_first(values: Tensor, shape: torch.Size) -> Tensor:
-    """``batch_shape x K`` as ``K x n`` for the ``n`` numbers of ``shape``; ``K`` as ``K x 1``."""
-    if values.dim() == 1:
-        return values.unsqueeze(-1)
+    """``batch_shape x K`` as ``K x n`` for the ``n`` numbers of ``shape``, or ``K x 1`` of one."""
     num = values.shape[-1]
+    if values.numel() == num:
+        return values.reshape(num, 1)
     return values.expand(*shape, num).reshape(shape.numel(), num).t()

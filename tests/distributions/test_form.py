@@ -75,7 +75,7 @@ def test_a_distribution_keeps_its_form(kind):
     assert predictive.finite_knots.isfinite().all()
     padded = form.pad(predictive.finite_knots, -math.inf, math.inf, dim=-1)
     assert torch.equal(padded, predictive.knots)
-    pieces = (predictive.finite_knots, predictive.masses, form)
+    pieces = (predictive.standardized().finite_knots, predictive.masses, form)
     twin = PiecewisePredictive.from_form(*pieces, scale=predictive.scale)
     z = torch.linspace(-3, 3, 5).double()
     assert torch.equal(twin.cdf(z), predictive.cdf(z))

@@ -24,7 +24,7 @@ def normal(*shape: int, seed: int = 0, dtype: torch.dtype = DOUBLE) -> Tensor:
 def by_pieces(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
     """The map as any distribution has it."""
     flags = predictive.form.is_uniform(z.device)
-    value = transported(z, predictive.standard_knots, predictive.masses, flags)
+    value = transported(z, predictive.standardized().knots, predictive.masses, flags)
     return value if predictive.scale is None else value * predictive.scale
 
 
@@ -112,9 +112,8 @@ class TestStretched:
         """What builds on the form may give each distribution its miscoverage."""
         predictives = [self.predictive(self.widths[4:7], alpha) for alpha in (0.1, 0.3)]
         masses = torch.stack([p.masses.expand(3, 3) for p in predictives])
-        knots, scale = (
-            torch.stack([getattr(p, n) for p in predictives]) for n in ("_knots", "scale")
-        )
+        knots = torch.stack([p.standardized().finite_knots.expand(3, 2) for p in predictives])
+        scale = torch.stack([p.scale for p in predictives])
         batch = PiecewisePredictive.from_form(knots, masses, predictives[0].form, scale=scale)
         z = self.points(DOUBLE)
         values = torch.stack([p.transport(z) for p in predictives], dim=1)
