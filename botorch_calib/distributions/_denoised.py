@@ -83,15 +83,15 @@ def log_densities(x: Tensor, r: Tensor, knots: Tensor, form: PiecewiseForm) -> T
     ``z``, given this, lies in the piece: a difference of normal probabilities again.
     """
     t = (knots - x) / r
-    ends, normal = form.pad(knots, -math.inf, math.inf), form.is_normal(x) > 0
+    ends, normal = form.pad(knots), form.is_normal(x) > 0
     norm = (1 + r.square()).sqrt()
     # Given z + r eps = x, a normal piece's z is N(x / norm^2, (r / norm)^2).
-    inner = form.pad((t + r * knots) / norm, -math.inf, math.inf)
+    inner = form.pad((t + r * knots) / norm)
     density = log_normal_interval(inner[:-1], inner[1:]) + (log_phi(x / norm) - norm.log())
     density = density - log_normal_interval(ends[:-1], ends[1:])
     if not any(form.uniform):
         return density
-    inner, width = form.pad(t, -math.inf, math.inf), ends.diff(dim=0)
+    inner, width = form.pad(t), ends.diff(dim=0)
     flat = log_normal_interval(inner[:-1], inner[1:]) - width.masked_fill(normal, 1.0).log()
     return torch.where(normal, density, flat)
 
@@ -250,7 +250,7 @@ class Values:
     ) -> Tensor:
         """All pieces in closed form; also those of a bounded distribution."""
         (log_e, log_s), natural = piece_logs(x, None, knots, form)
-        ends = form.pad(knots, -math.inf, math.inf)
+        ends = form.pad(knots)
         log_p = torch.where(form.is_normal(x) > 0, log_phi(x), 0.0).expand_as(log_e)
         log_p = log_p.masked_fill((x < ends[:-1]) | (x >= ends[1:]), 2 * LOG_ZERO)
         log_s = log_s.sub_(natural).masked_fill_(x <= ends[:-1], 0.0)

@@ -352,6 +352,11 @@ class PiecewisePredictive(WithMoments):
         """
         return self if self._standard is None else self._standard
 
+    def times(self, factor: Tensor) -> PiecewisePredictive:
+        """The distribution of ``factor z``, positive factors broadcasting against the batch."""
+        scale = factor if self.scale is None else factor * self.scale
+        return self.standardized()._viewed(scale, self._expanded)
+
     def expand(self, shape: torch.Size) -> PiecewisePredictive:
         """The same distribution for a batch shape to which its own broadcasts, without a copy."""
         return self.standardized()._viewed(self.scale, shape)
@@ -369,7 +374,7 @@ class PiecewisePredictive(WithMoments):
         knots = self._knots.to(dtype)
         if torch.finfo(dtype).eps > torch.finfo(self._knots.dtype).eps:
             # Rounding may have merged some.
-            knots = _without_open_ends(_spread(_with_open_ends(knots, self.form)), self.form)
+            knots = _without_open_ends(_spread(self.form.pad(knots, dim=-1)), self.form)
         return PiecewisePredictive.from_form(knots, self.masses, self.form)
 
     def __repr__(self) -> str:
@@ -379,7 +384,7 @@ class PiecewisePredictive(WithMoments):
     @property
     def knots(self) -> Tensor:
         """All knots, ``batch_shape x (K + 1)``; the outer ones may be infinite."""
-        knots = _with_open_ends(_times(self._knots, self.scale), self.form)
+        knots = self.form.pad(_times(self._knots, self.scale), dim=-1)
         return knots.expand(*self._expanded, -1) if self._expanded else knots
 
     @property
@@ -507,7 +512,8 @@ class PiecewisePredictive(WithMoments):
             if self.scale is not None:
                 mean, variance = mean * self.scale, variance * self.scale.square()
             if self._expanded:
-                mean, variance = (v.expand(self.batch_shape) for v in (mean, variance))
+                shape = self.batch_shape
+                mean, variance = mean.expand(shape), variance.expand(shape)
             return mean, variance
         dtype = self._knots.dtype
         if dtype != torch.float64:  # narrow pieces need the digits
@@ -571,10 +577,6 @@ def _times(knots: Tensor, factor: Tensor | None) -> Tensor:
     return torch.where(infinite, knots, knots.masked_fill(infinite, 0.0) * factor.unsqueeze(-1))
 
 
-def _with_open_ends(knots: Tensor, form: PiecewiseForm) -> Tensor:
-    return form.pad(knots, -math.inf, math.inf, dim=-1)
-
-
 def _without_open_ends(knots: Tensor, form: PiecewiseForm) -> Tensor:
     return knots[..., int(form.open_low) : knots.shape[-1] - int(form.open_high)]
 
@@ -599,7 +601,7 @@ def _check_half_width(half_width: Tensor, max_width: float) -> None:
 
 def _validated(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> tuple[Tensor, PiecewiseForm]:
     """The finite knots, at least a small gap apart, and the form with the ends that are open."""
-    knots = _with_open_ends(knots, form)
+    knots = form.pad(knots, dim=-1)
     gaps = knots.diff(dim=-1)
     if knots.isnan().any() or not (gaps >= 0).all():
         raise InputDataError("`knots` must increase along the last dimension.")

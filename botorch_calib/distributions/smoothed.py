@@ -102,17 +102,13 @@ class _OfPieces(_WithTails):
     noise: Tensor | None = None
 
     def __init__(self, predictive: PiecewisePredictive, unit: Tensor | None = None) -> None:
-        self.predictive, self.unit = predictive.to(torch.float64), unit
+        predictive = predictive.to(torch.float64)
+        self.predictive = predictive if unit is None else predictive.times(unit)
         scale = self.predictive.scale
-        if unit is not None:
-            scale = unit if scale is None else unit * scale
-        # The scale of the normal pieces, in the unit of the values
-        self._scale = self.predictive.masses.new_ones(()) if scale is None else scale
+        self._scale = predictive.masses.new_ones(()) if scale is None else scale
 
     def moments(self) -> tuple[Tensor, Tensor]:
         mean, variance = self.predictive.moments()
-        if self.unit is not None:
-            mean, variance = self.unit * mean, self.unit.square() * variance
         return mean, variance if self.noise is None else variance + self.noise.square()
 
     def log_excess(self, x: Tensor) -> Tensor:
@@ -147,8 +143,8 @@ class _OfPieces(_WithTails):
         masses = torch.stack([standard.masses.expand_as(grown), grown])
         form = replace(standard.form, around_zero=False)
         both = copy(self)
-        both.predictive = PiecewisePredictive.from_form(ends[..., 1:-1], masses, form)
-        both.unit = both._scale = self._scale
+        knots = ends[..., 1:-1]
+        both.predictive = PiecewisePredictive.from_form(knots, masses, form, self._scale)
         square = self._scale.square()
         square = square if self.noise is None else square + self.noise.square()
         shift = rate * square
@@ -204,7 +200,7 @@ class SmoothedPredictive(_OfPieces):
         self.noise = noise.to(torch.float64)
 
     def mirrored(self) -> SmoothedPredictive:
-        return SmoothedPredictive(self.predictive.mirrored(), self.noise, self.unit)
+        return SmoothedPredictive(self.predictive.mirrored(), self.noise)
 
     def log_prob(self, x: Tensor) -> Tensor:
         """Log density at ``x``."""
@@ -270,7 +266,7 @@ class UnsmoothedPredictive(_OfPieces):
     """
 
     def mirrored(self) -> UnsmoothedPredictive:
-        return UnsmoothedPredictive(self.predictive.mirrored(), self.unit)
+        return UnsmoothedPredictive(self.predictive.mirrored())
 
     def log_excess(self, x: Tensor) -> Tensor:
         """Logarithm of the mean excess over ``x``.
@@ -305,19 +301,15 @@ class UnsmoothedPredictive(_OfPieces):
 
     def log_prob(self, x: Tensor) -> Tensor:
         """Log density at ``x``, ``-inf`` beyond the ends of a bounded support."""
-        if self.unit is None:
-            return self.predictive.log_prob(x)
-        return self.predictive.log_prob(x / self.unit) - self.unit.log()
+        return self.predictive.log_prob(x)
 
     def quantile(self, level: float | Tensor) -> Tensor:
         """The ``level``-quantile, ``level`` in (0, 1), or several: see `SmoothedPredictive`."""
-        quantile = self.predictive.quantile(level)
-        return quantile if self.unit is None else self.unit * quantile
+        return self.predictive.quantile(level)
 
     def at_score(self, z: Tensor) -> Tensor:
         """Quantiles with normal scores that broadcast against the batch."""
-        quantile = self.predictive.transport(z)
-        return quantile if self.unit is None else self.unit * quantile
+        return self.predictive.transport(z)
 
 
 @torch.no_grad()

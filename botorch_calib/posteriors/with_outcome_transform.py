@@ -117,12 +117,6 @@ class TransformedOutcomePosterior(StatedPosterior, TransformedPosterior):
         variance = ((0.5 * log_weights).exp() * (values - mean)).square().sum(dim=0)
         return mean.to(self.dtype), variance.to(self.dtype)
 
-    def log_expected_improvement(self, best_f: Tensor | float) -> Tensor:
-        return self._log_improvement(best_f).to(self.dtype)
-
-    def expected_improvement(self, best_f: Tensor | float) -> Tensor:
-        return self._log_improvement(best_f).exp().to(self.dtype)
-
     def conditional_mean_below(self, level: float) -> Tensor:
         check_open_unit("level", level)
         # q - E(q - g(f))+ / level, in which an error of the quantile enters squared
