@@ -104,8 +104,7 @@ def _without(predictive: PiecewisePredictive, **flags: Any) -> PiecewisePredicti
     """The same distribution, of whose form less is known."""
     standard, scale = predictive.standardized(), predictive.scale
     form = replace(standard.form, **flags)
-    knots = predictive.finite_knots if scale is not None else standard.finite_knots
-    return PiecewisePredictive.from_form(knots, standard.masses, form, scale=scale)
+    return PiecewisePredictive.from_form(standard.finite_knots, standard.masses, form, scale=scale)
 
 
 def _excess(predictive: PiecewisePredictive, x: Tensor, r: Tensor) -> Tensor:
@@ -135,9 +134,8 @@ def _samples(predictive: PiecewisePredictive, x: Tensor, r: Tensor) -> Tensor:
 
 
 def _transported(predictive: PiecewisePredictive, x: Tensor, r: Tensor) -> Tensor:
-    flags, probabilities = predictive.form.is_uniform(x.device), predictive._probabilities()
-    knots, masses = predictive.standard_knots, predictive.masses
-    value = transported(_paths(x), knots, masses, probabilities, flags)
+    flags = predictive.form.is_uniform(x.device)
+    value = transported(_paths(x), predictive.standardized().knots, predictive.masses, flags)
     return value if predictive.scale is None else value * predictive.scale
 
 
@@ -208,18 +206,15 @@ def _ways(predictive: PiecewisePredictive, own: Tensor | None) -> Iterator[tuple
 
     form = predictive.form
     yield "log EI against quadrature", of(_excess), of(_excess_by_quadrature)
-    if form.compact or predictive.standardized().form.compact:
-        plain = _without(predictive, compact=False, stretched=False)
-        yield "log EI at a stroke against bivariate tails", of(_excess), of(_excess, plain)
     if form.stretched:
         plain = _without(predictive, stretched=False)
+        yield "log EI at a stroke against bivariate tails", of(_excess), of(_excess, plain)
         yield "log EI without noise", of(_without_noise), of(_without_noise, plain)
         label = "log EI without noise, `log_h` against BoTorch's"
         yield label, of(_without_noise), of(_with_botorchs_log_h)
-    if form.stretched or form.is_normal_throughout:
         yield "transport of 128 samples", of(_samples), of(_transported)
     if own is None:
-        row = PiecewisePredictive.from_form(predictive.finite_knots[0], predictive.masses, form)
+        row = _without(predictive)
         yield "quantile from a table", of(_quantile), of(_quantile, row)
     elif own.dim() == 2:
         yield "moments of pieces against autograd", of(_moments), of(_moments_by_autograd)

@@ -157,11 +157,11 @@ class TrackedCalibrator(Calibrator):
             known, version, predictive = self._common
             if known is source and version == source._version:
                 if predictive is None:
-                    predictive = self._predictive_from(row).without_copies().kept()
+                    predictive = self._predictive_from(row).kept()
                     self._common = source, version, predictive
                 return predictive
         self._common = source, source._version, None
-        return self._predictive_from(row).without_copies()
+        return self._predictive_from(row)
 
     @torch.no_grad()
     def update(self, X: Tensor, z: Tensor) -> PiecewisePredictive:

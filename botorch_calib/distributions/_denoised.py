@@ -8,11 +8,8 @@ beyond all other pieces, there are these ways:
 * normal pieces are differences of the tails beyond their knots, on the side away from zero
   (`bivariate_tails`), and of the whole normal distribution;
 * uniform pieces are integrated by Gauss and Legendre's rule on either side of ``x``;
-* a single uniform piece around zero between normal tails of equal weight, the form of conformal
-  calibration, needs no such tails: they are the whole normal distribution less the piece, which
-  the same rule integrates;
-* if that piece has the mass that the normal distribution has there (a stretched form), one smooth
-  integral is the difference from the whole normal distribution.
+* if a single uniform piece around zero has the mass that the normal distribution has there (a
+  stretched form), one smooth integral is the difference from the whole normal distribution.
 
 Other distributions are integrated piece by piece (`_piece_integrals`).
 
@@ -35,7 +32,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from botorch.utils.probability.utils import log_ndtr, log_phi, ndtr
+from botorch.utils.probability.utils import log_ndtr, log_phi
 from torch import Tensor
 from torch.autograd import Function
 from torch.nn.functional import pad
@@ -86,15 +83,15 @@ def log_densities(x: Tensor, r: Tensor, knots: Tensor, form: PiecewiseForm) -> T
     ``z``, given this, lies in the piece: a difference of normal probabilities again.
     """
     t = (knots - x) / r
-    ends, normal = form.pad(knots, -math.inf, math.inf), form.is_normal(x) > 0
+    ends, normal = form.pad(knots), form.is_normal(x) > 0
     norm = (1 + r.square()).sqrt()
     # Given z + r eps = x, a normal piece's z is N(x / norm^2, (r / norm)^2).
-    inner = form.pad((t + r * knots) / norm, -math.inf, math.inf)
+    inner = form.pad((t + r * knots) / norm)
     density = log_normal_interval(inner[:-1], inner[1:]) + (log_phi(x / norm) - norm.log())
     density = density - log_normal_interval(ends[:-1], ends[1:])
     if not any(form.uniform):
         return density
-    inner, width = form.pad(t, -math.inf, math.inf), ends.diff(dim=0)
+    inner, width = form.pad(t), ends.diff(dim=0)
     flat = log_normal_interval(inner[:-1], inner[1:]) - width.masked_fill(normal, 1.0).log()
     return torch.where(normal, density, flat)
 
@@ -106,18 +103,12 @@ class Parts(NamedTuple):
     steps: Tensor | None  # of the uniform part
     at_low: Tensor  # density of each piece, taken as a distribution, at its lower end
     at_high: Tensor  # the same at its upper end
-    normal: NormalShares | None  # None if form.compact
+    normal: NormalShares
 
 
 @torch.no_grad()
 def parts_of(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> Parts:
     """The `Parts` of the distribution with these finite knots and masses, without a graph."""
-    if form.compact:
-        flat, edge = 1.0 / (knots[1:] - knots[:1]), log_phi(knots[:1]).exp() / ndtr(knots[:1])
-        height, jump, zero = masses[1:2] * flat, masses[:1] * edge, torch.zeros_like(flat)
-        jumps, steps = torch.cat([-jump, jump]), torch.cat([height, -height])
-        at_low, at_high = torch.cat([zero, flat, edge]), torch.cat([edge, flat, zero])
-        return Parts(jumps, steps, at_low, at_high, None)
     ends = form.pad(knots, -FAR, FAR)
     shares = NormalShares(ends)
     at_low, at_high = shares.at_low, shares.at_high
@@ -231,21 +222,13 @@ class Values:
             return
         self.norm = norm_of(r) if norm is None else norm
         c = x / self.norm
-        if parts.normal is not None:
-            self._set_tails(x, c, r, knots, masses, parts, parts.normal, form)
+        if not form.stretched or with_pieces:
+            self._set_tails(x, c, r, knots, masses, parts, form)
             return
-        self.log_scale = peak = c.clamp(min=0.0).square_().mul_(-0.5)
-        if form.stretched and not with_pieces:
-            values = _whole_line(c, self.norm, first_tails(c.abs()))
-            change, uniform = _beside_normal(x, r, knots, parts, peak)
-            self._set_totals(values.add_(change), lambda: values[2] - uniform())
-            return
-        flats, ratios = _flats(x, r, knots[:1], knots[1:], peak, c, True)
-        flat, within = flats.unbind(1)
-        whole = _whole_line(c, self.norm, ratios).unsqueeze(1)
-        tail = (whole - within).mul_(0.5 / ndtr(knots[:1]))
-        pieces = torch.cat([tail, flat * parts.at_low[1:2], tail], dim=1)
-        self._set_pieces(pieces, x, masses, form)
+        self.log_scale = c.clamp(min=0.0).square_().mul_(-0.5)
+        values = _whole_line(c, self.norm, first_tails(c.abs()))
+        change, uniform = _beside_normal(x, r, knots, parts, self.log_scale)
+        self._set_totals(values.add_(change), lambda: values[2] - uniform())
 
     def _set_pieces(self, pieces: Tensor, x: Tensor, masses: Tensor, form: PiecewiseForm) -> None:
         shares = pieces * masses
@@ -267,7 +250,7 @@ class Values:
     ) -> Tensor:
         """All pieces in closed form; also those of a bounded distribution."""
         (log_e, log_s), natural = piece_logs(x, None, knots, form)
-        ends = form.pad(knots, -math.inf, math.inf)
+        ends = form.pad(knots)
         log_p = torch.where(form.is_normal(x) > 0, log_phi(x), 0.0).expand_as(log_e)
         log_p = log_p.masked_fill((x < ends[:-1]) | (x >= ends[1:]), 2 * LOG_ZERO)
         log_s = log_s.sub_(natural).masked_fill_(x <= ends[:-1], 0.0)
@@ -285,14 +268,15 @@ class Values:
         knots: Tensor,
         masses: Tensor,
         parts: Parts,
-        normal: NormalShares,
         form: PiecewiseForm,
     ) -> None:
         """Sum the tails beyond the knots, each weighted by the jump of the density there."""
         ratios, side = first_tails(c.abs()), knots.sign()
         last = knots[-1] if form.around_zero else knots[-1].clamp(min=0.0)
         self.log_scale, log_at_c = scale_beyond(x, c, r, self.norm, last)
-        tails = bivariate_tails(x, c, r, self.norm, knots, ratios, normal.mills[1:-1], log_at_c)
+        tails = bivariate_tails(
+            x, c, r, self.norm, knots, ratios, parts.normal.mills[1:-1], log_at_c
+        )
         tails[0].mul_(self.norm)
         tails[2].div_(self.norm)
         tails.mul_(side)
@@ -302,14 +286,13 @@ class Values:
             whole = _whole_line(c, self.norm, ratios)
             # From the density at max(c, 0), which is no nearer than the region beyond the last knot
             whole.mul_(log_at_c.masked_fill(c < 0.0, 0.0).clamp_(min=LEAST).exp_())
-            values.addcmul_(whole, (masses * normal.around).sum(dim=0))
+            values.addcmul_(whole, (masses * parts.normal.around).sum(dim=0))
         normal_density = values[2]
         flat: dict[int, Tensor] = {}
         if any(form.uniform):
             rows = [i for i, is_flat in enumerate(form.uniform) if is_flat]
             low, high = _rows(knots, [i - 1 for i in rows]), _rows(knots, rows)
-            flats = _flats(x, r, low, high, self.log_scale, c, False)[0]
-            flats.mul_(_rows(parts.at_low, rows))
+            flats = _flats(x, r, low, high, self.log_scale).mul_(_rows(parts.at_low, rows))
             flat = dict(zip(rows, flats.unbind(1), strict=True))
             values = values + (flats * _rows(masses.expand(len(form.uniform), -1), rows)).sum(dim=1)
 
@@ -317,7 +300,7 @@ class Values:
             above = parts.at_low[1:] * tails
             pieces = pad(above, (0, 0, 1, 0)) - pad(parts.at_high[:-1] * tails, (0, 0, 0, 1))
             if whole is not None:
-                pieces.addcmul_(normal.around, whole.unsqueeze(1))
+                pieces.addcmul_(parts.normal.around, whole.unsqueeze(1))
             if not flat:
                 return pieces
             return torch.stack([flat.get(i, v) for i, v in enumerate(pieces.unbind(1))], dim=1)
@@ -411,23 +394,11 @@ def _beside_normal(
     return change, lambda: (weights @ mass).mul_(flat[0] * length)
 
 
-def _flats(
-    x: Tensor,
-    r: Tensor,
-    low: Tensor,
-    high: Tensor,
-    log_scale: Tensor,
-    c: Tensor,
-    with_normal: bool,
-) -> tuple[Tensor, Tensor]:
+def _flats(x: Tensor, r: Tensor, low: Tensor, high: Tensor, log_scale: Tensor) -> Tensor:
     """``int r h(t) dz``, ``int Phi(t) dz`` and ``int phi(t) / r dz``, ``t = (z - x) / r``.
 
-    The integral above ``x`` without noise is known; the share of the noise falls off to both sides
-    from ``x``, or from the end next to it.
-
-    Returns:
-        ``3 x K x n``, over ``exp(log_scale)``; if ``with_normal``, ``3 x 2 x K x n``, the second
-        with ``phi(z)`` under the integrals. Then `first_tails` of ``|c|``.
+    They are ``3 x K x n``, over ``exp(log_scale)``. The integral above ``x`` without noise is
+    known; the share of the noise falls off to both sides from ``x``, or from the end next to it.
     """
     at = torch.minimum(torch.maximum(x, low), high)
     start = (at - x).abs_().div_(r)
@@ -439,26 +410,14 @@ def _flats(
     unit = square.mul_(-0.5).sub_(log_scale).clamp_(LEAST, -LEAST).exp_()
     unit = length.mul_(unit).mul_(r * INV_SQRT_2PI)
     mass = torch.addcmul(y * start, y, y, value=0.5).neg_().exp_().mul_(unit).mul_(weights)
-    t = y + start
-    ratios = first_tails(torch.cat([t.view(-1), c.abs()]))
-    mills, ramp = ratios[:, : t.numel()].view(2, *t.shape)
-    terms = torch.stack([mass * ramp, mass * mills.mul_(side), mass])
-    above, root = high - at, (-log_scale).clamp_(max=-LEAST).exp_()
-    sure = torch.stack([above * (at + high).mul_(0.5).sub_(x), above])
-    if with_normal:
-        z = torch.addcmul(at, y, r * side, value=-1)
-        density = (z * z).mul_(-0.5).exp_().mul_(INV_SQRT_2PI)
-        terms = torch.stack([terms, terms * density], dim=1)
-        ends = torch.stack([at, high.expand_as(at)])
-        phi, below = (ends * ends).mul_(-0.5).exp_().mul_(INV_SQRT_2PI), ndtr(ends)
-        rest = below[1] - below[0]
-        rise = torch.addcmul(phi[0] - phi[1], x, rest, value=-1)
-        sure = torch.stack([sure, torch.stack([rise, rest])], dim=1)
-    values = terms.sum(dim=(-4, -3))
+    mills, ramp = first_tails(y.add_(start))
+    values = torch.stack([mass * ramp, mass * mills.mul_(side), mass]).sum(dim=(-4, -3))
     values[0].mul_(r)
     values[2].div_(r)
+    above, root = high - at, (-log_scale).clamp_(max=-LEAST).exp_()
+    sure = torch.stack([above * (at + high).mul_(0.5).sub_(x), above])
     values[:2].addcmul_(sure, root)
-    return values, ratios[:, t.numel() :]
+    return values
 
 
 @kept_constant

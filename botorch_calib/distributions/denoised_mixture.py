@@ -191,7 +191,7 @@ class DenoisedMixture(_WithTails):
         """``T^-1`` of scores, rounded far below the distribution, where nothing depends on it."""
         if self.predictive.scale is not None:
             score = score / self.predictive.scale
-        ends = self.predictive.standard_knots
+        ends = self.predictive.standardized().knots
         low, high = ends[..., :-1], ends[..., 1:]
         start = torch.minimum(torch.maximum(score.unsqueeze(-1), low), high)
         share = (quick_log_interval(start, high) - quick_log_interval(low, high)).exp_()

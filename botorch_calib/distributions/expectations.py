@@ -55,7 +55,7 @@ def rule_above(
         kinks: Where ``u`` has kinks, increasing, ``num x ...``: a panel across one would err by
             some per cent where all of ``u`` lies beside it.
     """
-    predictive, noise = distribution._standard(), distribution.noise
+    predictive, noise = distribution.predictive.standardized(), distribution.noise
     noise = torch.zeros_like(distribution._scale) if noise is None else noise
     scale, ratio = held_ratio(distribution._scale, noise)
     threshold, growth = threshold / scale.detach(), growth * scale.detach()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -24,11 +25,9 @@ class PiecewiseForm:
         open_high: Whether the last knot is plus infinity.
         around_zero: Whether zero is known to lie between the finite knots. Then each outer
             piece lies on one side of zero.
-        stretched: Whether it is a uniform piece between the tails of a normal distribution that
-            has the same masses there.
+        stretched: Whether it is a uniform piece around zero, no wider than seven deviations,
+            between the tails of a normal distribution that has the same masses there.
         hollow: Whether an open outer piece may hold next to no mass.
-        compact: Whether it is a uniform piece around zero, no wider than seven deviations, between
-            the tails of one normal distribution.
         rare_tails: Whether the outer pieces, or all others, hold next to no mass; quantiles then
             take more steps.
 
@@ -43,7 +42,6 @@ class PiecewiseForm:
     around_zero: bool = False
     stretched: bool = False
     hollow: bool = False
-    compact: bool = False
     rare_tails: bool = False
 
     @property
@@ -88,7 +86,9 @@ class PiecewiseForm:
             open_high=self.open_low,
         )
 
-    def pad(self, values: Tensor, low: float, high: float, dim: int = 0) -> Tensor:
+    def pad(
+        self, values: Tensor, low: float = -math.inf, high: float = math.inf, dim: int = 0
+    ) -> Tensor:
         """Values at all ``K + 1`` knots: ``low`` and ``high`` stand at infinite outer ones."""
         shape = list(values.shape)
         shape[dim] = 1
@@ -96,20 +96,16 @@ class PiecewiseForm:
         last = [values.new_full(shape, high)] if self.open_high else []
         return torch.cat([*first, values, *last], dim=dim)
 
+    @kept_constant
     def is_uniform(self, device: torch.device) -> Tensor:
         """The flags ``uniform`` as a tensor of shape ``K``."""
-        return _is_uniform(self.uniform, device)
+        return torch.tensor(self.uniform, device=device)
 
     def is_normal(self, ref: Tensor) -> Tensor:
         """1 for the normal and 0 for the uniform pieces, ``K x 1``, as numbers like ``ref``."""
-        return _is_normal(self.uniform, ref.dtype, ref.device)
+        return self._is_normal(ref.dtype, ref.device)
 
-
-@kept_constant
-def _is_uniform(uniform: tuple[bool, ...], device: torch.device) -> Tensor:
-    return torch.tensor(uniform, device=device)
-
-
-@kept_constant
-def _is_normal(uniform: tuple[bool, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.tensor([[not flag] for flag in uniform], dtype=dtype, device=device)
+    @kept_constant
+    def _is_normal(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+        flags = [[not flag] for flag in self.uniform]
+        return torch.tensor(flags, dtype=dtype, device=device)

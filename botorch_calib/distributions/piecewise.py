@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
 from statistics import NormalDist
 from typing import Any
@@ -33,7 +34,7 @@ from botorch_calib.distributions._kept_constants import kept_constant
 from botorch_calib.distributions._normal_functions import LOG_ZERO, log_normal_interval
 from botorch_calib.distributions._normal_pieces import normal_moments
 from botorch_calib.distributions._smoothed_quantile import QuantileTable, normal_points
-from botorch_calib.distributions._transport import NormalPieces, cuts, pick, transported
+from botorch_calib.distributions._transport import cuts, probabilities, transported
 from botorch_calib.distributions.form import PiecewiseForm
 from botorch_calib.distributions.moments import WithMoments
 from botorch_calib.exceptions import CalibrationWarning
@@ -45,8 +46,9 @@ MIN_GAP = 1e-6
 # Smallest mass of an open outer piece beside which cancellation in those within does not show.
 MIN_COVER = 1e-6
 _FAR = 1e30  # stands for an infinite knot where the form does not say that it is one
-_COMPACT = 3.5  # largest half-width of a conformal interval that is integrated at a stroke
+_LARGEST_STRETCHED = 3.5  # half-width over the scale up to which the form's rule is exact
 _RARE = 0.01  # mass below which the tails of a conformal distribution, or its centre, are rare
+NO_BATCH = torch.Size()
 _MOST_REMEMBERED = 100  # results that a distribution keeps
 
 
@@ -81,7 +83,6 @@ class PiecewisePredictive(WithMoments):
         tensor(0.5000, dtype=torch.float64)
     """
 
-    # The finite knots are stored; `knots` adds the infinite ones of `form`.
     form: PiecewiseForm
     masses: Tensor
     scale: Tensor | None
@@ -110,35 +111,47 @@ class PiecewisePredictive(WithMoments):
         masses = masses.to(knots)
         if validate:
             knots, form = _validated(knots, masses, form)
-        self._set(knots, masses, form, scale)
+        if scale is None:
+            self._set(knots, masses, form)
+        else:
+            standard = self.from_form(_times(knots, scale.reciprocal()), masses, form)
+            vars(self).update(vars(standard._viewed(scale)))
 
     @classmethod
     def from_form(
         cls, knots: Tensor, masses: Tensor, form: PiecewiseForm, scale: Tensor | None = None
     ) -> PiecewisePredictive:
-        """A distribution of known form, made of its finite knots; nothing is checked."""
+        """A distribution of known form, of its finite knots over the scale; nothing is checked."""
         self = cls.__new__(cls)
-        self._set(knots, masses.to(knots), form, scale)
-        return self
+        self._set(knots, masses.to(knots), form)
+        return self if scale is None else self._viewed(scale)
 
-    def _set(
-        self, knots: Tensor, masses: Tensor, form: PiecewiseForm, scale: Tensor | None
-    ) -> None:
-        self._knots, self.masses, self.form, self.scale = knots, masses, form, scale
-        # The distribution that the whole batch shares, and that in units of the scale, if known
-        self._row: PiecewisePredictive | None = None
+    def _set(self, knots: Tensor, masses: Tensor, form: PiecewiseForm) -> None:
+        """Be a distribution of scale 1. `knots` adds the infinite ones of ``form``."""
+        self._knots, self.masses, self.form = knots, masses, form
+        self.scale, self._expanded = None, torch.Size()
+        # If this one has a scale or is expanded, that of scale 1 which has its own batch shape
         self._standard: PiecewisePredictive | None = None
         # Results of a distribution that is used again and again; see `kept`
         self._memory: dict[Any, Any] | None = None
 
+    def _viewed(self, scale: Tensor | None, expanded: torch.Size = NO_BATCH) -> PiecewisePredictive:
+        """The distribution of ``scale z`` in a batch shape, where this one has scale 1."""
+        view = copy(self)
+        view.scale, view._expanded, view._standard = scale, expanded, self
+        return view
+
     def kept(self) -> PiecewisePredictive:
-        """The same distribution, which keeps results for many batches.
+        """The same distribution, a single one, which keeps results for many batches.
 
         It does not where it needs gradients, and in inference mode.
         """
-        tensors = [self._knots, self.masses] + ([] if self.scale is None else [self.scale])
-        if not any(x.requires_grad or x.is_inference() for x in tensors):
-            self._memory = {}
+        standard = self.standardized()
+        tensors = standard._knots, standard.masses
+        if standard._memory is None and not any(
+            x.requires_grad or x.is_inference() for x in tensors
+        ):
+            standard._memory = {}
         return self
 
     @property
@@ -167,14 +180,14 @@ class PiecewisePredictive(WithMoments):
 
     def _table(self, tail: float) -> QuantileTable:
         z = self.transport(normal_points(tail, self._knots.device)[0].squeeze(-1))
-        return QuantileTable(self._knots, self.masses, self.form, z, tail)
+        return QuantileTable(self._knots.reshape(-1), self.masses, self.form, z, tail)
 
     def known_parts(self) -> Parts | None:
         """The `Parts` of a single distribution that keeps them; else None."""
         if self._known is None or not self.form.covered:
             return None
         knots = self._knots if self.form.around_zero else off_zero(self._knots)
-        columns = knots.unsqueeze(-1), self.masses.unsqueeze(-1)
+        columns = knots.reshape(-1, 1), self.masses.reshape(-1, 1)
         return self._remembered("parts", lambda: parts_of(*columns, self.form))
 
     # ---------------------------------------------------------------- constructors
@@ -222,16 +235,11 @@ class PiecewisePredictive(WithMoments):
         if validate:
             _check_half_width(width, max_width)
             width = width.clamp(min=MIN_HALF_WIDTH, max=max_width)
-        knots = torch.stack([-width, width], dim=-1)
         standard = _standard_conformal(alpha, width.dtype, width.device)
-        if tails == "gaussian":
-            form = _conformal_form(alpha, stretched=False, compact=max_width <= _COMPACT)
-            return cls.from_form(knots, standard.masses, form)
-        stretched = cls.from_form(
-            knots, standard.masses, standard.form, scale=width / standard._knots[1]
-        )
-        stretched._standard = standard
-        return stretched
+        if tails == "stretched":
+            return standard._viewed(width / standard._knots[1])
+        knots = torch.stack([-width, width], dim=-1)
+        return cls.from_form(knots, standard.masses, replace(standard.form, stretched=False))
 
     @classmethod
     def recalibrated(
@@ -276,6 +284,8 @@ class PiecewisePredictive(WithMoments):
         padded = torch.cat([levels.new_zeros(1), levels, levels.new_ones(1)])
         masses, scale = padded.diff().to(ordered), _tail_scale(tails, levels, ordered)
         form = PiecewiseForm((False,) * len(masses), open_low=True, open_high=True, hollow=hollow)
+        if scale is not None:
+            ordered = ordered * scale.reciprocal().unsqueeze(-1)
         return cls.from_form(ordered, masses, form, scale=scale)
 
     # ---------------------------------------------------------------- description
@@ -303,14 +313,18 @@ class PiecewisePredictive(WithMoments):
     @property
     def batch_shape(self) -> torch.Size:
         """Common shape of the distributions in this batch."""
-        shape = self._knots.shape[:-1]
-        others = [self.masses.shape[:-1], () if self.scale is None else self.scale.shape]
-        if any(other not in ((), shape) for other in others):
-            shape = torch.broadcast_shapes(shape, *others)
-        return shape
+        shapes = {self._knots.shape[:-1], self.masses.shape[:-1], self._expanded}
+        if self.scale is not None:
+            shapes.add(self.scale.shape)
+        shapes.discard(NO_BATCH)
+        # In Python, `broadcast_shapes` takes as long as ten operations.
+        return torch.broadcast_shapes(*shapes) if len(shapes) > 1 else next(iter(shapes), NO_BATCH)
 
     def last_points(self, num: int) -> PiecewisePredictive:
-        """The distributions at the last ``num`` points of a batch like ``... x q x 1``."""
+        """The distributions at the last ``num`` points of a batch like ``... x q x 1``.
+
+        Those that all points share keep their batch shape, which broadcasts.
+        """
 
         def last(values: Tensor, dim: int) -> Tensor:
             own = values.shape[dim] if values.dim() >= -dim else 1
@@ -323,75 +337,45 @@ class PiecewisePredictive(WithMoments):
 
     def mirrored(self) -> PiecewisePredictive:
         """The distribution of ``-z``."""
-        if self._row is not None:
-            return self._row.mirrored().expand(self.batch_shape)
+        if self._standard is not None:
+            return self._standard.mirrored()._viewed(self.scale, self._expanded)
         return self._remembered("mirrored", self._mirrored)
 
     def _mirrored(self) -> PiecewisePredictive:
-        mirrored = PiecewisePredictive.from_form(
-            -self._knots.flip(-1), self.masses.flip(-1), self.form.mirrored(), scale=self.scale
-        )
-        mirrored._standard = None if self._standard is None else self._standard.mirrored()
-        return mirrored
+        knots, masses = -self._knots.flip(-1), self.masses.flip(-1)
+        return PiecewisePredictive.from_form(knots, masses, self.form.mirrored())
 
     def standardized(self) -> PiecewisePredictive:
-        """The distribution of ``z / scale``, whose normal pieces have the scale 1."""
-        if self.scale is None:
-            return self
-        if self._standard is not None:
-            return self._standard
-        if self._row is not None:
-            return self._row.standardized().expand(self.batch_shape)
-        return self._remembered("standardized", self._standardize)
+        """The distribution of ``z / scale``, not expanded, whose normal pieces have the scale 1.
 
-    def _standardize(self) -> PiecewisePredictive:
-        if self.form.stretched:  # its knots over the scale are known
-            quantile = -torch.special.ndtri(self.masses[..., 0])
-            knots = torch.stack([-quantile, quantile], dim=-1)
-        else:
-            knots = self._in_units_of_scale(self.finite_knots)
-        return PiecewisePredictive.from_form(knots, self.masses, self.form)
+        Conformal distributions with stretched tails share it, whatever their widths.
+        """
+        return self if self._standard is None else self._standard
+
+    def times(self, factor: Tensor) -> PiecewisePredictive:
+        """The distribution of ``factor z``, positive factors broadcasting against the batch."""
+        scale = factor if self.scale is None else factor * self.scale
+        return self.standardized()._viewed(scale, self._expanded)
 
     def expand(self, shape: torch.Size) -> PiecewisePredictive:
         """The same distribution for a batch shape to which its own broadcasts, without a copy."""
-        num_knots, num_pieces = self._knots.shape[-1], self.masses.shape[-1]
-        expanded = PiecewisePredictive.from_form(
-            self._knots.expand(*shape, num_knots),
-            self.masses if self.masses.dim() == 1 else self.masses.expand(*shape, num_pieces),
-            self.form,
-            scale=None if self.scale is None else self.scale.expand(shape),
-        )
-        expanded._row = self if self.batch_shape == () else None
-        return expanded
-
-    def without_copies(self) -> PiecewisePredictive:
-        """The same distribution, without batch dimensions if the batch is an expanded row."""
-        if self._row is not None or self.batch_shape == ():
-            return self if self._row is None else self._row
-        parts = [common_row(self._knots, 1), common_row(self.masses, 1)]
-        if self.scale is not None:
-            parts.append(common_row(self.scale, 0))
-        if any(part is None for part in parts):
-            return self
-        return PiecewisePredictive.from_form(*parts[:2], self.form, *parts[2:])  # type: ignore
+        return self.standardized()._viewed(self.scale, shape)
 
     def to(self, dtype: torch.dtype) -> PiecewisePredictive:
         """The same distribution in another floating point type."""
         if self._knots.dtype == dtype and (self.scale is None or self.scale.dtype == dtype):
             return self
-        if self._row is not None:
-            return self._row.to(dtype).expand(self.batch_shape)
+        if self._standard is not None:
+            scale = None if self.scale is None else self.scale.to(dtype)
+            return self._standard.to(dtype)._viewed(scale, self._expanded)
         return self._remembered(dtype, lambda: self._converted(dtype))
 
     def _converted(self, dtype: torch.dtype) -> PiecewisePredictive:
-        scale = None if self.scale is None else self.scale.to(dtype)
         knots = self._knots.to(dtype)
         if torch.finfo(dtype).eps > torch.finfo(self._knots.dtype).eps:
             # Rounding may have merged some.
-            knots = _without_open_ends(_spread(_with_open_ends(knots, self.form)), self.form)
-        converted = PiecewisePredictive.from_form(knots, self.masses, self.form, scale=scale)
-        converted._standard = None if self._standard is None else self._standard.to(dtype)
-        return converted
+            knots = _without_open_ends(_spread(self.form.pad(knots, dim=-1)), self.form)
+        return PiecewisePredictive.from_form(knots, self.masses, self.form)
 
     def __repr__(self) -> str:
         kinds = "".join("u" if flag else "g" for flag in self.uniform)
@@ -400,7 +384,8 @@ class PiecewisePredictive(WithMoments):
     @property
     def knots(self) -> Tensor:
         """All knots, ``batch_shape x (K + 1)``; the outer ones may be infinite."""
-        return _with_open_ends(self._knots, self.form)
+        knots = self.form.pad(_times(self._knots, self.scale), dim=-1)
+        return knots.expand(*self._expanded, -1) if self._expanded else knots
 
     @property
     def finite_knots(self) -> Tensor:
@@ -408,23 +393,9 @@ class PiecewisePredictive(WithMoments):
 
         An infinite one of which the form does not tell is moved far out.
         """
-        return self._knots if self.form.is_open else self._knots.clamp(min=-_FAR, max=_FAR)
-
-    @property
-    def standard_knots(self) -> Tensor:
-        """All knots in units of the scale of the normal pieces, ``batch_shape x (K + 1)``."""
-        return self._standardized(self.knots)
-
-    def _standardized(self, knots: Tensor) -> Tensor:
-        if self.scale is None:
-            return knots
-        infinite = knots.isinf()  # these stay, without a gradient
-        scaled = self._in_units_of_scale(knots.masked_fill(infinite, 0.0))
-        return torch.where(infinite, knots, scaled)
-
-    def _in_units_of_scale(self, knots: Tensor) -> Tensor:
-        """Finite knots over the scale, by one division for all knots."""
-        return knots if self.scale is None else knots * self.scale.reciprocal().unsqueeze(-1)
+        knots = self._knots if self.form.is_open else self._knots.clamp(min=-_FAR, max=_FAR)
+        knots = knots if self.scale is None else knots * self.scale.unsqueeze(-1)
+        return knots.expand(*self._expanded, -1) if self._expanded else knots
 
     @property
     def log_masses(self) -> Tensor:
@@ -432,30 +403,33 @@ class PiecewisePredictive(WithMoments):
         log_masses = self.masses.clamp(min=torch.finfo(self.masses.dtype).tiny).log()
         return log_masses.masked_fill(self.masses == 0, LOG_ZERO)
 
-    def _log_weights(self, knots: Tensor, standard: Tensor) -> Tensor:
+    def _log_weights(self, knots: Tensor) -> Tensor:
         """Log mass over natural mass (see `piece_logs`): the factor of the densities' shapes."""
-        flags = self.form.is_uniform(knots.device)
-        width = knots[..., 1:].masked_fill(~flags, 1.0) - knots[..., :-1].masked_fill(~flags, 0.0)
-        normal = log_normal_interval(standard[..., :-1], standard[..., 1:])
-        return self.log_masses - torch.where(flags, width.log(), normal)
+        flags, low, high = self.form.is_uniform(knots.device), knots[..., :-1], knots[..., 1:]
+        width = high.masked_fill(~flags, 1.0) - low.masked_fill(~flags, 0.0)
+        return self.log_masses - torch.where(flags, width.log(), log_normal_interval(low, high))
 
     # ---------------------------------------------------------------- the distribution itself
 
-    def _numbers(self, value: Tensor | float) -> Tensor:
-        return value if isinstance(value, Tensor) else self._knots.new_tensor(value)
+    def _in_own_units(self, value: Tensor | float) -> Tensor:
+        """Numbers over the scale, in the batch shape at least if this one is expanded."""
+        z = value if isinstance(value, Tensor) else self._knots.new_tensor(value)
+        z = z if self.scale is None else z / self.scale
+        return z.expand(torch.broadcast_shapes(z.shape, self._expanded)) if self._expanded else z
 
     def cdf(self, z: Tensor | float) -> Tensor:
         """``P(Z <= z)``; ``z`` broadcasts against ``batch_shape``."""
-        z = self._numbers(z)
         if self._knots.dtype != torch.float64:  # narrow pieces need the digits
-            return self.to(torch.float64).cdf(z.double()).to(z.dtype)
+            dtype = z.dtype if isinstance(z, Tensor) else self._knots.dtype
+            z = z.double() if isinstance(z, Tensor) else z
+            return self.to(torch.float64).cdf(z).to(dtype)
+        z = self._in_own_units(z)
+        if self._standard is not None:
+            return self._standard.cdf(z)
         z, knots = z.unsqueeze(-1), self.knots
-        standard = self._standardized(knots)
         low, high = knots[..., :-1], knots[..., 1:]
         inside = torch.minimum(torch.maximum(z, low), high)
-        scale = 1.0 if self.scale is None else self.scale.unsqueeze(-1)
-        normal = log_normal_interval(standard[..., :-1], inside / scale)
-        normal = torch.exp(normal + self._log_weights(knots, standard))
+        normal = torch.exp(log_normal_interval(low, inside) + self._log_weights(knots))
         flags = self.form.is_uniform(low.device)
         low_u = low.masked_fill(~flags, 0.0)
         width = high.masked_fill(~flags, 1.0) - low_u
@@ -467,14 +441,16 @@ class PiecewisePredictive(WithMoments):
 
     def log_prob(self, z: Tensor | float) -> Tensor:
         """Log density at ``z``; at a knot, that of the piece to its left."""
-        z = self._numbers(z)
-        knots = self.knots
+        z = self._in_own_units(z)
+        if self._standard is not None:
+            value = self._standard.log_prob(z)
+            return value if self.scale is None else value - self.scale.log()
+        z, knots = z.expand(torch.broadcast_shapes(z.shape, self.batch_shape)), self.knots
         index = (z.unsqueeze(-1) > knots[..., 1:-1]).sum(dim=-1, keepdim=True)
-        weight = pick(self._log_weights(knots, self._standardized(knots)), index)
-        scale = torch.ones_like(z) if self.scale is None else self.scale
-        flags = self.form.is_uniform(z.device)[index.squeeze(-1)]
-        normal = log_phi(z / scale) - scale.log()
-        value = weight + torch.where(flags, torch.zeros_like(normal), normal)
+        weights = self._log_weights(knots).expand(*z.shape, -1)
+        weight, index = weights.gather(-1, index).squeeze(-1), index.squeeze(-1)
+        flags = self.form.is_uniform(z.device)
+        value = weight + torch.where(flags[index], torch.zeros_like(z), log_phi(z))
         outside = (z < knots[..., 0]) | (z > knots[..., -1])
         return value.masked_fill(outside, -math.inf)
 
@@ -501,29 +477,24 @@ class PiecewisePredictive(WithMoments):
         Args:
             z: Standard normal numbers that broadcast against ``batch_shape`` (samples in front).
         """
-        if self.form.is_gaussian:
-            z = z.expand(torch.broadcast_shapes(z.shape, self.batch_shape))
-            return z if self.scale is None else z * self.scale
-        if self.form.stretched:
-            value = self._transport_stretched(z)
+        if self._standard is not None:
+            if self._expanded:
+                z = z.expand(torch.broadcast_shapes(z.shape, self._expanded))
+            value = self._standard.transport(z)
             return value if self.scale is None else value * self.scale
-        common = self.masses.dim() == 1 and not self.masses.requires_grad
-        in_double = self._knots.dtype == z.dtype == torch.float64
-        if common and in_double and self.form.is_normal_throughout:
-            below, above = self._probabilities()
-            knots, beyond = self._standardized(self._knots), torch.stack([below[:-1], above[1:]])
-            value = NormalPieces.apply(z, knots, cuts(below, above), self.masses, beyond)
-        else:
-            flags = self.form.is_uniform(z.device)
-            value = transported(z, self.standard_knots, self.masses, self._probabilities(), flags)
-        return value if self.scale is None else value * self.scale
+        if self.form.is_gaussian:
+            return z.expand(torch.broadcast_shapes(z.shape, self.batch_shape))
+        if self.form.stretched:
+            return self._transport_stretched(z)
+        flags = self.form.is_uniform(z.device) if any(self.uniform) else None
+        return transported(z, self.knots, self.masses, flags)
 
     def breaks(self) -> Tensor:
         """Normal scores where `transport` passes from piece to piece, ``... x (K - 1)``."""
-        return cuts(*self._probabilities())
+        return cuts(*probabilities(self.masses))
 
     def _transport_stretched(self, z: Tensor) -> Tensor:
-        """`transport` of a conformal distribution with stretched tails, over its scale.
+        """`transport` of a conformal distribution with stretched tails.
 
         Of half-width ``w`` it has, with ``c = Phi^-1(1 - alpha/2)``, the scale ``w / c``, so beyond
         ``c`` both distributions have the same tails, and the value is ``z``. Between, the share of
@@ -535,36 +506,26 @@ class PiecewisePredictive(WithMoments):
         inside = torch.erf(z * math.sqrt(0.5)) * (end / center)
         return torch.where(z.abs() > end, z, inside)
 
-    def _probabilities(self) -> tuple[Tensor, Tensor]:
-        """Probabilities below and above each knot, ``... x (K + 1)``."""
-        below = self.masses.cumsum(-1)
-        above = self.masses.flip(-1).cumsum(-1).flip(-1)
-        zero = torch.zeros_like(below[..., :1])
-        return torch.cat([zero, below], dim=-1), torch.cat([above, zero], dim=-1)
-
     def moments(self) -> tuple[Tensor, Tensor]:
+        if self._standard is not None:
+            mean, variance = self._standard.moments()
+            if self.scale is not None:
+                mean, variance = mean * self.scale, variance * self.scale.square()
+            if self._expanded:
+                shape = self.batch_shape
+                mean, variance = mean.expand(shape), variance.expand(shape)
+            return mean, variance
         dtype = self._knots.dtype
         if dtype != torch.float64:  # narrow pieces need the digits
             mean, variance = self.to(torch.float64).moments()
             return mean.to(dtype), variance.to(dtype)
-        if self._row is not None:
-            mean, variance = (part.expand(self.batch_shape) for part in self._row.moments())
-            return mean, variance
         return self._remembered("moments", self._moments)
 
     def _moments(self) -> tuple[Tensor, Tensor]:
-        if self.scale is not None and self._standard is not None:
-            # In units of the scale the whole batch has one distribution.
-            mean, variance = self._standard.moments()
-            return mean * self.scale, variance * self.scale.square()
-        finite, masses = self._in_units_of_scale(self.finite_knots), self.masses
+        finite, masses = self.finite_knots, self.masses
         dim = max(finite.dim(), masses.dim())
         finite, masses = (v[(None,) * (dim - v.dim())].movedim(-1, 0) for v in (finite, masses))
-        knots = self.form.pad(finite, -_FAR, _FAR)
-        mean, variance = _moments_of_pieces(knots, masses, self.form)
-        if self.scale is None:
-            return mean, variance
-        return mean * self.scale, variance * self.scale.square()
+        return _moments_of_pieces(self.form.pad(finite, -_FAR, _FAR), masses, self.form)
 
 
 def _moments_of_pieces(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> tuple[Tensor, Tensor]:
@@ -592,11 +553,6 @@ _GAUSSIAN = PiecewiseForm((False,), open_low=True, open_high=True)
 _CONFORMAL = PiecewiseForm((False, True, False), open_low=True, open_high=True, around_zero=True)
 
 
-def _conformal_form(alpha: float, stretched: bool, compact: bool) -> PiecewiseForm:
-    rare = min(alpha, 1 - alpha) < _RARE
-    return replace(_CONFORMAL, stretched=stretched, compact=compact, rare_tails=rare)
-
-
 @kept_constant
 def _standard_conformal(
     alpha: float, dtype: torch.dtype, device: torch.device
@@ -605,13 +561,20 @@ def _standard_conformal(
     masses = torch.tensor([alpha / 2, 1 - alpha, alpha / 2], dtype=dtype, device=device)
     quantile = -torch.special.ndtri(masses[0])
     knots = torch.stack([-quantile, quantile])
-    compact = NormalDist().inv_cdf(1 - alpha / 2) <= _COMPACT
-    form = _conformal_form(alpha, stretched=True, compact=compact)
+    form = replace(
+        _CONFORMAL,
+        stretched=NormalDist().inv_cdf(1 - alpha / 2) <= _LARGEST_STRETCHED,
+        rare_tails=min(alpha, 1 - alpha) < _RARE,
+    )
     return PiecewisePredictive.from_form(knots, masses, form).kept()
 
 
-def _with_open_ends(knots: Tensor, form: PiecewiseForm) -> Tensor:
-    return form.pad(knots, -math.inf, math.inf, dim=-1)
+def _times(knots: Tensor, factor: Tensor | None) -> Tensor:
+    """Knots times a factor; infinite ones stay, without a gradient."""
+    if factor is None:
+        return knots
+    infinite = knots.isinf()
+    return torch.where(infinite, knots, knots.masked_fill(infinite, 0.0) * factor.unsqueeze(-1))
 
 
 def _without_open_ends(knots: Tensor, form: PiecewiseForm) -> Tensor:
@@ -638,7 +601,7 @@ def _check_half_width(half_width: Tensor, max_width: float) -> None:
 
 def _validated(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> tuple[Tensor, PiecewiseForm]:
     """The finite knots, at least a small gap apart, and the form with the ends that are open."""
-    knots = _with_open_ends(knots, form)
+    knots = form.pad(knots, dim=-1)
     gaps = knots.diff(dim=-1)
     if knots.isnan().any() or not (gaps >= 0).all():
         raise InputDataError("`knots` must increase along the last dimension.")

@@ -42,7 +42,8 @@ def crps(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
         tensor(0.2337)
     """
     check_finite("z", z)
-    dtype, predictive, z = z.dtype, predictive.to(torch.float64), z.double()
+    dtype, predictive = z.dtype, predictive.to(torch.float64)
+    z = z.double().expand(torch.broadcast_shapes(z.shape, predictive.batch_shape))
     below, above = _square_below(predictive, z), _square_below(predictive.mirrored(), -z)
     return (below + above).to(dtype)
 
@@ -136,7 +137,7 @@ def binomial_interval(
 def _square_below(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
     """``int F(x)^2 dx`` over all ``x`` below ``z``."""
     scale = torch.ones_like(z) if predictive.scale is None else predictive.scale
-    x, knots, masses = (z / scale).unsqueeze(-1), predictive.standard_knots, predictive.masses
+    x, knots, masses = (z / scale).unsqueeze(-1), predictive.standardized().knots, predictive.masses
     x, low, high = torch.broadcast_tensors(x, knots[..., :-1], knots[..., 1:])
     end, below = x.clamp(low, high), masses.cumsum(dim=-1) - masses
     # Beyond the distance ``s`` from its densest point ``c`` a normal piece is lost in rounding:

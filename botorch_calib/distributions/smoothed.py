@@ -102,17 +102,13 @@ class _OfPieces(_WithTails):
     noise: Tensor | None = None
 
     def __init__(self, predictive: PiecewisePredictive, unit: Tensor | None = None) -> None:
-        self.predictive, self.unit = predictive.to(torch.float64), unit
+        predictive = predictive.to(torch.float64)
+        self.predictive = predictive if unit is None else predictive.times(unit)
         scale = self.predictive.scale
-        if unit is not None:
-            scale = unit if scale is None else unit * scale
-        # The scale of the normal pieces, in the unit of the values
-        self._scale = self.predictive.masses.new_ones(()) if scale is None else scale
+        self._scale = predictive.masses.new_ones(()) if scale is None else scale
 
     def moments(self) -> tuple[Tensor, Tensor]:
         mean, variance = self.predictive.moments()
-        if self.unit is not None:
-            mean, variance = self.unit * mean, self.unit.square() * variance
         return mean, variance if self.noise is None else variance + self.noise.square()
 
     def log_excess(self, x: Tensor) -> Tensor:
@@ -134,7 +130,7 @@ class _OfPieces(_WithTails):
         of the same form, moved by ``rate (s^2 + n^2)``: a normal piece keeps its height, up to a
         common factor, and its ends lie ``rate s`` lower in units of the scale.
         """
-        shape, standard = self._shape(x, rate), self._standard()
+        shape, standard = self._shape(x, rate), self.predictive.standardized()
         tilt = (rate * self._scale).expand(shape).unsqueeze(-1)
         knots = standard.knots.expand(*shape, -1)
         moved = torch.cat([knots[..., :1], knots[..., 1:-1] - tilt, knots[..., -1:]], dim=-1)
@@ -147,8 +143,8 @@ class _OfPieces(_WithTails):
         masses = torch.stack([standard.masses.expand_as(grown), grown])
         form = replace(standard.form, around_zero=False)
         both = copy(self)
-        both.predictive = PiecewisePredictive.from_form(ends[..., 1:-1], masses, form)
-        both.unit = both._scale = self._scale
+        knots = ends[..., 1:-1]
+        both.predictive = PiecewisePredictive.from_form(knots, masses, form, self._scale)
         square = self._scale.square()
         square = square if self.noise is None else square + self.noise.square()
         shift = rate * square
@@ -169,17 +165,9 @@ class _OfPieces(_WithTails):
         # In Python, `broadcast_shapes` takes as long as ten operations.
         return shapes.pop() if len(shapes) == 1 else torch.broadcast_shapes(*shapes)
 
-    def _standard(self) -> PiecewisePredictive:
-        """The piecewise distribution in units of the scale of its normal pieces.
-
-        It has no batch dimensions where the batch repeats one row, which its strides show. In these
-        units every conformal distribution with stretched tails does.
-        """
-        return self.predictive.standardized().without_copies()
-
     def _integral(self, x: Tensor, way: Callable[..., Tensor]) -> Tensor:
         """`log_excess` or `log_survival` by the function ``way``."""
-        shape, standard = self._shape(x), self._standard()
+        shape, standard = self._shape(x), self.predictive.standardized()
         x, scale = (v.expand(shape).reshape(-1) for v in (x, self._scale))
         noise = None if self.noise is None else self.noise.expand(shape).reshape(-1)
         rows = _rows(standard, shape)
@@ -212,16 +200,16 @@ class SmoothedPredictive(_OfPieces):
         self.noise = noise.to(torch.float64)
 
     def mirrored(self) -> SmoothedPredictive:
-        return SmoothedPredictive(self.predictive.mirrored(), self.noise, self.unit)
+        return SmoothedPredictive(self.predictive.mirrored(), self.noise)
 
     def log_prob(self, x: Tensor) -> Tensor:
         """Log density at ``x``."""
-        shape, standard = self._shape(x), self._standard()
+        shape, standard = self._shape(x), self.predictive.standardized()
         scale, ratio = held_ratio(self._scale, self.noise)
         at, ratio = (v.expand(shape).reshape(-1) for v in (x / scale, ratio))
         knots = _pieces_first(standard.finite_knots, shape)
         log_p = _denoised.log_densities(at, ratio, knots, standard.form)
-        log_masses = _pieces_first(self.predictive.log_masses, shape)
+        log_masses = _pieces_first(standard.log_masses, shape)
         return (log_p + log_masses).logsumexp(dim=0).view(shape) - scale.log()
 
     def quantile(self, level: float | Tensor) -> Tensor:
@@ -247,7 +235,7 @@ class SmoothedPredictive(_OfPieces):
         if self.predictive.is_gaussian:
             return self._deviation() * upper_score(tail)
         several = [tail] if isinstance(tail, Tensor) else []
-        shape, standard = self._shape(*several), self._standard()
+        shape, standard = self._shape(*several), self.predictive.standardized()
         scale, ratio = held_ratio(self._scale, self.noise)
         ratio = ratio.expand(shape).reshape(-1)
         if isinstance(tail, Tensor):
@@ -278,7 +266,7 @@ class UnsmoothedPredictive(_OfPieces):
     """
 
     def mirrored(self) -> UnsmoothedPredictive:
-        return UnsmoothedPredictive(self.predictive.mirrored(), self.unit)
+        return UnsmoothedPredictive(self.predictive.mirrored())
 
     def log_excess(self, x: Tensor) -> Tensor:
         """Logarithm of the mean excess over ``x``.
@@ -313,19 +301,15 @@ class UnsmoothedPredictive(_OfPieces):
 
     def log_prob(self, x: Tensor) -> Tensor:
         """Log density at ``x``, ``-inf`` beyond the ends of a bounded support."""
-        if self.unit is None:
-            return self.predictive.log_prob(x)
-        return self.predictive.log_prob(x / self.unit) - self.unit.log()
+        return self.predictive.log_prob(x)
 
     def quantile(self, level: float | Tensor) -> Tensor:
         """The ``level``-quantile, ``level`` in (0, 1), or several: see `SmoothedPredictive`."""
-        quantile = self.predictive.quantile(level)
-        return quantile if self.unit is None else self.unit * quantile
+        return self.predictive.quantile(level)
 
     def at_score(self, z: Tensor) -> Tensor:
         """Quantiles with normal scores that broadcast against the batch."""
-        quantile = self.predictive.transport(z)
-        return quantile if self.unit is None else self.unit * quantile
+        return self.predictive.transport(z)
 
 
 @torch.no_grad()
@@ -349,8 +333,8 @@ def _rows(standard: PiecewisePredictive, shape: torch.Size) -> tuple[Tensor, Ten
 
 
 def _pieces_first(values: Tensor, shape: torch.Size) -> Tensor:
-    """``batch_shape x K`` as ``K x n`` for the ``n`` numbers of ``shape``; ``K`` as ``K x 1``."""
-    if values.dim() == 1:
-        return values.unsqueeze(-1)
+    """``batch_shape x K`` as ``K x n`` for the ``n`` numbers of ``shape``, or ``K x 1`` of one."""
     num = values.shape[-1]
+    if values.numel() == num:
+        return values.reshape(num, 1)
     return values.expand(*shape, num).reshape(shape.numel(), num).t()

@@ -9,9 +9,11 @@ from torch.quasirandom import SobolEngine
 
 from botorch_calib.posteriors.several_outcomes import CalibratedPosteriorList
 from botorch_calib.posteriors.stated import StatedPosterior
+from botorch_calib.posteriors.with_outcome_transform import TransformedOutcomePosterior
 
 
-@GetSampler.register((StatedPosterior, CalibratedPosteriorList))
+# A transformed one is named, as BoTorch registers its base class too.
+@GetSampler.register((StatedPosterior, TransformedOutcomePosterior, CalibratedPosteriorList))
 def _get_sampler_calibrated(
     posterior: StatedPosterior | CalibratedPosteriorList,
     sample_shape: torch.Size,

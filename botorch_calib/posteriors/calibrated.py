@@ -314,7 +314,7 @@ class CalibratedPosterior(DenoisedMarginals):
         if not self._noiseless:
             noisy = deviation + _last(self._noise_ratio, num) * (other - location)
         z = noisy / scale
-        moved = self._distribution.predictive.last_points(num).transport(z)
+        moved = self.predictive.to(torch.float64).last_points(num).transport(z)
         return (path + unit * (moved - (z if tau is None else tau * z))).to(self.dtype)
 
     def _observed(self, path: Tensor, eps: Tensor) -> Tensor:
@@ -325,7 +325,7 @@ class CalibratedPosterior(DenoisedMarginals):
             for x in (self.location, self.observed_deviation, self.noise_variance.double())
         )
         z = (path + variance.clamp(min=0.0).sqrt() * eps - location) / scale
-        moved = self._distribution.predictive.last_points(num).transport(z)
+        moved = self.predictive.to(torch.float64).last_points(num).transport(z)
         return (location + scale * moved).to(self.dtype)
 
     # ------------------------------------------------------------ affine maps

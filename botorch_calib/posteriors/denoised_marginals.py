@@ -39,7 +39,6 @@ class DenoisedMarginals(StatedPosterior):
 
     def _set_up_marginals(self, mean: Tensor, variance: Tensor) -> None:
         """Find location, unit and noise from the process's moments, ``variance`` being positive."""
-        self._dtype = mean.dtype
         variance, noise = variance.double(), self.noise_variance.double()
         self.location, self._variances = mean.double(), (variance, noise)
         # The factor of the paths and that of z, with `excess="objective"`
@@ -77,7 +76,7 @@ class DenoisedMarginals(StatedPosterior):
 
     def moments(self) -> tuple[Tensor, Tensor]:
         mean, variance = self._distribution.moments()
-        return self._located(mean), variance.to(self._dtype)
+        return self._located(mean), variance.to(self.dtype)
 
     def cdf(self, value: Tensor | float) -> Tensor:
         return self._at(value, self._distribution.cdf)
@@ -86,10 +85,6 @@ class DenoisedMarginals(StatedPosterior):
         return self._at(value, lambda x: self._distribution.log_prob(x).exp())
 
     def quantile(self, value: Tensor | float) -> Tensor:
-        """Quantiles of the marginals, see `StatedPosterior.quantile`.
-
-        First derivatives are exact, higher ones exact or an error.
-        """
         if isinstance(value, (int, float)):
             check_open_unit("value", value)
             return self._located(self._distribution.quantile(float(value)))
@@ -113,7 +108,7 @@ class DenoisedMarginals(StatedPosterior):
         return self._located(distribution.at_score(z))
 
     def _located(self, value: Tensor) -> Tensor:
-        return (self.location + value).to(self._dtype)
+        return (self.location + value).to(self.dtype)
 
     def conditional_mean_below(self, level: float) -> Tensor:
         check_open_unit("level", level)
@@ -124,19 +119,11 @@ class DenoisedMarginals(StatedPosterior):
         value = torch.as_tensor(value, dtype=torch.float64, device=self.location.device)
         if value.dim() == 1 and value.numel() > 1:
             value = value.view(-1, *[1] * self.location.dim())
-        return function(self._from_location(value)).to(self._dtype)
+        return function(self._from_location(value)).to(self.dtype)
 
     # ------------------------------------------------------------ improvement
 
-    def log_expected_improvement(self, best_f: Tensor | float) -> Tensor:
-        return self._log_improvement(best_f).to(self._dtype)
-
-    def expected_improvement(self, best_f: Tensor | float) -> Tensor:
-        # Not from `log_expected_improvement`, which may have been rounded to single precision
-        return self._log_improvement(best_f).exp().to(self._dtype)
-
     def _log_improvement(self, best_f: Tensor | float) -> Tensor:
-        """`log_expected_improvement` in float64."""
         best = torch.as_tensor(best_f, dtype=torch.float64, device=self.location.device)
         near = best.clamp(-_FAR, _FAR)
         log_ei = self._distribution.log_excess(near - self.location)
@@ -144,14 +131,14 @@ class DenoisedMarginals(StatedPosterior):
         return torch.where(best != near, (-best).clamp(min=0.0).log(), log_ei)
 
     def probability_of_improvement(self, best_f: Tensor | float) -> Tensor:
-        return self._distribution.log_survival(self._from_location(best_f)).exp().to(self._dtype)
+        return self._distribution.log_survival(self._from_location(best_f)).exp().to(self.dtype)
 
     def log_probability_between(
         self, lower: Tensor | float | None, upper: Tensor | float | None
     ) -> Tensor:
         ends = [None if end is None else self._from_location(end) for end in (lower, upper)]
         # Masses that were rounded may add up to slightly more than 1.
-        return self._distribution.log_between(*ends).clamp(max=0.0).to(self._dtype)
+        return self._distribution.log_between(*ends).clamp(max=0.0).to(self.dtype)
 
     def log_exponential(self, threshold: Tensor, rate: Tensor) -> tuple[Tensor, Tensor]:
         """``log P(f~ > c)`` and ``log E[exp(rate f~); f~ > c]``, where all pieces are normal.

@@ -74,7 +74,6 @@ class CalibratedMixturePosterior(CalibratedPosterior):
         check_predictive(self.predictive)
 
     def _set_up_marginals(self, mean: Tensor, variance: Tensor) -> None:
-        self._dtype = mean.dtype
         moments = torch.broadcast_tensors(mean, variance, self.noise_variance)
         mean, variance, noise = (values.double().movedim(MEMBER_DIM, 0) for values in moments)
         growth = None
@@ -99,7 +98,7 @@ class CalibratedMixturePosterior(CalibratedPosterior):
         return self._of_members(1)
 
     def _of_members(self, moment: int) -> Tensor:
-        return self._mixture.moments_of_members()[moment].movedim(0, MEMBER_DIM).to(self._dtype)
+        return self._mixture.moments_of_members()[moment].movedim(0, MEMBER_DIM).to(self.dtype)
 
     @property
     def mixture_mean(self) -> Tensor:

@@ -75,7 +75,6 @@ class StatedPosterior(WithMoments, Posterior, ABC):
         That of ``affine(-1.0)`` is minus the mean of the greatest values.
         """
 
-    @abstractmethod
     def log_expected_improvement(self, best_f: Tensor | float) -> Tensor:
         """``log E(f - best_f)+``, ``batch_shape x q x 1``.
 
@@ -83,10 +82,16 @@ class StatedPosterior(WithMoments, Posterior, ABC):
             best_f: Value to improve upon (maximisation); broadcasts against ``batch_shape x q x
                 1``. Minus infinity gives infinity, and infinity gives minus infinity.
         """
+        return self._log_improvement(best_f).to(self.dtype)
 
-    @abstractmethod
     def expected_improvement(self, best_f: Tensor | float) -> Tensor:
         """``E(f - best_f)+``; see `log_expected_improvement`."""
+        # Not from `log_expected_improvement`, which may have been rounded to single precision
+        return self._log_improvement(best_f).exp().to(self.dtype)
+
+    @abstractmethod
+    def _log_improvement(self, best_f: Tensor | float) -> Tensor:
+        """`log_expected_improvement` in float64."""
 
     @abstractmethod
     def probability_of_improvement(self, best_f: Tensor | float) -> Tensor:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from botorch.exceptions.errors import InputDataError
-from botorch.posteriors import GPyTorchPosterior
+from botorch.posteriors import GPyTorchPosterior, TransformedPosterior
 from torch import Tensor
 
 from botorch_calib._validation import check_open_unit
 from botorch_calib.posteriors.calibrated import CalibratedPosterior
 from botorch_calib.posteriors.outcome_maps import OutcomeMap
-from botorch_calib.posteriors.single_points import NO_SAMPLES
 from botorch_calib.posteriors.stated import StatedPosterior
 
 # Deviations at which the growth of a map is measured, and the largest growth that is followed
@@ -23,15 +23,16 @@ _GREATEST = 1e300  # to which outcomes are held
 _FINE, _COARSE = 16, 12
 
 
-class TransformedOutcomePosterior(StatedPosterior):
+class TransformedOutcomePosterior(StatedPosterior, TransformedPosterior):
     """Posterior of ``g(f)``, with ``f`` of a `CalibratedPosterior` and ``g`` increasing.
 
     Quantiles and samples are those of ``f``, mapped by ``g``, and probabilities those of ``f`` at
     ``g^-1``: all of them are exact. Moments and expected improvement are integrals of ``g`` under
     the distribution of ``f``, by differentiable quadrature: accurate to about 1e-5 in either tail,
     and to 1 % where all of the improvement is beside the end of a root, or beside a kink that the
-    map does not tell (`OutcomeMap.kinks`). (BoTorch's ``TransformedPosterior`` has moments at most,
-    and analytic improvement takes them for those of a normal distribution.)
+    map does not tell (`OutcomeMap.kinks`). (BoTorch's ``TransformedPosterior``, whose samples these
+    are, has moments at most, and analytic improvement takes them for those of a normal
+    distribution.)
 
     Where ``g`` grows so fast that a moment does not exist, a finite part of it is stated.
 
@@ -53,37 +54,15 @@ class TransformedOutcomePosterior(StatedPosterior):
     )
 
     def __init__(self, posterior: CalibratedPosterior, outcome_map: OutcomeMap) -> None:
+        super().__init__(posterior, partial(_outcomes, outcome_map, posterior.dtype))
         self.posterior = posterior
         self.outcome_map = outcome_map
 
     # ------------------------------------------------------------ joint samples
 
     @property
-    def device(self) -> torch.device:
-        return self.posterior.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.posterior.dtype
-
-    @property
     def batch_shape(self) -> torch.Size:
         return self.posterior.batch_shape
-
-    def _extended_shape(self, sample_shape: torch.Size = NO_SAMPLES) -> torch.Size:
-        return self.posterior._extended_shape(sample_shape)
-
-    @property
-    def base_sample_shape(self) -> torch.Size:
-        """``batch_shape x q x 2``, as of `CalibratedPosterior`."""
-        return self.posterior.base_sample_shape
-
-    @property
-    def batch_range(self) -> tuple[int, int]:
-        return self.posterior.batch_range
-
-    def rsample_from_base_samples(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
-        return self._outcome(self.posterior.rsample_from_base_samples(sample_shape, base_samples))
 
     @property
     def path_posterior(self) -> GPyTorchPosterior:
@@ -95,10 +74,7 @@ class TransformedOutcomePosterior(StatedPosterior):
     ) -> Tensor:
         """The samples of `CalibratedPosterior.rsample_from_cached_root`, mapped."""
         latent = self.posterior.rsample_from_cached_root(sample_shape, base_samples, baseline_L, q)
-        return self.outcome_map.last_points(q).outcome(latent).to(self.dtype)
-
-    def rsample(self, sample_shape: torch.Size | None = None) -> Tensor:
-        return self._outcome(self.posterior.rsample(sample_shape))
+        return _outcomes(self.outcome_map.last_points(q), self.dtype, latent)
 
     # ------------------------------------------------------------ marginals
 
@@ -117,10 +93,10 @@ class TransformedOutcomePosterior(StatedPosterior):
         return (density if torch.is_grad_enabled() else density.detach()).to(self.dtype)
 
     def quantile(self, value: Tensor | float) -> Tensor:
-        return self._outcome(self.posterior.quantile(value))
+        return self._sample_transform(self.posterior.quantile(value))
 
     def at_score(self, z: Tensor) -> Tensor:
-        return self._outcome(self.posterior.at_score(z))
+        return self._sample_transform(self.posterior.at_score(z))
 
     def log_probability_between(self, lower: float | None, upper: float | None) -> Tensor:
         ends = [None if end is None else self._latent(end) for end in (lower, upper)]
@@ -140,12 +116,6 @@ class TransformedOutcomePosterior(StatedPosterior):
         # Roots of the weights, as weights of zero times squares that overflow would be NaN
         variance = ((0.5 * log_weights).exp() * (values - mean)).square().sum(dim=0)
         return mean.to(self.dtype), variance.to(self.dtype)
-
-    def log_expected_improvement(self, best_f: Tensor | float) -> Tensor:
-        return self._log_improvement(best_f).to(self.dtype)
-
-    def expected_improvement(self, best_f: Tensor | float) -> Tensor:
-        return self._log_improvement(best_f).exp().to(self.dtype)
 
     def conditional_mean_below(self, level: float) -> Tensor:
         check_open_unit("level", level)
@@ -202,9 +172,6 @@ class TransformedOutcomePosterior(StatedPosterior):
         latent = self.posterior if weight > 0.0 else self.posterior.affine(-1.0)
         return TransformedOutcomePosterior(latent, self.outcome_map.affine(weight, offset))
 
-    def _outcome(self, latent: Tensor) -> Tensor:
-        return self.outcome_map.outcome(latent).to(self.dtype)
-
     def _latent(self, value: Tensor | float) -> Tensor:
         return self.outcome_map.latent(self._outcomes(value))
 
@@ -214,3 +181,7 @@ class TransformedOutcomePosterior(StatedPosterior):
         if value.dim() == 1 and value.numel() > 1:
             return value.view(-1, *[1] * len(self._extended_shape()))
         return value if value.dim() > 1 else value.view(1, 1)
+
+
+def _outcomes(outcome_map: OutcomeMap, dtype: torch.dtype, latent: Tensor) -> Tensor:
+    return outcome_map.outcome(latent).to(dtype)

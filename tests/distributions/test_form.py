@@ -75,7 +75,7 @@ def test_a_distribution_keeps_its_form(kind):
     assert predictive.finite_knots.isfinite().all()
     padded = form.pad(predictive.finite_knots, -math.inf, math.inf, dim=-1)
     assert torch.equal(padded, predictive.knots)
-    pieces = (predictive.finite_knots, predictive.masses, form)
+    pieces = (predictive.standardized().finite_knots, predictive.masses, form)
     twin = PiecewisePredictive.from_form(*pieces, scale=predictive.scale)
     z = torch.linspace(-3, 3, 5).double()
     assert torch.equal(twin.cdf(z), predictive.cdf(z))
@@ -99,9 +99,11 @@ def test_both_forms_of_knots(validate):
 
 def test_forms_of_the_constructors():
     half_width = double(0.5)
-    form = PiecewisePredictive.conformal(0.1, half_width).form
-    assert form == dataclasses.replace(CONFORMAL, compact=True)
-    assert PiecewisePredictive.conformal(0.1, half_width, max_width=8.0).form == CONFORMAL
+    assert PiecewisePredictive.conformal(0.1, half_width).form == CONFORMAL
+    for alpha, stretched in ((0.1, True), (1e-4, False)):
+        form = PiecewisePredictive.conformal(alpha, half_width, tails="stretched").form
+        rare = alpha < 0.01
+        assert form == dataclasses.replace(CONFORMAL, stretched=stretched, rare_tails=rare)
     assert PiecewisePredictive.gaussian((2,)).form == PiecewiseForm((False,), True, True)
     form = PiecewisePredictive.recalibrated(DECILES, DECILES.logit()).form
     assert form == PiecewiseForm((False,) * 20, True, True)

@@ -154,7 +154,8 @@ def make(kind: str, parameters: Tensor, scale: Tensor) -> UnsmoothedPredictive:
             0.2, half_width=width, tails=kind, validate=False
         )
     if kind != "stretched":
-        pieces = (predictive.finite_knots, predictive.masses, predictive.form)
+        knots = predictive.finite_knots / scale.unsqueeze(-1)
+        pieces = (knots, predictive.masses, predictive.form)
         predictive = PiecewisePredictive.from_form(*pieces, scale=scale)
     return UnsmoothedPredictive(predictive)
 

@@ -167,22 +167,15 @@ def test_second_derivative_of_mean_below(kind, level):
     )
 
 
-def test_mean_below_without_noise_has_exact_second_derivatives_or_none():
-    """Those of recalibrated quantiles are not written down, and must not be left out silently."""
+@pytest.mark.parametrize("kind", ["stretched", "recalibrated"])
+def test_second_derivatives_of_mean_below_without_noise(kind):
+    parameters, ratio, _ = parameters_of(kind, 2)
+    parameters = parameters.detach().requires_grad_()
 
-    def of(kind):
-        parameters, ratio, _ = parameters_of(kind, 2)
-        parameters = parameters.detach().requires_grad_()
-        return parameters, lambda p: UnsmoothedPredictive(
-            make(kind, p, ratio).predictive
-        ).mean_below(0.2)
+    def function(p):
+        return UnsmoothedPredictive(make(kind, p, ratio).predictive).mean_below(0.2)
 
-    parameters, function = of("stretched")
     assert gradgradcheck(function, (parameters,), atol=1e-5, rtol=1e-4)
-    parameters, function = of("recalibrated")
-    (slope,) = torch.autograd.grad(function(parameters).sum(), parameters, create_graph=True)
-    with pytest.raises(RuntimeError, match="first derivatives only"):
-        slope.sum().backward()
 
 
 def test_many_pieces_that_make_a_normal_law():
@@ -388,7 +381,7 @@ class TestLimits:
         assert_close(distribution.cdf(ratio * t), torch.special.ndtr(t), rtol=0.0, atol=1e-3)
 
 
-@pytest.mark.parametrize("alpha", [1e-6, 0.05, 0.2, 0.9, 1 - 1e-6])
+@pytest.mark.parametrize("alpha", [1e-3, 0.05, 0.2, 0.9, 1 - 1e-6])
 def test_stretched_without_noise_is_the_sum_of_its_pieces(alpha):
     """The closed form against the pieces, far below, at and near the ends, within and above."""
     width = torch.tensor([0.02, 1.0, 7.0], dtype=torch.double, requires_grad=True)
@@ -457,10 +450,5 @@ def test_the_short_way_and_that_by_pieces(kind, common, graph):
             torch.autograd.grad(v.sum(), inputs, create_graph=graph, retain_graph=True)
             for v in (value, expected)
         )
-        if row.form.compact:  # which is symmetric: only what keeps it so is told apart
-            slopes, wanted = (
-                (*s[:2], s[2][1] - s[2][0], torch.stack([s[3][1], s[3][0] + s[3][2]]))
-                for s in (slopes, wanted)
-            )
         for own, other, tolerance in zip(slopes, wanted, tolerances, strict=True):
             assert_close(own.detach(), other.detach(), rtol=tolerance, atol=tolerance)
