@@ -642,7 +642,7 @@ def test_a_run_that_is_stored_and_loaded(
     "ambiguity",
     [
         BALL,
-        WassersteinBall(0.2, "lipschitz", smoothing=0.1),
+        WassersteinBall(0.2, "lipschitz"),
         WassersteinBall(RadiusSchedule(0.3)),
         WassersteinBall(torch.tensor(0.2)),
         TotalVariationBall(0.3),
