@@ -321,10 +321,10 @@ def _candidates(
     if isinstance(tail, Tensor):
         z = predictive.transport(u.view(len(u), *shape)).view(u.shape)
         return torch.addcmul(z, eps, ratio)
-    batch = predictive.batch_shape
-    z = predictive.transport(u.view(-1, *[1] * len(batch)))
-    z = z.expand(len(u), *shape).reshape(len(u), -1) if batch else z.unsqueeze(-1)
-    return torch.addcmul(z, eps, ratio)
+    z = predictive.transport(u.view(-1, *[1] * len(shape)))
+    if predictive.batch_shape.numel() > 1:
+        z = z.expand(len(u), *shape)
+    return torch.addcmul(z.reshape(len(u), -1), eps, ratio)
 
 
 def _rows(standard: PiecewisePredictive, shape: torch.Size) -> tuple[Tensor, Tensor]:
