@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
 from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel, MultiTaskGPyTorchModel
@@ -13,6 +14,7 @@ from botorch.models.model import Model, ModelList
 from botorch.utils.transforms import is_ensemble
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
+from gpytorch.models import ExactGP
 from torch import Size, Tensor
 
 from botorch_calib._validation import (
@@ -92,15 +94,25 @@ def check_pairs(X: Tensor, Y: Tensor, width: int | None = None, name: str = "Y")
 def checked_observations(
     model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Finite observations ``n x d``, ``n x 1``, with all columns and the precision of a model."""
+    """Finite observations ``n x d``, ``n x 1``, with all columns and the precision of a model.
+
+    Precise ones stay so unless the model is a process: parameters of another need not tell its own.
+    """
     if batch_shape := batch_of_models(model):
         raise UnsupportedError(
             f"`observe` needs a model without batch dimensions, got {tuple(batch_shape)}."
         )
     X = with_task_feature(model, X)
     check_pairs(X, Y, raw_width(model))
+
+    def converted(values: Tensor) -> Tensor:
+        own = like(model, values)
+        if isinstance(model, ExactGP):
+            return own
+        return values.detach().to(own.device, torch.promote_types(own.dtype, values.dtype))
+
     if Yvar is None:
-        return like(model, X), like(model, Y), None
+        return converted(X), converted(Y), None
     unknown = Yvar.isnan()
     if Yvar.shape != Y.shape or not (unknown | (Yvar >= 0.0) & Yvar.isfinite()).all():
         raise InputDataError(
@@ -113,7 +125,7 @@ def checked_observations(
             f"`Yvar` needs a base model with given noise; this {type(model).__name__} learns it. "
             "A PartlyKnownNoiseGP does both."
         )
-    return like(model, X), like(model, Y), like(model, Yvar)
+    return converted(X), converted(Y), converted(Yvar)
 
 
 def scalar_affine(transform: PosteriorTransform | None, subject: str) -> tuple[float, float]:

@@ -107,9 +107,19 @@ class WrapperModel(Model):
         return self
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        """Move or convert the model, and drop what its base has cached."""
+        """Move or convert the model; its cached factorisation is dropped if that changed it.
+
+        BoTorch's look-ahead moves fantasies to where they are, and derivatives by their points go
+        through the factorisation.
+        """
+
+        def kind() -> tuple[torch.dtype, torch.device] | None:
+            parameter = next(self.model.parameters(), None)
+            return None if parameter is None else (parameter.dtype, parameter.device)
+
+        before = kind()
         moved = super()._apply(fn, recurse)
-        if hasattr(self.model, "prediction_strategy"):
+        if kind() != before and hasattr(self.model, "prediction_strategy"):
             self.model.prediction_strategy = None
         return moved
 
