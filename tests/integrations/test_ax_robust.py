@@ -228,7 +228,7 @@ def test_a_schedule_is_a_function_of_the_number_of_trials() -> None:
     client = new_client(WassersteinBall(RadiusSchedule(30.0)))
     play(client, NUM_INITIAL)
     client.get_next_trials(2)  # a pending one does not count
-    assert acquisition_of(client).acqf.ambiguity.radius == pytest.approx(30.0 / NUM_INITIAL**0.5)
+    assert acquisition_of(client).robust.ambiguity.radius == pytest.approx(30.0 / NUM_INITIAL**0.5)
 
 
 def test_two_contexts_in_an_order_of_their_own() -> None:
@@ -405,7 +405,7 @@ class TestSpaces:
         for _ in range(NUM_INITIAL + 2):
             trial, parameters = only(client.get_next_trials(1))
             client.complete_trial(trial, {"y": (match(parameters), 0.1), "z": parameters["a"]})
-        acqf = acquisition_of(client).acqf
+        acqf = acquisition_of(client).robust
         assert acqf.model.num_outputs == 1
         assert isinstance(acqf.contextual_function(None), ClosedFormConfidenceBound)
 
@@ -441,7 +441,7 @@ class TestContexts:
             trial, _ = only(client.get_next_trials(1))
             complete_trial_in_context(client, trial, {"c": 10.0 * (i % 3)}, {"y": float(i)})
         client.get_next_trials(1)
-        contexts = acquisition_of(client).acqf.contexts
+        contexts = acquisition_of(client).robust.contexts
         assert sorted(contexts.points[:, 0].tolist()) == [0.0, 10.0, 20.0]
         assert contexts.weights.sort().values.tolist() == pytest.approx([2 / 7, 2 / 7, 3 / 7])
 
@@ -457,7 +457,7 @@ class TestContexts:
             data = {"y": float(i), **({"a_cost": float(i)} if i < num_tracked else {})}
             complete_trial_in_context(client, trial, {"c": 10.0 * i}, data)
         client.get_next_trials(1)
-        contexts = acquisition_of(client).acqf.contexts
+        contexts = acquisition_of(client).robust.contexts
         assert sorted(contexts.points[:, 0].tolist()) == [10.0 * i for i in range(NUM_INITIAL)]
         assert len(client.get_next_trials(2)) == 2
 
@@ -597,7 +597,7 @@ def test_evaluation_of_the_function() -> None:
     play(client, NUM_INITIAL + 1)
     points = [ObservationFeatures({"a": 4.0, "c": c}) for c in (0.0, 100.0)]
     values = adapter_of(client).evaluate_acquisition_function(points)
-    acqf = acquisition_of(client).acqf
+    acqf = acquisition_of(client).robust
     expected = acqf(torch.tensor([[[4.0]]], dtype=torch.double)).item()
     assert values == pytest.approx([expected] * 2)
 

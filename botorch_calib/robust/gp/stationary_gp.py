@@ -178,7 +178,8 @@ def _is_affine(transform: Any) -> bool:
 def _input_map(model: Any) -> tuple[Tensor, Tensor, Tensor]:
     """The mean ``d`` of the training inputs, its image by the input transform, and the slopes."""
     raw: Any = raw_train_inputs(model)
-    origin = raw.detach().mean(dim=0, keepdim=True)
+    # Those that BoTorch keeps aside have a dimension of outcomes even after `subset_output`.
+    origin = raw.detach().flatten(0, -2).mean(dim=0, keepdim=True)
     with torch.enable_grad():
         point = origin.clone().requires_grad_()
         image = model.transform_inputs(point)

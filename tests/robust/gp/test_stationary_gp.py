@@ -109,6 +109,16 @@ class TestInputs:
         X, C = (offset + uniform(4, 2, seed=seed) for seed in (1, 2))
         assert_close(bound_of(gp)(X, C), posterior_bound(gp, X, C), rtol=0, atol=1e-9)
 
+    def test_one_outcome_of_several(self):
+        """BoTorch keeps aside inputs that still have a dimension of outcomes."""
+        U = uniform(15, 4)
+        Y = torch.cat([U.sin().sum(dim=-1, keepdim=True), U.cos().sum(dim=-1, keepdim=True)], -1)
+        gp = SingleTaskGP(U, Y, input_transform=Normalize(4), outcome_transform=None).eval()
+        X, C = (uniform(4, 2, seed=seed) for seed in (1, 2))
+        for i in range(2):
+            one = gp.subset_output([i])
+            assert_close(bound_of(one)(X, C), posterior_bound(one, X, C), rtol=0, atol=1e-9)
+
     def test_other_rows(self):
         """A transform that differs by row is not one of single inputs."""
         rows = AffineInputTransform(4, torch.ones(15, 4, **DOUBLE), torch.rand(15, 4, **DOUBLE))
