@@ -113,6 +113,7 @@ class TestInputs:
         """BoTorch keeps aside inputs that still have a dimension of outcomes."""
         U = uniform(15, 4)
         Y = torch.cat([U.sin().sum(dim=-1, keepdim=True), U.cos().sum(dim=-1, keepdim=True)], -1)
+        Y = (Y - Y.mean(dim=0)) / Y.std(dim=0)
         gp = SingleTaskGP(U, Y, input_transform=Normalize(4), outcome_transform=None).eval()
         X, C = (uniform(4, 2, seed=seed) for seed in (1, 2))
         for i in range(2):
