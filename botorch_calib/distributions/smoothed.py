@@ -321,9 +321,9 @@ def _candidates(
     if isinstance(tail, Tensor):
         z = predictive.transport(u.view(len(u), *shape)).view(u.shape)
         return torch.addcmul(z, eps, ratio)
-    batch = predictive.batch_shape
-    z = predictive.transport(u.view(-1, *[1] * len(batch)))
-    z = z.expand(len(u), *shape).reshape(len(u), -1) if batch else z.unsqueeze(-1)
+    z = predictive.transport(u.view(-1, *[1] * len(shape)))
+    is_common = z.numel() == len(u)
+    z = z.view(-1, 1) if is_common else z.expand(len(u), *shape).reshape(len(u), -1)
     return torch.addcmul(z, eps, ratio)
 
 
