@@ -32,6 +32,9 @@ class CalibratedUpperConfidenceBound(CalibratedAcquisitionFunction):
         num_fantasies: Number of fantasies of the outcomes at pending points.
         observation_noise: Whether the quantile is of an observation whatever the model describes.
 
+    Raises:
+        BotorchError: As `LogCalibratedExpectedImprovement`.
+
     Example:
         >>> acqf = CalibratedUpperConfidenceBound(model, level=0.9)
         >>> bounds_of_f = acqf(X.unsqueeze(-2))

@@ -79,6 +79,9 @@ class CalibratedExpectedImprovement(ImprovementOfSoleOutcome):
         X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
         num_fantasies: Number of fantasies of the outcomes at pending points.
 
+    Raises:
+        BotorchError: As `LogCalibratedExpectedImprovement`.
+
     Example:
         >>> acqf = CalibratedExpectedImprovement(model, best_f=Y.max())
         >>> acqf(X.unsqueeze(-2)).shape
@@ -131,6 +134,9 @@ class CalibratedProbabilityOfImprovement(ImprovementOfSoleOutcome):
         maximize: Whether the objective is maximised.
         X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
         num_fantasies: Number of fantasies of the outcomes at pending points.
+
+    Raises:
+        BotorchError: As `LogCalibratedExpectedImprovement`.
 
     Example:
         >>> acqf = CalibratedProbabilityOfImprovement(model, best_f=Y.max())
