@@ -66,7 +66,11 @@ class PendingPoints(AcquisitionFunction):
         self._X_pending = X_pending
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
-        """Account for ``n x d`` points under evaluation, or none, in place of earlier ones."""
+        """Account for points under evaluation, ``n x d``, or none, in place of earlier ones.
+
+        Raises:
+            UnsupportedError: If the model cannot account for them; nothing has changed then.
+        """
         self.X_pending = X_pending
 
     @abstractmethod

@@ -225,8 +225,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
     def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> CalibratedModel:
         """The model conditioned on fantasies or imputed values, its calibrator unchanged.
 
-        ``X`` is ``batch_shape x n' x d``, ``Y`` is ``batch_shape' x n' x 1``. Real observations
-        belong into `observe`.
+        ``X`` is ``batch_shape x n' x d``, ``Y`` is ``batch_shape' x n' x 1``, and the base model
+        takes further arguments, such as ``noise``. Real observations belong into `observe`.
         """
         if Y.shape[-2:] != (*X.shape[-2:-1], 1):
             raise BotorchTensorDimensionError(

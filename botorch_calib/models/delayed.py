@@ -182,6 +182,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         Raises:
             UnsupportedError: If the model does not censor, or its outcome transform is not affine:
                 the mean shrinks in the space of the targets.
+            InputDataError: If ``arrival_probability`` is no probability above 0.
 
         Example:
             >>> model = CensoredDelayModel(gp, X[:3] / 2, censor_value=-2.0)
@@ -210,7 +211,11 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         return CensoredDelayModel(self.model, pending, self.censor_value, self.imputation)
 
     def resolve(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> CensoredDelayModel:
-        """`with_observations` at pending points: ``X`` holds rows of ``X_pending``, exactly."""
+        """The model after values of pending points have arrived, which then count as observed.
+
+        Arguments are those of `with_observations`, but ``X`` holds rows of ``X_pending``, exactly
+        as they were given; other rows are an ``InputDataError``.
+        """
         X = self._checked("X", X)
         for index, row in enumerate(matching_rows(X, self.X_pending)):
             if row is None:

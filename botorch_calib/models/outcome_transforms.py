@@ -182,7 +182,7 @@ def _backward(part: Any, Y: Tensor, inputs: dict[str, Tensor]) -> Tensor:
         # A Gaussian target may be negative. BoTorch then states NaN, or a positive outcome.
         if _is_odd(part.power):
             return Y.sign() * Y.abs().pow(1.0 / part.power)
-        Y = Y.clamp(min=0.0)
+        Y = Y.clamp(min=torch.finfo(Y.dtype).tiny)  # not zero, where slopes would be NaN
     value: Tensor = part.untransform(Y, **inputs)[0]
     return value
 

@@ -149,8 +149,13 @@ def radial_between(
         return None
     if inputs.shape[-1] != own.x2.shape[-1]:  # an error, which the kernel itself raises
         return None
-    scale = profile.factor**0.5 / base.lengthscale.detach()
-    values: Tensor = _Between.apply(inputs * scale, own.x2 * scale, profile)
+    # Centred before they are scaled, for the digits of points far from zero. An RBF kernel of
+    # GPyTorch scales first: rounding has to be that of the training covariance, which it made.
+    x1, x2, unit = inputs, own.x2, base.lengthscale.detach()
+    if type(base) is RBFKernel:
+        x1, x2, unit = x1 / unit, x2 / unit, 1.0
+    center, scale = x1.detach().mean(dim=-2, keepdim=True), profile.factor**0.5 / unit
+    values: Tensor = _Between.apply((x1 - center) * scale, (x2 - center) * scale, profile)
     if base is kernel:
         return values, 1.0
     variance = kernel.outputscale.detach()
@@ -190,10 +195,8 @@ class _Between(Function):
 def _squares(x1: Tensor, x2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Squared distances of points and, before them, the factors whose product they are.
 
-    From the first point, for the digits: ``-2 x_1, |x_1|^2, 1`` and ``x_2, 1, |x_2|^2`` in columns.
+    These are ``-2 x_1, |x_1|^2, 1`` and ``x_2, 1, |x_2|^2`` in columns.
     """
-    first = x1[..., :1, :]
-    x1, x2 = x1 - first, x2 - first
     norms = [(x * x).sum(dim=-1, keepdim=True) for x in (x1, x2)]
     left = torch.cat([-2.0 * x1, norms[0], torch.ones_like(norms[0])], dim=-1)
     right = torch.cat([x2, torch.ones_like(norms[1]), norms[1]], dim=-1)

@@ -120,7 +120,10 @@ class TransformedOutcomePosterior(StatedPosterior, TransformedPosterior):
     def conditional_mean_below(self, level: float) -> Tensor:
         check_open_unit("level", level)
         # q - E(q - g(f))+ / level, in which an error of the quantile enters squared
-        q = self.outcome_map.outcome(self.posterior.quantile(level).double())
+        latent = self.posterior.quantile(level).double()
+        # Not at a knot of the distribution, where rounding would tell on which side each part lies
+        latent = latent + 1e-8 * self.posterior.observed_deviation
+        q = self.outcome_map.outcome(latent)
         below = self.affine(-1.0)._log_improvement(-q, _FINE).exp()
         return (q - below / level).to(self.dtype)
 

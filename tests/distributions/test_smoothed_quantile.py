@@ -189,6 +189,28 @@ def test_a_row_that_is_common_stays_one():
         assert_close(*values, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("kind", ["stretched", "recalibrated", "knots"])
+@pytest.mark.parametrize("batch", [(1,), (1, 1), (2, 1)])
+def test_distributions_have_fewer_dimensions_than_the_noise(kind, batch):
+    """As those without a local part, where ``standardized`` leaves out how often they repeat."""
+    row, ratio = random_predictive(kind, 2, seed=2), torch.logspace(-3, 3, 6).double()
+    scale = None if row.scale is None else row.scale[: batch[0]].view(batch)
+    knots, masses = (
+        v if v.dim() == 1 else v[: batch[0]].view(*batch, -1)
+        for v in (row.standardized().finite_knots, row.masses)
+    )
+    few = PiecewisePredictive.from_form(knots, masses, row.form, scale=scale)
+    shape = torch.Size([3, 2, 1])
+    many = PiecewisePredictive.from_form(
+        *(v if v.dim() == 1 else v.expand(*shape, -1).clone() for v in (knots, masses)),
+        row.form,
+        scale=None if scale is None else scale.expand(shape).clone(),
+    )
+    for level in (0.02, 0.9):
+        values = [SmoothedPredictive(p, ratio.view(shape)).quantile(level) for p in (few, many)]
+        assert_close(*values, rtol=1e-9, atol=1e-9)
+
+
 def kept_row(kind: str, row: int) -> PiecewisePredictive:
     """One distribution of a batch, with a memory."""
     batch = random_predictive(kind, row + 1, seed=7)

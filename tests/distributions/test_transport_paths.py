@@ -140,11 +140,14 @@ class TestManyNormalPieces:
 
     @pytest.mark.parametrize("tails", ["gaussian", "stretched"])
     @pytest.mark.parametrize(
-        ("spread", "shift"), [(1.0, 0.0), (0.3, 0.5), (2.0, -1.0), (0.05, 6.0), (0.05, -6.0)]
+        ("spread", "shift"),
+        [(1.0, 0.0), (0.3, 0.5), (2.0, -1.0), (0.0, 0.0), (0.05, 6.0), (0.05, -6.0), (9.0, 0.0)],
     )
     def test_values_and_gradients(self, tails, spread, shift):
         """They solve ``F(T) = Phi(z)``: derivatives are those of the implicit function."""
         z, knots = 2 * normal(80, 7), self.knots(7, spread=spread, shift=shift)
+        far = torch.linspace(-36, 36, 10, dtype=DOUBLE)  # where Phi is not yet zero
+        z = torch.cat([z, far.unsqueeze(-1).expand(-1, 7)])
         value, by_z, by_knots = value_and_gradients(
             lambda z, knots: self.predictive(knots, tails).transport(z), z, knots
         )

@@ -279,6 +279,9 @@ def test_powers_increase_on_all_numbers(power: float) -> None:
     assert_close(inverse.latent(outcomes)[known], targets[known])
     if power not in (1 / 3, 3.0):
         assert (inverse.latent(-torch.ones(1, 1).double()) == -torch.inf).all()
+        targets.requires_grad_()
+        (slopes,) = torch.autograd.grad(inverse.outcome(targets).sum(), targets)
+        assert slopes.isfinite().all() and (slopes[targets < -1e-9] == 0.0).all()
 
 
 def own(forward: Callable[[Tensor], Tensor], inverse: Callable[[Tensor], Tensor]) -> SingleTaskGP:

@@ -111,6 +111,22 @@ def test_the_identity_changes_nothing(kind: str, denoise: bool) -> None:
     assert_close(value, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("level", [0.1, 0.25, 0.5])
+def test_slopes_of_a_mean_below_a_knot(level: float) -> None:
+    """At a level of the recalibration the threshold is a knot, where densities jump."""
+    X, step = make_points(400, q=1), 1e-5
+
+    def mean_below(X: Tensor) -> Tensor:
+        posterior = transformed("recalibrated", X, Exponential(), denoise=False)
+        return posterior.conditional_mean_below(level).squeeze(-1)
+
+    inputs = X.clone().requires_grad_()
+    (slopes,) = torch.autograd.grad(mean_below(inputs).sum(), inputs)
+    for j, change in enumerate(step * torch.eye(X.shape[-1]).to(X)):
+        expected = (mean_below(X + change) - mean_below(X - change)) / (2 * step)
+        assert_close(slopes[..., j], expected, rtol=1e-5, atol=1e-5)
+
+
 class ByRule(Exponential):
     """The same map, of which nothing but its values is known."""
 
