@@ -97,6 +97,10 @@ def optimize_chance_constrained(
             since such a round earns little.
         equality_constraints: Linear equations, in the same form.
 
+    Returns:
+        The point ``1 x d``, the acquisition function's value there, a scalar, and whether every
+        constraint certifies it, as ``(candidate, value, certified)``.
+
     Raises:
         InputDataError, BotorchTensorDimensionError: If an argument is malformed, or ``choices``
             come with arguments that they exclude.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -82,11 +83,26 @@ class MixedSpace:
 
     def points(self, known: Tensor) -> Tensor:
         """Points ``n x d`` spread over the space, and the ``known`` ones ``m x 1 x d`` in it."""
-        X = torch.cat([self.region.sample(_POOL), self.region.placed(known)])
+        X = self.region.sample(_POOL)
+        X = torch.cat([self._combined(X), X, self.region.placed(known)])
         pool = self._expressed(X.squeeze(-2))
         if not len(pool):
             raise InfeasibilityError("No point that was found meets the parameter constraints.")
         return pool.unique(dim=0)
+
+    def _combined(self, X: Tensor) -> Tensor:
+        """Points ``n x 1 x d`` with each combination of ``values``, or a random one if too many.
+
+        The nearest values of points that are spread evenly are seldom those close to others.
+        """
+        X, fixed, place = X.clone(), self.place.fixed_features or {}, torch.arange(len(X))
+        free = {column: values for column, values in self.values.items() if column not in fixed}
+        is_complete = math.prod(map(len, free.values())) <= len(X)
+        for column, values in free.items():
+            chosen = place if is_complete else torch.randint(len(values), place.shape)
+            X[..., column] = X.new_tensor(values)[chosen % len(values)].unsqueeze(-1)
+            place = place // len(values)
+        return X
 
     def _expressed(self, X: Tensor) -> Tensor:
         """Points ``n x d`` with discrete parameters moved to the nearest values, where allowed."""

@@ -41,9 +41,9 @@ def side_by_side(
             asked.put((who, None))
 
     with ThreadPoolExecutor(len(starts)) as threads:
-        ends = [threads.submit(run, who, start) for who, start in enumerate(starts.split(1))]
         running = set(range(len(starts)))
         try:
+            ends = [threads.submit(run, who, start) for who, start in enumerate(starts.split(1))]
             while running:
                 points: dict[int, Tensor] = {}
                 while points.keys() != running:

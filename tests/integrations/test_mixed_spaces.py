@@ -100,6 +100,30 @@ def test_discrete(seed: int) -> None:
     assert torch.equal(point, point.round())
 
 
+@pytest.mark.parametrize("fixed", [{}, {0: 2.0}])
+def test_few_combinations_are_all_compared(fixed: dict[int, float]) -> None:
+    """Those with values that are nearest to few points of the box as well."""
+    values = [0.0, 1e-4, 1e-3, 1.0, 2.0]
+    space = space_of([(0.0, 2.0)] * 3, dict.fromkeys(range(3), values), fixed=fixed)
+    found = {
+        tuple(point) for point in space.points(torch.zeros(0, 1, 3, dtype=torch.double)).tolist()
+    }
+    axes = [[fixed[i]] if i in fixed else values for i in range(3)]
+    assert found == {*itertools.product(*axes)}
+
+
+def test_of_many_combinations_rare_values_are_among_those_compared() -> None:
+    values = [10.0**i for i in range(-9, 1)]
+    bounds = [(1e-9, 1.0)] * 4 + [(0.0, 1.0)]
+    pool = space_of(bounds, dict.fromkeys(range(4), values)).points(
+        torch.zeros(0, 1, 5, dtype=torch.double)
+    )
+    for column in range(4):
+        assert {*pool[:, column].tolist()} == {*values}
+        assert ((pool[:, column] == 1e-9).sum() - 51.2).abs() < 5 * 51.2**0.5
+    assert len({*pool[:, 4].tolist()}) > 500
+
+
 def test_everything_fixed() -> None:
     objective, constraint = models(BOUNDS, 0)
     fixed = {0: 0.5, 1: 2.0, 2: 1.0, 3: 0.0, 4: 0.0}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -98,3 +99,17 @@ def test_errors_are_passed_on() -> None:
     with pytest.raises(ArithmeticError, match="at this start"):
         side_by_side([wavy, inside], STARTS, second_fails)
     assert len(ended) == 3
+
+
+def test_a_search_that_cannot_be_started_ends_those_that_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class NoSecondThread(ThreadPoolExecutor):
+        def submit(self, *args: Any, **kwargs: Any) -> Any:
+            if self._threads:
+                raise RuntimeError("can't start new thread")
+            return super().submit(*args, **kwargs)
+
+    monkeypatch.setattr("botorch_calib.optim.side_by_side.ThreadPoolExecutor", NoSecondThread)
+    with pytest.raises(RuntimeError, match="new thread"):
+        side_by_side([wavy, inside], STARTS, search)
