@@ -6,6 +6,7 @@ Importing this module teaches Ax to store them.
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from ax.adapter.adapter_utils import extract_outcome_constraints
 from ax.core.optimization_config import OptimizationConfig
 from ax.core.outcome_constraint import OutcomeConstraint
 from ax.generators.torch.botorch_modular.acquisition import Acquisition
+from ax.generators.torch_base import TorchOptConfig
 from ax.storage.botorch_modular_registry import register_acquisition, register_acquisition_function
 from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.analytic import AnalyticAcquisitionFunction
@@ -47,6 +49,9 @@ from botorch_calib.decisions import CertifiedSetExpansion
 from botorch_calib.models import CalibratedModelList
 from botorch_calib.posteriors import CalibratedPosterior
 
+# What counts as rounding at the edge of a parameter constraint, in the unit of Ax's parameters.
+_EDGE = 1e-6
+
 #: Functions of one outcome, which know nothing of constraints.
 ONE_OUTCOME: tuple[type[AcquisitionFunction], ...] = (
     CalibratedExpectedShortfall,
@@ -74,7 +79,21 @@ CACHED_ROOTS: dict[type[AcquisitionFunction], type[AcquisitionFunction]] = {
 }
 
 
-class SampledSums(Acquisition):
+class PendingAtEdges(Acquisition):
+    """Ax's acquisition, with pending points that rounding has moved beyond a parameter constraint.
+
+    Ax leaves these out, though the best point is often at the edge, and would be proposed again.
+    """
+
+    def __init__(self, *, torch_opt_config: TorchOptConfig, **given: Any) -> None:
+        if torch_opt_config.linear_constraints is not None:
+            A, b = torch_opt_config.linear_constraints
+            wider = (A, b + _EDGE * A.abs().amax(dim=-1, keepdim=True))
+            torch_opt_config = replace(torch_opt_config, linear_constraints=wider)
+        super().__init__(torch_opt_config=torch_opt_config, **given)
+
+
+class SampledSums(PendingAtEdges):
     """Ax's acquisition, in which samples of outcomes are drawn together, and summed.
 
     Ax's ``ModelList`` of calibrated models would draw each by itself, and its sums of outcomes take
@@ -196,6 +215,7 @@ def check_acquisition(
     )
 
 
+register_acquisition(PendingAtEdges)
 register_acquisition(SampledSums)
 register_acquisition(ConstrainedClosedForm)
 _under_constraints = *CLOSED_FORMS.values(), *CONSTRAINTS_ALONE

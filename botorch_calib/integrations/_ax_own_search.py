@@ -7,16 +7,16 @@ from typing import Any
 
 import torch
 from ax.core.search_space import SearchSpaceDigest
-from ax.generators.torch.botorch_modular.acquisition import Acquisition
 from botorch.exceptions.errors import UnsupportedError
 from torch import Tensor
 
 from botorch_calib.decisions.chance_constrained_search import Place
+from botorch_calib.integrations._ax_acquisition import PendingAtEdges
 from botorch_calib.integrations._mixed_spaces import MixedSpace
 from botorch_calib.optim.region import LinearConstraints
 
 
-class OwnSearch(Acquisition):
+class OwnSearch(PendingAtEdges):
     """An acquisition of Ax that is maximised by `_chosen`."""
 
     def optimize(

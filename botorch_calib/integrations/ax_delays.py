@@ -31,6 +31,7 @@ from torch import Tensor
 from botorch_calib._validation import check_nonnegative, check_one_of
 from botorch_calib.acquisition import DelayedThompsonSampling, DelayedUpperConfidenceBound
 from botorch_calib.asynchronous.delay_strategy import STRATEGIES
+from botorch_calib.integrations._ax_acquisition import PendingAtEdges
 from botorch_calib.integrations._ax_models import ReplayedModel, calibrated_or_plain, model_within
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.inspection import observed_process
@@ -174,6 +175,7 @@ def delay_aware_generation_strategy(
     maximize = not config.objective.minimize
     model_config = delayed_model_config(imputation, maximize=maximize, calibrated=calibrated)
     strategy, options = strategy_with(model_config, ACQUISITION_CLASSES[acquisition], struct)
+    options["acquisition_class"] = PendingAtEdges
     if beta is None:
         widened = imputation == "hallucinate" and acquisition == "ucb"
         beta = STRATEGIES["hallucinate" if widened else acquisition].beta

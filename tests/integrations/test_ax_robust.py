@@ -375,6 +375,26 @@ class TestSpaces:
         decision, _ = robust_decision(client)
         assert decision["a"] + decision["k"] == pytest.approx(4.0, abs=1e-4)
 
+    @pytest.mark.parametrize("excess", [0.0, 1e-9])
+    def test_pending_trials_at_the_edge(
+        self, excess: float, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Rounding moves some of them beyond the constraint."""
+        parameters = (*PARAMETERS, RangeParameterConfig("k", (0, 3), parameter_type="float"))
+        client = new_client(parameters=parameters, parameter_constraints=("a + k <= 4",))
+        play(client, NUM_INITIAL, lambda p: match(p) + 3 * p["k"])
+        client.attach_trial({"a": 3.0, "k": 1.0 + excess, "c": 20.0})
+        pending: list[Any] = []
+        own = RobustDecisions._chosen
+
+        def chosen(self: RobustDecisions, *args: Any) -> tuple[Tensor, Tensor]:
+            pending.append(self.X_pending)
+            return own(self, *args)
+
+        monkeypatch.setattr(RobustDecisions, "_chosen", chosen)
+        client.get_next_trials(1)
+        assert [len(each) for each in pending] == [1]
+
     def test_fixed_decisions(self) -> None:
         parameters = (*PARAMETERS, RangeParameterConfig("k", (0, 3), parameter_type="float"))
         client = new_client(parameters=parameters)
