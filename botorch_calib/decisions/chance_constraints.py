@@ -192,11 +192,17 @@ class ChanceConstraint(DecisionBooks):
     ) -> Self:
         """A constraint of a fitted Gaussian process, calibrated on its own data if you like.
 
-        A ``calibrator`` is copied, and taught by the model's history without ``num_initial``
-        observations (the design), see `CalibratedModel.from_history` (default: none, since the
-        width learns). All other arguments are those of the class. With only a handful of data give
-        the outcome a known scale rather than ``Standardize`` it: two values that happen to be close
-        would make everything look certain.
+        Args:
+            model: A fitted exact Gaussian process of the constrained outcome, see
+                `CalibratedModel.from_history`. With only a handful of data give its outcome a known
+                scale rather than ``Standardize`` it: two values that happen to be close would make
+                everything look certain.
+            upper: As in the class, like the next two.
+            lower: Lower limit.
+            level: Probability.
+            num_initial: Number of initial observations (the design) that the calibrator skips.
+            calibrator: Copied, and taught by the history (default: none, since the width learns).
+            settings: Further arguments of the class.
 
         Raises:
             UnsupportedError: If ``model`` is not an exact Gaussian process with one output.
@@ -217,10 +223,17 @@ class ChanceConstraint(DecisionBooks):
     ) -> Self:
         """The constraint that has taken these decisions, in whatever order outcomes have come.
 
-        It equals the one that was carried on, to the last bit, if the ``model``, with all data so
-        far, does. The ``records`` are `decisions` of an earlier constraint, in their order. Leave
-        out points that were never run; points without an outcome count as violations. (Those of
-        `joint_chance_constraints` go back there.) All other arguments are those of the class.
+        It equals the one that was carried on, to the last bit, if the model does.
+
+        Args:
+            model: As in the class, with all data so far.
+            records: `decisions` of an earlier constraint, in their order. Leave out points that
+                were never run; points without an outcome count as violations. (Those of
+                `joint_chance_constraints` go back there.)
+            upper: As in the class, like all others.
+            lower: Lower limit.
+            level: Probability.
+            settings: ``width``, ``budget``, ``ambiguity`` and ``contexts``.
 
         Raises:
             InputDataError: If a record is malformed, or of a constraint with other limits.
@@ -251,11 +264,11 @@ class ChanceConstraint(DecisionBooks):
     # ------------------------------------------------------------ the margin
 
     def margin(self, X: Tensor, confidence: float | None = None) -> Tensor:
-        r"""How far the deciding quantile is inside its limit, ``b``; at least 0 where certified.
+        r"""How far the deciding quantile is inside its limit; at least 0 where certified.
 
-        In units of the outcome, and differentiable in ``X``. Where the budget is spent, at most
-        minus one standard deviation, as long as no ``confidence`` is asked for. Of
-        `joint_chance_constraints` it depends on the models of all.
+        Differentiable in ``X``. Where the budget is spent, at most minus one standard deviation, as
+        long as no ``confidence`` is asked for. Of `joint_chance_constraints` it depends on the
+        models of all.
 
         Args:
             X: Points ``b x 1 x d``, in the precision of the model.
@@ -264,6 +277,9 @@ class ChanceConstraint(DecisionBooks):
                 ``z sqrt(v_f + v_n)`` it takes ``z sqrt(v_n) + Phi^{-1}(confidence) sqrt(v_f)``,
                 with the variances of noise and noise-free value, and a width of 1.25 at least
                 (default: the rounds').
+
+        Returns:
+            Margins of shape ``b``, in units of the outcome.
         """
         if check_tensor("X", X).dim() < 2 or X.shape[-2] != 1:
             raise BotorchTensorDimensionError(

@@ -373,11 +373,19 @@ class FeedbackLedger:
     ) -> None:
         """Replace the value of a trial, for example after a slip of the pen.
 
-        The value before is kept in `Trial.earlier`, and views of earlier times show it.
-        Arguments and errors are those of `tell`. What is not given stays as before, and an empty
-        ``context`` takes that back: its length may only change where no other trial has one. The
-        value stands from ``time`` on (default: now), not before that of the last one. Without a
-        value to replace, the error is a ``TrialStateError``.
+        The value that stood before is kept in `Trial.earlier`, and views of earlier times show it.
+
+        Args:
+            trial_id: The trial's id.
+            y: The right value.
+            yvar: The variance of its noise (default: as before).
+            time: Time from which it stands (default: now), not before that of the last value.
+            outcomes: As in `tell` (default: as before).
+            context: Likewise; an empty one takes the context back. Its length may only change where
+                no other trial has one.
+
+        Raises:
+            TrialStateError: If the trial has no value; for the rest see `tell`.
         """
         told = self._told(y, yvar, outcomes, context)
         self._change(trial_id, lambda entry, at: entry.amended(told, at), time)
@@ -393,6 +401,9 @@ class FeedbackLedger:
             Yvar: The variances of their noise, of the shape of ``Y``, or None.
             time: Time of submission and arrival (default: now).
             contexts: Those in which the values came, ``n x d_c``, or None.
+
+        Raises:
+            BotorchError: If an argument is malformed.
         """
         queries = as_array("X", X, (None, self.dim))
         shapes = (len(queries), 1), (len(queries),)

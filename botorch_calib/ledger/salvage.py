@@ -31,7 +31,12 @@ GAP = 10_000
 def salvage(path: Path, new: Path) -> str:
     """Make a ledger in the file ``new`` of the intact trials of a damaged one, with new ids.
 
-    Returns a text that counts these trials and lists the lost ones.
+    Returns:
+        A text that counts these trials and lists the lost ones.
+
+    Raises:
+        InputDataError: If there is no such file, or ``new`` exists.
+        LedgerError: If no trial is intact, or the new ledger cannot be written.
     """
     if not path.is_file():
         raise InputDataError(f"There is no file {path}.")
