@@ -111,8 +111,6 @@ def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
         rows.copy_((noise.squeeze(-1) - learned.noise).detach())
         strategy.likelihood = conditioned.likelihood
     if update is not None and update.factor is not None:
-        if learned is not None:  # the matrix that the strategy keeps has half of the noise
-            conditioned.prediction_strategy = None
         remember_factor(conditioned, *update.factor)
     return conditioned
 

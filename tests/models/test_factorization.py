@@ -29,7 +29,7 @@ def covariance(gp: Any) -> Tensor:
 
 
 @settings
-def test_factor_and_weights(setting):
+def test_factor_inverse_and_weights(setting):
     """After one and after several updates they are those of the whole covariance matrix."""
     gp = setting.gp()
     for num, seed in ((1, 8), (4, 9), (20, 10)):
@@ -39,8 +39,11 @@ def test_factor_and_weights(setting):
             gp = conditioned_on(gp, X, Y, **given_noise(gp, X, Y, None))
         strategy, K = gp.prediction_strategy, covariance(gp)
         root = strategy.lik_train_train_covar.root_decomposition().root.to_dense()
+        inverse = strategy.lik_train_train_covar.root_inv_decomposition().root.to_dense()
         assert_close(root @ root.mT, K, rtol=0, atol=1e-12)
-        assert (root.triu(1) == 0).all()
+        assert (root.triu(1) == 0).all() and (inverse.tril(-1) == 0).all()
+        assert_close(root.mT @ inverse, torch.eye(len(K), **DOUBLE), rtol=0, atol=1e-10)
+        assert torch.equal(strategy.covar_cache, inverse)
         deviation = gp.train_targets - gp.mean_module(gp.train_inputs[0]).detach()
         weights = torch.linalg.solve(K, deviation)
         assert_close(strategy.mean_cache, weights, rtol=0, atol=1e-9 * weights.abs().max().item())
