@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from benchmarks.decisions.oracle import Oracle
 from benchmarks.decisions.oracle_report import FurtherReport, OracleReport
 from benchmarks.decisions.replicate import replicate
 from benchmarks.decisions.report import DecisionReport
-from benchmarks.decisions.tasks import CASES, LEVEL, Case, tasks
+from benchmarks.decisions.tasks import CASES, LEVEL, tasks
 from benchmarks.decisions.usual_rules import MeanLimit, NoiseFreeBound
 from benchmarks.framework.suite import Suite
 
@@ -73,14 +73,18 @@ def _untuned(
     )
 
 
-def _on(name: str, cases: Mapping[str, Case], names: Sequence[str]) -> Suite[Any, Any]:
-    return _untuned(name, untuned.tasks(cases), cases, names)
-
-
-FAULTS = _on("decisions_faults", untuned.FAULTS, ("budget", "plain", "wide"))
+FAULTS = _untuned(
+    "decisions_faults",
+    untuned.tasks(untuned.FAULTS),
+    untuned.FAULTS,
+    ("budget", "plain", "wide"),
+)
 # Hyperparameters are given in small sets alone, so that there is something to correct.
-SMALL_SETS = _on(
-    "decisions_small_sets", untuned.SMALL_SETS, ("budget_sharp", "budget", "plain", "wide")
+SMALL_SETS = _untuned(
+    "decisions_small_sets",
+    untuned.tasks(untuned.SMALL_SETS),
+    untuned.SMALL_SETS,
+    ("budget_sharp", "budget", "plain", "wide"),
 )
 # Small safe sets of random functions, which each seed draws anew.
 RANDOM = replace(

@@ -129,7 +129,7 @@ class PiecewisePredictive(WithMoments):
     def _set(self, knots: Tensor, masses: Tensor, form: PiecewiseForm) -> None:
         """Be a distribution of scale 1. `knots` adds the infinite ones of ``form``."""
         self._knots, self.masses, self.form = knots, masses, form
-        self.scale, self._expanded = None, torch.Size()
+        self.scale, self._expanded = None, NO_BATCH
         # If this one has a scale or is expanded, that of scale 1 which has its own batch shape
         self._standard: PiecewisePredictive | None = None
         # Results of a distribution that is used again and again; see `kept`

@@ -145,9 +145,9 @@ def radial_between(
     kernel: Any = own.kernel
     base: Any = base_kernel(kernel)
     profile = radial_profile(base)
-    if profile is None or own.params or own.last_dim_is_batch:
-        return None
-    if inputs.shape[-1] != own.x2.shape[-1]:  # an error, which the kernel itself raises
+    is_usual = not own.params and not own.last_dim_is_batch
+    # Other columns are an error, which the kernel itself raises.
+    if profile is None or not is_usual or inputs.shape[-1] != own.x2.shape[-1]:
         return None
     # Centred before they are scaled, for the digits of points far from zero. An RBF kernel of
     # GPyTorch scales first: rounding has to be that of the training covariance, which it made.
