@@ -12,7 +12,7 @@ file                 content
 ``real_tables``      makes these tables
 ``methods``          their methods: what states the quantile
 ``usual_rules``      how other packages treat a limit
-``oracle``           a method that knows the true quantile
+``oracle``           methods that know the true quantile, or the right hyperparameters
 ``tracked_quantile`` the rule of chance constraints before the budget
 ``replicate``        the loop: a certified choice in each round
 ``analysis``         what runs are judged by, and rewards at equal rates of violations

@@ -1,17 +1,22 @@
-"""A method that knows which points are safe, and is no rival: what others are compared with."""
+"""Methods that know what rivals do not: what these are compared with.
+
+`Oracle` knows which points are safe. `RightProcess` knows which hyperparameters are right, and no
+more of the functions than rivals do: what it earns less than the oracle is the price of learning.
+"""
 
 from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from botorch.models import SingleTaskGP
 from torch import Tensor
 
+from benchmarks.decisions.methods import GaussianQuantile
 from benchmarks.decisions.replicate import Certifier, DecisionMethod, Limited
-from benchmarks.framework.surrogates import Refitted, Surrogate
+from benchmarks.framework.surrogates import Fixed, Refitted, Surrogate
 from botorch_calib import ChanceConstraint
 
 
@@ -69,3 +74,17 @@ class TrueConstraint(ChanceConstraint):
         return self.outcome.room(X.squeeze(-2), self.time).squeeze(-1)
 
     optimism = margin
+
+
+@dataclass(frozen=True)
+class RightProcess(GaussianQuantile):
+    """The plain quantile of the Gaussian process that the task gives, without the task's faults.
+
+    Where the task fits its Gaussian process it is ``plain`` over again.
+    """
+
+    def surrogate(self, given: Surrogate) -> Surrogate:
+        """The process with right hyperparameters."""
+        if isinstance(given, Fixed):
+            return replace(given, lengthscale_factor=1.0, noise_factor=1.0)
+        return given

@@ -32,10 +32,10 @@ class OracleReport(DecisionReport):
     """As `DecisionReport`, with an oracle in place of rewards at matched violations.
 
     Args:
-        oracle: The method that rewards are stated as shares of.
+        yardsticks: The methods that rewards are stated as shares of, an oracle first.
     """
 
-    oracle: str
+    yardsticks: tuple[str, ...]
 
     def _case_sections(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
         cases = self._by_case(collected)
@@ -55,22 +55,19 @@ class OracleReport(DecisionReport):
             f"reward less {plain}",
             "95 % interval",
             f"worse than {plain} in",
-            f"reward of {self.oracle}'s, %",
-            "95 % interval",
+            *(h for y in self.yardsticks for h in (f"reward of {y}'s, %", "95 % interval")),
             "worst run violated, %",
             "recommended, safe",
         ]
         body = []
         for name, case in cases.items():
             for method in self._shown(case):
-                share, low, high = (100 * value for value in self._share(case, method))
                 body.append(
                     [
                         name,
                         method,
                         *self._compared(case, method),
-                        "–" if np.isnan(share) else f"{share:.0f}",
-                        "–" if np.isnan(low) else f"{low:.0f} to {high:.0f}",
+                        *(cell for y in self.yardsticks for cell in self._share(case, method, y)),
                         _worst(case, method),
                         self._recommended(case, method),
                     ]
@@ -79,11 +76,10 @@ class OracleReport(DecisionReport):
             f"Differences to `{plain}` are paired by seed, between values averaged over the "
             "functions of a case as above, with Student's 95 % intervals. A method counts as worse "
             "if the mean difference has the wrong sign, whatever its interval. Reward is also a "
-            f"share of that of `{self.oracle}`, which certifies by the true quantile at the "
-            "time of the round: the ratio of sums over seeds and functions. The worst run, of one "
-            "seed and one function, has the largest rate of violations; its violated and certified "
-            "rounds are in brackets. The last column gives the number of runs in which a point was "
-            "recommended, and how many of these points are truly safe."
+            f"share of that of {self._known()}: the ratio of sums over seeds and functions. The "
+            "worst run, of one seed and one function, has the largest rate of violations; its "
+            "violated and certified rounds are in brackets. The last column gives the number of "
+            "runs in which a point was recommended, and how many of these points are truly safe."
         )
         title = "## Beside the plain quantile and the oracle"
         return [title, "", legend, "", *table(header, body), ""]
@@ -106,10 +102,19 @@ class OracleReport(DecisionReport):
             WORSE_IN[worse],
         ]
 
-    def _share(self, case: Sequence[ByMethod], method: str) -> tuple[float, float, float]:
-        own, best = (values_by_seed(case, m, analysis.reward) for m in (method, self.oracle))
+    def _known(self) -> str:
+        """What the yardsticks know."""
+        oracle, *others = self.yardsticks
+        what = f"`{oracle}`, which certifies by the true quantile at the time of the round"
+        return what + "".join(
+            f", and of that of `{name}`, the plain quantile of the right process" for name in others
+        )
+
+    def _share(self, case: Sequence[ByMethod], method: str, yardstick: str) -> tuple[str, str]:
+        own, best = (values_by_seed(case, m, analysis.reward) for m in (method, yardstick))
         seeds = sorted(own.keys() & best.keys())
-        return pooled_ratio([own[s] for s in seeds], [best[s] for s in seeds])
+        share, low, high = pooled_ratio([own[s] for s in seeds], [best[s] for s in seeds])
+        return _percent(share), "–" if np.isnan(low) else f"{_percent(low)} to {_percent(high)}"
 
     def _recommended(self, case: Sequence[ByMethod], method: str) -> str:
         runs = _runs(case, method)
@@ -158,6 +163,10 @@ class FurtherReport(OracleReport):
             "paired by seed, of values averaged over the functions of a case as above."
         )
         return ["## Cases beside one another", "", legend, "", *table(header, body), ""]
+
+
+def _percent(share: float) -> str:
+    return "–" if np.isnan(share) else f"{100 * share:.0f}"
 
 
 def _worst(case: Sequence[ByMethod], method: str) -> str:

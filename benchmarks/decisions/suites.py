@@ -8,9 +8,9 @@ from typing import Any
 
 from benchmarks.decisions import further, methods, random_functions, real_limits, untuned
 from benchmarks.decisions.analysis import ARCHIVED
-from benchmarks.decisions.oracle import Oracle
+from benchmarks.decisions.oracle import Oracle, RightProcess
 from benchmarks.decisions.oracle_report import FurtherReport, OracleReport
-from benchmarks.decisions.replicate import replicate
+from benchmarks.decisions.replicate import DecisionMethod, replicate
 from benchmarks.decisions.report import DecisionReport
 from benchmarks.decisions.tasks import CASES, LEVEL, tasks
 from benchmarks.decisions.usual_rules import MeanLimit, NoiseFreeBound
@@ -46,17 +46,22 @@ BUDGET = replace(
 )
 
 
+ORACLE = Oracle("oracle")
 _KNOWN = {method.name: method for method in methods.budgeted()}
 
 
 def _untuned(
-    name: str, problems: tuple[Any, ...], cases: Iterable[str], names: Sequence[str]
+    name: str,
+    problems: tuple[Any, ...],
+    cases: Iterable[str],
+    names: Sequence[str],
+    knowing: tuple[DecisionMethod, ...] = (ORACLE,),
 ) -> Suite[Any, Any]:
     """The same rule on functions that nobody tuned it on, and an oracle."""
     return Suite(
         name=name,
         problems=problems,
-        methods=(*(_KNOWN[name] for name in names), Oracle("oracle")),
+        methods=(*(_KNOWN[name] for name in names), *knowing),
         baseline=names[0],
         seeds=range(13000, 13030),
         replicate=replicate,
@@ -66,7 +71,7 @@ def _untuned(
             primary="plain",
             multiples={"plain": 1.0, "wide": 1.5},
             hidden=(),
-            oracle="oracle",
+            yardsticks=tuple(method.name for method in knowing),
         ),
         protocol=name,
         archive=ARCHIVED,
@@ -85,6 +90,7 @@ SMALL_SETS = _untuned(
     untuned.tasks(untuned.SMALL_SETS),
     untuned.SMALL_SETS,
     ("budget_sharp", "budget", "plain", "wide"),
+    (ORACLE, RightProcess("right")),
 )
 # Small safe sets of random functions, which each seed draws anew.
 RANDOM = replace(
@@ -93,6 +99,7 @@ RANDOM = replace(
         random_functions.tasks(),
         random_functions.RELATIONS,
         ("budget_sharp", "budget", "plain"),
+        (ORACLE, RightProcess("right")),
     ),
     seeds=range(17000, 17030),
     replicate=random_functions.replicate,
@@ -106,7 +113,7 @@ REAL = Suite(
         *(_KNOWN[name] for name in ("budget", "plain", "wide", "loo")),
         MeanLimit("mean_limit"),
         NoiseFreeBound("safe_ucb", deviations=2.0),
-        Oracle("oracle"),
+        ORACLE,
     ),
     baseline="budget",
     seeds=range(14000, 14030),
@@ -117,7 +124,7 @@ REAL = Suite(
         primary="plain",
         multiples={"plain": 1.0, "wide": 1.5},
         hidden=(),
-        oracle="oracle",
+        yardsticks=("oracle",),
     ),
     protocol="real_limits",
     archive=ARCHIVED,
@@ -137,7 +144,7 @@ FURTHER = Suite(
         primary="plain",
         multiples={m.name: m.factor for m in further.METHODS if isinstance(m, further.JointWidth)},
         hidden=("wide_2", "wide_3"),
-        oracle="oracle",
+        yardsticks=("oracle",),
         beside=(("workers", "d5"), ("both", "two_limits")),
     ),
     protocol="decisions_further",

@@ -24,9 +24,9 @@ DECLARED = {
     # Eight cases; two other methods in each.
     "decisions_further": (8, 16),
     # Two cases; two other methods in each.
-    "decisions_random": (2, 4),
+    "decisions_random": (2, 6),
     # Two cases; three other methods in each.
-    "decisions_small_sets": (2, 6),
+    "decisions_small_sets": (2, 8),
     # Six with what ignores delays, and seven with `qlogei_pending`.
     "delay": (4, 13),
     "delay_workers": (3,),

@@ -10,7 +10,7 @@ from botorch.utils.sampling import manual_seed
 from torch import Tensor
 
 from benchmarks.decisions import tasks as tuned
-from benchmarks.decisions.oracle import Oracle
+from benchmarks.decisions.oracle import Oracle, RightProcess
 from benchmarks.decisions.replicate import replicate
 from benchmarks.decisions.suites import SMALL_SETS as SUITE
 from benchmarks.decisions.tasks import DecisionTask, Search
@@ -147,6 +147,20 @@ def test_the_oracle_certifies_all_that_is_safe() -> None:
         certified = certifier.constraint(gp, time).certified(U.unsqueeze(-2))
         assert torch.equal(certified, task.outcome.safe(U, time))
         assert 0.2 < certified.double().mean() < 0.8
+
+
+def test_the_right_process_has_the_hyperparameters_before_the_fault() -> None:
+    task = TASKS["levy_quarter"]
+    X, bounds = uniform(20, task.dim, seed=5), torch.tensor([[0.0] * 3, [1.0] * 3]).double()
+    Y = task.outcome.observe(X, time=0.0)
+    given = task.surrogate
+    assert isinstance(given, Fixed)
+    wrong, right = (
+        surrogate(X, Y, bounds, 0, None)
+        for surrogate in (given, RightProcess("right").surrogate(given))
+    )
+    assert wrong.likelihood.noise.item() == pytest.approx(0.1 * right.likelihood.noise.item())
+    assert torch.equal(right.likelihood.noise, given.template().likelihood.noise)
 
 
 @pytest.mark.parametrize("method", SUITE.methods, ids=lambda method: method.name)
