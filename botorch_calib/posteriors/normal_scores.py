@@ -24,9 +24,9 @@ from torch.distributions import Distribution, Independent, Normal, StudentT
 from botorch_calib.distributions.student_t import student_t_quantile, student_t_score
 from botorch_calib.posteriors.outcome_maps import OutcomeMap
 
-# Probabilities closer to 1 are 1, in double precision.
-_NEAREST = 2.0**-53
-_LEAST = 1e-300
+# Closer to 0 or 1 no probability is told apart by most formulas in double precision.
+_NEAREST = torch.finfo(torch.double).eps
+_LEAST_SHARE = 1e-300
 
 
 @singledispatch
@@ -115,6 +115,8 @@ class _LocationScale(OutcomeMap):
 
 
 class _StudentT(_LocationScale):
+    """A Student t distribution."""
+
     def __init__(self, location: Tensor, scale: Tensor, df: Tensor) -> None:
         super().__init__(location, scale)
         self._df = df.double()
@@ -127,26 +129,30 @@ class _StudentT(_LocationScale):
 
 
 class _Inverted(OutcomeMap):
-    """A distribution with ``cdf`` and ``icdf``, up to the probabilities next to 0 and 1."""
+    """A distribution with ``cdf`` and ``icdf``, evaluated in double precision.
+
+    PyTorch's formulas do not resolve probabilities next to 0 or 1, so scores end at -8.1 and 8.1.
+    """
 
     def __init__(self, distribution: Distribution) -> None:
         self._distribution = distribution
 
     def outcome(self, latent: Tensor) -> Tensor:
-        level = torch.special.ndtr(latent).clamp(_LEAST, 1.0 - _NEAREST)
-        return self._distribution.icdf(level)
+        level = torch.special.ndtr(latent.double())
+        return self._distribution.icdf(level.clamp(_NEAREST, 1.0 - _NEAREST))
 
     def latent(self, outcome: Tensor) -> Tensor:
         support: Any = self._distribution.support
-        inside = support.check(outcome)
+        y = outcome.double()
+        inside = support.check(y)
         # Farther out PyTorch refuses some values, whose probability it rounds to 0 or 1
         least, typical, greatest = (
-            self._distribution.icdf(torch.full_like(outcome, level))
-            for level in (_LEAST, 0.5, 1.0 - _NEAREST)
+            self._distribution.icdf(torch.full_like(y, level))
+            for level in (_NEAREST, 0.5, 1.0 - _NEAREST)
         )
-        level = self._distribution.cdf(torch.where(inside, outcome, typical).clamp(least, greatest))
-        score = torch.special.ndtri(level.clamp(_LEAST, 1.0 - _NEAREST))
-        return torch.where(inside, score, torch.where(outcome < typical, -torch.inf, torch.inf))
+        level = self._distribution.cdf(torch.where(inside, y, typical).clamp(least, greatest))
+        score = torch.special.ndtri(level.double().clamp(_NEAREST, 1.0 - _NEAREST))
+        return torch.where(inside, score, torch.where(y < typical, -torch.inf, torch.inf))
 
 
 class _Histogram(OutcomeMap):
@@ -175,12 +181,12 @@ class _Histogram(OutcomeMap):
         # Leading dimensions are samples: they become one row for each distribution.
         lead = tail.dim() - below.dim()
         rows = tail.movedim(tuple(range(lead)), tuple(range(-lead, 0))) if lead else tail
-        rows = rows.reshape(*below.shape[:-1], -1)
+        rows = rows.flatten(below.dim() - 1)
         last = shares.shape[-1] - 1
         with torch.no_grad():
             index = torch.searchsorted(below[..., 1:].contiguous(), rows.contiguous())
             index = index.clamp(max=last)
-        share = shares.gather(-1, index).clamp(min=_LEAST)
+        share = shares.gather(-1, index).clamp(min=_LEAST_SHARE)
         part = ((rows - below.gather(-1, index)) / share).clamp(0.0, 1.0)
         value = borders[index] + part * (borders[index + 1] - borders[index])
         if not lead:
@@ -202,7 +208,7 @@ class _Histogram(OutcomeMap):
         density = at(self._shares, index) / (high - low)
         below = at(self._below, index) + density * (y - low).clamp(min=0.0)
         above = at(self._above, index + 1) + density * (high - y).clamp(min=0.0)
-        lower, upper = (torch.special.ndtri(p.clamp(_LEAST, 0.5)) for p in (below, above))
+        lower, upper = (torch.special.ndtri(p.clamp(_LEAST_SHARE, 0.5)) for p in (below, above))
         score = torch.where(below < above, lower, -upper)
         score = score.masked_fill(y < borders[0], -torch.inf)
         return score.masked_fill(y > borders[-1], torch.inf)
