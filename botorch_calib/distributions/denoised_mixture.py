@@ -261,7 +261,8 @@ class DenoisedMixture(_WithTails):
         Several levels stand in front of ``shape``, as those of `SmoothedPredictive`.
         """
         if isinstance(level, Tensor):
-            return torch.stack([self.quantile(float(each)) for each in level.flatten()])
+            found = [self.quantile(float(each)) for each in level.flatten()]
+            return torch.stack(found) if found else self.mean_of_members[:0]
         zeta = NormalDist().inv_cdf(level)
         if self.predictive.is_standard_normal:
             deviation = self._components().deviation.squeeze(1)

@@ -162,7 +162,7 @@ class ScoreTable:
         if inverse:
             knots, values, slope = values, knots, slope.reciprocal()
         lead = at.shape[: at.dim() - self._center.dim()]
-        at = at.expand(*lead, *self._center.shape).reshape(-1, *self._center.shape)
+        at = at.expand(*lead, *self._center.shape).reshape(lead.numel(), *self._center.shape)
         at = at.movedim(0, -1).contiguous()
         inside = torch.minimum(torch.maximum(at, knots[..., :1]), knots[..., -1:])
         cell = torch.searchsorted(knots.detach(), inside.detach(), right=True)

@@ -75,7 +75,7 @@ class FourierPaths(Module):
         num = len(rows) if rows.is_cuda else _CHUNK // self.frequencies.shape[-1]
         waves = torch.cat([self._waves(part) for part in rows.split(max(num, 1))], dim=-1)
         shared = self.gp.mean_module(rows) + (covariance @ self.weights).mT
-        values = (waves + shared).view(-1, *X.shape[:-1])
+        values = (waves + shared).unflatten(-1, X.shape[:-1])
         if self.output_transform is not None:
             values = self.output_transform(values)
         return values.squeeze(0)

@@ -97,9 +97,8 @@ class DenoisedMarginals(StatedPosterior):
         if not ((levels > 0.0) & (levels < 1.0)).all():
             raise InputDataError(f"`value` must hold levels in (0, 1), got {value}.")
         # So many at a time that operations are few, and memory is small
-        parts = levels.view(-1, *[1] * self.location.dim()).split(
-            max(_CHUNK // self.location.numel(), 1)
-        )
+        size = max(_CHUNK // max(self.location.numel(), 1), 1)
+        parts = levels.view(-1, *[1] * self.location.dim()).split(size)
         values = torch.cat([self._located(self._distribution.quantile(part)) for part in parts])
         return values.view(*levels.shape, *values.shape[1:])
 
@@ -117,7 +116,7 @@ class DenoisedMarginals(StatedPosterior):
     def _at(self, value: Tensor | float, function: Callable[[Tensor], Tensor]) -> Tensor:
         """A function of numbers from `location`, at ``value``."""
         value = torch.as_tensor(value, dtype=torch.float64, device=self.location.device)
-        if value.dim() == 1 and value.numel() > 1:
+        if value.dim() == 1 and len(value) != 1:
             value = value.view(-1, *[1] * self.location.dim())
         return function(self._from_location(value)).to(self.dtype)
 

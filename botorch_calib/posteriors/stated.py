@@ -41,7 +41,7 @@ class StatedPosterior(WithMoments, Posterior, ABC):
         """``P(f <= value)`` of each marginal.
 
         Args:
-            value: A number or a vector of ``k > 1`` numbers (then the result gains a leading
+            value: A number or a vector of ``k != 1`` numbers (then the result gains a leading
                 dimension), or a tensor of two or more dimensions that broadcasts against
                 ``batch_shape x q x 1``.
         """

@@ -181,7 +181,7 @@ class TransformedOutcomePosterior(StatedPosterior, TransformedPosterior):
     def _outcomes(self, value: Tensor | float) -> Tensor:
         """Outcomes in float64, with two dimensions at least; vectors lead, as in `cdf`."""
         value = torch.as_tensor(value, dtype=torch.float64, device=self.device)
-        if value.dim() == 1 and value.numel() > 1:
+        if value.dim() == 1 and len(value) != 1:
             return value.view(-1, *[1] * len(self._extended_shape()))
         return value if value.dim() > 1 else value.view(1, 1)
 

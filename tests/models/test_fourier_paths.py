@@ -132,3 +132,9 @@ def test_what_is_evaluated_one_by_one() -> None:
     perturbed = SingleTaskGP(X, Y, input_transform=many, outcome_transform=None).eval()
     drawn = draw_matheron_paths(perturbed, Size([]), draw_kernel_feature_paths)
     assert FourierPaths.of(perturbed, drawn) is None
+
+
+def test_no_points() -> None:
+    gp = make_gp()
+    X = torch.empty(2, 0, 1, 2, dtype=torch.double)
+    assert together(gp, *draw(gp))(X).shape == (2, 2, 0, 1)

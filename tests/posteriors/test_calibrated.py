@@ -478,3 +478,15 @@ def test_many_quantiles_cost_few_operations(kind, denoise, dtype):
         assert_close(posterior.quantile(float(levels[row])), values[row])
     with pytest.raises(InputDataError, match="levels in"):
         posterior.quantile(torch.tensor([0.5, 1.0]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("batch_shape", [(0,), (2, 0)])
+@pytest.mark.parametrize("levels", [(), (0.1, 0.9)])
+def test_nothing_to_state(kind, batch_shape, levels):
+    """At no points, or at no levels."""
+    numbers = torch.tensor(levels, dtype=torch.double)
+    for shape in (batch_shape, (3,)):
+        posterior = make(kind, make_points(*shape, q=2))
+        for method in (posterior.quantile, posterior.cdf, posterior.density):
+            assert method(numbers).shape == (len(levels), *shape, 2, 1)
