@@ -148,6 +148,8 @@ def best_certified(
 
     Errors are those of `optimize_chance_constrained`.
     """
+    count = check_count("num_restarts", place.num_restarts)
+    num_samples = check_count("raw_samples", place.raw_samples)
     within = (place.fixed_features, place.inequality_constraints, place.equality_constraints)
     if place.choices is not None:
         if place.bounds is not None or any(within):
@@ -161,8 +163,6 @@ def best_certified(
             return _best_of(choices.unsqueeze(-2), acq_function, margin)
     region = Region.checked(place.bounds, *within)
     margin.check_points("bounds", region.bounds)
-    count = check_count("num_restarts", place.num_restarts)
-    num_samples = check_count("raw_samples", place.raw_samples)
     with repeated_points():
         return _search(acq_function, margin, region, count, num_samples)
 

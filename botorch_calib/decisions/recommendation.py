@@ -19,7 +19,13 @@ from botorch.utils.sampling import draw_sobol_samples, manual_seed
 from botorch.utils.transforms import is_ensemble
 from torch import Tensor
 
-from botorch_calib._validation import check_bounds, check_model, check_open_unit, check_tensor
+from botorch_calib._validation import (
+    check_bounds,
+    check_count,
+    check_model,
+    check_open_unit,
+    check_tensor,
+)
 from botorch_calib.decisions.chance_constrained_search import (
     LeastMargin,
     Place,
@@ -40,7 +46,7 @@ _RIVALS, _DRAWS = 500, 2000
 class Recommendation(NamedTuple):
     """What `recommend` returns. The objective is the noise-free one, in its units.
 
-    Args:
+    Attributes:
         candidate: The point, ``1 x d``.
         certified: Whether each constraint's quantile is within its limits at this point with the
             confidence asked for.
@@ -70,18 +76,19 @@ def recommend(
 ) -> Recommendation:
     r"""The point to stop at: the best mean of the objective among points that are safe themselves.
 
-    Rounds keep a limit as often as stated *together*; single ones among them do not. Here each
-    constraint's quantile of the outcome has to be within its limits with a stated confidence, see
-    ``confidence`` of `ChanceConstraint.margin`. All data of its model count, also those from before
-    a change of the outcome.
+    A `ChanceConstraint` bounds the violations of all rounds *together*, and says little of a single
+    point. Here each constraint's quantile of the outcome must be within its limits at the point
+    itself, with the stated ``confidence``: see `ChanceConstraint.margin`. All data of its model
+    count, also those from before a change of the outcome.
 
-    A point that was selected because it looks best looks better than it is, so statements on the
+    A point that was selected because it looks best looks better than it is. So statements on the
     objective hold for all points together that it was selected from (up to 500 of these, those of
-    the best means). With the posterior's draws ``f`` at them, ``m`` and ``s`` their means and
-    standard deviations, the interval is ``m +- c s``, ``c`` being the quantile of ``max_i |f_i -
-    m_i| / s_i`` over the draws; and ``better`` is the share of draws with ``max_i (m_i - f_i) /
-    s_i`` below the candidate's ``m / s``, all of the differences from the baseline. They rest on
-    the objective's model: see `noise_diagnosis`, and confirm by a `ConfirmationTest`.
+    the best means). Let ``f`` be draws of the posterior at these points, ``m`` their means and
+    ``s`` their standard deviations. The interval is ``m +- c s``, ``c`` being the quantile of
+    ``max_i |f_i - m_i| / s_i`` over the draws. For ``better``, ``f``, ``m`` and ``s`` are those of
+    the differences from the baseline: it is the share of draws in which ``max_i (m_i - f_i) / s_i``
+    is below the candidate's ``m / s``. Both rest on the objective's model: see `noise_diagnosis`,
+    and confirm by a `ConfirmationTest`.
 
     Args:
         objective: A model of the objective, which has no contexts among its inputs.
@@ -104,9 +111,10 @@ def recommend(
         >>> recommended = recommend(gp, constraint, bounds, baseline=X[:1])
         >>> stated = recommended.lower, recommended.upper, recommended.better
     """
-    check_single(check_model(objective))
+    check_objective(check_model(objective))
     check_open_unit("confidence", confidence)
     check_place(objective, bounds, choices, baseline=baseline)
+    check_count("raw_samples", raw_samples)
     acqf = PosteriorMean(objective, maximize=maximize)
     margin = None
     several = [*constraints] if isinstance(constraints, Iterable) else [constraints]
@@ -129,7 +137,7 @@ def recommend(
     return Recommendation(candidate, certified, *stated)
 
 
-def check_single(objective: Any) -> None:
+def check_objective(objective: Any) -> None:
     """Raise unless the objective has one value at each point."""
     transform = getattr(observed_process(objective), "input_transform", None)
     if objective.num_outputs > 1 or getattr(transform, "is_one_to_many", False):
@@ -145,8 +153,8 @@ def check_place(
     objective: Model, bounds: Tensor | None, choices: Tensor | None, **points: Tensor | None
 ) -> None:
     """Raise unless a box or choices, and points ``1 x d`` by name, suit the objective."""
-    if bounds is not None and choices is not None:
-        raise InputDataError("`choices` excludes `bounds`: give None.")
+    if (bounds is None) == (choices is None):
+        raise InputDataError("`choices` excludes `bounds`: give one of them, None for the other.")
     for name, point in points.items():
         if point is not None and check_tensor(name, point).shape[:-1] != (1,):
             raise BotorchTensorDimensionError(

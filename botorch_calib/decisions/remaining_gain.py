@@ -26,7 +26,7 @@ from botorch_calib._validation import (
     check_width,
 )
 from botorch_calib.decisions.chance_constrained_search import checked_choices, repeated_points
-from botorch_calib.decisions.recommendation import best_mean, check_place, check_single
+from botorch_calib.decisions.recommendation import best_mean, check_objective, check_place
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.inspection import like, observed_process, raw_train_inputs
 
@@ -39,7 +39,7 @@ _STARTS, _POINTS = 2, 512
 class RemainingGain(NamedTuple):
     """What `remaining_gain` returns.
 
-    Args:
+    Attributes:
         candidate: The point at hand, ``1 x d``.
         gains: How much better each draw of the objective is at its best point than at the
             candidate, in units of the objective, at least 0: a vector, increasing.
@@ -115,7 +115,7 @@ def remaining_gain(
     model: Any = check_model(objective)
     if isinstance(model, CensoredDelayModel):
         model = model.model
-    check_single(model)
+    check_objective(model)
     num_paths = check_count("num_paths", num_paths, 1)
     check_place(model, bounds, choices, candidate=candidate)
     domain = check_bounds(bounds) if choices is None else checked_choices(choices)

@@ -27,7 +27,7 @@ _ODDS = (0.25, 0.5, 2.0, 4.0)
 class Finding(NamedTuple):
     """What an alarm is most certain of.
 
-    Args:
+    Attributes:
         event: The stated event that comes too often or too seldom.
         stated: Its stated probability.
         met: The share of the outcomes in the region at which it came.

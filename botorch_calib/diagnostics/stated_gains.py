@@ -17,7 +17,7 @@ _STAKES = (0.1, 0.25, 0.5, 0.75)
 class StatedGains(NamedTuple):
     """What `stated_gains` returns.
 
-    Args:
+    Attributes:
         ratios: Multiples of the stated gain.
         shares: Share of the rounds in which the gain reached each multiple.
         allowed: Share that is expected at most, ``1 / ratio``.

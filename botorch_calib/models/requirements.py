@@ -94,13 +94,15 @@ def check_pairs(X: Tensor, Y: Tensor, width: int | None = None, name: str = "Y")
 def checked_observations(
     model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Finite observations ``n x d``, ``n x 1``, with all columns and the precision of a model.
+    """Checked observations ``n x d``, ``n x 1``, on the device of a model, with its task feature.
 
-    Precise ones stay so unless the model is a process: parameters of another need not tell its own.
+    An exact GP gets them in its own precision. Other models may compute more precisely than their
+    parameters are stored: double precision is kept for them.
     """
     if batch_shape := batch_of_models(model):
         raise UnsupportedError(
-            f"`observe` needs a model without batch dimensions, got {tuple(batch_shape)}."
+            f"A batch of models of shape {tuple(batch_shape)} takes no observations: give a model "
+            "without batch dimensions."
         )
     X = with_task_feature(model, X)
     check_pairs(X, Y, raw_width(model))
@@ -113,7 +115,7 @@ def checked_observations(
 
     if Yvar is None:
         return converted(X), converted(Y), None
-    unknown = Yvar.isnan()
+    unknown = check_tensor("Yvar", Yvar).isnan()
     if Yvar.shape != Y.shape or not (unknown | (Yvar >= 0.0) & Yvar.isfinite()).all():
         raise InputDataError(
             f"`Yvar` must be nonnegative and finite, or NaN where it is not known, of the shape "

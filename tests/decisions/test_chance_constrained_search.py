@@ -566,8 +566,9 @@ def test_bad_arguments_are_named() -> None:
     with pytest.raises(BotorchTensorDimensionError, match="`choices`"):
         search(right(), tested, None, choices=torch.rand(2))
     for name in ("num_restarts", "raw_samples"):
-        with pytest.raises(InputDataError, match=name):
-            search(right(), tested, BOUNDS, **{name: 0})
+        for place in ({"bounds": BOUNDS}, {"bounds": None, "choices": BOUNDS}):
+            with pytest.raises(InputDataError, match=name):
+                search(right(), tested, **place, **{name: 0})
     for share in (1.0, "half", None):
         with pytest.raises(InputDataError, match="expansion_share"):
             search(right(), tested, BOUNDS, expansion_share=share)

@@ -158,8 +158,11 @@ def test_bad_arguments_are_named() -> None:
         recommend(None, bounds=BOUNDS)  # type: ignore[arg-type]
     with pytest.raises(InputDataError, match="confidence"):
         recommend(gp, bounds=BOUNDS, confidence=1.0)
-    with pytest.raises(InputDataError, match="`bounds`"):
+    with pytest.raises(InputDataError, match="`bounds`: give one of them"):
         recommend(gp)
+    for place in ({"bounds": BOUNDS}, {"choices": GRID}):
+        with pytest.raises(InputDataError, match="`raw_samples` must be an integer of at least 1"):
+            recommend(gp, raw_samples=0, **place)
     with pytest.raises(InputDataError, match="excludes"):
         recommend(gp, bounds=BOUNDS, choices=GRID)
     with pytest.raises(BotorchTensorDimensionError, match="`baseline`"):

@@ -423,6 +423,7 @@ BAD_OBSERVATIONS: dict[str, tuple[Tensor, Tensor, Any, type[Exception], str]] = 
     "negative Yvar": (GOOD_X, GOOD_Y, -GOOD_Y.abs(), InputDataError, "`Yvar`"),
     "infinite Yvar": (GOOD_X, GOOD_Y, GOOD_Y.abs() / 0, InputDataError, "`Yvar`"),
     "short Yvar": (GOOD_X, GOOD_Y, GOOD_Y[:1].abs(), InputDataError, "`Yvar`"),
+    "a number for Yvar": (GOOD_X, GOOD_Y, 0.1, InputDataError, "`Yvar` must be a tensor"),
 }
 
 
@@ -439,7 +440,8 @@ def test_failed_observe_mutates_nothing(fixed_noise, transforms, X, Y, Yvar, err
     X_test = grid(transforms=transforms)
     mean = model.posterior(X_test).mean
     with pytest.raises(error, match=match):
-        model.observe(X.double(), Y.double(), Yvar=None if Yvar is None else Yvar.double())
+        Yvar = Yvar.double() if isinstance(Yvar, Tensor) else Yvar
+        model.observe(X.double(), Y.double(), Yvar=Yvar)
     assert_unchanged(model, before, base)
     assert model.train_targets.shape == (12,)
     torch.testing.assert_close(model.posterior(X_test).mean, mean, rtol=0, atol=0)

@@ -695,6 +695,7 @@ BAD_VALUES: dict[str, tuple[Tensor, Any, type[Exception], str]] = {
     "vector": (torch.zeros(2, **DOUBLE), None, BotorchTensorDimensionError, "`Y`"),
     "too few": (torch.zeros(1, 1, **DOUBLE), None, BotorchTensorDimensionError, "`Y`"),
     "noise": (torch.zeros(2, 1, **DOUBLE), torch.ones(2, 1), UnsupportedError, "`Yvar`"),
+    "a number": (torch.zeros(2, 1, **DOUBLE), 0.1, InputDataError, "`Yvar` must be a tensor"),
     "negative noise": (torch.zeros(2, 1, **DOUBLE), -torch.ones(2, 1), InputDataError, "`Yvar`"),
 }
 

@@ -349,6 +349,15 @@ def test_conditioning_with_inputs_and_noise_of_each_outcome() -> None:
             model.condition_on_observations(X_bad, Y_bad)
 
 
+def test_noise_of_new_observations_is_checked() -> None:
+    for fixed_noise in (False, True):
+        model = uncorrected(fixed_noise=fixed_noise)
+        with pytest.raises(InputDataError, match="`Yvar` must be a tensor, got float"):
+            model.observe(NEW_X, NEW_Y, 0.1)  # type: ignore[arg-type]
+        with pytest.raises(BotorchTensorDimensionError, match="`Yvar` must have the shape of `Y`"):
+            model.observe(NEW_X, NEW_Y, torch.ones(2, 1, **DOUBLE))
+
+
 def test_fantasies_of_outcomes_are_independent() -> None:
     """By one sampler; a ``ModelListGP`` gives all outcomes the same numbers.
 
