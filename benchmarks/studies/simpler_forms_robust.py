@@ -66,10 +66,10 @@ from botorch_calib.models import radial_kernels
 from botorch_calib.models.fourier_paths import FourierPaths
 from botorch_calib.robust import contextual_function
 from botorch_calib.robust.contextual_function import norm_and_direction
-from botorch_calib.robust.gp.autograd_fallback import PointwiseFunction
 from botorch_calib.robust.gp.bonus import CalibratedBonus
 from botorch_calib.robust.gp.closed_form_bound import ClosedFormConfidenceBound
 from botorch_calib.robust.gp.pairwise_moments import PairwiseMoments
+from botorch_calib.robust.gp.pointwise_function import PointwiseFunction
 from botorch_calib.robust.gp.stationary_gp import stationary_gp
 from botorch_calib.robust.sets import kullback_leibler, wasserstein
 from botorch_calib.robust.sets.kullback_leibler import KLBall

@@ -29,12 +29,12 @@ from botorch_calib.models.requirements import batch_of_models
 from botorch_calib.optim.robust_search import SMOOTHING, LipschitzBound
 from botorch_calib.robust.contexts import ContextDistribution, as_distribution
 from botorch_calib.robust.contextual_function import ContextualFunction
-from botorch_calib.robust.gp.autograd_fallback import (
+from botorch_calib.robust.gp.closed_form_bound import confidence_bound, gaussian_process
+from botorch_calib.robust.gp.pointwise_function import (
     PointwiseFunction,
     context_scale,
     pairs_per_chunk,
 )
-from botorch_calib.robust.gp.closed_form_bound import confidence_bound, gaussian_process
 from botorch_calib.robust.gp.stationary_gp import closed_form_state
 from botorch_calib.robust.joint_inputs import Columns
 from botorch_calib.robust.sets.base import AmbiguitySet

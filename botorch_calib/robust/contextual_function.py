@@ -42,8 +42,8 @@ def with_jacobian(X: Tensor, values: Tensor, jacobian: Tensor) -> Tensor:
 class ContextualFunction(ABC):
     """A function ``u(x, c)`` of decisions ``x`` and contexts ``c``, each pair on its own.
 
-    `botorch_calib.robust.gp.autograd_fallback.PointwiseFunction` makes one of any function of joint
-    inputs. Derivatives come out of the evaluation itself, chunk by chunk, so memory is bounded by
+    `botorch_calib.robust.gp.pointwise_function.PointwiseFunction` makes one of any function of
+    joint inputs. Derivatives come out of the evaluation itself, chunk by chunk, so memory is bounded by
     the results. These are once differentiable with respect to ``X``, and to nothing else.
     """
 

@@ -63,7 +63,7 @@ from botorch_calib.robust import (
     WorstCase,
 )
 from botorch_calib.robust.gp import stationary_gp
-from botorch_calib.robust.gp.autograd_fallback import PointwiseFunction
+from botorch_calib.robust.gp.pointwise_function import PointwiseFunction
 from tests.gps import GaussianLaw, far_from_gaussian, make_gp, make_variational
 
 DOUBLE: dict[str, Any] = {"dtype": torch.double}

@@ -5,5 +5,5 @@
 * `pairwise_moments`: mean and variance at all pairs of decisions and contexts, with gradients.
 * `bonus`: what the bound adds to the mean, a function of the variance and of the inputs.
 * `stationary_gp`: which models have that closed form, and such a posterior as a few tensors.
-* `autograd_fallback`: `PointwiseFunction`, any function of single inputs, by autograd.
+* `pointwise_function`: `PointwiseFunction`, any function of single inputs, by autograd.
 """

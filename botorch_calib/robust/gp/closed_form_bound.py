@@ -12,9 +12,9 @@ from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.inspection import predicting_part, predicting_process, stated_moments
 from botorch_calib.models.marginals import posterior_at
 from botorch_calib.robust.contextual_function import ContextualFunction, norm_and_direction
-from botorch_calib.robust.gp.autograd_fallback import PointwiseFunction, pairs_per_chunk
 from botorch_calib.robust.gp.bonus import CalibratedBonus, GaussianBonus
 from botorch_calib.robust.gp.pairwise_moments import PairwiseMoments, Side
+from botorch_calib.robust.gp.pointwise_function import PointwiseFunction, pairs_per_chunk
 from botorch_calib.robust.gp.stationary_gp import StationaryGP, is_stationary, stationary_gp
 from botorch_calib.robust.joint_inputs import Columns
 

@@ -35,8 +35,8 @@ from botorch_calib.robust import (
 )
 from botorch_calib.robust.contextual_function import ContextualFunction
 from botorch_calib.robust.gp import closed_form_bound, stationary_gp
-from botorch_calib.robust.gp.autograd_fallback import PointwiseFunction
 from botorch_calib.robust.gp.closed_form_bound import confidence_bound, gaussian_process
+from botorch_calib.robust.gp.pointwise_function import PointwiseFunction
 from botorch_calib.robust.joint_inputs import Columns
 from tests.gps import make_multitask, make_variational
 from tests.robust.gp.test_closed_form_bound import (

@@ -29,8 +29,8 @@ from botorch_calib import CensoredDelayModel
 from botorch_calib.robust import ClosedFormConfidenceBound, contextual_function
 from botorch_calib.robust.contextual_function import ContextualFunction
 from botorch_calib.robust.gp import closed_form_bound, pairwise_moments, stationary_gp
-from botorch_calib.robust.gp.autograd_fallback import PointwiseFunction, pairs_per_chunk
 from botorch_calib.robust.gp.closed_form_bound import confidence_bound, gaussian_process
+from botorch_calib.robust.gp.pointwise_function import PointwiseFunction, pairs_per_chunk
 from botorch_calib.robust.joint_inputs import Columns
 
 DOUBLE: dict[str, Any] = {"dtype": torch.double}

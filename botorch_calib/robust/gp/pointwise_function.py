@@ -1,7 +1,8 @@
-"""Contextual functions of any model or acquisition function, by automatic differentiation."""
+"""`PointwiseFunction`: any function of single joint inputs as a contextual one, by autograd."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,12 @@ _LEAST_SQUARE = 1e-30
 # Steps and factors of the central difference of the fourth order: its error is of order h^4, and
 # rounding of order eps / h, which balance at a step h = eps^(1/5).
 _STENCIL = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))
+
+# What PyTorch says where there are no second derivatives
+_NO_SECOND = re.compile(
+    "derivative for .* is not implemented|differentiate twice|does not require grad|"
+    "appears to not have been used"
+)
 
 
 def context_scale(data: Tensor | None, columns: Columns, points: Tensor) -> Tensor:
@@ -59,11 +66,11 @@ class _TwiceDifferentiable(TorchFunctionMode):
 class PointwiseFunction(ContextualFunction):
     """A function of single joint inputs, such as an acquisition function of any model.
 
-    It is evaluated in chunks, whose graphs are dropped at once. Second derivatives, for the slope
-    of the steepness, are taken along one direction: by differentiating twice, or by fourth-order
-    differences of first derivatives, as many a graph is good for first derivatives only. A function
-    that varies over much less than ``scale``, as a mean of improvements over samples does, is
-    differentiated twice if possible: differences would say nothing.
+    It is evaluated in chunks, whose graphs are dropped at once. The slope of the steepness takes
+    second derivatives along one direction. They are fourth-order differences of first derivatives,
+    since many functions can be differentiated only once. Differences say nothing of a function that
+    varies over much less than ``scale``, as a mean of improvements over samples does: that is
+    differentiated twice if it can be.
 
     Args:
         function: Maps ``N x 1 x d`` to values ``N``, row by row.
@@ -71,7 +78,8 @@ class PointwiseFunction(ContextualFunction):
         scale: Of each context, ``d_c``, for differences, see `context_scale`; None if ``function``
             may be differentiated twice.
         chunk: Pairs per evaluation, such as `pairs_per_chunk` of a model.
-        is_rough: Whether it varies over less, and is right or refuses when differentiated twice.
+        is_rough: Whether ``function`` varies over much less. PyTorch then either differentiates it
+            twice or refuses to: a backward pass that drops the graph would give wrong slopes.
     """
 
     def __init__(
@@ -123,10 +131,8 @@ class PointwiseFunction(ContextualFunction):
         if self._twice:
             try:
                 return self._twice_along(x, c)
-            except torch.OutOfMemoryError:
-                raise
-            except RuntimeError:  # there are no second derivatives
-                if self.scale is None:
+            except RuntimeError as error:
+                if self.scale is None or not _NO_SECOND.search(str(error)):
                     raise
                 self._twice = False
         return self._differences_along(x, c)
