@@ -27,8 +27,8 @@ from botorch_calib.distributions import (
     PiecewisePredictive,
     SmoothedPredictive,
     UnsmoothedPredictive,
-    _denoised,
     _piece_integrals,
+    _smoothed_integrals,
     piecewise,
     smoothed,
 )
@@ -97,7 +97,7 @@ def _compared(name: str, num: int, way: Call, simple: Call) -> str:
 def _by_quadrature(*arguments: object) -> Tensor:
     x, noise, knots, masses, form, _, scale = arguments
     inputs = x, noise, scale, knots, masses, form
-    return _denoised._by_pieces(*inputs, _denoised.EXCESS)  # type: ignore[arg-type]
+    return _smoothed_integrals._by_pieces(*inputs, _smoothed_integrals.EXCESS)  # type: ignore[arg-type]
 
 
 def _without(predictive: PiecewisePredictive, **flags: Any) -> PiecewisePredictive:
@@ -112,7 +112,7 @@ def _excess(predictive: PiecewisePredictive, x: Tensor, r: Tensor) -> Tensor:
 
 
 def _excess_by_quadrature(predictive: PiecewisePredictive, x: Tensor, r: Tensor) -> Tensor:
-    with mock.patch.object(_denoised, "log_excess", _by_quadrature):
+    with mock.patch.object(_smoothed_integrals, "log_excess", _by_quadrature):
         return SmoothedPredictive(predictive, r).log_excess(x)
 
 

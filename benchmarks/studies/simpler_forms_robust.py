@@ -59,7 +59,7 @@ from botorch_calib import CalibratedModel, LogCalibratedExpectedImprovement
 from botorch_calib.acquisition import DelayedThompsonSampling
 from botorch_calib.calibration import LocalizedConformal, QuantileRecalibrator
 from botorch_calib.calibration import base as calibrators
-from botorch_calib.calibration.learners import mixture
+from botorch_calib.calibration.learners import aggregated
 from botorch_calib.calibration.learners.radial_sum import PairedSums
 from botorch_calib.distributions import piecewise
 from botorch_calib.models import radial_kernels
@@ -496,7 +496,7 @@ def calibration_rows(work: Workload) -> list[Row]:
         ),
         measured(
             "weights of a mixture in NumPy / in PyTorch, replay of 100 values",
-            {"one level": (replay, [(mixture, "adahedge", adahedge_of_tensors)])},
+            {"one level": (replay, [(aggregated, "adahedge", adahedge_of_tensors)])},
             "kept",
         ),
     ]

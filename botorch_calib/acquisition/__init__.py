@@ -4,7 +4,7 @@
 file                          content
 ============================= ======================================================================
 ``base``                      the base class of all closed forms: what they read of their models
-``expected_improvement``      expected improvement, its logarithm, and its probability
+``improvement``               expected improvement, its logarithm, and its probability
 ``confidence_bound``          quantiles, of the objective or an outcome (value at risk)
 ``expected_shortfall``        the mean of the worst outcomes (conditional value at risk)
 ``constrained``               improvement under constraints on other outcomes
@@ -25,12 +25,12 @@ from botorch_calib.acquisition.constrained import (
     LogCalibratedProbabilityOfFeasibility,
 )
 from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
-from botorch_calib.acquisition.expected_improvement import (
+from botorch_calib.acquisition.expected_shortfall import CalibratedExpectedShortfall
+from botorch_calib.acquisition.improvement import (
     CalibratedExpectedImprovement,
     CalibratedProbabilityOfImprovement,
     LogCalibratedExpectedImprovement,
 )
-from botorch_calib.acquisition.expected_shortfall import CalibratedExpectedShortfall
 from botorch_calib.acquisition.noisy import (
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
     qLogCalibratedNoisyExpectedImprovement,

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_columns, check_model, check_numbers
 from botorch_calib.acquisition.base import CalibratedAcquisitionFunction
-from botorch_calib.acquisition.expected_improvement import ImprovementFunction
+from botorch_calib.acquisition.improvement import ImprovementFunction
 from botorch_calib.acquisition.incumbents import Limits
 
 

@@ -29,12 +29,12 @@ from botorch_calib.acquisition.constrained import (
     checked_constraints,
 )
 from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound, input_width
-from botorch_calib.acquisition.expected_improvement import (
+from botorch_calib.acquisition.expected_shortfall import CalibratedExpectedShortfall
+from botorch_calib.acquisition.improvement import (
     CalibratedExpectedImprovement,
     CalibratedProbabilityOfImprovement,
     LogCalibratedExpectedImprovement,
 )
-from botorch_calib.acquisition.expected_shortfall import CalibratedExpectedShortfall
 from botorch_calib.acquisition.incumbents import (
     Limits,
     TrainingData,

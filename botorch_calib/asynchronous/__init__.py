@@ -18,8 +18,8 @@ file                         content
 ``delay_strategy``           `DelayStrategy`: options for pending and failed queries
 ``ledger_model``             the model of a ledger, with failed and pending queries
 ``designs``                  queries that fill the box, whatever the values are
-``feasibility``              a model of failures: where queries bring values
-``failed_queries``           which failures count, their values, their cost
+``failure_model``            a model of failures: where queries bring values
+``failed_queries``           which failures count, their values, their cost; where not to search
 ``overdue``                  which queries hang, by how many later ones have overtaken them
 ``refits``                   the schedule of fits, and conditioning on later values
 ============================ ===================================================================

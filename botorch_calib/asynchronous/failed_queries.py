@@ -6,13 +6,18 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
+from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy
-from botorch_calib.asynchronous.feasibility import Feasibility, GrowingFactors, are_near
+from botorch_calib.asynchronous.failure_model import Feasibility, GrowingFactors, are_near
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models.conditioning import with_observations
 from botorch_calib.models.inspection import like, observed_process
+from botorch_calib.models.matching_rows import is_any_of
+
+# A point closer to a failed query than this, in units of the box in every coordinate, repeats it.
+SAME = 1e-6
 
 # A pending query counts as so many times as likely to fail as is predicted.
 RISK = 4.0
@@ -27,6 +32,23 @@ SAFE = 0.999
 def queries_in(ledger: FeedbackLedger, now: float, *wanted: TrialStatus) -> Tensor:
     """The queries ``n x d`` of trials in some states, by id."""
     return ledger.queries(now)[_among(ledger.statuses(now), wanted)]
+
+
+def have_failed(points: Tensor, failed: Tensor, bounds: Tensor) -> Tensor:
+    """Which of the points, ``batch_shape x d``, are the same as a failed query, ``n x d``."""
+    scale = bounds[1] - bounds[0]
+    return is_any_of(points / scale, failed / scale, SAME)
+
+
+def choices_left(choices: Tensor, failed: Tensor) -> Tensor:
+    """The choices that are none of the failed queries, exactly as these were asked."""
+    left = choices[~is_any_of(choices, failed)]
+    if not len(left):
+        raise InputDataError(
+            "All `choices` have failed: add others, or start with a new ledger if their "
+            "evaluation can succeed now."
+        )
+    return left
 
 
 def poor_value(ledger: FeedbackLedger, now: float) -> float:

@@ -32,11 +32,13 @@ from botorch_calib.asynchronous.delay_strategy import DelayStrategy, strategy_of
 from botorch_calib.asynchronous.designs import Design, with_features
 from botorch_calib.asynchronous.failed_queries import (
     borders_are_overdrawn,
+    choices_left,
     feasibility_of,
+    have_failed,
     poor_value,
     queries_in,
 )
-from botorch_calib.asynchronous.feasibility import FeasibleAcquisition, GrowingFactors
+from botorch_calib.asynchronous.failure_model import FeasibleAcquisition, GrowingFactors
 from botorch_calib.asynchronous.ledger_model import LedgerModel
 from botorch_calib.asynchronous.overdue import with_overdue_failed
 from botorch_calib.asynchronous.refits import WarmStartedFit, check_refit_every
@@ -45,7 +47,6 @@ from botorch_calib.ledger.argument_checks import as_array, check_flag
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.fit_to_ledger import Fit
 from botorch_calib.models.inspection import like, unit_of_targets
-from botorch_calib.models.matching_rows import is_any_of
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
 from botorch_calib.optim.unit_box import optimize_in_unit_box
 
@@ -53,9 +54,6 @@ Features = Mapping[int, float]
 
 # Uses of random numbers. With the seed and a count, each names a stream.
 DESIGN, FIT, SEARCH, DRAW, AGAIN, SPREAD, TURN = range(7)
-
-# A point closer to a failed query than this, in units of the box in every coordinate, repeats it.
-SAME = 1e-6
 
 # Most choices of an unasked joint draw at all of them, whose cost is cubic.
 MOST_JOINT = 2000
@@ -251,13 +249,7 @@ class DelayAwareProposer:
         if self.choices is None:
             return None
         choices = with_features(self.choices, fixed).unique(dim=0) if fixed else self.choices
-        left = choices[~is_any_of(choices, failed)]
-        if not len(left):
-            raise InputDataError(
-                "All `choices` have failed: add others, or start with a new ledger if their "
-                "evaluation can succeed now."
-            )
-        return left
+        return choices_left(choices, failed)
 
     def _place_among_spread(self, count: int) -> int | None:
         """The place of query ``count`` in the design; None if a model chooses it."""
@@ -348,10 +340,10 @@ class DelayAwareProposer:
         if choices is not None:
             return _best_of(choices, acqf, model)
         point = self._search(acqf, model, fixed)
-        if self._has_failed(point, failed) and len(fixed) < self.dim:
+        if have_failed(point, failed, self.bounds) and len(fixed) < self.dim:
             # The best of a Sobol sample, of which as many points as have failed may fall away.
             points = self._design(AGAIN, fixed, None).sample(self.search.raw_samples + len(failed))
-            point = _best_of(points[~self._has_failed(points, failed)], acqf, model)
+            point = _best_of(points[~have_failed(points, failed, self.bounds)], acqf, model)
         return point
 
     def _search(self, acqf: AcquisitionFunction, model: Model, fixed: dict[int, float]) -> Tensor:
@@ -370,11 +362,6 @@ class DelayAwareProposer:
         # Bounds rounded to single precision may lie outside of the box.
         point = candidate.squeeze(0).to(self.bounds).clamp(self.bounds[0], self.bounds[1])
         return with_features(point, fixed)
-
-    def _has_failed(self, points: Tensor, failed: Tensor) -> Tensor:
-        """Which of the points, ``batch_shape x d``, are the same as a failed query, ``n x d``."""
-        scale = self.bounds[1] - self.bounds[0]
-        return is_any_of(points / scale, failed / scale, SAME)
 
 
 def _best_of(choices: Tensor, acqf: AcquisitionFunction, model: Model) -> Tensor:

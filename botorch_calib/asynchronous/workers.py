@@ -49,7 +49,11 @@ class Workers(ABC):
         """Give up a late evaluation; False if its worker nevertheless continues."""
 
     def check(self) -> None:  # noqa: B027
-        """Raise ``EvaluationError`` if nothing can run here any more."""
+        """Look after the workers: called again and again while evaluations run.
+
+        Losses that nothing else reports become errors of their futures. If nothing can run here
+        any more, raise ``EvaluationError``.
+        """
 
     @abstractmethod
     def close(self, kill: bool) -> None:

@@ -13,12 +13,15 @@ from torch import Tensor
 
 from botorch_calib._validation import check_count, check_levels
 from botorch_calib.diagnostics.calibration_alarm import CalibrationAlarm
-from botorch_calib.diagnostics.forecast_scores import ForecastScores, forecast_scores
+from botorch_calib.diagnostics.forecast_scores import (
+    ForecastScores,
+    StatedForecasts,
+    forecast_scores,
+)
 from botorch_calib.diagnostics.noise import NoiseDiagnosis
-from botorch_calib.diagnostics.objective import ObjectiveScores
+from botorch_calib.diagnostics.objective_scores import ObjectiveScores
 from botorch_calib.diagnostics.regions import median_cells
-from botorch_calib.diagnostics.stated_forecasts import StatedForecasts
-from botorch_calib.diagnostics.table import (
+from botorch_calib.diagnostics.report_table import (
     ON_THE_OBJECTIVE,
     alarm_rows,
     level_rows,

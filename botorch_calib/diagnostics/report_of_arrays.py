@@ -15,8 +15,8 @@ from botorch_calib._validation import (
     check_open_unit,
     check_unit_interval,
 )
+from botorch_calib.diagnostics.forecast_scores import StatedForecasts
 from botorch_calib.diagnostics.report import LEVELS, CalibrationReport, Forecasts, report_of
-from botorch_calib.diagnostics.stated_forecasts import StatedForecasts
 
 
 @torch.no_grad()

@@ -15,8 +15,9 @@ from torch.nn import Module
 from botorch_calib._validation import check_model, check_one_of, check_open_unit
 from botorch_calib.calibration import NoCalibration, pit
 from botorch_calib.diagnostics.calibration_alarm import CalibrationAlarm
+from botorch_calib.diagnostics.forecast_scores import StatedForecasts
 from botorch_calib.diagnostics.noise import noise_diagnosis
-from botorch_calib.diagnostics.objective import (
+from botorch_calib.diagnostics.objective_scores import (
     Truth,
     objective_scores,
     predicted_objective,
@@ -31,7 +32,6 @@ from botorch_calib.diagnostics.report import (
     Forecasts,
     report_of,
 )
-from botorch_calib.diagnostics.stated_forecasts import StatedForecasts
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.inspection import (
     as_in_training,

@@ -3,20 +3,21 @@
 Everything is in standardised units, ``z = (y - mu) / sigma_y``; nothing here knows models or units
 of outcomes. Log expected improvement, from the acquisition function down to arithmetic::
 
-    LogCalibratedExpectedImprovement.forward           acquisition/expected_improvement.py
+    LogCalibratedExpectedImprovement.forward           acquisition/improvement.py
      |  the model's posterior at X, b x 1 x d -> b x 1 x 1
-    CalibratedPosterior.log_expected_improvement       posteriors/calibrated.py
-     |  outcome units -> z; number or tensor -> broadcast
+    StatedPosterior.log_expected_improvement           posteriors/stated.py
+    DenoisedMarginals._log_improvement                 posteriors/denoised_marginals.py
+     |  outcome units -> distance from the mean; number or tensor -> broadcast
      |
      +--> SmoothedPredictive.log_excess     smoothed.py: denoised, z + r eps
      |     |  units of z -> standard units of the normal pieces, batch -> columns
      +--> UnsmoothedPredictive.log_excess   smoothed.py: z itself, no noise
            |
-          log_excess -> _Integral           _denoised.py: first derivatives in closed form
+          log_excess -> _Integral           _smoothed_integrals.py: first derivatives in closed form
            |
-          Values                            _denoised.py: all pieces on one scale, so that
+          Values                            _smoothed_integrals.py: all pieces on one scale, so that
            |                                exp(-700) keeps its digits
-           +--> _flats                      _denoised.py: uniform pieces
+           +--> _flats                      _smoothed_integrals.py: uniform pieces
            +--> bivariate_tails -> _wedge   _bivariate_tails.py: normal pieces
            +--> piece_logs                  _piece_integrals.py: without noise, or if bounded
 
@@ -33,7 +34,7 @@ Probabilities of improvement take the same way through ``log_survival``, which q
 * ``mixture.py``: normal scores of a mixture of normal distributions, their inverse and a table.
 * ``denoised_mixture.py``: `DenoisedMixture`, the objective under a calibrated mixture.
 * ``scoring.py``: scores of forecasts (CRPS, interval score, calibration error).
-* ``_denoised.py``: the integrals of a distribution with noise, and their derivatives.
+* ``_smoothed_integrals.py``: improvement, survival and density with noise, and their derivatives.
 * ``_bivariate_tails.py``: bivariate normal integrals for that.
 * ``_piece_integrals.py``: any piece by itself, with and without noise, with a graph.
 * ``_smoothed_quantile.py``: quantiles, in a fixed number of steps.

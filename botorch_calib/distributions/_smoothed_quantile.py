@@ -42,7 +42,10 @@ from torch import Tensor
 from torch.autograd import Function
 
 from botorch_calib.distributions._bivariate_tails import off_zero
-from botorch_calib.distributions._denoised import (
+from botorch_calib.distributions._kept_constants import kept_constant
+from botorch_calib.distributions._normal_functions import INV_SQRT_2PI, TINY
+from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
+from botorch_calib.distributions._smoothed_integrals import (
     Values,
     density_slopes,
     gradients,
@@ -51,9 +54,6 @@ from botorch_calib.distributions._denoised import (
     norm_of,
     parts_of,
 )
-from botorch_calib.distributions._kept_constants import kept_constant
-from botorch_calib.distributions._normal_functions import INV_SQRT_2PI, TINY
-from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
 from botorch_calib.distributions.form import PiecewiseForm
 
 STEPS_FROM_TABLE = 1  # where the guess is that of a `QuantileTable`, 1e-6 scores off

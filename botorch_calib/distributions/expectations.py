@@ -12,7 +12,6 @@ import math
 import torch
 from torch import Tensor
 
-from botorch_calib.distributions._denoised import held_ratio
 from botorch_calib.distributions._kept_constants import kept_constant
 from botorch_calib.distributions._normal_functions import (
     TINY,
@@ -21,6 +20,7 @@ from botorch_calib.distributions._normal_functions import (
     quick_log_interval,
     unit_legendre,
 )
+from botorch_calib.distributions._smoothed_integrals import held_ratio
 from botorch_calib.distributions.form import PiecewiseForm
 from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedPredictive
 

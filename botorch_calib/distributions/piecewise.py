@@ -29,10 +29,10 @@ from botorch_calib._validation import (
     check_positive,
 )
 from botorch_calib.distributions._bivariate_tails import off_zero
-from botorch_calib.distributions._denoised import Parts, parts_of
 from botorch_calib.distributions._kept_constants import kept_constant
 from botorch_calib.distributions._normal_functions import LOG_ZERO, log_normal_interval
 from botorch_calib.distributions._normal_pieces import normal_moments
+from botorch_calib.distributions._smoothed_integrals import Parts, parts_of
 from botorch_calib.distributions._smoothed_quantile import QuantileTable, normal_points
 from botorch_calib.distributions._transport import cuts, probabilities, transported
 from botorch_calib.distributions.form import PiecewiseForm

@@ -6,6 +6,7 @@ The CRPS and the interval score of ``y`` are ``s_y`` times those of ``z = (y - m
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
@@ -23,6 +24,8 @@ from botorch_calib.distributions.piecewise import PiecewisePredictive
 
 # Nodes of the rule, and where it ends in a normal piece: at exp(-39) times the largest density.
 _ORDER, _DEPTH = 80, 78.0
+# Quantiles by which the CRPS of any distribution is found
+_NUM_LEVELS = 200
 
 
 @torch.no_grad()
@@ -46,6 +49,21 @@ def crps(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
     z = z.double().expand(torch.broadcast_shapes(z.shape, predictive.batch_shape))
     below, above = _square_below(predictive, z), _square_below(predictive.mirrored(), -z)
     return (below + above).to(dtype)
+
+
+def crps_of_quantiles(quantile: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
+    """CRPS ``int_0^1 2 (1{y <= q(p)} - p) (q(p) - y) dp`` of ``n`` distributions, in float64.
+
+    By the midpoint rule: the integrand is continuous, with a kink where it is zero.
+
+    Args:
+        quantile: Maps ``M`` levels to quantiles with ``M n`` elements, by level.
+        y: Observations, ``n``.
+    """
+    levels = (torch.arange(_NUM_LEVELS, dtype=torch.double) + 0.5) / _NUM_LEVELS
+    quantiles = quantile(levels).reshape(_NUM_LEVELS, len(y)).double()
+    p = levels.to(quantiles).unsqueeze(-1)
+    return (2 * ((y <= quantiles).double() - p) * (quantiles - y)).mean(dim=0)
 
 
 def interval_score(lower: Tensor, upper: Tensor, y: Tensor, alpha: float) -> Tensor:

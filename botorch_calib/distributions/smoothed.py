@@ -28,9 +28,9 @@ import torch
 from botorch.utils.probability.utils import log_ndtr, log_phi
 from torch import Tensor
 
-from botorch_calib.distributions import _denoised
-from botorch_calib.distributions._denoised import held_ratio
+from botorch_calib.distributions import _smoothed_integrals
 from botorch_calib.distributions._normal_functions import log1mexp, log_h, quick_log_interval
+from botorch_calib.distributions._smoothed_integrals import held_ratio
 from botorch_calib.distributions._smoothed_quantile import (
     SmoothedQuantile,
     normal_points,
@@ -115,13 +115,13 @@ class _OfPieces(_WithTails):
         if self.predictive.is_gaussian:
             deviation = self._deviation()
             return log_h(-x / deviation) + deviation.log()
-        return self._integral(x, _denoised.log_excess)
+        return self._integral(x, _smoothed_integrals.log_excess)
 
     def log_survival(self, x: Tensor) -> Tensor:
         if self.predictive.is_gaussian:
             return log_ndtr(-x / self._deviation())
         # Masses that sum to 1 up to rounding make no probability above 1.
-        return self._integral(x, _denoised.log_survival).clamp(max=0.0)
+        return self._integral(x, _smoothed_integrals.log_survival).clamp(max=0.0)
 
     def log_exponential(self, x: Tensor, rate: Tensor) -> tuple[Tensor, Tensor]:
         """``log P(v > x)`` and ``log E[exp(rate v); v > x]``, where all pieces are normal.
@@ -208,7 +208,7 @@ class SmoothedPredictive(_OfPieces):
         scale, ratio = held_ratio(self._scale, self.noise)
         at, ratio = (v.expand(shape).reshape(-1) for v in (x / scale, ratio))
         knots = _pieces_first(standard.finite_knots, shape)
-        log_p = _denoised.log_densities(at, ratio, knots, standard.form)
+        log_p = _smoothed_integrals.log_densities(at, ratio, knots, standard.form)
         log_masses = _pieces_first(standard.log_masses, shape)
         return (log_p + log_masses).logsumexp(dim=0).view(shape) - scale.log()
 

@@ -25,7 +25,7 @@ file                     content
 ``xopt_decisions``       chance constraints in Xopt
 ``baybe``                chance constraints in BayBE
 ``_mixed_spaces``        spaces with discrete parameters, and the best certified point of one
-``_trial_records``       decisions that clients store with trials, and the constraints made of them
+``_stored_decisions``    decisions that clients store with trials, and the constraints made of them
 ``stored_calibrators``   calibrators in the files of a client
 ``stored_robustness``    contexts and ambiguity sets in the files of a client
 ======================== ====================================================================

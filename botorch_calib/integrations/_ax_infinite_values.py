@@ -12,7 +12,7 @@ from ax.core.data_utils import ExperimentData
 from ax.storage.transform_registry import register_transform
 from botorch.exceptions.warnings import InputDataWarning
 
-from botorch_calib.integrations._trial_records import INFINITE
+from botorch_calib.integrations._stored_decisions import INFINITE
 
 
 class LeaveOutInfinite(Transform):

@@ -90,7 +90,13 @@ from botorch_calib.integrations._ax_acquisition import ConstrainedClosedForm
 from botorch_calib.integrations._ax_infinite_values import LeaveOutInfinite
 from botorch_calib.integrations._ax_own_search import OwnSearch
 from botorch_calib.integrations._mixed_spaces import MixedSpace
-from botorch_calib.integrations._trial_records import KEY, Books, DecidedTrial, Decision, Limits
+from botorch_calib.integrations._stored_decisions import (
+    KEY,
+    DecidedTrial,
+    Limits,
+    StoredDecision,
+    TrialBooks,
+)
 
 #: Ax's transforms, of parameters alone. `AddExecutionViability` of Ax may be added.
 TRANSFORMS: list[type[Transform]] = [LeaveOutInfinite, *MBM_X_trans, Derelativize]
@@ -104,7 +110,7 @@ class CertifiedPoints(OwnSearch, ConstrainedClosedForm):
     """Ax's acquisition, maximised over the points that chance constraints certify."""
 
     recommended: Recommendation
-    decided: list[Decision]  # about the points of the last search, in their order
+    decided: list[StoredDecision]  # about the points of the last search, in their order
 
     def _construct_botorch_acquisition(
         self,
@@ -224,7 +230,7 @@ class CertifyingAdapter(TorchAdapter):
 
     def books(
         self, transformed: OptimizationConfig | None = None, proposed: Iterable[DecidedArm] = ()
-    ) -> Books:
+    ) -> TrialBooks:
         """The books under the present limits, with ``proposed`` candidates that are no trials yet.
 
         Limits relative to a baseline are absolute in Ax's transform of the configuration.
@@ -249,7 +255,7 @@ class CertifyingAdapter(TorchAdapter):
             DecidedTrial(point, each.decision, each.outcomes)
             for point, each in zip(points, decided, strict=True)
         ]
-        return Books(limits, options["level"], options["budget"], trials)
+        return TrialBooks(limits, options["level"], options["budget"], trials)
 
 
 class CertifyingGenerators(GeneratorRegistryBase):

@@ -29,7 +29,7 @@ from torch import Tensor
 from botorch_calib.decisions import ChanceConstraint
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, best_certified
-from botorch_calib.integrations._trial_records import Books, in_table, trials_in_table
+from botorch_calib.integrations._stored_decisions import TrialBooks, in_table, trials_in_table
 
 
 def _as_lists(limits: Mapping[str, Sequence[float | None]]) -> dict[str, list[float | None]]:
@@ -128,12 +128,12 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         ) -> tuple[Tensor, bool]:
             return best_certified(acqf, LeastMargin(constraints), Place(None, choices[left]))
 
-        bounds = books.upper_bounds(
+        decided_in_turn = books.decide_in_turn(
             best, constraints, models[target.name], pending, self.beta, not target.minimize
         )
         chosen: list[int] = []
         decided = []
-        for _, (point, stored) in zip(range(batch_size), bounds, strict=False):
+        for _, (point, stored) in zip(range(batch_size), decided_in_turn, strict=False):
             names = searchspace.comp_rep_columns
             decided.append(in_table(stored, point, names, len(measurements)))
             chosen.append(int(((choices == point).all(dim=-1) & left).double().argmax()))
@@ -161,11 +161,11 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         model: Any = self.get_surrogate(searchspace, objective, measurements).to_botorch()
         return dict(zip(names, model.models, strict=True))
 
-    def _books(self, searchspace: SearchSpace, measurements: pd.DataFrame) -> Books:
+    def _books(self, searchspace: SearchSpace, measurements: pd.DataFrame) -> TrialBooks:
         """The decisions, with the outcomes that have been measured."""
         inputs = searchspace.transform(measurements, allow_extra=True)
         trials = trials_in_table(self.decisions, inputs, measurements[[*self.limits]])
-        return Books(self.limits, self.level, self.budget, trials)
+        return TrialBooks(self.limits, self.level, self.budget, trials)
 
 
 def _points(searchspace: SearchSpace, experiments: pd.DataFrame) -> Tensor:

@@ -39,7 +39,7 @@ from torch import Tensor
 from botorch_calib._validation import check_instance
 from botorch_calib.asynchronous.delay_strategy import strategy_of
 from botorch_calib.asynchronous.failed_queries import feasibility_of
-from botorch_calib.asynchronous.feasibility import Feasibility
+from botorch_calib.asynchronous.failure_model import Feasibility
 from botorch_calib.asynchronous.overdue import with_overdue_failed
 from botorch_calib.asynchronous.proposer import (
     FIT,
@@ -51,7 +51,7 @@ from botorch_calib.asynchronous.refits import ScheduledFit
 from botorch_calib.calibration import Calibrator
 from botorch_calib.decisions.chance_constrained_search import repeated_points
 from botorch_calib.integrations._optuna_search_space import SearchSpace, unit_cube, without
-from botorch_calib.integrations._trial_records import INFINITE
+from botorch_calib.integrations._stored_decisions import INFINITE
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
 from botorch_calib.models.fit_to_ledger import Fit

@@ -31,7 +31,12 @@ from botorch_calib.decisions import ChanceConstraint
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place
 from botorch_calib.integrations._mixed_spaces import MixedSpace
-from botorch_calib.integrations._trial_records import Books, Limits, in_table, trials_in_table
+from botorch_calib.integrations._stored_decisions import (
+    Limits,
+    TrialBooks,
+    in_table,
+    trials_in_table,
+)
 from botorch_calib.models.marginals import posterior_at
 
 #: Under which Xopt stores the generator.
@@ -117,7 +122,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
             self.turbo_controller.update_state(self, n_candidates)
         books = self._books()
         names, (objective, maximize) = self.model_input_names, self._objective(model)
-        bounds = books.upper_bounds(
+        decided_in_turn = books.decide_in_turn(
             partial(self._best, model),
             self._constraints_of(books, model),
             objective,
@@ -125,7 +130,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
             self.beta,
             maximize,
         )
-        chosen = list(islice(bounds, n_candidates))
+        chosen = list(islice(decided_in_turn, n_candidates))
         decided = [in_table(stored, point, names, len(self.data)) for point, stored in chosen]
         self.decisions = [*self.decisions, *decided]  # none of a call that fails
         columns = [names.index(name) for name in self._candidate_names]
@@ -165,7 +170,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     def _model_of(self, model: Any, name: str) -> Any:
         return model.models[self.model_output_names.index(name)]
 
-    def _books(self) -> Books:
+    def _books(self) -> TrialBooks:
         """The decisions, with the outcomes that are in the data."""
         limits: dict[str, Limits] = {}
         for name, constraint in self.vocs.constraints.items():
@@ -177,9 +182,9 @@ class ChanceConstrainedGenerator(BayesianGenerator):
                 limits[name] = constraint.range
         inputs, outcomes = self.data[self.model_input_names], self.data[[*limits]]
         trials = trials_in_table(self.decisions, inputs, outcomes)
-        return Books(limits, self.level, self.budget, trials)
+        return TrialBooks(limits, self.level, self.budget, trials)
 
-    def _constraints_of(self, books: Books, model: Any) -> list[ChanceConstraint]:
+    def _constraints_of(self, books: TrialBooks, model: Any) -> list[ChanceConstraint]:
         return books.constraints({name: self._model_of(model, name) for name in books.limits})
 
 

@@ -20,10 +20,10 @@ file                      content
 ``requirements``          checks of models, inputs and observations
 ``outcome_transforms``    outcome transforms as increasing maps, and which ones are not
 ``predictors``            how each kind of base model predicts observations
-``marginals``             posteriors at single points, for all of them at once
+``marginals``             posteriors of exact processes, at all points at once
 ``radial_kernels``        kernels that are functions of the distance, with their derivatives
 ``conditioning``          conditioning on observations, with errors that help
-``factorization``         rows that are added to a Cholesky factor
+``row_updates``           rows that are added to a Cholesky factor
 ``training_prior``        a process's prior of its training data
 ``residuals``             one-step-ahead and leave-one-out residuals of training data
 ``sample_paths``          sample paths of wrapped models

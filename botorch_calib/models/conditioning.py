@@ -18,7 +18,6 @@ from gpytorch.settings import detach_test_caches
 from gpytorch.utils.memoize import add_to_cache
 from torch import Tensor
 
-from botorch_calib.models.factorization import row_updates
 from botorch_calib.models.inspection import (
     as_in_training,
     inputs_of_transform,
@@ -29,6 +28,7 @@ from botorch_calib.models.marginals import keep_in_step, remember_factor
 from botorch_calib.models.outcome_transforms import check_takes
 from botorch_calib.models.partly_known_noise import PartlyKnownNoiseLikelihood
 from botorch_calib.models.requirements import check_fits
+from botorch_calib.models.row_updates import row_updates
 from botorch_calib.models.wrapper import WrapperModel
 
 

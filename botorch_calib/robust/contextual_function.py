@@ -43,8 +43,9 @@ class ContextualFunction(ABC):
     """A function ``u(x, c)`` of decisions ``x`` and contexts ``c``, each pair on its own.
 
     `botorch_calib.robust.gp.pointwise_function.PointwiseFunction` makes one of any function of
-    joint inputs. Derivatives come out of the evaluation itself, chunk by chunk, so memory is bounded by
-    the results. These are once differentiable with respect to ``X``, and to nothing else.
+    joint inputs. Derivatives come out of the evaluation itself, chunk by chunk, so memory is
+    bounded by the results. These are once differentiable with respect to ``X``, and to nothing
+    else.
     """
 
     chunk = 2048  # pairs whose second derivatives are taken together, to bound the memory

@@ -24,13 +24,13 @@ from botorch_calib.asynchronous import (
     DelayStrategy,
     EvaluationLimits,
     SearchSettings,
+    failure_model,
 )
 from botorch_calib.asynchronous import failed_queries as failures_module
-from botorch_calib.asynchronous import feasibility as feasibility_module
 from botorch_calib.asynchronous import proposer as proposer_module
 from botorch_calib.asynchronous.delay_strategy import strategy_of
 from botorch_calib.asynchronous.failed_queries import borders_are_overdrawn, feasibility_of
-from botorch_calib.asynchronous.feasibility import BLOCK, Feasibility
+from botorch_calib.asynchronous.failure_model import BLOCK, Feasibility
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models.inspection import raw_train_inputs
 from tests.asynchronous.runs import Held, Inline
@@ -301,8 +301,8 @@ def test_many_failures_are_remembered_and_a_resumed_run_goes_on(monkeypatch):
         starts.append(start)
         return next_rows(blocks, X, start)
 
-    next_rows = feasibility_module._next_rows
-    monkeypatch.setattr(feasibility_module, "_next_rows", rows)
+    next_rows = failure_model._next_rows
+    monkeypatch.setattr(failure_model, "_next_rows", rows)
     for x in [*X, None, None, None]:
         point = propose(ledger) if x is None else x
         trial = ledger.submit(point)

@@ -1,6 +1,6 @@
 """Integrals over the tails of a normal piece: against mpmath and against quadrature.
 
-Their derivatives are those of `tests.distributions.test_denoised`.
+Their derivatives are those of `tests.distributions.test_smoothed_integrals`.
 """
 
 import math

@@ -9,8 +9,8 @@ from torch import Generator, Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
-from botorch_calib.distributions._denoised import MIN_RATIO
 from botorch_calib.distributions._normal_functions import LOG_ZERO
+from botorch_calib.distributions._smoothed_integrals import MIN_RATIO
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedPredictive
 from tests import oracles

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.stats import binomtest, norm, truncnorm
 from torch import Tensor
 
-from botorch_calib.calibration.learners.mixture import pinball_loss
+from botorch_calib.calibration.learners.aggregated import pinball_loss
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.distributions.scoring import (
     binomial_interval,

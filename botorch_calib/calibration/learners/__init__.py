@@ -1,8 +1,8 @@
 """Learners of quantiles from a stream of conformity scores."""
 
+from botorch_calib.calibration.learners.aggregated import AggregatedQuantileTracker
 from botorch_calib.calibration.learners.base import QuantileLearner
 from botorch_calib.calibration.learners.exact import ExactQuantileLearner
-from botorch_calib.calibration.learners.mixture import AggregatedQuantileTracker
 from botorch_calib.calibration.learners.online import OnlineQuantileTracker
 
 __all__ = [

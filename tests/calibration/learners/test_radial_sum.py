@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from botorch_calib.calibration.learners import radial_sum
+from botorch_calib.calibration.learners.aggregated import AggregatedQuantileTracker
 from botorch_calib.calibration.learners.base import QuantileLearner
 from botorch_calib.calibration.learners.exact import ExactQuantileLearner
-from botorch_calib.calibration.learners.mixture import AggregatedQuantileTracker
 from botorch_calib.calibration.learners.online import OnlineQuantileTracker
 
 LEVELS = [0.1, 0.4, 0.8]

@@ -8,8 +8,8 @@ from torch import Generator, Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
-from botorch_calib.distributions._denoised import log_excess, log_survival
 from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
+from botorch_calib.distributions._smoothed_integrals import log_excess, log_survival
 from botorch_calib.distributions.form import PiecewiseForm
 from tests.long_grids import mostly_slow
 from tests.oracles import log_h

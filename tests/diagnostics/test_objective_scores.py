@@ -25,7 +25,7 @@ from botorch_calib import (
     OnlineConformal,
     calibration_report,
 )
-from botorch_calib.diagnostics.objective import ObjectiveScores
+from botorch_calib.diagnostics.objective_scores import ObjectiveScores
 from tests.gps import DOUBLE, far_from_gaussian, make_data, make_gp, make_model, make_multitask
 
 # Outcomes stay in the units in which the hyperparameters are known.

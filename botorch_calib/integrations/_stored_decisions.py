@@ -6,8 +6,8 @@ trial is stored with it, as plain values in the units of the outcomes:
     {"level": 0.9, "certified": True, "outcomes": {"cost": {"limits": {"upper": 3.0},
                                                             "quantiles": [2.71]}}}
 
-Outcomes are in the client's own data; `Books` bring the two together. Where trials are rows of a
-table, the decision also holds its ``"point"`` by the names of the inputs, and ``"after"``, the
+Outcomes are in the client's own data; `TrialBooks` bring the two together. Where trials are rows of
+a table, the decision also holds its ``"point"`` by the names of the inputs, and ``"after"``, the
 number of rows at the time.
 """
 
@@ -39,7 +39,7 @@ from botorch_calib.models.inspection import observed_process, raw_width
 #: Lower and upper limit of an outcome, None where there is none.
 Limits = Sequence[float | None]
 #: A decision as it is stored.
-Decision = dict[str, Any]
+StoredDecision = dict[str, Any]
 #: The best point ``1 x d`` under constraints, and whether it is certified.
 Search = Callable[[list[ChanceConstraint]], tuple[Tensor, bool]]
 #: The name under which a client stores a decision, where names are free.
@@ -56,7 +56,7 @@ class DecidedTrial(NamedTuple):
     outcomes: Mapping[str, float | None]  # None as long as one is out
 
 
-class Books:
+class TrialBooks:
     """The decisions of trials under one statement: outcomes within limits at a level.
 
     An outcome is judged by the limits at the time of the decision. If these have moved since, as
@@ -126,7 +126,9 @@ class Books:
         width = raw_width(observed_process(own[0]))
         for record in (record for records in known for record in records):
             if width not in (None, len(record["point"])):
-                record["point"] = []  # the client has other inputs by now
+                # The client has other inputs by now. The decision counts all the same, and whether
+                # its outcome is out is known of the trial, not by the point.
+                record["point"] = []
         return self._joint(own, known)
 
     def _joint(self, models: list[Any], records: list[list[Record]]) -> list[ChanceConstraint]:
@@ -147,14 +149,14 @@ class Books:
 
     def decide(
         self, search: Search, constraints: list[ChanceConstraint], pending: Tensor | None
-    ) -> tuple[Tensor, Decision]:
+    ) -> tuple[Tensor, StoredDecision]:
         """Commit the `best` point; the point ``1 x d``, and the decision to be stored."""
         point, certified = self.best(search, constraints, pending)
         if not bool(constraints[0].commit(point)) or not certified:
             warn_uncertified(constraints, stacklevel=3)
         return point, self.stored(constraints)
 
-    def upper_bounds(
+    def decide_in_turn(
         self,
         search: Callable[[AcquisitionFunction, list[ChanceConstraint]], tuple[Tensor, bool]],
         constraints: list[ChanceConstraint],
@@ -162,10 +164,11 @@ class Books:
         pending: Tensor,
         beta: float,
         maximize: bool,
-    ) -> Iterator[tuple[Tensor, Decision]]:
-        """Decide about the best upper confidence bounds, one after the other.
+    ) -> Iterator[tuple[Tensor, StoredDecision]]:
+        """Commit the points of the best upper confidence bounds one by one, without end.
 
-        Those before, as the ``pending`` points ``n x d``, have their expected values.
+        Each step of the generator is a decision. Points chosen before, as the ``pending`` ones
+        ``n x d``, have their expected values.
         """
         while True:
             own = CensoredDelayModel(objective, pending, imputation="hallucinate")
@@ -174,7 +177,7 @@ class Books:
             yield point, decision
             pending = torch.cat([pending, point])
 
-    def stored(self, constraints: Sequence[ChanceConstraint]) -> Decision:
+    def stored(self, constraints: Sequence[ChanceConstraint]) -> StoredDecision:
         """The last decision of these constraints, to be stored."""
         last = [constraint.decisions[-1] for constraint in constraints]
         outcomes = {
@@ -209,7 +212,9 @@ class Books:
         )
 
 
-def in_table(decision: Decision, point: Tensor, names: Iterable[str], num_rows: int) -> Decision:
+def in_table(
+    decision: StoredDecision, point: Tensor, names: Iterable[str], num_rows: int
+) -> StoredDecision:
     """A decision about a point ``1 x d``, as it is stored beside a table."""
     return {
         **decision,

@@ -9,7 +9,7 @@ import torch
 from botorch.exceptions.errors import InputDataError
 
 from botorch_calib.calibration import AggregatedQuantileTracker, OnlineQuantileTracker
-from botorch_calib.calibration.learners.mixture import (
+from botorch_calib.calibration.learners.aggregated import (
     adahedge,
     adahedge_weights,
     pinball_loss,

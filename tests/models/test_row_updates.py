@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from botorch_calib.models.conditioning import conditioned_on, given_noise
-from botorch_calib.models.factorization import row_updates
+from botorch_calib.models.row_updates import row_updates
 from tests.models.delayed_cases import DOUBLE, Setting
 
 settings = pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-r"""Improvement under a piecewise distribution smoothed by Gaussian noise, with its derivatives.
+r"""Improvement, survival and density of pieces smoothed by Gaussian noise, and derivatives.
 
 Let ``z`` be distributed by pieces and ``eps`` standard normal. Here are the excess
 ``E = E(z + r eps - x)+``, the survival function ``S = P(z + r eps > x)`` and the density ``p`` of
