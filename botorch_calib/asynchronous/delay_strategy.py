@@ -11,9 +11,8 @@ from botorch.exceptions.errors import InputDataError
 from botorch_calib._validation import check_count, check_nonnegative, check_one_of
 from botorch_calib.acquisition.delayed import WINDOWS
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
-from botorch_calib.models.delayed import CensoredDelayModel
+from botorch_calib.models.delayed import IMPUTATIONS, CensoredDelayModel
 from botorch_calib.models.fit_to_ledger import HYPERPARAMETERS
-from botorch_calib.models.imputation import IMPUTATIONS
 
 ACQUISITIONS = ("ucb", "ts")
 FAILURES = ("avoid", "impute", "ignore")

@@ -17,8 +17,8 @@ from botorch_calib.asynchronous.failed_queries import with_failures_imputed
 from botorch_calib.asynchronous.refits import ScheduledFit, fitted_count
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models import CensoredDelayModel
+from botorch_calib.models.delayed import queries_to_impute
 from botorch_calib.models.fit_to_ledger import fitted_model
-from botorch_calib.models.imputation import queries_to_impute
 from botorch_calib.models.matching_rows import matching_rows
 
 

@@ -6,7 +6,6 @@ file                      content
 ``calibrated``            `CalibratedModel`: calibrated marginals
 ``several_outcomes``      `CalibratedModelList`: independent outcomes as one model
 ``delayed``               `CensoredDelayModel`: pending queries
-``imputation``            values that are put in place of missing ones
 ``fit_to_ledger``         models of the values in a ledger
 ``hyperparameter_fits``   the search of a fit by marginal likelihood
 ``matching_rows``         rows of a table that equal given ones
@@ -21,6 +20,7 @@ file                      content
 ``outcome_transforms``    outcome transforms as increasing maps, and which ones are not
 ``predictors``            how each kind of base model predicts observations
 ``marginals``             posteriors of exact processes, at all points at once
+``kept_factor``           their Cholesky factors, renewed when a process changes
 ``radial_kernels``        kernels that are functions of the distance, with their derivatives
 ``conditioning``          conditioning on observations, with errors that help
 ``row_updates``           rows that are added to a Cholesky factor

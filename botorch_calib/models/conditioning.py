@@ -24,7 +24,7 @@ from botorch_calib.models.inspection import (
     observed_process,
     with_task_feature,
 )
-from botorch_calib.models.marginals import keep_in_step, remember_factor
+from botorch_calib.models.kept_factor import keep_in_step, remember_factor
 from botorch_calib.models.outcome_transforms import check_takes
 from botorch_calib.models.partly_known_noise import PartlyKnownNoiseLikelihood
 from botorch_calib.models.requirements import check_fits

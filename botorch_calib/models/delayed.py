@@ -10,6 +10,7 @@ from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosterio
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.model import FantasizeMixin, Model
 from botorch.posteriors import Posterior
+from botorch.posteriors.fully_bayesian import GaussianMixturePosterior
 from botorch.utils.datasets import SupervisedDataset
 from botorch.utils.transforms import is_ensemble
 from torch import Tensor
@@ -18,22 +19,25 @@ from botorch_calib._validation import check_inputs, check_limit, check_one_of, c
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.conditioning import conditioned_on, with_observations
 from botorch_calib.models.fit_to_ledger import Fit, fitted_model
-from botorch_calib.models.imputation import (
-    IMPUTATIONS,
-    impute,
-    missing_censor_value,
-    queries_to_impute,
+from botorch_calib.models.inspection import (
+    as_in_training,
+    like,
+    observed_process,
+    raw_width,
+    with_task_feature,
 )
-from botorch_calib.models.inspection import like, observed_process, raw_width, with_task_feature
 from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.matching_rows import matching_rows
-from botorch_calib.models.outcome_transforms import transform_name
+from botorch_calib.models.outcome_transforms import check_takes, transform_name
 from botorch_calib.models.predictors import predictor_of
 from botorch_calib.models.requirements import batch_of_models, check_base, checked_observations
 from botorch_calib.models.wrapper import WrapperModel, check_output_indices, standardized_gp
+from botorch_calib.posteriors.single_points import is_gaussian
 
 if TYPE_CHECKING:
     from botorch_calib.ledger import FeedbackLedger
+
+IMPUTATIONS = ("censor", "hallucinate", "none")
 
 
 class CensoredDelayModel(WrapperModel, FantasizeMixin):
@@ -100,7 +104,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         if X_pending is None:
             X_pending = torch.zeros(0, raw_width(observed_process(model)) or 0)
         self.register_buffer("X_pending", self._checked("X_pending", X_pending).clone())
-        if message := missing_censor_value(self.X_pending, imputation, censor_value):
+        if message := self._missing_censor_value(self.X_pending):
             raise InputDataError(message)
         # Objects of which the conditioned model is a function, that model, and the imputed values
         self._cache: tuple[tuple[object, ...], Any, Tensor] | None = None
@@ -314,7 +318,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         if incoming is not None:
             message: str | None = f"`X_pending` must be n x d, not {tuple(incoming.shape)}."
             if incoming.dim() == 2 and incoming.shape[-1] == self.X_pending.shape[-1]:
-                message = missing_censor_value(incoming, self.imputation, self.censor_value)
+                message = self._missing_censor_value(incoming)
             if message:
                 args[-1].append(message)
                 return
@@ -329,10 +333,38 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         if self.imputation == "none" or not len(self.X_pending):
             return self.model, self.X_pending.new_zeros(0, 1)
         if self._cache is None or any(map(is_not, self._cache[0], self._basis())):
-            conditioned, Y = impute(self.model, self.X_pending, self.imputation, self.censor_value)
+            Y = self._imputed()
+            conditioned = with_observations(self.model, self.X_pending, Y)
             # The basis afterwards, as conditioning evaluates a model that was not evaluated yet.
             self._cache = self._basis(), conditioned, Y
         return self._cache[1:]
+
+    def _imputed(self) -> Tensor:
+        """Values at the pending points, ``n x 1``.
+
+        Each member of an ensemble hallucinates its own, ``num_members x n x 1``. Given noise of
+        imputed values is the mean of that of the observed ones.
+        """
+        gp, X = observed_process(self.model), self.X_pending
+        if self.imputation == "censor" and self.censor_value is not None:
+            Y = X.new_full((len(X), 1), self.censor_value)
+            check_takes(gp, X, Y, "censor_value")
+            return Y
+        with as_in_training(gp):
+            posterior = gp.posterior(X)
+        if not (is_gaussian(posterior) or isinstance(posterior, GaussianMixturePosterior)):
+            raise UnsupportedError(
+                "`imputation='hallucinate'` needs a posterior that is Gaussian in the units of the "
+                f"outcome, got a {type(posterior).__name__}: apply nonlinear transforms to the "
+                "observations beforehand."
+            )
+        return posterior.mean
+
+    def _missing_censor_value(self, X_pending: Tensor) -> str | None:
+        """An error message if there are points ``n x d`` to censor but no value."""
+        if self.imputation != "censor" or self.censor_value is not None or not len(X_pending):
+            return None
+        return "`censor_value` is needed to censor pending points: the least possible value."
 
     def _basis(self) -> tuple[object, ...]:
         """Objects one of which is replaced by anything that invalidates the conditioned model."""
@@ -351,6 +383,14 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         """The pending points without those observed at ``X``."""
         arrived = set(matching_rows(X, self.X_pending))
         return self.X_pending[[i for i in range(len(self.X_pending)) if i not in arrived]]
+
+
+def queries_to_impute(ledger: FeedbackLedger, imputation: str, now: float | None) -> Tensor:
+    """Queries ``n x d`` of a ledger whose values are imputed.
+
+    The paper censors expired queries as well; hallucination is for values that will still arrive.
+    """
+    return ledger.incomplete(now) if imputation == "censor" else ledger.pending(now)
 
 
 def _check_model(model: Any) -> None:

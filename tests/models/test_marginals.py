@@ -44,8 +44,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from botorch_calib.models.conditioning import conditioned_on
+from botorch_calib.models.kept_factor import factor_of
 from botorch_calib.models.marginals import (
-    _factor_of,
     joint_posterior,
     posterior_at,
     single_point_posterior,
@@ -282,7 +282,7 @@ def test_fantasies_and_conditioned_models(fixed_noise: bool) -> None:
     assert_same(fantasies, deepcopy(fantasies), X.unsqueeze(-3))
     # They share one factor, and others have one each; joint posteriors do not notice.
     num = fantasies.train_targets.shape[-1]
-    shared, own = _factor_of(fantasies), _factor_of(other)
+    shared, own = factor_of(fantasies), factor_of(other)
     assert shared is not None and shared.cholesky.shape == (1, num, num)
     assert own is not None and own.cholesky.shape == (3, 2, num - 1, num - 1)
     dropped: Any = deepcopy(fantasies)
