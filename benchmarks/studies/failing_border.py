@@ -53,7 +53,7 @@ from botorch_calib.asynchronous import (
     DelayAwareProposer,
     SearchSettings,
     failed_queries,
-    feasibility,
+    failure_model,
 )
 from botorch_calib.ledger import FeedbackLedger
 
@@ -114,7 +114,7 @@ def run(problem: Problem, patience: float, seed: int) -> dict[str, float]:
             lost = [each.x for each in ledger if each.status == "failed"]
             is_at = {
                 "row": failures > 0 and problem.outside(x) < NEAR * width,
-                "known row": any(distance(x, *y) < feasibility.BORDER * width for y in lost),
+                "known row": any(distance(x, *y) < failure_model.BORDER * width for y in lost),
             }
             in_vain += is_at["row"] and not is_better
             for kind in rows:

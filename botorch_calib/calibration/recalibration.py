@@ -11,7 +11,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_instance, check_levels, check_one_of, check_open_unit
 from botorch_calib.calibration.base import TAILS, TrackedCalibrator
-from botorch_calib.calibration.learners.aggregated import Setting, quantile_learner
+from botorch_calib.calibration.learners.aggregated import STEP_SIZE, Setting, quantile_learner
 from botorch_calib.calibration.learners.base import as_vector
 from botorch_calib.calibration.learners.exact import ExactQuantileLearner
 from botorch_calib.calibration.scores import DEFAULT_SCORE, Score
@@ -100,10 +100,10 @@ class QuantileRecalibrator(TrackedCalibrator):
                 raise InputDataError(
                     "`scale`, `step_decay` and `regularization` are for `method='online'`."
                 )
-            step = 0.05 if step_size is None else step_size
+            step = STEP_SIZE if step_size is None else step_size
             if not (isinstance(lengthscale, (int, float)) and isinstance(step, (int, float))):
                 raise InputDataError(
-                    "With `method='exact'`, `lengthscale` and `step_size` are numbers."
+                    "With `method='exact'`, `lengthscale` and `step_size` must be numbers."
                 )
             self.tracker = ExactQuantileLearner(levels, step, float(lengthscale), initial)
         else:

@@ -192,8 +192,9 @@ def _softsign(z: Tensor) -> Tensor:
 
 
 def _inverse_softsign(c: Tensor, most: float, low: float, high: float) -> Tensor:
-    """``c / (most - |c|)`` within bounds; from there on the denominator leads beyond them."""
-    # Clamps whose derivatives are single operations
+    """``c / (most - |c|)``, held within bounds."""
+    # At the least denominator the quotient is beyond its bound. Derivatives of these clamps are
+    # single operations.
     least = most * min(torch.finfo(c.dtype).eps, 0.5 / high)
     return hardtanh(c / hardtanh(most - c.abs(), least, most), low, high)
 

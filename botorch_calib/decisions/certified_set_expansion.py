@@ -57,6 +57,7 @@ class CertifiedSetExpansion(PendingPoints):
         several = chance_constraints_of(constraints)
         super().__init__(model=several[0].model)
         self.constraints = several
+        # The ``u_i`` of the class
         self.units = [constraint.typical_deviation() for constraint in several]
         self.set_X_pending(X_pending)
 
@@ -64,7 +65,7 @@ class CertifiedSetExpansion(PendingPoints):
         self._present = [_gaussian(constraint.model) for constraint in self.constraints]
         self._conditioned = self._present
         if X_pending is not None:
-            self._conditioned = [_knowing(model, X_pending) for model in self._present]
+            self._conditioned = [_given_pending(model, X_pending) for model in self._present]
 
     def _models(self) -> list[Any]:
         """The present models (`observe` replaces them), conditioned on the pending points."""
@@ -88,10 +89,10 @@ class CertifiedSetExpansion(PendingPoints):
         return torch.stack(gains).amax(dim=0)
 
 
-def _knowing(model: Any, X_pending: Tensor) -> CensoredDelayModel:
+def _given_pending(model: Any, X_pending: Tensor) -> CensoredDelayModel:
     """A Gaussian model with the variance that it has after points ``n x d`` were evaluated.
 
-    The variance does not depend on outcomes, so hallucinated ones do.
+    The variance does not depend on outcomes, so hallucinated ones suffice.
     """
     X_pending = like(model, X_pending)
     if getattr(model, "imputation", "none") != "none":

@@ -18,30 +18,30 @@ from botorch_calib.decisions.budget import check_level
 
 # The alternative that is bet on beside "never violates": this share of the violations allowed.
 _ALTERNATIVE = 0.25
-# The logarithm of the wealth is known up to this much, which is left to "rarely" in any case, so
-# that a violation is never the end.
+# Rounding of the logarithm of the wealth. Half as much weight is left to "rarely" in any case, or a
+# violation would end a test that bets on "never" alone.
 _ROUNDING = 1e-12
 
 
 class ConfirmationTest:
     r"""Repeated measurements at one point, until its probability of a violation is proved.
 
-    Bets against the claim that a measurement violates a limit with probability ``alpha = 1 -
+    It bets against the claim that a measurement violates a limit with probability ``alpha = 1 -
     level`` or more. With ``L`` 1 for a violation and 0 else, the wealth after the measurements so
     far is
 
         ``W = sum_p w_p prod (p / alpha)^L ((1 - p) / (1 - alpha))^(1 - L)``
 
-    over ``p = 0`` and ``p = alpha / 4``, the former with the least weight from 1/2 on that does
-    not delay a confirmation without any violation. Once ``W >= 1 / (1 - confidence)``, it is
-    *confirmed* that the probability is less than ``alpha``. At 0.9 and 0.95 that takes 29
-    measurements without a violation, or 84 with a single one.
+    over ``p = 0`` and ``p = alpha / 4``. The weight of ``p = 0`` is at least 1/2, and so large that
+    the other bet does not delay a confirmation without any violation. Once ``W`` reaches
+    ``1 / (1 - confidence)``, it is *confirmed* that the probability is less than ``alpha``. At 0.9
+    and 0.95 that takes 29 measurements without a violation, or 84 with a single one.
 
-    **Proof.** As ``p < alpha``, a factor falls with ``L``, and has the mean 1 where ``P(L = 1) =
-    alpha``. So if the probability is at least ``alpha``, given all that was measured before, ``W``
-    is a nonnegative supermartingale that starts at 1, and exceeds ``1 / delta`` ever with
-    probability at most ``delta`` (Ville's inequality): one may look after each measurement, and
-    stop at any time. Measurements need not be independent, and the rule by which the point was
+    **Proof.** As ``p < alpha``, a violation makes the factor smaller, and its mean is 1 where
+    ``P(L = 1) = alpha``. So if the probability is at least ``alpha``, given all that was measured
+    before, ``W`` is a nonnegative supermartingale that starts at 1. It ever reaches ``1 / delta``
+    with probability at most ``delta`` (Ville's inequality), so one may look after each measurement
+    and stop at any time. Measurements need not be independent, and the rule by which the point was
     found does not matter, as long as they were made after it.
 
     Args:
@@ -62,7 +62,6 @@ class ConfirmationTest:
         self.confirmed = False
         #: The greatest level that has been proved so far, 0 at first.
         self.proved_level = 0.0
-        # Less weight on "never" would delay a confirmation without a violation.
         num = max(1, math.ceil(math.log1p(-confidence) / math.log(level) - 1e-9))
         rarely = num * math.log1p(-_ALTERNATIVE * (1.0 - level))  # relative to the other wealth
         needed = num * math.log(level) - math.log1p(-confidence)
@@ -87,7 +86,7 @@ class ConfirmationTest:
 
     @property
     def wealth(self) -> float:
-        """The present wealth ``W``."""
+        """The present wealth ``W``, ``e^700`` if it is more."""
         return math.exp(min(self._log_wealth(self.level, self.num_clean), 700.0))
 
     @property

@@ -52,13 +52,10 @@ def crps(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
 
 
 def crps_of_quantiles(quantile: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
-    """CRPS ``int_0^1 2 (1{y <= q(p)} - p) (q(p) - y) dp`` of ``n`` distributions, in float64.
+    """CRPS of ``n`` distributions by their quantiles at several levels, which come first.
 
-    By the midpoint rule: the integrand is continuous, with a kink where it is zero.
-
-    Args:
-        quantile: Maps ``M`` levels to quantiles with ``M n`` elements, by level.
-        y: Observations, ``n``.
+    ``int_0^1 2 (1{y <= q(p)} - p) (q(p) - y) dp`` by the midpoint rule: the integrand is
+    continuous, with a kink where it is zero.
     """
     levels = (torch.arange(_NUM_LEVELS, dtype=torch.double) + 0.5) / _NUM_LEVELS
     quantiles = quantile(levels).reshape(_NUM_LEVELS, len(y)).double()

@@ -1,9 +1,10 @@
-"""Calibrated models in Optuna, as the candidates function of its ``BoTorchSampler``.
+"""Calibrated models in Optuna: a candidates function for its own ``BoTorchSampler``.
 
-It needs optuna-integration (``pip install botorch_calib[optuna]``). A Gaussian process is fitted to
-each outcome, its calibrator replays the complete trials in the order of their numbers, and an
-acquisition function of these models is maximised. Nothing is kept between trials, so a study that
-is loaded goes on as if it had not been interrupted.
+Samplers of ours are in `optuna_delays` and `optuna_decisions`. All need optuna-integration
+(``pip install botorch_calib[optuna]``). A Gaussian process is fitted to each outcome, its
+calibrator replays the complete trials in the order of their numbers, and an acquisition function of
+these models is maximised. Nothing is kept between trials, so a study that is loaded goes on as if
+it had not been interrupted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`sharpened`: given hyperparameters of a Gaussian process, corrected where its data insist."""
+"""`sharpened`: a given process, with other noise and lengthscales where data contradict them."""
 
 from __future__ import annotations
 

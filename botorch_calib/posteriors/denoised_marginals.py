@@ -1,4 +1,4 @@
-r"""`DenoisedMarginals`: the distributions of a calibrated model at single points."""
+r"""`DenoisedMarginals`: quantiles, probabilities and improvement of `CalibratedPosterior`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class DenoisedMarginals(StatedPosterior):
             return
         inverse = (variance + noise).rsqrt()
         self._unit = variance * inverse
-        # That of f~ given y
+        # The standard deviation of f~ given y
         deviation = (noise.clamp(min=_LEAST_NOISE) * (self._unit * inverse)).sqrt()
         if self.excess == "objective":
             growth, spread = growth_of_variance(self.predictive, self._noise_ratio.square())

@@ -65,14 +65,8 @@ def _of_gaussian(posterior: GPyTorchPosterior) -> OutcomeMap:
     )
 
 
-@normal_scores.register
-def _of_bayesian_last_layer(posterior: BLLPosterior) -> OutcomeMap:
-    return _LocationScale(posterior.mean, posterior.variance.sqrt())
-
-
-@normal_scores.register
-def _of_riemann(posterior: BoundedRiemannPosterior) -> OutcomeMap:
-    return _Histogram(posterior.borders, posterior.probabilities)
+normal_scores.register(BLLPosterior, lambda p: _LocationScale(p.mean, p.variance.sqrt()))
+normal_scores.register(BoundedRiemannPosterior, lambda p: _Histogram(p.borders, p.probabilities))
 
 
 @singledispatch
@@ -86,19 +80,9 @@ def _of_distribution(distribution: Any) -> OutcomeMap:
     return _Inverted(distribution)
 
 
-@_of_distribution.register
-def _of_independent(distribution: Independent) -> OutcomeMap:
-    return _of_distribution(distribution.base_dist)
-
-
-@_of_distribution.register
-def _of_normal(distribution: Normal) -> OutcomeMap:
-    return _LocationScale(distribution.loc, distribution.scale)
-
-
-@_of_distribution.register
-def _of_student_t(distribution: StudentT) -> OutcomeMap:
-    return _StudentT(distribution.loc, distribution.scale, distribution.df)
+_of_distribution.register(Independent, lambda d: _of_distribution(d.base_dist))
+_of_distribution.register(Normal, lambda d: _LocationScale(d.loc, d.scale))
+_of_distribution.register(StudentT, lambda d: _StudentT(d.loc, d.scale, d.df))
 
 
 class _LocationScale(OutcomeMap):

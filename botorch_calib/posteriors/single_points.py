@@ -1,4 +1,4 @@
-"""`SinglePointPosterior`: a Gaussian posterior at single points, known by its two moments."""
+"""`SinglePointPosterior`: means and variances as BoTorch's Gaussian posterior, made on demand."""
 
 from __future__ import annotations
 

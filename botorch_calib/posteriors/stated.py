@@ -1,4 +1,4 @@
-"""`StatedPosterior`: what every calibrated posterior states at single points."""
+"""`StatedPosterior`: the interface of calibrated posteriors, with a distribution at each point."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from botorch.exceptions.errors import (
@@ -160,7 +162,8 @@ def test_bad_arguments_are_named() -> None:
         recommend(gp, bounds=BOUNDS, confidence=1.0)
     with pytest.raises(InputDataError, match="`bounds`: give one of them"):
         recommend(gp)
-    for place in ({"bounds": BOUNDS}, {"choices": GRID}):
+    places: list[dict[str, Any]] = [{"bounds": BOUNDS}, {"choices": GRID}]
+    for place in places:
         with pytest.raises(InputDataError, match="`raw_samples` must be an integer of at least 1"):
             recommend(gp, raw_samples=0, **place)
     with pytest.raises(InputDataError, match="excludes"):

@@ -353,7 +353,7 @@ def test_noise_of_new_observations_is_checked() -> None:
     for fixed_noise in (False, True):
         model = uncorrected(fixed_noise=fixed_noise)
         with pytest.raises(InputDataError, match="`Yvar` must be a tensor, got float"):
-            model.observe(NEW_X, NEW_Y, 0.1)  # type: ignore[arg-type]
+            model.observe(NEW_X, NEW_Y, 0.1)
         with pytest.raises(BotorchTensorDimensionError, match="`Yvar` must have the shape of `Y`"):
             model.observe(NEW_X, NEW_Y, torch.ones(2, 1, **DOUBLE))
 

@@ -23,6 +23,8 @@ from botorch_calib.calibration.learners.online import (
 )
 from botorch_calib.calibration.learners.radial_sum import RadialSum
 
+#: Default step of a single tracker.
+STEP_SIZE = 0.05
 #: Default settings of a bank: from nearly global to sharply local, from slow to fast.
 LENGTHSCALES = (0.1, 0.25, math.inf)
 SCALES = (1.0,)
@@ -268,15 +270,15 @@ def quantile_learner(
 ) -> OnlineQuantileTracker | AggregatedQuantileTracker:
     """A tracker if every setting is a number, else a bank of trackers.
 
-    Defaults, None: ``scale`` 1, ``step_size`` 0.05 or in a bank `STEP_SIZES`, ``step_decay`` 0 or
-    in a bank `STEP_DECAY`. ``lengthscale="auto"`` stands for `LENGTHSCALES`.
+    Defaults, None: ``scale`` 1, ``step_size`` `STEP_SIZE` or in a bank `STEP_SIZES`, ``step_decay``
+    0 or in a bank `STEP_DECAY`. ``lengthscale="auto"`` stands for `LENGTHSCALES`.
     """
     several = any(isinstance(setting, Sequence) for setting in (scale, step_size))
     if isinstance(lengthscale, Real) and not several:
         strength = check_nonnegative("scale", 1.0 if scale is None else scale)
         return OnlineQuantileTracker(
             levels,
-            0.05 if step_size is None else step_size,
+            STEP_SIZE if step_size is None else step_size,
             0.0 if step_decay is None else step_decay,
             strength if math.isfinite(lengthscale) else 0.0,
             float(lengthscale),
