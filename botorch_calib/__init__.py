@@ -21,10 +21,7 @@ from botorch_calib.acquisition import (
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
     qLogCalibratedNoisyExpectedImprovement,
 )
-from botorch_calib.asynchronous import (
-    AsynchronousOptimizer,
-    DelayAwareProposer,
-)
+from botorch_calib.asynchronous import AsynchronousOptimizer, DelayAwareProposer
 from botorch_calib.calibration import (
     Calibrator,
     GaussianScore,
@@ -40,10 +37,7 @@ from botorch_calib.decisions import (
     joint_chance_constraints,
     optimize_chance_constrained,
 )
-from botorch_calib.diagnostics import (
-    calibration_report,
-    noise_diagnosis,
-)
+from botorch_calib.diagnostics import calibration_report, noise_diagnosis
 from botorch_calib.distributions import PiecewisePredictive
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import (

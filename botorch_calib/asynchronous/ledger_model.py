@@ -26,11 +26,7 @@ class LedgerModel(ScheduledFit):
     """The model of a ledger."""
 
     def __call__(
-        self,
-        ledger: FeedbackLedger,
-        now: float,
-        strategy: DelayStrategy,
-        real: FeedbackLedger,
+        self, ledger: FeedbackLedger, now: float, strategy: DelayStrategy, real: FeedbackLedger
     ) -> CensoredDelayModel:
         """The model of a ledger at ``now``, in which overdue queries have failed.
 

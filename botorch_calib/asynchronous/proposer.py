@@ -10,11 +10,7 @@ from typing import Any
 
 import torch
 from botorch.acquisition import AcquisitionFunction
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.exceptions.warnings import InputDataWarning
 from botorch.models.model import Model
 from botorch.optim import optimize_acqf_discrete

@@ -85,10 +85,7 @@ class WatchedProcesses(Workers):
         return True
 
     def check(self) -> None:
-        """Report losses that Pebble does not, as one of its threads has died.
-
-        New processes can always be started, so nothing is raised.
-        """
+        """Report losses that Pebble does not, as one of its threads has died: others can start."""
         for process in self._processes:
             process.report_loss()
 

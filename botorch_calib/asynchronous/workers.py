@@ -49,11 +49,7 @@ class Workers(ABC):
         """Give up a late evaluation; False if its worker nevertheless continues."""
 
     def check(self) -> None:  # noqa: B027
-        """Look after the workers: called again and again while evaluations run.
-
-        Losses that nothing else reports become errors of their futures. If nothing can run here
-        any more, raise ``EvaluationError``.
-        """
+        """Report losses that nothing else does; ``EvaluationError`` if nothing can run any more."""
 
     @abstractmethod
     def close(self, kill: bool) -> None:

@@ -11,11 +11,7 @@ from statistics import NormalDist
 from typing import Any, NamedTuple, Self
 
 import torch
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models.gpytorch import MultiTaskGPyTorchModel
 from botorch.models.model import Model
 from torch import Tensor

@@ -8,11 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from botorch.acquisition import PosteriorMean
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models.model import Model
 from botorch.optim import optimize_acqf
 from botorch.utils.sampling import draw_sobol_samples, manual_seed

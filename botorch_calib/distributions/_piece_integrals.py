@@ -106,11 +106,7 @@ def log_integrals(
     top = _lower(high, clear)
     from_first, to_last = _upper(low, first), _lower(top, last)
     starts = torch.stack(
-        [
-            _lower(high, first),
-            torch.where(rising, to_last, from_first),
-            _upper(low, last),
-        ]
+        [_lower(high, first), torch.where(rising, to_last, from_first), _upper(low, last)]
     )
     lengths = torch.stack([starts[0] - low, to_last - from_first, top - starts[2]])
     with torch.no_grad():

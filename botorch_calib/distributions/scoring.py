@@ -24,8 +24,6 @@ from botorch_calib.distributions.piecewise import PiecewisePredictive
 
 # Nodes of the rule, and where it ends in a normal piece: at exp(-39) times the largest density.
 _ORDER, _DEPTH = 80, 78.0
-# Quantiles by which the CRPS of any distribution is found
-_NUM_LEVELS = 200
 
 
 @torch.no_grad()
@@ -51,14 +49,14 @@ def crps(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
     return (below + above).to(dtype)
 
 
-def crps_of_quantiles(quantile: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
-    """CRPS of ``n`` distributions by their quantiles at several levels, which come first.
+def crps_of_quantiles(quantile: Callable[[Tensor], Tensor], y: Tensor, num: int = 200) -> Tensor:
+    """CRPS of ``n`` distributions by their quantiles at ``num`` levels, which come first.
 
     ``int_0^1 2 (1{y <= q(p)} - p) (q(p) - y) dp`` by the midpoint rule: the integrand is
     continuous, with a kink where it is zero.
     """
-    levels = (torch.arange(_NUM_LEVELS, dtype=torch.double) + 0.5) / _NUM_LEVELS
-    quantiles = quantile(levels).reshape(_NUM_LEVELS, len(y)).double()
+    levels = (torch.arange(num, dtype=torch.double) + 0.5) / num
+    quantiles = quantile(levels).reshape(num, len(y)).double()
     p = levels.to(quantiles).unsqueeze(-1)
     return (2 * ((y <= quantiles).double() - p) * (quantiles - y)).mean(dim=0)
 

@@ -6,7 +6,7 @@ trial is stored with it, as plain values in the units of the outcomes:
     {"level": 0.9, "certified": True, "outcomes": {"cost": {"limits": {"upper": 3.0},
                                                             "quantiles": [2.71]}}}
 
-Outcomes are in the client's own data; `TrialBooks` bring the two together. Where trials are rows of
+Outcomes are in the client's own data; `Books` bring the two together. Where trials are rows of
 a table, the decision also holds its ``"point"`` by the names of the inputs, and ``"after"``, the
 number of rows at the time.
 """
@@ -56,7 +56,7 @@ class DecidedTrial(NamedTuple):
     outcomes: Mapping[str, float | None]  # None as long as one is out
 
 
-class TrialBooks:
+class Books:
     """The decisions of trials under one statement: outcomes within limits at a level.
 
     An outcome is judged by the limits at the time of the decision. If these have moved since, as
@@ -126,8 +126,7 @@ class TrialBooks:
         width = raw_width(observed_process(own[0]))
         for record in (record for records in known for record in records):
             if width not in (None, len(record["point"])):
-                # The client has other inputs by now. The decision counts all the same, and whether
-                # its outcome is out is known of the trial, not by the point.
+                # Other inputs by now. It counts all the same: its outcome is that of the trial.
                 record["point"] = []
         return self._joint(own, known)
 

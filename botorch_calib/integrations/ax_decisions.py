@@ -92,10 +92,10 @@ from botorch_calib.integrations._ax_own_search import OwnSearch
 from botorch_calib.integrations._mixed_spaces import MixedSpace
 from botorch_calib.integrations._stored_decisions import (
     KEY,
+    Books,
     DecidedTrial,
     Limits,
     StoredDecision,
-    TrialBooks,
 )
 
 #: Ax's transforms, of parameters alone. `AddExecutionViability` of Ax may be added.
@@ -230,7 +230,7 @@ class CertifyingAdapter(TorchAdapter):
 
     def books(
         self, transformed: OptimizationConfig | None = None, proposed: Iterable[DecidedArm] = ()
-    ) -> TrialBooks:
+    ) -> Books:
         """The books under the present limits, with ``proposed`` candidates that are no trials yet.
 
         Limits relative to a baseline are absolute in Ax's transform of the configuration.
@@ -255,7 +255,7 @@ class CertifyingAdapter(TorchAdapter):
             DecidedTrial(point, each.decision, each.outcomes)
             for point, each in zip(points, decided, strict=True)
         ]
-        return TrialBooks(limits, options["level"], options["budget"], trials)
+        return Books(limits, options["level"], options["budget"], trials)
 
 
 class CertifyingGenerators(GeneratorRegistryBase):

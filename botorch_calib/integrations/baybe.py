@@ -29,7 +29,7 @@ from torch import Tensor
 from botorch_calib.decisions import ChanceConstraint
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, best_certified
-from botorch_calib.integrations._stored_decisions import TrialBooks, in_table, trials_in_table
+from botorch_calib.integrations._stored_decisions import Books, in_table, trials_in_table
 
 
 def _as_lists(limits: Mapping[str, Sequence[float | None]]) -> dict[str, list[float | None]]:
@@ -161,11 +161,11 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         model: Any = self.get_surrogate(searchspace, objective, measurements).to_botorch()
         return dict(zip(names, model.models, strict=True))
 
-    def _books(self, searchspace: SearchSpace, measurements: pd.DataFrame) -> TrialBooks:
+    def _books(self, searchspace: SearchSpace, measurements: pd.DataFrame) -> Books:
         """The decisions, with the outcomes that have been measured."""
         inputs = searchspace.transform(measurements, allow_extra=True)
         trials = trials_in_table(self.decisions, inputs, measurements[[*self.limits]])
-        return TrialBooks(self.limits, self.level, self.budget, trials)
+        return Books(self.limits, self.level, self.budget, trials)
 
 
 def _points(searchspace: SearchSpace, experiments: pd.DataFrame) -> Tensor:

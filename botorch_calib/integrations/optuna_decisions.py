@@ -38,7 +38,7 @@ from botorch_calib.decisions.chance_constrained_search import (
 )
 from botorch_calib.integrations._mixed_spaces import MixedSpace
 from botorch_calib.integrations._optuna_search_space import SearchSpace, unit_cube
-from botorch_calib.integrations._stored_decisions import INFINITE, DecidedTrial, TrialBooks
+from botorch_calib.integrations._stored_decisions import INFINITE, Books, DecidedTrial
 from botorch_calib.integrations.optuna_delays import (
     DelayAwareSampler,
     Look,
@@ -63,7 +63,7 @@ class _CertifiedProposer(DelayAwareProposer):
     """Chooses the best certified point; a sampler sets these attributes."""
 
     space: SearchSpace
-    books: TrialBooks
+    books: Books
     constraints: list[ChanceConstraint]
     expansion_share: float
 
@@ -261,11 +261,11 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         search_space = self.infer_relative_search_space(study, trials[-1])
         return self._look_at(study, trials, SearchSpace(search_space))
 
-    def _books(self, trials: Sequence[FrozenTrial]) -> TrialBooks:
+    def _books(self, trials: Sequence[FrozenTrial]) -> Books:
         limits = {name: (None, 0.0) for name in _checked_names(trials)}
-        return TrialBooks(limits, self._level, self._budget, _decided(trials))
+        return Books(limits, self._level, self._budget, _decided(trials))
 
-    def _constraints(self, look: Look, books: TrialBooks) -> list[ChanceConstraint]:
+    def _constraints(self, look: Look, books: Books) -> list[ChanceConstraint]:
         """Those of the books, on models of all trials that have set them, as they ended."""
         known = [
             (end, x, trial)

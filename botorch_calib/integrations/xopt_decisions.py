@@ -31,12 +31,7 @@ from botorch_calib.decisions import ChanceConstraint
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place
 from botorch_calib.integrations._mixed_spaces import MixedSpace
-from botorch_calib.integrations._stored_decisions import (
-    Limits,
-    TrialBooks,
-    in_table,
-    trials_in_table,
-)
+from botorch_calib.integrations._stored_decisions import Books, Limits, in_table, trials_in_table
 from botorch_calib.models.marginals import posterior_at
 
 #: Under which Xopt stores the generator.
@@ -170,7 +165,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     def _model_of(self, model: Any, name: str) -> Any:
         return model.models[self.model_output_names.index(name)]
 
-    def _books(self) -> TrialBooks:
+    def _books(self) -> Books:
         """The decisions, with the outcomes that are in the data."""
         limits: dict[str, Limits] = {}
         for name, constraint in self.vocs.constraints.items():
@@ -182,9 +177,9 @@ class ChanceConstrainedGenerator(BayesianGenerator):
                 limits[name] = constraint.range
         inputs, outcomes = self.data[self.model_input_names], self.data[[*limits]]
         trials = trials_in_table(self.decisions, inputs, outcomes)
-        return TrialBooks(limits, self.level, self.budget, trials)
+        return Books(limits, self.level, self.budget, trials)
 
-    def _constraints_of(self, books: TrialBooks, model: Any) -> list[ChanceConstraint]:
+    def _constraints_of(self, books: Books, model: Any) -> list[ChanceConstraint]:
         return books.constraints({name: self._model_of(model, name) for name in books.limits})
 
 

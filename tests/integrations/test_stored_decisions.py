@@ -19,7 +19,7 @@ from botorch_calib.decisions.chance_constrained_search import (
     best_certified,
 )
 from botorch_calib.exceptions import CalibrationWarning
-from botorch_calib.integrations._stored_decisions import DecidedTrial, TrialBooks, trials_in_table
+from botorch_calib.integrations._stored_decisions import Books, DecidedTrial, trials_in_table
 
 pytestmark = pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
 LIMITS = {"y": (None, 0.6), "z": (-0.6, 0.6)}
@@ -48,7 +48,7 @@ def carried(num_out: int = 0) -> tuple[Any, list[DecidedTrial]]:
     trials = []
     for i in range(20):
         made[0].commit(X[i : i + 1])
-        stored = TrialBooks(LIMITS, 0.8).stored(made)
+        stored = Books(LIMITS, 0.8).stored(made)
         is_out = i >= 20 - num_out
         came = dict(zip(LIMITS, Y[i].tolist(), strict=True))
         trials.append(
@@ -63,7 +63,7 @@ def carried(num_out: int = 0) -> tuple[Any, list[DecidedTrial]]:
 @pytest.mark.parametrize("num_out", [0, 4])
 def test_the_constraint_is_the_one_that_was_carried(num_out: int) -> None:
     made, trials = carried(num_out)
-    books = TrialBooks(LIMITS, 0.8, trials=trials)
+    books = Books(LIMITS, 0.8, trials=trials)
     again = books.constraints(models())
     for constraint, other in zip(made, again, strict=True):
         assert constraint.decisions == other.decisions
@@ -79,9 +79,7 @@ def test_the_constraint_is_the_one_that_was_carried(num_out: int) -> None:
 def test_decisions_count_whatever_inputs_the_client_has_by_now() -> None:
     _, trials = carried()
     wider = [trial._replace(point=[*trial.point, 0.5]) for trial in trials[:10]]
-    books, then = (
-        TrialBooks(LIMITS, 0.8, trials=known + trials[10:]) for known in (wider, trials[:10])
-    )
+    books, then = (Books(LIMITS, 0.8, trials=known + trials[10:]) for known in (wider, trials[:10]))
     for now, before in zip(books.constraints(models()), then.constraints(models()), strict=True):
         assert now._account() == before._account() and now.budget_left == before.budget_left
         assert now.decisions[10:] == before.decisions[10:] and now.decisions[0]["point"] == []
@@ -90,15 +88,15 @@ def test_decisions_count_whatever_inputs_the_client_has_by_now() -> None:
 def test_an_outcome_is_judged_by_the_limits_of_then() -> None:
     """Wherever limits have moved, what violated them does, and what missed its quantile."""
     _, trials = carried()
-    then = TrialBooks(LIMITS, 0.8, trials=trials)
-    moved = TrialBooks({"y": (None, 5.0), "z": (-7.6, -6.5)}, 0.8, trials=trials)
+    then = Books(LIMITS, 0.8, trials=trials)
+    moved = Books({"y": (None, 5.0), "z": (-7.6, -6.5)}, 0.8, trials=trials)
     assert moved.account == then.account and then.account.num_violations > 0
     for record, other in zip(then.records("y"), moved.records("y"), strict=True):
         slack = 5.0 - other["quantiles"][0]
         assert slack == pytest.approx(0.6 - record["quantiles"][0])
     moved.constraints(models())  # its records are those of these limits
     # Limits that are closer together than outcomes were to the farther one.
-    narrow = TrialBooks({"y": (None, 0.6), "z": (2.0, 2.1)}, 0.8, trials=trials)
+    narrow = Books({"y": (None, 0.6), "z": (2.0, 2.1)}, 0.8, trials=trials)
     assert narrow.account == then.account
     narrow.constraints(models())
 
@@ -110,10 +108,10 @@ def test_an_outcome_is_judged_by_the_limits_of_then() -> None:
 def test_other_statements_are_left_out(limits: Any, level: float) -> None:
     _, trials = carried()
     with pytest.warns(CalibrationWarning, match="20 of 20 trials"):
-        books = TrialBooks(limits, level, trials=trials)
+        books = Books(limits, level, trials=trials)
     assert books.account == (0, 0, 0, 0.0, 0)
     with pytest.warns(CalibrationWarning, match="1 of 21 trials"):
-        TrialBooks(LIMITS, 0.8, trials=[*trials, DecidedTrial([0.0], {}, {})])
+        Books(LIMITS, 0.8, trials=[*trials, DecidedTrial([0.0], {}, {})])
 
 
 def test_an_ensemble_learns_beside_what_is_pending() -> None:
@@ -123,7 +121,7 @@ def test_an_ensemble_learns_beside_what_is_pending() -> None:
     ones = torch.ones(4, dtype=torch.double)
     samples = {"mean": 0.0 * ones, "outputscale": ones, "lengthscale": 0.05 * ones.view(4, 1, 1)}
     gp.load_mcmc_samples(samples)
-    books = TrialBooks({"y": (None, -9.0)}, 0.8)
+    books = Books({"y": (None, -9.0)}, 0.8)
     constraints = books.constraints({"y": gp})
     place = Place(torch.tensor([[0.0], [1.0]], dtype=torch.double), num_restarts=2, raw_samples=32)
 
@@ -139,7 +137,7 @@ def test_an_outcome_that_is_no_number_has_not_come() -> None:
     _, trials = carried()
     certified = next(i for i, t in enumerate(trials) if t.decision["certified"])
     trials[certified] = trials[certified]._replace(outcomes={"y": float("nan"), "z": 0.0})
-    assert TrialBooks(LIMITS, 0.8, trials=trials).account.num_outstanding == 1
+    assert Books(LIMITS, 0.8, trials=trials).account.num_outstanding == 1
 
 
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
@@ -149,7 +147,7 @@ def test_an_infinite_outcome_is_one_far_beyond_the_limits(sign: float) -> None:
     accounts = []
     for size in (100.0, float("inf")):
         trials[certified] = trials[certified]._replace(outcomes={"y": sign * size, "z": 0.0})
-        books = TrialBooks(LIMITS, 0.8, trials=trials)
+        books = Books(LIMITS, 0.8, trials=trials)
         books.constraints(models())  # which take finite outcomes
         accounts.append(books.account)
     assert accounts[0] == accounts[1]
@@ -171,7 +169,7 @@ def test_damaged_decisions_are_left_out(damage: Any) -> None:
     decision: Any = trials[3].decision
     damage(decision)
     with pytest.warns(CalibrationWarning, match="1 of 20 trials"):
-        books = TrialBooks(LIMITS, 0.8, trials=trials)
+        books = Books(LIMITS, 0.8, trials=trials)
     assert len(books.trials) == 19
     books.constraints(models())
 
