@@ -34,6 +34,7 @@ class FourierPaths(Module):
 
     points: Tensor
     frequencies: Tensor
+    shifts: Tensor
     amplitudes: Tensor
     weights: Tensor
 
@@ -44,7 +45,10 @@ class FourierPaths(Module):
         self.gp, self.output_transform = gp, output_transform
         self.register_buffer("points", updates[0].feature_map.points)
         self.register_buffer("frequencies", torch.stack([each for each, _ in waves]))
-        self.register_buffer("amplitudes", torch.stack([each for _, each in waves], dim=1))
+        # Sine and cosine of a phase make one cosine, shifted, at half of the time of two functions.
+        sines, cosines = torch.stack([each for _, each in waves], dim=1)
+        self.register_buffer("shifts", -torch.atan2(sines, cosines).unsqueeze(-2))
+        self.register_buffer("amplitudes", torch.hypot(sines, cosines).unsqueeze(-1))
         self.register_buffer("weights", torch.stack([each.weight for each in updates], dim=-1))
 
     @classmethod
@@ -82,9 +86,8 @@ class FourierPaths(Module):
 
     def _waves(self, rows: Tensor) -> Tensor:
         """The draws from the prior, ``num_paths x n``, without its mean."""
-        phases = rows @ self.frequencies
-        sines, cosines = self.amplitudes.unsqueeze(-1)
-        return (phases.sin() @ sines + phases.cos() @ cosines).squeeze(-1)
+        phases = torch.baddbmm(self.shifts, rows.expand(len(self.shifts), -1, -1), self.frequencies)
+        return (phases.cos() @ self.amplitudes).squeeze(-1)
 
 
 def _waves(prior: Any, update: Any) -> tuple[Tensor, Tensor] | None:
