@@ -15,10 +15,12 @@ import torch
 from botorch.models import SingleTaskGP
 from botorch.sampling.pathwise.features.maps import KernelEvaluationMap, KernelFeatureMap
 from botorch.sampling.pathwise.posterior_samplers import MatheronPath
+from gpytorch.lazy import LazyEvaluatedKernelTensor
 from torch import Tensor
 from torch.nn import Module
 
 from botorch_calib.models.inspection import raw_train_inputs
+from botorch_calib.models.radial_kernels import radial_between
 
 # Largest difference from the values of BoTorch's paths, in units of the largest of them.
 _TOLERANCE = {torch.double: 1e-8, torch.float: 1e-3}
@@ -75,10 +77,13 @@ class FourierPaths(Module):
         """
         # The process may be less precise than X.
         rows = self.gp.transform_inputs(X).reshape(-1, X.shape[-1]).to(self.points)
-        covariance = self.gp.covar_module(rows, self.points).to_dense()
+        cross: Any = self.gp.covar_module(self.points, rows)
+        is_lazy = isinstance(cross, LazyEvaluatedKernelTensor)
+        radial = radial_between(cross.x1, cross) if is_lazy else None
+        covariance = cross.to_dense() if radial is None else radial[0]
         num = len(rows) if rows.is_cuda else _CHUNK // self.frequencies.shape[-1]
         waves = torch.cat([self._waves(part) for part in rows.split(max(num, 1))], dim=-1)
-        shared = self.gp.mean_module(rows) + (covariance @ self.weights).mT
+        shared = self.gp.mean_module(rows) + self.weights.mT @ covariance
         values = (waves + shared).view(-1, *X.shape[:-1])
         if self.output_transform is not None:
             values = self.output_transform(values)
