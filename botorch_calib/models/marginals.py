@@ -23,7 +23,11 @@ mode and sets what GPyTorch keeps of it, and neither is guarded by a lock.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from copy import copy
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -42,6 +46,7 @@ from botorch.models.transforms.outcome import Standardize
 from botorch.models.utils import gpt_posterior_settings
 from botorch.posteriors import GPyTorchPosterior, Posterior
 from botorch.settings import propagate_grads
+from botorch.utils.transforms import match_batch_shape
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.lazy import LazyEvaluatedKernelTensor
 from gpytorch.likelihoods.noise_models import FixedGaussianNoise
@@ -62,6 +67,7 @@ from linear_operator.operators import RootLinearOperator, TriangularLinearOperat
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 from torch.nn import Module, Parameter
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from botorch_calib.models.inspection import with_task_feature
 from botorch_calib.models.radial_kernels import radial_between
@@ -71,6 +77,24 @@ from botorch_calib.posteriors.single_points import SinglePointPosterior, is_gaus
 
 # Above this size a parameter is compared by its address and version alone: see `_state_of`.
 _MAX_COMPARED = 256
+
+# See `beside`.
+_BASELINE: ContextVar[Tensor | None] = ContextVar("baseline", default=None)
+
+
+@contextmanager
+def beside(baseline: Tensor) -> Iterator[None]:
+    """Context in which the posteriors of Gaussian processes know their covariance with others.
+
+    In their attribute ``rows``, ``batch_shape x q x (r + q)``, the covariance with the objective at
+    the ``baseline``, ``r x d``, precedes that at their own points. What depends on the baseline
+    alone is computed once for each such tensor.
+    """
+    token = _BASELINE.set(baseline)
+    try:
+        yield
+    finally:
+        _BASELINE.reset(token)
 
 
 def posterior_at(
@@ -88,6 +112,9 @@ def posterior_at(
     """
     try:
         served: Posterior | None = None
+        baseline = _BASELINE.get()
+        if baseline is not None and not isinstance(model, WrapperModel):
+            return _posterior_beside(model, X, baseline)
         if observation_noise is False and (members or X.shape[-2] == 1):
             served = single_point_posterior(model, X.unsqueeze(-3) if members else X, members)
         elif observation_noise is False:
@@ -105,6 +132,26 @@ def posterior_at(
         # and refuse single-precision inputs of a model in double, which are good enough.
         check_fits(model, with_task_feature(model, X))
         raise
+
+
+def _posterior_beside(model: Any, X: Tensor, baseline: Tensor) -> Posterior:
+    """Joint posterior of the objective with the attribute ``rows``: see `beside`."""
+    served = joint_posterior(model, X, baseline)
+    if served is not None:
+        return served
+    together = torch.cat([match_batch_shape(baseline, X), X], dim=-2)
+    joint: Any = joint_posterior(model, together) or model.posterior(together)
+    # A one-to-many input transform makes equally many points of each.
+    num = joint.mean.shape[-2] * X.shape[-2] // together.shape[-2]
+    rows = joint.distribution.lazy_covariance_matrix[..., -num:, :].to_dense()
+    return _with_rows(joint.mean[..., -num:, :], rows)
+
+
+def _with_rows(mean: Tensor, rows: Tensor) -> Any:
+    own = to_linear_operator(rows[..., -mean.shape[-2] :])
+    posterior: Any = GPyTorchPosterior(MultivariateNormal(mean.squeeze(-1), own))
+    posterior.rows = rows
+    return posterior
 
 
 def _once(model: Any, X: Tensor, noise: bool | Tensor) -> bool | Tensor:
@@ -155,33 +202,39 @@ def single_point_posterior(
     return SinglePointPosterior(mean, variance, inputs)
 
 
-def joint_posterior(model: Any, X: Tensor) -> Posterior | None:
+def joint_posterior(model: Any, X: Tensor, baseline: Tensor | None = None) -> Posterior | None:
     """As `single_point_posterior`, at ``batch_shape x q x d``, with any outcome transform.
 
     None for a batch of models. With a Matern kernel it takes two thirds of the time of
-    ``model.posterior``, and of a whole noisy EI four fifths (``benchmarks/perf/noisy.py``).
+    ``model.posterior``. With a ``baseline`` it has the attribute ``rows``, see `beside`; None then
+    for baselines in batches and for outcome transforms other than ``Standardize``.
     """
     if X.dim() < 2 or not X.numel() or not _may_serve(model):
         return None
     with gpt_posterior_settings():
         factor = _factor_of(model)
+        if factor is None or factor.cholesky.dim() > 2:
+            return None
         num = X.shape[-2] + model.train_inputs[0].shape[-2]
-        if factor is None or factor.cholesky.dim() > 2 or num > max_eager_kernel_size.value():
+        transform: Any = getattr(model, "outcome_transform", None)
+        if baseline is None:
+            is_served = num <= max_eager_kernel_size.value()
+        else:
+            is_served = baseline.dim() == 2 and type(transform) in (Standardize, type(None))
+        if not is_served:
             return None
         X = with_task_feature(model, X)
         inputs = model.transform_inputs(X)
         if inputs.shape[-2] != X.shape[-2]:  # one-to-many
             return None
-        moments = factor.moments(model, inputs, joint=True)
+        moments = factor.moments(model, inputs, joint=True, baseline=baseline)
         if moments is None:
             return None
-    mean, covariance = moments
-    transform: Any = getattr(model, "outcome_transform", None)
+    mean, rows = moments
     if type(transform) is Standardize:
-        mean = transform.means + transform.stdvs * mean
-        covariance, transform = transform._stdvs_sq * covariance, None
-    normal = MultivariateNormal(mean.squeeze(-1), to_linear_operator(covariance))
-    posterior: Any = GPyTorchPosterior(normal)
+        mean, rows = transform.means + transform.stdvs * mean, transform._stdvs_sq * rows
+        transform = None
+    posterior = _with_rows(mean, rows)
     posterior.inputs = inputs  # as a `SinglePointPosterior` has them
     return posterior if transform is None else transform.untransform_posterior(posterior, X=X)
 
@@ -202,20 +255,24 @@ def _points_first(values: Tensor, lead: torch.Size) -> Tensor:
     return values.reshape(*lead, *values.shape[1:-1], 1, values.shape[-1])
 
 
-class _Factor(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class _Factor:
     """What prediction takes of a model's data and hyperparameters."""
 
     # Where all models of a batch share the first two, these have batch dimensions of size 1.
     inputs: Tensor  # model_batch_shape x n x d, as the kernel sees them
     cholesky: Tensor  # model_batch_shape x n x n, lower factor of K + noise
     weights: Tensor  # model_batch_shape x n x 1, (K + noise)^-1 (y - m)
+    # By the tensors of baselines ``r x d``: see `_of_baseline`.
+    _baselines: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)
 
     def moments(
-        self, model: Any, inputs: Tensor, joint: bool = False
+        self, model: Any, inputs: Tensor, joint: bool = False, baseline: Tensor | None = None
     ) -> tuple[Tensor, Tensor] | None:
         """Mean and variance at ``model_batch_shape x b x d``, ``x b x 1``, of the targets.
 
-        With ``joint`` the covariance, ``x b x b``, for any batch of points and a single model.
+        With ``joint`` the covariance, ``x b x b``, for any batch of points and a single model; that
+        with a ``baseline`` before it.
         """
         prior = model.forward(inputs)
         own = prior.lazy_covariance_matrix
@@ -223,6 +280,9 @@ class _Factor(NamedTuple):
         if not isinstance(own, LazyEvaluatedKernelTensor):
             return None
         points = self.inputs
+        if baseline is not None:
+            others, explained_of_others = self._of_baseline(model, baseline)
+            points = torch.cat([points, others], dim=-2)
         if joint:  # the kernel among the points is evaluated with it
             points = torch.cat([points.expand(*inputs.shape[:-2], -1, -1), own.x1], dim=-2)
         kernel, prior_variance = _kernel_between(points, own)
@@ -233,12 +293,32 @@ class _Factor(NamedTuple):
         # From the right, as the kernel lies in rows: LAPACK's columns would be copies, both ways.
         explained = torch.linalg.solve_triangular(self.cholesky.mT, rows, upper=True, left=False)
         if joint:
-            explained = explained.view_as(cross)
-            return mean, kernel[..., cross.shape[-1] :] - explained @ explained.mT
+            shared = explained.view_as(cross)
+            shared = shared @ shared.mT
+            if baseline is not None:
+                with_others = (explained @ explained_of_others.mT).view(*cross.shape[:-1], -1)
+                shared = torch.cat([with_others, shared], dim=-1)
+            return mean, kernel[..., cross.shape[-1] :] - shared
         if prior_variance is None:
             prior_variance = own.diagonal(dim1=-1, dim2=-2)
         variance = prior_variance - explained.square().sum(dim=-1)
         return mean, variance.unsqueeze(-1)
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def _of_baseline(self, model: Any, baseline: Tensor) -> tuple[Tensor, Tensor]:
+        """Points as the kernel sees them, and what the data explain of them, ``r x n``."""
+        known, state = self._baselines.get(baseline), _state_of(baseline)
+        if known is None or known[0] != state:
+            inputs = model.transform_inputs(with_task_feature(model, baseline))
+            own = model.forward(inputs).lazy_covariance_matrix
+            kernel, _ = _kernel_between(self.inputs, own)
+            explained = torch.linalg.solve_triangular(self.cholesky, kernel, upper=False).mT
+            # A clone, as what is kept must not keep the baseline.
+            known = self._baselines[baseline] = state, own.x1.clone(), explained
+        points: Tensor
+        _, points, explained = known
+        return points, explained
 
 
 def _kernel_between(
