@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import InfeasibilityError, InputDataError
-from botorch.exceptions.warnings import BadInitialCandidatesWarning, OptimizationWarning
+from botorch.exceptions.warnings import BadInitialCandidatesWarning
 from botorch.generation.gen import gen_candidates_scipy
 from botorch.optim.initializers import initialize_q_batch
 from linear_operator.utils.warnings import NumericalWarning
@@ -32,6 +32,7 @@ from botorch_calib.decisions.chance_constraints import (
     margins_of,
 )
 from botorch_calib.exceptions import NotCertifiedWarning
+from botorch_calib.optim.reasons_to_stop import without_reasons_to_stop
 from botorch_calib.optim.region import LinearConstraints, Region
 from botorch_calib.optim.separate_starts import SEPARATE_STARTS
 from botorch_calib.optim.side_by_side import Function, side_by_side
@@ -383,17 +384,12 @@ def _maximize(
         )
         return ends
 
-    # Why it stops does not matter, as its ends are checked. BoTorch shows warnings of that kind
-    # whatever the filter, so they are caught and the others passed on.
-    with warnings.catch_warnings(record=True) as caught:
+    with without_reasons_to_stop():
         starts = region.in_widths(starts)
         if is_constrained:  # SLSQP takes one start at a time
             ends = side_by_side(functions, starts, search)
         else:
             ends = search(starts, functions)
-    for w in caught:
-        if not issubclass(w.category, OptimizationWarning):
-            warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
     return in_widths.inputs(ends).detach()
 
 

@@ -28,7 +28,7 @@ _CHANGED = 0.3
 _RESTARTS, _SAMPLES = 2, 128
 
 
-@dataclass
+@dataclass(frozen=True)
 class MixedSpace:
     """Points of a place with bounds that a client can express.
 
@@ -114,7 +114,7 @@ class MixedSpace:
         X = self.rounded(X) if self.discrete - {*self.values} else X
         return X[self.region.allows(X.unsqueeze(-2))]
 
-    @property
+    @cached_property
     def region(self) -> Region:
         """The space, as if all of its parameters were continuous."""
         bounds, _, fixed, linear, equal, *_ = self.place

@@ -120,7 +120,7 @@ class RobustDecisions(OwnSearch):
         # Contexts do not matter to the search, which holds them where Ax can express them.
         (middle,) = space.rounded(space.region.bounds.mean(dim=0, keepdim=True)).tolist()
         fixed = {**fixed, **{column: middle[column] for column in columns.context}}
-        space.place = space.place._replace(fixed_features=fixed)
+        space = replace(space, place=space.place._replace(fixed_features=fixed))
         pending = self.observed[:0] if self.X_pending is None else self.X_pending
         values = []
         for _ in range(n):

@@ -124,6 +124,12 @@ def test_of_many_combinations_rare_values_are_among_those_compared() -> None:
     assert len({*pool[:, 4].tolist()}) > 500
 
 
+def test_the_region_is_made_once() -> None:
+    space = space_of(BOUNDS, {1: range(7)}, linear=LINEAR, fixed={0: 0.3})
+    assert space.region is space.region
+    assert space.region.bounds[:, 0].tolist() == [0.3, 0.3]
+
+
 def test_everything_fixed() -> None:
     objective, constraint = models(BOUNDS, 0)
     fixed = {0: 0.5, 1: 2.0, 2: 1.0, 3: 0.0, 4: 0.0}
