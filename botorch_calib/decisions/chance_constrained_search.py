@@ -190,15 +190,18 @@ def warn_uncertified(constraints: Sequence[ChanceConstraint], stacklevel: int) -
 
 
 class LeastMargin(AcquisitionFunction):
-    """The least margin of several constraints, each in standard deviations of its outcome."""
+    """The least margin of several constraints, each in standard deviations of its outcome.
+
+    That of none is infinite: every point is certified.
+    """
 
     def __init__(
         self, constraints: Sequence[ChanceConstraint], confidence: float | None = None
     ) -> None:
-        super().__init__(model=constraints[0].model)
+        super().__init__(model=constraints[0].model if constraints else None)  # type: ignore[arg-type]
         self.constraints, self.confidence = list(constraints), confidence
         self.scales = [constraint.typical_deviation() for constraint in self.constraints]
-        self.num_contexts = max(constraint.num_contexts for constraint in self.constraints)
+        self.num_contexts = max((each.num_contexts for each in self.constraints), default=1)
 
     def check_points(self, name: str, X: Tensor) -> None:
         """Raise unless points ``... x d`` suit the models of all constraints."""
@@ -206,6 +209,8 @@ class LeastMargin(AcquisitionFunction):
             constraint.check_points(name, X)
 
     def forward(self, X: Tensor) -> Tensor:
+        if not self.constraints:
+            return torch.full_like(X[:, 0, 0], torch.inf)
         return self._least(margins_of(self.constraints, X, self.confidence))
 
     def _least(self, values: list[Tensor]) -> Tensor:
@@ -335,7 +340,7 @@ def _climb(
     def clear(X: Tensor) -> Tensor:
         return margin(X) - clearance(X.dtype)
 
-    ends = _maximize(acqf, unit, region, starts, clear)
+    ends = _maximize(acqf, unit, region, starts, clear if margin.constraints else None)
     if region.equal:  # which SLSQP meets up to its own tolerance
         # On the equations, unless that breaks other constraints.
         ends = torch.stack([torch.cat([region.placed(end), end])[0] for end in ends.split(1)])
