@@ -25,7 +25,7 @@ import torch
 from botorch.acquisition.cached_cholesky import CachedCholeskyMCSamplerMixin, supports_cache_root
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
 from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
-from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.exceptions.warnings import BotorchWarning
 from botorch.models.model import Model, ModelList
 from botorch.posteriors import Posterior
@@ -34,7 +34,7 @@ from botorch.utils.transforms import is_ensemble, match_batch_shape
 from linear_operator.utils.errors import NanError, NotPSDError
 from torch import Tensor
 
-from botorch_calib._validation import check_finite, check_tensor
+from botorch_calib._validation import check_finite, check_numbers, check_tensor
 from botorch_calib.models import CalibratedModel, CalibratedModelList
 from botorch_calib.models.inspection import predicting_part
 from botorch_calib.models.marginals import beside
@@ -73,9 +73,13 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
         self, model: Model, cache_root: bool | None, X_baseline: Tensor, **kwargs: Any
     ) -> None:
         """Check arguments and decide whether to keep roots, before BoTorch's constructor."""
-        for name, X in (("X_baseline", X_baseline), ("X_pending", kwargs.get("X_pending"))):
-            if X is not None:  # BoTorch's constructor takes both before it calls `set_X_pending`
-                check_finite(name, check_tensor(name, X))
+        # BoTorch's constructor takes both before it calls `set_X_pending`.
+        if check_finite("X_baseline", check_tensor("X_baseline", X_baseline)).dim() < 2:
+            raise BotorchTensorDimensionError(
+                f"`X_baseline` must have shape r x d, got {tuple(X_baseline.shape)}."
+            )
+        if (X_pending := kwargs.get("X_pending")) is not None:
+            check_finite("X_pending", check_tensor("X_pending", X_pending))
         if type(model) is ModelList and any(isinstance(m, WrapperModel) for m in model.models):
             raise UnsupportedError(
                 "`model` is BoTorch's ModelList, which draws each outcome by a sampler of its own: "
@@ -234,6 +238,12 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
             raise InputDataError(
                 "`cache_pending=False` fails in BoTorch: give `max_iep=n`, to evaluate that many "
                 "pending points together with the new ones."
+            )
+        point = check_numbers("ref_point", ref_point)
+        if point.dim() != 1 or len(point) < 2:
+            raise BotorchTensorDimensionError(
+                "`ref_point` must hold a number for each objective, of which there are two or "
+                f"more, got {ref_point!r}."
             )
         self._decide(model, cache_root, X_baseline, **kwargs)
         super().__init__(model=model, ref_point=ref_point, X_baseline=X_baseline, **kwargs)
