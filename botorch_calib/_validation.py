@@ -70,6 +70,16 @@ def check_count(name: str, value: Any, least: int = 1) -> int:
     return count
 
 
+def check_list(name: str, values: Any, of: str) -> list[Any]:
+    """The elements of a sequence ``of`` something, as a list."""
+    try:
+        return [*values]
+    except TypeError:
+        raise InputDataError(
+            f"`{name}` must be a list of {of}, got {type(values).__name__}."
+        ) from None
+
+
 def check_columns(name: str, columns: Any) -> tuple[int, ...]:
     """Column numbers, as a tuple of ``int``; booleans, floats and strings are refused."""
     try:

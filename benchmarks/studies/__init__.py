@@ -3,6 +3,7 @@
 ======================== ====================================================================
 file                     content
 ======================== ====================================================================
+``archived_again``       does the code still give the numbers that the archives hold?
 ``command_line``         options that studies share, and runs from which they go on
 ``failing_border``       what does the border of a failing region cost, in vain or not?
 ``forrester``            does calibration lead the search out of a wrong basin?

@@ -21,22 +21,23 @@ import warnings
 from functools import partial
 from typing import Any
 
+import torch
 from botorch.acquisition.cached_cholesky import CachedCholeskyMCSamplerMixin, supports_cache_root
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
 from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
-from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.exceptions.warnings import BotorchWarning
 from botorch.models.model import Model, ModelList
 from botorch.posteriors import Posterior
 from botorch.sampling.list_sampler import ListSampler
-from botorch.utils.low_rank import sample_cached_cholesky
-from botorch.utils.transforms import is_ensemble
+from botorch.utils.transforms import is_ensemble, match_batch_shape
 from linear_operator.utils.errors import NanError, NotPSDError
 from torch import Tensor
 
-from botorch_calib._validation import check_finite, check_tensor
+from botorch_calib._validation import check_finite, check_numbers, check_tensor
 from botorch_calib.models import CalibratedModel, CalibratedModelList
 from botorch_calib.models.inspection import predicting_part
+from botorch_calib.models.marginals import beside
 from botorch_calib.models.predictors import predictor_of
 from botorch_calib.models.wrapper import WrapperModel
 from botorch_calib.posteriors import (
@@ -65,15 +66,20 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
     """BoTorch's cached root, of the processes beneath calibrated posteriors as well."""
 
     _root_is_kept: bool
+    _root_is_ours = False  # of calibrated posteriors: BoTorch extends those of its own
     _baseline_L: Any  # a tensor in BoTorch's classes
 
     def _decide(
         self, model: Model, cache_root: bool | None, X_baseline: Tensor, **kwargs: Any
     ) -> None:
         """Check arguments and decide whether to keep roots, before BoTorch's constructor."""
-        for name, X in (("X_baseline", X_baseline), ("X_pending", kwargs.get("X_pending"))):
-            if X is not None:  # BoTorch's constructor takes both before it calls `set_X_pending`
-                check_finite(name, check_tensor(name, X))
+        # BoTorch's constructor takes both before it calls `set_X_pending`.
+        if check_finite("X_baseline", check_tensor("X_baseline", X_baseline)).dim() < 2:
+            raise BotorchTensorDimensionError(
+                f"`X_baseline` must have shape r x d, got {tuple(X_baseline.shape)}."
+            )
+        if (X_pending := kwargs.get("X_pending")) is not None:
+            check_finite("X_pending", check_tensor("X_pending", X_pending))
         if type(model) is ModelList and any(isinstance(m, WrapperModel) for m in model.models):
             raise UnsupportedError(
                 "`model` is BoTorch's ModelList, which draws each outcome by a sampler of its own: "
@@ -109,35 +115,41 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
 
     def _compute_root_decomposition(self, posterior: Posterior) -> Any:
         root = super()._compute_root_decomposition
+        self._root_is_ours = isinstance(posterior, (*_ROOTED, CalibratedPosteriorList))
         if isinstance(posterior, CalibratedPosteriorList):
             return [root(part.path_posterior) for part in posterior.posteriors]
         return root(posterior.path_posterior if isinstance(posterior, _ROOTED) else posterior)
 
-    def _get_f_X_samples(self, posterior: Posterior, q_in: int) -> Tensor:
-        if self._cache_root and hasattr(self, "_baseline_L"):
-            try:
-                return self._samples_from_root(posterior, q_in)
-            except (NanError, NotPSDError):
-                warnings.warn(
-                    "The cached root could not be extended, as the covariance of the new points "
-                    "is ill-conditioned or NaN: samples are drawn without it.",
-                    BotorchWarning,
-                    stacklevel=3,
-                )
-        return self.get_posterior_samples(posterior)[..., -q_in:, :]
-
-    def _samples_from_root(self, posterior: Any, q_in: int) -> Tensor:
-        """Samples at the last ``q_in`` points, ``sample_shape x batch_shape x q_in x m``."""
-        sampler: Any = self.sampler
-        draw: Any = partial(sample_cached_cholesky, posterior)
-        if isinstance(posterior, (*_ROOTED, CalibratedPosteriorList)):
-            draw = posterior.rsample_from_cached_root
-        return draw(
-            sample_shape=sampler.sample_shape,
-            base_samples=sampler.base_samples,
-            baseline_L=self._baseline_L,
-            q=q_in,
+    def _samples_from_root(self, X: Tensor) -> Tensor:
+        """Samples at ``batch_shape x q x d`` alone, ``sample_shape x batch_shape x q x m``."""
+        acquisition: Any = self
+        sampler, baseline = acquisition.sampler, acquisition.X_baseline
+        posterior_of = partial(
+            acquisition.model.posterior,
+            posterior_transform=getattr(self, "posterior_transform", None),
         )
+
+        def joint_posterior() -> Any:
+            return posterior_of(torch.cat([match_batch_shape(baseline, X), X], dim=-2))
+
+        with beside(baseline):
+            posterior = posterior_of(X)
+        q_in = posterior._extended_shape()[-2]  # more than q with a one-to-many transform
+        if acquisition.q_in != q_in:
+            self._set_sampler(q_in, joint_posterior())
+        try:
+            samples: Tensor = posterior.rsample_from_cached_root(
+                sampler.sample_shape, sampler.base_samples, self._baseline_L
+            )
+        except (NanError, NotPSDError):
+            warnings.warn(
+                "The cached root could not be extended, as the covariance of the new points "
+                "is ill-conditioned or NaN: samples are drawn without it.",
+                BotorchWarning,
+                stacklevel=3,
+            )
+            samples = self.get_posterior_samples(joint_posterior())[..., -q_in:, :]
+        return samples
 
 
 class qLogCalibratedNoisyExpectedImprovement(_CachedRoots, qLogNoisyExpectedImprovement):
@@ -178,6 +190,12 @@ class qLogCalibratedNoisyExpectedImprovement(_CachedRoots, qLogNoisyExpectedImpr
     def _init_baseline(self, *args: Any, **kwargs: Any) -> None:
         # BoTorch would warn that it does not know the model.
         super()._init_baseline(*args, **{**kwargs, "cache_root": None})
+
+    def _get_samples_and_objectives(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        if not self._root_is_ours:
+            return super()._get_samples_and_objectives(X)
+        samples = self._samples_from_root(X)
+        return samples, self.objective(samples, X=X)
 
 
 class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
@@ -221,5 +239,20 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
                 "`cache_pending=False` fails in BoTorch: give `max_iep=n`, to evaluate that many "
                 "pending points together with the new ones."
             )
+        point = check_numbers("ref_point", ref_point)
+        if point.dim() != 1 or len(point) < 2:
+            raise BotorchTensorDimensionError(
+                "`ref_point` must hold a number for each objective, of which there are two or "
+                f"more, got {ref_point!r}."
+            )
         self._decide(model, cache_root, X_baseline, **kwargs)
         super().__init__(model=model, ref_point=ref_point, X_baseline=X_baseline, **kwargs)
+
+    def _compute_posterior_samples_and_concat_pending(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        if not self._root_is_ours:
+            return super()._compute_posterior_samples_and_concat_pending(X)
+        if self.X_pending is not None:
+            baseline, observed = self.X_baseline, self.get_buffer("_X_baseline")
+            uncached = self.X_pending[baseline.shape[-2] - observed.shape[-2] :]
+            X = torch.cat([X, match_batch_shape(uncached, X)], dim=-2)
+        return self._samples_from_root(X), X

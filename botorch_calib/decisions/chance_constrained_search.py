@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import InfeasibilityError, InputDataError
-from botorch.exceptions.warnings import BadInitialCandidatesWarning, OptimizationWarning
+from botorch.exceptions.warnings import BadInitialCandidatesWarning
 from botorch.generation.gen import gen_candidates_scipy
 from botorch.optim.initializers import initialize_q_batch
 from linear_operator.utils.warnings import NumericalWarning
@@ -32,6 +32,7 @@ from botorch_calib.decisions.chance_constraints import (
     margins_of,
 )
 from botorch_calib.exceptions import NotCertifiedWarning
+from botorch_calib.optim.reasons_to_stop import without_reasons_to_stop
 from botorch_calib.optim.region import LinearConstraints, Region
 from botorch_calib.optim.separate_starts import SEPARATE_STARTS
 from botorch_calib.optim.side_by_side import Function, side_by_side
@@ -189,15 +190,18 @@ def warn_uncertified(constraints: Sequence[ChanceConstraint], stacklevel: int) -
 
 
 class LeastMargin(AcquisitionFunction):
-    """The least margin of several constraints, each in standard deviations of its outcome."""
+    """The least margin of several constraints, each in standard deviations of its outcome.
+
+    That of none is infinite: every point is certified.
+    """
 
     def __init__(
         self, constraints: Sequence[ChanceConstraint], confidence: float | None = None
     ) -> None:
-        super().__init__(model=constraints[0].model)
+        super().__init__(model=constraints[0].model if constraints else None)  # type: ignore[arg-type]
         self.constraints, self.confidence = list(constraints), confidence
         self.scales = [constraint.typical_deviation() for constraint in self.constraints]
-        self.num_contexts = max(constraint.num_contexts for constraint in self.constraints)
+        self.num_contexts = max((each.num_contexts for each in self.constraints), default=1)
 
     def check_points(self, name: str, X: Tensor) -> None:
         """Raise unless points ``... x d`` suit the models of all constraints."""
@@ -205,6 +209,8 @@ class LeastMargin(AcquisitionFunction):
             constraint.check_points(name, X)
 
     def forward(self, X: Tensor) -> Tensor:
+        if not self.constraints:
+            return torch.full_like(X[:, 0, 0], torch.inf)
         return self._least(margins_of(self.constraints, X, self.confidence))
 
     def _least(self, values: list[Tensor]) -> Tensor:
@@ -334,7 +340,7 @@ def _climb(
     def clear(X: Tensor) -> Tensor:
         return margin(X) - clearance(X.dtype)
 
-    ends = _maximize(acqf, unit, region, starts, clear)
+    ends = _maximize(acqf, unit, region, starts, clear if margin.constraints else None)
     if region.equal:  # which SLSQP meets up to its own tolerance
         # On the equations, unless that breaks other constraints.
         ends = torch.stack([torch.cat([region.placed(end), end])[0] for end in ends.split(1)])
@@ -383,17 +389,12 @@ def _maximize(
         )
         return ends
 
-    # Why it stops does not matter, as its ends are checked. BoTorch shows warnings of that kind
-    # whatever the filter, so they are caught and the others passed on.
-    with warnings.catch_warnings(record=True) as caught:
+    with without_reasons_to_stop():
         starts = region.in_widths(starts)
         if is_constrained:  # SLSQP takes one start at a time
             ends = side_by_side(functions, starts, search)
         else:
             ends = search(starts, functions)
-    for w in caught:
-        if not issubclass(w.category, OptimizationWarning):
-            warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
     return in_widths.inputs(ends).detach()
 
 

@@ -641,11 +641,13 @@ def margins_of(
 
 
 def chance_constraints_of(
-    constraints: ChanceConstraint | Iterable[ChanceConstraint],
+    constraints: ChanceConstraint | Iterable[ChanceConstraint], least: int = 1
 ) -> list[ChanceConstraint]:
-    """Several constraints as a list, for which a single one may stand."""
-    several: list[Any] = [*constraints] if isinstance(constraints, Iterable) else [constraints]
-    if not several:
+    """``least`` or more constraints as a list, for which a single one may stand."""
+    # PyTorch calls a tensor iterable that is a single number.
+    is_list = isinstance(constraints, Iterable) and not isinstance(constraints, Tensor)
+    several: list[Any] = [*constraints] if is_list else [constraints]  # type: ignore[misc]
+    if len(several) < least:
         raise InputDataError("`constraints` must hold at least one ChanceConstraint.")
     return [check_instance("constraints", each, ChanceConstraint) for each in several]
 

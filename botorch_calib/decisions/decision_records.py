@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from botorch.exceptions.errors import InputDataError
 
+from botorch_calib._validation import check_list
 from botorch_calib.decisions.budget import Account, Decision, together
 
 Record = dict[str, Any]
@@ -72,9 +73,7 @@ def checked_records(
         InputDataError: If a record is malformed, or another constraint's.
     """
     checked = []
-    if not isinstance(records, Iterable):
-        raise InputDataError(f"`records` must be a list of dictionaries, got {records!r}.")
-    for number, record in enumerate(records):
+    for number, record in enumerate(check_list("records", records, "dictionaries")):
         if not isinstance(record, Mapping) or set(record) != set(KEYS):
             raise _error(number, f"must be a dictionary with the entries {', '.join(KEYS)}")
         point, quantiles, y = record["point"], record["quantiles"], record["outcome"]

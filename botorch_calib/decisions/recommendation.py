@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -113,9 +113,9 @@ def recommend(
     check_count("raw_samples", raw_samples)
     acqf = PosteriorMean(objective, maximize=maximize)
     margin = None
-    several = [*constraints] if isinstance(constraints, Iterable) else [constraints]
+    several = chance_constraints_of(constraints, least=0)
     if several:
-        margin = LeastMargin(chance_constraints_of(several), confidence)
+        margin = LeastMargin(several, confidence)
         place = Place(bounds, choices, raw_samples=raw_samples)
         candidate, certified = best_certified(acqf, margin, place)
         if not certified:

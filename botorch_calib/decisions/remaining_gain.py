@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +28,7 @@ from botorch_calib.decisions.chance_constrained_search import checked_choices, r
 from botorch_calib.decisions.recommendation import best_mean, check_objective, check_place
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.inspection import like, observed_process, raw_train_inputs
+from botorch_calib.optim.reasons_to_stop import without_reasons_to_stop
 
 # Confidence in the quantile of the gain, of which there are finitely many draws.
 _CONFIDENCE = 0.95
@@ -185,7 +185,7 @@ def _gains_in_box(model: Any, path: Any, bounds: Tensor, candidate: Tensor, sign
     with torch.no_grad():
         values = sign * path(points)
     start, where = values.topk(_STARTS, dim=-1)
-    with warnings.catch_warnings(record=True):  # why it stops does not matter
+    with without_reasons_to_stop():
         _, found = gen_candidates_scipy(
             points[where],
             lambda X: sign * path(X),  # type: ignore[arg-type]

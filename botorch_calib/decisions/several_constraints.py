@@ -10,6 +10,7 @@ from botorch.exceptions.errors import InputDataError
 from botorch.models.model import Model, ModelList
 from torch import Tensor
 
+from botorch_calib._validation import check_list
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constraints import ChanceConstraint
 from botorch_calib.robust import AmbiguitySet, ContextDistribution
@@ -54,16 +55,19 @@ def joint_chance_constraints(
         >>> constraints = joint_chance_constraints(gps, [(None, 1.0), (0.2, 1.5)], level=0.9)
     """
     given: Any = models.models if isinstance(models, ModelList) else models
-    several = [given] if isinstance(given, Model) else [*given]
-    if not several or len(several) != len(limits):
+    several = [given] if isinstance(given, Model) else check_list("models", given, "models")
+    pairs = check_list("limits", limits, "pairs `(lower, upper)`, one for each model")
+    if not several or len(several) != len(pairs):
         raise InputDataError(
             f"`models` and `limits` must have the same positive length, got {len(several)} and "
-            f"{len(limits)}."
+            f"{len(pairs)}."
         )
-    if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in limits):
+    if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
         raise InputDataError("`limits` must hold a pair `(lower, upper)` for each model.")
     nothing = None if records is None else ()
-    known: list[Any] = [()] * len(several) if records is None else [*records]
+    known: list[Any] = [()] * len(several)
+    if records is not None:
+        known = check_list("records", records, "lists of decisions, one for each model")
     if len(known) != len(several):
         raise InputDataError(
             f"`records` must hold a list of decisions for each of the {len(several)} models, got "
@@ -71,7 +75,7 @@ def joint_chance_constraints(
         )
     made = [
         ChanceConstraint(model, upper, lower, level, width, budget, nothing, ambiguity, contexts)
-        for model, (lower, upper) in zip(several, limits, strict=True)
+        for model, (lower, upper) in zip(several, pairs, strict=True)
     ]
     for place, (constraint, own) in enumerate(zip(made, known, strict=True)):
         constraint._hold_together(made, place, () if own is None else own)

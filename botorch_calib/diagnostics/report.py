@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from botorch_calib._validation import check_count, check_levels
+from botorch_calib._validation import check_count, check_levels, check_numbers
 from botorch_calib.diagnostics.calibration_alarm import CalibrationAlarm
 from botorch_calib.diagnostics.forecast_scores import (
     ForecastScores,
@@ -159,7 +159,7 @@ def report_of(
     carried: CalibrationAlarm | None = None,
 ) -> CalibrationReport:
     """The scores of forecasts, and alarms that tell the halves of a box apart."""
-    levels = torch.as_tensor(levels, dtype=torch.double, device="cpu")
+    levels = check_numbers("levels", levels).to("cpu", torch.double)
     check_levels("levels", levels)
     check_count("num_regions", num_regions)
     inputs, stated, objective, name = forecasts

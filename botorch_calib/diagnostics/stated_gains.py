@@ -9,7 +9,7 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
-from botorch_calib._validation import check_finite, check_tensor
+from botorch_calib._validation import check_finite, check_numbers, check_tensor
 
 _STAKES = (0.1, 0.25, 0.5, 0.75)
 
@@ -63,11 +63,12 @@ def stated_gains(
             "`stated` must hold positive numbers and `gains` as many of at least 0, got "
             f"{len(s)} and {len(g)}."
         )
+    ratios = tuple(check_numbers("ratios", ratios).flatten().tolist())
     if not all(r > 0.0 for r in ratios):
-        raise InputDataError(f"`ratios` must be positive, got {tuple(ratios)}.")
+        raise InputDataError(f"`ratios` must be positive, got {ratios}.")
     ratio, stakes = g / s, torch.tensor(_STAKES).to(g)
     wealth = torch.log1p(stakes.unsqueeze(-1) * (ratio - 1.0)).cumsum(dim=-1)
     evidence = (wealth.logsumexp(dim=0).max() - torch.log(stakes.new_tensor(len(stakes)))).exp()
     shares = tuple((ratio >= r).double().mean().item() for r in ratios)
     allowed = tuple(min(1.0, 1.0 / r) for r in ratios)
-    return StatedGains(tuple(ratios), shares, allowed, max(evidence.item(), 1.0))
+    return StatedGains(ratios, shares, allowed, max(evidence.item(), 1.0))

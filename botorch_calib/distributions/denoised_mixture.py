@@ -107,16 +107,6 @@ class DenoisedMixture(_WithTails):
         gain = variance / (variance + self.noise)
         return gain, (gain * self.noise).clamp_min(least.square()).sqrt()
 
-    def last_points(self, num: int) -> DenoisedMixture:
-        """The distributions at the last ``num`` points of ``shape = ... x q x 1``."""
-        if self.deviation.shape[-2] == num:
-            return self
-        members = self.mean_of_members, self.variance_of_members, self.noise
-        growth = None if self.growth is None else self.growth[..., -num:, :]
-        predictive = self.predictive.last_points(num)
-        mean, variance, noise = (values[..., -num:, :] for values in members)
-        return DenoisedMixture(mean, variance, noise, predictive, self.denoise, growth)
-
     # ------------------------------------------------------------ the mixture it is made of
 
     def _components(self, x: Tensor | None = None) -> _Components:

@@ -320,21 +320,6 @@ class PiecewisePredictive(WithMoments):
         # In Python, `broadcast_shapes` takes as long as ten operations.
         return torch.broadcast_shapes(*shapes) if len(shapes) > 1 else next(iter(shapes), NO_BATCH)
 
-    def last_points(self, num: int) -> PiecewisePredictive:
-        """The distributions at the last ``num`` points of a batch like ``... x q x 1``.
-
-        Those that all points share keep their batch shape, which broadcasts.
-        """
-
-        def last(values: Tensor, dim: int) -> Tensor:
-            own = values.shape[dim] if values.dim() >= -dim else 1
-            return values if own == 1 else values.narrow(dim, own - num, num)
-
-        scale = None if self.scale is None else last(self.scale, -2)
-        return PiecewisePredictive.from_form(
-            last(self._knots, -3), last(self.masses, -3), self.form, scale=scale
-        )
-
     def mirrored(self) -> PiecewisePredictive:
         """The distribution of ``-z``."""
         if self._standard is not None:

@@ -38,7 +38,8 @@ class OwnSearch(PendingAtEdges):
         bounds = self.surrogate.Xs[0].new_tensor(search_space_digest.bounds).mT
         linear = (inequality_constraints, equality_constraints)
         place = Place(bounds, None, fixed_features or {}, *linear)
-        space = MixedSpace(place, search_space_digest.discrete_choices, rounding_func)
+        choices = {i: sorted(each) for i, each in search_space_digest.discrete_choices.items()}
+        space = MixedSpace(place, choices, rounding_func)
         points, values = self._chosen(n, space)
         return points, values, torch.ones(len(points), dtype=self.dtype)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,11 +29,12 @@ _CHANGED = 0.3
 _RESTARTS, _SAMPLES = 2, 128
 
 
-@dataclass
+@dataclass(frozen=True)
 class MixedSpace:
     """Points of a place with bounds that a client can express.
 
-    Columns in ``values`` have these alone; ``rounding`` moves points ``n x d`` to such ones.
+    Columns in ``values`` have these alone, in increasing order; ``rounding`` moves points
+    ``n x d`` to such ones. Values, of which there may be a million, are looked up, never listed.
     """
 
     place: Place
@@ -100,7 +102,8 @@ class MixedSpace:
         is_complete = math.prod(map(len, free.values())) <= len(X)
         for column, values in free.items():
             chosen = place if is_complete else torch.randint(len(values), place.shape)
-            X[..., column] = X.new_tensor(values)[chosen % len(values)].unsqueeze(-1)
+            of_points = [values[i] for i in (chosen % len(values)).tolist()]
+            X[..., column] = X.new_tensor(of_points).unsqueeze(-1)
             place = place // len(values)
         return X
 
@@ -108,13 +111,11 @@ class MixedSpace:
         """Points ``n x d`` with discrete parameters moved to the nearest values, where allowed."""
         X = X.clone()
         for column, values in self.values.items():
-            choices = X.new_tensor(values)
-            nearest = (X[:, column].unsqueeze(-1) - choices).abs().argmin(dim=-1)
-            X[:, column] = choices[nearest]
+            X[:, column] = X.new_tensor([_nearest(values, x) for x in X[:, column].tolist()])
         X = self.rounded(X) if self.discrete - {*self.values} else X
         return X[self.region.allows(X.unsqueeze(-2))]
 
-    @property
+    @cached_property
     def region(self) -> Region:
         """The space, as if all of its parameters were continuous."""
         bounds, _, fixed, linear, equal, *_ = self.place
@@ -123,3 +124,9 @@ class MixedSpace:
         for column, value in (fixed or {}).items():
             bounds[:, column] = value
         return Region(bounds, linear, equal)
+
+
+def _nearest(values: Sequence[float], x: float) -> float:
+    """The nearest one of increasing values."""
+    place = bisect_left(values, x)
+    return min(values[max(place - 1, 0) : place + 1], key=lambda value: abs(value - x))

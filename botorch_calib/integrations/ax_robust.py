@@ -39,7 +39,6 @@ from ax.core.search_space import SearchSpace
 from ax.core.trial import Trial
 from ax.generation_strategy.generation_strategy import GenerationStrategy
 from ax.generation_strategy.generator_spec import GeneratorSpec
-from ax.generators.torch.botorch_modular.acquisition import Acquisition
 from ax.generators.torch.botorch_modular.utils import ModelConfig
 from ax.generators.types import WinsorizationConfig
 from ax.storage.botorch_modular_registry import register_acquisition, register_acquisition_function
@@ -51,6 +50,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_instance, check_nonnegative
 from botorch_calib.acquisition import RobustUpperConfidenceBound
+from botorch_calib.decisions.chance_constrained_search import LeastMargin
 from botorch_calib.integrations._ax_models import calibrated_or_plain
 from botorch_calib.integrations._ax_own_search import OwnSearch
 from botorch_calib.integrations._mixed_spaces import MixedSpace
@@ -120,12 +120,10 @@ class RobustDecisions(OwnSearch):
         # Contexts do not matter to the search, which holds them where Ax can express them.
         (middle,) = space.rounded(space.region.bounds.mean(dim=0, keepdim=True)).tolist()
         fixed = {**fixed, **{column: middle[column] for column in columns.context}}
-        space.place = space.place._replace(fixed_features=fixed)
+        space = replace(space, place=space.place._replace(fixed_features=fixed))
         pending = self.observed[:0] if self.X_pending is None else self.X_pending
         values = []
         for _ in range(n):
-            # A discrete search would leave out known decisions, whatever their contexts were.
-            self.X_observed = self.X_pending = None
             decision, value = self._best_decision(space)
             values.append(value.reshape(1))
             context = self._drawn_context(len(self.observed) + len(pending))
@@ -136,21 +134,17 @@ class RobustDecisions(OwnSearch):
         return pending[-n:], torch.cat(values)
 
     def _best_decision(self, space: MixedSpace) -> tuple[Tensor, Tensor]:
-        """The decision ``1 x d_x`` and its value: by `optimize_robust`, or by Ax's own search."""
-        options, columns = self.optimizer_options, self.columns
-        bounds, linear, equal = space.region.bounds, space.region.linear, space.region.equal
-        if space.values or linear or equal:
-            fixed = dict(space.place.fixed_features or {})
-            # In the order of the columns, in which Ax's local search takes them.
-            values = sorted({**space.values, **{i: [x] for i, x in fixed.items()}}.items())
-            digest = replace(self.search_space_digest, discrete_choices=dict(values))
-            given: Any = (linear, equal, fixed, space.rounding, options)
-            point, value, _ = Acquisition.optimize(self, 1, digest, *given)
-            return point[:, columns.decision], value
-        decision, _ = optimize_robust(
-            self.robust, bounds[:, columns.decision], **{**SEARCH, **options}
-        )
-        point = space.rounded(columns.join(decision, bounds[:1, columns.context]))
+        """The decision ``1 x d_x`` and its value, by `optimize_robust` unless it is restricted."""
+        settings, columns, region = {**SEARCH, **self.optimizer_options}, self.columns, space.region
+        if space.discrete - {*(space.place.fixed_features or {})} or region.linear or region.equal:
+            space = replace(space, place=space.place._replace(**settings))
+            point, _ = space.best(self.acqf, LeastMargin([]))
+        else:
+            decision, _ = optimize_robust(
+                self.robust, region.bounds[:, columns.decision], **settings
+            )
+            point = columns.join(decision, region.bounds[:1, columns.context])
+        point = space.rounded(point)
         with torch.no_grad():
             return point[:, columns.decision], self.acqf(point)
 

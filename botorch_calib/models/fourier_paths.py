@@ -15,10 +15,12 @@ import torch
 from botorch.models import SingleTaskGP
 from botorch.sampling.pathwise.features.maps import KernelEvaluationMap, KernelFeatureMap
 from botorch.sampling.pathwise.posterior_samplers import MatheronPath
+from gpytorch.lazy import LazyEvaluatedKernelTensor
 from torch import Tensor
 from torch.nn import Module
 
 from botorch_calib.models.inspection import raw_train_inputs
+from botorch_calib.models.radial_kernels import radial_between
 
 # Largest difference from the values of BoTorch's paths, in units of the largest of them.
 _TOLERANCE = {torch.double: 1e-8, torch.float: 1e-3}
@@ -34,6 +36,7 @@ class FourierPaths(Module):
 
     points: Tensor
     frequencies: Tensor
+    shifts: Tensor
     amplitudes: Tensor
     weights: Tensor
 
@@ -44,7 +47,10 @@ class FourierPaths(Module):
         self.gp, self.output_transform = gp, output_transform
         self.register_buffer("points", updates[0].feature_map.points)
         self.register_buffer("frequencies", torch.stack([each for each, _ in waves]))
-        self.register_buffer("amplitudes", torch.stack([each for _, each in waves], dim=1))
+        # Sine and cosine of a phase make one cosine, shifted, at half of the time of two functions.
+        sines, cosines = torch.stack([each for _, each in waves], dim=1)
+        self.register_buffer("shifts", -torch.atan2(sines, cosines).unsqueeze(-2))
+        self.register_buffer("amplitudes", torch.hypot(sines, cosines).unsqueeze(-1))
         self.register_buffer("weights", torch.stack([each.weight for each in updates], dim=-1))
 
     @classmethod
@@ -71,10 +77,13 @@ class FourierPaths(Module):
         """
         # The process may be less precise than X.
         rows = self.gp.transform_inputs(X).reshape(-1, X.shape[-1]).to(self.points)
-        covariance = self.gp.covar_module(rows, self.points).to_dense()
+        cross: Any = self.gp.covar_module(self.points, rows)
+        is_lazy = isinstance(cross, LazyEvaluatedKernelTensor)
+        radial = radial_between(cross.x1, cross) if is_lazy else None
+        covariance = cross.to_dense() if radial is None else radial[0]
         num = len(rows) if rows.is_cuda else _CHUNK // self.frequencies.shape[-1]
         waves = torch.cat([self._waves(part) for part in rows.split(max(num, 1))], dim=-1)
-        shared = self.gp.mean_module(rows) + (covariance @ self.weights).mT
+        shared = self.gp.mean_module(rows) + self.weights.mT @ covariance
         values = (waves + shared).unflatten(-1, X.shape[:-1])
         if self.output_transform is not None:
             values = self.output_transform(values)
@@ -82,9 +91,8 @@ class FourierPaths(Module):
 
     def _waves(self, rows: Tensor) -> Tensor:
         """The draws from the prior, ``num_paths x n``, without its mean."""
-        phases = rows @ self.frequencies
-        sines, cosines = self.amplitudes.unsqueeze(-1)
-        return (phases.sin() @ sines + phases.cos() @ cosines).squeeze(-1)
+        phases = torch.baddbmm(self.shifts, rows.expand(len(self.shifts), -1, -1), self.frequencies)
+        return (phases.cos() @ self.amplitudes).squeeze(-1)
 
 
 def _waves(prior: Any, update: Any) -> tuple[Tensor, Tensor] | None:

@@ -8,6 +8,7 @@ and what GPyTorch keeps of the model is kept in step with it.
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -36,27 +37,33 @@ from linear_operator.operators import RootLinearOperator, TriangularLinearOperat
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 from torch.nn import Module, Parameter
+from torch.utils.weak import WeakTensorKeyDictionary
 
+from botorch_calib.models.inspection import with_task_feature
 from botorch_calib.models.radial_kernels import radial_between
 
 # Above this size a parameter is compared by its address and version alone: see `_state_of`.
 _MAX_COMPARED = 256
 
 
-class Factor(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Factor:
     """What prediction takes of a model's data and hyperparameters."""
 
     # Where all models of a batch share the first two, these have batch dimensions of size 1.
     inputs: Tensor  # model_batch_shape x n x d, as the kernel sees them
     cholesky: Tensor  # model_batch_shape x n x n, lower factor of K + noise
     weights: Tensor  # model_batch_shape x n x 1, (K + noise)^-1 (y - m)
+    # By the tensors of baselines ``r x d``: see `_of_baseline`.
+    _baselines: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)
 
     def moments(
-        self, model: Any, inputs: Tensor, joint: bool = False
+        self, model: Any, inputs: Tensor, joint: bool = False, baseline: Tensor | None = None
     ) -> tuple[Tensor, Tensor] | None:
         """Mean and variance at ``model_batch_shape x b x d``, ``x b x 1``, of the targets.
 
-        With ``joint`` the covariance, ``x b x b``, for any batch of points and a single model.
+        With ``joint`` the covariance, ``x b x b``, for any batch of points and a single model; that
+        with a ``baseline`` before it.
         """
         prior = model.forward(inputs)
         own = prior.lazy_covariance_matrix
@@ -64,6 +71,9 @@ class Factor(NamedTuple):
         if not isinstance(own, LazyEvaluatedKernelTensor):
             return None
         points = self.inputs
+        if baseline is not None:
+            others, explained_of_others = self._of_baseline(model, baseline)
+            points = torch.cat([points, others], dim=-2)
         if joint:  # the kernel among the points is evaluated with it
             points = torch.cat([points.expand(*inputs.shape[:-2], -1, -1), own.x1], dim=-2)
         kernel, prior_variance = _kernel_between(points, own)
@@ -74,12 +84,32 @@ class Factor(NamedTuple):
         # From the right, as the kernel lies in rows: LAPACK's columns would be copies, both ways.
         explained = torch.linalg.solve_triangular(self.cholesky.mT, rows, upper=True, left=False)
         if joint:
-            explained = explained.view_as(cross)
-            return mean, kernel[..., cross.shape[-1] :] - explained @ explained.mT
+            shared = explained.view_as(cross)
+            shared = shared @ shared.mT
+            if baseline is not None:
+                with_others = (explained @ explained_of_others.mT).view(*cross.shape[:-1], -1)
+                shared = torch.cat([with_others, shared], dim=-1)
+            return mean, kernel[..., cross.shape[-1] :] - shared
         if prior_variance is None:
             prior_variance = own.diagonal(dim1=-1, dim2=-2)
         variance = prior_variance - explained.square().sum(dim=-1)
         return mean, variance.unsqueeze(-1)
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def _of_baseline(self, model: Any, baseline: Tensor) -> tuple[Tensor, Tensor]:
+        """Points as the kernel sees them, and what the data explain of them, ``r x n``."""
+        known, state = self._baselines.get(baseline), _state_of(baseline)
+        if known is None or known[0] != state:
+            inputs = model.transform_inputs(with_task_feature(model, baseline))
+            own = model.forward(inputs).lazy_covariance_matrix
+            kernel, _ = _kernel_between(self.inputs, own)
+            explained = torch.linalg.solve_triangular(self.cholesky, kernel, upper=False).mT
+            # A clone, as what is kept must not keep the baseline.
+            known = self._baselines[baseline] = state, own.x1.clone(), explained
+        points: Tensor
+        _, points, explained = known
+        return points, explained
 
 
 def _kernel_between(

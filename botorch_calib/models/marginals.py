@@ -23,13 +23,18 @@ mode and sets what GPyTorch keeps of it, and neither is guarded by a lock.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
+import torch
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions.errors import BotorchError
 from botorch.models.transforms.outcome import Standardize
 from botorch.models.utils import gpt_posterior_settings
 from botorch.posteriors import GPyTorchPosterior, Posterior
+from botorch.utils.transforms import match_batch_shape
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.settings import max_eager_kernel_size
 from linear_operator import to_linear_operator
@@ -40,6 +45,24 @@ from botorch_calib.models.kept_factor import factor_of, may_serve
 from botorch_calib.models.requirements import check_fits
 from botorch_calib.models.wrapper import WrapperModel
 from botorch_calib.posteriors.single_points import SinglePointPosterior, is_gaussian, raw_variance
+
+# See `beside`.
+_BASELINE: ContextVar[Tensor | None] = ContextVar("baseline", default=None)
+
+
+@contextmanager
+def beside(baseline: Tensor) -> Iterator[None]:
+    """Context in which the posteriors of Gaussian processes know their covariance with others.
+
+    In their attribute ``rows``, ``batch_shape x q x (r + q)``, the covariance with the objective at
+    the ``baseline``, ``r x d``, precedes that at their own points. What depends on the baseline
+    alone is computed once for each such tensor.
+    """
+    token = _BASELINE.set(baseline)
+    try:
+        yield
+    finally:
+        _BASELINE.reset(token)
 
 
 def posterior_at(
@@ -57,6 +80,9 @@ def posterior_at(
     """
     try:
         served: Posterior | None = None
+        baseline = _BASELINE.get()
+        if baseline is not None and not isinstance(model, WrapperModel):
+            return _posterior_beside(model, X, baseline)
         if observation_noise is False and (members or X.shape[-2] == 1):
             served = single_point_posterior(model, X.unsqueeze(-3) if members else X, members)
         elif observation_noise is False:
@@ -74,6 +100,26 @@ def posterior_at(
         # and refuse single-precision inputs of a model in double, which are good enough.
         check_fits(model, with_task_feature(model, X))
         raise
+
+
+def _posterior_beside(model: Any, X: Tensor, baseline: Tensor) -> Posterior:
+    """Joint posterior of the objective with the attribute ``rows``: see `beside`."""
+    served = joint_posterior(model, X, baseline)
+    if served is not None:
+        return served
+    together = torch.cat([match_batch_shape(baseline, X), X], dim=-2)
+    joint: Any = joint_posterior(model, together) or model.posterior(together)
+    # A one-to-many input transform makes equally many points of each.
+    num = joint.mean.shape[-2] * X.shape[-2] // together.shape[-2]
+    rows = joint.distribution.lazy_covariance_matrix[..., -num:, :].to_dense()
+    return _with_rows(joint.mean[..., -num:, :], rows)
+
+
+def _with_rows(mean: Tensor, rows: Tensor) -> Any:
+    own = to_linear_operator(rows[..., -mean.shape[-2] :])
+    posterior: Any = GPyTorchPosterior(MultivariateNormal(mean.squeeze(-1), own))
+    posterior.rows = rows
+    return posterior
 
 
 def _once(model: Any, X: Tensor, noise: bool | Tensor) -> bool | Tensor:
@@ -124,33 +170,39 @@ def single_point_posterior(
     return SinglePointPosterior(mean, variance, inputs)
 
 
-def joint_posterior(model: Any, X: Tensor) -> Posterior | None:
+def joint_posterior(model: Any, X: Tensor, baseline: Tensor | None = None) -> Posterior | None:
     """As `single_point_posterior`, at ``batch_shape x q x d``, with any outcome transform.
 
     None for a batch of models. With a Matern kernel it takes two thirds of the time of
-    ``model.posterior``, and of a whole noisy EI four fifths (``benchmarks/perf/noisy.py``).
+    ``model.posterior``. With a ``baseline`` it has the attribute ``rows``, see `beside`; None then
+    for baselines in batches and for outcome transforms other than ``Standardize``.
     """
     if X.dim() < 2 or not X.numel() or not may_serve(model):
         return None
     with gpt_posterior_settings():
         factor = factor_of(model)
+        if factor is None or factor.cholesky.dim() > 2:
+            return None
         num = X.shape[-2] + model.train_inputs[0].shape[-2]
-        if factor is None or factor.cholesky.dim() > 2 or num > max_eager_kernel_size.value():
+        transform: Any = getattr(model, "outcome_transform", None)
+        if baseline is None:
+            is_served = num <= max_eager_kernel_size.value()
+        else:
+            is_served = baseline.dim() == 2 and type(transform) in (Standardize, type(None))
+        if not is_served:
             return None
         X = with_task_feature(model, X)
         inputs = model.transform_inputs(X)
         if inputs.shape[-2] != X.shape[-2]:  # one-to-many
             return None
-        moments = factor.moments(model, inputs, joint=True)
+        moments = factor.moments(model, inputs, joint=True, baseline=baseline)
         if moments is None:
             return None
-    mean, covariance = moments
-    transform: Any = getattr(model, "outcome_transform", None)
+    mean, rows = moments
     if type(transform) is Standardize:
-        mean = transform.means + transform.stdvs * mean
-        covariance, transform = transform._stdvs_sq * covariance, None
-    normal = MultivariateNormal(mean.squeeze(-1), to_linear_operator(covariance))
-    posterior: Any = GPyTorchPosterior(normal)
+        mean, rows = transform.means + transform.stdvs * mean, transform._stdvs_sq * rows
+        transform = None
+    posterior = _with_rows(mean, rows)
     posterior.inputs = inputs  # as a `SinglePointPosterior` has them
     return posterior if transform is None else transform.untransform_posterior(posterior, X=X)
 

@@ -7,7 +7,6 @@ an outcome transform is calibrated in the space of its targets, and the result i
 from __future__ import annotations
 
 from collections.abc import Iterator
-from copy import copy
 from typing import Any
 
 import torch
@@ -36,11 +35,6 @@ class InverseTransform(OutcomeMap):
     def __init__(self, model: Any, X: Tensor | None = None) -> None:
         self._parts = list(_parts_of(model.outcome_transform))
         self._inputs = inputs_of_transform(model, X)
-
-    def last_points(self, num: int) -> InverseTransform:
-        last = copy(self)
-        last._inputs = {name: X[..., -num:, :] for name, X in self._inputs.items()}
-        return last
 
     def outcome(self, latent: Tensor) -> Tensor:
         for part in reversed(self._parts):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
@@ -12,9 +13,11 @@ from botorch.optim.parameter_constraints import evaluate_feasibility
 from botorch.utils.sampling import draw_sobol_samples, get_polytope_samples
 from torch import Tensor
 
-from botorch_calib._validation import check_bounds, check_fixed_features
+from botorch_calib._validation import check_bounds, check_fixed_features, check_list
 
 LinearConstraints = list[tuple[Tensor, Tensor, float]]
+
+_LINE = "triples `(indices, coefficients, rhs)`, two tensors and a number"
 
 # Spread of the samples around good points, as shares of the box.
 _SPREADS = (0.1, 0.01)
@@ -63,12 +66,11 @@ class Region:
             bounds[:, column] = at
         if len(values) == bounds.shape[-1]:
             raise InputDataError("`fixed_features` fixes every column: nothing is left to choose.")
-        # BoTorch's other form names a column of a point of a batch, of which there is one here.
-        one_point = [
-            [(i if i.dim() == 1 else i[:, 1], c, rhs) for i, c, rhs in lines or ()] or None
-            for lines in (linear, equal)
-        ]
-        return cls(bounds, *one_point)
+        return cls(
+            bounds,
+            _checked_lines("inequality_constraints", linear),
+            _checked_lines("equality_constraints", equal),
+        )
 
     def sample(self, num: int) -> Tensor:
         """Points ``num x 1 x d`` spread over the region."""
@@ -147,3 +149,15 @@ class Region:
             unit = torch.where(unit > 0.0, unit, torch.ones_like(unit))
             scaled.append((indices, by_width / unit, float(rest / unit)))
         return scaled
+
+
+def _checked_lines(name: str, lines: Any) -> LinearConstraints | None:
+    """Linear constraints on one point, None for none."""
+    several = [] if lines is None else check_list(name, lines, _LINE)
+    for each in several:
+        if len(check_list(name, each, _LINE)) != 3 or not (
+            isinstance(each[0], Tensor) and isinstance(each[1], Tensor)
+        ):
+            raise InputDataError(f"`{name}` must be a list of {_LINE}, got {each!r} in it.")
+    # BoTorch's other form names a column of a point of a batch, of which there is one here.
+    return [(i if i.dim() == 1 else i[:, 1], c, rhs) for i, c, rhs in several] or None

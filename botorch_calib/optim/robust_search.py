@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from botorch.acquisition import AcquisitionFunction
-from botorch.exceptions.warnings import BadInitialCandidatesWarning, OptimizationWarning
+from botorch.exceptions.warnings import BadInitialCandidatesWarning
 from botorch.generation.gen import gen_candidates_scipy
 from botorch.optim.initializers import initialize_q_batch
 from botorch.utils.sampling import draw_sobol_samples
@@ -30,6 +30,7 @@ from scipy.optimize import OptimizeWarning, minimize
 from torch import Tensor
 
 from botorch_calib._validation import check_acquisition, check_bounds, check_count
+from botorch_calib.optim.reasons_to_stop import without_reasons_to_stop
 from botorch_calib.optim.separate_starts import SEPARATE_STARTS
 from botorch_calib.optim.unit_box import optimize_in_unit_box
 
@@ -125,8 +126,7 @@ def _climbed(
         warnings.simplefilter("ignore", BadInitialCandidatesWarning)
         starts, _ = initialize_q_batch(pool, values, num)
     centre = float(values.mean())
-    # BoTorch shows warnings of why it stops whatever the filter. The ends are looked at.
-    with torch.enable_grad(), warnings.catch_warnings(record=True) as caught:
+    with torch.enable_grad(), without_reasons_to_stop():
         warnings.filterwarnings("ignore", "Unknown solver options: factr", OptimizeWarning)
         ends, _ = gen_candidates_scipy(
             starts,
@@ -136,9 +136,6 @@ def _climbed(
             upper_bounds=bounds[1],
             options={**_ROUGH, **SEPARATE_STARTS},
         )
-    for w in caught:
-        if not issubclass(w.category, OptimizationWarning):
-            warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
     return ends.detach()
 
 

@@ -221,25 +221,27 @@ class CalibratedPosterior(DenoisedMarginals):
         return self._transported(path(0), path(1))
 
     def rsample_from_cached_root(
-        self, sample_shape: torch.Size, base_samples: Tensor, baseline_L: Tensor, q: int
+        self, sample_shape: torch.Size, base_samples: Tensor, baseline_L: Tensor
     ) -> Tensor:
-        """`rsample_from_base_samples` at the last ``q`` points alone, given a root at the others.
+        """Samples at these points, jointly with those at a baseline, of which a root is given.
+
+        `base_posterior` knows the covariance with the baseline, as its ``rows``.
 
         Args:
             sample_shape: Shape of the set of samples.
-            base_samples: ``sample_shape x base_sample_shape``, of all points; the t-batch may be
-                collapsed to size 1.
-            baseline_L: Root of the covariance of `path_posterior` at all points but the last.
-            q: Number of these last points.
+            base_samples: ``sample_shape x batch_shape x (r + q) x 2``, as in
+                `rsample_from_base_samples`, those of the ``r`` points of the baseline first; the
+                t-batch may be collapsed to size 1.
+            baseline_L: Root of the covariance of `path_posterior` at the baseline, ``r x r``.
 
         Raises:
             NotPSDError: If the root cannot be extended.
             NanError: If the covariance holds NaN.
         """
-        unit = _last(self._path_unit, q)
-        covariance = self.base_posterior.distribution.lazy_covariance_matrix
-        rows = covariance[..., -q:, :].to_dense() / (unit * self._path_unit.mT)
-        known, own = rows[..., :-q], rows[..., -q:]
+        base: Any = self.base_posterior
+        unit, r = self._path_unit, baseline_L.shape[-1]
+        rows = base.rows / unit.square()
+        known, own = rows[..., :r], rows[..., r:]
         known = torch.linalg.solve_triangular(baseline_L.mT, known, upper=True, left=False)
         own = psd_safe_cholesky(own - known @ known.mT, max_tries=6)
         # One product makes the paths of all samples, or both of each.
@@ -248,14 +250,12 @@ class CalibratedPosterior(DenoisedMarginals):
         columns = columns[..., : 1 + has_other].movedim(0, -2)
         drawn = torch.cat([known, own], dim=-1) @ columns.flatten(-2)
         drawn = unit.unsqueeze(-1) * drawn.unflatten(-1, columns.shape[-2:])
-        drawn = (_last(self.location, q).unsqueeze(-1) + drawn).movedim(-2, 0)
+        drawn = (self.location.unsqueeze(-1) + drawn).movedim(-2, 0)
         path, *other = drawn.view(*sample_shape, *drawn.shape[1:]).split(1, dim=-1)
         if other:
             return self._transported(path, *other)
         return (
-            path.to(self.dtype)
-            if self.denoise
-            else self._observed(path, base_samples[..., -q:, 1:])
+            path.to(self.dtype) if self.denoise else self._observed(path, base_samples[..., r:, 1:])
         )
 
     def rsample(self, sample_shape: torch.Size | None = None) -> Tensor:
@@ -291,7 +291,7 @@ class CalibratedPosterior(DenoisedMarginals):
         return torch.atleast_2d(scale_for_least(self._least_variance))
 
     def _transported(self, path: Tensor, other: Tensor) -> Tensor:
-        """Samples of the objective from two independent paths of the process at the last points.
+        """Samples of the objective from two independent paths of the process.
 
         The noise ``sqrt(n) (f' - mu) / sqrt(v)`` is ``N(0, n)`` at each point and independent of
         ``f``. Between two points with ``r`` the correlation of the paths, that of ``z`` is
@@ -301,31 +301,25 @@ class CalibratedPosterior(DenoisedMarginals):
         ``(T' - 1) sqrt(v n) / (v + n)``, at most ``|T' - 1| / 2``. With ``excess="objective"``
         the rates are those of ``v'`` and ``T / tau``, times ``sqrt(v' / v)``.
         """
-        num = path.shape[-2]
-        location, scale, unit = (
-            _last(x, num) for x in (self.location, self.observed_deviation, self._unit)
-        )
+        location, scale = self.location, self.observed_deviation
         deviation, tau = path - location, None
         if self._stretch is not None:
-            root, tau = (_last(x, num) for x in self._stretch)
+            root, tau = self._stretch
             deviation, scale = root * deviation, tau * scale
             path = location + deviation
         noisy = deviation
         if not self._noiseless:
-            noisy = deviation + _last(self._noise_ratio, num) * (other - location)
+            noisy = deviation + self._noise_ratio * (other - location)
         z = noisy / scale
-        moved = self.predictive.to(torch.float64).last_points(num).transport(z)
-        return (path + unit * (moved - (z if tau is None else tau * z))).to(self.dtype)
+        moved = self.predictive.to(torch.float64).transport(z)
+        return (path + self._unit * (moved - (z if tau is None else tau * z))).to(self.dtype)
 
     def _observed(self, path: Tensor, eps: Tensor) -> Tensor:
-        """Samples of observations from a path of the process and noise at the last points."""
-        num = path.shape[-2]
-        location, scale, variance = (
-            _last(x, num)
-            for x in (self.location, self.observed_deviation, self.noise_variance.double())
-        )
-        z = (path + variance.clamp(min=0.0).sqrt() * eps - location) / scale
-        moved = self.predictive.to(torch.float64).last_points(num).transport(z)
+        """Samples of observations from a path of the process and noise."""
+        location, scale = self.location, self.observed_deviation
+        deviation = self.noise_variance.double().clamp(min=0.0).sqrt()
+        z = (path + deviation * eps - location) / scale
+        moved = self.predictive.to(torch.float64).transport(z)
         return (location + scale * moved).to(self.dtype)
 
     # ------------------------------------------------------------ affine maps
@@ -336,11 +330,15 @@ class CalibratedPosterior(DenoisedMarginals):
         mvn, least = self.base_posterior.distribution, self._least_variance
         if least is None:
             least = mvn.mean.new_full((), usual_least(self.dtype))
-        scaled = MultivariateNormal(
-            weight * mvn.mean + offset, mvn.lazy_covariance_matrix * (weight * weight)
+        scaled: Any = GPyTorchPosterior(
+            MultivariateNormal(
+                weight * mvn.mean + offset, mvn.lazy_covariance_matrix * (weight * weight)
+            )
         )
+        if (rows := getattr(self.base_posterior, "rows", None)) is not None:
+            scaled.rows = rows * (weight * weight)
         return type(self)(
-            GPyTorchPosterior(scaled),
+            scaled,
             self.predictive.mirrored() if weight < 0 else self.predictive,
             0.0 if self._noiseless else self.noise_variance * (weight * weight),
             self.denoise,
@@ -348,11 +346,6 @@ class CalibratedPosterior(DenoisedMarginals):
             least * (weight * weight),
             validate_args=False,
         )
-
-
-def _last(values: Tensor, num: int) -> Tensor:
-    """``values`` (``batch_shape x q x 1``, or what broadcasts to it) at the last points."""
-    return values if values.dim() < 2 or values.shape[-2] == 1 else values[..., -num:, :]
 
 
 def check_predictive(predictive: Any) -> None:

@@ -114,8 +114,7 @@ class CalibratedMixturePosterior(CalibratedPosterior):
 
     def _transported(self, path: Tensor, other: Tensor) -> Tensor:
         """Samples of the objective from two independent paths of each member."""
-        num = path.shape[-2]
-        mixture = self._mixture.last_points(num)
+        mixture = self._mixture
         mean, variance, noise = self._by_point(mixture)
         f = path.double()
         y = f + (noise / variance).sqrt() * (other - mean)
@@ -128,7 +127,7 @@ class CalibratedMixturePosterior(CalibratedPosterior):
 
     def _observed(self, path: Tensor, eps: Tensor) -> Tensor:
         """Samples of observations from a path of each member and noise."""
-        mixture = self._mixture.last_points(path.shape[-2])
+        mixture = self._mixture
         _, _, noise = self._by_point(mixture)
         y = path.double() + noise.sqrt() * eps
         return (y if self.predictive.is_standard_normal else self._moved(y, mixture)).to(self.dtype)

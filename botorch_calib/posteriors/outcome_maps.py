@@ -46,10 +46,6 @@ class OutcomeMap(ABC):
         """The map as an exponential function; None if it is another one."""
         return None
 
-    def last_points(self, num: int) -> OutcomeMap:
-        """The map at the last ``num`` of the ``q`` points; this one, if all points share it."""
-        return self
-
     def affine(self, weight: float, offset: float) -> OutcomeMap:
         """The increasing map to ``weight y + offset``, from ``-latent`` if ``weight < 0``."""
         return _Affine(self, weight, offset)
@@ -59,9 +55,6 @@ class _Affine(OutcomeMap):
     def __init__(self, base: OutcomeMap, weight: float, offset: float) -> None:
         self._base, self._weight, self._offset = base, weight, offset
         self._sign = 1.0 if weight > 0.0 else -1.0
-
-    def last_points(self, num: int) -> OutcomeMap:
-        return _Affine(self._base.last_points(num), self._weight, self._offset)
 
     def outcome(self, latent: Tensor) -> Tensor:
         return self._weight * self._base.outcome(self._sign * latent) + self._offset

@@ -101,15 +101,15 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
         return torch.cat(samples, dim=-1)
 
     def rsample_from_cached_root(
-        self, sample_shape: Size, base_samples: Tensor, baseline_L: list[Tensor], q: int
+        self, sample_shape: Size, base_samples: Tensor, baseline_L: list[Tensor]
     ) -> Tensor:
-        """`rsample_from_base_samples` at the last ``q`` points alone, given the outcomes' roots.
+        """Samples jointly with those at a baseline, of which the outcomes' roots are given.
 
         As `CalibratedPosterior.rsample_from_cached_root`, with one root for each outcome.
         """
         parts = base_samples.split(self._numbers_of_base_samples, dim=-1)
         samples = [
-            each.rsample_from_cached_root(sample_shape, part, root, q)
+            each.rsample_from_cached_root(sample_shape, part, root)
             for each, part, root in zip(self.posteriors, parts, baseline_L, strict=True)
         ]
         return torch.cat(samples, dim=-1)

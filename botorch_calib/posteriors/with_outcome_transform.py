@@ -70,11 +70,12 @@ class TransformedOutcomePosterior(StatedPosterior, TransformedPosterior):
         return self.posterior.path_posterior
 
     def rsample_from_cached_root(
-        self, sample_shape: torch.Size, base_samples: Tensor, baseline_L: Tensor, q: int
+        self, sample_shape: torch.Size, base_samples: Tensor, baseline_L: Tensor
     ) -> Tensor:
         """The samples of `CalibratedPosterior.rsample_from_cached_root`, mapped."""
-        latent = self.posterior.rsample_from_cached_root(sample_shape, base_samples, baseline_L, q)
-        return _outcomes(self.outcome_map.last_points(q), self.dtype, latent)
+        return self._sample_transform(
+            self.posterior.rsample_from_cached_root(sample_shape, base_samples, baseline_L)
+        )
 
     # ------------------------------------------------------------ marginals
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -106,11 +107,17 @@ class ContextualFunction(ABC):
         Contexts may be ``b x M x d_c``, if each decision has its own.
         """
         shape = (len(X), contexts.shape[-2])
-        rows = X.detach().repeat_interleave(shape[1], dim=0).split(self.chunk)
-        others = contexts.detach().expand(len(X), -1, -1).flatten(0, 1).split(self.chunk)
-        parts = [self._gradient_norm(x, c) for x, c in zip(rows, others, strict=True)]
+        parts = [self._gradient_norm(x, c) for x, c in self._pairs(X.detach(), contexts.detach())]
         norms, slopes = (torch.cat(part) for part in zip(*parts, strict=True))
         return norms.view(shape), slopes.view(*shape, X.shape[-1])
+
+    def _pairs(self, X: Tensor, contexts: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """All pairs, ``chunk`` at a time: decisions ``m x d_x`` and contexts ``m x d_c``."""
+        num, contexts = contexts.shape[-2], contexts.expand(len(X), -1, -1)
+        for start in range(0, max(len(X) * num, 1), self.chunk):  # once if there are none
+            place = torch.arange(start, min(start + self.chunk, len(X) * num), device=X.device)
+            row = place // max(num, 1)
+            yield X[row], contexts[row, place % max(num, 1)]
 
     @abstractmethod
     def _evaluate(self, X: Tensor, contexts: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:

@@ -28,6 +28,7 @@ from botorch.optim import optimize_acqf
 from botorch.sampling.list_sampler import ListSampler
 from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
 from gpytorch.kernels import MaternKernel
+from gpytorch.settings import max_eager_kernel_size
 from linear_operator.utils.errors import NotPSDError
 from torch import Tensor
 from torch.testing import assert_close
@@ -175,6 +176,27 @@ class TestImprovement:
             function.set_X_pending(None)
         compare(*late, new)
         assert late[0].X_baseline.shape == (10, 2)
+
+    @pytest.mark.parametrize("kind", ["conformal", "19 levels", "pending inside"])
+    def test_new_points_alone_are_predicted(self, kind, monkeypatch):
+        """Once the sampler has base samples of as many points."""
+        function = NEI(SINGLE[kind](), X, sampler=sampler(), prune_baseline=False)
+        new = points(4, q=3)
+        function(new)
+        sizes: list[int] = []
+        predict = CalibratedModel.posterior
+
+        def counting(self: CalibratedModel, at: Tensor, *args: Any, **kwargs: Any) -> Any:
+            sizes.append(at.shape[-2])
+            return predict(self, at, *args, **kwargs)
+
+        monkeypatch.setattr(CalibratedModel, "posterior", counting)
+        function(new)
+        assert sizes == [3]
+
+    def test_more_points_than_gpytorch_evaluates_at_once(self):
+        with max_eager_kernel_size(11):
+            compare(*with_and_without(NEI, calibrated(), X), points(4, q=3))
 
     def test_posterior_transform(self):
         negation = ScalarizedPosteriorTransform(torch.tensor([-2.0], **DOUBLE), offset=1.0)

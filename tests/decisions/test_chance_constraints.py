@@ -633,7 +633,7 @@ def test_records_of_others_are_refused() -> None:
     wide = SingleTaskGP(torch.rand(5, 3).double(), torch.rand(5, 1).double()).eval()
     with pytest.raises(InputDataError, match=r"`records\[0\]\['point'\]` must have 3 columns"):
         tested.with_model(wide)
-    refused("`records` must be a list of dictionaries, got 5", 5)
+    refused("`records` must be a list of dictionaries, got int", 5)
     refused("Record 0 .* dictionary", np.zeros(2))
     first["outcome"] = 1e6
     assert tested.num_violations == 0  # they are copies

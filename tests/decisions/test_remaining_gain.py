@@ -1,6 +1,7 @@
 """What may be gained over the point at hand, against draws on a dense grid."""
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from botorch_calib import CalibratedModel, LocalizedConformal
 from botorch_calib.decisions import RemainingGain, remaining_gain
-from botorch_calib.decisions.remaining_gain import check_paths
+from botorch_calib.decisions.remaining_gain import _gains_in_box, check_paths
 from botorch_calib.models import CensoredDelayModel
 
 BOUNDS = torch.tensor([[0.0], [1.0]], dtype=torch.double)
@@ -160,6 +161,16 @@ def test_a_maximum_beside_the_candidate_is_found_in_six_dimensions() -> None:
     worst = X[:40][Y[:40].argmin()].unsqueeze(0)
     found = remaining_gain(gp.eval(), BOUNDS.expand(2, 6), candidate=worst, num_paths=20)
     assert (found.gains > Y.max() - Y[:40].min() - 0.01).all()
+
+
+def test_warnings_of_functions_that_are_drawn_are_passed_on() -> None:
+    def path(X: Tensor) -> Tensor:
+        if X.requires_grad:
+            warnings.warn("of a function", UserWarning, stacklevel=1)
+        return -(X - 0.3).square().sum(dim=-1).expand(2, -1)
+
+    with pytest.warns(UserWarning, match="of a function"):
+        _gains_in_box(process(), path, BOUNDS, torch.ones(1, 1, dtype=torch.double), 1.0)
 
 
 def test_models_without_paths_have_gains_among_choices() -> None:

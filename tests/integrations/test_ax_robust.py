@@ -27,6 +27,7 @@ from ax.exceptions.core import UserInputError
 from ax.exceptions.storage import JSONEncodeError
 from ax.generators.torch.botorch_modular.utils import ModelConfig
 from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.utils import sampling
 from torch import Tensor
 
 from botorch_calib import (
@@ -329,15 +330,17 @@ class TestSpaces:
         assert float(values[0]) > float(values.max()) - 1e-4
 
     def test_unordered_choices(self) -> None:
-        """They are relaxed, in Ax, and rounded: the value is that of the rounded decision."""
+        """The best one is taken, and the value is that of the decision as Ax rounds it."""
         choice = ChoiceParameterConfig(
             "s", values=["u", "v", "w"], parameter_type="str", is_ordered=False
         )
         client = new_client(parameters=(*PARAMETERS, choice))
         play(client, NUM_INITIAL, lambda p: match(p) + {"u": 0, "v": 3, "w": 1}[p["s"]])
         decision, value = robust_decision(client)
-        expected = BALL.worst_case(predicted_bound(client, [decision]), CONTEXTS)
-        assert value == pytest.approx(float(expected), rel=1e-6)
+        every = [{**decision, "s": s} for s in (decision["s"], "u", "v", "w")]
+        expected = BALL.worst_case(predicted_bound(client, every), CONTEXTS)
+        assert value == pytest.approx(float(expected[0]), rel=1e-6)
+        assert float(expected[0]) > float(expected.max()) - 1e-4
 
     def test_discrete_decisions_are_not_mistaken_for_contexts(self) -> None:
         """Ax leaves out points that were met: here the best decision was, in some context."""
@@ -374,6 +377,35 @@ class TestSpaces:
         play(client, NUM_INITIAL, lambda p: match(p) + 3 * p["k"])
         decision, _ = robust_decision(client)
         assert decision["a"] + decision["k"] == pytest.approx(4.0, abs=1e-4)
+
+    def test_constraints_on_mixed_decisions(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The best ones are found without BoTorch's long random walk in the polytope."""
+        walks: list[Any] = []
+        own = sampling.sample_polytope
+
+        def walk(*args: Any, **kwargs: Any) -> Tensor:
+            walks.append(args)
+            return own(*args, **kwargs)
+
+        monkeypatch.setattr(sampling, "sample_polytope", walk)
+        parameters = (*PARAMETERS, RangeParameterConfig("k", (0, 20), parameter_type="int"))
+        client = new_client(
+            contexts=CONTEXTS.points[:2],
+            parameters=parameters,
+            parameter_constraints=("a + 0.5 * k <= 6",),
+        )
+        play(client, NUM_INITIAL, lambda p: match(p) + 3 * p["k"] - 0.1 * p["k"] ** 2)
+        walks.clear()  # Ax has drawn the initial trials
+        decision, _ = robust_decision(client)
+        assert not walks
+        grid = [{"a": a, "k": k} for k in range(13) for a in (0.0, 0.1, 0.5, 1, 2, 3, 4, 5, 6)]
+        allowed = [p for p in grid if p["a"] + 0.5 * p["k"] <= 6]
+        atoms = [{"c": c} for c in CONTEXTS.points[:2, 0].tolist()]
+        bounds = predicted_bound(client, [decision, *allowed], contexts=atoms)
+        centre = ContextDistribution.empirical(CONTEXTS.points[:2])
+        values = BALL.worst_case(bounds, centre)
+        assert decision["a"] + 0.5 * decision["k"] <= 6 + 1e-6
+        assert float(values[0]) > float(values.max()) - 1e-4
 
     @pytest.mark.parametrize("excess", [0.0, 1e-9])
     def test_pending_trials_at_the_edge(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -122,6 +123,44 @@ def test_of_many_combinations_rare_values_are_among_those_compared() -> None:
         assert {*pool[:, column].tolist()} == {*values}
         assert ((pool[:, column] == 1e-9).sum() - 51.2).abs() < 5 * 51.2**0.5
     assert len({*pool[:, 4].tolist()}) > 500
+
+
+def test_values_that_are_nearest() -> None:
+    values = [-1.0, 0.0, 0.5, 4.0]
+    bounds = [(-1.0, 4.0), (0.0, 1.0)]
+    X = torch.tensor([[-2.0, -0.4, 0.1, 0.25, 0.26, 0.5, 2.3, 9.0]], dtype=torch.double).mT
+    found = space_of(bounds, {0: values})._expressed(X.expand(-1, 2))
+    assert found[:, 0].tolist() == [-1.0, 0.0, 0.0, 0.0, 0.5, 0.5, 4.0, 4.0]
+
+
+class _Uncountable(Sequence[float]):
+    """Odd numbers up to two trillion, of which few may be asked for."""
+
+    def __len__(self) -> int:
+        return 10**12
+
+    def __getitem__(self, place: Any) -> Any:
+        return range(1, 2 * 10**12, 2)[place]
+
+    def __iter__(self) -> Any:
+        raise AssertionError("all values are listed")
+
+
+@pytest.mark.parametrize("linear", [None, LINEAR])
+def test_the_number_of_values_does_not_matter(linear: Any) -> None:
+    bounds = [(0.0, 1.0), (1.0, 2e12 - 1.0)]
+    linear = linear and [(torch.tensor([1]), -torch.ones(1, dtype=torch.double), -1e12)]
+    objective, constraint = models([(0.0, 1.0), (1.0, 2e12)], 0)
+    space = space_of(bounds, {1: _Uncountable()}, linear=linear)
+    point, _ = space.best(PosteriorMean(objective), LeastMargin([constraint]))
+    assert float(point[0, 1]) % 2.0 == 1.0
+    assert len(space.points(point.unsqueeze(-2))) > 512
+
+
+def test_the_region_is_made_once() -> None:
+    space = space_of(BOUNDS, {1: range(7)}, linear=LINEAR, fixed={0: 0.3})
+    assert space.region is space.region
+    assert space.region.bounds[:, 0].tolist() == [0.3, 0.3]
 
 
 def test_everything_fixed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Callable
 from copy import deepcopy
@@ -46,6 +47,7 @@ from torch.testing import assert_close
 from botorch_calib.models.conditioning import conditioned_on
 from botorch_calib.models.kept_factor import factor_of
 from botorch_calib.models.marginals import (
+    beside,
     joint_posterior,
     posterior_at,
     single_point_posterior,
@@ -416,6 +418,79 @@ def test_what_the_engine_does_not_serve_comes_from_posterior(make: Callable[[], 
         expected = model.posterior(at)
         assert_close(posterior.mean, expected.mean)
         assert_close(posterior.variance, expected.variance)
+
+
+def rows_and_gradient(mean: Tensor, rows: Tensor, X: Tensor) -> tuple[Tensor, ...]:
+    weights = torch.linspace(0.3, 1.0, rows.numel(), dtype=X.dtype).view_as(rows)
+    (gradient,) = torch.autograd.grad((weights * rows).sum() + mean.sum(), X)
+    return mean, rows, gradient
+
+
+BESIDE = MODELS | {
+    "variational": make_variational,
+    "one to many": perturbed,
+    "own posterior": lambda: OwnPosterior(**plain_data()),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+@pytest.mark.parametrize("shape", [(5, 1), (2, 3, 4), (2,)])
+def test_rows_beside_a_baseline_are_those_of_joint_posteriors(
+    name: str, shape: tuple[int, ...]
+) -> None:
+    model = BESIDE[name]().eval()
+    reference = deepcopy(model)
+    if name == "variational":
+        every = torch.rand(4 + torch.Size(shape).numel(), 2, **DOUBLE)
+    else:
+        every = points(model, 4 + torch.Size(shape).numel()).squeeze(-2)
+    baseline, new = every[:4], every[4:].view(*shape, -1)
+    own_X, other_X = (new.clone().requires_grad_(True) for _ in range(2))
+    with beside(baseline):
+        served: Any = posterior_at(model, own_X)
+    expected: Any = reference.posterior(
+        torch.cat([baseline.expand(*shape[:-1], -1, -1), other_X], dim=-2)
+    )
+    num = served.mean.shape[-2]
+    assert served.rows.shape[-2] == num and torch.equal(
+        served.distribution.covariance_matrix, served.rows[..., -num:]
+    )
+    own = rows_and_gradient(served.mean, served.rows, own_X)
+    last = expected.distribution.covariance_matrix[..., -num:, :]
+    other = rows_and_gradient(expected.mean[..., -num:, :], last, other_X)
+    for mine, theirs in zip(own, other, strict=True):
+        assert_close(mine, theirs, rtol=1e-10, atol=1e-10)
+
+
+def test_a_baseline_is_explained_once_and_again_after_changes() -> None:
+    model = MODELS["Matern"]().eval()
+    baseline, X = points(model, 6).squeeze(-2), points(model, 3)
+
+    def explained(baseline: Tensor) -> Tensor:
+        """What the engine knows of the baseline, after a comparison of posteriors."""
+        with beside(baseline):
+            posterior: Any = posterior_at(model, X)
+        joint = model.posterior(torch.cat([baseline.expand(3, -1, -1), X], dim=-2))
+        expected = joint.distribution.covariance_matrix[..., -1:, :]
+        assert_close(posterior.rows, expected, rtol=1e-10, atol=1e-10)
+        return kept_factor()._of_baseline(model, baseline)[1]
+
+    def kept_factor() -> Any:
+        return factor_of(model)
+
+    first = explained(baseline)
+    assert explained(baseline) is first
+    baseline += 0.01
+    second = explained(baseline)
+    assert second is not first
+    with torch.no_grad():
+        model.covar_module.base_kernel.raw_lengthscale += 0.3
+    model.train()
+    assert explained(baseline) is not second
+    assert len(kept_factor()._baselines) == 1
+    del baseline
+    gc.collect()
+    assert len(kept_factor()._baselines) == 0
 
 
 def test_a_joint_posterior_through_a_nonlinear_outcome_transform() -> None:

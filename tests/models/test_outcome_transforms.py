@@ -220,12 +220,13 @@ def test_noisy_improvement_with_a_cached_root() -> None:
     model, X = CalibratedModel.from_history(gp, OnlineConformal(0.2)), make_data()[0]
     sampler = SobolQMCNormalSampler(Size([64]), seed=2)
     acqf = qLogCalibratedNoisyExpectedImprovement(model, X, sampler=sampler, prune_baseline=False)
-    joint = torch.cat([X.expand(4, -1, -1), uniform(4, 2, 2, seed=9)], dim=-2)
-    posterior = model.posterior(joint)
+    new = uniform(4, 2, 2, seed=9)
+    samples = acqf._samples_from_root(new)
+    posterior = model.posterior(torch.cat([X.expand(4, -1, -1), new], dim=-2))
     expected = acqf.get_posterior_samples(posterior)[..., -2:, :]
     assert acqf._cache_root
-    assert_close(acqf._get_f_X_samples(posterior, 2), expected, rtol=1e-7, atol=1e-7)
-    assert acqf(joint[:, -2:]).isfinite().all()
+    assert_close(samples, expected, rtol=1e-7, atol=1e-7)
+    assert acqf(new).isfinite().all()
     with pytest.raises(UnsupportedError, match="Pathwise draws .* map them back"):
         draw_matheron_paths(model, Size([2]))
 

@@ -97,25 +97,25 @@ class PointwiseFunction(ContextualFunction):
         self._twice = is_rough or scale is None
 
     def _evaluate(self, X: Tensor, contexts: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
-        order, shape = self.columns.decision + self.columns.context, (len(X), len(contexts))
+        shape = len(X), len(contexts)
         if 0 in shape:
-            return X.new_empty(shape), X.new_empty(*shape, len(order))
-        Z = self.columns.join(X.unsqueeze(1), contexts).flatten(0, 1).unsqueeze(-2)
-        parts = [self._differentiated(pairs, gradients) for pairs in Z.split(self.chunk)]
+            return X.new_empty(shape), X.new_empty(*shape, X.shape[-1] + contexts.shape[-1])
+        parts = [self._differentiated(x, c, gradients) for x, c in self._pairs(X, contexts)]
         values, jacobians = (torch.cat(part) for part in zip(*parts, strict=True))
-        jacobians = jacobians.squeeze(-2)[:, order]
         return values.view(shape), jacobians.view(*shape, -1) if gradients else jacobians
 
-    def _differentiated(self, Z: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
-        """Values ``N`` at ``N x 1 x d`` and their gradients, or none."""
+    def _differentiated(self, x: Tensor, c: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
+        """Values ``m`` at pairs and their gradients ``m x d``, decisions first, or none."""
+        Z = self.columns.join(x, c).unsqueeze(-2)
         if not gradients:
             with torch.no_grad():
-                return self._values(Z), Z[:0]
+                return self._values(Z), x[:0]
         with torch.enable_grad():
             Z = Z.detach().requires_grad_()
             values = self._values(Z)
             (jacobian,) = torch.autograd.grad(values.sum(), Z)
-        return values.detach(), jacobian
+        order = self.columns.decision + self.columns.context
+        return values.detach(), jacobian.squeeze(-2)[:, order]
 
     def _values(self, Z: Tensor) -> Tensor:
         values = self.function(Z)
@@ -151,7 +151,8 @@ class PointwiseFunction(ContextualFunction):
     def _differences_along(self, x: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         """The same, the slope being the change of the decision gradient along a direction."""
         assert self.scale is not None
-        norm, direction = norm_and_direction(self._gradient(x, c)[:, x.shape[-1] :])
+        width = x.shape[-1]
+        norm, direction = norm_and_direction(self._differentiated(x, c, True)[1][:, width:])
         # The step of the stencil, in units of the scale.
         unit = (direction.abs() / self.scale.to(c)).amax(dim=-1, keepdim=True)
         step = torch.finfo(c.dtype).eps ** 0.2 / unit.clamp_min(torch.finfo(c.dtype).tiny)
@@ -159,10 +160,5 @@ class PointwiseFunction(ContextualFunction):
         # grad_x |grad_c u| = (grad_x grad_c u) direction: the change of grad_x u along it.
         slope = torch.zeros_like(x)
         for num, factor in _STENCIL:
-            slope += factor * self._gradient(x, c + num * move)[:, : x.shape[-1]]
+            slope += factor * self._differentiated(x, c + num * move, True)[1][:, :width]
         return norm, torch.where(unit > 0, slope / step, 0.0)
-
-    def _gradient(self, x: Tensor, c: Tensor) -> Tensor:
-        """Gradients ``m x d`` at pairs, decisions first."""
-        jacobian = self._differentiated(self.columns.join(x, c).unsqueeze(-2), True)[1]
-        return jacobian.squeeze(-2)[:, self.columns.decision + self.columns.context]

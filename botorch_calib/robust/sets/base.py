@@ -20,8 +20,8 @@ from botorch_calib._validation import (
 from botorch_calib.robust.contexts import ContextDistribution
 from botorch_calib.robust.contextual_function import ContextualFunction
 
-# Part of the range of the values up to which they count as equal to the smallest one.
-_TIED = 1e-100
+#: Part of the range of the values up to which they count as equal to the smallest one.
+TIED = 1e-100
 
 
 class AmbiguitySet:
@@ -140,7 +140,7 @@ class AmbiguitySet:
         varies = high > low
         scaled = (u - low) / torch.where(varies, high - low, 1.0)
         # All but ties, whose squares and reciprocals would leave the range of float64.
-        scaled = torch.where(scaled < _TIED, 0.0, scaled)
+        scaled = torch.where(scaled < TIED, 0.0, scaled)
         return torch.where(varies, self._solve(scaled, contexts), contexts.weights)
 
     def _solve(self, u: Tensor, contexts: ContextDistribution) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_finite, check_nonnegative, check_numbers, check_one_of
 from botorch_calib.robust.contexts import ContextDistribution, pairwise_distances
-from botorch_calib.robust.sets.base import Ball
+from botorch_calib.robust.sets.base import TIED, Ball
 from botorch_calib.robust.simplex_in_ellipsoid import (
     FLOOR,
     certified_excess,
@@ -114,14 +114,16 @@ class MMDBall(Ball):
         # -K^-1 (u - c), with c such that it sums to 0, and the radius gives the length. Here
         # white' whiten = (u - c)' K^-1, and its length in the norm of K is the sensitivity.
         signed = weights - radius / sensitivity * (white @ matrices.whiten)
+        # A ball that changes the expectation by next to nothing is its centre: in units of such a
+        # radius the kernel matrix, or its square, would leave the range of float64.
+        signed = torch.where(radius * sensitivity > TIED, signed, weights)
         least = u.argmin(dim=-1, keepdim=True)
         point = torch.zeros_like(u).scatter_(-1, least, 1.0)
         reach = matrices.reach[least]
         if self.method == "exact":
             # Where the ball holds all mass at the smallest value, nothing can be worse.
             worst = torch.where(reach > radius, signed, point)
-            rest = ~(worst.amin(dim=-1) >= 0) & (u.amax(dim=-1) > 0)
-            rows = rest.nonzero().squeeze(-1)
+            rows = (~(worst.amin(dim=-1) >= 0)).nonzero().squeeze(-1)
             if len(rows):
                 worst[rows] = self._constrained(u[rows], contexts, sensitivity[rows])
             return worst

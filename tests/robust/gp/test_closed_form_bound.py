@@ -24,6 +24,7 @@ from gpytorch.means import LinearMean, ZeroMean
 from gpytorch.utils.warnings import NumericalWarning
 from torch import Tensor
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from botorch_calib import CensoredDelayModel
 from botorch_calib.robust import ClosedFormConfidenceBound, contextual_function
@@ -297,6 +298,18 @@ class TestValues:
         assert chunks == {8: 2048, 600: 436, 2000: 256}
         assert PointwiseFunction(torch.sin, Columns(4, 2)).chunk == pairs_per_chunk(None) == 2048
 
+    @pytest.mark.parametrize("chunk", [7, 64])
+    def test_pairs_take_no_more_memory_than_results(self, chunk):
+        columns = Columns(4, 3)
+        X, C = decisions(40, columns), contexts_of(50, columns)
+        bound = PointwiseFunction(lambda Z: Z.square().sum(dim=(-2, -1)), columns, chunk=chunk)
+        with _Sizes() as sizes:
+            values, norms = bound(X, C), bound.norms_with_slopes(X, C)[0]
+        assert max(sizes.seen) == 40 * 50 * 8
+        Z = joint(X, C, columns.context)
+        assert_close(values.flatten(), Z.square().sum(dim=-1))
+        assert_close(norms.flatten(), 2 * Z[:, columns.context].norm(dim=-1))
+
     @pytest.mark.parametrize("gradient", [False, True])
     def test_one_value_per_input(self, gradient):
         bound = PointwiseFunction(lambda Z: Z[..., 0], Columns(4, 2))  # N x 1
@@ -314,6 +327,20 @@ class TestValues:
             values, steepness = path(make_gp(), columns).with_steepness(X, C)
             assert values.shape == (0, 4) and steepness.shape == (0,)
             (values.sum() + steepness.sum()).backward()
+
+
+class _Sizes(TorchDispatchMode):
+    """Sees the bytes behind each tensor that is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor):
+            self.seen.append(result.untyped_storage().nbytes())
+        return result
 
 
 def context_differences(gp: Any, X: Tensor, C: Tensor, places: list[int]) -> Tensor:

@@ -117,6 +117,21 @@ def test_between_minimum_and_expectation_and_monotone(name: str, seed: int) -> N
     assert (found[-1] >= values.amin(-1) - slack).all()
 
 
+@every_ball
+@pytest.mark.parametrize("dtype", [torch.double, torch.float])
+@pytest.mark.parametrize("seed", [1, 5])
+def test_radii_all_over_the_range_of_numbers(name: str, dtype: torch.dtype, seed: int) -> None:
+    values, centre = instance(seed, num=12)
+    centre, values = centre.to(dtype), values.to(dtype).requires_grad_()
+    kept = centre.weights > 0 if name in ("chi squared", "kl") else centre.weights >= 0
+    ends = centre.expectation(values.detach()), values.detach()[:, kept].amin(dim=-1)
+    for radius in (5e-324, 1e-310, 1e-308, 1e-300, 1e-160, 1e-100, 1e100, 1e160, 1.7e308):
+        found = BALLS[name](radius).worst_case(values, centre)
+        (gradient,) = torch.autograd.grad(found.sum(), values)
+        assert_close(found.detach(), ends[radius > 1.0], rtol=1e-6, atol=1e-7)
+        assert_close(gradient.sum(dim=-1), torch.ones_like(found))
+
+
 @every_set
 @pytest.mark.parametrize("seed", range(3))
 def test_batches_levels_scales_and_permutations(name: str, seed: int) -> None:
