@@ -46,6 +46,7 @@ from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models import CensoredDelayModel, prequential_residuals
 from botorch_calib.models.inspection import observation_noise_variance
 from botorch_calib.models.predictors import GaussianPredictor
+from botorch_calib.models.requirements import checked_observations
 from botorch_calib.posteriors import StatedPosterior
 from botorch_calib.testing import ModelContract, PosteriorContract
 from tests.gps import (
@@ -445,6 +446,13 @@ def test_failed_observe_mutates_nothing(fixed_noise, transforms, X, Y, Yvar, err
     assert_unchanged(model, before, base)
     assert model.train_targets.shape == (12,)
     torch.testing.assert_close(model.posterior(X_test).mean, mean, rtol=0, atol=0)
+
+
+def test_a_batch_of_models_takes_no_observations():
+    X, Y, _ = make_data()
+    batch = SingleTaskGP(X.expand(2, -1, -1), Y.expand(2, -1, -1))
+    with pytest.raises(UnsupportedError, match=r"A batch of models of shape \(2,\) takes no"):
+        checked_observations(batch, X, Y, None)
 
 
 @fixed
