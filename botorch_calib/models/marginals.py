@@ -107,6 +107,8 @@ def _posterior_beside(model: Any, X: Tensor, baseline: Tensor) -> Posterior:
     served = joint_posterior(model, X, baseline)
     if served is not None:
         return served
+    # Predictors add the column of the task to X, and users need not add it to either.
+    X, baseline = (with_task_feature(model, points) for points in (X, baseline))
     together = torch.cat([match_batch_shape(baseline, X), X], dim=-2)
     joint: Any = joint_posterior(model, together) or model.posterior(together)
     # A one-to-many input transform makes equally many points of each.

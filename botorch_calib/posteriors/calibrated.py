@@ -123,7 +123,9 @@ class CalibratedPosterior(DenoisedMarginals):
         mean, variance = posterior.mean, marginal_variance(posterior, least_variance)
         if least_variance is None:
             variance = variance.clamp(min=MIN_VARIANCE)
-        self.noise_variance = torch.as_tensor(noise_variance, dtype=mean.dtype, device=mean.device)
+        noise = torch.as_tensor(noise_variance, dtype=mean.dtype, device=mean.device)
+        # A view of a parameter requires gradients even where they are off.
+        self.noise_variance = noise if torch.is_grad_enabled() else noise.detach()
         self._set_up_marginals(mean, variance)
         if validate_args:  # once more: double precision may overflow in that of the posterior
             check_variances("noise_variance", self.noise_variance)

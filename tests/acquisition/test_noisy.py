@@ -20,10 +20,11 @@ from botorch.acquisition.objective import (
 from botorch.acquisition.risk_measures import CVaR
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.exceptions.warnings import BotorchWarning
-from botorch.models import ModelListGP, SingleTaskGP
+from botorch.models import ModelListGP, MultiTaskGP, SingleTaskGP
 from botorch.models.model import Model, ModelList
 from botorch.models.transforms import Log, Normalize, Standardize
 from botorch.models.transforms.input import AppendFeatures, InputPerturbation
+from botorch.models.transforms.outcome import StratifiedStandardize
 from botorch.optim import optimize_acqf
 from botorch.sampling.list_sampler import ListSampler
 from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
@@ -85,6 +86,20 @@ def transformed(dtype: torch.dtype = torch.double) -> CalibratedModel:
     return CalibratedModel(gp, far_from_gaussian().to(dtype))
 
 
+def of_one_task() -> CalibratedModel:
+    """A multi-task model in the units of its task, which the engine does not serve."""
+    place = (torch.arange(10) % 2).unsqueeze(-1)
+    gp = MultiTaskGP(
+        torch.cat([X, place.to(X)], dim=-1),
+        Y + place,
+        task_feature=-1,
+        output_tasks=[0],
+        outcome_transform=StratifiedStandardize(2, torch.arange(2)),
+    )
+    gp.likelihood.noise = 0.3
+    return CalibratedModel(gp.eval(), GaussianLaw())
+
+
 SINGLE: dict[str, Any] = {
     "conformal": calibrated,
     "19 levels": recalibrated,
@@ -98,6 +113,7 @@ SINGLE: dict[str, Any] = {
         CensoredDelayModel(rough_gp(), PENDING, censor_value=-1.0), far_from_gaussian()
     ),
     "plain, pending": lambda: CensoredDelayModel(rough_gp(), PENDING, censor_value=-1.0),
+    "multi-task": of_one_task,
 }
 SEVERAL: dict[str, Any] = {
     "calibrated": lambda: CalibratedModelList(calibrated(), recalibrated(-1.0)),
@@ -369,6 +385,17 @@ class TestHypervolume:
             constraints=[lambda samples: samples[..., 2] - 0.5],
         )
         compare(*pair, points(4, q=2))
+
+    def test_copies_and_gradients_of_backward(self):
+        """The cells, which are computed once, have no graph."""
+        gps = (rough_gp(sign, outcome_transform=None) for sign in (1.0, -1.0))
+        model = CalibratedModelList(*(CalibratedModel(gp, far_from_gaussian()) for gp in gps))
+        function, new = NEHVI(model, REF_POINT, X, sampler=sampler()), points(q=2)
+        _, gradient = value_and_gradient(function, new)
+        for each in (function, deepcopy(function)):
+            new.grad = None
+            each(new).sum().backward()
+            assert_close(new.grad, gradient, rtol=1e-10, atol=1e-10)
 
     def test_of_plain_models_it_is_botorch(self):
         ours, theirs = (
