@@ -20,9 +20,9 @@ from typing import Any
 
 from torch import Tensor
 
+from botorch_calib.asynchronous.evaluation_limits import EvaluationLimits
 from botorch_calib.asynchronous.evaluation_outcomes import End, Outcome, describe, read_outcome
 from botorch_calib.asynchronous.progress import ProgressBar
-from botorch_calib.asynchronous.timeouts_and_retries import EvaluationLimits
 from botorch_calib.asynchronous.workers import Workers
 from botorch_calib.exceptions import EvaluationError, EvaluationWarning, TrialStateError
 from botorch_calib.ledger.ledger import DecidedQuery, FeedbackLedger

@@ -10,7 +10,7 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy
-from botorch_calib.asynchronous.failure_model import Feasibility, GrowingFactors, are_near
+from botorch_calib.asynchronous.failure_model import Feasibility, GrowingFactors
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models.conditioning import with_observations
 from botorch_calib.models.inspection import like, observed_process
@@ -21,9 +21,6 @@ SAME = 1e-6
 
 # A pending query counts as so many times as likely to fail as is predicted.
 RISK = 4.0
-
-# So many more queries at borders than elsewhere, with no better value, and the next is elsewhere.
-PATIENCE = 5
 
 # Pending queries with a prediction of at least this are left out.
 SAFE = 0.999
@@ -107,28 +104,6 @@ def feasibility_of(
     failed = torch.cat([lost[known].to(risks), (RISK * risks[at_risk]).clamp_max(1.0)])
     X = torch.cat([X[known], X[is_pending][at_risk]])
     return Feasibility(X, failed, bounds, cost, factors)
-
-
-def borders_are_overdrawn(
-    ledger: FeedbackLedger, now: float, strategy: DelayStrategy, bounds: Tensor
-) -> bool:
-    """Whether borders have had enough queries in vain, so that the next one belongs elsewhere.
-
-    Each query since the best one, pending or not, adds 1 to a count if it failed or was made within
-    `BORDER` of an earlier failure; each other one takes 1 off it, down to 0. If queries that are
-    made at a count of `PATIENCE` are elsewhere and do not fail, at most ``(PATIENCE + T) / 2`` of
-    any ``T`` in a row are at borders, and no more than `PATIENCE` one after the other. Failures
-    count once they are known. If failures lie all over the box, there is no place elsewhere.
-    """
-    best, X = ledger.best(now=now), ledger.queries(now)
-    lost = _among(ledger.statuses(now), strategy.lost_statuses).nonzero()[:, 0]
-    since = torch.arange(0 if best is None else best.id + 1, len(X))
-    unit = (X - bounds[0]) / (bounds[1] - bounds[0])
-    near = are_near(unit[since], unit[lost]) & (lost <= since.unsqueeze(-1))
-    count = 0
-    for at_border in near.any(dim=-1).tolist():
-        count = max(count + (1 if at_border else -1), 0)
-    return count >= PATIENCE
 
 
 def _evaluations_lost(ledger: FeedbackLedger, now: float, lost: Tensor, has_value: Tensor) -> float:

@@ -10,6 +10,7 @@ from botorch.models.model import Model
 from botorch.utils.transforms import t_batch_mode_transform
 from torch import Tensor
 
+from botorch_calib.asynchronous.failing_borders import are_near
 from botorch_calib.robust.contexts import pairwise_distances
 
 # Lengthscales to choose from, in units of the box, times the square root of the dimension.
@@ -23,9 +24,6 @@ WIDTH = 0.1
 
 # After so many lost evaluations the threshold of the prediction is half way from 1/2 to 1.
 CAUTION = 4.0
-
-# Distance from a failure up to which a query is at its border, in the units of the lengthscales.
-BORDER = 0.1
 
 # Rows that the factors gain at a time.
 BLOCK = 32
@@ -85,11 +83,6 @@ def _transposed_times(blocks: list[Tensor], values: Tensor) -> Tensor:
 
 def _lengthscales(X: Tensor) -> Tensor:
     return X.new_tensor(LENGTHSCALES) * math.sqrt(X.shape[-1])
-
-
-def are_near(X: Tensor, failures: Tensor) -> Tensor:
-    """Which of the points ``n x d`` of the unit cube are at the border of which of ``m``."""
-    return pairwise_distances(X, failures) < BORDER * math.sqrt(X.shape[-1])
 
 
 class Feasibility:

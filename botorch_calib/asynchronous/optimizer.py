@@ -15,9 +15,9 @@ from torch import Tensor
 from botorch_calib._validation import check_count, check_instance, check_one_of, check_positive
 from botorch_calib.asynchronous.callers_executors import CallersExecutors, ExecutorFactory, made_by
 from botorch_calib.asynchronous.dask_workers import DaskWorkers, is_dask
+from botorch_calib.asynchronous.evaluation_limits import EvaluationLimits
 from botorch_calib.asynchronous.evaluation_loop import Callback, EvaluationLoop, RunSettings, Stop
 from botorch_calib.asynchronous.progress import RunSummary, summarize
-from botorch_calib.asynchronous.timeouts_and_retries import EvaluationLimits
 from botorch_calib.asynchronous.watched_processes import WatchedProcesses
 from botorch_calib.asynchronous.workers import Objective, Workers
 from botorch_calib.exceptions import LedgerError

@@ -27,13 +27,13 @@ from botorch_calib.acquisition.thompson import DelayedThompsonSampling
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy, strategy_of
 from botorch_calib.asynchronous.designs import Design, with_features
 from botorch_calib.asynchronous.failed_queries import (
-    borders_are_overdrawn,
     choices_left,
     feasibility_of,
     have_failed,
     poor_value,
     queries_in,
 )
+from botorch_calib.asynchronous.failing_borders import borders_are_overdrawn
 from botorch_calib.asynchronous.failure_model import FeasibleAcquisition, GrowingFactors
 from botorch_calib.asynchronous.ledger_model import LedgerModel
 from botorch_calib.asynchronous.overdue import with_overdue_failed

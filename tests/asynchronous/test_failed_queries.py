@@ -24,12 +24,14 @@ from botorch_calib.asynchronous import (
     DelayStrategy,
     EvaluationLimits,
     SearchSettings,
+    failing_borders,
     failure_model,
 )
 from botorch_calib.asynchronous import failed_queries as failures_module
 from botorch_calib.asynchronous import proposer as proposer_module
 from botorch_calib.asynchronous.delay_strategy import strategy_of
-from botorch_calib.asynchronous.failed_queries import borders_are_overdrawn, feasibility_of
+from botorch_calib.asynchronous.failed_queries import feasibility_of
+from botorch_calib.asynchronous.failing_borders import borders_are_overdrawn
 from botorch_calib.asynchronous.failure_model import BLOCK, Feasibility
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models.inspection import raw_train_inputs
@@ -393,7 +395,7 @@ def test_what_a_border_may_cost_is_bounded(
 
     monkeypatch.setattr(DelayAwareProposer, "_maximizer", beside_the_failure)
     if not with_rule:
-        monkeypatch.setattr(failures_module, "PATIENCE", math.inf)
+        monkeypatch.setattr(failing_borders, "PATIENCE", math.inf)
     ledger = FeedbackLedger(2, maximize=True)
     for unit, y in (([0.1, 0.2], 1.0), ([0.5, 0.4], 2.0)):
         x = BOUNDS[0] + torch.tensor(unit) * (BOUNDS[1] - BOUNDS[0])
