@@ -166,7 +166,7 @@ class qLogCalibratedNoisyExpectedImprovement(_CachedRoots, qLogNoisyExpectedImpr
     Args:
         model: A fitted `CalibratedModel`, a `CalibratedModelList` (for outcome constraints and
             objectives of several outcomes), or a model of BoTorch.
-        X_baseline: Points evaluated so far, ``r x d``.
+        X_baseline: Points evaluated so far, ``r x d``. With a root, gradients do not reach them.
         cache_root: Whether to keep the root; by default where all parts of the model allow it.
         kwargs: As of BoTorch's class: ``sampler``, ``objective``, ``posterior_transform``,
             ``X_pending``, ``constraints``, ``eta``, ``fat``, ``prune_baseline``, ``tau_max``,

@@ -241,6 +241,7 @@ class CalibratedPosterior(DenoisedMarginals):
             NanError: If the covariance holds NaN.
         """
         base: Any = self.base_posterior
+        # The unit of paths is one number wherever roots are kept, so the baseline's is the same.
         unit, r = self._path_unit, baseline_L.shape[-1]
         rows = base.rows / unit.square()
         known, own = rows[..., :r], rows[..., r:]
