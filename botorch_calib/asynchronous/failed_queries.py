@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy
 from botorch_calib.asynchronous.failure_model import Feasibility, GrowingFactors
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
+from botorch_calib.ledger.trials import are_among
 from botorch_calib.models.conditioning import with_observations
 from botorch_calib.models.inspection import like, observed_process
 from botorch_calib.models.matching_rows import is_any_of
@@ -28,7 +28,7 @@ SAFE = 0.999
 
 def queries_in(ledger: FeedbackLedger, now: float, *wanted: TrialStatus) -> Tensor:
     """The queries ``n x d`` of trials in some states, by id."""
-    return ledger.queries(now)[_among(ledger.statuses(now), wanted)]
+    return ledger.queries(now)[are_among(ledger.statuses(now), wanted)]
 
 
 def have_failed(points: Tensor, failed: Tensor, bounds: Tensor) -> Tensor:
@@ -87,11 +87,11 @@ def feasibility_of(
     with the query would drive the search away from the best pending queries.
     """
     statuses = ledger.statuses(now)
-    lost = _among(statuses, strategy.lost_statuses)
+    lost = are_among(statuses, strategy.lost_statuses)
     if strategy.failures == "ignore" or not lost.any():
         return None
-    has_value = _among(statuses, (TrialStatus.OBSERVED,))
-    is_pending = _among(statuses, (TrialStatus.PENDING,))
+    has_value = are_among(statuses, (TrialStatus.OBSERVED,))
+    is_pending = are_among(statuses, (TrialStatus.PENDING,))
     # By id: earlier labels come first, but for trials that others have overtaken.
     X, known = ledger.queries(now), lost | has_value
     cost = _evaluations_lost(ledger, now, lost, has_value)
@@ -111,8 +111,3 @@ def _evaluations_lost(ledger: FeedbackLedger, now: float, lost: Tensor, has_valu
     waits = torch.tensor(ledger.waits(now), dtype=torch.double)
     longest = torch.cat([waits[has_value], waits.new_ones(1)]).max()
     return float((waits[lost] / longest).clamp_min(1.0).sum())
-
-
-def _among(statuses: Iterable[TrialStatus], wanted: Collection[TrialStatus]) -> Tensor:
-    """Which trials are in one of some states, booleans by id."""
-    return torch.tensor([status in wanted for status in statuses], dtype=torch.bool)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy
 from botorch_calib.ledger import FeedbackLedger
+from botorch_calib.ledger.trials import are_among
 from botorch_calib.robust.contexts import pairwise_distances
 
 # Distance from a failure up to which a query is at its border, in units of the box, times the
@@ -36,8 +37,7 @@ def borders_are_overdrawn(
     count once they are known. If failures lie all over the box, there is no place elsewhere.
     """
     best, X = ledger.best(now=now), ledger.queries(now)
-    is_lost = [status in strategy.lost_statuses for status in ledger.statuses(now)]
-    lost = torch.tensor(is_lost, dtype=torch.bool).nonzero()[:, 0]
+    lost = are_among(ledger.statuses(now), strategy.lost_statuses).nonzero()[:, 0]
     since = torch.arange(0 if best is None else best.id + 1, len(X))
     unit = (X - bounds[0]) / (bounds[1] - bounds[0])
     near = are_near(unit[since], unit[lost]) & (lost <= since.unsqueeze(-1))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
@@ -32,6 +34,11 @@ class TrialStatus(StrEnum):
     OBSERVED = "observed"
     EXPIRED = "expired"
     FAILED = "failed"
+
+
+def are_among(statuses: Iterable[TrialStatus], wanted: Collection[TrialStatus]) -> Tensor:
+    """Which trials are in one of some states, booleans by id."""
+    return torch.tensor([status in wanted for status in statuses], dtype=torch.bool)
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from botorch_calib.models.inspection import with_task_feature
 from botorch_calib.models.radial_kernels import radial_between
+from botorch_calib.models.row_updates import solved
 
 # Above this size a parameter is compared by its address and version alone: see `_state_of`.
 _MAX_COMPARED = 256
@@ -292,10 +293,7 @@ def _factorise(model: Any) -> tuple[Factor | None, DefaultPredictionStrategy | N
             # Fantasies differ in their targets alone.
             points, noisy = points[first], noisy[first]
     cholesky = psd_safe_cholesky(noisy)
-    deviation = (targets - prior.loc).unsqueeze(-1)
-    # Two solves: `torch.cholesky_solve` takes forty times as long for one right-hand side.
-    half = torch.linalg.solve_triangular(cholesky, deviation, upper=False)
-    weights = torch.linalg.solve_triangular(cholesky.mT, half, upper=True)
+    weights = solved(cholesky, (targets - prior.loc).unsqueeze(-1))
     if type(strategy) is DefaultPredictionStrategy:
         whole = cholesky.expand(*weights.shape[:-2], *cholesky.shape[-2:])
         root = RootLinearOperator(TriangularLinearOperator(whole))
