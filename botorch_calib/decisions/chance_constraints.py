@@ -31,6 +31,7 @@ from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.decision_books import DecisionBooks
 from botorch_calib.decisions.decision_records import KEYS, Record, Side, checked_records
 from botorch_calib.decisions.outcome_quantiles import LEAST, MOST, OutcomeQuantiles
+from botorch_calib.decisions.outcomes_on_grid import halfway_limits, step_of_grid
 from botorch_calib.decisions.quantile_width import (
     OF_ONE_POINT,
     leave_one_out_factor,
@@ -49,6 +50,7 @@ from botorch_calib.models.inspection import (
     sole_member,
     with_task_feature,
 )
+from botorch_calib.models.outcome_transforms import raw_train_targets
 from botorch_calib.models.predictors import predictor_of
 from botorch_calib.models.requirements import (
     batch_of_models,
@@ -60,6 +62,8 @@ from botorch_calib.robust import AmbiguitySet, ContextDistribution
 
 # BoTorch accepts violations up to the former, which stands for the latter in standard deviations.
 _TOLERANCE, _ROOM = 1e-8, 1e-6
+# A grid of outcomes costs little if its steps are smaller, in standard deviations of an outcome.
+_COARSE = 0.5
 
 
 class ChanceConstraint(DecisionBooks):
@@ -129,7 +133,7 @@ class ChanceConstraint(DecisionBooks):
 
     Warns:
         CalibrationWarning: If decisions have been taken by the model or on its data, and there are
-            no ``records``.
+            no ``records``; if outcomes lie on a grid, and a limit halfway costs less.
 
     Example:
         >>> constraint = ChanceConstraint(gp, upper=1.0, level=0.9)
@@ -174,6 +178,7 @@ class ChanceConstraint(DecisionBooks):
                 CalibrationWarning,
                 stacklevel=2,
             )
+        self._warn_of_grid()
 
     @classmethod
     def from_history(
@@ -424,6 +429,25 @@ class ChanceConstraint(DecisionBooks):
         self._together, self._place = several, place
         self._records = checked_records(records, self._sides, self.level, len(several) > 1)
         self._check_records()
+
+    def _warn_of_grid(self) -> None:
+        """Warn if outcomes lie on a grid, and another limit allows the same ones at less cost."""
+        process = self._observed
+        if getattr(process, "train_targets", None) is None or process.num_outputs != 1:
+            return
+        outcomes = raw_train_targets(process)
+        step = step_of_grid(outcomes)
+        if step is None or step < _COARSE * float(self.typical_deviation()):
+            return
+        for name, limit in halfway_limits(self._sides, outcomes, step).items():
+            warnings.warn(
+                f"Outcomes lie on a grid, which the model does not know: with `{name}` there, it "
+                "takes outcomes that are allowed for violations, and much less is certified than "
+                f"could be. Give `{name}={limit:.6g}`, halfway to the next outcome: the same ones "
+                "violate it.",
+                CalibrationWarning,
+                stacklevel=3,
+            )
 
     def _check_records(self) -> None:
         """Raise unless the records are about points that the model decides about."""
