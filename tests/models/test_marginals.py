@@ -172,8 +172,13 @@ def assert_same(
         assert_close(mine, theirs, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("batch", [(5,), (2, 3), ()])
+# Every kind of model at a batch of points, and one kind at other batches
+each_model = pytest.mark.parametrize(
+    ("name", "batch"), [*((name, (2, 3)) for name in MODELS), ("default", (5,)), ("default", ())]
+)
+
+
+@each_model
 def test_single_points_have_the_posterior_of_botorch(name: str, batch: tuple[int, ...]) -> None:
     model = MODELS[name]()
     assert_same(model, deepcopy(model), points(model, *batch))
@@ -187,8 +192,7 @@ def joint_and_gradient(posterior: Any, X: Tensor) -> tuple[Tensor, ...]:
     return posterior.mean, covariance, gradient
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("batch", [(5,), (2, 3), ()])
+@each_model
 def test_joint_posteriors_are_those_of_botorch(name: str, batch: tuple[int, ...]) -> None:
     model = MODELS[name]()
     reference, X = deepcopy(model), points(model, *batch, 4).squeeze(-2)
@@ -433,8 +437,10 @@ BESIDE = MODELS | {
 }
 
 
-@pytest.mark.parametrize("name", BESIDE)
-@pytest.mark.parametrize("shape", [(5, 1), (2, 3, 4), (2,)])
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [*((name, (3, 2)) for name in BESIDE), ("default", (2, 3, 1)), ("tasks", (2,))],
+)
 def test_rows_beside_a_baseline_are_those_of_joint_posteriors(
     name: str, shape: tuple[int, ...]
 ) -> None:

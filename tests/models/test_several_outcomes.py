@@ -178,8 +178,7 @@ def test_what_is_no_outcome() -> None:
 # ------------------------------------------------------------------ its posterior
 
 
-@pytest.mark.parametrize("noise", [False, True])
-@pytest.mark.parametrize("transforms", [False, True])
+@pytest.mark.parametrize(("noise", "transforms"), [(False, True), (True, False)])
 def test_without_a_correction_moments_are_those_of_the_processes(
     noise: bool, transforms: bool
 ) -> None:
@@ -315,8 +314,7 @@ class Given:
         return self.values
 
 
-@pytest.mark.parametrize("fixed_noise", [False, True])
-@pytest.mark.parametrize("transforms", [False, True])
+@pytest.mark.parametrize(("fixed_noise", "transforms"), [(False, False), (True, True)])
 def test_conditioning_is_that_of_the_processes(fixed_noise: bool, transforms: bool) -> None:
     kind = {"fixed_noise": fixed_noise, "transforms": transforms}
     ours, theirs = uncorrected(**kind), plain(**kind)
