@@ -24,6 +24,7 @@ from botorch.models import (
     PairwiseGP,
     SingleTaskGP,
 )
+from botorch.models.higher_order_gp import HigherOrderGP
 from botorch.models.model import Model
 from botorch.models.transforms import ChainedOutcomeTransform, Log, Standardize
 from botorch.models.transforms.outcome import OutcomeTransform
@@ -201,13 +202,6 @@ def test_from_history_equals_naive_loop(fixed_noise, transforms):
         torch.testing.assert_close(predictive.knots[..., 2], naive.half_width(units.x(X_new)))
 
 
-def test_from_history_continues_a_calibrator():
-    """A calibrator that has learned something goes on from there, in a copy."""
-    template = far_from_gaussian()
-    model = CalibratedModel.from_history(make_gp(), template, num_initial=4)
-    assert (template.num_updates, model.calibrator.num_updates) == (30, 38)
-
-
 def test_arguments_are_checked():
     gp, calibrator = make_gp(), OnlineConformal(0.2)
     for num_initial in (-1, 13, 2.5):
@@ -335,21 +329,6 @@ def test_observe(fixed_noise, transforms, with_yvar):
     )
 
 
-def test_observe_in_one_call_scores_before_conditioning():
-    """Rows of one call are scored by one model; in separate calls by successive ones."""
-    X, Y, _ = make_data(3, seed=40)
-    models = [CalibratedModel(make_gp(), LocalizedConformal(**TEMPLATE)) for _ in range(3)]
-    models[0].observe(X, Y)
-    for x, y in zip(X.split(1), Y.split(1), strict=True):
-        models[1].observe(x, y)
-        models[2].observe(x, y, condition=False)
-    means = [model.posterior(grid()).base_posterior.mean for model in models]
-    torch.testing.assert_close(means[0], means[1], atol=1e-6, rtol=0)
-    assert not torch.allclose(means[0], means[2], atol=1e-3)
-    widths = [half_widths(model, grid()) for model in models]
-    torch.testing.assert_close(widths[0], widths[2], atol=1e-10, rtol=0)
-
-
 def test_observe_without_conditioning():
     gp = make_variational()
     model = CalibratedModel(gp, LocalizedConformal(**TEMPLATE))
@@ -442,28 +421,13 @@ def test_observations_in_single_precision(fixed_noise):
 
 
 @bases
-def test_posterior_shapes(base):
-    model, shape = calibrated(base), (2, 1, 5)
-    X = grid(10).view(*shape, 2)
-    for noise in (False, True, torch.full((1,), 0.1, **DOUBLE)):
-        posterior = model.posterior(X, observation_noise=noise)
-        assert isinstance(posterior, CalibratedPosterior)
-        for value in (posterior.mean, posterior.variance, posterior.rsample()[0]):
-            assert value.shape == (*shape, 1)
-            assert value.isfinite().all()
-        samples = SobolQMCNormalSampler(torch.Size([8]), seed=0)(posterior)
-        assert samples.shape == (8, *shape, 1)
-    assert (model.num_outputs, model.batch_shape) == (1, torch.Size())
-    assert model.likelihood is model.model.likelihood
-
-
-@bases
 def test_an_identity_distribution_gives_back_the_base_model(base):
-    """Its noise variance, too."""
-    gp = BASES[base]()
-    model = CalibratedModel(gp, GaussianLaw())
-    X = grid(4)
+    """Its noise variance, too, and its shapes."""
+    gp, shape = BASES[base](), (2, 1, 5, 1)
+    model, X = CalibratedModel(gp, GaussianLaw()), grid(10).view(2, 1, 5, 2)
     reference, posterior = gp.posterior(X), model.posterior(X)
+    assert isinstance(posterior, CalibratedPosterior)
+    assert posterior.mean.shape == posterior.variance.shape == shape
     torch.testing.assert_close(posterior.mean, reference.mean)
     torch.testing.assert_close(posterior.variance, reference.variance)
     noisy, observation = gp.posterior(X, observation_noise=True), model.posterior(X, None, True)
@@ -472,13 +436,18 @@ def test_an_identity_distribution_gives_back_the_base_model(base):
     noise = noisy.variance - reference.variance
     assert (noise > 1e-3).all()
     for found in (observation_noise_variance(gp, reference, X), posterior.noise_variance):
-        torch.testing.assert_close(found.expand(4, 1), noise, rtol=1e-8, atol=1e-12)
-    base_samples = torch.randn(5, 4, 2, **DOUBLE, generator=torch.Generator().manual_seed(0))
-    size = torch.Size([5])
+        torch.testing.assert_close(found.expand(shape), noise, rtol=1e-8, atol=1e-12)
+    generator, size = torch.Generator().manual_seed(0), torch.Size([3])
+    base_samples = torch.randn(3, 2, 1, 5, 2, **DOUBLE, generator=generator)
     torch.testing.assert_close(
         posterior.rsample_from_base_samples(size, base_samples),
         reference.rsample_from_base_samples(size, base_samples[..., 0]),
     )
+    given = calibrated(base).posterior(X, observation_noise=torch.full((1,), 0.1, **DOUBLE))
+    assert SobolQMCNormalSampler(size, seed=0)(given).shape == (*size, *shape)
+    assert given.mean.isfinite().all() and given.rsample().isfinite().all()
+    assert (model.num_outputs, model.batch_shape) == (1, torch.Size())
+    assert model.likelihood is gp.likelihood
 
 
 @single_task
@@ -848,6 +817,8 @@ def make_unsupported(name: str) -> Model:
         return MultiTaskGP(torch.cat([X, task], dim=-1), Y, task_feature=-1)
     if name == "model list":
         return ModelList(make_gp(), make_gp())
+    if name == "tensors":
+        return HigherOrderGP(X, torch.rand(12, 3, 2, **DOUBLE))
     return PairwiseGP(X, torch.tensor([[0, 1], [2, 3]]))
 
 
@@ -856,6 +827,7 @@ UNSUPPORTED = {
     "one kernel for all outputs": "ModelList, .* fitted to that outcome alone",
     "every task an output": r"ModelList, .*`output_tasks=\[task\]`",
     "model list": "ModelList",
+    "tensors": "tensor|outputs",
     "preferences": "PairwiseGP has no Gaussian likelihood",
 }
 

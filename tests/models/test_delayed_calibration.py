@@ -223,21 +223,6 @@ def test_observation(setting, imputation, order, train_mode):
     assert_same_law(model.posterior(X), reference.posterior(X))
 
 
-@orders
-def test_what_is_learned_does_not_depend_on_what_is_censored(order):
-    results = []
-    for censor_value, num_pending in ((-2.5, 5), (-50.0, 5), (-2.5, 0)):
-        calibrator = LocalizedConformal(**TEMPLATE)
-        model = compose(
-            order, PLAIN, calibrator, num_pending=num_pending, censor_value=censor_value
-        )
-        X = PLAIN.pending(5)[2:4]
-        model.observe(X, PLAIN.values(X) + 1.0)
-        results.append(thresholds(calibrator, PLAIN))
-    assert_close(results[1], results[0], rtol=0, atol=1e-12)
-    assert_close(results[2], results[0], rtol=0, atol=1e-12)
-
-
 @both
 def test_observation_without_conditioning(setting, order):
     """For models about to be refitted: scored and learned from, but still pending."""

@@ -6,7 +6,6 @@ from typing import Any
 import gpytorch
 import pytest
 import torch
-from botorch.cross_validation import efficient_loo_cv
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models import (
     ModelListGP,
@@ -61,14 +60,6 @@ def test_residuals_equal_brute_force(fixed_noise: bool, transforms: bool):
             assert result.shape == (N,) and not result.requires_grad
             values = torch.tensor(expected, **DOUBLE)
             torch.testing.assert_close(result, values, atol=1e-8, rtol=1e-8)
-
-
-def test_loo_agrees_with_botorch():
-    gp = make_gp(fixed_noise=True, transforms=True)
-    reference = efficient_loo_cv(gp, observation_noise=True)
-    posterior: Any = reference.posterior
-    expected = (reference.observed_Y - posterior.mean) / posterior.variance.sqrt()
-    torch.testing.assert_close(loo_residuals(gp), expected.detach().flatten())
 
 
 @pytest.mark.parametrize("residuals", [prequential_residuals, loo_residuals])
@@ -174,11 +165,12 @@ def test_given_noise_of_an_outlier_robust_model_is_the_rows_own():
         torch.testing.assert_close(residuals(robust.eval()), residuals(gp))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
 def test_intervals_of_an_outlier_robust_model_cover_fresh_observations():
     """A fifth of the observations are outliers, and the model knows which of the training data."""
     covered = []
-    for seed in range(8):
+    for seed in range(16):
         generator = torch.Generator().manual_seed(seed)
         X = torch.rand(120, 1, **DOUBLE, generator=generator)
         K = (-0.5 * ((X - X.T) / 0.2).square()).exp() + 1e-8 * torch.eye(120, **DOUBLE)
@@ -195,9 +187,9 @@ def test_intervals_of_an_outlier_robust_model_cover_fresh_observations():
         fresh = Y[60:, None]
         covered.append(((low <= fresh) & (fresh <= high)).double().mean())
         covered.append(torch.tensor(calibration_report(model).base.coverage, **DOUBLE))
-    # The process itself covers 80 % of what is no outlier. Four standard errors of 8 sequences:
-    for rates, expected in zip(torch.stack(covered).view(8, 2).T, (0.8, 0.64), strict=True):
-        assert abs(rates.mean() - expected) < 4 * rates.std() / 8**0.5
+    # The process itself covers 80 % of what is no outlier. Four standard errors of 16 sequences:
+    for rates, expected in zip(torch.stack(covered).view(16, 2).T, (0.8, 0.64), strict=True):
+        assert abs(rates.mean() - expected) < 4 * rates.std() / 16**0.5
 
 
 def unsupported_models() -> dict[str, torch.nn.Module]:

@@ -44,11 +44,12 @@ any_wrapper = pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
 
 
 @any_wrapper
-def test_transforms_are_those_of_the_base_model(wrap: Callable[[Any], Any]) -> None:
+def test_parts_are_those_of_the_base_model(wrap: Callable[[Any], Any]) -> None:
     gp = make_gp(transforms=True)
     model = wrap(gp)
     assert model.input_transform is gp.input_transform
     assert model.outcome_transform is gp.outcome_transform
+    assert model.covar_module is gp.covar_module and model.mean_module is gp.mean_module
     bare = wrap(make_gp())
     assert not hasattr(bare, "input_transform") and not hasattr(bare, "outcome_transform")
 
