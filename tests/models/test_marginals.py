@@ -457,8 +457,8 @@ def test_rows_beside_a_baseline_are_those_of_joint_posteriors(
     expected: Any = reference.posterior(
         torch.cat([baseline.expand(*shape[:-1], -1, -1), other_X], dim=-2)
     )
-    num = served.mean.shape[-2]
-    assert served.rows.shape[-2] == num and torch.equal(
+    num = shape[-1] * (2 if name == "one to many" else 1)
+    assert served.mean.shape[-2] == served.rows.shape[-2] == num and torch.equal(
         served.distribution.covariance_matrix, served.rows[..., -num:]
     )
     own = rows_and_gradient(served.mean, served.rows, own_X)

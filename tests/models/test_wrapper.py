@@ -31,8 +31,9 @@ X, Y, _ = make_data(transforms=True)
 T = torch.tensor([[[-3.0, 1.0]], [[2.0, 4.0]], [[0.5, -4.0]]], **DOUBLE)
 NOTHING_PENDING = torch.empty(0, 2, **DOUBLE)
 
-# Either class around the process, and around the other one
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
+    "calibrated": lambda gp: CalibratedModel(gp, GaussianLaw()),
+    "delayed": lambda gp: CensoredDelayModel(gp, NOTHING_PENDING, 0.0),
     "calibrated, delayed": lambda gp: CalibratedModel(
         CensoredDelayModel(gp, NOTHING_PENDING, 0.0), GaussianLaw()
     ),
