@@ -47,6 +47,7 @@ from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models import CensoredDelayModel, prequential_residuals
 from botorch_calib.models.inspection import observation_noise_variance
 from botorch_calib.models.predictors import GaussianPredictor
+from botorch_calib.models.requirements import checked_observations
 from botorch_calib.posteriors import StatedPosterior
 from botorch_calib.testing import ModelContract, PosteriorContract
 from tests.gps import (
@@ -111,11 +112,6 @@ def grid(num: int = 9, transforms: bool = False, seed: int = 21) -> Tensor:
 def half_widths(model: CalibratedModel, X: Tensor) -> Tensor:
     assert isinstance(model.calibrator, LocalizedConformal)
     return model.calibrator.half_width(model.transform_inputs(X))
-
-
-class TestReplayed(ModelContract):
-    def make_model(self, dtype: torch.dtype) -> CalibratedModel:
-        return CalibratedModel.from_history(make_gp(dtype=dtype), LocalizedConformal(**TEMPLATE))
 
 
 class TestExcessOfTheObjective(ModelContract):
@@ -938,6 +934,8 @@ def test_batched_base_cannot_observe():
     for num in (2, 3):
         with pytest.raises(UnsupportedError, match="batch"):
             model.observe(X[:num], Y[:num])
+    with pytest.raises(UnsupportedError, match=r"A batch of models of shape \(2,\) takes no"):
+        checked_observations(model.model, X, Y, None)
     with pytest.raises(UnsupportedError, match="batched"):
         CalibratedModel.from_history(model.model, OnlineConformal(0.2))
 

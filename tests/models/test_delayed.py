@@ -46,11 +46,6 @@ few_settings = pytest.mark.parametrize(
 imputations = pytest.mark.parametrize("imputation", ["censor", "hallucinate", "none"])
 
 
-class TestCensored(ModelContract):
-    def make_model(self, dtype: torch.dtype) -> CensoredDelayModel:
-        return Setting(dtype=dtype).model()
-
-
 class TestHallucinated(ModelContract):
     """With transforms, given noise and after an observation."""
 

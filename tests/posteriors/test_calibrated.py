@@ -44,7 +44,8 @@ BEST = 0.4
 
 
 class ContractOfCalibrated(PosteriorContract):
-    kind = "gaussian"
+    batch_shapes = (Size([2, 3]),)  # others than this one: of one kind
+    kind: str
     denoise = True
 
     def make_posterior(self, batch_shape, q, dtype):
@@ -53,6 +54,7 @@ class ContractOfCalibrated(PosteriorContract):
 
 
 class TestConformal(ContractOfCalibrated):
+    batch_shapes = PosteriorContract.batch_shapes
     kind = "conformal"
 
 
@@ -376,6 +378,7 @@ BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         InputDataError,
         "`noise_variance`.*at least 0",
     ),
+    "complex noise": ({"noise_variance": torch.tensor(1j)}, InputDataError, "`noise_variance`"),
     "predictive": ({"predictive": "gaussian"}, UnsupportedError, "`predictive`.*got str"),
     "no posterior": ({"posterior": None}, UnsupportedError, "`posterior`.*got NoneType"),
     "denoise": ({"denoise": "no"}, InputDataError, "`denoise`"),
@@ -428,7 +431,6 @@ def test_method_errors():
 @pytest.mark.parametrize(
     ("kind", "denoise", "dtype"),
     [
-        ("conformal", True, torch.double),
         ("skewed", True, torch.double),
         ("recalibrated", True, torch.float),
         ("stretched", False, torch.double),

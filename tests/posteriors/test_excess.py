@@ -32,6 +32,7 @@ def objective(kind: str, X: Tensor, noise: Tensor | float = NOISE) -> Calibrated
 
 
 class TestStretched(PosteriorContract):
+    batch_shapes = (Size([2, 3]),)
     kind = "stretched"
 
     def make_posterior(self, batch_shape, q, dtype):

@@ -26,7 +26,7 @@ def test_values_are_their_limits(calibrator: Calibrator, denoise: bool, dtype: t
     X = torch.rand(3, 1, 2, dtype=dtype, requires_grad=True)
     model = CalibratedModel.from_history(make_gp(dtype=dtype), calibrator, denoise=denoise)
     posterior = model.posterior(X)
-    for far in (1e20, 1e30, 1e90, 1e300, math.inf):
+    for far in (1e20, 1e300, math.inf):
         assert (posterior.cdf(torch.tensor(far)) == 1.0).all() and (
             posterior.cdf(torch.tensor(-far)) == 0.0
         ).all()

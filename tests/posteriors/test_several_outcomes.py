@@ -20,6 +20,7 @@ from tests.posteriors.examples import make, make_base, make_points
 
 
 class TestContract(PosteriorContract):
+    batch_shapes = (Size(), Size([2, 3]))
     num_outputs = 2
 
     def make_posterior(self, batch_shape: Size, q: int, dtype: torch.dtype) -> Any:

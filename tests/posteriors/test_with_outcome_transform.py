@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
-from torch import Tensor
+from torch import Size, Tensor
 from torch.testing import assert_close
 
 from botorch_calib.posteriors import OutcomeMap, TransformedOutcomePosterior
@@ -58,6 +58,7 @@ def transformed(kind: str, X: Tensor, outcome_map: OutcomeMap, **kwargs: Any) ->
 
 
 class ContractOfTransformed(PosteriorContract):
+    batch_shapes = (Size([2, 3]),)  # others than this one: of one kind
     kind: str
     denoise = True
     # Of a steeper one, what lies beyond the 1 - 1e-9 quantile counts in the mean.
@@ -69,6 +70,7 @@ class ContractOfTransformed(PosteriorContract):
 
 
 class TestStretchedLogNormal(ContractOfTransformed):
+    batch_shapes = PosteriorContract.batch_shapes
     kind = "stretched"
 
 
