@@ -144,8 +144,7 @@ def test_single_precision() -> None:
     )
 
 
-@pytest.mark.parametrize("failing", [0, 1])
-@pytest.mark.parametrize("failure", ["not_psd", "nan"])
+@pytest.mark.parametrize(("failing", "failure"), [(0, "not_psd"), (1, "nan")])
 def test_a_start_that_fails_leaves_the_other(
     failing: int, failure: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -245,8 +245,9 @@ def test_small_noise_and_repeated_rows_keep_their_digits() -> None:
     assert_close(served.variance.flatten(), scale**2 * variance, rtol=0.0, atol=1e-12)
 
 
-@pytest.mark.parametrize("q", [1, 3])
-@pytest.mark.parametrize("kernel", [RBFKernel(ard_num_dims=3), MaternKernel(2.5, ard_num_dims=3)])
+@pytest.mark.parametrize(
+    ("q", "kernel"), [(1, RBFKernel(ard_num_dims=3)), (3, MaternKernel(2.5, ard_num_dims=3))]
+)
 def test_second_derivatives(q: int, kernel: Any) -> None:
     model = SingleTaskGP(**plain_data(), covar_module=kernel.double())
     X = points(model, 2, q).transpose(-2, -3).reshape(2, q, 3).requires_grad_(True)

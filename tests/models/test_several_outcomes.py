@@ -85,13 +85,6 @@ def corrected(dtype: torch.dtype = torch.double) -> Any:
     return CalibratedModelList(*models)
 
 
-class TestCalibratedContract(ModelContract):
-    num_outputs = 2
-
-    def make_model(self, dtype: torch.dtype) -> Any:
-        return corrected(dtype)
-
-
 class TestMixedContract(ModelContract):
     """With a Gaussian process, and pending points of the third."""
 

@@ -285,7 +285,7 @@ class TestEachKind:
             value = posterior.quantile(torch.tensor(level, dtype=torch.double))
             assert_close(value, mean, rtol=0.0, atol=1e-3)
 
-    @pytest.mark.parametrize("noise", [0.0, 1e-6, 0.3, 1e12])
+    @pytest.mark.parametrize("noise", [0.0, 1e-6, 1e12])
     def test_gradients_are_finite(self, kind, noise):
         X = torch.cat([make_points(4, q=1), torch.zeros(1, 1, 2).double()]).requires_grad_()
         posterior = make(kind, X, noise)

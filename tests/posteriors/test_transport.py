@@ -34,8 +34,8 @@ NUM = 20_000
 @pytest.mark.parametrize("kind", CORRECTED)
 @pytest.mark.parametrize(
     ("options", "noise"),
-    [({}, 0.3), ({"denoise": False}, 0.3)] + [({"excess": "objective"}, n) for n in (0.3, 20.0)],
-    ids=["noise", "observation", "objective", "objective, much noise"],
+    [({}, 0.3), ({"denoise": False}, 0.3), ({"excess": "objective"}, 20.0)],
+    ids=["noise", "observation", "objective"],
 )
 def test_marginals_are_the_closed_form_ones(kind, options, noise):
     """Kolmogorov-Smirnov at level 1e-6, with independent base samples."""
