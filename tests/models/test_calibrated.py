@@ -24,6 +24,7 @@ from botorch.models import (
     PairwiseGP,
     SingleTaskGP,
 )
+from botorch.models.higher_order_gp import HigherOrderGP
 from botorch.models.model import Model
 from botorch.models.transforms import ChainedOutcomeTransform, Log, Standardize
 from botorch.models.transforms.outcome import OutcomeTransform
@@ -113,11 +114,6 @@ def half_widths(model: CalibratedModel, X: Tensor) -> Tensor:
     return model.calibrator.half_width(model.transform_inputs(X))
 
 
-class TestReplayed(ModelContract):
-    def make_model(self, dtype: torch.dtype) -> CalibratedModel:
-        return CalibratedModel.from_history(make_gp(dtype=dtype), LocalizedConformal(**TEMPLATE))
-
-
 class TestExcessOfTheObjective(ModelContract):
     def make_model(self, dtype: torch.dtype) -> CalibratedModel:
         return CalibratedModel(
@@ -174,59 +170,54 @@ def assert_unchanged(model: CalibratedModel, before: dict[str, Tensor], base: Mo
 
 @fixed
 @transformed
-@pytest.mark.parametrize("num_initial", [0, 5, 12])
-@pytest.mark.parametrize("train_mode", [False, True])
-def test_from_history_equals_naive_loop(fixed_noise, transforms, num_initial, train_mode):
+def test_from_history_equals_naive_loop(fixed_noise, transforms):
     X, Y, Yvar = make_data(transforms=transforms)
     units = Units(transforms)
     X_t, y_t = units.x(X), units.y(Y)
     noise = units.noise(Y, Yvar if fixed_noise else None)
-    naive = LocalizedConformal(**TEMPLATE)
-    for t in range(num_initial, len(X)):
+    z = []
+    for t in range(len(X)):
         mean, variance = dense_posterior(X_t[:t], y_t[:t], noise[:t], X_t[t : t + 1])
-        naive.update(X_t[t : t + 1], (y_t[t] - mean) / (variance + noise[t]).sqrt())
+        z.append((y_t[t] - mean) / (variance + noise[t]).sqrt())
 
-    template = LocalizedConformal(**TEMPLATE)
-    gp = make_gp(fixed_noise, transforms).train(train_mode)
-    model = CalibratedModel.from_history(gp, template, num_initial=num_initial)
-    X_new = grid(transforms=transforms)
-    theta = naive.tracker.threshold(units.x(X_new))
-    result = model.calibrator.tracker.threshold(model.transform_inputs(X_new))
-    torch.testing.assert_close(result, theta, atol=1e-8, rtol=0)
-    assert model.calibrator.num_updates == naive.num_updates == len(X) - num_initial
-    # The template serves every round: it is never written to.
-    assert template.num_updates == 0 and model.calibrator is not template
-    again = CalibratedModel.from_history(gp, template, num_initial=num_initial)
-    torch.testing.assert_close(half_widths(again, X_new), half_widths(model, X_new))
-    predictive = model.posterior(X_new).predictive
-    torch.testing.assert_close(predictive.knots[..., 2], naive.half_width(units.x(X_new)))
-
-
-def test_from_history_continues_a_calibrator():
-    """A calibrator that has learned something goes on from there, in a copy."""
-    template = far_from_gaussian()
-    model = CalibratedModel.from_history(make_gp(), template, num_initial=4)
-    assert (template.num_updates, model.calibrator.num_updates) == (30, 38)
+    X_new, template = grid(transforms=transforms), LocalizedConformal(**TEMPLATE)
+    gp = make_gp(fixed_noise, transforms)
+    for num_initial, train_mode in ((0, False), (5, True), (12, False)):
+        gp.train(train_mode)
+        naive = LocalizedConformal(**TEMPLATE)
+        for t in range(num_initial, len(X)):
+            naive.update(X_t[t : t + 1], z[t])
+        model = CalibratedModel.from_history(gp, template, num_initial=num_initial)
+        theta = naive.tracker.threshold(units.x(X_new))
+        result = model.calibrator.tracker.threshold(model.transform_inputs(X_new))
+        torch.testing.assert_close(result, theta, atol=1e-8, rtol=0)
+        assert model.calibrator.num_updates == naive.num_updates == len(X) - num_initial
+        # The template serves every round: it is never written to.
+        assert template.num_updates == 0 and model.calibrator is not template
+        predictive = model.posterior(X_new).predictive
+        torch.testing.assert_close(predictive.knots[..., 2], naive.half_width(units.x(X_new)))
 
 
-@pytest.mark.parametrize("num_initial", [-1, 13, 2.5, None])
-def test_from_history_checks_num_initial(num_initial):
-    with pytest.raises(InputDataError, match="`num_initial`.*12"):
-        CalibratedModel.from_history(make_gp(), OnlineConformal(0.2), num_initial=num_initial)
-
-
-@pytest.mark.parametrize("model", [None, [make_gp()], OnlineConformal(0.2)])
-def test_a_model_is_needed(model):
+def test_arguments_are_checked():
+    gp, calibrator = make_gp(), OnlineConformal(0.2)
+    for num_initial in (-1, 13, 2.5):
+        with pytest.raises(InputDataError, match="`num_initial`.*12"):
+            CalibratedModel.from_history(gp, calibrator, num_initial=num_initial)
+    pending = CensoredDelayModel(CalibratedModel(gp, calibrator), grid(2), 0.0)
+    wrong: Any = None
     for make in (CalibratedModel, CalibratedModel.from_history):
         with pytest.raises(UnsupportedError, match="`model` must be a BoTorch model"):
-            make(model, OnlineConformal(0.2))
-
-
-@pytest.mark.parametrize("calibrator", [None, OnlineConformal, "conformal"])
-def test_a_calibrator_is_needed(calibrator):
-    for make in (CalibratedModel, CalibratedModel.from_history):
-        with pytest.raises(UnsupportedError, match="`calibrator` must be a calibrator"):
-            make(make_gp(), calibrator)
+            make(wrong, calibrator)
+        for other in (wrong, OnlineConformal):
+            with pytest.raises(UnsupportedError, match="`calibrator` must be a calibrator"):
+                make(gp, other)
+        with pytest.raises(InputDataError, match="`excess` must be one of"):
+            make(gp, calibrator, excess="model")
+        for already in (pending.model, pending):
+            with pytest.raises(UnsupportedError, match="`model` .* is calibrated already"):
+                make(already, calibrator)
+    with pytest.raises(UnsupportedError, match="observe"):
+        CalibratedModel.from_history(make_variational(), calibrator)
 
 
 def test_inputs_of_the_posterior_are_checked():
@@ -256,36 +247,17 @@ def test_noise_of_the_posterior_is_checked():
             model.posterior(X.double(), observation_noise=bad)
 
 
-def test_conditioning_needs_a_value_for_each_input():
-    model, X = CalibratedModel.from_history(make_gp(), OnlineConformal(0.2)), torch.rand(3, 2)
-    for shape in ((3,), (3, 2), (2, 1), (4, 3)):
-        with pytest.raises(BotorchTensorDimensionError, match="`Y` must have shape ... x 3 x 1"):
-            model.condition_on_observations(X.double(), torch.zeros(*shape).double())
-
-
-@pytest.mark.parametrize("evaluated", [False, True])
-def test_conditioning_needs_inputs_of_the_models_width(evaluated):
-    model = CalibratedModel.from_history(make_gp(), OnlineConformal(0.2))
-    if evaluated:
-        model.posterior(grid(2))
-    for width in (1, 3):
-        X = torch.rand(2, width, **DOUBLE, generator=torch.Generator().manual_seed(0))
-        with pytest.raises(BotorchTensorDimensionError, match="`X` must have 2 columns"):
-            model.condition_on_observations(X, torch.zeros(2, 1, **DOUBLE))
-
-
-def test_a_calibrated_model_is_not_calibrated_again():
-    model = CalibratedModel.from_history(make_gp(), OnlineConformal(0.2))
-    pending = CensoredDelayModel(model, grid(2), 0.0)
-    for already in (model, pending):
-        for make in (CalibratedModel, CalibratedModel.from_history):
-            with pytest.raises(UnsupportedError, match="`model` .* is calibrated already"):
-                make(already, OnlineConformal(0.2))
-
-
-def test_from_history_needs_an_exact_gp():
-    with pytest.raises(UnsupportedError, match="observe"):
-        CalibratedModel.from_history(make_variational(), OnlineConformal(0.2))
+def test_conditioning_needs_inputs_of_the_models_width_and_a_value_for_each():
+    model, X = CalibratedModel.from_history(make_gp(), OnlineConformal(0.2)), grid(3)
+    for is_evaluated in (False, True):
+        if is_evaluated:
+            model.posterior(X)
+        for shape in ((3,), (3, 2), (2, 1)):
+            with pytest.raises(BotorchTensorDimensionError, match="`Y` must have .* ... x 3 x 1"):
+                model.condition_on_observations(X, torch.zeros(*shape, **DOUBLE))
+        for width in (1, 3):
+            with pytest.raises(BotorchTensorDimensionError, match="`X` must have 2 columns"):
+                model.condition_on_observations(torch.ones(2, width, **DOUBLE), X[:2, :1])
 
 
 @pytest.mark.parametrize("base", MULTI_TASK)
@@ -315,21 +287,20 @@ def test_multi_task_history(base, calibrator):
 @fixed
 @transformed
 @pytest.mark.parametrize("with_yvar", [False, True], ids=["", "Yvar"])
-@pytest.mark.parametrize("num", [1, 3])
-def test_observe(fixed_noise, transforms, with_yvar, num):
+def test_observe(fixed_noise, transforms, with_yvar):
     """Scores by the present model, then conditions it: all by hand, twice in a row."""
     units = Units(transforms)
     X, Y, Yvar = make_data(transforms=transforms)
     X_t, y_t = units.x(X), units.y(Y)
     noise = units.noise(Y, Yvar if fixed_noise else None)
     mean_noise = noise.mean()
-    model = CalibratedModel(make_gp(fixed_noise, transforms), LocalizedConformal(**TEMPLATE))
-    expected = LocalizedConformal(**TEMPLATE)
+    calibrator, expected = (LocalizedConformal(**TEMPLATE) for _ in range(2))
+    model = CalibratedModel(make_gp(fixed_noise, transforms), calibrator)
     if with_yvar and not fixed_noise:
         with pytest.raises(UnsupportedError, match="`Yvar`"):
             model.observe(X, Y, Yvar=Yvar)
         return
-    for seed in (30, 31):
+    for num, seed in ((3, 30), (1, 31)):
         X_new, Y_new, Yvar_new = make_data(num, transforms, seed=seed)
         model.observe(X_new, Y_new, Yvar=Yvar_new if with_yvar else None)
         scored = units.noise(Y_new, Yvar_new) if with_yvar else mean_noise.expand(num)
@@ -345,7 +316,7 @@ def test_observe(fixed_noise, transforms, with_yvar, num):
     theta = model.calibrator.tracker.threshold(model.transform_inputs(X_test))
     expected_theta = expected.tracker.threshold(units.x(X_test))
     torch.testing.assert_close(theta, expected_theta, atol=1e-8, rtol=0)
-    assert model.train_targets.shape == (12 + 2 * num,)
+    assert model.train_targets.shape == (12 + 4,) and model.calibrator is calibrator
     mean, variance = dense_posterior(X_t, y_t, noise, units.x(X_test))
     posterior = model.posterior(X_test).base_posterior
     torch.testing.assert_close(units.y(posterior.mean), mean, atol=1e-6, rtol=0)
@@ -354,24 +325,8 @@ def test_observe(fixed_noise, transforms, with_yvar, num):
     )
 
 
-def test_observe_in_one_call_scores_before_conditioning():
-    """Rows of one call are scored by one model; in separate calls by successive ones."""
-    X, Y, _ = make_data(3, seed=40)
-    models = [CalibratedModel(make_gp(), LocalizedConformal(**TEMPLATE)) for _ in range(3)]
-    models[0].observe(X, Y)
-    for x, y in zip(X.split(1), Y.split(1), strict=True):
-        models[1].observe(x, y)
-        models[2].observe(x, y, condition=False)
-    means = [model.posterior(grid()).base_posterior.mean for model in models]
-    torch.testing.assert_close(means[0], means[1], atol=1e-6, rtol=0)
-    assert not torch.allclose(means[0], means[2], atol=1e-3)
-    widths = [half_widths(model, grid()) for model in models]
-    torch.testing.assert_close(widths[0], widths[2], atol=1e-10, rtol=0)
-
-
-@pytest.mark.parametrize("base", ["variational"])
-def test_observe_without_conditioning(base):
-    gp = BASES[base]()
+def test_observe_without_conditioning():
+    gp = make_variational()
     model = CalibratedModel(gp, LocalizedConformal(**TEMPLATE))
     X, Y, _ = make_data(3, seed=40)
     noisy = gp.posterior(X, observation_noise=True)
@@ -383,6 +338,8 @@ def test_observe_without_conditioning(base):
     before = snapshot(model)
     with pytest.raises(UnsupportedError, match="condition=False"):
         model.observe(X, Y)
+    with pytest.raises(UnsupportedError, match="SingleTaskVariationalGP"):
+        model.condition_on_observations(X, Y)
     assert_unchanged(model, before, gp)
 
 
@@ -399,15 +356,6 @@ def test_observe_multi_task(base):
     widths = model.posterior(X_full).predictive.knots[..., 2]
     torch.testing.assert_close(widths, expected.half_width(X_full))
     assert model.train_targets.shape == (15,)
-
-
-def test_observe_shares_and_hands_over_the_calibrator():
-    calibrator = LocalizedConformal(**TEMPLATE)
-    model = CalibratedModel(make_gp(), calibrator)
-    model.observe(*make_data(2, seed=40)[:2])
-    assert calibrator.num_updates == 2
-    refitted = CalibratedModel(make_gp(), model.calibrator)
-    torch.testing.assert_close(half_widths(refitted, grid()), half_widths(model, grid()))
 
 
 GOOD_X, GOOD_Y = torch.tensor([[0.1, 0.2], [0.3, 0.4]]), torch.tensor([[0.5], [-0.5]])
@@ -428,40 +376,29 @@ BAD_OBSERVATIONS: dict[str, tuple[Tensor, Tensor, Any, type[Exception], str]] = 
 }
 
 
-@fixed
-@transformed
-@pytest.mark.parametrize(
-    ("X", "Y", "Yvar", "error", "match"), BAD_OBSERVATIONS.values(), ids=BAD_OBSERVATIONS
-)
-def test_failed_observe_mutates_nothing(fixed_noise, transforms, X, Y, Yvar, error, match):
+@pytest.mark.parametrize(("fixed_noise", "transforms"), [(False, False), (True, True)])
+def test_failed_observe_mutates_nothing(fixed_noise, transforms):
     model = CalibratedModel.from_history(
         make_gp(fixed_noise, transforms), LocalizedConformal(**TEMPLATE)
     )
     base, before = model.model, snapshot(model)
     X_test = grid(transforms=transforms)
     mean = model.posterior(X_test).mean
-    with pytest.raises(error, match=match):
-        Yvar = Yvar.double() if isinstance(Yvar, Tensor) else Yvar
-        model.observe(X.double(), Y.double(), Yvar=Yvar)
-    assert_unchanged(model, before, base)
+    for X, Y, Yvar, error, match in BAD_OBSERVATIONS.values():
+        with pytest.raises(error, match=match):
+            Yvar = Yvar.double() if isinstance(Yvar, Tensor) else Yvar
+            model.observe(X.double(), Y.double(), Yvar=Yvar)
+        assert_unchanged(model, before, base)
     assert model.train_targets.shape == (12,)
     torch.testing.assert_close(model.posterior(X_test).mean, mean, rtol=0, atol=0)
 
 
-def test_a_batch_of_models_takes_no_observations():
-    X, Y, _ = make_data()
-    batch = SingleTaskGP(X.expand(2, -1, -1), Y.expand(2, -1, -1))
-    with pytest.raises(UnsupportedError, match=r"A batch of models of shape \(2,\) takes no"):
-        checked_observations(batch, X, Y, None)
-
-
 @fixed
-@transformed
-def test_observations_in_single_precision(fixed_noise, transforms):
+def test_observations_in_single_precision(fixed_noise):
     """They are taken in the model's precision, and no transform is rounded to theirs."""
     models = [
         CalibratedModel.from_history(
-            make_gp(fixed_noise, transforms), LocalizedConformal(**TEMPLATE)
+            make_gp(fixed_noise, transforms=True), LocalizedConformal(**TEMPLATE)
         )
         for _ in range(2)
     ]
@@ -472,7 +409,7 @@ def test_observations_in_single_precision(fixed_noise, transforms):
     assert states[0].keys() == states[1].keys()
     for name, value in states[0].items():
         torch.testing.assert_close(value, states[1][name], rtol=0, atol=0)
-    means = [model.posterior(grid(transforms=transforms)).mean for model in models]
+    means = [model.posterior(grid(transforms=True)).mean for model in models]
     torch.testing.assert_close(means[0], means[1], rtol=0, atol=0)
 
 
@@ -480,52 +417,33 @@ def test_observations_in_single_precision(fixed_noise, transforms):
 
 
 @bases
-@pytest.mark.parametrize("shape", [(3,), (4, 1), (2, 1, 5)])
-def test_posterior_shapes(base, shape):
-    model = calibrated(base)
-    X = grid(math.prod(shape)).view(*shape, 2)
-    for noise in (False, True, torch.full((1,), 0.1, **DOUBLE)):
-        posterior = model.posterior(X, observation_noise=noise)
-        assert isinstance(posterior, CalibratedPosterior)
-        for value in (posterior.mean, posterior.variance, posterior.rsample()[0]):
-            assert value.shape == (*shape, 1)
-            assert value.isfinite().all()
-        samples = SobolQMCNormalSampler(torch.Size([8]), seed=0)(posterior)
-        assert samples.shape == (8, *shape, 1)
-    assert (model.num_outputs, model.batch_shape) == (1, torch.Size())
-    assert model.likelihood is model.model.likelihood
-
-
-@bases
-def test_noise_variance_is_the_base_models(base):
-    gp = BASES[base]()
-    X = grid(4)
-    posterior = gp.posterior(X)
-    noise = gp.posterior(X, observation_noise=True).variance - posterior.variance
-    assert (noise > 1e-3).all()
-    result = observation_noise_variance(gp, posterior, X).expand(4, 1)
-    torch.testing.assert_close(result, noise, rtol=1e-8, atol=1e-12)
-    used = calibrated(base).posterior(X).noise_variance
-    torch.testing.assert_close(used.expand(4, 1), noise, rtol=1e-8, atol=1e-12)
-
-
-@bases
 def test_an_identity_distribution_gives_back_the_base_model(base):
-    gp = BASES[base]()
-    model = CalibratedModel(gp, GaussianLaw())
-    X = grid(4)
+    """Its noise variance, too, and its shapes."""
+    gp, shape = BASES[base](), (2, 1, 5, 1)
+    model, X = CalibratedModel(gp, GaussianLaw()), grid(10).view(2, 1, 5, 2)
     reference, posterior = gp.posterior(X), model.posterior(X)
+    assert isinstance(posterior, CalibratedPosterior)
+    assert posterior.mean.shape == posterior.variance.shape == shape
     torch.testing.assert_close(posterior.mean, reference.mean)
     torch.testing.assert_close(posterior.variance, reference.variance)
     noisy, observation = gp.posterior(X, observation_noise=True), model.posterior(X, None, True)
     torch.testing.assert_close(observation.mean, noisy.mean)
     torch.testing.assert_close(observation.variance, noisy.variance)
-    base_samples = torch.randn(5, 4, 2, **DOUBLE, generator=torch.Generator().manual_seed(0))
-    size = torch.Size([5])
+    noise = noisy.variance - reference.variance
+    assert (noise > 1e-3).all()
+    for found in (observation_noise_variance(gp, reference, X), posterior.noise_variance):
+        torch.testing.assert_close(found.expand(shape), noise, rtol=1e-8, atol=1e-12)
+    generator, size = torch.Generator().manual_seed(0), torch.Size([3])
+    base_samples = torch.randn(3, 2, 1, 5, 2, **DOUBLE, generator=generator)
     torch.testing.assert_close(
         posterior.rsample_from_base_samples(size, base_samples),
         reference.rsample_from_base_samples(size, base_samples[..., 0]),
     )
+    given = calibrated(base).posterior(X, observation_noise=torch.full((1,), 0.1, **DOUBLE))
+    assert SobolQMCNormalSampler(size, seed=0)(given).shape == (*size, *shape)
+    assert given.mean.isfinite().all() and given.rsample().isfinite().all()
+    assert (model.num_outputs, model.batch_shape) == (1, torch.Size())
+    assert model.likelihood is gp.likelihood
 
 
 @single_task
@@ -597,17 +515,8 @@ def test_excess_reaches_every_posterior():
     assert model.posterior(X).excess == "objective"
 
 
-def test_a_model_needs_a_known_owner_of_the_excess():
-    with pytest.raises(InputDataError, match="`excess` must be one of"):
-        CalibratedModel(make_gp(), GaussianLaw(), excess="model")
-    with pytest.raises(InputDataError, match="`excess` must be one of"):
-        CalibratedModel.from_history(make_gp(), OnlineConformal(0.2), excess="both")
-
-
-@single_task
-def test_one_base_evaluation_per_call(base, monkeypatch):
-    transforms = "transforms" in base
-    model = CalibratedModel(SINGLE_TASK[base](), far_from_gaussian())
+def test_one_base_evaluation_per_call(monkeypatch):
+    model = make_model(transforms=True)
     calls = []
     original = SingleTaskGP.posterior
 
@@ -618,14 +527,13 @@ def test_one_base_evaluation_per_call(base, monkeypatch):
     monkeypatch.setattr(SingleTaskGP, "posterior", counting)
     weight = ScalarizedPosteriorTransform(torch.tensor([-2.0], **DOUBLE))
     for kwargs in ({}, {"observation_noise": True}, {"posterior_transform": weight}):
-        model.posterior(grid(4, transforms), **kwargs).rsample()
+        model.posterior(grid(4, transforms=True), **kwargs).rsample()
     assert len(calls) == 3
-    model.observe(grid(2, transforms), torch.zeros(2, 1, **DOUBLE), condition=False)
+    model.observe(grid(2, transforms=True), torch.zeros(2, 1, **DOUBLE), condition=False)
     assert len(calls) == 4
 
 
-@fixed
-@transformed
+@pytest.mark.parametrize(("fixed_noise", "transforms"), [(False, False), (True, True)])
 def test_weight_minus_one_is_the_negated_model(fixed_noise, transforms):
     """Minimisation by a posterior transform equals maximisation on negated outcomes."""
     models = [
@@ -636,48 +544,29 @@ def test_weight_minus_one_is_the_negated_model(fixed_noise, transforms):
     ]
     X = grid(5, transforms)
     transform = ScalarizedPosteriorTransform(torch.tensor([-1.0], **DOUBLE))
-    flipped = models[0].posterior(X, posterior_transform=transform)
-    negated = models[1].posterior(X)
-    torch.testing.assert_close(flipped.mean, negated.mean)
-    torch.testing.assert_close(flipped.variance, negated.variance)
-    best = negated.mean.max()
-    for name in ("cdf", "density", "log_expected_improvement", "probability_of_improvement"):
-        torch.testing.assert_close(getattr(flipped, name)(best), getattr(negated, name)(best))
-
-
-def test_affine_transform_and_its_offset():
-    model = make_model()
-    X = grid(4)
-    transform = ScalarizedPosteriorTransform(torch.tensor([-2.5], **DOUBLE), offset=4.0)
     for noise in (False, True):
-        plain = model.posterior(X, observation_noise=noise)
-        moved = model.posterior(X, observation_noise=noise, posterior_transform=transform)
-        torch.testing.assert_close(moved.mean, 4.0 - 2.5 * plain.mean)
-        torch.testing.assert_close(moved.variance, 6.25 * plain.variance)
-        value = torch.tensor(0.7, **DOUBLE)
-        torch.testing.assert_close(moved.cdf(4.0 - 2.5 * value), 1.0 - plain.cdf(value))
+        flipped = models[0].posterior(X, observation_noise=noise, posterior_transform=transform)
+        negated = models[1].posterior(X, observation_noise=noise)
+        torch.testing.assert_close(flipped.mean, negated.mean)
+        torch.testing.assert_close(flipped.variance, negated.variance)
+        best = negated.mean.max()
+        for name in ("cdf", "density", "log_expected_improvement", "probability_of_improvement"):
+            torch.testing.assert_close(getattr(flipped, name)(best), getattr(negated, name)(best))
 
 
-@pytest.mark.parametrize(
-    "transform",
-    [
+def test_other_transforms_and_outputs_are_rejected():
+    model = make_model()
+    for transform in (
         ScalarizedPosteriorTransform(torch.ones(2, **DOUBLE)),
         ExpectationPosteriorTransform(n_w=2),
-    ],
-    ids=["two weights", "expectation"],
-)
-def test_other_posterior_transforms_are_rejected(transform):
-    with pytest.raises(UnsupportedError, match="posterior_transform"):
-        make_model().posterior(grid(2), posterior_transform=transform)
-
-
-@pytest.mark.parametrize("indices", [[1], [0, 0], []])
-def test_other_output_indices_are_rejected(indices):
-    model = make_model()
-    with pytest.raises(UnsupportedError, match="output_indices"):
-        model.posterior(grid(2), output_indices=indices)
-    with pytest.raises(UnsupportedError, match="output_indices"):
-        model.subset_output(indices)
+    ):
+        with pytest.raises(UnsupportedError, match="posterior_transform"):
+            model.posterior(grid(2), posterior_transform=transform)
+    for indices in ([1], [0, 0], []):
+        with pytest.raises(UnsupportedError, match="output_indices"):
+            model.posterior(grid(2), output_indices=indices)
+        with pytest.raises(UnsupportedError, match="output_indices"):
+            model.subset_output(indices)
     assert model.subset_output([0]) is model
     assert ModelList(model, model).num_outputs == 2
 
@@ -707,8 +596,8 @@ def test_condition_on_observations(base):
 
 
 @single_task
-@pytest.mark.parametrize("batch_shape", [(), (3,)])
-def test_fantasize(base, batch_shape):
+def test_fantasize(base):
+    batch_shape = (3,) if "fixed" in base else ()
     transforms = "transforms" in base
     model = CalibratedModel(SINGLE_TASK[base](), far_from_gaussian())
     X = grid(2 * math.prod(batch_shape), transforms).view(*batch_shape, 2, 2)
@@ -732,18 +621,12 @@ def test_fantasize(base, batch_shape):
     assert (fantasies.posterior(X).base_posterior.variance < prior).all()
 
 
-def test_conditioning_is_refused_clearly():
-    model = CalibratedModel(make_variational(), OnlineConformal(0.2))
-    with pytest.raises(UnsupportedError, match="SingleTaskVariationalGP"):
-        model.condition_on_observations(*make_data(2)[:2])
-
-
 # ------------------------------------------------------------------ units of the outcome
 
 
-@pytest.mark.parametrize("fixed_noise", [False, True])
 @pytest.mark.parametrize(
-    ("dtype", "unit", "rtol"), [(torch.double, 2.0**-22, 1e-9), (torch.float, 2.0**-12, 1e-4)]
+    ("fixed_noise", "dtype", "unit", "rtol"),
+    [(False, torch.double, 2.0**-22, 1e-9), (True, torch.float, 2.0**-12, 1e-4)],
 )
 @pytest.mark.filterwarnings("ignore:The model inputs are of type torch.float32")
 def test_statements_do_not_depend_on_the_unit(fixed_noise, dtype, unit, rtol):
@@ -779,9 +662,10 @@ def test_statements_do_not_depend_on_the_unit(fixed_noise, dtype, unit, rtol):
 # ------------------------------------------------------------------ life as a module
 
 
-@transformed
-@pytest.mark.parametrize(("source_num", "target_num"), [(12, 8), (8, 12)])
-def test_state_dict_of_another_length(transforms, source_num, target_num):
+@pytest.mark.parametrize(
+    ("source_num", "target_num", "transforms"), [(12, 8, False), (8, 12, True)]
+)
+def test_state_dict_of_another_length(source_num, target_num, transforms):
     calibrator = LocalizedConformal(**TEMPLATE)
     source = CalibratedModel.from_history(
         make_gp(transforms=transforms, num=source_num), calibrator
@@ -842,12 +726,11 @@ def test_rejected_state_changes_nothing(broken):
 
 
 @single_task
-@pytest.mark.parametrize("observed", [False, True])
-def test_to_float32(base, observed):
+def test_to_float32(base):
+    """What is cached in one precision, also by an observation, is not used in another."""
     transforms = "transforms" in base
     model = CalibratedModel.from_history(SINGLE_TASK[base](), LocalizedConformal(**TEMPLATE))
-    if observed:
-        model.observe(*make_data(2, transforms, seed=40)[:2])
+    model.observe(*make_data(2, transforms, seed=40)[:2])
     X = grid(5, transforms)
     expected = model.posterior(X)
     mean, deviation = expected.mean, expected.variance.sqrt()
@@ -863,19 +746,10 @@ def test_to_float32(base, observed):
     single.observe(X_new, Y_new)
     assert single.posterior(X.float()).mean.dtype == torch.float32
     assert model.posterior(X).dtype == torch.double
-
-
-@single_task
-def test_to_after_an_evaluation(base):
-    """What the base model has cached in one precision must not be used in another."""
-    transforms = "transforms" in base
-    model = CalibratedModel(SINGLE_TASK[base](), far_from_gaussian())
-    X = grid(3, transforms)
-    expected = model.posterior(X).mean
     for dtype in (torch.float32, torch.double):
         mean = model.to(dtype).posterior(X.to(dtype)).mean
         assert mean.dtype == dtype
-        torch.testing.assert_close(mean.double(), expected, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(mean.double(), expected.mean, rtol=1e-3, atol=1e-3)
 
 
 def repickled(model: CalibratedModel) -> CalibratedModel:
@@ -884,25 +758,24 @@ def repickled(model: CalibratedModel) -> CalibratedModel:
 
 
 @bases
-@pytest.mark.parametrize("copier", [copy.deepcopy, repickled])
-def test_copies(base, copier):
-    if copier is not copy.deepcopy and base in MULTI_TASK:
-        pytest.skip("MultiTaskGP cannot be pickled")
+def test_copies(base):
     model = calibrated(base)
     X = grid(4)
     with torch.no_grad():  # a variational model keeps what it computes, with its graph
         mean = model.posterior(X).mean
-    twin = copier(model)
-    torch.testing.assert_close(twin.posterior(X).mean, mean)
-    twin.observe(X[:1], torch.zeros(1, 1, **DOUBLE), condition=False)
-    assert (twin.calibrator.num_updates, model.calibrator.num_updates) == (31, 30)
-    torch.testing.assert_close(model.posterior(X).mean, mean)
+    # A MultiTaskGP cannot be pickled.
+    for copier in (copy.deepcopy,) if base in MULTI_TASK else (copy.deepcopy, repickled):
+        twin = copier(model)
+        torch.testing.assert_close(twin.posterior(X).mean, mean)
+        twin.observe(X[:1], torch.zeros(1, 1, **DOUBLE), condition=False)
+        assert (twin.calibrator.num_updates, model.calibrator.num_updates) == (31, 30)
+        torch.testing.assert_close(model.posterior(X).mean, mean)
 
 
-@single_task
-def test_gradient_reaches_the_calibrator(base):
-    model = CalibratedModel(SINGLE_TASK[base](), far_from_gaussian())
-    X = grid(3, "transforms" in base).unsqueeze(-2).requires_grad_()
+@transformed
+def test_gradient_reaches_the_calibrator(transforms):
+    model = make_model(transforms=transforms)
+    X = grid(3, transforms).unsqueeze(-2).requires_grad_()
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     assert torch.autograd.gradcheck(lambda X: model.posterior(X).mean, X)
@@ -940,6 +813,8 @@ def make_unsupported(name: str) -> Model:
         return MultiTaskGP(torch.cat([X, task], dim=-1), Y, task_feature=-1)
     if name == "model list":
         return ModelList(make_gp(), make_gp())
+    if name == "tensors":
+        return HigherOrderGP(X, torch.rand(12, 3, 2, **DOUBLE))
     return PairwiseGP(X, torch.tensor([[0, 1], [2, 3]]))
 
 
@@ -948,6 +823,7 @@ UNSUPPORTED = {
     "one kernel for all outputs": "ModelList, .* fitted to that outcome alone",
     "every task an output": r"ModelList, .*`output_tasks=\[task\]`",
     "model list": "ModelList",
+    "tensors": "tensor|outputs",
     "preferences": "PairwiseGP has no Gaussian likelihood",
 }
 
@@ -1058,6 +934,8 @@ def test_batched_base_cannot_observe():
     for num in (2, 3):
         with pytest.raises(UnsupportedError, match="batch"):
             model.observe(X[:num], Y[:num])
+    with pytest.raises(UnsupportedError, match=r"A batch of models of shape \(2,\) takes no"):
+        checked_observations(model.model, X, Y, None)
     with pytest.raises(UnsupportedError, match="batched"):
         CalibratedModel.from_history(model.model, OnlineConformal(0.2))
 

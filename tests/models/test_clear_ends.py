@@ -6,16 +6,13 @@ import inspect
 from typing import Any
 
 import pytest
-import torch
 from botorch.acquisition.max_value_entropy_search import qMaxValueEntropy
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models import ModelListGP
-from botorch.models.higher_order_gp import HigherOrderGP
 from torch.testing import assert_close
 
 from botorch_calib import (
     CalibratedModel,
-    CensoredDelayModel,
     LocalizedConformal,
     calibration_report,
 )
@@ -58,18 +55,3 @@ def test_a_history_of_several_tasks_is_judged_by_that_of_the_output() -> None:
     report = calibration_report(gp)
     residuals = prequential_residuals(gp)[::2]  # the tasks take turns
     assert_close(report.base.pits, pit(residuals))
-
-
-def test_tensors_as_outcomes_are_refused() -> None:
-    X = torch.rand(5, 2, dtype=torch.double)
-    outcomes = torch.rand(5, 3, 2, dtype=torch.double)
-    with pytest.raises(UnsupportedError, match="tensor|outputs"):
-        CalibratedModel(HigherOrderGP(X, outcomes), LocalizedConformal(0.2, 0.25))
-
-
-def test_kernel_and_mean_are_those_of_the_base_model() -> None:
-    calibrated = model()
-    assert calibrated.covar_module is calibrated.model.covar_module
-    assert calibrated.mean_module is calibrated.model.mean_module
-    delayed = CensoredDelayModel(calibrated, torch.rand(2, 2).double(), censor_value=-3.0)
-    assert delayed.covar_module is calibrated.model.covar_module

@@ -223,17 +223,15 @@ ACTS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("act", ACTS.values(), ids=ACTS)
 @pytest.mark.parametrize("make", UNCOPIED.values(), ids=UNCOPIED)
 @pytest.mark.parametrize("train_mode", [False, True])
 @pytest.mark.filterwarnings("ignore:SparseOutlierNoise")
-def test_conditioning_that_fails_changes_nothing(
-    make: Callable[[], Any], act: Callable[[Any], Any], train_mode: bool
-) -> None:
+def test_conditioning_that_fails_changes_nothing(make: Callable[[], Any], train_mode: bool) -> None:
     gp, twin = make(), make()
-    gp.train(train_mode)
-    with pytest.raises(UnsupportedError, match="cannot be condition.*condition=False"):
-        act(gp)
+    for act in ACTS.values():
+        gp.train(train_mode)
+        with pytest.raises(UnsupportedError, match="cannot be condition.*condition=False"):
+            act(gp)
     T = torch.rand(3, 2, **DOUBLE)
     expected, got = twin.eval().posterior(T), gp.posterior(T)
     torch.testing.assert_close(got.mean, expected.mean)

@@ -19,7 +19,6 @@ from torch.testing import assert_close
 from botorch_calib import CalibratedModel, CensoredDelayModel, DelayedUpperConfidenceBound
 from botorch_calib.calibration import NoCalibration
 from botorch_calib.models import confidence_multiplier
-from botorch_calib.robust import log_covering_number, wasserstein_radius
 from tests.gps import (
     CONSTANT,
     LENGTHSCALES,
@@ -174,21 +173,11 @@ def test_wrappers_and_theorem_1_of_the_delays_paper():
     assert acqf.nu.item() == pytest.approx(B_y * sigmas.item() + NORM_BOUND + root, rel=1e-9)
 
 
-def test_feeds_the_wasserstein_radius():
-    """`norm_bound` of the covering number is lemma 3's ``R / sqrt(lambda) sqrt(...) + B``."""
-    norm_bound = beta_of(make_gp()).sqrt().item()
-    number = log_covering_number(t=12, norm_bound=norm_bound, dim=2)
-    assert number == pytest.approx((order := 1 + math.log(12 * norm_bound)) ** 3 + order**5)
-    sizes = {"context_diameter": 1.0, "decision_diameter": 1.0, "decision_dim": 1}
-    assert wasserstein_radius(12, DELTA, **sizes, log_covering_number=number) > 1.0
-
-
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_holds_the_objective_while_the_search_goes_on(seed):
     """Functions of a known norm, normal noise, queries by the bound itself: never left.
 
-    A true failure probability of ``delta = 0.1`` would show in one of 4 seeds with probability
-    0.34; the bound is loose, and no seed of 200 fails.
+    The bound is loose, and no seed of 200 fails.
     """
     generator = torch.Generator().manual_seed(seed)
     centres, scale = uniform(15, 1, generator=generator), 0.15

@@ -5,36 +5,27 @@ from __future__ import annotations
 import copy
 import pickle
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from botorch.acquisition import (
-    AcquisitionFunction,
-    LogExpectedImprovement,
-    qLogExpectedImprovement,
     qLogNoisyExpectedImprovement,
 )
 from botorch.exceptions.errors import InputDataError
-from botorch.optim import optimize_acqf
 from botorch.sampling.normal import SobolQMCNormalSampler
 from torch import Tensor
 from torch.testing import assert_close
 
 from botorch_calib import (
-    CalibratedExpectedImprovement,
     CalibratedModel,
     CalibratedPosterior,
-    CalibratedProbabilityOfImprovement,
-    CalibratedUpperConfidenceBound,
     LocalizedConformal,
-    LogCalibratedExpectedImprovement,
     OnlineConformal,
     QuantileRecalibrator,
     calibration_report,
 )
-from botorch_calib.acquisition import DelayedThompsonSampling, DelayedUpperConfidenceBound
+from botorch_calib.acquisition import DelayedUpperConfidenceBound
 from botorch_calib.calibration import Calibrator
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models import CensoredDelayModel
@@ -48,6 +39,7 @@ settings = pytest.mark.parametrize(
 )
 imputations = pytest.mark.parametrize("imputation", ["censor", "hallucinate", "none"])
 orders = pytest.mark.parametrize("order", ["inside", "outside"])
+both = pytest.mark.parametrize(("order", "setting"), [("inside", PLAIN), ("outside", GIVEN)])
 # Every step weighs heavily, so that a wrong order or residual would show.
 TEMPLATE: dict[str, Any] = {"alpha": 0.3, "lengthscale": 0.4, "step_size": 0.1}
 
@@ -119,10 +111,11 @@ class TestHallucinatedAfterObservation(ModelContract):
 # ------------------------------------------------------------------ one posterior, two orders
 
 
-@settings
-@imputations
+@pytest.mark.parametrize(
+    ("setting", "imputation", "denoise"),
+    [(PLAIN, "censor", False), (GIVEN, "hallucinate", False), (GIVEN, "none", True)],
+)
 @orders
-@pytest.mark.parametrize("denoise", [False, True])
 def test_both_orders_are_the_calibrated_conditioned_gp(setting, imputation, order, denoise):
     calibrator = far_from_gaussian()
     model = compose(order, setting, calibrator, imputation, denoise=denoise)
@@ -153,8 +146,7 @@ def test_hallucination_keeps_the_mean_of_the_process(setting, order):
     assert_close(delayed.Y_imputed, gp.posterior(delayed.X_pending).mean.detach())
 
 
-@settings
-@orders
+@both
 def test_pending_points_come_and_go(setting, order):
     model, X = compose(order, setting), grid(setting)
     delayed, calibrator = parts(model)
@@ -175,10 +167,11 @@ def test_pending_points_come_and_go(setting, order):
 # ------------------------------------------------------------------ calibration sees data alone
 
 
-@settings
-@imputations
+@pytest.mark.parametrize(
+    ("setting", "imputation", "residuals"),
+    [(PLAIN, "censor", "loo"), (GIVEN, "hallucinate", "prequential")],
+)
 @orders
-@pytest.mark.parametrize("residuals", ["prequential", "loo"])
 def test_history(setting, imputation, order, residuals):
     """Replaying takes the observed data, whatever is pending and however it is imputed."""
     template = LocalizedConformal(**TEMPLATE)
@@ -199,10 +192,11 @@ def test_history(setting, imputation, order, residuals):
     assert_same_law(model.posterior(X), reference.posterior(X))
 
 
-@settings
-@imputations
+@pytest.mark.parametrize(
+    ("setting", "imputation", "train_mode"),
+    [(PLAIN, "hallucinate", False), (GIVEN, "censor", True), (GIVEN, "none", False)],
+)
 @orders
-@pytest.mark.parametrize("train_mode", [False, True])
 def test_observation(setting, imputation, order, train_mode):
     """Values are scored by the model of observed data, twice in a row, and pending no longer."""
     calibrators = [LocalizedConformal(**TEMPLATE) for _ in range(2)]
@@ -229,23 +223,7 @@ def test_observation(setting, imputation, order, train_mode):
     assert_same_law(model.posterior(X), reference.posterior(X))
 
 
-@orders
-def test_what_is_learned_does_not_depend_on_what_is_censored(order):
-    results = []
-    for censor_value, num_pending in ((-2.5, 5), (-50.0, 5), (-2.5, 0)):
-        calibrator = LocalizedConformal(**TEMPLATE)
-        model = compose(
-            order, PLAIN, calibrator, num_pending=num_pending, censor_value=censor_value
-        )
-        X = PLAIN.pending(5)[2:4]
-        model.observe(X, PLAIN.values(X) + 1.0)
-        results.append(thresholds(calibrator, PLAIN))
-    assert_close(results[1], results[0], rtol=0, atol=1e-12)
-    assert_close(results[2], results[0], rtol=0, atol=1e-12)
-
-
-@settings
-@orders
+@both
 def test_observation_without_conditioning(setting, order):
     """For models about to be refitted: scored and learned from, but still pending."""
     model = compose(order, setting)
@@ -256,8 +234,7 @@ def test_observation_without_conditioning(setting, order):
     assert parts(model)[0] is delayed and delayed.train_targets.shape == (setting.num,)
 
 
-@settings
-@orders
+@both
 def test_the_inner_model_may_observe_by_itself(setting, order):
     """What is conditioned follows the model of observed data, whoever changes that."""
     model, X = compose(order, setting), grid(setting)
@@ -283,8 +260,7 @@ def test_settings_that_change(order, name):
     assert not torch.allclose(expected.variance, before, rtol=1e-3)
 
 
-@settings
-@orders
+@both
 def test_failed_observation_changes_nothing(setting, order):
     calibrator = LocalizedConformal(**TEMPLATE)
     model, X = compose(order, setting, calibrator), grid(setting)
@@ -326,8 +302,7 @@ def test_warning_of_a_calibrator_that_has_seen_little():
 # ------------------------------------------------------------------ life as a module
 
 
-@settings
-@imputations
+@pytest.mark.parametrize(("setting", "imputation"), [(PLAIN, "hallucinate"), (GIVEN, "censor")])
 @orders
 def test_states_and_copies(setting, imputation, order):
     """States load across numbers of pending points and of residuals; copies are independent."""
@@ -350,8 +325,7 @@ def test_states_and_copies(setting, imputation, order):
     assert_same_law(source.posterior(X), expected)
 
 
-@settings
-@orders
+@both
 def test_rejected_states_change_nothing(setting, order):
     model, other, X = compose(order, setting), compose(order, setting, num_pending=2), grid(setting)
     state = dict(other.state_dict())
@@ -364,77 +338,19 @@ def test_rejected_states_change_nothing(setting, order):
     assert_close(model.posterior(X).mean, before)
 
 
-@settings
-@orders
-def test_precision(setting, order):
-    model, X = compose(order, setting), grid(setting)
-    expected = model.posterior(X)
-    mean, deviation = expected.mean, expected.variance.sqrt()
-    single = model.to(torch.float32).posterior(X.float())
-    assert single.dtype == torch.float32
-    assert ((single.mean.double() - mean).abs() < 0.02 * deviation).all()
-    back = model.to(torch.double).posterior(X)
-    assert back.dtype == torch.double
-    assert ((back.mean - mean).abs() < 0.02 * deviation).all()
-
-
 # ------------------------------------------------------------------ acquisition functions
 
-Build = Callable[[Any, Tensor, Tensor], AcquisitionFunction]
-ACQUISITIONS: dict[str, Build] = {
-    "calibrated EI": lambda model, X, best: CalibratedExpectedImprovement(model, best),
-    "calibrated log EI": lambda model, X, best: LogCalibratedExpectedImprovement(model, best),
-    "calibrated PI": lambda model, X, best: CalibratedProbabilityOfImprovement(model, best),
-    "calibrated UCB": lambda model, X, best: CalibratedUpperConfidenceBound(model),
-    "delayed UCB": lambda model, X, best: DelayedUpperConfidenceBound(model, X_window=X[:2]),
-    "LogEI": lambda model, X, best: LogExpectedImprovement(model, best),
-    "qLogEI": lambda model, X, best: qLogExpectedImprovement(model, best),
-    "qLogNEI": lambda model, X, best: qLogNoisyExpectedImprovement(model, X),
-}
-PENDING_AWARE = ("calibrated EI", "calibrated log EI", "calibrated UCB", "qLogEI", "qLogNEI")
-
 
 @orders
-@settings
-@pytest.mark.parametrize("name", ACQUISITIONS)
-def test_acquisitions(name, order, setting):
-    """`optimize_acqf` finds more than random points, and other points than without delays."""
-    torch.manual_seed(0)
-    model = compose(order, setting)
-    X, Y, _ = setting.data()
-    bounds = torch.tensor([[0.0] * 2, [1.0] * 2], **DOUBLE)
-    bounds = 10 * bounds - 5 if setting.transforms else bounds
-    acqf = ACQUISITIONS[name](model, X, Y.max())
-    candidate, value = optimize_acqf(
-        acqf, bounds, q=1, num_restarts=2, raw_samples=16, options={"maxiter": 20}
-    )
-    assert value is not None and value.isfinite().all()
-    assert (candidate >= bounds[0]).all() and (candidate <= bounds[1]).all()
-    rivals = acqf(setting.points(16, seed=5).unsqueeze(-2))
-    assert rivals.isfinite().all() and value.detach() > rivals.mean()
-    ignoring = ACQUISITIONS[name](compose(order, setting, imputation="none"), X, Y.max())
-    assert not torch.allclose(ignoring(setting.points(16, seed=5).unsqueeze(-2)), rivals, rtol=1e-3)
-
-
-@orders
-@pytest.mark.parametrize("name", PENDING_AWARE)
-def test_further_pending_points(name, order):
-    """Fantasies of an acquisition function stand beside the pending points of the model."""
-    torch.manual_seed(0)
-    model = compose(order)
-    X, Y, _ = PLAIN.data()
-    acqf = ACQUISITIONS[name](model, X, Y.max())
-    points = grid(PLAIN, 40).unsqueeze(-2)
-    without = acqf(points)
-    best = points[without.argmax()]
-    acqf.set_X_pending(best + 0.02)  # joint draws at equal points would be singular
-    with_pending = acqf(points)
-    assert with_pending.shape == without.shape and with_pending.isfinite().all()
-    if name.startswith("q"):  # the joint value of both points
-        assert (with_pending.mean() - without.mean()).abs() > 1e-3
-    else:
-        assert with_pending[without.argmax()] < without.max()
-    assert len(parts(model)[0].X_pending) == 5
+def test_noisy_improvement_of_botorch(order):
+    """It is that of the calibrated model of all queries, given the same base samples."""
+    calibrator, values = far_from_gaussian(), []
+    expected = CalibratedModel(PLAIN.model(5).conditioned_model, calibrator)
+    for model in (compose(order, calibrator=calibrator), expected):
+        sampler = SobolQMCNormalSampler(torch.Size([16]), seed=0)
+        acqf = qLogNoisyExpectedImprovement(model, PLAIN.data()[0], sampler, prune_baseline=False)
+        values.append(acqf(grid(PLAIN).unsqueeze(-2)))
+    assert_close(*values)
 
 
 @imputations
@@ -476,12 +392,3 @@ def test_further_pending_points_keep_what_is_calibrated(options):
         is_other = bool(options.keys() & changed.keys())
         difference = other.posterior(points).variance.sqrt().reshape(-1) - deviation
         assert (difference.abs().max() > 1e-3) == is_other
-
-
-@orders
-@pytest.mark.parametrize("on_choices", [False, True])
-def test_thompson_sampling(order, on_choices):
-    points = grid(PLAIN, 20)
-    choices = points if on_choices else None
-    acqf = DelayedThompsonSampling(compose(order), X_window=points[:2], choices=choices)
-    assert acqf(points.unsqueeze(-2)).isfinite().all()

@@ -99,7 +99,7 @@ def test_each_start_is_searched_from_on_its_own() -> None:
 def test_the_better_one_of_two_maxima() -> None:
     """Where a search takes noise for signal, or all for noise, another one finds more."""
     found = []
-    for seed in range(6):
+    for seed in (0, 3):  # one with a better maximum than BoTorch finds, one than our own search
         X, Y = data(20, 0.3, seed)
         twice = 20 * likelihood(fit_single_task_gp(X, Y)).item()
         once = 20 * fitted(standardized(X, Y), **LOGARITHMS)[0]
@@ -144,8 +144,7 @@ def test_single_precision() -> None:
     )
 
 
-@pytest.mark.parametrize("failing", [0, 1])
-@pytest.mark.parametrize("failure", ["not_psd", "nan"])
+@pytest.mark.parametrize(("failing", "failure"), [(0, "not_psd"), (1, "nan")])
 def test_a_start_that_fails_leaves_the_other(
     failing: int, failure: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

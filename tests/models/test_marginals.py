@@ -172,8 +172,13 @@ def assert_same(
         assert_close(mine, theirs, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("batch", [(5,), (2, 3), ()])
+# Every kind of model at a batch of points, and one kind at other batches
+each_model = pytest.mark.parametrize(
+    ("name", "batch"), [*((name, (2, 3)) for name in MODELS), ("default", (5,)), ("default", ())]
+)
+
+
+@each_model
 def test_single_points_have_the_posterior_of_botorch(name: str, batch: tuple[int, ...]) -> None:
     model = MODELS[name]()
     assert_same(model, deepcopy(model), points(model, *batch))
@@ -187,8 +192,7 @@ def joint_and_gradient(posterior: Any, X: Tensor) -> tuple[Tensor, ...]:
     return posterior.mean, covariance, gradient
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("batch", [(5,), (2, 3), ()])
+@each_model
 def test_joint_posteriors_are_those_of_botorch(name: str, batch: tuple[int, ...]) -> None:
     model = MODELS[name]()
     reference, X = deepcopy(model), points(model, *batch, 4).squeeze(-2)
@@ -241,8 +245,9 @@ def test_small_noise_and_repeated_rows_keep_their_digits() -> None:
     assert_close(served.variance.flatten(), scale**2 * variance, rtol=0.0, atol=1e-12)
 
 
-@pytest.mark.parametrize("q", [1, 3])
-@pytest.mark.parametrize("kernel", [RBFKernel(ard_num_dims=3), MaternKernel(2.5, ard_num_dims=3)])
+@pytest.mark.parametrize(
+    ("q", "kernel"), [(1, RBFKernel(ard_num_dims=3)), (3, MaternKernel(2.5, ard_num_dims=3))]
+)
 def test_second_derivatives(q: int, kernel: Any) -> None:
     model = SingleTaskGP(**plain_data(), covar_module=kernel.double())
     X = points(model, 2, q).transpose(-2, -3).reshape(2, q, 3).requires_grad_(True)
@@ -433,8 +438,10 @@ BESIDE = MODELS | {
 }
 
 
-@pytest.mark.parametrize("name", BESIDE)
-@pytest.mark.parametrize("shape", [(5, 1), (2, 3, 4), (2,)])
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [*((name, (3, 2)) for name in BESIDE), ("default", (2, 3, 1)), ("tasks", (2,))],
+)
 def test_rows_beside_a_baseline_are_those_of_joint_posteriors(
     name: str, shape: tuple[int, ...]
 ) -> None:
@@ -451,8 +458,8 @@ def test_rows_beside_a_baseline_are_those_of_joint_posteriors(
     expected: Any = reference.posterior(
         torch.cat([baseline.expand(*shape[:-1], -1, -1), other_X], dim=-2)
     )
-    num = served.mean.shape[-2]
-    assert served.rows.shape[-2] == num and torch.equal(
+    num = shape[-1] * (2 if name == "one to many" else 1)
+    assert served.mean.shape[-2] == served.rows.shape[-2] == num and torch.equal(
         served.distribution.covariance_matrix, served.rows[..., -num:]
     )
     own = rows_and_gradient(served.mean, served.rows, own_X)

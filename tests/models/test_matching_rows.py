@@ -1,9 +1,10 @@
-"""Rows that are equal are matched, each once."""
+"""Rows that are equal are matched, each once; points that are the same as one of others."""
 
+import pytest
 import torch
 
-from botorch_calib.models.matching_rows import first_appearances, matching_rows
-from tests.models.delayed_cases import DOUBLE
+from botorch_calib.models.matching_rows import first_appearances, is_any_of, matching_rows
+from tests.gps import DOUBLE
 
 
 def test_matching_rows() -> None:
@@ -23,3 +24,31 @@ def test_first_of_equal_rows() -> None:
     for rows in (grid, random, repeated):
         equal = (rows.unsqueeze(-2) == rows).all(dim=-1)
         assert torch.equal(first_appearances(rows), equal.long().argmax(dim=-1))
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 0.3])
+@pytest.mark.parametrize("shape", [(7,), (), (2, 3)])
+def test_it_is_the_definition(tolerance: float, shape: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    points = torch.rand(*shape, 2, generator=generator, **DOUBLE)
+    others = torch.cat([torch.rand(4, 2, generator=generator, **DOUBLE), points.reshape(-1, 2)[:1]])
+    found = is_any_of(points, others, tolerance)
+    assert found.shape == shape
+    expected = [
+        any(max(abs(a - b) for a, b in zip(p, o, strict=True)) <= tolerance for o in others)
+        for p in points.reshape(-1, 2)
+    ]
+    assert found.flatten().tolist() == expected
+    assert any(expected)
+
+
+def test_no_digit_is_lost() -> None:
+    """Also far from the origin, where neighbours are one unit in the last place apart."""
+    points = torch.tensor([[1e9, 0.1], [1e9 + 2**-23, 0.1]], **DOUBLE)
+    assert is_any_of(points, points[:1]).tolist() == [True, False]
+    assert is_any_of(points, points[:1], 1e-6).tolist() == [True, True]
+
+
+def test_nothing_is_the_same_as_one_of_none() -> None:
+    points = torch.zeros(3, 2, **DOUBLE)
+    assert not is_any_of(points, points[:0]).any()

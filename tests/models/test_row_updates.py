@@ -50,31 +50,6 @@ def test_factor_inverse_and_weights(setting):
     assert gp.train_targets.shape == (setting.num + 25,)
 
 
-@settings
-@pytest.mark.parametrize("dtype", [torch.double, torch.float32])
-def test_agreement_with_gpytorch(setting, dtype):
-    """The model is the one that BoTorch makes; only the way to it is another one."""
-    gp = replace(setting, dtype=dtype).gp()
-    X, X_new = setting.pending(6).to(dtype), setting.points(9, seed=21).to(dtype)
-    Y = setting.values(X)
-    noise = given_noise(gp, X, Y, None)
-    with torch.no_grad():
-        gp.posterior(X)
-        strategy = gp.prediction_strategy
-        expected = gp.condition_on_observations(X, Y, **noise)
-        result = conditioned_on(gp, X, Y, **noise)
-    assert gp.prediction_strategy is strategy
-    assert type(result.prediction_strategy) is type(strategy)
-    atol = 1e-9 if dtype == torch.double else 2e-3
-    scale = setting.units()[-1]
-    for name, unit in (("mean", scale), ("variance", scale**2)):
-        values = [getattr(model.posterior(X_new), name) for model in (result, expected)]
-        assert_close(*values, rtol=0, atol=atol * unit)
-    assert torch.equal(result.train_inputs[0], expected.train_inputs[0])
-    assert torch.equal(result.train_targets, expected.train_targets)
-    assert torch.equal(result.likelihood.noise, expected.likelihood.noise)
-
-
 def test_single_precision():
     """Rounding errors are of the size that they have in a model built anew."""
     setting = Setting(num=60, noise=1e-3)

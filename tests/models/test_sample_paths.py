@@ -50,9 +50,10 @@ def paths(calibrated: CalibratedModel, sample_shape: Size, seed: int = 0) -> Cal
     return path
 
 
-@pytest.mark.parametrize("calibrator", CALIBRATORS)
-@pytest.mark.parametrize("excess", ["noise", "objective"])
-@pytest.mark.parametrize("transforms", [False, True])
+@pytest.mark.parametrize(
+    ("calibrator", "excess", "transforms"),
+    [(CALIBRATORS[0], "objective", False), (CALIBRATORS[1], "noise", True)],
+)
 def test_marginals_are_those_of_the_posterior(
     calibrator: Calibrator, excess: str, transforms: bool
 ) -> None:
@@ -132,7 +133,9 @@ def test_thompson_sampling_of_botorch() -> None:
     bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
     torch.manual_seed(0)
     acqf = PathwiseThompsonSampling(calibrated)
-    candidates, _ = optimize_acqf(acqf, bounds, q=2, num_restarts=2, raw_samples=8)
+    candidates, _ = optimize_acqf(
+        acqf, bounds, q=2, num_restarts=2, raw_samples=8, options={"maxiter": 10}
+    )
     assert candidates.shape == (2, 2) and (candidates[0] - candidates[1]).norm() > 1e-3
     path_model = MatheronPathModel(calibrated, sample_shape=Size([2]), seed=1)
     assert path_model(points()).shape == (2, 5, 1)
@@ -148,8 +151,7 @@ def test_pending_points_shape_the_paths() -> None:
     assert expected.mean.squeeze() < model().posterior(pending).mean.squeeze() - 0.3
 
 
-@pytest.mark.parametrize("calibrated", [False, True])
-@pytest.mark.parametrize("imputation", ["censor", "hallucinate"])
+@pytest.mark.parametrize(("calibrated", "imputation"), [(False, "censor"), (True, "hallucinate")])
 def test_paths_of_a_model_that_knows_pending_points(calibrated: bool, imputation: str) -> None:
     """They are those of the model conditioned on them, of one sample or many."""
     base: Any = model() if calibrated else make_gp()
@@ -163,11 +165,7 @@ def test_paths_of_a_model_that_knows_pending_points(calibrated: bool, imputation
         assert (type(drawn[0]) is CalibratedPath) == calibrated
         assert torch.equal(drawn[0](points()), drawn[1](points()))
         assert drawn[0](points()).shape == (*shape, 5)
-    torch.manual_seed(0)
-    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
-    acqf = PathwiseThompsonSampling(delayed)
-    candidates, _ = optimize_acqf(acqf, bounds, q=2, num_restarts=2, raw_samples=8)
-    assert candidates.shape == (2, 2)
+    assert PathwiseThompsonSampling(delayed)(points()[:2]).isfinite().all()
 
 
 @pytest.mark.parametrize("order", ["alone", "inside", "outside"])
@@ -198,8 +196,10 @@ def change_hyperparameters(gp: Any) -> None:
     gp.eval()
 
 
-@pytest.mark.parametrize("order", ["alone", "inside", "outside", "uncalibrated"])
-@pytest.mark.parametrize("transforms", [False, True])
+@pytest.mark.parametrize(
+    ("order", "transforms"),
+    [("alone", True), ("inside", True), ("outside", False), ("uncalibrated", True)],
+)
 def test_paths_stay_what_they_are_when_the_process_is_fitted(order: str, transforms: bool) -> None:
     X, gp = points(transforms), make_gp(transforms=transforms)
     if order == "outside":

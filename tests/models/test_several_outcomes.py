@@ -85,13 +85,6 @@ def corrected(dtype: torch.dtype = torch.double) -> Any:
     return CalibratedModelList(*models)
 
 
-class TestCalibratedContract(ModelContract):
-    num_outputs = 2
-
-    def make_model(self, dtype: torch.dtype) -> Any:
-        return corrected(dtype)
-
-
 class TestMixedContract(ModelContract):
     """With a Gaussian process, and pending points of the third."""
 
@@ -178,8 +171,7 @@ def test_what_is_no_outcome() -> None:
 # ------------------------------------------------------------------ its posterior
 
 
-@pytest.mark.parametrize("noise", [False, True])
-@pytest.mark.parametrize("transforms", [False, True])
+@pytest.mark.parametrize(("noise", "transforms"), [(False, True), (True, False)])
 def test_without_a_correction_moments_are_those_of_the_processes(
     noise: bool, transforms: bool
 ) -> None:
@@ -315,8 +307,7 @@ class Given:
         return self.values
 
 
-@pytest.mark.parametrize("fixed_noise", [False, True])
-@pytest.mark.parametrize("transforms", [False, True])
+@pytest.mark.parametrize(("fixed_noise", "transforms"), [(False, False), (True, True)])
 def test_conditioning_is_that_of_the_processes(fixed_noise: bool, transforms: bool) -> None:
     kind = {"fixed_noise": fixed_noise, "transforms": transforms}
     ours, theirs = uncorrected(**kind), plain(**kind)
@@ -454,18 +445,18 @@ def test_what_cannot_be_observed_changes_no_model() -> None:
 def test_sample_paths() -> None:
     """Functions whose marginals are those of the posterior, independent between outcomes.
 
-    Means of 4000 paths are within 5 standard errors; correlations have one of 0.016.
+    Means of 1000 paths are within 5 standard errors; correlations have one of 0.032.
     """
     model = corrected()
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        paths = get_matheron_path_model(model, sample_shape=Size([4000]))
+        paths = get_matheron_path_model(model, sample_shape=Size([1000]))
     posterior = model.posterior(T)
     values = paths(T).detach()
-    assert values.shape == (4000, 3, 2)
-    error = 5 * (posterior.variance / 4000).sqrt()
+    assert values.shape == (1000, 3, 2)
+    error = 5 * (posterior.variance / 1000).sqrt()
     assert ((values.mean(dim=0) - posterior.mean).abs() < error).all()
-    assert torch.corrcoef(values[:, 0].mT)[0, 1].abs() < 4 * 0.016
+    assert torch.corrcoef(values[:, 0].mT)[0, 1].abs() < 4 * 0.032
 
 
 def test_samples_around_the_best_points() -> None:

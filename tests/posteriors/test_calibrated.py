@@ -25,6 +25,7 @@ from torch.autograd import gradcheck
 from torch.testing import assert_close
 
 from botorch_calib.posteriors import CalibratedPosterior
+from botorch_calib.posteriors.calibrated import EXCESS
 from botorch_calib.testing import PosteriorContract
 from tests import oracles
 from tests.posteriors.examples import (
@@ -43,7 +44,8 @@ BEST = 0.4
 
 
 class ContractOfCalibrated(PosteriorContract):
-    kind = "gaussian"
+    batch_shapes = (Size([2, 3]),)  # others than this one: of one kind
+    kind: str
     denoise = True
 
     def make_posterior(self, batch_shape, q, dtype):
@@ -51,40 +53,23 @@ class ContractOfCalibrated(PosteriorContract):
         return make(self.kind, X, denoise=self.denoise)
 
 
-class TestGaussian(ContractOfCalibrated):
-    pass
-
-
 class TestConformal(ContractOfCalibrated):
+    batch_shapes = PosteriorContract.batch_shapes
     kind = "conformal"
-
-
-class TestStretched(ContractOfCalibrated):
-    kind = "stretched"
 
 
 class TestRecalibrated(ContractOfCalibrated):
     kind = "recalibrated"
 
 
-class ContractOfObservation(ContractOfCalibrated):
+class TestStretchedObservation(ContractOfCalibrated):
+    kind = "stretched"
     denoise = False
 
 
-class TestGaussianObservation(ContractOfObservation):
-    pass
-
-
-class TestStretchedObservation(ContractOfObservation):
-    kind = "stretched"
-
-
-class TestRecalibratedObservation(ContractOfObservation):
-    kind = "recalibrated"
-
-
-class TestSkewedObservation(ContractOfObservation):
+class TestSkewedObservation(ContractOfCalibrated):
     kind = "skewed"
+    denoise = False
 
 
 class TestGaussianPredictive:
@@ -135,35 +120,49 @@ class TestGaussianPredictive:
             assert_close(posterior.density(value), density, rtol=1e-5, atol=1e-12)
 
 
-def standard_units(posterior: CalibratedPosterior, noise: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Location, unit and noise ratio, from the definition in the design."""
+def standard_units(
+    posterior: CalibratedPosterior, noise: float, excess: str = "noise"
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Location, unit and noise ratio, from the definitions in the design."""
     mean, variance = posterior.base_posterior.mean, posterior.base_posterior.variance
-    return mean, variance / (variance + noise).sqrt(), (noise / variance).sqrt()
+    total = variance + noise
+    gain = variance / total
+    if excess == "objective":
+        gain = torch.maximum(gain, 1 - noise / (posterior.predictive.variance * total))
+    return mean, gain * total.sqrt(), (noise / (gain * total)).sqrt()
 
 
 @pytest.mark.parametrize("kind", CORRECTED)
 @pytest.mark.parametrize("noise", [1e-4, 0.3, 50.0])
-def test_against_quadrature(kind, noise):
-    X = make_points(2, q=3)
-    posterior = make(kind, X, noise)
-    location, unit, ratio = (v.flatten() for v in standard_units(posterior, noise))
-    value = posterior.quantile(torch.tensor(0.8, dtype=torch.double)) + 0.2
-    x = (value.flatten() - location) / unit
-    rows = zip(oracles.unbatched(posterior.predictive), ratio.tolist(), x.tolist(), strict=True)
+@pytest.mark.parametrize("excess", EXCESS)
+def test_against_quadrature(kind, noise, excess):
+    double, single = (
+        make(kind, make_points(2, q=3, dtype=dtype), noise, excess=excess)
+        for dtype in (torch.double, torch.float)
+    )
+    location, unit, ratio = standard_units(double, noise, excess)
+    value = double.quantile(torch.tensor(0.8, dtype=torch.double)) + 0.2
+    x = ((value - location) / unit).flatten().tolist()
+    rows = zip(oracles.unbatched(double.predictive), ratio.flatten().tolist(), x, strict=True)
     exact = [oracles.smoothed(*row) for row in rows]
 
-    def check(got: Tensor, name: str, factor: Tensor, offset: Tensor) -> None:
-        expected = torch.tensor([getattr(e, name) for e in exact], dtype=torch.double)
-        assert_close(got.flatten(), factor * expected + offset, rtol=1e-7, atol=1e-7)
+    def expected(name: str, factor: Any = 1.0, offset: Any = 0.0) -> Tensor:
+        numbers = torch.tensor([getattr(e, name) for e in exact], dtype=torch.double)
+        return factor * numbers.view(2, 3, 1) + offset
 
-    one, zero = torch.ones_like(unit), torch.zeros_like(unit)
-    check(posterior.log_expected_improvement(value), "log_excess", one, unit.log())
-    check(posterior.expected_improvement(value).log(), "log_excess", one, unit.log())
-    check(posterior.probability_of_improvement(value).log(), "log_survival", one, zero)
-    check(posterior.cdf(value).log(), "log_cdf", one, zero)
-    check(posterior.density(value).log(), "log_prob", one, -unit.log())
-    check(posterior.mean, "mean", unit, location)
-    check(posterior.variance, "variance", unit.square(), zero)
+    for posterior, tol in ((double, 1e-7), (single, 2e-3)):
+        for got, want in (
+            (posterior.log_expected_improvement(value), expected("log_excess", 1.0, unit.log())),
+            (posterior.expected_improvement(value).log(), expected("log_excess", 1.0, unit.log())),
+            (posterior.probability_of_improvement(value).log(), expected("log_survival")),
+            (posterior.log_probability_between(None, value), expected("log_cdf")),
+            (posterior.cdf(value).log(), expected("log_cdf")),
+            (posterior.density(value).log(), expected("log_prob", 1.0, -unit.log())),
+            (posterior.mean, expected("mean", unit, location)),
+            (posterior.variance, expected("variance", unit.square())),
+        ):
+            assert got.dtype == posterior.dtype
+            assert_close(got.double(), want, rtol=tol, atol=tol)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -189,28 +188,14 @@ def test_observation_against_quadrature(kind, dtype):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_noise_at_all(kind):
-    """The number zero is as exact as an observation's distribution, and stays so under maps."""
-    X, draws = make_points(3, q=2), torch.randn(5, 3, 2, 2, dtype=torch.double)
-    exact, observed = make(kind, X, 0.0), make(kind, X, 0.0, denoise=False)
-    little = make(kind, X, torch.tensor(0.0))
-    for posterior, other in ((exact, observed), (exact.affine(-2.0), observed.affine(-2.0))):
-        assert torch.equal(
-            posterior.log_expected_improvement(BEST), other.log_expected_improvement(BEST)
-        )
-        samples = [p.rsample_from_base_samples(Size([5]), draws) for p in (posterior, other)]
-        assert_close(*samples)
-    close = little.log_expected_improvement(BEST)
-    assert_close(exact.log_expected_improvement(BEST), close, rtol=1e-5, atol=1e-5)
-    assert_close(exact.affine(-1.0).mean, -exact.mean)
-
-
-@pytest.mark.parametrize("kind", KINDS)
 class TestEachKind:
-    def test_affine(self, kind):
+    @pytest.mark.parametrize("excess", EXCESS)
+    def test_affine(self, kind, excess):
         X, value = make_points(3, q=2), torch.tensor([-0.5, 0.2, 1.7], dtype=torch.double)
-        posterior, levels = make(kind, X), torch.tensor([0.1, 0.6], dtype=torch.double)
+        posterior = make(kind, X, excess=excess)
+        levels = torch.tensor([0.1, 0.6], dtype=torch.double)
         mirror, scaled = posterior.affine(-1.0), posterior.affine(2.5, offset=-1.0)
+        assert mirror.excess == scaled.excess == excess
         assert_close(mirror.mean, -posterior.mean)
         assert_close(mirror.variance, posterior.variance)
         assert_close(mirror.cdf(-value), 1 - posterior.cdf(value))
@@ -223,8 +208,12 @@ class TestEachKind:
         # E(c - f)+ of the posterior is the improvement of its mirror image.
         gain = posterior.expected_improvement(BEST) - mirror.expected_improvement(-BEST)
         assert_close(gain, posterior.mean - BEST)
+        draws = draws_for(posterior, 5)
+        samples = posterior.rsample_from_base_samples(Size([5]), draws)
+        assert_close(mirror.rsample_from_base_samples(Size([5]), -draws), -samples)
+        assert_close(scaled.rsample_from_base_samples(Size([5]), draws), 2.5 * samples - 1.0)
 
-    @pytest.mark.parametrize("weight", [2.0**-24, -(2.0**-24), 2.0**24])
+    @pytest.mark.parametrize("weight", [-(2.0**-24), 2.0**24])
     def test_affine_in_other_units(self, kind, weight):
         """Also where variances are below the least one that GPyTorch states."""
         X, level = make_points(3, q=2), 0.8
@@ -239,18 +228,8 @@ class TestEachKind:
         samples, others = (p.rsample_from_base_samples(Size([5]), draws) for p in (scaled, same))
         assert_close(samples / abs(weight), others)
 
-    def test_many_values_at_once(self, kind):
-        """A vector of ``k`` numbers gains a leading dimension, whatever ``k`` and the batch."""
-        for batch_shape in ((), (2,), (3,)):
-            posterior = make(kind, make_points(*batch_shape, q=2))
-            for k in (2, 3, 4):
-                values = torch.linspace(-1, 2, k, dtype=torch.double)
-                for function in (posterior.cdf, posterior.density):
-                    rows = torch.stack([function(value) for value in values])
-                    assert_close(function(values), rows)
-
     def test_without_noise(self, kind):
-        """No noise: the objective is the observation."""
+        """No noise: the objective is the observation, also under maps."""
         X, value = make_points(3, q=2), torch.tensor(0.7, dtype=torch.double)
         posterior = make(kind, X, 0.0)
         observed = make(kind, X, 0.0, denoise=False)
@@ -263,11 +242,19 @@ class TestEachKind:
             quantile = location + deviation * predictive.quantile(0 * z + 0.3)
             level = torch.tensor(0.3, dtype=torch.double)
             assert_close(other.quantile(level), quantile, rtol=1e-5, atol=1e-5)
-        draws = torch.randn(5, *posterior.base_sample_shape, dtype=torch.double)
-        samples = [p.rsample_from_base_samples(Size([5]), draws) for p in (posterior, observed)]
-        assert_close(samples[0], samples[1])
+        draws = draws_for(posterior, 5)
+        for exact, other in (
+            (posterior, observed),
+            (posterior.affine(-2.0), observed.affine(-2.0)),
+        ):
+            log_ei = [p.log_expected_improvement(BEST) for p in (exact, other)]
+            assert torch.equal(*log_ei)
+            samples = [p.rsample_from_base_samples(Size([5]), draws) for p in (exact, other)]
+            assert_close(*samples)
+        little = make(kind, X, torch.tensor(0.0)).log_expected_improvement(BEST)
+        assert_close(posterior.log_expected_improvement(BEST), little, rtol=1e-5, atol=1e-5)
 
-    @pytest.mark.parametrize("ratio", [1e5, 1e7, 1e12])
+    @pytest.mark.parametrize("ratio", [1e5, 1e12])
     def test_far_more_noise_than_is_known(self, kind, ratio):
         """An observation then says nothing, and the objective is left as the process has it.
 
@@ -298,7 +285,7 @@ class TestEachKind:
             value = posterior.quantile(torch.tensor(level, dtype=torch.double))
             assert_close(value, mean, rtol=0.0, atol=1e-3)
 
-    @pytest.mark.parametrize("noise", [0.0, 1e-6, 0.3, 1e12])
+    @pytest.mark.parametrize("noise", [0.0, 1e-6, 1e12])
     def test_gradients_are_finite(self, kind, noise):
         X = torch.cat([make_points(4, q=1), torch.zeros(1, 1, 2).double()]).requires_grad_()
         posterior = make(kind, X, noise)
@@ -363,44 +350,29 @@ def two_outputs() -> GPyTorchPosterior:
     )
 
 
-@pytest.mark.parametrize(
-    ("base", "predictive", "noise", "error", "message"),
-    [
-        (
-            TransformedPosterior(make_base(X), torch.exp),
-            PREDICTIVE,
-            0.1,
-            UnsupportedError,
-            "Transformed",
-        ),
-        (two_outputs(), PREDICTIVE, 0.1, BotorchTensorDimensionError, "single output"),
-        (
-            make_base(X),
-            make_predictive("conformal", X[:2]),
-            0.1,
-            BotorchTensorDimensionError,
-            "predict",
-        ),
-        (make_base(X), PREDICTIVE, WIDE, BotorchTensorDimensionError, "`noise_variance`"),
-        (make_base(X), PREDICTIVE, WIDE[0, :2], BotorchTensorDimensionError, "`noise_variance`"),
-        (make_base(X), PREDICTIVE, -0.1, InputDataError, "`noise_variance`"),
-        (make_base(X), PREDICTIVE, math.nan, InputDataError, "`noise_variance`"),
-    ],
-)
-def test_constructor_errors(base, predictive, noise, error, message):
-    with pytest.raises(error, match=message):
-        CalibratedPosterior(base, predictive, noise)
-
-
 FINITE = "NaN or infinite"
 BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "transformed": (
+        {"posterior": TransformedPosterior(make_base(X), torch.exp)},
+        UnsupportedError,
+        "Transformed",
+    ),
+    "two outputs": ({"posterior": two_outputs()}, BotorchTensorDimensionError, "single output"),
+    "fewer points": (
+        {"predictive": make_predictive("conformal", X[:2])},
+        BotorchTensorDimensionError,
+        "predict",
+    ),
+    "wide noise": ({"noise_variance": WIDE}, BotorchTensorDimensionError, "`noise_variance`"),
+    "short noise": (
+        {"noise_variance": WIDE[0, :2]},
+        BotorchTensorDimensionError,
+        "`noise_variance`",
+    ),
+    "negative noise": ({"noise_variance": -0.1}, InputDataError, "`noise_variance`"),
     "infinite noise": ({"noise_variance": math.inf}, InputDataError, "`noise_variance`.*inf"),
     "bool for noise": ({"noise_variance": True}, InputDataError, "`noise_variance`.*denoise=False"),
-    "text for noise": ({"noise_variance": "0.1"}, InputDataError, "`noise_variance`.*'0.1'"),
-    "no noise": ({"noise_variance": None}, InputDataError, "`noise_variance`.*None"),
-    "list for noise": ({"noise_variance": [0.1]}, InputDataError, "`noise_variance`"),
     "NaN in noise": ({"noise_variance": WIDE[0] * math.nan}, InputDataError, FINITE),
-    "inf in noise": ({"noise_variance": WIDE[0] * math.inf}, InputDataError, FINITE),
     "negative in noise": (
         {"noise_variance": torch.tensor(-0.1)},
         InputDataError,
@@ -408,13 +380,11 @@ BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     ),
     "complex noise": ({"noise_variance": torch.tensor(1j)}, InputDataError, "`noise_variance`"),
     "predictive": ({"predictive": "gaussian"}, UnsupportedError, "`predictive`.*got str"),
-    "no predictive": ({"predictive": None}, UnsupportedError, "`predictive`.*got NoneType"),
     "no posterior": ({"posterior": None}, UnsupportedError, "`posterior`.*got NoneType"),
     "denoise": ({"denoise": "no"}, InputDataError, "`denoise`"),
     "excess": ({"excess": "everyone"}, InputDataError, "`excess`"),
     "number for least": ({"least_variance": 1e-6}, InputDataError, "`least_variance`.*as_tensor"),
     "least of 0": ({"least_variance": torch.zeros(())}, InputDataError, "`least_variance`"),
-    "least of NaN": ({"least_variance": torch.tensor(math.nan)}, InputDataError, FINITE),
     "wide least": ({"least_variance": WIDE}, BotorchTensorDimensionError, "`least_variance`"),
 }
 
@@ -458,9 +428,14 @@ def test_method_errors():
         posterior.rsample_from_base_samples(Size([3]), torch.zeros(2, *posterior.base_sample_shape))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("denoise", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float, torch.double])
+@pytest.mark.parametrize(
+    ("kind", "denoise", "dtype"),
+    [
+        ("skewed", True, torch.double),
+        ("recalibrated", True, torch.float),
+        ("stretched", False, torch.double),
+    ],
+)
 def test_many_quantiles_cost_few_operations(kind, denoise, dtype):
     """A thousand levels take about as many as three, and each gives what it gives alone."""
     posterior = make(kind, make_points(2, q=3, dtype=dtype), denoise=denoise)
@@ -481,12 +456,15 @@ def test_many_quantiles_cost_few_operations(kind, denoise, dtype):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("batch_shape", [(0,), (2, 0)])
-@pytest.mark.parametrize("levels", [(), (0.1, 0.9)])
-def test_nothing_to_state(kind, batch_shape, levels):
-    """At no points, or at no levels."""
-    numbers = torch.tensor(levels, dtype=torch.double)
-    for shape in (batch_shape, (3,)):
-        posterior = make(kind, make_points(*shape, q=2))
-        for method in (posterior.quantile, posterior.cdf, posterior.density):
-            assert method(numbers).shape == (len(levels), *shape, 2, 1)
+def test_many_values_at_once_and_none(kind):
+    """A vector of ``k`` numbers gains a leading dimension, whatever ``k`` and the batch."""
+    for batch_shape in ((), (2,), (3,), (0,), (2, 0)):
+        posterior = make(kind, make_points(*batch_shape, q=2))
+        for k in (0, 2, 3):
+            values = torch.linspace(-1, 2, k, dtype=torch.double)
+            for function in (posterior.cdf, posterior.density):
+                rows = [function(value) for value in values]
+                expected = torch.stack(rows) if rows else values.new_empty(0, *batch_shape, 2, 1)
+                assert_close(function(values), expected)
+            levels = torch.linspace(0.1, 0.9, k, dtype=torch.double)
+            assert posterior.quantile(levels).shape == (k, *batch_shape, 2, 1)

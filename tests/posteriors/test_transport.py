@@ -32,11 +32,15 @@ NUM = 20_000
 
 
 @pytest.mark.parametrize("kind", CORRECTED)
-@pytest.mark.parametrize("denoise", [True, False])
-@pytest.mark.parametrize("q", [1, 2, 8])
-def test_marginals_are_the_closed_form_ones(kind, denoise, q):
+@pytest.mark.parametrize(
+    ("options", "noise"),
+    [({}, 0.3), ({"denoise": False}, 0.3), ({"excess": "objective"}, 20.0)],
+    ids=["noise", "observation", "objective"],
+)
+def test_marginals_are_the_closed_form_ones(kind, options, noise):
     """Kolmogorov-Smirnov at level 1e-6, with independent base samples."""
-    posterior = make(kind, make_points(q=q), denoise=denoise)
+    q = 3
+    posterior = make(kind, make_points(q=q), noise, **options)
     draws = draws_for(posterior, NUM, seed=q)
     samples = posterior.rsample_from_base_samples(Size([NUM]), draws).squeeze(-1)
     # The closed form on a fine grid: linear interpolation errs by much less than 1 / sqrt(NUM).
@@ -47,29 +51,6 @@ def test_marginals_are_the_closed_form_ones(kind, denoise, q):
     for j in range(q):
         uniforms = np.interp(samples[:, j], grid[:, j], levels[:, j])
         assert kstest(uniforms, "uniform").pvalue > 1e-6
-
-
-@pytest.mark.parametrize("kind", CORRECTED)
-def test_each_point_has_its_own_sample_whatever_the_others(kind):
-    """With base samples shared, a point's sample does not depend on later points."""
-    joint, single = make(kind, make_points(q=3)), make(kind, make_points(q=1))
-    draws = draws_for(joint, 50)
-    samples = joint.rsample_from_base_samples(Size([50]), draws)
-    alone = single.rsample_from_base_samples(Size([50]), draws[:, :1])
-    assert_close(samples[:, :1], alone, rtol=1e-6, atol=1e-6)
-    assert torch.equal(samples, joint.rsample_from_base_samples(Size([50]), draws))
-    assert_close(joint.mean[:1], single.mean)
-    assert_close(joint.variance[:1], single.variance)
-
-
-@pytest.mark.parametrize("kind", CORRECTED)
-def test_samples_increase_with_those_of_the_process(kind):
-    posterior = make(kind, make_points(q=2))
-    draws = draws_for(posterior, 400)
-    low = posterior.rsample_from_base_samples(Size([400]), draws)
-    draws[:, 0, 0] += 0.1  # only the objective at the first point
-    high = posterior.rsample_from_base_samples(Size([400]), draws)
-    assert (high[:, 0] >= low[:, 0] - 1e-9).all()
 
 
 def test_samples_are_transported_paths():
@@ -112,46 +93,6 @@ def test_a_distribution_that_corrects_nothing_leaves_paths_alone():
         assert_close(value, posterior.log_expected_improvement(best), rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_affine_maps_of_samples(kind):
-    posterior = make(kind, make_points(3, q=2))
-    draws = draws_for(posterior, 5)
-    samples = posterior.rsample_from_base_samples(Size([5]), draws)
-    mirrored = posterior.affine(-1.0).rsample_from_base_samples(Size([5]), -draws)
-    assert_close(mirrored, -samples)
-    scaled = posterior.affine(2.5, offset=1.0).rsample_from_base_samples(Size([5]), draws)
-    assert_close(scaled, 2.5 * samples + 1.0)
-
-
-@pytest.mark.parametrize("kind", CORRECTED)
-def test_observations_are_transported_quantiles(kind):
-    X = make_points(q=3)
-    posterior = make(kind, X, denoise=False)
-    mean, variance = posterior.base_posterior.mean, posterior.base_posterior.variance
-    for level in (0.01, 0.4, 0.95):
-        z = make_predictive(kind, X).quantile(torch.full((3, 1), level, dtype=torch.double))
-        expected = mean + (variance + NOISE).sqrt() * z
-        got = posterior.quantile(torch.tensor(level, dtype=torch.double))
-        assert_close(got, expected)
-
-
-@pytest.mark.parametrize("kind", ["stretched", "skewed"])
-@pytest.mark.parametrize("noise", [1e-3, 0.3, 10.0])
-def test_correlations_are_those_of_the_process(kind, noise):
-    """Rank correlations, which monotone maps leave alone, whatever the noise."""
-    posterior = make(kind, make_points(q=4), noise=noise)
-    samples = posterior.rsample_from_base_samples(Size([NUM]), draws_for(posterior, NUM)).squeeze(
-        -1
-    )
-    ranks = samples.argsort(dim=0).argsort(dim=0).double()
-    rank_correlation = torch.corrcoef(ranks.mT)
-    covariance = posterior.base_posterior.distribution.covariance_matrix
-    deviation = covariance.diagonal().sqrt()
-    correlation = covariance / deviation / deviation.unsqueeze(-1)
-    expected = 6 / math.pi * torch.asin(correlation / 2)  # Spearman's, of a normal distribution
-    assert_close(rank_correlation, expected, rtol=0.0, atol=0.03)
-
-
 def repeated(*batch_shape: int, dtype: torch.dtype = torch.double) -> Tensor:
     """Two points of the unit square, each twice: ``batch_shape x 4 x 2``."""
     X = make_points(*batch_shape, q=2, dtype=dtype)
@@ -161,10 +102,9 @@ def repeated(*batch_shape: int, dtype: torch.dtype = torch.double) -> Tensor:
 @pytest.mark.filterwarnings("ignore:A not p.d., added jitter")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.double, torch.float])
-@pytest.mark.parametrize("batch_shape", [(), (3,)])
-def test_equal_rows_have_equal_samples(kind, dtype, batch_shape):
+def test_equal_rows_have_equal_samples(kind, dtype):
     """Up to what the process' own paths differ there, times the bound of the docstring."""
-    X = repeated(*batch_shape, dtype=dtype)
+    X = repeated(2, dtype=dtype)
     base = make_gp(dtype=dtype).posterior(X)
     posterior = CalibratedPosterior(base, make_predictive(kind, X), NOISE)
     draws = draws_for(posterior, 200).to(dtype)
@@ -200,19 +140,6 @@ def test_observations_of_one_point_differ():
     assert_close(covariance, stated, rtol=0.0, atol=0.03)
 
 
-@pytest.mark.filterwarnings("ignore:A not p.d., added jitter")
-@pytest.mark.parametrize("kind", CORRECTED)
-def test_a_copy_of_a_point_improves_on_nothing(kind):
-    """Expected improvement of two equal points is that of one of them."""
-    X = make_points(3, q=1).repeat(1, 2, 1)
-    posterior = CalibratedPosterior(make_gp().posterior(X), make_predictive(kind, X), NOISE)
-    samples = posterior.rsample_from_base_samples(Size([NUM]), draws_for(posterior, NUM))
-    best = posterior.quantile(torch.tensor(0.7, dtype=torch.double))[:, :1]
-    excess = (samples - best).clamp(min=0.0)
-    both, one = excess.amax(dim=-2).mean(dim=0), excess[..., 0, :].mean(dim=0)
-    assert ((both - one) < 1e-3 * one).all()
-
-
 @pytest.mark.filterwarnings("ignore:A not p.d.")
 @pytest.mark.parametrize("least", [None, 1e-12])
 def test_paths_of_low_rank(least):
@@ -237,9 +164,9 @@ def test_paths_of_low_rank(least):
 
 
 @pytest.mark.parametrize("kind", CORRECTED)
-@pytest.mark.parametrize("denoise", [True, False])
-@pytest.mark.parametrize("noise", [0.0, 0.3])
+@pytest.mark.parametrize(("denoise", "noise"), [(True, 0.0), (False, 0.3)])
 def test_gradients_of_samples(kind, denoise, noise):
+    """Those of the denoised objective are in `test_calibrated`."""
     X = make_points(2, q=2).requires_grad_()
     draws = draws_for(make(kind, X, noise), 3)
 
