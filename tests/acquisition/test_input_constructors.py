@@ -1,7 +1,6 @@
 """BoTorch's input constructors for the acquisition functions of this package."""
 
 import importlib
-import subprocess
 import sys
 from typing import Any
 
@@ -61,13 +60,15 @@ PENDING = torch.tensor([[0.3, 0.6]], **DOUBLE)
 
 @pytest.mark.parametrize("acqf_class", CLASSES)
 @pytest.mark.parametrize(
-    "training_data",
-    [DATASET, {"y": DATASET}, {"other": OTHER, "y": DATASET}],
-    ids=["dataset", "dict", "several"],
+    ("training_data", "X_pending", "maximize", "posterior_transform"),
+    [
+        (DATASET, None, True, None),
+        ({"y": DATASET}, PENDING, False, None),
+        ({"other": OTHER, "y": DATASET}, PENDING, True, WEIGHT),
+        (DATASET, None, False, WEIGHT),
+    ],
+    ids=["dataset", "dict, pending, minimised", "several, negated", "negated and minimised"],
 )
-@pytest.mark.parametrize("X_pending", [None, PENDING], ids=["", "pending"])
-@pytest.mark.parametrize("maximize", [True, False])
-@pytest.mark.parametrize("posterior_transform", [None, WEIGHT], ids=["", "negated"])
 def test_construction(acqf_class, training_data, X_pending, maximize, posterior_transform):
     model = make_model()
     constructor = get_acqf_input_constructor(acqf_class)
@@ -89,19 +90,10 @@ def test_construction(acqf_class, training_data, X_pending, maximize, posterior_
         outcomes = Y if posterior_transform is None else -Y
         best = outcomes.max() if maximize else outcomes.min()
         torch.testing.assert_close(acqf.best_f.squeeze(), best)
-
-
-@pytest.mark.parametrize("acqf_class", IMPROVEMENTS)
-def test_given_best_f(acqf_class):
-    constructor = get_acqf_input_constructor(acqf_class)
-    inputs = constructor(model=make_model(), training_data=DATASET, best_f=0.25)
-    assert inputs["best_f"] == 0.25 and acqf_class(**inputs).best_f == 0.25
-
-
-def test_level():
-    constructor = get_acqf_input_constructor(CalibratedUpperConfidenceBound)
-    assert constructor(model=make_model(), training_data=DATASET)["level"] == 0.9
-    assert constructor(model=make_model(), training_data=DATASET, level=0.7)["level"] == 0.7
+        assert constructor(model=model, training_data=DATASET, best_f=0.25)["best_f"] == 0.25
+    else:
+        assert inputs["level"] == 0.9
+        assert constructor(model=model, training_data=DATASET, level=0.7)["level"] == 0.7
 
 
 ACCEPTED = {
@@ -155,43 +147,31 @@ def test_registering_again():
     assert Other(**inputs).level == 0.7
 
 
-def test_importing_afresh():
+def test_importing_afresh(monkeypatch):
     """The package can be loaded a second time in one process, as notebooks do."""
-    script = """
-import sys
-for _ in range(2):
-    import botorch_calib
-    from botorch.acquisition.input_constructors import get_acqf_input_constructor
-    get_acqf_input_constructor(botorch_calib.CalibratedUpperConfidenceBound)
     for name in [name for name in sys.modules if name.startswith("botorch_calib")]:
-        del sys.modules[name]
-"""
-    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True)
+        monkeypatch.delitem(sys.modules, name)
+    afresh = importlib.import_module("botorch_calib").CalibratedUpperConfidenceBound
+    assert afresh is not CalibratedUpperConfidenceBound
+    get_acqf_input_constructor(afresh)
 
 
 @pytest.mark.parametrize("X_pending", [None, PENDING], ids=["", "pending"])
-def test_noisy_improvement(X_pending):
-    constructor = get_acqf_input_constructor(qLogCalibratedNoisyExpectedImprovement)
-    inputs = constructor(
-        model=make_model(), training_data=DATASET, X_pending=X_pending, prune_baseline=False
-    )
-    acqf = qLogCalibratedNoisyExpectedImprovement(**inputs)
-    assert acqf._cache_root
-    assert acqf.X_baseline.shape == (len(X) + (X_pending is not None), 2)
-    assert acqf(X[:3].unsqueeze(-2) + 0.05).isfinite().all()
-
-
-@pytest.mark.parametrize("X_pending", [None, PENDING], ids=["", "pending"])
-def test_noisy_hypervolume_improvement(X_pending):
-    constructor = get_acqf_input_constructor(qLogCalibratedNoisyExpectedHypervolumeImprovement)
-    inputs = constructor(
-        model=CalibratedModelList(make_model(), make_model(sign=-1.0)),
-        training_data={"y": DATASET, "other": OTHER},
-        ref_point=torch.tensor([-1.0, -1.0], **DOUBLE),
-        X_pending=X_pending,
-        prune_baseline=False,
-    )
-    acqf = qLogCalibratedNoisyExpectedHypervolumeImprovement(**inputs)
+@pytest.mark.parametrize("hypervolume", [False, True])
+def test_noisy_improvement(hypervolume, X_pending):
+    acqf_class: Any = qLogCalibratedNoisyExpectedImprovement
+    given: dict[str, Any] = {"model": make_model(), "training_data": DATASET}
+    if hypervolume:
+        acqf_class = qLogCalibratedNoisyExpectedHypervolumeImprovement
+        given = {
+            "model": CalibratedModelList(make_model(), make_model(sign=-1.0)),
+            "training_data": {"y": DATASET, "other": OTHER},
+            "ref_point": torch.tensor([-1.0, -1.0], **DOUBLE),
+        }
+    constructor = get_acqf_input_constructor(acqf_class)
+    # Few samples, as each of them has a Pareto front of its own.
+    given["sampler"] = SobolQMCNormalSampler(torch.Size([8]), seed=0)
+    acqf = acqf_class(**constructor(**given, X_pending=X_pending, prune_baseline=False))
     assert acqf._cache_root
     assert acqf.X_baseline.shape == (len(X) + (X_pending is not None), 2)
     assert acqf(X[:3].unsqueeze(-2) + 0.05).isfinite().all()
@@ -209,7 +189,6 @@ JOINT = torch.tensor([[0.3, 0.6]], **DOUBLE)
     [
         (LogCalibratedExpectedImprovement, {}),
         (CalibratedUpperConfidenceBound, {"level": 0.7}),
-        (DelayedUpperConfidenceBound, {"beta": 2.0}),
         (UpperConfidenceBound, {"beta": 2.0}),
         (qLogNoisyExpectedImprovement, {"prune_baseline": False, "sampler": SAMPLER}),
     ],

@@ -15,7 +15,7 @@ from botorch.acquisition import (
 )
 from botorch.acquisition.multi_objective.logei import qLogExpectedHypervolumeImprovement
 from botorch.acquisition.multi_step_lookahead import qMultiStepLookahead
-from botorch.acquisition.objective import IdentityMCObjective, ScalarizedPosteriorTransform
+from botorch.acquisition.objective import IdentityMCObjective
 from botorch.models import ModelList
 from botorch.optim import optimize_acqf, optimize_acqf_mixed
 from botorch.optim.optimize import optimize_acqf_discrete_local_search
@@ -44,7 +44,7 @@ from tests.gps import DOUBLE, far_from_gaussian, make_data, make_gp
 
 BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]], **DOUBLE)
 RAW_BOUNDS = 10 * BOUNDS - 5
-SEARCH: dict[str, Any] = {"num_restarts": 2, "raw_samples": 16, "options": {"maxiter": 30}}
+SEARCH: dict[str, Any] = {"num_restarts": 1, "raw_samples": 16, "options": {"maxiter": 15}}
 PENDING = torch.tensor([[0.25, 0.3], [0.7, 0.8]], **DOUBLE)
 
 Build = Callable[[CalibratedModel, Tensor, Tensor], AcquisitionFunction]
@@ -102,11 +102,9 @@ def check(acqf: AcquisitionFunction, q: int = 1, bounds: Tensor = BOUNDS, **kwar
 
 
 @pytest.mark.parametrize("build", ALL.values(), ids=ALL)
-@pytest.mark.parametrize("transforms", [False, True], ids=["plain", "transforms"])
-def test_one_candidate(build, transforms):
-    X, Y, _ = make_data(transforms=transforms)
-    model = make_model(transforms, fixed_noise=transforms)
-    check(build(model, X, Y.max()), bounds=RAW_BOUNDS if transforms else BOUNDS)
+def test_one_candidate(build):
+    X, Y, _ = make_data(transforms=True)
+    check(build(make_model(transforms=True, fixed_noise=True), X, Y.max()), bounds=RAW_BOUNDS)
 
 
 @pytest.mark.parametrize("build", MONTE_CARLO.values(), ids=MONTE_CARLO)
@@ -116,14 +114,14 @@ def test_joint_batch(build):
     assert (candidates[0] - candidates[1]).norm() > 1e-3
 
 
-@pytest.mark.parametrize("fixed_noise", [False, True], ids=["learned", "fixed"])
-def test_knowledge_gradient(fixed_noise):
-    check(qKnowledgeGradient(make_model(fixed_noise=fixed_noise), num_fantasies=3))
+def test_knowledge_gradient():
+    check(qKnowledgeGradient(make_model(fixed_noise=True), num_fantasies=2))
 
 
-@pytest.mark.parametrize("fixed_noise", [False, True], ids=["learned", "fixed"])
-@pytest.mark.parametrize("around", [False, True], ids=["", "pending"])
-@pytest.mark.parametrize("by_samples", [False, True])
+@pytest.mark.parametrize(
+    ("fixed_noise", "around", "by_samples"),
+    [(False, False, False), (False, True, True), (True, True, False), (True, False, True)],
+)
 def test_derivatives_of_knowledge_gradient(fixed_noise, around, by_samples):
     """Also by the points whose outcomes are fantasies, on which later variances depend.
 
@@ -140,8 +138,7 @@ def test_derivatives_of_knowledge_gradient(fixed_noise, around, by_samples):
     assert torch.autograd.gradcheck(acqf, X, eps=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("fixed_noise", [False, True], ids=["learned", "fixed"])
-@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize(("fixed_noise", "steps"), [(True, 1), (False, 2)])
 def test_derivatives_of_a_look_ahead_over_several_steps(fixed_noise, steps):
     """It predicts as anyone does, while a knowledge gradient asks to keep graphs of predictions."""
     calibrator = QuantileRecalibrator([0.2, 0.5, 0.9], step_size=0.2)
@@ -173,8 +170,7 @@ def test_look_ahead_may_be_differentiated_again(known):
     torch.testing.assert_close(*slopes)
 
 
-@pytest.mark.parametrize("q", [1, 2])
-def test_hypervolume_improvement_of_a_model_list(q):
+def test_hypervolume_improvement_of_a_model_list():
     _, Y, _ = make_data()
     second = CalibratedModel.from_history(make_gp(sign=-1.0), OnlineConformal(0.2))
     reference = torch.full((2,), -2.5, **DOUBLE)
@@ -183,7 +179,7 @@ def test_hypervolume_improvement_of_a_model_list(q):
         reference,
         FastNondominatedPartitioning(reference, torch.cat([Y, -Y], dim=-1)),
     )
-    check(acqf, q=q)
+    check(acqf, q=2)
 
 
 @pytest.mark.filterwarnings("ignore:A not p.d., added jitter")
@@ -233,31 +229,12 @@ def test_sequential_greedy(name):
 def test_pending_points(name):
     X, Y, _ = make_data()
     acqf = ALL[name](make_model(), X, Y.max())
-    acqf.set_X_pending(PENDING)
-    check(acqf)
-    acqf.set_X_pending(None)
     without = acqf(PENDING.unsqueeze(-2))
     acqf.set_X_pending(PENDING)
     with_pending = acqf(PENDING.unsqueeze(-2) + 1e-4)
     assert not torch.allclose(with_pending, without, rtol=1e-2)
     if name in ("calibrated EI", "calibrated log EI"):
         assert (with_pending < without).all()
-
-
-def test_minimisation():
-    """Minimising by transform or by flag finds the optimum of the negated model."""
-    _, Y, _ = make_data()
-    weight = ScalarizedPosteriorTransform(torch.tensor([-1.0], **DOUBLE))
-    model = make_model()
-    found = [
-        check(LogCalibratedExpectedImprovement(make_model(sign=-1.0), (-Y).max())),
-        check(LogCalibratedExpectedImprovement(model, (-Y).max(), posterior_transform=weight)),
-        check(LogCalibratedExpectedImprovement(model, Y.min(), maximize=False)),
-        check(LogExpectedImprovement(model, Y.min(), maximize=False)),
-        check(qLogExpectedImprovement(model, (-Y).max(), posterior_transform=weight)),
-    ]
-    for candidate in found[1:3]:
-        torch.testing.assert_close(candidate, found[0], rtol=0, atol=1e-2)
 
 
 @pytest.mark.parametrize("stateful", [False, True], ids=["replayed", "observed"])
@@ -290,8 +267,8 @@ def test_a_mixed_batch_is_chosen_point_by_point() -> None:
             bounds=BOUNDS,
             q=q,
             fixed_features_list=fixed,
-            num_restarts=4,
-            raw_samples=64,
+            num_restarts=2,
+            raw_samples=32,
             options={"seed": 0},
             return_acq_values=False,
         )[0]
@@ -322,7 +299,7 @@ def check_joint_value(acqf: AcquisitionFunction, X: Tensor, value: Tensor | None
 
 
 @pytest.mark.filterwarnings("ignore:A not p.d., added jitter")
-@pytest.mark.parametrize("name", ["calibrated EI", "calibrated log EI", "calibrated UCB"])
+@pytest.mark.parametrize("name", ["calibrated log EI", "calibrated UCB"])
 def test_searches_that_ask_for_the_value_of_a_batch(name: str) -> None:
     """Up to now they failed at their end."""
     X, Y, _ = make_data()

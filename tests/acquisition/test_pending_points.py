@@ -100,6 +100,10 @@ def test_robust_functions_refuse_them_either_way() -> None:
     contexts = ContextDistribution.empirical(PENDING)
     acqf = RobustUpperConfidenceBound(make_gp(), 2.0, TotalVariationBall(0.1), contexts)
     for refuse in (acqf.set_X_pending, lambda points: setattr(acqf, "X_pending", points)):
-        with pytest.raises(UnsupportedError, match="lacks the contexts"):
+        with pytest.raises(
+            UnsupportedError, match="`X_pending`, which lacks the contexts.*Censored"
+        ):
             refuse(PENDING)
+        refuse(PENDING[:0])
+        assert acqf.X_pending is None
     acqf.X_pending = None

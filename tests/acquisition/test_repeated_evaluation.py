@@ -18,9 +18,9 @@ from tests.test_device_discipline import ACQUISITIONS, decisions_of, value_and_g
 
 #: What is kept is there by now: BoTorch's caches of the last shapes too.
 WARM_UP = 3
-NUM = 8
+NUM = 4
 #: Those that searches are mostly made of, for longer.
-MAIN = {"LogCalibratedExpectedImprovement": 200, "qLogCalibratedNoisyExpectedImprovement": 200}
+MAIN = {"LogCalibratedExpectedImprovement": 60, "qLogCalibratedNoisyExpectedImprovement": 60}
 
 
 @pytest.fixture(autouse=True)

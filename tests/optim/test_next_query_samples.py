@@ -62,10 +62,6 @@ def test_deterministic_and_without_side_effects():
     assert (samples >= BOUNDS[0]).all() and (samples <= BOUNDS[1]).all()
 
 
-def test_more_samples_than_points():
-    assert proposal_samples(Values(lambda x: x), BOUNDS, 300, raw_samples=8).shape == (300, 2)
-
-
 def test_impossible_points_and_flat_functions():
     half = Values(lambda x: torch.where(x < 0.5, -math.inf, x))
     assert (proposal_samples(half, BOUNDS, 200)[:, 0] >= 0.5).all()
@@ -128,7 +124,7 @@ def test_conformal_bayesian_optimization():
 
     model = CalibratedModel.from_history(gp, WeightedConformal(0.2, density_ratio=ratio))
     calibrated = LogCalibratedExpectedImprovement(model, best_f=best)
-    candidate, value = optimize_acqf(calibrated, bounds, q=1, num_restarts=4, raw_samples=64)
+    candidate, value = optimize_acqf(calibrated, bounds, q=1, num_restarts=1, raw_samples=64)
     grid = draw_sobol_samples(bounds, n=256, q=1, seed=9)
     with torch.no_grad():
         assert value >= calibrated(grid).max()

@@ -40,11 +40,11 @@ def solved(ball: MMDBall, values: Tensor, centre: ContextDistribution) -> tuple[
 def test_minimisers_are_exact_up_to_rounding(
     radius: float, lengthscale: float, jitter: float, most: int
 ) -> None:
-    values, centre = smooth_functions(40)
+    values, centre = smooth_functions(20)
     ball = MMDBall(radius, lengthscale=lengthscale, jitter=jitter)
     weights = ball.worst_case_weights(values, centre)
     assert ((weights > 1e-12).sum(dim=-1) <= most).all() and (weights >= 0).all()
-    assert_close(weights.sum(dim=-1), torch.ones(40, dtype=torch.double), rtol=0, atol=1e-13)
+    assert_close(weights.sum(dim=-1), torch.ones(20, dtype=torch.double), rtol=0, atol=1e-13)
     root = ball._matrices(centre).root
     assert (((weights - centre.weights) @ root).norm(dim=-1) <= radius * (1 + 1e-9)).all()
     # A minimiser is exact once its atoms are found: its certificate says so.

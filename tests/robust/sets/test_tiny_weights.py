@@ -10,7 +10,7 @@ from torch import Tensor
 from botorch_calib.robust import ChiSquaredBall, ContextDistribution, KLBall
 from botorch_calib.robust.sets.base import Ball
 
-DIGITS = 60
+DIGITS = 50
 Masses = list[mpmath.mpf]
 
 
@@ -48,7 +48,7 @@ def bisected(
 ) -> Masses:
     """The distribution at which ``is_below`` ceases to be true."""
     a, b = mpmath.mpf(low), mpmath.mpf(high)
-    for _ in range(150):
+    for _ in range(75):  # the logarithm is known to 1e-20
         middle = (a + b) / 2
         a, b = (middle, b) if is_below(at(middle)) else (a, middle)
     return at(a)
@@ -74,8 +74,8 @@ def check(kind: type[Ball], u: Tensor, weights: Tensor, radius: float) -> None:
 
 
 @pytest.mark.parametrize("kind", SETS)
-@pytest.mark.parametrize("radius", [1e-3, 0.1, 0.5, 5.0])
-@pytest.mark.parametrize("weight", [1e-20, 1e-16, 1e-13, 1e-9, 1e-5])
+@pytest.mark.parametrize("radius", [1e-3, 0.5, 5.0])
+@pytest.mark.parametrize("weight", [1e-20, 1e-16, 1e-9])
 def test_best_placed_atom_has_a_tiny_weight(kind: type[Ball], radius: float, weight: float) -> None:
     u = torch.tensor([0.0, 0.5, 1.0], dtype=torch.double)
     check(kind, u, torch.tensor([weight, 0.3, 0.7 - weight], dtype=torch.double), radius)
@@ -88,7 +88,7 @@ def test_best_placed_atom_has_a_tiny_weight(kind: type[Ball], radius: float, wei
 def test_weights_that_forget_geometrically(kind: type[Ball], radius: float) -> None:
     generator = torch.Generator().manual_seed(0)
     weights = 0.5 ** torch.arange(1, 41, dtype=torch.double)
-    for _ in range(4):
+    for _ in range(2):
         u = torch.randn(40, dtype=torch.double, generator=generator)
         check(kind, u, weights / weights.sum(), radius)
 
@@ -104,7 +104,7 @@ TIED = {
 
 
 @pytest.mark.parametrize(("kind", "radius"), TIED)
-@pytest.mark.parametrize("exponent", [-320, -306, -200, -165, -160, -150, -110, -90, -60])
+@pytest.mark.parametrize("exponent", [-320, -306, -160, -60])
 def test_smallest_values_almost_tie(kind: type[Ball], radius: float, exponent: int) -> None:
     contexts = ContextDistribution(
         torch.arange(3.0, dtype=torch.double).unsqueeze(-1),
