@@ -52,10 +52,10 @@ from botorch_calib.integrations.ax_decisions import (
     recommendation,
 )
 from botorch_calib.models import PartlyKnownNoiseGP
-from tests.integrations.test_ax import quiet
+from tests.integrations.test_ax import quiet, short_search
 from tests.long_grids import mostly_slow
 
-__all__ = ["quiet"]  # a fixture
+__all__ = ["quiet", "short_search"]  # fixtures
 
 NUM = 12
 A = RangeParameterConfig("a", bounds=(0, 1), parameter_type="float")
@@ -109,7 +109,7 @@ def new_client(
         trial = client.attach_baseline(baseline)
         client.complete_trial(trial, evaluate(baseline))
     client.set_generation_strategy(strategy(client, struct=struct(), **options))
-    play(client, NUM - (baseline is not None), evaluate)
+    play(client, 1, evaluate, at_a_time=NUM - (baseline is not None))
     return client
 
 
@@ -197,7 +197,7 @@ def test_candidates_and_books_of_the_bare_loop(seeded: None) -> None:
     gains, costs = ([f(p) for p in known] for f in (gain, cost))
     bounds = torch.tensor([[0.0, 0.0], [1.0, 10.0]], dtype=torch.double)
     bare: ChanceConstraint | None = None
-    for _ in range(4):
+    for _ in range(3):
         (parameters,) = play(client, 1)
         models = ax_decisions.models_by_metric(adapter_of(client))
         Y, Z = (torch.tensor(v, dtype=torch.double).unsqueeze(-1) for v in (gains, costs))
@@ -261,18 +261,19 @@ def test_candidates_of_one_call_know_of_each_other() -> None:
     assert not decision(client, more)["certified"]
 
 
-@pytest.mark.parametrize("config", [None, calibrated_model_config(denoise=False)])
-def test_trials_that_are_not_certified_know_of_each_other(config: Any) -> None:
+def test_trials_that_are_not_certified_know_of_each_other() -> None:
     """Each is one from which most can be learned beside those that run: no point comes twice."""
 
     def rough(p: Any) -> dict[str, tuple[float, float]]:
         return {"y": (gain(p), 0.01), "z": (sin(12 * p["a"]) + cos(1.1 * p["b"]), 0.01)}
 
-    configs = {} if config is None else {"z": config}
+    configs = {"z": calibrated_model_config(denoise=False)}
     client = new_client(constraints=("z <= -3",), evaluate=rough, metric_configs=configs)
     play(client, 1, rough)
     trials = client.get_next_trials(max_trials=2)
     assert not any(decision(client, trial)["certified"] for trial in trials)
+    model = ax_decisions.models_by_metric(adapter_of(client))["z"]
+    assert isinstance(model, CalibratedModel) and model.calibrator.num_updates == NUM + 1
     (run,) = client._generation_strategy.gen(experiment=client._experiment, n=2)[0]
     chosen: list[Any] = [*trials.values(), *(arm.parameters for arm in run.arms)]
     points = torch.tensor([[p["a"], p["b"] / 10] for p in chosen], dtype=torch.double)
@@ -508,14 +509,6 @@ def test_a_share_of_the_trials_expands(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(decision(client, NUM + i)["certified"] for i in range(4))
 
 
-def test_calibrated_models() -> None:
-    client = new_client(metric_configs={"z": calibrated_model_config(denoise=False)})
-    play(client, 1)
-    model = ax_decisions.models_by_metric(adapter_of(client))["z"]
-    assert isinstance(model, CalibratedModel) and model.calibrator.num_updates == NUM
-    assert decision(client, NUM)["certified"]
-
-
 @pytest.mark.parametrize("first", mostly_slow([True, False], [True]))
 def test_viability(first: bool) -> None:
     """Ax's keeps away from abandoned trials, before or after limits are made absolute.
@@ -584,7 +577,7 @@ def test_recommendation_and_cards() -> None:
 
 def test_a_minimised_objective() -> None:
     client = new_client(objective="-y", constraints=("z >= 0.4",))
-    play(client, 2)
+    play(client, 1)
     parameters, stated = recommendation(client)
     assert stated.certified and cost(parameters) > 0.4
     # On the border, the least gain has a large a.

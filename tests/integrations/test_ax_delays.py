@@ -30,10 +30,10 @@ from botorch_calib.integrations.ax_delays import (
     delay_aware_generation_strategy,
     delayed_model_config,
 )
-from tests.integrations.test_ax import hill, quiet
+from tests.integrations.test_ax import hill, quiet, short_search
 from tests.long_grids import mostly_slow
 
-__all__ = ["quiet"]  # a fixture
+__all__ = ["quiet", "short_search"]  # fixtures
 
 NUM_DESIGNED = 4
 NUM_INITIAL = NUM_DESIGNED + 1
@@ -80,8 +80,8 @@ def new_client(
 
 def start(client: Client, sign: float = 1.0) -> None:
     """Complete the initial trials: the centre, which Ax adds by itself, and a design."""
-    for _ in range(NUM_INITIAL):
-        for trial, parameters in client.get_next_trials(max_trials=1).items():
+    while (missing := NUM_INITIAL - len(client._experiment.trials)) > 0:
+        for trial, parameters in client.get_next_trials(max_trials=missing).items():
             client.complete_trial(trial, {"y": sign * hill(parameters)})
 
 
@@ -119,18 +119,17 @@ def test_a_failed_point_is_asked_again_and_an_abandoned_one_is_not(
     assert (asked[0] == pytest.approx(asked[1], abs=1e-3)) == is_repeated
 
 
-@pytest.mark.parametrize(("objective", "worst"), [("y", "min"), ("-y", "max")])
 def test_pending_trials_are_censored_by_the_worst_value(
-    made: list[DelayedUpperConfidenceBound], objective: str, worst: str
+    made: list[DelayedUpperConfidenceBound],
 ) -> None:
-    client = new_client(objective=objective)
+    client = new_client(objective="-y")
     start(client)
     client.get_next_trials(max_trials=2)
     model: Any = made[-1]._current_model
     assert type(model) is CensoredDelayModel
     assert model.imputation == "censor"
     Y = model.model.train_targets  # Ax has standardised them
-    assert model.censor_value == pytest.approx(getattr(Y, worst)().item())
+    assert model.censor_value == pytest.approx(Y.max().item())
     assert len(model.X_pending) == 1  # the first trial of the batch, when the second is chosen
 
 
@@ -201,7 +200,7 @@ def test_draws(calibrated: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     client = new_client("hallucinate", acquisition="ts", calibrated=config)
     start(client)
     done = []
-    for _ in range(4):
+    for _ in range(3):
         asked = client.get_next_trials(max_trials=4)
         assert len({tuple(parameters.values()) for parameters in asked.values()}) == 4
         for trial, parameters in asked.items():
@@ -210,8 +209,8 @@ def test_draws(calibrated: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         client.save_to_json_file(str(tmp_path / "run.json"))
         client = Client.load_from_json_file(str(tmp_path / "run.json"))
     assert max(done) > -0.01
-    # Four rounds, in each of which further pending points make further draws.
-    assert len(set(seeds)) >= 16
+    # Three rounds, in each of which further pending points make further draws.
+    assert len(set(seeds)) >= 12
 
 
 def test_a_run_that_is_stored_and_loaded(tmp_path: Path) -> None:
@@ -232,10 +231,8 @@ def test_a_run_that_is_stored_and_loaded(tmp_path: Path) -> None:
     assert model.model.calibrator.num_updates == NUM_INITIAL + 2
 
 
-@pytest.mark.parametrize("calibrated", [False, True])
-def test_predictions_know_nothing_of_what_is_pending(calibrated: bool) -> None:
-    config = calibrated_model_config(OnlineConformal, alpha=0.2) if calibrated else None
-    client = new_client(calibrated=config)
+def test_predictions_know_nothing_of_what_is_pending() -> None:
+    client = new_client(calibrated=calibrated_model_config(OnlineConformal, alpha=0.2))
     start(client)
     client.get_next_trials(max_trials=1)
     adapter: Any = client._generation_strategy.adapter
@@ -260,27 +257,18 @@ class TestErrors:
         with pytest.raises(InputDataError, match="configure_optimization"):
             delay_aware_generation_strategy(client)
 
-    @pytest.mark.parametrize(
-        ("objective", "constraints"), [("y, z", ()), ("y + z", ()), ("y", ("z <= 1",))]
-    )
-    def test_other_problems(self, objective: str, constraints: tuple[str, ...]) -> None:
-        client = Client()
-        client.configure_experiment(parameters=PARAMETERS)
-        client.configure_optimization(objective=objective, outcome_constraints=constraints)
-        with pytest.raises(UnsupportedError, match="calibrated_generation_strategy"):
-            delay_aware_generation_strategy(client)
+    def test_other_problems(self) -> None:
+        for objective, constraints in (("y, z", ()), ("y + z", ()), ("y", ("z <= 1",))):
+            client = Client()
+            client.configure_experiment(parameters=PARAMETERS)
+            client.configure_optimization(objective=objective, outcome_constraints=constraints)
+            with pytest.raises(UnsupportedError, match="calibrated_generation_strategy"):
+                delay_aware_generation_strategy(client)
 
-    @pytest.mark.parametrize(
-        ("options", "name"),
-        [
-            ({"imputation": "none"}, "imputation"),
-            ({"beta": -1.0}, "beta"),
-            ({"acquisition": "ei"}, "acquisition"),
-        ],
-    )
-    def test_settings(self, options: dict[str, Any], name: str) -> None:
-        with pytest.raises(InputDataError, match=name):
-            new_client(**options)
+    def test_settings(self) -> None:
+        for name, value in (("imputation", "none"), ("beta", -1.0), ("acquisition", "ei")):
+            with pytest.raises(InputDataError, match=name):
+                new_client(**{name: value})  # type: ignore[arg-type]
 
     def test_draws_of_observations(self) -> None:
         config = calibrated_model_config(OnlineConformal, alpha=0.2, denoise=False)

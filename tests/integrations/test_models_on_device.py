@@ -13,14 +13,12 @@ pytest.importorskip("optuna_integration")
 import optuna
 from ax.api.client import Client
 from ax.api.utils.structs import GenerationStrategyDispatchStruct
-from botorch.acquisition import AcquisitionFunction
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Standardize
 from optuna_integration import BoTorchSampler
 from torch import Tensor
 
 from botorch_calib import (
-    CalibratedUpperConfidenceBound,
     LocalizedConformal,
     LogCalibratedExpectedImprovement,
     QuantileRecalibrator,
@@ -31,9 +29,17 @@ from botorch_calib.integrations.ax_delays import delay_aware_generation_strategy
 from botorch_calib.integrations.ax_robust import robust_decision, robust_generation_strategy
 from botorch_calib.integrations.optuna import calibrated_candidates_func
 from botorch_calib.integrations.optuna_delays import DelayAwareSampler
-from tests.integrations.test_ax import CONTINUOUS, NUM_INITIAL, adapter_of, hill, model_of, quiet
+from tests.integrations.test_ax import (
+    CONTINUOUS,
+    NUM_INITIAL,
+    adapter_of,
+    hill,
+    model_of,
+    quiet,
+    short_search,
+)
 
-__all__ = ["quiet"]  # a fixture
+__all__ = ["quiet", "short_search"]  # fixtures
 
 pytestmark = [
     pytest.mark.device(is_default=False),
@@ -79,16 +85,13 @@ def test_ax(constraints: tuple[str, ...], device: torch.device) -> None:
     play_on(client, device)
 
 
-@pytest.mark.parametrize(
-    "acquisition", [LogCalibratedExpectedImprovement, CalibratedUpperConfidenceBound]
-)
-def test_ax_with_a_closed_form(
-    acquisition: type[AcquisitionFunction], device: torch.device
-) -> None:
+def test_ax_with_a_closed_form(device: torch.device) -> None:
     client = configured()
     client.set_generation_strategy(
         calibrated_generation_strategy(
-            client, botorch_acqf_class=acquisition, struct=struct(device)
+            client,
+            botorch_acqf_class=LogCalibratedExpectedImprovement,
+            struct=struct(device),
         )
     )
     play_on(client, device)

@@ -140,7 +140,7 @@ class TestStudies:
             storage=new_storage(),
             sampler=new_sampler(function),
         )
-        study.optimize(constrained, n_trials=18)
+        study.optimize(constrained, n_trials=NUM_INITIAL + 6)
         sampler = pickle.dumps(study.sampler)
         shutil.copy(tmp_path / "study.db", tmp_path / "copy.db")
         study.optimize(constrained, n_trials=1)
@@ -149,9 +149,9 @@ class TestStudies:
             storage=new_storage("copy.db"),
             sampler=pickle.loads(sampler),
         )
-        loaded.optimize(constrained, n_trials=7)
-        assert len(loaded.trials) == 25
-        assert loaded.trials[18].params == study.trials[18].params
+        loaded.optimize(constrained, n_trials=3)
+        assert len(loaded.trials) == NUM_INITIAL + 9
+        assert loaded.trials[NUM_INITIAL + 6].params == study.trials[-1].params
         assert loaded.best_trial.params["depth"] > 2
         assert loaded.best_trial.number >= NUM_INITIAL  # better than all at random
 
@@ -281,6 +281,8 @@ class TestAcquisitionFunctions:
         (constraint_of_samples,) = acqf.constraints
         torch.testing.assert_close(constraint_of_samples(samples), samples[..., 2])
         assert acqf(torch.rand(3, 1, 2, dtype=torch.double)).isfinite().all()
+        candidates_func()(X, objectives, None, BOUNDS, X[:0])  # no constraints or running trials
+        assert searched[1].constraints is None and searched[1].X_pending is None
 
     def test_many_objectives_without_a_cell(
         self, searched: list[Any], monkeypatch: pytest.MonkeyPatch
@@ -300,12 +302,6 @@ class TestAcquisitionFunctions:
         values = acqf(torch.rand(3, 1, 2, dtype=torch.double))
         assert values.isfinite().all() and values.std() > 0.0
 
-    def test_several_objectives_without_constraints(self, searched: list[Any]) -> None:
-        X, Y = data(num_outcomes=2)
-        candidates_func()(X, Y, None, BOUNDS, X[:0])  # no running trial
-        assert searched[0].constraints is None
-        assert searched[0].X_pending is None
-
     def test_options_reach_the_models(self, searched: list[Any]) -> None:
         X, Y = data()
         calibrator = QuantileRecalibrator(method="exact", step_size=0.5)
@@ -317,11 +313,11 @@ class TestAcquisitionFunctions:
         variances = (model.posterior(in_unit_cube(X)).variance for model in models)
         torch.testing.assert_close(*variances, rtol=0, atol=0)
 
-    @pytest.mark.parametrize("denoise", [True, False])
-    def test_the_objective_or_its_observations(self, searched: list[Any], denoise: bool) -> None:
+    def test_the_objective_or_its_observations(self, searched: list[Any]) -> None:
         X, Y = data()
-        candidates_func(denoise=denoise)(X, Y, None, BOUNDS, None)
-        assert searched[0].model.denoise is denoise
+        for denoise in (True, False):
+            candidates_func(denoise=denoise)(X, Y, None, BOUNDS, None)
+            assert searched[-1].model.denoise is denoise
 
     def test_a_calibrator_for_each_outcome(self, searched: list[Any]) -> None:
         X, Y = data(num_outcomes=2)
@@ -335,9 +331,6 @@ class TestAcquisitionFunctions:
             assert [type(c) for c in calibrators] == [LocalizedConformal, OnlineConformal]
             assert [c.num_updates for c in calibrators] == [12, 12]
         assert learned.num_updates == 12
-
-    def test_wrong_number_of_calibrators(self) -> None:
-        X, Y = data(num_outcomes=2)
         function = candidates_func([LocalizedConformal(0.2)] * 3)
         with pytest.raises(InputDataError, match="2 outcomes: 1 objectives and 1 constraints"):
             function(X, Y[:, :1], Y[:, 1:], BOUNDS, None)
@@ -354,12 +347,12 @@ class TestAcquisitionFunctions:
             points.append(function(X, objective, constraint if constrained else None, BOUNDS, None))
         torch.testing.assert_close(points[1], points[0], rtol=0, atol=1e-6)
 
-    @pytest.mark.parametrize("n", [0, 1])
-    def test_random_until_two_trials_are_complete(self, searched: list[Any], n: int) -> None:
+    def test_random_until_two_trials_are_complete(self, searched: list[Any]) -> None:
         X, Y = data()
-        point = candidates_func()(X[:n], Y[:n], None, BOUNDS, X[n:])
-        assert point.shape == (1, 2)
-        assert ((BOUNDS[0] <= point) & (point <= BOUNDS[1])).all()
+        for n in (0, 1):
+            point = candidates_func()(X[:n], Y[:n], None, BOUNDS, X[n:])
+            assert point.shape == (1, 2)
+            assert ((BOUNDS[0] <= point) & (point <= BOUNDS[1])).all()
         assert not searched
 
 

@@ -38,7 +38,7 @@ from botorch_calib import (
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
 )
 from botorch_calib.acquisition import thompson
-from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy, proposer
+from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy
 from botorch_calib.asynchronous.overdue import overdue
 from botorch_calib.integrations import optuna_delays
 from botorch_calib.integrations._optuna_search_space import SearchSpace, without
@@ -218,16 +218,15 @@ def test_points_that_the_study_has_not_got_yet_are_pending(ledgers: list[Feedbac
 
 def test_mixed_study_that_is_saved_and_loaded(new_storage: NewStorage) -> None:
     study = optuna.create_study(study_name="mixed", storage=new_storage(), sampler=new_sampler())
-    study.optimize(mixed, n_trials=15)
+    study.optimize(mixed, n_trials=NUM_INITIAL + 4)
     sampler = pickle.loads(pickle.dumps(study.sampler))
     loaded = optuna.load_study(study_name="mixed", storage=new_storage(), sampler=sampler)
-    loaded.optimize(mixed, n_trials=10)
-    assert len(loaded.trials) == 25
+    loaded.optimize(mixed, n_trials=4)
+    assert len(loaded.trials) == NUM_INITIAL + 8
     assert loaded.best_trial.number >= NUM_INITIAL
 
 
-@pytest.mark.parametrize("strategy", ["ucb", "ts", "hallucinate"])
-@pytest.mark.parametrize("n_jobs", [1, 4])
+@pytest.mark.parametrize(("strategy", "n_jobs"), [("ucb", 1), ("ts", 4), ("hallucinate", 1)])
 def test_failed_points_of_a_grid_are_not_asked_again(strategy: str, n_jobs: int) -> None:
     """Without the grid, what is rounded to a failed point is asked for over and over."""
 
@@ -246,7 +245,7 @@ def test_failed_points_of_a_grid_are_not_asked_again(strategy: str, n_jobs: int)
         for trial in study.trials
         if trial.state is optuna.trial.TrialState.FAIL
     ]
-    assert len(set(failed)) == len(failed)
+    assert len(set(failed)) == len(failed) > 0
 
 
 @pytest.mark.parametrize("is_mixed", [True, False])
@@ -262,7 +261,7 @@ def test_no_point_is_rounded_to_an_earlier_one(is_mixed: bool) -> None:
         return float(number * (2.0 if kind == "gated" else 1.0) + rate)
 
     study = optuna.create_study(direction="maximize", sampler=new_sampler("hallucinate"))
-    study.optimize(objective, n_trials=20, catch=(ValueError,))
+    study.optimize(objective, n_trials=16, catch=(ValueError,))
     asked = [tuple(trial.params.values()) for trial in study.trials]
     assert len(set(asked)) == len(asked)
 
@@ -523,8 +522,10 @@ def test_a_trial_that_leaves_no_trace_does_not_turn_the_design_back() -> None:
     assert len(set(xs)) == len(xs) == 14
 
 
-@pytest.mark.parametrize("infinity", [math.inf, -math.inf, -1e300])
-@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+@pytest.mark.parametrize(
+    ("direction", "infinity"),
+    [("minimize", math.inf), ("minimize", -math.inf), ("maximize", -1e300)],
+)
 def test_infinite_values_count_as_failures(
     ledgers: list[FeedbackLedger], direction: Any, infinity: float
 ) -> None:
@@ -576,30 +577,6 @@ def test_a_trial_that_hangs_is_overdue_until_it_brings_a_value(
     study.tell(hangs, 0.0)
     one_after_the_other(study, 1)
     assert late(ledgers[-1]) == []
-
-
-@pytest.mark.parametrize("is_watched", [True, False])
-def test_the_region_of_trials_that_hang_is_left(
-    is_watched: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The maximum is in it, at 30: three of four workers hang there, and the fourth goes on.
-
-    Without the rule it would search beside them, as their values are expected to be good.
-    """
-    if not is_watched:
-        monkeypatch.setattr(proposer, "with_overdue_failed", lambda ledger, now: ledger)
-    study = optuna.create_study(direction="maximize", sampler=new_sampler("hallucinate"))
-    for x in (5.0, 60.0, 95.0, 28.0, 30.0, 32.0, 70.0, 45.0, 15.0, 85.0, 50.0):
-        study.enqueue_trial({"x": x})
-        trial = study.ask()
-        value = line(trial)
-        if abs(x - 30.0) > 10.0:
-            study.tell(trial, value)
-    for _ in range(4):
-        trial = study.ask()
-        value = line(trial)
-        assert (abs(trial.params["x"] - 30.0) > 10.0) == is_watched
-        study.tell(trial, value)
 
 
 def test_a_study_from_a_storage_takes_the_same_trials_for_hanging(
@@ -674,24 +651,20 @@ def test_clocks(
 
 
 class TestErrors:
-    @pytest.mark.parametrize(
-        "options",
-        [
-            {"strategy": "greedy"},
-            {"calibrator": "conformal"},
-            {"fit": "gp"},
-            {"independent_sampler": "random"},
-            {"censor_value": float("nan")},
-            {"num_restarts": 0},
-            {"raw_samples": 1},
-            {"device": "abacus"},
-            {"device": 0.5},
-        ],
-    )
-    def test_settings(self, options: dict[str, Any]) -> None:
-        name = next(iter(options))
-        with pytest.raises(BotorchError, match=name):
-            new_sampler(**options)
+    def test_settings(self) -> None:
+        for name, value in (
+            ("strategy", "greedy"),
+            ("calibrator", "conformal"),
+            ("fit", "gp"),
+            ("independent_sampler", "random"),
+            ("censor_value", float("nan")),
+            ("num_restarts", 0),
+            ("raw_samples", 1),
+            ("device", "abacus"),
+            ("device", 0.5),
+        ):
+            with pytest.raises(BotorchError, match=name):
+                new_sampler(**{name: value})
 
 
 class TestSeveralOutcomes:
@@ -704,9 +677,8 @@ class TestSeveralOutcomes:
         trial.set_constraint("c", (x - 60.0) / 100.0)
         return float(x)
 
-    @pytest.mark.parametrize("calibrated", [False, True])
-    def test_constraints(self, calibrated: bool) -> None:
-        sampler = new_sampler(calibrator=LocalizedConformal(0.2) if calibrated else None)
+    def test_constraints(self) -> None:
+        sampler = new_sampler(calibrator=LocalizedConformal(0.2))
         study = optuna.create_study(direction="maximize", sampler=sampler)
         study.optimize(self.constrained, n_trials=16, n_jobs=2)
         assert study.best_value > 57.0
@@ -752,9 +724,9 @@ class TestSeveralOutcomes:
             return x, x**2 / 100.0
 
         study = optuna.create_study(directions=["maximize", "minimize"], sampler=new_sampler())
-        study.optimize(objective, n_trials=18, catch=(ValueError,))
+        study.optimize(objective, n_trials=14, catch=(ValueError,))
         failed = [trial.params["x"] for trial in study.trials if trial.values is None]
-        assert len(set(failed)) == len(failed) <= 9
+        assert len(set(failed)) == len(failed) <= 6
 
     def test_constraints_that_differ(self) -> None:
         def objective(trial: Any) -> float:
@@ -787,14 +759,10 @@ class TestKnownNoise:
         study.optimize(objective, n_trials=NUM_INITIAL + 1)
         return given
 
-    def test_of_each_outcome(self) -> None:
+    def test_of_each_outcome_the_objective_or_none(self) -> None:
         found = self.noise_given_to_fits(lambda number: [0.1 + number, 0.2])
         assert found == [[0.1, 1.1, 2.1, 3.1], [0.2] * NUM_INITIAL]
-
-    def test_of_the_objective(self) -> None:
         assert self.noise_given_to_fits(lambda number: 0.5) == [[0.5] * NUM_INITIAL, None]
-
-    def test_of_none(self) -> None:
         assert self.noise_given_to_fits(lambda number: None) == [None, None]
 
     def test_of_some_trials(self) -> None:

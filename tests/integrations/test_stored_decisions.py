@@ -1,6 +1,8 @@
 """Decisions stored with trials make the constraint that has taken them."""
 
 import json
+from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import pandas as pd
@@ -101,15 +103,17 @@ def test_an_outcome_is_judged_by_the_limits_of_then() -> None:
     narrow.constraints(models())
 
 
-@pytest.mark.parametrize(
-    ("limits", "level"),
-    [(LIMITS, 0.9), ({"y": (None, 0.6)}, 0.8), ({"y": (0.0, 0.6), "z": (-0.6, 0.6)}, 0.8)],
-)
-def test_other_statements_are_left_out(limits: Any, level: float) -> None:
+def test_other_statements_are_left_out() -> None:
     _, trials = carried()
-    with pytest.warns(CalibrationWarning, match="20 of 20 trials"):
-        books = Books(limits, level, trials=trials)
-    assert books.account == (0, 0, 0, 0.0, 0)
+    other: Any
+    for other, level in (
+        (LIMITS, 0.9),
+        ({"y": (None, 0.6)}, 0.8),
+        ({"y": (0.0, 0.6), "z": (-0.6, 0.6)}, 0.8),
+    ):
+        with pytest.warns(CalibrationWarning, match="20 of 20 trials"):
+            books = Books(other, level, trials=trials)
+        assert books.account == (0, 0, 0, 0.0, 0)
     with pytest.warns(CalibrationWarning, match="1 of 21 trials"):
         Books(LIMITS, 0.8, trials=[*trials, DecidedTrial([0.0], {}, {})])
 
@@ -140,38 +144,36 @@ def test_an_outcome_that_is_no_number_has_not_come() -> None:
     assert Books(LIMITS, 0.8, trials=trials).account.num_outstanding == 1
 
 
-@pytest.mark.parametrize("sign", [-1.0, 1.0])
-def test_an_infinite_outcome_is_one_far_beyond_the_limits(sign: float) -> None:
+def test_an_infinite_outcome_is_one_far_beyond_the_limits() -> None:
     _, trials = carried()
     certified = next(i for i, t in enumerate(trials) if t.decision["certified"])
-    accounts = []
-    for size in (100.0, float("inf")):
-        trials[certified] = trials[certified]._replace(outcomes={"y": sign * size, "z": 0.0})
-        books = Books(LIMITS, 0.8, trials=trials)
-        books.constraints(models())  # which take finite outcomes
-        accounts.append(books.account)
-    assert accounts[0] == accounts[1]
+    for sign in (-1.0, 1.0):
+        accounts = []
+        for size in (100.0, float("inf")):
+            trials[certified] = trials[certified]._replace(outcomes={"y": sign * size, "z": 0.0})
+            books = Books(LIMITS, 0.8, trials=trials)
+            books.constraints(models())  # which take finite outcomes
+            accounts.append(books.account)
+        assert accounts[0] == accounts[1]
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
+def test_damaged_decisions_are_left_out() -> None:
+    _, trials = carried()
+    damages: list[Callable[[Any], Any]] = [
         lambda decision: decision.pop("outcomes"),
         lambda decision: decision.pop("certified"),
         lambda decision: decision.update(level=None),
         lambda decision: decision["outcomes"]["y"].pop("quantiles"),
         lambda decision: decision["outcomes"]["z"]["quantiles"].pop(),
         lambda decision: decision["outcomes"].update(y=[]),
-    ],
-)
-def test_damaged_decisions_are_left_out(damage: Any) -> None:
-    _, trials = carried()
-    decision: Any = trials[3].decision
-    damage(decision)
-    with pytest.warns(CalibrationWarning, match="1 of 20 trials"):
-        books = Books(LIMITS, 0.8, trials=trials)
-    assert len(books.trials) == 19
-    books.constraints(models())
+    ]
+    for damage in damages:
+        damaged = deepcopy(trials)
+        damage(damaged[3].decision)
+        with pytest.warns(CalibrationWarning, match="1 of 20 trials"):
+            books = Books(LIMITS, 0.8, trials=damaged)
+        assert len(books.trials) == 19
+        books.constraints(models())
 
 
 class TestTables:

@@ -25,7 +25,6 @@ from xopt.generators.bayesian.models.standard import StandardModelConstructor
 from botorch_calib import (
     CalibratedModel,
     CalibratedModelList,
-    Calibrator,
     GaussianScore,
     LocalizedConformal,
     OnlineConformal,
@@ -104,21 +103,21 @@ def test_mixed_constrained_run_that_is_saved_and_loaded(tmp_path: Path) -> None:
         calibrator=LocalizedConformal, calibrator_options=options, train_model=False
     )
     X = new_xopt(constructor, variables=MIXED, constrained=True)
-    for _ in range(10):
+    for _ in range(6):
         X.step()
     X.dump(str(tmp_path / "run.yaml"))
     loaded = load_xopt(tmp_path / "run.yaml")
     assert type(loaded.generator) is ExpectedImprovementGenerator
     assert loaded.generator.gp_constructor == constructor
-    for _ in range(10):
+    for _ in range(3):
         loaded.step()
-    assert len(loaded.data) == 25
+    assert len(loaded.data) == NUM_INITIAL + 9
     # The rows keep their order, in which the calibrator replays them.
     torch.testing.assert_close(
-        torch.tensor(loaded.data["a"].to_numpy()[:15]), torch.tensor(X.data["a"].to_numpy())
+        torch.tensor(loaded.data["a"].to_numpy()[:-3]), torch.tensor(X.data["a"].to_numpy())
     )
     for model in models_of(loaded):
-        assert model.calibrator.num_updates == 24
+        assert model.calibrator.num_updates == NUM_INITIAL + 8
         assert model.calibrator.alpha == 0.1
     feasible = loaded.data[loaded.data["z"] <= 1.2]
     assert set(feasible["b"]) <= MIXED["b"]
@@ -141,8 +140,6 @@ def test_gaussian_processes_are_those_of_xopt() -> None:
 @pytest.mark.parametrize(
     ("generator", "settings"),
     [
-        (ExpectedImprovementGenerator, {}),
-        (ExpectedImprovementGenerator, {"constrained": True}),
         (ExpectedImprovementGenerator, {"turbo_controller": "optimize"}),
         (UpperConfidenceBoundGenerator, {}),
         (
@@ -169,9 +166,8 @@ def test_generators(generator: Any, settings: dict[str, Any]) -> None:
         assert model.calibrator.num_updates == len(model.train_targets)
 
 
-@pytest.mark.parametrize("constrained", [False, True])
-def test_batches(constrained: bool) -> None:
-    X = new_xopt(CalibratedModelConstructor(train_model=False), constrained=constrained)
+def test_batches() -> None:
+    X = new_xopt(CalibratedModelConstructor(train_model=False), constrained=True)
     first, second = X.generator.generate(2)
     assert abs(first["a"] - second["a"]) + abs(first["b"] - second["b"]) > 0.01
 
@@ -234,7 +230,7 @@ def test_calibrators_of_the_user_and_of_the_package() -> None:
     ("arguments", "error", "match"),
     [
         ({"calibrator": LocalizedConformal(alpha=0.2)}, InputDataError, "must be a class"),
-        ({"calibrator": Calibrator.__name__ + "s"}, InputDataError, "must be a class"),
+        ({"calibrator": "Calibrators"}, InputDataError, "must be a class"),
         ({"residuals": "all"}, InputDataError, "residuals"),
         ({"excess": "all"}, InputDataError, "excess"),
         (
@@ -252,12 +248,10 @@ def test_wrong_arguments_are_refused_at_once(
 ) -> None:
     with pytest.raises(error, match=match):
         CalibratedModelConstructor(**arguments)
-
-
-def test_wrong_assignments_are_refused() -> None:
     constructor = CalibratedModelConstructor()
-    with pytest.raises(InputDataError, match="residuals"):
-        constructor.residuals = "all"
+    with pytest.raises(error, match=match):  # an assignment of the last one
+        for name, value in arguments.items():
+            setattr(constructor, name, value)
 
 
 def test_runs_with_models_of_xopt_load_too(tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ def test_what_is_not_certified_warns() -> None:
 
 def test_dumped_and_loaded_in_another_process(tmp_path: Path) -> None:
     X = new_xopt()
-    for _ in range(4):
+    for _ in range(2):
         X.step()
     file = tmp_path / "run.yaml"
     X.dump(str(file))
@@ -237,19 +237,17 @@ def test_a_file_without_decisions_starts_the_books_and_says_so(tmp_path: Path) -
 
 
 class TestErrors:
-    @pytest.mark.parametrize(
-        ("settings", "match"),
-        [
+    def test_settings(self) -> None:
+        settings: Any
+        for settings, match in (
             ({"level": 1.0}, "level"),
             ({"budget": 0.0}, "budget"),
             ({"max_half_widths": {"loss": 0.0}}, "max_half_widths"),
             ({"max_half_widths": {"size": 1.0}}, "'size'"),
             ({"constraints": {}}, "`vocs`"),
-        ],
-    )
-    def test_settings(self, settings: dict[str, Any], match: str) -> None:
-        with pytest.raises(InputDataError, match=match):
-            new_xopt(**settings)
+        ):
+            with pytest.raises(InputDataError, match=match):
+                new_xopt(**settings)
 
     def test_decisions_by_other_constraints(self) -> None:
         X = new_xopt()

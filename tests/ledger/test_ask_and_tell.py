@@ -8,6 +8,7 @@ import pickle
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -113,24 +114,12 @@ class TestNoise:
         assert ledger.noise_variances(now=4).tolist() == [[0.25]]
         assert ledger.snapshot().noise_variances().shape == (3, 1)
 
-    def test_no_values(self, make) -> None:
-        assert make().noise_variances().shape == (0, 1)
-
 
 NAN, INF = math.nan, math.inf
 MISUSE = {
-    "unknown id": (lambda b: b.tell(9, 1.0), UnknownTrialError, "no trial 9"),
     "twice": (lambda b: b.tell(1, 2.0), TrialStateError, "has a value already: `amend`"),
     "failed": (lambda b: b.tell(2, 2.0), TrialStateError, "Trial 2 has failed"),
-    "NaN": (lambda b: b.tell(0, NAN), InputDataError, "`y`"),
-    "infinite": (lambda b: b.tell(0, np.inf), InputDataError, "`y`"),
-    "two values": (lambda b: b.tell(0, [1.0, 2.0]), InputDataError, "`y`"),
-    "wrong shape": (lambda b: b.tell(0, torch.ones(2)), BotorchTensorDimensionError, "`y`"),
     "negative variance": (lambda b: b.tell(0, 1.0, -1e-9), InputDataError, "`yvar` is a variance"),
-    "NaN variance": (lambda b: b.tell(0, 1.0, NAN), InputDataError, "`yvar`"),
-    "infinite variance": (lambda b: b.tell(0, 1.0, INF), InputDataError, "`yvar`"),
-    "two variances": (lambda b: b.tell(0, 1.0, torch.ones(2)), BotorchTensorDimensionError, "yvar"),
-    "too early": (lambda b: b.tell(0, 1.0, time=-1.0), InputDataError, "`time`"),
     "amending nothing": (lambda b: b.amend(0, 1.0), TrialStateError, "Trial 0 .* has none yet"),
     "amending a failure": (lambda b: b.amend(2, 1.0), TrialStateError, "Trial 2 .* has failed"),
     "amending the unknown": (lambda b: b.amend(9, 1.0), UnknownTrialError, "no trial 9"),
@@ -139,10 +128,8 @@ MISUSE = {
     "amending by a negative variance": (lambda b: b.amend(1, 1.0, -1.0), InputDataError, "`yvar`"),
     "adding too few": (lambda b: b.add([[1, 2]], [1, 2]), BotorchTensorDimensionError, "`Y`"),
     "adding a vector": (lambda b: b.add([1, 2], [1]), BotorchTensorDimensionError, "`X`"),
-    "adding width": (lambda b: b.add([[1, 2, 3]], [1]), BotorchTensorDimensionError, "`X`"),
     "adding NaN": (lambda b: b.add([[1, 2], [3, NAN]], [1, 2]), InputDataError, "`X`"),
     "adding no value": (lambda b: b.add([[1, 2], [3, 4]], [1, NAN]), InputDataError, "`Y`"),
-    "adding text": (lambda b: b.add([[1, 2]], ["1"]), InputDataError, "`Y`"),
     "adding a negative variance": (
         lambda b: b.add([[1, 2], [3, 4]], [1, 2], [1, -1]),
         InputDataError,
@@ -276,11 +263,11 @@ class TestDirection:
         ledger.declare(False)
         assert ledger.maximize is False and ledger.best() == ledger[0]
 
-    @pytest.mark.parametrize("value", [1, "max", 0.0])
-    def test_it_is_a_truth_value(self, make, value) -> None:
-        for use in (lambda: make(maximize=value), lambda: make().declare(value)):
-            with pytest.raises(InputDataError, match="`maximize` must be True or False"):
-                use()
+    def test_it_is_a_truth_value(self, make) -> None:
+        for value in (1, "max"):
+            for use in (partial(make, maximize=value), partial(make().declare, value)):
+                with pytest.raises(InputDataError, match="`maximize` must be True or False"):
+                    use()
 
     def test_files_keep_it(self, tmp_path) -> None:
         path = tmp_path / "ledger.db"
@@ -289,12 +276,10 @@ class TestDirection:
         assert FeedbackLedger.open(path, maximize=False).maximize is False
         with pytest.raises(InputDataError, match="`maximize` is False in the ledger .*ledger.db"):
             FeedbackLedger.open(path, maximize=True)
-
-    def test_opening_may_say_so_later(self, tmp_path) -> None:
-        path = tmp_path / "ledger.db"
-        FeedbackLedger.open(path, 1)
-        assert FeedbackLedger.open(path, maximize=False).maximize is False
-        assert FeedbackLedger.open(path).maximize is False
+        other = path.with_name("other.db")
+        FeedbackLedger.open(other, 1)
+        assert FeedbackLedger.open(other, maximize=False).maximize is False
+        assert FeedbackLedger.open(other).maximize is False
 
 
 class TestDataFrame:
@@ -312,10 +297,8 @@ class TestDataFrame:
         assert frame["status"].tolist() == ["pending", "observed", "failed"]
         assert frame["note"].tolist() == ["", "", "lost"]
         assert len(ledger.to_dataframe(now=1)) == 1
-
-    def test_empty(self, make) -> None:
-        frame = make(dim=1).to_dataframe()
-        assert len(frame) == 0 and list(frame.columns)[:2] == ["id", "x_0"]
+        empty = make(dim=1).to_dataframe()
+        assert len(empty) == 0 and list(empty.columns)[:2] == ["id", "x_0"]
 
     def test_without_pandas(self, make, monkeypatch) -> None:
         monkeypatch.setitem(sys.modules, "pandas", None)

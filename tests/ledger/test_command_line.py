@@ -16,27 +16,37 @@ from typing import Any
 import pytest
 
 from botorch_calib.exceptions import DamagedLedgerError
-from botorch_calib.ledger import FeedbackLedger, Trial
+from botorch_calib.ledger import FeedbackLedger, Trial, file_storage
 from botorch_calib.ledger.__main__ import main
 
 ROOT = Path(__file__).parents[2]
 PAGE = 4096
 
 
+@pytest.fixture(scope="module")
+def some_bytes(tmp_path_factory) -> bytes:
+    """The file of a ledger with trials of all kinds, over many pages."""
+    rng, path = random.Random(0), tmp_path_factory.mktemp("made") / "ledger.db"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(file_storage, "SYNCHRONOUS", "OFF")
+        ledger = FeedbackLedger.open(path, 3, censor_value=-9.0, maximize=False, max_wait=500)
+        X = [[rng.random() for _ in range(3)] for _ in range(150)]
+        ledger.add(X, [rng.gauss(0, 1)] * 150)
+        for i in range(150, 160):
+            ledger.submit([float(i), 0.5, -1.0])
+            if i % 2:
+                ledger.tell(i, i / 7, yvar=0.25)
+        ledger.amend(151, 3.0)
+        ledger.fail(150, "power \N{SNOWMAN} cut " * 2000)  # in overflow pages
+        ledger.close()
+    return path.read_bytes()
+
+
 @pytest.fixture
-def path(tmp_path) -> Path:
-    """A ledger with trials of all kinds, over many pages."""
-    rng, path = random.Random(0), tmp_path / "ledger.db"
-    ledger = FeedbackLedger.open(path, 3, censor_value=-9.0, maximize=False, max_wait=500)
-    ledger.add([[rng.random() for _ in range(3)] for _ in range(150)], [rng.gauss(0, 1)] * 150)
-    for i in range(150, 160):
-        ledger.submit([float(i), 0.5, -1.0])
-        if i % 2:
-            ledger.tell(i, i / 7, yvar=0.25)
-    ledger.amend(151, 3.0)
-    ledger.fail(150, "power \N{SNOWMAN} cut " * 2000)  # in overflow pages
-    ledger.close()
-    path.with_name("ledger.db.lock").unlink()
+def path(tmp_path, some_bytes) -> Path:
+    """A file of `some_bytes`, to be changed at will."""
+    path: Path = tmp_path / "ledger.db"
+    path.write_bytes(some_bytes)
     return path
 
 
@@ -56,14 +66,10 @@ class TestCommands:
             f"pending: trial {i}, x = [{float(i)}, 0.5, -1.0]" for i in (152, 154, 156, 158)
         ]
 
-    def test_status_of_an_empty_ledger(self, tmp_path, capsys) -> None:
-        FeedbackLedger.open(tmp_path / "ledger.db", 1)
-        assert run("status", tmp_path / "ledger.db") == 0
-        assert capsys.readouterr().out == "0 trials\n"
-
     def test_status_of_a_ledger_in_which_values_come_too_late(self, tmp_path, capsys) -> None:
         path = tmp_path / "ledger.db"
         with FeedbackLedger.open(path, 1, max_wait=2) as ledger:
+            assert run("status", path) == 0 and capsys.readouterr().out == "0 trials\n"
             for i in range(8):
                 ledger.submit([float(i)])
                 if i % 2:
@@ -82,6 +88,10 @@ class TestCommands:
         told, amended = capsys.readouterr().out.splitlines()
         assert told == "trial 152, x = [152.0, 0.5, -1.0]: y = -1.5"
         assert amended == "trial 152, x = [152.0, 0.5, -1.0]: y = 2.0, in the place of -1.5"
+        assert run("tell", path, 154, "-.5E+2", "--yvar", "1e-6") == 0
+        assert run("tell", path, 156, "-1e-3") == 0
+        ledger = FeedbackLedger.read(path)
+        assert (ledger[154].y, ledger[154].yvar, ledger[156].y) == (-50.0, 1e-6, -1e-3)
 
     def test_without_an_output(self, path, monkeypatch) -> None:
         with monkeypatch.context() as patch:
@@ -97,12 +107,6 @@ class TestCommands:
             assert run("tell", path, 152, 1.5) == 1
         assert "error: done, but the output is lost" in capsys.readouterr().err
         assert FeedbackLedger.read(path)[152].y == 1.5
-
-    def test_negative_numbers_of_all_kinds(self, path) -> None:
-        assert run("tell", path, 152, "-1e-3") == 0
-        assert run("tell", path, 154, "-.5E+2", "--yvar", "1e-6") == 0
-        ledger = FeedbackLedger.read(path)
-        assert (ledger[152].y, ledger[154].y, ledger[154].yvar) == (-1e-3, -50.0, 1e-6)
 
     def test_errors_are_one_line(self, path, capsys) -> None:
         """SQLite's quote the statement that is damaged, which has several."""
@@ -120,8 +124,6 @@ class TestCommands:
             (("tell", "FILE", 152, 1, "--yvar", "-1e-9"), "`yvar` is a variance"),
             (("tell", "FILE", 151, 1.0), "has a value already"),
             (("tell", "FILE", 999, 1.0), "no trial 999"),
-            (("tell", "FILE", 152, "nan"), "`y`"),
-            (("tell", "FILE", 152, 1, "--yvar", "-1"), "`yvar` is a variance"),
             (("amend", "FILE", 152, 1.0), "has none yet"),
             (("tell", "FILE-", 152, 1.0), "no file"),
             (("status", "FILE-"), "no file"),
@@ -147,34 +149,19 @@ class TestCommands:
             assert run(*words) == 1
             assert capsys.readouterr().err.startswith("error: [Errno 13]")
 
-    def test_while_another_process_writes(self, path) -> None:
-        with FeedbackLedger.open(path):
-            with program("status", path) as process:
-                assert process.wait() == 0
-            with program("tell", path, "152", "1.5") as process:
-                _, errors = process.communicate()
-                assert process.returncode == 1
-        assert f"is open in another process (pid {os.getpid()} on " in errors
-        assert FeedbackLedger.read(path)[152].y is None
-
     def test_output_that_nobody_reads(self, path) -> None:
         """As that of a command before ``| head``."""
-        with program("status", path) as process:
-            assert process.stdout is not None
+        with subprocess.Popen(
+            [sys.executable, "-m", "botorch_calib.ledger", "status", path],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        ) as process:
+            assert process.stdout is not None and process.stderr is not None
             process.stdout.close()
             process.wait()
-            assert process.stderr is not None
             assert "Traceback" not in process.stderr.read() and process.returncode == 1
-
-
-def program(*words: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "botorch_calib.ledger", *map(str, words)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
 
 
 def salvaged(path: Path, capsys: Any) -> tuple[FeedbackLedger, set[int], str]:
@@ -198,8 +185,6 @@ class TestSalvage:
         ledger, lost, _ = salvaged(path, capsys)
         assert ledger.trials == whole.trials and repr(ledger) == repr(whole) and not lost
         assert path.read_bytes() == before
-
-    def test_the_new_ledger_goes_on(self, path) -> None:
         new = path.with_name("new.db")
         assert run("salvage", path, new) == 0
         assert FeedbackLedger.open(new, maximize=False).submit([0.0, 0.0, 0.0]) == 160
@@ -244,7 +229,7 @@ class TestSalvage:
         assert "The settings are lost" in text and ledger.dim == 3
         assert [trial.y for trial in ledger] == [trial.y for trial in whole]
 
-    @pytest.mark.parametrize("seed", range(3))
+    @pytest.mark.parametrize("seed", range(2))
     def test_nothing_wrong_is_ever_salvaged(self, path, capsys, seed) -> None:
         rng, data = random.Random(seed), path.read_bytes()
         whole, num_found = without_ids(FeedbackLedger.read(path).trials), 0
@@ -263,13 +248,13 @@ class TestSalvage:
             assert [trial for trial in found if trial not in whole] == []
         assert num_found > 0
 
-    @pytest.mark.parametrize("data", [b"", b"text\n" * 5000, bytes(5 * PAGE)])
-    def test_files_without_any(self, tmp_path, capsys, data) -> None:
+    def test_files_without_any(self, tmp_path, capsys) -> None:
         path = tmp_path / "ledger.db"
-        path.write_bytes(data)
-        assert run("salvage", path, tmp_path / "new.db") == 1
-        assert "No trial is intact" in capsys.readouterr().err
-        assert not (tmp_path / "new.db").exists()
+        for data in (b"", b"text\n" * 5000, bytes(5 * PAGE)):
+            path.write_bytes(data)
+            assert run("salvage", path, tmp_path / "new.db") == 1
+            assert "No trial is intact" in capsys.readouterr().err
+            assert not (tmp_path / "new.db").exists()
 
     def test_another_format_is_named(self, path, tmp_path, capsys) -> None:
         with contextlib.closing(sqlite3.connect(path)) as database, database:

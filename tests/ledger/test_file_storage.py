@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 from botorch.exceptions.errors import InputDataError
 
-from botorch_calib.exceptions import DamagedLedgerError, LedgerError, UnknownTrialError
+from botorch_calib.exceptions import DamagedLedgerError, LedgerError
 from botorch_calib.ledger import FeedbackLedger, file_storage
+from botorch_calib.ledger.__main__ import main
 from botorch_calib.ledger.writer_lock import WriterLock
 from tests.ledger.running import ROOT, run_writers
 
@@ -92,44 +93,28 @@ def test_signed_zeros_in_settings(tmp_path) -> None:
     assert FeedbackLedger.open(path, censor_value=0.0).trials == FeedbackLedger.open(path).trials
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("dim", 2),
-        ("censor_value", 0.0),
-        ("max_wait", math.inf),
-        ("late", "use"),
-        ("clock", "seconds"),
-    ],
-)
-def test_contradicting_settings(path, name, value) -> None:
+def test_contradicting_settings(path) -> None:
     before = path.read_bytes()
-    with pytest.raises(InputDataError, match=f"`{name}` is .* in the ledger .*ledger.db"):
-        FeedbackLedger.open(path, **{name: value})
+    given: dict[str, Any] = {"dim": 2, "censor_value": 0.0, "max_wait": math.inf}
+    given |= {"late": "use", "clock": "seconds"}
+    for name, value in given.items():
+        with pytest.raises(InputDataError, match=f"`{name}` is .* in the ledger .*ledger.db"):
+            FeedbackLedger.open(path, **{name: value})
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("dim", 0), ("max_wait", -1), ("late", "no"), ("clock", "h"), ("censor_value", math.nan)],
-)
-@pytest.mark.parametrize("exists", [True, False])
-def test_invalid_settings_make_no_file(path, exists, name, value) -> None:
-    target = path if exists else path.with_name("new.db")
-    with pytest.raises(InputDataError, match=f"`{name}`"):
-        FeedbackLedger.open(target, **{"dim": 3, name: value})
-    assert target.exists() == exists
-
-
-def test_dim_is_needed_for_a_new_file(tmp_path) -> None:
-    path = tmp_path / "ledger.db"
-    with pytest.raises(InputDataError, match="`dim` is needed"):
-        FeedbackLedger.open(path)
-    assert not path.exists()
+def test_invalid_settings_make_no_file(path) -> None:
+    for target, exists in ((path, True), (path.with_name("new.db"), False)):
+        with pytest.raises(InputDataError, match="`max_wait`"):
+            FeedbackLedger.open(target, 3, max_wait=-1)
+        assert target.exists() == exists
 
 
 def test_an_empty_file_is_a_new_ledger(tmp_path) -> None:
     path = tmp_path / "ledger.db"
+    with pytest.raises(InputDataError, match="`dim` is needed"):
+        FeedbackLedger.open(path)
+    assert not path.exists()
     path.touch()
     with pytest.raises(InputDataError, match="`dim` is needed.* is empty"):
         FeedbackLedger.open(path)
@@ -193,18 +178,23 @@ def another_process(path: Path) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def test_others_are_told_who_writes_and_can_read(path) -> None:
-    whole = contents(path)
+def test_others_are_told_who_writes_and_can_read(path, capsys) -> None:
+    with FeedbackLedger.open(path) as closed:
+        whole = contents(path)
     with another_process(path) as process:
         message = f"pid {process.pid} on {platform.node()}.*FeedbackLedger.read.*DelayAwareSampler"
         for _ in range(2):
             with pytest.raises(LedgerError, match=message):
                 FeedbackLedger.open(path)
-        assert contents(path) == whole
+        assert contents(path) == whole and len(closed.trials) == 60
+        with pytest.raises(LedgerError, match=r"ledger.db is closed"):
+            closed.submit([0.0, 0.0, 0.0])
+        assert main(["tell", str(path), "3", "1.5"]) == 1  # as by the command line
+        assert f"is open in another process (pid {process.pid} on " in capsys.readouterr().err
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write("go on\n")
         process.stdin.flush()
-        assert process.stdout.readline() == "60\n"  # neither of that has disturbed it
+        assert process.stdout.readline() == "60\n"  # nothing of that has disturbed it
         assert len(FeedbackLedger.read(path)) == 61
         process.kill()
         process.wait()
@@ -226,17 +216,6 @@ def test_leaving_a_ledger_lets_others_write(path) -> None:
         with pytest.raises(LedgerError, match="is open in another process"):
             WriterLock(path)
     del error
-
-
-def test_a_closed_ledger_can_be_read(path) -> None:
-    with FeedbackLedger.open(path) as ledger:
-        pass
-    with another_process(path):
-        assert len(ledger.trials) == 60
-        with pytest.raises(LedgerError, match=r"ledger.db is closed"):
-            ledger.submit([0.0, 0.0, 0.0])
-        with pytest.raises(LedgerError, match="is open in another process"):
-            FeedbackLedger.open(path)
 
 
 def test_two_ledgers_of_one_process_are_one(path) -> None:
@@ -356,21 +335,6 @@ def test_ctrl_c_around_the_commit(path, monkeypatch, strike) -> None:
     ledger.submit([0.0, 0.0, 0.0])
 
 
-def test_a_failing_transition_is_undone(path) -> None:
-    before = contents(path)
-    storage = FeedbackLedger.open(path)._storage
-
-    def fail(*_: Any) -> Any:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt), storage.transaction() as change:
-        change.append(bytes(24), None)
-        change.replace(3, fail)
-    assert contents(path) == before
-    with pytest.raises(UnknownTrialError), storage.transaction() as change:
-        change.replace(60, fail)
-
-
 # ---------------------------------------------------------------- damage
 
 
@@ -388,32 +352,28 @@ def assert_refused(path: Path, message: str = "") -> None:
     assert not list(path.parent.glob("*-*")), "files were left beside it"
 
 
-@pytest.mark.parametrize("share", [0.002, 0.01, 0.1, 0.34, 0.5, 0.8, 0.999])
+@pytest.mark.parametrize("share", [0.002, 0.01, 0.34, 0.999])
 def test_truncated_files(path, share) -> None:
     data = path.read_bytes()
     path.write_bytes(data[: int(share * len(data))])
     assert_refused(path)
 
 
-@pytest.mark.parametrize("size", [2, 100, 511, 512, 4096, 20_000])
-@pytest.mark.parametrize("fill_byte", [b"\0", b"\xff", b"text\n", None], ids=str)
-def test_files_of_something_else(tmp_path, size, fill_byte) -> None:
+@pytest.mark.parametrize("size", [2, 100, 512, 20_000])
+def test_files_of_something_else(tmp_path, size) -> None:
     path = tmp_path / "ledger.db"
-    data = random.Random(size).randbytes(size) if fill_byte is None else fill_byte * size
-    path.write_bytes(data[:size])
-    assert_refused(path, "not a ledger|damaged")
+    for data in (bytes(size), (b"text\n" * size)[:size], random.Random(size).randbytes(size)):
+        path.write_bytes(data)
+        assert_refused(path, "not a ledger|damaged")
 
 
 @pytest.mark.parametrize("page", range(6))
-@pytest.mark.parametrize("value", [0, 255, None])
-def test_overwritten_pages(path, page, value) -> None:
-    data = bytearray(path.read_bytes())
-    size = 4096
-    assert len(data) == 6 * size
-    new = random.Random(page).randbytes(size) if value is None else bytes([value]) * size
-    data[page * size : (page + 1) * size] = new
-    path.write_bytes(data)
-    assert_refused(path)
+def test_overwritten_pages(path, page) -> None:
+    whole, size = path.read_bytes(), 4096
+    assert len(whole) == 6 * size
+    for new in (bytes(size), random.Random(page).randbytes(size)):
+        path.write_bytes(whole[: page * size] + new + whole[(page + 1) * size :])
+        assert_refused(path)
 
 
 def test_damage_that_only_later_changes_would_meet(path) -> None:
@@ -459,20 +419,15 @@ def rewrite(path: Path, *statements: str) -> None:
 @pytest.mark.parametrize(
     "statement",
     [
-        "DELETE FROM trials WHERE id = 10",
         "DELETE FROM trials WHERE id = 59",
         "DELETE FROM trials",
         "INSERT INTO trials SELECT 60, x, record, checksum FROM trials WHERE id = 5",
         "UPDATE trials SET id = -1 WHERE id = 0",
         "UPDATE trials SET record = replace(record, 'because', 'Because')",
-        "UPDATE trials SET record = 'text' WHERE id = 7",
         "UPDATE trials SET x = 5 WHERE id = 7",
         "UPDATE trials SET record = NULL WHERE id = 7",
-        "UPDATE trials SET x = zeroblob(16) WHERE id = 7",
-        "UPDATE ledger SET record = replace(record, '7.0', '8.0')",
         "UPDATE ledger SET record = replace(record, '60', '59')",
         "UPDATE ledger SET record = 3",
-        "UPDATE ledger SET checksum = NULL",
         "DELETE FROM ledger",
         "INSERT INTO ledger SELECT * FROM ledger",
         "DROP TABLE trials",
@@ -486,10 +441,10 @@ def test_changes_by_other_programs(path, statement) -> None:
     assert_refused(path)
 
 
-@pytest.mark.parametrize("version", [5, 7])
-def test_other_formats(path, version) -> None:
-    rewrite(path, f"PRAGMA user_version = {version}")
-    assert_refused(path, f"has format {version}; this version of botorch_calib reads format 6")
+def test_other_formats(path) -> None:
+    for version in (5, 7):
+        rewrite(path, f"PRAGMA user_version = {version}")
+        assert_refused(path, f"has format {version}; this version of botorch_calib reads format 6")
 
 
 def test_databases_of_others(tmp_path) -> None:
@@ -503,7 +458,7 @@ def test_databases_of_others(tmp_path) -> None:
         assert_refused(path, "is not a ledger")
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_damage_is_found_or_harmless(path, tmp_path, seed) -> None:
     """Bytes overwritten anywhere: an error, or the very same ledger (some bytes are unused)."""
     rng, whole, expected = random.Random(seed), path.read_bytes(), contents(path)

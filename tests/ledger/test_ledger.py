@@ -20,7 +20,7 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 
 from botorch_calib.exceptions import LedgerError, TrialStateError, UnknownTrialError
-from botorch_calib.ledger import FeedbackLedger, TrialStatus, contents
+from botorch_calib.ledger import FeedbackLedger, contents
 
 DOUBLE: dict[str, Any] = {"dtype": torch.double}
 CENSOR = -3.0
@@ -156,8 +156,10 @@ def as_lists(ledger: FeedbackLedger, now: float | None) -> dict[str, Any]:
     views: dict[str, Any] = {}
     for name in ("to_observations", "training_data"):
         X, Y = getattr(ledger, name)(now)
+        assert X.dtype == Y.dtype == torch.double
         assert X.shape == (len(Y), ledger.dim) and Y.shape == (len(X), 1)
         views[name] = (X.tolist(), Y.tolist())
+    assert ledger.noise_variances(now).shape == (len(views["to_observations"][0]), 1)
     for name in ("pending", "incomplete", "window", "queries"):
         X = getattr(ledger, name)(now)
         assert X.shape == (len(X), ledger.dim) and X.dtype == torch.double
@@ -171,10 +173,10 @@ def as_lists(ledger: FeedbackLedger, now: float | None) -> dict[str, Any]:
 
 @pytest.mark.parametrize("clock", ["iterations", "seconds"])
 @pytest.mark.parametrize("late", ["use", "discard"])
-@pytest.mark.parametrize("max_wait", [0, 4, 6.5, math.inf])
+@pytest.mark.parametrize("max_wait", [0, 4, math.inf])
 def test_views_agree_with_a_naive_reading(make, clock, late, max_wait) -> None:
     met = set()
-    for seed, censor_value in enumerate((CENSOR, None, CENSOR)):
+    for seed, censor_value in enumerate((CENSOR, None)):
         ledger = make(clock=clock, late=late, max_wait=max_wait, censor_value=censor_value)
         stories = draw_stories(seed, clock)
         enter(ledger, stories)
@@ -187,20 +189,18 @@ def test_views_agree_with_a_naive_reading(make, clock, late, max_wait) -> None:
         assert met == {"pending", "observed", "expired", "failed"}
 
 
-@pytest.mark.parametrize("max_wait", [0, 3, 7, math.inf])
-def test_training_data_are_equation_1(make, max_wait) -> None:
+@pytest.mark.parametrize("max_wait", [0, 3, math.inf])
+def test_training_data_are_equation_1(max_wait) -> None:
     """``y~_s = y_s 1{d_s <= min(m, t - s)}`` for the choice of query ``t``, ``s = 0..t-1``."""
-    for seed in range(3):
-        ledger = make(max_wait=max_wait, late="discard", censor_value=0.0)
-        stories = draw_stories(seed, "iterations", plain=True)
-        enter(ledger, stories)
-        for t in range(len(stories) + 1):
-            X, Y = ledger.training_data(t)
-            y = [stories[s].y * (stories[s].delay <= min(max_wait, t - s)) for s in range(t)]
-            assert X.tolist() == [stories[s].x for s in range(t)]
-            assert Y.squeeze(-1).tolist() == y
-            start = 0 if max_wait == math.inf else max(0, t - max_wait)
-            assert ledger.window(t).tolist() == [stories[s].x for s in range(start, t)]
+    ledger = FeedbackLedger(2, max_wait=max_wait, late="discard", censor_value=0.0)
+    stories = draw_stories(0, "iterations", plain=True)
+    enter(ledger, stories)
+    for t in range(len(stories) + 1):
+        y = [stories[s].y * (stories[s].delay <= min(max_wait, t - s)) for s in range(t)]
+        X, Y = ledger.training_data(t)
+        assert X.tolist() == [stories[s].x for s in range(t)] and Y.squeeze(-1).tolist() == y
+        start = 0 if max_wait == math.inf else max(0, t - max_wait)
+        assert ledger.window(t).tolist() == [stories[s].x for s in range(start, t)]
 
 
 @pytest.mark.parametrize("late", ["use", "discard"])
@@ -233,21 +233,6 @@ def test_what_comes_later_does_not_change_what_was_seen(make, late) -> None:
 # ---------------------------------------------------------------- by hand
 
 
-def test_iterations_are_numbers_of_queries(make) -> None:
-    ledger = make(max_wait=2, censor_value=CENSOR)
-    assert ledger.now() == 0.0 and len(ledger) == 0
-    ids = [ledger.submit(point(i)) for i in range(3)]
-    assert ids == [0, 1, 2] and ledger.now() == 3.0
-    assert [trial.submitted_at for trial in ledger.trials] == [0.0, 1.0, 2.0]
-    # Query 0 has waited for 3 - 0 > 2 iterations when query 3 is chosen.
-    assert [trial.status for trial in ledger.trials] == ["expired", "pending", "pending"]
-    assert first_column(ledger.window()) == [1.0, 2.0]
-    ledger.observe(2, 5.0)
-    assert ledger[2].observed_at == 3.0
-    assert ledger[2].status is TrialStatus.OBSERVED
-    assert ledger.training_data()[1].squeeze(-1).tolist() == [CENSOR, CENSOR, 5.0]
-
-
 def test_the_clock_of_seconds_is_that_of_the_system(make) -> None:
     ledger = make(clock="seconds", max_wait=1000.0)
     before = time.time()
@@ -261,13 +246,17 @@ def test_the_clock_of_seconds_is_that_of_the_system(make) -> None:
     assert first_column(ledger.training_data()[0]) == [1.0]
 
 
-def test_a_clock_that_was_set_back_loses_no_value(make) -> None:
+def test_times_in_the_future(make) -> None:
+    """A clock that was set back loses no value, and one that is given waits for its time."""
     ledger = make(clock="seconds")
     ledger.submit(point(1), time=time.time() + 3600)
     ledger.observe(0, 2.0)
     (trial,) = ledger.trials
     assert trial.observed_at == trial.submitted_at
     assert ledger.to_observations()[1].tolist() == [[2.0]]
+    ledger.submit(point(0))
+    ledger.observe(1, 1.0, time=time.time() + 7200.0)
+    assert ledger[1].status == "pending" and ledger.trials_at(math.inf)[1].y == 1.0
 
 
 def test_a_clock_that_was_set_back_hides_no_value(make, monkeypatch) -> None:
@@ -294,13 +283,6 @@ def test_a_clock_that_was_set_back_hides_no_value(make, monkeypatch) -> None:
     if ledger.path is not None:
         now = 1000.0
         assert len(FeedbackLedger.read(ledger.path).to_observations()[0]) == 2
-
-
-def test_times_that_are_given_may_lie_in_the_future(make) -> None:
-    ledger = make(clock="seconds")
-    ledger.submit(point(0))
-    ledger.observe(0, 1.0, time=time.time() + 1000.0)
-    assert ledger[0].status == "pending" and ledger.trials_at(math.inf)[0].y == 1.0
 
 
 @pytest.mark.parametrize(("max_wait", "late"), [(2, "discard"), (math.inf, "use")])
@@ -344,33 +326,12 @@ def test_late_values(make, late) -> None:
         ledger.observe(0, 7.0)
 
 
-def test_abandoned_trials_may_have_come_before(make) -> None:
-    ledger = make(late="discard", clock="seconds")
-    ledger.submit(point(1), time=0.0)
-    ledger.abandon(0, time=5.0)
-    assert ledger.trials_at(4.9)[0].status == "pending"
-    assert ledger.trials_at(5.0)[0].status == "expired"
-    ledger.observe(0, 1.0, time=4.0)
-    assert ledger.trials_at(4.0)[0].status == ledger.trials_at(9.0)[0].status == "observed"
-
-
-def test_failed_trials_are_left_out(make) -> None:
-    ledger = make(censor_value=CENSOR)
-    for i in range(3):
-        ledger.submit(point(i))
-    ledger.fail(1, "no \N{SNOWMAN} power")
-    assert ledger[1].status == "failed" and ledger[1].note == "no \N{SNOWMAN} power"
-    for X in (ledger.pending(), ledger.incomplete(), ledger.window(), ledger.training_data()[0]):
-        assert first_column(X) == [0.0, 2.0]
-    assert ledger.now() == 3.0
-
-
-@pytest.mark.parametrize("reason", ["", "a\nb\0c", "\udc80 and \ud800", "x" * 100_000, "naïve"])
-def test_reasons_are_kept(make, reason) -> None:
+def test_reasons_are_kept(make) -> None:
     ledger = make()
-    ledger.submit(point(0))
-    ledger.fail(0, reason)
-    assert ledger[0].note == reason.encode("utf-8", "backslashreplace").decode()
+    for reason in ("", "a\nb\0c", "\udc80 and \ud800", "x" * 100_000, "no \N{SNOWMAN} power"):
+        trial = ledger.submit(point(0))
+        ledger.fail(trial, reason)
+        assert ledger[trial].note == reason.encode("utf-8", "backslashreplace").decode()
 
 
 def test_best(make) -> None:
@@ -387,17 +348,6 @@ def test_best(make) -> None:
     assert ledger.best(now=0.5) is None
 
 
-def test_order_of_submission_is_that_of_times(make) -> None:
-    ledger = make(clock="seconds", censor_value=CENSOR)
-    for i, moment in enumerate([5.0, 3.0, 5.0, 1.0]):
-        ledger.submit(point(i), time=moment)
-    assert first_column(ledger.pending()) == [3.0, 1.0, 0.0, 2.0]
-    assert [trial.id for trial in ledger.trials] == [0, 1, 2, 3]
-    assert first_column(ledger.pending(now=4.0)) == [3.0, 1.0]
-    assert [trial.id for trial in ledger.trials_at(4.0)] == [1, 3]
-    assert ledger[0].status == "pending"
-
-
 def test_records(make) -> None:
     ledger = make(dim=3)
     ledger.submit(torch.tensor([1.0, 2.5, -3.0]))
@@ -412,15 +362,6 @@ def test_records(make) -> None:
     assert list(first) == list(second)
     plain = (int, float, str, type(None))
     assert all(type(value) in plain for row in (first, second) for value in row.values())
-
-
-def test_an_empty_ledger_has_empty_views(make) -> None:
-    ledger = make(dim=3, censor_value=0.0)
-    for X, Y in (ledger.to_observations(), ledger.training_data()):
-        assert X.shape == (0, 3) and Y.shape == (0, 1) and X.dtype == Y.dtype == torch.double
-    for X in (ledger.pending(), ledger.incomplete(), ledger.window()):
-        assert X.shape == (0, 3) and X.dtype == torch.double
-    assert ledger.trials == () and ledger.to_records() == [] and list(ledger) == []
 
 
 # ---------------------------------------------------------------- exactness
@@ -443,27 +384,25 @@ def test_numbers_come_back_to_the_bit(make) -> None:
         assert struct.pack("d", trial.y) == struct.pack("d", AWKWARD[i])
 
 
-@pytest.mark.parametrize(
-    "x",
-    [
+def test_queries_of_all_kinds(make) -> None:
+    strided = torch.tensor([[0.1, 0.2], [0.3, 0.4]], **DOUBLE)[:, 1]
+    read_only = np.array([0.1, 0.2])
+    read_only.flags.writeable = False
+    ledger = make()
+    for x in (
         torch.tensor([0.1, 0.2], dtype=torch.float32),
-        torch.tensor([0.1, 0.2], dtype=torch.bfloat16),
+        torch.tensor([0.1, 0.2], dtype=torch.bfloat16, requires_grad=True),
         torch.tensor([[1, 2]]),
-        torch.tensor([0.1, 0.2], **DOUBLE, requires_grad=True),
-        torch.tensor([[0.1, 0.2], [0.3, 0.4]], **DOUBLE)[:, 1],  # a view with strides
-        np.array([0.1, 0.2], dtype=np.float32),
+        strided,
+        read_only,
         np.array([[3, 4]]),
         [1, 2.5],
         (True, False),
-    ],
-    ids=str,
-)
-def test_queries_of_all_kinds(make, x) -> None:
-    ledger = make()
-    assert ledger.submit(x) == 0
-    stored = ledger[0].x
-    assert stored.dtype == torch.double and stored.shape == (2,) and not stored.requires_grad
-    assert stored.tolist() == torch.as_tensor(x).detach().double().reshape(-1).tolist()
+    ):
+        stored = ledger[ledger.submit(x)].x
+        assert stored.dtype == torch.double and stored.shape == (2,) and not stored.requires_grad
+        expected = torch.tensor(x) if x is read_only else torch.as_tensor(x)
+        assert stored.tolist() == expected.detach().double().reshape(-1).tolist()
 
 
 def test_a_query_is_copied(make) -> None:
@@ -475,20 +414,13 @@ def test_a_query_is_copied(make) -> None:
     assert ledger[0].x.tolist() == [1.0, 1.0]
 
 
-def test_read_only_arrays(make) -> None:
-    x = np.array([0.1, 0.2])
-    x.flags.writeable = False
-    make().submit(x)
-
-
-@pytest.mark.parametrize(
-    "y", [1, 1.0, np.float32(1), np.array([[1.0]]), torch.tensor([1.0], requires_grad=True), True]
-)
-def test_values_of_all_kinds(make, y) -> None:
+def test_values_of_all_kinds(make) -> None:
     ledger = make()
-    ledger.submit(point(0))
-    ledger.observe(0, y)
-    assert type(ledger[0].y) is float and ledger[0].y == 1.0
+    one = torch.tensor([1.0], requires_grad=True)
+    for y in (1, 1.0, np.float32(1), np.array([[1.0]]), one, True):
+        trial = ledger.submit(point(0))
+        ledger.observe(trial, y)
+        assert type(ledger[trial].y) is float and ledger[trial].y == 1.0
 
 
 # ---------------------------------------------------------------- misuse
@@ -515,42 +447,26 @@ MISUSE = {
         "Trial 2 has f",
     ),
     "failure of an observed trial": (lambda b: b.fail(1), TrialStateError, "Trial 1 has a value"),
-    "second failure": (lambda b: b.fail(2), TrialStateError, "Trial 2 has failed"),
     "abandoning a value": (lambda b: b.abandon(1), TrialStateError, "Trial 1 has a value"),
-    "abandoning a failure": (lambda b: b.abandon(2), TrialStateError, "Trial 2 has failed"),
     "abandoning twice": (lambda b: b.abandon(3), TrialStateError, "Trial 3 has been abandoned"),
     "unknown id": (lambda b: b.observe(4, 1.0), UnknownTrialError, "no trial 4"),
-    "negative id": (lambda b: b.observe(-1, 1.0), UnknownTrialError, "no trial -1"),
     "huge id": (lambda b: b.fail(10**30), UnknownTrialError, "no trial 1000"),
     "id of a wrong type": (lambda b: b.abandon("0"), UnknownTrialError, "integer, got '0'"),
-    "unknown item": (lambda b: b[4], UnknownTrialError, "no trial 4"),
     "NaN value": (lambda b: b.observe(0, NAN), InputDataError, "`y`"),
     "infinite value": (lambda b: b.observe(0, torch.tensor(-INF)), InputDataError, "`y`"),
     "huge integer": (lambda b: b.observe(0, 10**400), InputDataError, "`y`"),
-    "no value": (lambda b: b.observe(0, None), InputDataError, "`y`"),
     "text as value": (lambda b: b.observe(0, "1.0"), InputDataError, "`y`"),
-    "complex value": (lambda b: b.observe(0, 1j), InputDataError, "`y`"),
     "two values": (lambda b: b.observe(0, torch.ones(2)), BotorchTensorDimensionError, "`y`"),
-    "empty value": (lambda b: b.observe(0, np.ones(0)), BotorchTensorDimensionError, "`y`"),
     "before submission": (lambda b: b.observe(0, 1.0, time=9.0), InputDataError, "`time` 9.0"),
-    "failed too soon": (lambda b: b.fail(0, time=9.0), InputDataError, "`time` 9.0"),
     "abandoned too soon": (lambda b: b.abandon(0, time=9.0), InputDataError, "`time` 9.0"),
-    "NaN time of arrival": (lambda b: b.observe(0, 1.0, time=NAN), InputDataError, "`time`"),
     "infinite time": (lambda b: b.submit(point(1), time=INF), InputDataError, "`time`"),
-    "text as time": (lambda b: b.submit(point(1), time="now"), InputDataError, "`time`"),
     "NaN now": (lambda b: b.pending(NAN), InputDataError, "`now`"),
-    "text as now": (lambda b: b.to_records("now"), InputDataError, "`now`"),
     "NaN query": (lambda b: b.submit(point(NAN)), InputDataError, "`x`"),
-    "infinite query": (lambda b: b.submit([0.0, INF]), InputDataError, "`x`"),
     "complex tensor": (lambda b: b.submit(torch.ones(2) * 1j), InputDataError, "`x`"),
-    "complex array": (lambda b: b.submit(np.ones(2) * 1j), InputDataError, "`x`"),
     "text as query": (lambda b: b.submit(["0", "1"]), InputDataError, "`x`"),
     "ragged query": (lambda b: b.submit([[1.0], [1.0, 2.0]]), InputDataError, "`x`"),
-    "no query": (lambda b: b.submit(None), InputDataError, "`x`"),
     "wide query": (lambda b: b.submit(point(0, 3)), BotorchTensorDimensionError, "`x`.*shape 2 or"),
-    "two queries": (lambda b: b.submit(torch.ones(2, 2)), BotorchTensorDimensionError, "`x`"),
     "scalar query": (lambda b: b.submit(torch.tensor(1.0)), BotorchTensorDimensionError, "`x`"),
-    "deep query": (lambda b: b.submit(torch.ones(1, 1, 2)), BotorchTensorDimensionError, "`x`"),
 }
 
 
@@ -563,33 +479,20 @@ def test_misuse_is_refused_and_changes_nothing(used, misuse, error, message) -> 
     assert used.submit(point(9)) == 4  # and the ledger can be used further
 
 
-def test_ledger_errors_are_one_family() -> None:
-    assert issubclass(TrialStateError, LedgerError) and issubclass(UnknownTrialError, LedgerError)
-
-
 @pytest.mark.parametrize(
-    "settings",
+    ("name", "values"),
     [
-        {"dim": 0},
-        {"dim": -1},
-        {"dim": 1.5},
-        {"dim": True},
-        {"dim": None},
-        {"censor_value": NAN},
-        {"censor_value": INF},
-        {"censor_value": "0"},
-        {"max_wait": -1},
-        {"max_wait": NAN},
-        {"max_wait": None},
-        {"late": "ignore"},
-        {"clock": "hours"},
+        ("dim", [0, 1.5, True, None]),
+        ("censor_value", [NAN, INF, "0"]),
+        ("max_wait", [-1, NAN, None]),
+        ("late", ["ignore"]),
+        ("clock", ["hours"]),
     ],
-    ids=str,
 )
-def test_invalid_settings(settings) -> None:
-    (name,) = settings
-    with pytest.raises(InputDataError, match=f"`{name}`"):
-        FeedbackLedger(**{"dim": 2, **settings})
+def test_invalid_settings(name, values) -> None:
+    for value in values:
+        with pytest.raises(InputDataError, match=f"`{name}`"):
+            FeedbackLedger(**{"dim": 2, name: value})
 
 
 # ---------------------------------------------------------------- sharing
