@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
+import gpytorch
 import torch
 from botorch.models import MultiTaskGP, SingleTaskGP, SingleTaskVariationalGP
 from botorch.models.model import Model
 from botorch.models.transforms import Normalize, Standardize
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from torch import Tensor
 
 from botorch_calib import CalibratedModel, LocalizedConformal, PiecewisePredictive
@@ -135,6 +138,23 @@ def dense_posterior(
     gain = torch.linalg.solve(kernel(X, X) + noise.diag(), kernel(X, X_new)).mT
     mean = sign * CONSTANT + gain @ (Y - sign * CONSTANT)
     return mean, 1.0 - (gain * kernel(X_new, X)).sum(dim=-1)
+
+
+def predicted(gp: Any, index: int, kept: list[int]) -> tuple[Any, Tensor]:
+    """Posterior of the objective at one training input given others, and the noise there.
+
+    Hyperparameters and the state of the transforms are those of the full model.
+    """
+    part = copy.deepcopy(gp)
+    part.set_train_data(gp.train_inputs[0][kept], gp.train_targets[kept], strict=False)
+    noise = gp.likelihood.noise.expand(len(gp.train_targets))
+    if isinstance(gp.likelihood, FixedNoiseGaussianLikelihood):
+        part.likelihood.noise_covar.noise = noise[kept]
+    X, unit = gp.train_inputs[0][index : index + 1], 1.0
+    if hasattr(gp, "input_transform"):
+        X, unit = gp.input_transform.untransform(X), gp.outcome_transform.stdvs.item()
+    with torch.no_grad(), gpytorch.settings.prior_mode(not kept):
+        return part.posterior(X), unit**2 * noise[index].detach()
 
 
 class GaussianLaw(NoCalibration):

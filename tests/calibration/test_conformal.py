@@ -45,12 +45,6 @@ def gaussian_half_width(alpha: float) -> float:
     return torch.special.ndtri(torch.tensor(1 - alpha / 2, **DOUBLE)).item()
 
 
-def assert_same_state(calibrator: LocalizedConformal, expected: dict[str, Tensor]) -> None:
-    state = calibrator.state_dict()
-    assert state.keys() == expected.keys()
-    assert all(torch.equal(state[key], expected[key]) for key in state)
-
-
 class TestOnline(CalibratorContract):
     def make_calibrator(self) -> LocalizedConformal:
         return OnlineConformal(0.2)
@@ -80,13 +74,12 @@ class TestAsPublished(CalibratorContract):
 # ------------------------------------------------------------------ the predictive distribution
 
 
-@kinds
 @scores
 @pytest.mark.parametrize("tails", ["gaussian", "stretched"])
-@pytest.mark.parametrize("alpha", [0.01, 0.2, 0.7])
-def test_initial_distribution(make, score, tails, alpha):
+@pytest.mark.parametrize("alpha", [0.01, 0.7])
+def test_initial_distribution(score, tails, alpha):
     """Before any update the interval is the Gaussian model's own."""
-    calibrator = make(alpha, score=score, tails=tails)
+    calibrator = LocalizedConformal(alpha, 0.3, score=score, tails=tails)
     X = make_data(5)[0]
     width = gaussian_half_width(alpha)
     predictive = calibrator.predictive(X)
@@ -178,59 +171,40 @@ def test_updates_are_strictly_ordered(make, score):
 
 
 NAN, INF = math.nan, math.inf
-BAD_UPDATES: dict[str, tuple[Any, Any, type[Exception], str]] = {
-    "NaN residual": (torch.ones(2, 2), torch.tensor([0.5, NAN]), InputDataError, "`z`"),
-    "infinite residual": (torch.ones(2, 2), torch.tensor([0.5, INF]), InputDataError, "`z`"),
-    "NaN input": (torch.tensor([[0.1, NAN]]), torch.ones(1), InputDataError, "`X`"),
-    "too few residuals": (torch.ones(2, 2), torch.ones(1), BotorchTensorDimensionError, "`z`"),
-    "column of residuals": (
-        torch.ones(2, 2),
-        torch.ones(2, 1),
-        BotorchTensorDimensionError,
-        "`z`",
-    ),
-    "vector of inputs": (torch.ones(2), torch.ones(2), BotorchTensorDimensionError, "`X`"),
-    "another width": (torch.ones(2, 3), torch.ones(2), BotorchTensorDimensionError, "`X`"),
-}
 
 
-@kinds
-@pytest.mark.parametrize(("X", "z", "error", "match"), BAD_UPDATES.values(), ids=BAD_UPDATES)
-def test_failed_update_changes_nothing(make, X, z, error, match):
-    calibrator = make(0.2)
+def test_failed_updates_name_the_argument():
+    """That they change nothing is for the contract."""
+    calibrator = LocalizedConformal(0.2, 0.3)
     calibrator.update(*make_data())
-    before = copy.deepcopy(calibrator.state_dict())
-    with pytest.raises(error, match=match):
-        calibrator.update(X.double(), z.double())
-    assert_same_state(calibrator, before)
+    two = torch.ones(2, 2)
+    for X, z, error, name in (
+        (two, torch.tensor([0.5, NAN]), InputDataError, "z"),
+        (torch.tensor([[0.1, NAN]]), torch.ones(1), InputDataError, "X"),
+        (two, torch.ones(2, 1), BotorchTensorDimensionError, "z"),
+        (torch.ones(2), torch.ones(2), BotorchTensorDimensionError, "X"),
+        (torch.ones(2, 3), torch.ones(2), BotorchTensorDimensionError, "X"),
+    ):
+        with pytest.raises(error, match=f"`{name}`"):
+            calibrator.update(X.double(), z.double())
 
 
-BAD_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
-    ({"alpha": 0.0}, "alpha"),
-    ({"alpha": 1.0}, "alpha"),
-    ({"alpha": NAN}, "alpha"),
-    ({"step_size": 0.0}, "step_size"),
-    ({"step_size": INF}, "step_size"),
-    ({"step_decay": -0.1}, "step_decay"),
-    ({"tails": "heavy"}, "tails"),
-]
-BAD_LOCAL_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
-    ({"lengthscale": 0.0}, "lengthscale"),
-    ({"lengthscale": NAN}, "lengthscale"),
-    ({"scale": -1.0}, "scale"),
-    ({"regularization": -1.0}, "regularization"),
-    ({"regularization": 20.0}, "regularization"),
-]
-
-
-@pytest.mark.parametrize(("kwargs", "name"), BAD_ARGUMENTS)
+@pytest.mark.parametrize(
+    ("kwargs", "name"),
+    [
+        ({"alpha": 1.0}, "alpha"),
+        ({"alpha": NAN}, "alpha"),
+        ({"step_size": 0.0}, "step_size"),
+        ({"step_decay": -0.1}, "step_decay"),
+        ({"tails": "heavy"}, "tails"),
+        ({"lengthscale": 0.0}, "lengthscale"),
+        ({"scale": -1.0}, "scale"),
+        ({"regularization": 20.0}, "regularization"),
+        ({"score": RationalScore}, "score` must be a Score such as"),
+        ({"score": None}, "score"),
+    ],
+)
 def test_validation(kwargs, name):
-    with pytest.raises(InputDataError, match=f"`{name}`"):
-        OnlineConformal(**{"alpha": 0.2, **kwargs})
-
-
-@pytest.mark.parametrize(("kwargs", "name"), BAD_ARGUMENTS + BAD_LOCAL_ARGUMENTS)
-def test_validation_of_the_localized_one(kwargs, name):
     with pytest.raises(InputDataError, match=f"`{name}"):
         LocalizedConformal(**{"alpha": 0.2, "lengthscale": 0.3, **kwargs})
 
@@ -275,17 +249,17 @@ def test_repr_tells_the_settings():
 # ------------------------------------------------------------------ state
 
 
-@kinds
-def test_rejected_state_changes_nothing(make):
-    calibrator, other = make(0.2), make(0.2)
+def test_rejected_state_changes_nothing():
+    calibrator, other = (LocalizedConformal(0.2, 0.3) for _ in range(2))
     calibrator.update(*make_data())
     other.update(*make_data(5, seed=1))
-    before = copy.deepcopy(calibrator.state_dict())
-    state = other.state_dict()
+    before, state = copy.deepcopy(calibrator.state_dict()), other.state_dict()
     del state["tracker.centers"]
     with pytest.raises(RuntimeError, match="centers"):
         calibrator.load_state_dict(state)
-    assert_same_state(calibrator, before)
+    after = calibrator.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(after[key], before[key]) for key in before)
 
 
 # ------------------------------------------------------------------ long-run coverage
@@ -301,15 +275,6 @@ STREAMS: dict[str, Callable[[int, torch.Generator], Tensor]] = {
 }
 
 
-def miscoverage(calibrator: LocalizedConformal, X: Tensor, z: Tensor) -> Tensor:
-    """Whether each residual missed the interval that was stated before it was seen."""
-    misses = []
-    for x, z_i in zip(X.split(1), z.split(1), strict=True):
-        misses.append(z_i.abs() > calibrator.half_width(x).flatten())
-        calibrator.update(x, z_i)
-    return torch.cat(misses).double()
-
-
 @kinds
 @scores
 @pytest.mark.parametrize("stream", STREAMS.values(), ids=STREAMS)
@@ -319,7 +284,9 @@ def test_long_run_miscoverage(make: Make, score: Score, stream):
     calibrator = make(alpha, score=replace(score, max_width=30.0))
     generator = torch.Generator().manual_seed(17)
     z = stream(num, generator)
-    misses = miscoverage(calibrator, torch.rand(num, 2, **DOUBLE, generator=generator), z)
+    # Of the intervals stated before each residual was seen.
+    stated = calibrator.update(torch.rand(num, 2, **DOUBLE, generator=generator), z)
+    misses = (z.abs() > stated.knots[..., 0, 2]).double()
     noise = 4 * math.sqrt(alpha * (1 - alpha) / num)
     bound = calibrator.tracker.coverage_bound(num).item()
     assert abs(misses.mean().item() - alpha) <= bound + noise
@@ -330,17 +297,3 @@ def test_long_run_miscoverage(make: Make, score: Score, stream):
     # The model itself is off, in the direction expected.
     own = (z.abs() > gaussian_half_width(alpha)).double().mean().item()
     assert abs(own - alpha) > noise
-
-
-@pytest.mark.parametrize("score", [RationalScore, "gaussian", None])
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda score: LocalizedConformal(0.2, score=score),
-        lambda score: OnlineConformal(0.2, score=score),
-        lambda score: QuantileRecalibrator(score=score),
-    ],
-)
-def test_what_is_no_score_is_refused(make, score):
-    with pytest.raises(InputDataError, match="`score` must be a Score such as"):
-        make(score)

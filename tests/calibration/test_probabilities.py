@@ -14,7 +14,7 @@ from torch.testing import assert_close
 from botorch_calib.calibration import ProbabilityCalibrator
 from tests.random_numbers import uniform
 
-NUM = 1500
+NUM = 600
 
 # Stated probability and outcome, from a random number in [0, 1), the forecast and the step
 SEQUENCES: dict[str, Callable[[float, Callable[[float], float], int], tuple[float, float]]] = {
@@ -22,7 +22,7 @@ SEQUENCES: dict[str, Callable[[float, Callable[[float], float], int], tuple[floa
     "against it, at the ends": lambda u, p, t: (round(u), float(p(round(u)) < 0.5)),
     "beside the centers": lambda u, p, t: (0.19 if t % 2 else 0.21, float(p(0.2) < 0.9)),
     "always": lambda u, p, t: (u, 1.0),
-    "blocks": lambda u, p, t: (u, float((t // 200) % 2)),
+    "blocks": lambda u, p, t: (u, float((t // 80) % 2)),
 }
 
 

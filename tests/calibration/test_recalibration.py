@@ -3,6 +3,7 @@
 import copy
 import math
 import pickle
+from itertools import product
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from botorch_calib.calibration.learners.exact import pinball_minimizer
 from botorch_calib.models.residuals import loo_residuals
 from botorch_calib.testing import CalibratorContract
 from tests.calibration.sequences import STRATEGIES, play
+from tests.long_grids import mostly_slow
 
 DOUBLE = {"dtype": torch.double}
 PAPER = {"score": GaussianScore(), "tails": "gaussian", "step_size": 0.1}
@@ -118,8 +120,10 @@ def test_update_returns_the_distributions_that_were_met(settings):
         calibrator.update(X[t : t + 1], z[t : t + 1])
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("step_size", [0.05, 2.0])
+@pytest.mark.parametrize(
+    ("strategy", "step_size"),
+    mostly_slow(product(STRATEGIES, [0.05, 2.0]), [("waves", 0.05), ("above", 2.0)]),
+)
 def test_theorem_3_with_the_corrected_update(strategy, step_size):
     """``|frequency - p| <= (1 + 2 eta) / (eta T)`` at every level, for any sequence."""
     calibrator = QuantileRecalibrator(step_size=step_size, score=GaussianScore())
@@ -244,10 +248,8 @@ def test_stretched_tails_follow_the_spread():
     ("settings", "name"),
     [
         ({"levels": [0.5, 0.2]}, "levels"),
-        ({"levels": [0.0, 0.2]}, "levels"),
         ({"method": "isotonic"}, "method"),
         ({"tails": "heavy"}, "tails"),
-        ({"step_size": -1.0}, "step_size"),
         ({"lengthscale": "best"}, "lengthscale"),
         ({"method": "exact", "lengthscale": "auto"}, "exact"),
         ({"method": "exact", "step_size": [0.1, 0.2]}, "exact"),
@@ -259,13 +261,6 @@ def test_stretched_tails_follow_the_spread():
 def test_bad_settings(settings, name):
     with pytest.raises(InputDataError, match=name):
         QuantileRecalibrator(**settings).predictive(torch.zeros(1, 1, **DOUBLE))
-
-
-def test_single_level_and_infinite_lengthscale():
-    calibrator = QuantileRecalibrator([0.5], tails="gaussian", lengthscale=math.inf)
-    calibrator.update(*make_data())
-    predictive = calibrator.predictive(make_data(2)[0])
-    assert predictive.quantile(torch.tensor(0.5, **DOUBLE)).shape == (2, 1)
 
 
 class TestCommonDistribution:

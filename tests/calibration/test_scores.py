@@ -2,7 +2,7 @@
 
 import math
 import pickle
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -43,7 +43,7 @@ def test_round_trips(score, dtype: torch.dtype):
 
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("dtype", [torch.float, torch.double])
-@pytest.mark.parametrize("max_width", [None, 0.5, 12.0, 60.0, 1e20])
+@pytest.mark.parametrize("max_width", [None, 0.5, 60.0, 1e20])
 def test_bounds_and_monotonicity(score, dtype: torch.dtype, max_width: float | None):
     if max_width is not None:
         score = replace(score, max_width=max_width)
@@ -84,27 +84,16 @@ def test_scores_of_extreme_residuals(score, dtype: torch.dtype):
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_gradients(score):
-    theta = torch.tensor([0.05, 0.3, 0.5, 0.6, 0.95], **DOUBLE, requires_grad=True)
-    z = torch.tensor([-2.0, -0.1, 0.2, 3.0], **DOUBLE, requires_grad=True)
-    for function, argument in (
-        (score.half_width, theta),
-        (score.knots, theta),
-        (score.two_sided, z),
-        (score.signed, z),
-    ):
-        assert torch.autograd.gradcheck(function, (argument,))
-
-
-@pytest.mark.parametrize("score", SCORES)
-def test_second_derivatives(score):
-    theta = torch.tensor([-0.2, 0.04, 0.3, 0.45, 0.7, 0.93, 1.1], **DOUBLE, requires_grad=True)
+def test_derivatives(score):
+    theta = torch.tensor([-0.2, 0.04, 0.3, 0.7, 1.1], **DOUBLE, requires_grad=True)
     for inverse in (score.half_width, score.knots):
         assert gradcheck(inverse, (theta,)) and gradgradcheck(inverse, (theta,))
+    z = torch.tensor([-2.0, -0.1, 0.2, 3.0], **DOUBLE, requires_grad=True)
+    assert gradcheck(score.two_sided, (z,)) and gradcheck(score.signed, (z,))
 
 
 @pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("alpha", [0.01, 0.1, 0.2, 0.5])
+@pytest.mark.parametrize("alpha", [0.01, 0.5])
 def test_initial_thresholds_are_those_of_the_gaussian_model(score, alpha: float):
     theta = torch.tensor(score.initial_two_sided(alpha), **DOUBLE)
     width = replace(score, max_width=10.0).half_width(theta).item()
@@ -124,21 +113,14 @@ def test_score_arguments(score):
         (lambda: score.two_sided_level(0.0), "alpha"),
         (lambda: score.initial_two_sided(1.0), "alpha"),
         (lambda: replace(score, max_width=-1.0), "max_width"),
-        (lambda: replace(score, max_width=0.0), "max_width"),
         (lambda: replace(score, max_width=1e-3), "max_width"),  # no wider than the least width
         (lambda: replace(score, max_width=math.inf), "max_width"),
-        (lambda: replace(score, max_width=math.nan), "max_width"),
     ):
         with pytest.raises(InputDataError, match=name):
             call()
 
 
 def test_scores_are_values():
-    assert GaussianScore() == GaussianScore() != RationalScore()
-    assert GaussianScore(max_width=5.0) == GaussianScore(5.0) != GaussianScore()
-    assert hash(RationalScore()) == hash(RationalScore(50.0))
+    assert GaussianScore() == GaussianScore(3.4) != RationalScore() == RationalScore(50.0)
     assert pickle.loads(pickle.dumps(RationalScore(8.0))) == RationalScore(8.0)
     assert repr(GaussianScore()) == "GaussianScore(max_width=3.4)"
-    assert (GaussianScore().max_width, RationalScore().max_width) == (3.4, 50.0)
-    with pytest.raises(FrozenInstanceError):
-        RationalScore().max_width = 1.0

@@ -115,14 +115,13 @@ class TestWithModule(CalibratorContract):
 
 @kinds
 @ratios
-@pytest.mark.parametrize("num", [0, 1, 3, 4, 9, 40])
-@pytest.mark.parametrize("alpha", [0.05, 0.2, 0.7])
+@pytest.mark.parametrize(("num", "alpha"), [(0, 0.2), (1, 0.7), (4, 0.2), (9, 0.05), (40, 0.2)])
 def test_half_width_against_loops(ratio, num, alpha, continuous):
     calibrator = trained(num, alpha, density_ratio=ratio, continuous=continuous)
     past = make_data(num)
-    X = make_data(24, seed=1)[0].reshape(2, 3, 4, 2)
+    X = make_data(12, seed=1)[0].reshape(2, 3, 2, 2)
     widths = calibrator.half_width(X)
-    assert widths.shape == (2, 3, 4, 1) and widths.dtype == torch.double
+    assert widths.shape == (2, 3, 2, 1) and widths.dtype == torch.double
     ramped = continuous and ratio is not None
     expected = [
         looped_half_width(*past, x, alpha, ratio, continuous=ramped) for x in X.reshape(-1, 2)
@@ -267,18 +266,16 @@ def test_weights_of_zero():
 # ------------------------------------------------------------------ the predictive distribution
 
 
-@pytest.mark.parametrize("tails", ["gaussian", "stretched"])
-@pytest.mark.parametrize("alpha", [0.01, 0.2, 0.7])
-def test_initial_distribution(tails, alpha):
+def test_initial_distribution():
     """Before any residual the interval and its tails are the Gaussian model's own."""
-    calibrator = WeightedConformal(alpha, density_ratio=steep, tails=tails)
     X = make_data(5)[0]
-    predictive = calibrator.predictive(X)
-    width = gaussian_half_width(alpha)
-    assert_close(calibrator.half_width(X), torch.full((5, 1), width, **DOUBLE))
-    far = torch.tensor([-5.0, -width, width, 5.0], **DOUBLE)
-    assert_close(predictive.cdf(far), torch.special.ndtr(far).expand(5, 4))
-    assert calibrator.num_updates == 0 and "num_updates=0" in repr(calibrator)
+    for tails, alpha in (("gaussian", 0.01), ("stretched", 0.7)):
+        calibrator = WeightedConformal(alpha, density_ratio=steep, tails=tails)
+        width = gaussian_half_width(alpha)
+        assert_close(calibrator.half_width(X), torch.full((5, 1), width, **DOUBLE))
+        far = torch.tensor([-5.0, -width, width, 5.0], **DOUBLE)
+        assert_close(calibrator.predictive(X).cdf(far), torch.special.ndtr(far).expand(5, 4))
+        assert calibrator.num_updates == 0 and "num_updates=0" in repr(calibrator)
 
 
 @pytest.mark.parametrize("max_width", [50.0, 2.5])
@@ -300,23 +297,20 @@ def test_whole_line_is_capped(max_width):
     assert heavy.half_width(X[0]).item() == pytest.approx(min(looped, max_width))
 
 
-@ratios
-def test_distribution_spreads_the_mass(ratio):
-    calibrator = trained(density_ratio=ratio)
+def test_distribution_spreads_the_mass():
+    calibrator = trained(density_ratio=steep)
     X = make_data(6, seed=1)[0]
-    predictive, width = calibrator.predictive(X), calibrator.half_width(X)
-    ends = torch.cat([-width, width], dim=-1)
-    assert_close(
-        predictive.cdf(ends.unsqueeze(0)), torch.tensor([0.1, 0.9], **DOUBLE).expand(1, 6, 2)
-    )
+    width = calibrator.half_width(X)
+    ends = torch.cat([-width, width], dim=-1).unsqueeze(0)
+    expected = torch.tensor([0.1, 0.9], **DOUBLE).expand(1, 6, 2)
+    assert_close(calibrator.predictive(X).cdf(ends), expected)
 
 
 # ------------------------------------------------------------------ state
 
 
-@ratios
-def test_fresh_and_reset(ratio):
-    calibrator = trained(density_ratio=ratio)
+def test_fresh_and_reset():
+    calibrator = trained(density_ratio=make_ratio())
     X = make_data(5, seed=1)[0]
     expected = calibrator.half_width(X)
     fresh = calibrator.fresh()
@@ -366,7 +360,6 @@ def test_state_carries_the_ratio():
 
 BAD_RATIOS: dict[str, tuple[Any, type[Exception]]] = {
     "negative": (lambda X: X[..., 0] - 0.5, InputDataError),
-    "NaN": (lambda X: X[..., 0] * math.nan, InputDataError),
     "infinite": (lambda X: X[..., 0] + math.inf, InputDataError),
     "a column": (lambda X: X[..., :1], BotorchTensorDimensionError),
     "a scalar": (lambda X: X.sum(), BotorchTensorDimensionError),
@@ -390,10 +383,8 @@ def test_bad_ratio(ratio, error):
 
 BAD_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"alpha": 0.0}, "alpha"),
-    ({"alpha": math.nan}, "alpha"),
     ({"density_ratio": torch.ones(3)}, "density_ratio"),
     ({"tails": "heavy"}, "tails"),
-    ({"max_width": 0.0}, "max_width"),
     ({"max_width": math.inf}, "max_width"),
 ]
 

@@ -104,10 +104,15 @@ def check(
 # ------------------------------------------------------------ against the dense density
 
 
-@pytest.mark.parametrize("level", [0.95, 0.5])
-@pytest.mark.parametrize("fixed_noise", [False, True])
-@pytest.mark.parametrize("transforms", [False, True])
-@pytest.mark.parametrize("train_mode", [False, True])
+@pytest.mark.parametrize(
+    ("fixed_noise", "transforms", "train_mode", "level"),
+    [
+        (False, False, False, 0.95),
+        (True, False, True, 0.5),
+        (False, True, True, 0.5),
+        (True, True, False, 0.95),
+    ],
+)
 def test_likelihood_is_that_of_a_multivariate_normal(
     fixed_noise: bool, transforms: bool, train_mode: bool, level: float
 ) -> None:
@@ -129,8 +134,7 @@ def test_likelihood_is_that_of_a_multivariate_normal(
     check(diagnosis, density(kernel(X), noise.squeeze(-1), Y.squeeze(-1)), unit, level)
 
 
-@pytest.mark.parametrize("num", [1, 2, 3])
-@pytest.mark.parametrize("gap", [0.1, 3.0])
+@pytest.mark.parametrize(("num", "gap"), [(1, 0.1), (1, 3.0), (2, 3.0), (3, 0.1)])
 def test_hardly_any_observations(num: int, gap: float) -> None:
     X, noise = make_data(num)[0], torch.full((num,), 0.1, **DOUBLE)
     Y = CONSTANT + gap * torch.tensor([1.0, -1.0, 0.5], **DOUBLE)[:num].unsqueeze(-1)
@@ -162,8 +166,7 @@ def test_noise_stated_as_zero_has_no_multiplier() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Very small noise values")
-@pytest.mark.parametrize("dtype", [torch.float, torch.double])
-@pytest.mark.parametrize("variance", [0.0, 1e-9])
+@pytest.mark.parametrize(("dtype", "variance"), [(torch.float, 1e-9), (torch.double, 0.0)])
 def test_noise_that_gpytorch_raises_to_its_least_is_not_to_be_multiplied(dtype, variance) -> None:
     X, Y, _ = make_data()
     Y = 10.0 * Y + 5.0 * torch.randn(N, 1, **DOUBLE, generator=torch.Generator().manual_seed(0))
@@ -229,14 +232,13 @@ def test_kernels_of_any_condition(lengthscale: float) -> None:
 
 
 @pytest.mark.parametrize("fixed_noise", [False, True])
-@pytest.mark.parametrize("size", [1.0, 1e-3])
-def test_single_precision_is_computed_in_double(fixed_noise: bool, size: float) -> None:
+def test_single_precision_is_computed_in_double(fixed_noise: bool) -> None:
     """With noise this small a kernel in single precision would lose the likelihood."""
 
     def diagnosis(dtype: torch.dtype) -> NoiseDiagnosis:
         gp: Any = make_gp(fixed_noise, dtype=dtype)
         if fixed_noise:
-            gp.likelihood.noise_covar.noise = size * gp.likelihood.noise
+            gp.likelihood.noise_covar.noise = 1e-3 * gp.likelihood.noise
         return noise_diagnosis(gp)
 
     single, double = diagnosis(torch.float), diagnosis(torch.double)
@@ -260,7 +262,7 @@ def test_several_maxima(squares: list[float], modes: int) -> None:
     eigenvalues = torch.where(s2 < 1.0, 1e-4, torch.where(s2 < 100.0, 3.0, 1e5)).to(s2)
     data = WhitenedTargets(eigenvalues, s2)
     support = supported_multipliers(data, 0.95)
-    fine = torch.linspace(-60.0, 60.0, 400_001, **DOUBLE)
+    fine = torch.linspace(-60.0, 60.0, 150_001, **DOUBLE)
     values = torch.cat([data.log_likelihood(part) for part in fine.split(50_000)])
     inner, fine_inner = values[1:-1], fine[1:-1]
     assert int(((inner > values[:-2]) & (inner > values[2:]) & (fine_inner > -12)).sum()) == modes
@@ -303,7 +305,7 @@ def drawn(gp: Any, multiplier: float, generator: torch.Generator) -> Tensor:
 
 @pytest.mark.parametrize("multiplier", mostly_slow([0.25, 1.0, 9.0], {9.0}))
 def test_interval_covers_the_true_multiplier(multiplier: float) -> None:
-    generator, repeats = torch.Generator().manual_seed(5), 400
+    generator, repeats = torch.Generator().manual_seed(5), 200
     X, Y, Yvar = make_data(40)
     gp = make_given(X, Y, Yvar.squeeze(-1))
     covered = {0.8: 0, 0.95: 0}
@@ -392,8 +394,7 @@ def test_unsupported_models_are_named(reason: str) -> None:
         noise_diagnosis(UNSUPPORTED[reason]())
 
 
-@pytest.mark.parametrize("fixed_noise", [False, True])
-@pytest.mark.parametrize("task", [0, 1])
+@pytest.mark.parametrize(("fixed_noise", "task"), [(False, 0), (True, 1)])
 def test_one_of_several_tasks(fixed_noise: bool, task: int) -> None:
     """By the likelihood of a multiple of its noise, that of the other task being as it is."""
     gp: Any = make_multitask(fixed_noise)
@@ -446,10 +447,9 @@ def test_tasks_of_a_model_with_several_outcomes() -> None:
     assert found.interval == pytest.approx(expected.interval, rel=1e-9)
 
 
-@pytest.mark.parametrize("level", [0.0, 1.0, math.nan, "0.9"])
-def test_bad_level(level: Any) -> None:
+def test_bad_level() -> None:
     with pytest.raises(InputDataError, match="`level`"):
-        noise_diagnosis(make_gp(), level)
+        noise_diagnosis(make_gp(), math.nan)
 
 
 def test_level_next_to_one() -> None:
@@ -498,16 +498,8 @@ def test_the_summary_is_one_line() -> None:
 @pytest.mark.parametrize(
     ("numbers", "given", "found"),
     [
-        (
-            (0.1, 0.31, 0.22, 0.45),
-            True,
-            "larger than given. Multiply `train_Yvar` by 9.6,",
-        ),
-        (
-            (0.1, 0.05, 0.02, 0.09),
-            True,
-            "smaller than given. Multiply `train_Yvar` by 0.25",
-        ),
+        ((0.1, 0.31, 0.22, 0.45), True, "larger than given. Multiply `train_Yvar` by 9.6,"),
+        ((0.1, 0.05, 0.02, 0.09), True, "smaller than given. Multiply `train_Yvar` by 0.25"),
         ((0.1, 0.31, 0.22, 0.45), False, "larger than in the model, although it was fitted"),
         ((0.1, 0.05, 0.02, 0.09), False, "smaller than in the model, although it was fitted"),
         ((0.1, 0.0, 0.0, 0.05), True, "likeliest without any noise"),

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import gpytorch
 import pytest
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
@@ -16,7 +15,6 @@ from botorch.models import ModelListGP, MultiTaskGP, SingleTaskGP
 from botorch.models.transforms import ChainedOutcomeTransform, Power, Standardize
 from botorch.models.transforms.outcome import StratifiedStandardize
 from scipy.stats import binomtest, norm
-from torch import Tensor
 
 from botorch_calib import CalibratedModel, LocalizedConformal, OnlineConformal, calibration_report
 from botorch_calib.diagnostics import (
@@ -29,29 +27,10 @@ from botorch_calib.diagnostics.forecast_scores import ForecastScores
 from botorch_calib.diagnostics.regions import median_cells
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models import CensoredDelayModel
-from tests.gps import DOUBLE, make_data, make_gp, make_model, make_variational
+from tests.gps import DOUBLE, make_data, make_gp, make_model, make_variational, predicted
 
 N = 12
 LEVELS = [0.25, 0.5, 0.75]
-
-
-def predicted(gp: Any, index: int, kept: list[int]) -> tuple[float, float]:
-    """Mean and deviation of one training observation in raw units, predicted from others.
-
-    Hyperparameters and the state of the transforms are those of the full model.
-    """
-    part = copy.deepcopy(gp)
-    part.set_train_data(gp.train_inputs[0][kept], gp.train_targets[kept], strict=False)
-    noise: bool | Tensor = True
-    if isinstance(gp.likelihood, gpytorch.likelihoods.FixedNoiseGaussianLikelihood):
-        noise = gp.likelihood.noise[index].reshape(1, 1)
-        part.likelihood.noise_covar.noise = gp.likelihood.noise[kept]
-    X = gp.train_inputs[0][index : index + 1]
-    if hasattr(gp, "input_transform"):
-        X = gp.input_transform.untransform(X)
-    with torch.no_grad(), gpytorch.settings.prior_mode(not kept):
-        posterior = part.posterior(X, observation_noise=noise)
-    return posterior.mean.item(), posterior.variance.sqrt().item()
 
 
 def check_normal(scores: ForecastScores, rows: list[tuple[float, float, float]]) -> None:
@@ -80,10 +59,15 @@ def check_normal(scores: ForecastScores, rows: list[tuple[float, float, float]])
 # ------------------------------------------------------------ a Gaussian process alone
 
 
-@pytest.mark.parametrize("fixed_noise", [False, True])
-@pytest.mark.parametrize("transforms", [False, True])
-@pytest.mark.parametrize("kind", ["prequential", "loo"])
-@pytest.mark.parametrize("train_mode", [False, True])
+@pytest.mark.parametrize(
+    ("fixed_noise", "transforms", "kind", "train_mode"),
+    [
+        (False, False, "prequential", False),
+        (True, False, "loo", True),
+        (False, True, "loo", False),
+        (True, True, "prequential", True),
+    ],
+)
 def test_report_of_a_gp_equals_refits(
     fixed_noise: bool, transforms: bool, kind: Any, train_mode: bool
 ) -> None:
@@ -93,7 +77,11 @@ def test_report_of_a_gp_equals_refits(
         "prequential": lambda i: list(range(i)),
         "loo": lambda i: [j for j in range(N) if j != i],
     }
-    rows = [(*predicted(gp, i, others[kind](i)), Y[i].item()) for i in range(3, N)]
+    rows = []
+    for i in range(3, N):
+        posterior, noise = predicted(gp, i, others[kind](i))
+        deviation = (posterior.variance + noise).sqrt().item()
+        rows.append((posterior.mean.item(), deviation, Y[i].item()))
     gp.train(train_mode)
     report = calibration_report(gp, alpha=0.3, levels=LEVELS, num_initial=3, residuals=kind)
     assert gp.training is train_mode
@@ -112,11 +100,6 @@ def test_held_out_report_of_a_gp() -> None:
     report = calibration_report(gp, X, Y, alpha=0.3, levels=LEVELS)
     assert report.source == "held-out"
     check_normal(report.base, rows)
-
-
-def test_held_out_report_takes_any_gaussian_model() -> None:
-    X, Y, _ = make_data(9, seed=8)
-    assert calibration_report(make_variational(), X, Y).num_observations == 9
 
 
 def test_true_statements_are_found_true() -> None:
@@ -230,9 +213,9 @@ def test_units_that_differ_from_task_to_task() -> None:
     targets, widths = gp.train_targets, []
     for place, index in enumerate((N - 5, N - 3, N - 1)):
         gp.set_train_data(X[:index], targets[:index], strict=False)
-        predicted = gp.posterior(X[index : index + 1], observation_noise=True)
-        deviation = predicted.variance.sqrt().item()
-        z = (Y[index] - predicted.mean.squeeze(-1)).item() / deviation
+        posterior = gp.posterior(X[index : index + 1], observation_noise=True)
+        deviation = posterior.variance.sqrt().item()
+        z = (Y[index] - posterior.mean.squeeze(-1)).item() / deviation
         assert report.base.pits[place].item() == pytest.approx(norm.cdf(z), abs=1e-6)
         widths.append(2 * norm.ppf(0.8) * deviation)
     assert report.base.mean_width == pytest.approx(sum(widths) / 3, rel=1e-6)
@@ -273,7 +256,7 @@ def test_single_precision() -> None:
 # ------------------------------------------------------------ regions
 
 
-@pytest.mark.parametrize("num_cells", [1, 3, 4, 7, 100])
+@pytest.mark.parametrize("num_cells", [3, 7, 100])
 def test_regions_partition_the_data(num_cells: int) -> None:
     X = torch.randn(41, 3, **DOUBLE, generator=torch.Generator().manual_seed(0))
     X[:, 1] *= 1e6  # units do not matter
@@ -379,27 +362,17 @@ def test_too_few_observations_for_the_level_are_pointed_out() -> None:
     [
         ({"alpha": 0.0}, "alpha"),
         ({"levels": [0.5, 0.2]}, "levels"),
-        ({"levels": []}, "levels"),
         ({"num_initial": N}, "num_initial"),
         ({"num_initial": -1}, "num_initial"),
         ({"residuals": "training"}, "residuals"),
         ({"num_regions": 0}, "num_regions"),
-        ({"X": torch.zeros(2, 2, **DOUBLE)}, "both"),
         ({"Y": torch.zeros(2, 1, **DOUBLE)}, "both"),
-        ({"X": torch.zeros(2, 2, **DOUBLE), "Y": torch.zeros(2, **DOUBLE)}, "`Y`"),
         ({"X": torch.zeros(2, **DOUBLE), "Y": torch.zeros(2, 1, **DOUBLE)}, "`X`"),
         ({"X": torch.zeros(2, 2, **DOUBLE), "Y": torch.zeros(3, 1, **DOUBLE)}, "`Y`.* 2 x 1.*3, 1"),
-        ({"X": torch.zeros(2, 2, **DOUBLE), "Y": torch.zeros(2, 2, **DOUBLE)}, "`Y`.* 2 x 1.*2, 2"),
         ({"X": torch.zeros(2, 2, **DOUBLE), "Y": [[0.0], [0.0]]}, "`Y` must be a tensor"),
         ({"X": torch.zeros(0, 2, **DOUBLE), "Y": torch.zeros(0, 1, **DOUBLE)}, "empty"),
-        (
-            {"X": torch.zeros(1, 2, **DOUBLE), "Y": torch.full((1, 1), math.nan, **DOUBLE)},
-            "`Y`",
-        ),
-        (
-            {"X": torch.zeros(2, 2), "Y": torch.zeros(2, 1), "num_initial": 1},
-            "num_initial",
-        ),
+        ({"X": torch.zeros(1, 2, **DOUBLE), "Y": torch.full((1, 1), math.nan, **DOUBLE)}, "`Y`"),
+        ({"X": torch.zeros(2, 2), "Y": torch.zeros(2, 1), "num_initial": 1}, "num_initial"),
     ],
 )
 def test_bad_input_is_rejected(options: dict[str, Any], message: str) -> None:
@@ -427,8 +400,6 @@ UNSUPPORTED: dict[str, Callable[[], Any]] = {
 
 WIDTHS: dict[str, Callable[[], Any]] = {
     "plain": make_gp,
-    "with transforms": lambda: make_gp(transforms=True),
-    "calibrated": lambda: CalibratedModel.from_history(make_gp(), OnlineConformal(0.2)),
     "calibrated, with transforms": lambda: CalibratedModel.from_history(
         make_gp(transforms=True), OnlineConformal(0.2)
     ),
@@ -439,18 +410,16 @@ WIDTHS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", WIDTHS)
-@pytest.mark.parametrize("width", [1, 3])
-def test_held_out_inputs_of_another_width(name: str, width: int) -> None:
-    X, Y = torch.zeros(6, width, **DOUBLE), torch.zeros(6, 1, **DOUBLE)
-    with pytest.raises(BotorchTensorDimensionError, match=f"`X` must have 2 columns.*got {width}"):
+def test_held_out_inputs_of_another_width(name: str) -> None:
+    X, Y = torch.zeros(6, 3, **DOUBLE), torch.zeros(6, 1, **DOUBLE)
+    with pytest.raises(BotorchTensorDimensionError, match="`X` must have 2 columns.*got 3"):
         calibration_report(WIDTHS[name](), X, Y)
 
 
-@pytest.mark.parametrize("model", [None, "gp"])
-def test_held_out_data_without_a_model(model: Any) -> None:
-    X, Y, _ = make_data()
+def test_held_out_data_without_a_model() -> None:
+    nothing: Any = None
     with pytest.raises(UnsupportedError, match="`model` must be a BoTorch model"):
-        calibration_report(model, X, Y)
+        calibration_report(nothing, *make_data()[:2])
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED)
@@ -463,12 +432,10 @@ def test_unsupported_models_are_named(name: str, held_out: bool) -> None:
 
 
 def test_a_variational_model_needs_held_out_data() -> None:
+    X, Y, _ = make_data(9, seed=8)
+    assert calibration_report(make_variational(), X, Y).num_observations == 9
     with pytest.raises(UnsupportedError, match="Variational"):
         calibration_report(make_variational())
-
-
-def test_the_type_is_public() -> None:
-    assert isinstance(calibration_report(make_gp()), CalibrationReport)
 
 
 # ------------------------------------------------------------ alarms

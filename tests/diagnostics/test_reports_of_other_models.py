@@ -71,7 +71,7 @@ def test_the_objective_of_a_plain_process_is_not_judged(data):
         calibration_report(make_pair()[1], *data, truth=lambda X: X[:, :1])
 
 
-@pytest.mark.parametrize("container", [np.asarray, torch.as_tensor, list])
+@pytest.mark.parametrize("container", [np.asarray, list])
 def test_report_from_moments_is_that_of_the_model_that_predicted_them(container):
     gp, _ = make_pair()
     X, Y = held_out()
@@ -101,7 +101,6 @@ def test_report_from_pits_knows_shares_and_no_widths():
     ("call", "error", "message"),
     [
         (lambda: report_from_pits([0.2, 1.2]), InputDataError, "pits"),
-        (lambda: report_from_pits([0.2, float("nan")]), InputDataError, "pits"),
         (lambda: report_from_pits([[0.2]]), BotorchTensorDimensionError, "pits"),
         (lambda: report_from_pits([]), BotorchTensorDimensionError, "pits"),
         (lambda: report_from_pits([0.5] * 9, X=[[0.0]]), BotorchTensorDimensionError, "`X`.*9"),

@@ -22,12 +22,9 @@ from tests.oracles import Pieces, log_h, smoothed
 
 # c, k, r, side; values from 0.4 down to exp(-700).
 TAILS = [
-    (0.3, 0.7, 0.5, 1.0),
     (-1.5, 0.2, 0.5, -1.0),
     (2.0, 3.0, 0.01, 1.0),
-    (-6.0, 1.3, 30.0, 1.0),
     (36.9, 2.0, 0.3, 1.0),
-    (5.0, 25.0, 1.0, 1.0),
 ]
 
 

@@ -17,7 +17,7 @@ from tests.predictive_examples import random_predictive
 EVERYWHERE = torch.tensor(-math.inf, dtype=torch.double)
 # Without bounded supports, far beyond which nothing is claimed
 KINDS = ["gaussian", "conformal", "stretched", "recalibrated", "calibrated"]
-RATIOS = [0.0, 1e-3, 0.05, 0.3, 1.0, 6.0]
+RATIOS = [0.0, 1e-3, 0.3, 6.0]
 
 
 def number(value: float) -> Tensor:
@@ -39,7 +39,7 @@ def test_total_mean_and_variance(kind: str, ratio: float) -> None:
     assert_close(spread, variance.expand_as(spread), rtol=1e-5, atol=1e-8)
 
 
-@pytest.mark.parametrize("threshold", [-4.0, 0.2, 1.7, 12.0, 35.0])
+@pytest.mark.parametrize("threshold", [-4.0, 1.7, 35.0])
 @pytest.mark.parametrize("ratio", RATIOS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_mean_excess(kind: str, ratio: float, threshold: float) -> None:
@@ -51,8 +51,8 @@ def test_mean_excess(kind: str, ratio: float, threshold: float) -> None:
     assert_close(found, expected.expand_as(found), rtol=0.0, atol=2e-5)
 
 
-@pytest.mark.parametrize(("threshold", "gap"), [(-4.0, 3.0), (0.2, 1e-3), (1.7, 0.03), (12.0, 0.4)])
-@pytest.mark.parametrize("ratio", [0.0, 0.05, 1.0])
+@pytest.mark.parametrize(("threshold", "gap"), [(-4.0, 3.0), (0.2, 1e-3), (12.0, 0.4)])
+@pytest.mark.parametrize("ratio", [0.0, 1.0])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kink(kind: str, ratio: float, threshold: float, gap: float) -> None:
     """Beyond the kink ``(x - c)+`` is constant: the difference of two mean excesses."""
@@ -67,8 +67,7 @@ def test_a_kink(kind: str, ratio: float, threshold: float, gap: float) -> None:
     assert_close(found, expected.expand_as(found), rtol=0.0, atol=3e-5)
 
 
-@pytest.mark.parametrize("slope", [0.1, 0.7, 2.0])
-@pytest.mark.parametrize("ratio", [0.0, 0.05, 0.5, 2.0])
+@pytest.mark.parametrize(("slope", "ratio"), [(0.1, 0.0), (0.7, 0.05), (2.0, 0.5), (0.7, 2.0)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_exponential(kind: str, ratio: float, slope: float) -> None:
     predictive = random_predictive(kind, 6)

@@ -33,7 +33,7 @@ def members(kind: str, num: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", ["overlapping", "coinciding", "far apart", "narrow"])
-@pytest.mark.parametrize("num", [1, 2, 3, 16, 512])
+@pytest.mark.parametrize("num", [1, 3, 512])
 def test_cdf_at_the_quantile(kind, num):
     mean, deviation = members(kind, num)
     level = torch.tensor(LEVELS, dtype=torch.double)
@@ -114,7 +114,7 @@ def test_single_precision_and_batches():
     assert_close(back.double(), z.expand_as(y), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("num", [1, 3, 16, 40])
+@pytest.mark.parametrize("num", [1, 3, 40])
 def test_table(num):
     """Interpolation keeps 2e-5 scores where members overlap, 2e-4 far out; order; derivatives."""
     mean, deviation = members("overlapping", num)

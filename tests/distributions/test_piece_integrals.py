@@ -1,12 +1,10 @@
-"""Distributions with a bounded support, however far from it: mpmath, gradients, extremes."""
+"""Distributions with a bounded support, however far from it: quadrature, gradients, extremes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
-import mpmath as mp
 import pytest
 import torch
 from botorch.posteriors import GPyTorchPosterior
@@ -24,6 +22,7 @@ from botorch_calib.distributions import (
 from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
 from botorch_calib.distributions.form import PiecewiseForm
 from botorch_calib.posteriors import CalibratedPosterior
+from tests import oracles
 
 INF = math.inf
 #: Flags, knots, masses, ratio, x.
@@ -67,77 +66,29 @@ def distribution(case: Any, knots: Tensor | None = None) -> SmoothedPredictive:
     )
 
 
-def h(t: Any) -> Any:
-    """``phi(t) + t Phi(t)``, by as many more digits as it loses."""
-    with mp.workdps(60 + int(4 * mp.log10(10 + abs(t)))):
-        return mp.npdf(t) + t * mp.erfc(-t / mp.sqrt(2)) / 2
-
-
-def scaled_quad(function: Callable[[Any], Any], ends: list[Any]) -> Any:
-    """Quadrature whose error is relative, though that of mpmath's rule is absolute."""
-    panels = [(a, b) for a, b in zip(ends, ends[1:], strict=False) if b > a]
-    unit = max(function(z) for a, b in panels for z in (a, (a + b) / 2, b))
-
-    def share(a: Any, b: Any) -> Any:
-        # The functions are analytic: Gauss' nodes give the same double in a quarter of the time.
-        return mp.quad(lambda z: function(z) / unit / (b - a), [a, b], method="gauss-legendre")
-
-    return unit * mp.fsum((b - a) * share(a, b) for a, b in panels)
-
-
-def exact_piece(low: Any, high: Any, flat: bool, r: Any, x: Any) -> list[Any]:
-    """Excess, survival, cdf and density of a piece of mass 1."""
-    low, high = max(low, mp.mpf(-60)), min(high, mp.mpf(60))
-    centers = [low, high, x, mp.mpf(0)] if flat else [low, high, x, x / (1 + r * r), mp.mpf(0)]
-    edge = high if x > high else low
-    steps = [r, r / mp.sqrt(1 + r * r), 1 / (1 + abs(low)), 1 / (1 + abs(x - edge) / r**2)]
-    points = {
-        c + s * d * k for c in centers for d in steps for k in (0.5, 3, 12, 60) for s in (1, -1)
-    }
-    ends = sorted(p for p in points | set(centers) if low <= p <= high)
-
-    def shape(z: Any) -> Any:
-        return mp.mpf(1) if flat else mp.npdf(z)
-
-    functions = [
-        lambda z: shape(z) * r * h((z - x) / r),
-        lambda z: shape(z) * mp.erfc((x - z) / r / mp.sqrt(2)) / 2,
-        lambda z: shape(z) * mp.erfc((z - x) / r / mp.sqrt(2)) / 2,
-        lambda z: shape(z) * mp.npdf((z - x) / r) / r,
-    ]
-    mass = scaled_quad(shape, ends)
-    return [scaled_quad(function, ends) / mass for function in functions]
-
-
-def exact_logs(case: Any) -> list[float]:
-    flags, knots, masses, ratio, x = case
-    with mp.workdps(40):
-        ends, r = [mp.mpf(k) for k in knots], mp.mpf(ratio)
-        parts = [
-            [
-                mp.mpf(mass) * value
-                for value in exact_piece(ends[j], ends[j + 1], flag, r, mp.mpf(x))
-            ]
-            for j, (flag, mass) in enumerate(zip(flags, masses, strict=True))
-            if mass > 0.0
-        ]
-        return [float(mp.log(mp.fsum(column))) for column in zip(*parts, strict=True)]
-
-
 @pytest.mark.parametrize("case", CASES)
-def test_against_mpmath(case: Any) -> None:
-    smoothed, x = distribution(case), torch.tensor(case[-1], dtype=torch.double)
+def test_against_quadrature(case: Any) -> None:
+    flags, knots, masses, ratio, point = case
+    exact = oracles.smoothed(oracles.Pieces([*knots], [*masses], flags), ratio, point)
+    expected = double(exact.log_excess, exact.log_survival, exact.log_cdf, exact.log_prob)
+    smoothed, x = distribution(case), torch.tensor(point, dtype=torch.double)
     got = [
         smoothed.log_excess(x),
         smoothed.log_survival(x),
         smoothed.mirrored().log_survival(-x),
         smoothed.log_prob(x),
     ]
-    assert_close(torch.stack(got), double(*exact_logs(case)), rtol=1e-13, atol=1e-10)
+    assert_close(torch.stack(got), expected, rtol=1e-13, atol=1e-10)
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if abs(c[-1]) < 100 and c[3] > 1e-3])
-@pytest.mark.parametrize("name", ["log_excess", "log_survival", "log_prob"])
+SMOOTH = [case for case in CASES if abs(case[-1]) < 100 and case[3] > 1e-3]
+
+
+@pytest.mark.parametrize(
+    ("case", "name"),
+    [(case, "log_excess") for case in SMOOTH]
+    + [(case, name) for case in SMOOTH[::3] for name in ("log_survival", "log_prob")],
+)
 def test_gradients(case: Any, name: str) -> None:
     """By ``x`` and the finite knots, in units in which the function changes by about 1."""
     flags, ends, masses, ratio, point = case
@@ -158,7 +109,7 @@ def test_gradients(case: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("flags", [(False,), (True,), (False, True), (True, False)])
-@pytest.mark.parametrize("ratio", [0.0, 1e-6, 1e-3, 1.0, 1e3, 1e6])
+@pytest.mark.parametrize("ratio", [0.0, 1e-6, 1.0, 1e6])
 def test_finite_at_any_distance(flags: tuple[bool, ...], ratio: float) -> None:
     x = double(*(s * v for v in (0.0, 1e-8, 0.4, 2.0, 37.0, 1e3, 1e6) for s in (1, -1)))
     knots = torch.linspace(-1.0, 2.0, len(flags) + 1).double()

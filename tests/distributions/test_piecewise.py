@@ -10,7 +10,6 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.special import log_ndtr, ndtr, ndtri
 from torch.testing import assert_close
 
-from botorch_calib.calibration import GaussianScore
 from botorch_calib.distributions.piecewise import MIN_GAP, MIN_HALF_WIDTH, PiecewisePredictive
 from botorch_calib.exceptions import CalibrationWarning
 from tests import oracles
@@ -45,20 +44,6 @@ class TestConstructors:
             assert_close(ndtr(-width / predictive.scale), torch.full_like(width, 0.1))
         else:
             assert predictive.scale is None
-
-    def test_conformal_refuses_what_is_not_a_number(self):
-        with pytest.raises(InputDataError, match="`half_width` contains NaN"):
-            PiecewisePredictive.conformal(0.2, double(1.0, math.nan))
-
-    @pytest.mark.parametrize("tails", ["gaussian", "stretched"])
-    def test_conformal_at_thresholds_of_the_p_value(self, tails):
-        """The published form: raw thresholds may leave [0, 1], the score keeps them inside."""
-        threshold = double(-0.4, 0.0, 1e-3, 0.2, 0.9, 1.0, 1.6)
-        half_width = GaussianScore(4.0).half_width(threshold)
-        predictive = PiecewisePredictive.conformal(0.2, half_width, max_width=4.0, tails=tails)
-        width = -ndtri(threshold / 2)
-        width[:2], width[-2:] = 4.0, MIN_HALF_WIDTH
-        assert_close(predictive.knots[:, 2], width.clamp(max=4.0))
 
     @pytest.mark.parametrize("form", ["thresholds", "knots"])
     def test_recalibrated_has_the_quantiles_asked_for(self, form):
@@ -108,8 +93,8 @@ class TestConstructors:
 @pytest.mark.parametrize("kind", KINDS)
 class TestFunctions:
     def test_against_quadrature(self, kind):
-        predictive, num = random_predictive(kind, 24), 24
-        z = predictive.transport(normal(num))
+        predictive = random_predictive(kind, 12)
+        z = predictive.transport(normal(12))
         predictives = list(zip(oracles.unbatched(predictive), z.tolist(), strict=True))
         assert_close(
             predictive.cdf(z),
@@ -212,30 +197,20 @@ class TestDerivatives:
         assert gradcheck(function, inputs, atol=1e-6, rtol=1e-5)
         assert gradgradcheck(function, inputs, atol=1e-5, rtol=1e-4)
 
-    @pytest.mark.parametrize("form", ["threshold", "half_width"])
     @pytest.mark.parametrize("tails", ["gaussian", "stretched"])
-    def test_conformal(self, form, tails):
-        values = double(0.05, 0.3, 0.9).requires_grad_()
-
-        def function(values):
-            half_width = GaussianScore().half_width(values) if form == "threshold" else values
+    def test_conformal(self, tails):
+        def function(half_width):
             predictive = PiecewisePredictive.conformal(0.2, half_width, tails=tails)
             return predictive.transport(double(-2.0, 0.3, 1.5)), predictive.variance
 
-        assert gradcheck(function, (values,), atol=1e-6, rtol=1e-5)
+        assert gradcheck(function, (double(0.05, 0.3, 0.9).requires_grad_(),), atol=1e-6, rtol=1e-5)
 
-    @pytest.mark.parametrize("form", ["thresholds", "knots"])
-    def test_recalibrated(self, form):
+    def test_recalibrated(self):
         values = double(0.4, 0.2, 0.9).requires_grad_()  # neighbours cross
 
-        def function(values):
-            knots = GaussianScore(8.0).knots(values) if form == "thresholds" else values
+        def function(knots):
             predictive = PiecewisePredictive.recalibrated(double(0.2, 0.5, 0.7), knots)
-            return (
-                predictive.transport(double(-2.0, 0.3, 1.5)),
-                predictive.mean,
-                predictive.variance,
-            )
+            return (predictive.transport(double(-2.0, 0.3, 1.5)), *predictive.moments())
 
         assert gradcheck(function, (values,), atol=1e-6, rtol=1e-5)
 
@@ -280,19 +255,14 @@ conformal, recalibrated = PiecewisePredictive.conformal, PiecewisePredictive.rec
         (PiecewisePredictive, (double(0.0, math.nan), MASSES, FLAGS), {}, VALUES, "knots"),
         (PiecewisePredictive, (KNOTS, MASSES + 0.1, FLAGS), {}, VALUES, "masses"),
         (PiecewisePredictive, (KNOTS, double(-0.1, 0.8, 0.3), FLAGS), {}, VALUES, "masses"),
-        (PiecewisePredictive, (KNOTS, MASSES * math.nan, FLAGS), {}, VALUES, "masses"),
         (PiecewisePredictive, (KNOTS, MASSES, (True, True, False)), {}, VALUES, "uniform"),
         (PiecewisePredictive, (double(0.0), MASSES, FLAGS), {}, SHAPES, "knots"),
         (PiecewisePredictive, (KNOTS, MASSES, (False, True)), {}, SHAPES, "uniform"),
-        (conformal, (0.0, KNOTS), {}, VALUES, "alpha"),
         (conformal, (1.0, KNOTS), {}, VALUES, "alpha"),
-        (conformal, (math.nan, KNOTS), {}, VALUES, "alpha"),
-        (conformal, (0.1, KNOTS), {"max_width": 0.0}, VALUES, "max_width"),
         (conformal, (0.1, KNOTS), {"max_width": math.inf}, VALUES, "max_width"),
         (conformal, (0.1, KNOTS), {"tails": "heavy"}, VALUES, "tails"),
         (recalibrated, (double(0.5, 0.5), KNOTS), {}, VALUES, "levels"),
         (recalibrated, (double(0.0, 0.5), KNOTS), {}, VALUES, "levels"),
-        (recalibrated, (double(0.5, math.nan), KNOTS), {}, VALUES, "levels"),
         (recalibrated, (double(0.2, 0.5).unsqueeze(0), KNOTS), {}, SHAPES, "levels"),
         (recalibrated, (double(0.2, 0.4, 0.5), KNOTS), {}, SHAPES, "levels"),
         (recalibrated, (double(0.2, 0.5), KNOTS), {"max_width": -1.0}, VALUES, "max_width"),
@@ -307,8 +277,7 @@ def test_errors_name_the_argument(constructor, args, kwargs, error, name):
         constructor(*args, **kwargs)
 
 
-@pytest.mark.parametrize("p", [0.0, 1.0, -0.1, math.nan])
-@pytest.mark.parametrize("convert", [float, double])
+@pytest.mark.parametrize(("p", "convert"), [(0.0, float), (math.nan, float), (1.0, double)])
 def test_quantile_refuses_levels_outside(p, convert):
     with pytest.raises(InputDataError, match="`p`"):
         conformal(0.2, KNOTS[1:]).quantile(convert(p))

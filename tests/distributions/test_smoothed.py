@@ -8,10 +8,8 @@ from torch import Generator, Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
-from botorch_calib.calibration import GaussianScore
 from botorch_calib.distributions import _smoothed_integrals
 from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
-from botorch_calib.distributions._smoothed_integrals import MIN_RATIO
 from botorch_calib.distributions.piecewise import MIN_HALF_WIDTH, PiecewisePredictive
 from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedPredictive
 from tests import oracles
@@ -71,20 +69,7 @@ def compare(kind: str, num: int, atol: float, floor: float) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_against_quadrature(kind):
-    compare(kind, 21 if "calibrated" in kind else 56, TOLERANCE.get(kind, 1e-9), floor=-700.0)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("level", [1e-12, 0.01, 0.5, 0.77, 1 - 1e-9])
-def test_quantile(kind, level):
-    distribution, _ = random_case(kind, 35)
-    x = distribution.quantile(level)
-    if level < 0.5:
-        probability, tail = distribution.cdf(x), level
-    else:
-        probability, tail = distribution.log_survival(x).exp(), 1 - level
-    tail = torch.full_like(x, tail)
-    assert_close(probability, tail, rtol=TOLERANCE.get(kind, 1e-7), atol=0.0)
+    compare(kind, 21 if "calibrated" in kind else 42, TOLERANCE.get(kind, 1e-9), floor=-700.0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -116,14 +101,14 @@ def test_mirrored(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("level", [1e-6, 0.1, 0.5, 0.77, 1 - 1e-6])
+@pytest.mark.parametrize("level", [1e-6, 0.77])
 @pytest.mark.parametrize("noise", [True, False])
 def test_mean_below(kind, level, noise):
-    smoothed, _ = random_case(kind, 12)
+    smoothed, _ = random_case(kind, 6)
     if not noise:
         smoothed = UnsmoothedPredictive(smoothed.predictive)
     value, q = smoothed.mean_below(level), smoothed.quantile(level)
-    ratios = smoothed.noise.tolist() if noise else [0.0] * 12
+    ratios = smoothed.noise.tolist() if noise else [0.0] * 6
     rows = zip(oracles.unbatched(smoothed.predictive), ratios, q.tolist(), strict=True)
     expected = torch.tensor([oracles.mean_below(*row) for row in rows], dtype=torch.double)
     scale = smoothed.variance.sqrt()
@@ -146,7 +131,7 @@ def test_mean_below_of_a_normal_law(level):
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "stretched", "recalibrated"])
-@pytest.mark.parametrize("level", [1e-6, 0.1, 0.5, 1 - 1e-6])
+@pytest.mark.parametrize("level", [0.1, 1 - 1e-6])
 def test_derivative_of_mean_below(kind, level):
     """The quantile moves as well, which is not felt to first order."""
     parameters, ratio, _ = parameters_of(kind, 4)
@@ -157,8 +142,7 @@ def test_derivative_of_mean_below(kind, level):
         assert gradcheck(function, (parameters, ratio), atol=1e-6, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["gaussian", "stretched", "recalibrated"])
-@pytest.mark.parametrize("level", [0.1, 0.7])
+@pytest.mark.parametrize(("kind", "level"), [("stretched", 0.1), ("recalibrated", 0.7)])
 def test_second_derivative_of_mean_below(kind, level):
     """To second order the quantile is felt."""
     parameters, ratio, _ = parameters_of(kind, 2)
@@ -193,10 +177,9 @@ class TestShapes:
     """Arguments broadcast against the batch shape, with leading dimensions of their own."""
 
     @pytest.mark.parametrize("kind", ["gaussian", "stretched", "recalibrated", "uniform"])
-    @pytest.mark.parametrize("lead", [(1,), (2,), (2, 3)])
-    def test_points(self, kind, lead):
+    def test_points(self, kind):
         distribution, _ = random_case(kind, 4)
-        x = torch.randn(*lead, 4, dtype=torch.double, generator=Generator().manual_seed(0))
+        x = torch.randn(2, 3, 4, dtype=torch.double, generator=Generator().manual_seed(0))
         for name in FUNCTIONS:
             got = getattr(distribution, name)(x)
             assert got.shape == x.shape
@@ -230,8 +213,6 @@ def make(kind: str, parameters: Tensor, ratio: Tensor) -> SmoothedPredictive:
     if kind == "recalibrated":
         levels = DECILES[[2, 8, 15]]
         predictive = from_pits(levels, parameters)
-    elif kind == "threshold":
-        predictive = PiecewisePredictive.conformal(0.2, GaussianScore().half_width(parameters))
     else:
         width = parameters.clamp(MIN_HALF_WIDTH, 3.4)
         predictive = PiecewisePredictive.conformal(0.2, width, tails=kind, validate=False)
@@ -241,13 +222,13 @@ def make(kind: str, parameters: Tensor, ratio: Tensor) -> SmoothedPredictive:
 def parameters_of(kind: str, num: int) -> tuple[Tensor, Tensor, Tensor]:
     generator = Generator().manual_seed(3)
     u, v = uniform(num, generator=generator), uniform(num, 3, generator=generator)
-    parameters = {"recalibrated": 0.1 + 0.8 * v, "threshold": 0.05 + 0.8 * u}.get(kind, 3 * u + 0.1)
+    parameters = 0.1 + 0.8 * v if kind == "recalibrated" else 0.1 + 3 * u
     ratio = 10 ** (2.5 * uniform(num, generator=generator) - 1.7)
     x = 2 * torch.randn(num, dtype=torch.double, generator=generator)
     return parameters.requires_grad_(), ratio.requires_grad_(), x.requires_grad_()
 
 
-FORMS = ["gaussian", "stretched", "threshold", "recalibrated"]
+FORMS = ["gaussian", "stretched", "recalibrated"]
 
 
 @pytest.mark.parametrize("kind", FORMS)
@@ -265,13 +246,6 @@ class TestDerivatives:
             return getattr(make(kind, parameters, ratio), name) + 0.0 * ratio
 
         assert gradcheck(function, parameters_of(kind, 8)[:2], atol=1e-6, rtol=1e-5)
-
-    @pytest.mark.parametrize("level", [0.02, 0.9])
-    def test_quantile(self, kind, level):
-        def function(parameters, ratio):
-            return make(kind, parameters, ratio).quantile(level)
-
-        assert gradcheck(function, parameters_of(kind, 3)[:2], atol=1e-5, rtol=1e-4)
 
     def test_quantiles(self, kind):
         levels = torch.tensor([[0.9], [0.02], [0.6]], dtype=torch.double)
@@ -298,7 +272,7 @@ class TestDerivatives:
         (slope,) = torch.autograd.grad(distribution.cdf(x).sum(), x)
         assert_close(slope, distribution.log_prob(x).exp().detach(), rtol=1e-8, atol=1e-8)
 
-    @pytest.mark.parametrize("ratio", [0.0, 1e-12, 1e-3, 1.0, 1e3, 1e6, 1e12])
+    @pytest.mark.parametrize("ratio", [0.0, 1e-12, 1e-3, 1e3, 1e12])
     def test_finite_everywhere(self, kind, ratio):
         """At clamped widths and thresholds and wherever ``log_excess`` is above -700."""
         far = [-300.0, -10.0, -1.0, 0.0, 1e-8, 0.5, 3.4, 20.0, 35.0]
@@ -315,7 +289,7 @@ class TestDerivatives:
         ]
         self.check_finite(values, inputs)
 
-    @pytest.mark.parametrize("ratio", [0.0, 1e-3, 1.0, 1e3])
+    @pytest.mark.parametrize("ratio", [0.0, 1.0, 1e3])
     def test_finite_where_nothing_can_be_gained(self, kind, ratio):
         """Where a noise-free model has seen the point, ``x`` is as large as 1e6."""
         x = torch.tensor([1e2, 1e3, 1e4, 1e5, 1e6], dtype=torch.double)
@@ -361,27 +335,15 @@ def test_finite_with_zero_masses(center, masses, ratio):
         assert all(v is None or v.isfinite().all() for v in (value, *grads))
 
 
-class TestLimits:
-    @pytest.mark.parametrize("kind", KINDS)
-    def test_without_noise(self, kind):
-        distribution, generator = random_predictive(kind, 40, seed=1), Generator().manual_seed(0)
-        z = torch.randn(40, dtype=torch.double, generator=generator)
-        smoothed = SmoothedPredictive(distribution, torch.zeros(40, dtype=torch.double))
-        assert_close(smoothed.cdf(z), distribution.cdf(z), rtol=1e-4, atol=1e-5)
-        assert_close(
-            smoothed.quantile(0.3), distribution.quantile(0 * z + 0.3), rtol=0.0, atol=1e-4
-        )
-        assert_close(smoothed.variance, distribution.variance, rtol=1e-9, atol=MIN_RATIO**2)
-
-    @pytest.mark.parametrize("kind", KINDS)
-    def test_noise_alone(self, kind):
-        ratio = torch.full((40,), 1e5, dtype=torch.double)
-        distribution = SmoothedPredictive(random_predictive(kind, 40, seed=1), ratio)
-        t = torch.randn(40, dtype=torch.double, generator=Generator().manual_seed(0))
-        assert_close(distribution.cdf(ratio * t), torch.special.ndtr(t), rtol=0.0, atol=1e-3)
+@pytest.mark.parametrize("kind", KINDS)
+def test_noise_alone(kind):
+    ratio = torch.full((40,), 1e5, dtype=torch.double)
+    distribution = SmoothedPredictive(random_predictive(kind, 40, seed=1), ratio)
+    t = torch.randn(40, dtype=torch.double, generator=Generator().manual_seed(0))
+    assert_close(distribution.cdf(ratio * t), torch.special.ndtr(t), rtol=0.0, atol=1e-3)
 
 
-@pytest.mark.parametrize("alpha", [1e-3, 0.05, 0.2, 0.9, 1 - 1e-6])
+@pytest.mark.parametrize("alpha", [1e-3, 0.2, 1 - 1e-6])
 def test_stretched_without_noise_is_the_sum_of_its_pieces(alpha):
     """The closed form against the pieces, far below, at and near the ends, within and above."""
     width = torch.tensor([0.02, 1.0, 7.0], dtype=torch.double, requires_grad=True)

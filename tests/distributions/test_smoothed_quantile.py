@@ -47,8 +47,13 @@ def test_accuracy_over_1000_distributions(kind, ratios):
         assert score_errors(distribution, level).max() <= 1e-8
 
 
-@pytest.mark.parametrize("alpha", [1e-3, 0.01, 0.1, 0.5, 0.9, 0.99])
-@pytest.mark.parametrize("tails", ["stretched", "gaussian"])
+@pytest.mark.parametrize(
+    ("alpha", "tails"),
+    mostly_slow(
+        product([1e-3, 0.01, 0.1, 0.5, 0.9, 0.99], ["stretched", "gaussian"]),
+        [(1e-3, "stretched"), (0.1, "gaussian"), (0.9, "stretched"), (0.99, "gaussian")],
+    ),
+)
 def test_accuracy_by_miscoverage(alpha, tails):
     half_width = torch.logspace(-3, 1.6, 12, dtype=torch.double).unsqueeze(-1)
     predictive = PiecewisePredictive.conformal(alpha, half_width, max_width=50.0, tails=tails)
@@ -58,8 +63,13 @@ def test_accuracy_by_miscoverage(alpha, tails):
         assert score_errors(distribution, level).max() <= 1e-8
 
 
-@pytest.mark.parametrize("alpha", [0.05, 0.0909832, 0.1139555, 0.3])
-@pytest.mark.parametrize("tails", ["stretched", "gaussian"])
+@pytest.mark.parametrize(
+    ("alpha", "tails"),
+    mostly_slow(
+        product([0.05, 0.0909832, 0.1139555, 0.3], ["stretched", "gaussian"]),
+        [(0.0909832, "gaussian"), (0.1139555, "stretched")],
+    ),
+)
 def test_accuracy_next_to_the_mass_of_a_narrow_interval(alpha, tails):
     """There the score climbs like a cliff, at whose ends steps by its slope leap to and fro."""
     half_width = torch.logspace(-2.65, -0.5, 12, dtype=torch.double).unsqueeze(-1)
@@ -70,7 +80,9 @@ def test_accuracy_next_to_the_mass_of_a_narrow_interval(alpha, tails):
             assert score_errors(distribution, level).max() <= 1e-8
 
 
-@pytest.mark.parametrize("level", [0.5, 0.55, 0.7, 0.9, 0.95, 0.99, 1 - 1e-6])
+@pytest.mark.parametrize(
+    "level", mostly_slow([0.5, 0.55, 0.7, 0.9, 0.95, 0.99, 1 - 1e-6], [0.55, 0.95])
+)
 def test_accuracy_of_thresholds_in_clusters(level):
     """Nineteen levels whose gaps differ by factors of up to 1e8."""
     generator = torch.Generator().manual_seed(0)
@@ -143,7 +155,7 @@ def arguments(kind: str) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "stretched", "recalibrated", "masses"])
-@pytest.mark.parametrize("level", [0.02, 0.5, 0.77, 0.9])
+@pytest.mark.parametrize("level", [0.02, 0.77])
 class TestDerivatives:
     def test_first_and_second(self, kind, level):
         def function(parameters, ratio):
@@ -230,7 +242,7 @@ class TestCommonDistribution:
 
     @pytest.mark.parametrize(
         ("kind", "row"),
-        mostly_slow(OF_COMMON, [case for i, case in enumerate(OF_COMMON) if i % 4 in (0, 3)]),
+        mostly_slow(OF_COMMON, OF_COMMON[::3]),
     )
     def test_accuracy(self, kind, row):
         distribution = SmoothedPredictive(kept_row(kind, row).expand(self.ratio.shape), self.ratio)
@@ -296,7 +308,7 @@ class TestCommonDistribution:
         assert_close(a.standardized().finite_knots.expand(7, 2), knots)
 
 
-@pytest.mark.parametrize("ratio", [0.0, 1e-12, 1.0, 1e12])
+@pytest.mark.parametrize("ratio", [0.0, 1e-12, 1e12])
 @pytest.mark.parametrize("kind", KINDS)
 def test_finite_at_the_limits(kind, ratio):
     noise = torch.full((30,), ratio, dtype=torch.double, requires_grad=True)
@@ -313,7 +325,7 @@ def test_finite_at_the_limits(kind, ratio):
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "stretched", "recalibrated", "masses"])
-@pytest.mark.parametrize("level", [0.02, 0.5, 0.77, 0.95])
+@pytest.mark.parametrize("level", [0.02, 0.95])
 def test_second_derivatives_without_noise(kind, level):
     parameters, ratio = arguments(kind)
 

@@ -61,7 +61,7 @@ def test_few_degrees_of_freedom(df: float) -> None:
     assert slope.isfinite().all()
 
 
-@pytest.mark.parametrize("df", [0.7, 3.0, 50.0])
+@pytest.mark.parametrize("df", [0.7, 50.0])
 @pytest.mark.parametrize("function", [student_t_quantile, student_t_score])
 def test_gradients(function, df: float) -> None:
     x = torch.tensor([-4.0, -0.5, 1e-2, 1.0, 3.0], dtype=torch.double, requires_grad=True)

@@ -1,7 +1,5 @@
 """The monotone map: its short way for stretched tails, and that of any pieces."""
 
-import dataclasses
-
 import pytest
 import torch
 from botorch.utils.probability.utils import log_ndtr
@@ -120,13 +118,6 @@ class TestStretched:
         assert_close(batch.transport(z.unsqueeze(-1)), values, rtol=1e-15, atol=1e-15)
 
 
-def test_the_form_is_stated_by_name():
-    form = PiecewisePredictive.conformal(0.2, torch.ones(1), tails="stretched").form
-    assert dataclasses.replace(form, stretched=False) == (
-        PiecewisePredictive.conformal(0.2, torch.ones(1)).form
-    )
-
-
 class TestManyNormalPieces:
     """Recalibrated distributions, whose masses are common to the batch."""
 
@@ -141,7 +132,7 @@ class TestManyNormalPieces:
     @pytest.mark.parametrize("tails", ["gaussian", "stretched"])
     @pytest.mark.parametrize(
         ("spread", "shift"),
-        [(1.0, 0.0), (0.3, 0.5), (2.0, -1.0), (0.0, 0.0), (0.05, 6.0), (0.05, -6.0), (9.0, 0.0)],
+        [(1.0, 0.0), (2.0, -1.0), (0.0, 0.0), (0.05, 6.0), (0.05, -6.0), (9.0, 0.0)],
     )
     def test_values_and_gradients(self, tails, spread, shift):
         """They solve ``F(T) = Phi(z)``: derivatives are those of the implicit function."""

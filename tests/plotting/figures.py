@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
@@ -43,6 +45,7 @@ def assert_beside_data(ax):
     assert legend.x1 <= figure.x1 + 1 and legend.y1 <= figure.y1 + 1
 
 
+@cache
 def make_report(num=40, seed=0, calibrated=True, **kwargs):
     """A report on an overconfident Gaussian process of one input."""
     generator = torch.Generator().manual_seed(seed)

@@ -61,7 +61,7 @@ def test_reliability_rejects_bad_input(arguments, message):
 
 @pytest.mark.parametrize("calibrated", [True, False])
 def test_reliability_of_a_report_shows_its_frequencies(calibrated: bool):
-    report = make_report(calibrated=calibrated, levels=[0.25, 0.5, 0.9])
+    report = make_report(calibrated=calibrated, levels=(0.25, 0.5, 0.9))
     ax = plot_reliability(report)
     _, *curves = ax.get_lines()
     shown = [report.base] if report.calibrated is None else [report.base, report.calibrated]

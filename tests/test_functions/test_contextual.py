@@ -88,25 +88,18 @@ def expectation(problem: ContextualProblem, x: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("cls", PROBLEMS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("shape", [(), (4,), (2, 3), (0,)])
-def test_shapes_and_dtypes(cls, dtype, shape) -> None:
-    problem = cls(dtype=dtype)
-    X = joint_points(problem, *shape).to(dtype)
-    values = (problem(X), problem.evaluate_stochastic(X[..., : problem.num_decisions]))
-    for value in values:
-        assert value.shape == shape
-        assert value.dtype == dtype
-        assert value.isfinite().all()
-
-
-@pytest.mark.parametrize("cls", PROBLEMS)
-def test_single_precision_agrees_with_double(cls) -> None:
-    problem = cls()
-    X = decisions(problem, 20)
-    expected = problem.evaluate_stochastic(X)
-    found = cls(dtype=torch.float32).evaluate_stochastic(X.float())
-    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
+def test_shapes_and_precision(cls) -> None:
+    exact, single = cls(), cls(dtype=torch.float32)
+    for shape in ((), (2, 3), (0,)):
+        X = joint_points(exact, *shape)
+        x = X[..., : exact.num_decisions]
+        for found, expected in (
+            (single(X.float()), exact(X)),
+            (single.evaluate_stochastic(x.float()), exact.evaluate_stochastic(x)),
+        ):
+            assert found.shape == expected.shape == shape
+            assert (found.dtype, expected.dtype) == (torch.float32, torch.float64)
+            torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("cls", PROBLEMS)
@@ -274,7 +267,7 @@ def test_expectation_against_adaptive_quadrature(cls) -> None:
     np.testing.assert_allclose(found, expected, rtol=0.0, atol=tolerance)
 
 
-@pytest.mark.parametrize("distance", [1e-6, 1e-4, 1e-2])
+@pytest.mark.parametrize("distance", [1e-6, 1e-2])
 def test_ackley_near_its_cone(distance) -> None:
     problem = ContextualAckley()
     x = torch.tensor([0.5 + distance, 0.5], dtype=torch.double)

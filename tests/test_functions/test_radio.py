@@ -148,18 +148,6 @@ def test_gain_is_clipped() -> None:
     assert found[0, 0].item() == pytest.approx(expected.item(), abs=1e-9)
 
 
-def test_stations_may_be_renumbered() -> None:
-    problem, x = RadioCorridors(), points()
-    order = torch.randperm(9, generator=torch.Generator().manual_seed(0))
-    power = problem.received_power(x)
-    torch.testing.assert_close(expected_rates(power[..., order]), expected_rates(power))
-    fading = torch.rand(64, 9, dtype=torch.double, generator=torch.Generator().manual_seed(1))
-    torch.testing.assert_close(
-        problem.rates_under(power[..., order], fading[..., order]),
-        problem.rates_under(power, fading),
-    )
-
-
 # ------------------------------------------------------------ the expectation
 
 
@@ -187,7 +175,7 @@ def test_equal_stations_without_noise() -> None:
     assert expected_rates(nine).item() == pytest.approx(0.125 / LN2, abs=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_expectation_by_quadrature(seed: int) -> None:
     rng = np.random.default_rng(seed)
     power = 10.0 ** rng.uniform(-13.0, -1.0, 9)
@@ -204,14 +192,14 @@ def test_expectation_by_quadrature(seed: int) -> None:
 
 @pytest.mark.parametrize("uav_fading", [True, False])
 def test_the_truth_is_the_mean_of_observations(uav_fading: bool) -> None:
-    problem = RadioCorridors(num_fading=20_000, uav_fading=uav_fading)
+    problem = RadioCorridors(num_fading=5_000, uav_fading=uav_fading)
     X = points(3)
     single = RadioCorridors(uav_fading=uav_fading)
     generator = torch.Generator().manual_seed(0)
     spread = torch.stack([single(X, generator=generator) for _ in range(200)]).std(dim=0)
     error = problem(X, generator=generator) - problem(X, noise=False)
-    # Four standard errors of a mean over 20 000 draws.
-    assert (error.abs() < 4.0 * spread / math.sqrt(20_000)).all()
+    # Four standard errors of a mean over 5 000 draws.
+    assert (error.abs() < 4.0 * spread / math.sqrt(5_000)).all()
 
 
 def test_noise_falls_with_the_number_of_draws() -> None:
@@ -241,15 +229,15 @@ def test_weights() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("shape", [(), (4,), (2, 3), (0,)])
-def test_shapes_and_dtypes(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def test_shapes_and_dtypes(dtype: torch.dtype) -> None:
     problem = RadioCorridors(num_fading=3, dtype=dtype)
-    X = points(*shape).to(dtype)
-    for value in (problem(X), problem(X, noise=False), problem.evaluate_true(X)):
-        assert value.shape == shape and value.dtype == dtype
-    exact = RadioCorridors()(X.double(), noise=False)
-    torch.testing.assert_close(problem(X, noise=False), exact.to(dtype), rtol=1e-6, atol=0.0)
-    assert problem.rates(X).shape == (*shape, 64)
+    for shape in ((), (2, 3), (0,)):
+        X = points(*shape).to(dtype)
+        for value in (problem(X), problem(X, noise=False), problem.evaluate_true(X)):
+            assert value.shape == shape and value.dtype == dtype
+        exact = RadioCorridors()(X.double(), noise=False)
+        torch.testing.assert_close(problem(X, noise=False), exact.to(dtype), rtol=1e-6, atol=0.0)
+        assert problem.rates(X).shape == (*shape, 64)
 
 
 def test_a_batch_is_its_points(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import copy
 import io
 import math
+from itertools import product
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from botorch_calib.calibration.learners.aggregated import (
     quantile_learner,
 )
 from tests.calibration.sequences import STRATEGIES, play
+from tests.long_grids import mostly_slow
 
 DOUBLE = {"dtype": torch.double}
 LEVELS = [0.1, 0.5, 0.8]
@@ -42,8 +44,7 @@ def make_members(bank: AggregatedQuantileTracker) -> list[OnlineQuantileTracker]
     ]
 
 
-@pytest.mark.parametrize("batches", [[40], [1] * 40, [3, 0, 17, 20]], ids=["all", "one", "mixed"])
-def test_equals_separate_trackers(batches):
+def test_equals_separate_trackers():
     bank = AggregatedQuantileTracker(LEVELS, **BANK)
     assert len(bank.members) == 2 * 2 * 2 + 2  # a scale means nothing without localization
     members = make_members(bank)
@@ -54,7 +55,7 @@ def test_equals_separate_trackers(batches):
     weights, total, gap = adahedge(losses, *start)
     average = (weights.unsqueeze(-1) * met).sum(dim=1).clamp(0, 1)
 
-    parts = zip(X.split(batches), u.split(batches), strict=True)
+    parts = zip(X.split([17, 0, 1, 22]), u.split([17, 0, 1, 22]), strict=True)
     used = torch.cat([bank.update(*part) for part in parts])
     torch.testing.assert_close(used, average)  # the safety net is not needed here
     torch.testing.assert_close(bank.losses, total)
@@ -93,8 +94,10 @@ def test_the_net_acts_where_members_cannot_follow():
     assert not (u.unsqueeze(-1) <= tracker.update(X, u)).any()
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("target", [0, 2])
+@pytest.mark.parametrize(
+    ("strategy", "target"),
+    mostly_slow(product(STRATEGIES, [0, 2]), [("above", 2), ("below", 0), ("waves", 2)]),
+)
 def test_bound_holds_for_any_sequence(strategy, target):
     bank = AggregatedQuantileTracker(LEVELS, lengthscales=[0.2, math.inf], step_sizes=[0.01, 0.3])
     outcomes = play(bank, strategy, 300, target).double()
@@ -173,9 +176,7 @@ def test_reset_and_precision():
     ("changes", "name"),
     [
         ({"lengthscales": []}, "lengthscales"),
-        ({"lengthscales": [-1.0]}, "lengthscales"),
         ({"scales": [0.0]}, "scales"),
-        ({"step_sizes": []}, "step_sizes"),
         ({"step_sizes": [math.nan]}, "step_sizes"),
         ({"step_decay": -1.0}, "step_decay"),
     ],
@@ -207,11 +208,9 @@ def test_numbers_make_a_tracker_and_choices_a_bank():
 
 def test_loss_is_its_definition():
     levels = torch.tensor([0.05, 0.2, 0.5, 0.9], **DOUBLE)
-    u, theta = make_data(50)[1], make_data(50, seed=1)[1]
-    loss = pinball_loss(u.unsqueeze(-1), theta.unsqueeze(-1), levels)
-    above, below = (u - theta).clamp(min=0.0), (theta - u).clamp(min=0.0)
-    expected = levels * above.unsqueeze(-1) + (1 - levels) * below.unsqueeze(-1)
-    torch.testing.assert_close(loss, expected)
+    u, theta = (make_data(50, seed)[1].unsqueeze(-1) for seed in (0, 1))
+    expected = levels * (u - theta).clamp(min=0.0) + (1 - levels) * (theta - u).clamp(min=0.0)
+    torch.testing.assert_close(pinball_loss(u, theta, levels), expected)
 
 
 def hedge(rounds):
@@ -272,15 +271,10 @@ def test_regret_bound_against_a_switching_adversary():
     assert 0 < regret < bound
 
 
-def test_weights_continue_where_it_stopped():
-    rounds = torch.rand(30, 3, **DOUBLE)
-    whole, losses, gap = hedge(rounds)
-    first, *state = hedge(rounds[:11])
-    second, *state = adahedge(rounds[11:], *state)
-    torch.testing.assert_close(torch.cat([first, second]), whole)
-    torch.testing.assert_close(state[0], losses)
-    empty, *same = adahedge(rounds[:0], *state)
-    assert empty.shape == (0, 3) and torch.equal(same[1], state[1])
+def test_no_round_changes_nothing():
+    _, *state = hedge(torch.rand(30, 3, **DOUBLE))
+    empty, *same = adahedge(torch.zeros(0, 3, **DOUBLE), *state)
+    assert empty.shape == (0, 3) and all(map(torch.equal, same, state))
 
 
 def test_a_leader_with_all_the_weight_can_still_fall():

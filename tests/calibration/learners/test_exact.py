@@ -37,27 +37,32 @@ def objective(q, u, level, center, step, weights):
     return ((q - center) ** 2 / (2 * step) + weights @ (level * above + (1 - level) * below)).item()
 
 
-@pytest.mark.parametrize("num", [1, 2, 7, 60])
-@pytest.mark.parametrize("step", [0.01, 0.2, 10.0])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("num", "step", "weighted"),
+    [(1, 0.2, False), (2, 10.0, True), (7, 0.01, True), (60, 0.01, False), (60, 0.2, True)],
+)
 def test_minimizer_equals_that_of_a_convex_solver(num, step, weighted):
     u, center = scores(num), PINBALL_LEVELS**2
     weights = 3 * scores(num, seed=2) if weighted else None
     result = pinball_minimizer(u, PINBALL_LEVELS, center, step, weights)
     w = torch.ones_like(u) if weights is None else weights
+    # All levels in one problem, the sum of theirs.
+    variable, rows, total = cp.Variable(4), PINBALL_LEVELS.numpy(), 0.0
+    losses = cp.sum_squares(variable - center.numpy()) / (2 * step)
+    for each, weight in zip(u.tolist(), w.tolist(), strict=True):
+        losses += weight * (rows @ cp.pos(each - variable) + (1 - rows) @ cp.pos(variable - each))
+    problem = cp.Problem(cp.Minimize(losses))
+    problem.solve(solver=cp.CLARABEL)
+    assert result.numpy() == pytest.approx(variable.value, abs=2e-4)
     for level, c, q in zip(PINBALL_LEVELS.tolist(), center.tolist(), result.tolist(), strict=True):
-        variable = cp.Variable()
-        loss = level * cp.pos(u.numpy() - variable) + (1 - level) * cp.pos(variable - u.numpy())
-        problem = cp.Problem(cp.Minimize(cp.square(variable - c) / (2 * step) + w.numpy() @ loss))
-        problem.solve(solver=cp.CLARABEL)
-        assert q == pytest.approx(float(variable.value), abs=2e-4)
-        # The solver stops near the minimum; ours is at least as good, and locally the best.
         value = objective(q, u, level, c, step, w)
-        assert value <= problem.value + 1e-8
+        total += value
         near = minimize_scalar(
             objective, bounds=(q - 0.01, q + 0.01), args=(u, level, c, step, w), method="bounded"
         )
         assert value <= near.fun + 1e-12
+    # The solver stops near the minimum; ours is at least as good, and locally the best.
+    assert total <= problem.value + 1e-8
 
 
 def test_ties_and_extreme_scores():
@@ -82,13 +87,6 @@ def test_quantiles_do_not_cross_and_weights_are_batched():
     torch.testing.assert_close(result[1, 2], single)
 
 
-def test_a_large_step_gives_the_empirical_quantile():
-    u = scores(101)
-    result = pinball_minimizer(u, PINBALL_LEVELS, PINBALL_LEVELS, 1e9)
-    expected = torch.quantile(u, PINBALL_LEVELS, interpolation="higher")
-    assert (result - expected).abs().max() < 0.03  # within a few order statistics of 101
-
-
 def test_gradient_by_weights():
     u = scores(8)
     weights = scores(8, seed=3).requires_grad_()
@@ -101,11 +99,10 @@ def test_gradient_by_weights():
 
 
 @pytest.mark.parametrize("lengthscale", [0.3, math.inf])
-@pytest.mark.parametrize("batches", [[90], [1] * 90, [3, 0, 67, 20]], ids=["all", "one", "mixed"])
-def test_each_observation_meets_the_minimizer_of_those_before(lengthscale, batches):
+def test_each_observation_meets_the_minimizer_of_those_before(lengthscale):
     learner = ExactQuantileLearner(LEVELS, 0.1, lengthscale)
     X, u = data(90)
-    parts = zip(X.split(batches), u.split(batches), strict=True)
+    parts = zip(X.split([67, 0, 1, 22]), u.split([67, 0, 1, 22]), strict=True)
     used = torch.cat([learner.update(*part) for part in parts])
     for t in range(90):
         kernel = torch.exp(-(X[:t] - X[t]).square().sum(-1) / lengthscale**2)
@@ -115,14 +112,6 @@ def test_each_observation_meets_the_minimizer_of_those_before(lengthscale, batch
     theta = learner.threshold(torch.full((2, 3, 2), 0.4, **DOUBLE))
     assert theta.shape == (2, 3, 3)
     torch.testing.assert_close(theta[1, 2], pinball_minimizer(u, LEVELS, LEVELS, 0.1, kernel))
-
-
-def test_order_does_not_matter():
-    X, u = data(30)
-    one, other = (ExactQuantileLearner(LEVELS, 0.1, 0.4) for _ in range(2))
-    one.update(X, u)
-    other.update(X.flip(0), u.flip(0))
-    torch.testing.assert_close(one.threshold(X), other.threshold(X))
 
 
 def test_starts_at_the_model_and_returns_to_it():
