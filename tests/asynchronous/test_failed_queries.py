@@ -108,7 +108,7 @@ def test_a_run_goes_around_a_region_that_fails(name, tmp_path):
             Inline(),
             objective,
             FeedbackLedger.open(path, dim=2, censor_value=CENSOR),
-            DelayAwareProposer(BOUNDS, STRATEGIES[name], search=SEARCH),
+            DelayAwareProposer(BOUNDS, STRATEGIES[name], fit, search=SEARCH),
             max_parallel=1,
             limits=EvaluationLimits(max_consecutive_failures=5),
         )
