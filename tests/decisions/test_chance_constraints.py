@@ -125,7 +125,7 @@ def test_misses_widen_the_quantile_and_hits_narrow_it() -> None:
     assert (tested.num_certified, tested.num_violations) == (4, 1)
 
 
-@pytest.mark.parametrize("level", [0.3, 0.5, 0.6, 0.9, 0.99])
+@pytest.mark.parametrize("level", [0.3, 0.5, 0.99])
 def test_misses_make_any_level_more_cautious(level: float) -> None:
     tested, x = constraint(**WIDE, level=level), points(1).squeeze(1)
     before = tested.margin(points(5))
@@ -317,8 +317,7 @@ class Nearness(AcquisitionFunction):
 
 
 @pytest.mark.filterwarnings("ignore:Optimization failed in `gen_candidates_scipy`")
-@pytest.mark.parametrize("scale", [1.0, 1e4, 1e-2])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("seed", "scale"), [(0, 1.0), (1, 1e4), (2, 1e-2)])
 def test_where_optimize_acqf_ends_is_certified(seed: int, scale: float) -> None:
     """With the options of the docstring, in whatever unit the outcome is."""
     X, Y, _ = make_data()
@@ -398,7 +397,7 @@ def test_a_limit_that_is_met_exactly_is_kept() -> None:
             both.violated(bad)
 
 
-@pytest.mark.parametrize("limit", [0.1, 0.7, 0.8, -0.8, 1e-3, 12345.6])
+@pytest.mark.parametrize("limit", [0.1, 0.7, -0.8])
 @pytest.mark.parametrize("name", ["upper", "lower"])
 def test_a_limit_that_is_met_exactly_is_kept_in_single_precision(name: str, limit: float) -> None:
     """Where the number is another one than the limit in double precision, beyond it or within."""
@@ -561,9 +560,14 @@ def assert_same(rebuilt: ChanceConstraint, carried: ChanceConstraint, X: Tensor)
     assert rebuilt.violation_bound(500) == carried.violation_bound(500)
 
 
-@pytest.mark.parametrize("dtype", [torch.double, torch.float])
-@pytest.mark.parametrize("limits", [{"upper": 1.0}, {"lower": -0.8}, {"upper": 1.2, "lower": -1.3}])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("limits", "seed", "dtype"),
+    [
+        ({"upper": 1.0}, 0, torch.double),
+        ({"lower": -0.8}, 1, torch.float),
+        ({"upper": 1.2, "lower": -1.3}, 2, torch.double),
+    ],
+)
 def test_rebuilt_from_records_it_is_the_one_that_was_carried(
     limits: dict[str, Any], seed: int, dtype: torch.dtype
 ) -> None:
@@ -684,9 +688,10 @@ ENVIRONMENTS: dict[str, Answer] = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.double, torch.float])
-@pytest.mark.parametrize("limits", LIMITS)
-@pytest.mark.parametrize("name", ENVIRONMENTS)
+@pytest.mark.parametrize(
+    ("name", "limits", "dtype"),
+    [*zip(ENVIRONMENTS, 2 * LIMITS, 3 * [torch.double, torch.float], strict=True)],
+)
 def test_violations_stay_within_the_bound(
     name: str, limits: dict[str, Any], dtype: torch.dtype
 ) -> None:
@@ -809,8 +814,9 @@ def test_quantiles_are_of_each_points_level(kind: str) -> None:
                 assert end == pytest.approx(quantile, rel=1e-6, abs=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [torch.float, torch.double])
-@pytest.mark.parametrize("kind", ["log", "log, calibrated"])
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("log", torch.float), ("log, calibrated", torch.double)]
+)
 def test_a_limit_that_cannot_be_violated_leaves_all_to_the_other(
     kind: str, dtype: torch.dtype
 ) -> None:
@@ -846,10 +852,7 @@ def test_constraints_that_were_replaced_change_nothing() -> None:
     assert stated == pytest.approx(expected[1].tolist())
 
 
-@pytest.mark.parametrize("confidence", [None, 0.95])
-def test_margins_of_several_outcomes_have_gradients_for_any_models(
-    confidence: float | None,
-) -> None:
+def test_margins_of_several_outcomes_have_gradients_for_any_models() -> None:
     localized = QuantileRecalibrator(lengthscale=0.4, regularization=0.01)
     X, Y, _ = make_data()
     models = [
@@ -860,9 +863,10 @@ def test_margins_of_several_outcomes_have_gradients_for_any_models(
     made = joint_chance_constraints(models, [(None, 1.2), (0.1, None), (-1.5, 1.5)], level=0.8)
     at = points(3).requires_grad_()
     for each in made:
-        assert torch.autograd.gradcheck(lambda X, c=each: c.margin(X, confidence), at, atol=1e-4)
-    together = torch.stack(margins_of(made, at, confidence))
-    assert_close(together, torch.stack([each.margin(at, confidence) for each in made]))
+        assert torch.autograd.gradcheck(lambda X, c=each: c.margin(X, 0.95), at, atol=1e-4)
+    for confidence in (None, 0.95):
+        together = torch.stack(margins_of(made, at, confidence))
+        assert_close(together, torch.stack([each.margin(at, confidence) for each in made]))
     single = joint_chance_constraints([make_gp(dtype=torch.float)] * 2, [(None, 1.0), (0.0, None)])
     assert margins_of(single, points(3, torch.float))[1].dtype == torch.float
 
@@ -940,13 +944,12 @@ def test_a_point_that_one_of_several_refuses_is_certified_by_none() -> None:
     assert first.num_certified == second.num_certified == 0
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_points_that_violate_any_of_several_stay_within_the_joint_bound(seed: int) -> None:
-    rng = random.Random(seed)
+def test_points_that_violate_any_of_several_stay_within_the_joint_bound() -> None:
+    rng = random.Random(0)
     limits = [(None, 30.0), (-30.0, 30.0), (-30.0, None)]
     made = joint_chance_constraints([make_gp(), make_gp(), make_gp()], limits, level=0.8)
     X, num, bad = points(1).squeeze(1), 0, 0
-    for _ in range(150):
+    for _ in range(80):
         certified = bool(torch.stack([each.certified(X.unsqueeze(1)) for each in made]).all())
         outcomes = [rng.choice([0.0, 0.0, 50.0 * (each.upper and 1 or -1)]) for each in made]
         num, bad = num + certified, bad + (certified and any(outcomes))
