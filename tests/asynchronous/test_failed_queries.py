@@ -197,17 +197,6 @@ def test_no_failed_choice_is_asked_again(imputation, acquisition, failures):
         only(ledger)
 
 
-def test_the_design_over_choices_skips_what_has_failed():
-    choices = torch.rand(4, 2, **DOUBLE)
-    ledger = FeedbackLedger(2)
-    propose = DelayAwareProposer(BOUNDS, num_initial=12, choices=choices)
-    ledger.fail(ledger.submit(propose(ledger)))
-    for _ in range(6):
-        x = propose(ledger)
-        assert not torch.equal(x, ledger[0].x)
-        ledger.submit(x)
-
-
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_failed_maximizer_is_not_proposed_again(name, monkeypatch):
     """Even if the search returns it, or a point that differs by rounding only."""

@@ -115,27 +115,6 @@ class TestOrder:
             make_optimizer(pool, objective, FeedbackLedger(1), max_parallel=3).run(20)
         assert most == 3
 
-    def test_clock_in_seconds_tells_arrival(self) -> None:
-        gates, ledger = Gates(), FeedbackLedger(1, clock="seconds")
-        arrived = math.nan
-
-        def propose(ledger: FeedbackLedger) -> Tensor:
-            nonlocal arrived
-            if len(ledger) == 1:
-                done = threading.Event()
-                pool.futures[0].add_done_callback(lambda _: done.set())
-                gates.open(0, 1)
-                assert done.wait(60)  # callbacks run in order, so it has been noticed
-                arrived = time.time()
-            return count_up(ledger)
-
-        with Threads(2) as pool:
-            make_optimizer(pool, gates, ledger, propose, 2).run(2)
-        first, second = ledger.trials
-        assert first.observed_at is not None
-        # It is written down after query 1 was submitted, yet with the time before.
-        assert first.submitted_at <= first.observed_at <= arrived <= second.submitted_at
-
 
 class TestRecording:
     @pytest.mark.parametrize("clock", ["iterations", "seconds"])

@@ -81,8 +81,7 @@ def test_it_is_the_definition(seed):
     assert overdue(ledger, 40.0) == pair_by_pair(starts, ends)
 
 
-@pytest.mark.parametrize("clock", CLOCKS)
-@pytest.mark.parametrize("last_first", [False, True])
+@pytest.mark.parametrize(("clock", "last_first"), [("iterations", True), ("seconds", False)])
 def test_the_values_of_batches_come_in_any_order(clock, last_first):
     """Four batches of twenty; also while a part of one is known."""
     ledger = FeedbackLedger(1, clock=clock)
@@ -179,7 +178,7 @@ def test_later_is_by_place_and_by_time(starts, ends, expected):
 
 @pytest.mark.parametrize("set_back", [False, True])
 def test_trials_of_all_lengths(set_back):
-    """Not all that have a value are counted one by one; also where one came before its query."""
+    """Also where a value came before its query."""
     random.seed(0)
     found = passed = 0
     for _ in range(400):
@@ -194,32 +193,6 @@ def test_trials_of_all_lengths(set_back):
         assert overdue_places(starts, ends) == expected
         found, passed = found + bool(expected), passed + (not expected)
     assert found > 50 and passed > 50
-
-
-@pytest.mark.parametrize(("followers", "expected"), [(4, []), (5, [14])])
-def test_what_might_have_been_overtaken_more_is_not_all_that_counts(followers, expected):
-    """Of nine trials at a time none is overtaken; of a quiet time later, one by four."""
-    starts, ends = [0.0, *range(1, 9), 100.0], [10.0, *range(11, 19), 104.9]
-    for start in [101.0, 102.0, 103.0, 104.0, 110.0, *(111.0 + i for i in range(followers))]:
-        starts.append(start)
-        ends.append(math.inf if start == 110.0 else start + 0.5)
-    assert overdue_places(starts, ends) == pair_by_pair(starts, ends) == expected
-
-
-@pytest.mark.parametrize(("followers", "expected"), [(3, []), (4, [8])])
-def test_one_that_all_that_started_meanwhile_have_overtaken(followers, expected):
-    """It counts beside one that as many started after, of which not all have overtaken it."""
-    starts, ends = [0.0, 1.0, 3.0, 9.0], [10.0, 2.0, 4.0, 11.0]
-    starts, ends = [*starts, 20.0, 21.0, 22.0, 23.0], [*ends, 30.0, 21.5, 22.5, 23.5]
-    starts, ends = [*starts, 40.0], [*ends, math.inf]
-    starts += [41.0 + i for i in range(followers)]
-    ends += [41.5 + i for i in range(followers)]
-    assert overdue_places(starts, ends) == pair_by_pair(starts, ends) == expected
-
-
-def test_values_that_came_before_their_queries():
-    starts, ends = [0.0, 1.0, 2.0, 3.0, 4.0], [0.5, 1.5, math.inf, 0.5, 1.5]
-    assert overdue_places(starts, ends) == pair_by_pair(starts, ends) == []
 
 
 def test_no_places():

@@ -516,60 +516,48 @@ def test_pending_points_of_the_model_and_further_ones_add_up() -> None:
 
 def test_bad_arguments_are_named() -> None:
     tested: Any = constraint()
-    search: Any = optimize_chance_constrained
     wide = torch.tensor([[0.0] * 3, [1.0] * 3]).double()
-    with pytest.raises(BotorchTensorDimensionError, match="`bounds` must have 2 columns"):
-        search(right(), tested, wide)
-    with pytest.raises(BotorchTensorDimensionError, match="`choices` must have 2 columns"):
-        search(right(), tested, None, choices=wide)
-    with pytest.raises(InputDataError, match="`bounds` must have the precision"):
-        search(right(), [constraint(), constraint(dtype=torch.float)], BOUNDS)
-    with pytest.raises(InputDataError, match="`choices` must have the precision"):
-        search(right(), tested, None, choices=BOUNDS.float())
-    with pytest.raises(InputDataError, match="at least one"):
-        search(right(), [], BOUNDS)
-    with pytest.raises(BotorchTensorDimensionError, match="`bounds`"):
-        search(right(), tested, BOUNDS[0])
-    with pytest.raises(BotorchTensorDimensionError, match="`bounds`"):
-        search(right(), tested, None)
-    with pytest.raises(InputDataError, match="names column 2"):
-        search(right(), tested, BOUNDS, fixed_features={2: 0.5})
-    with pytest.raises(InputDataError, match="outside of its bounds"):
-        search(right(), tested, BOUNDS, fixed_features={0: 1.5})
-    with pytest.raises(InputDataError, match="every column"):
-        search(right(), tested, BOUNDS, fixed_features={0: 0.5, 1: 0.5})
-    with pytest.raises(InputDataError, match="excludes"):
-        search(right(), tested, BOUNDS, choices=torch.rand(3, 2))
-    for bounds in (BOUNDS.flip(0), BOUNDS / 0.0, BOUNDS.long()):
-        with pytest.raises(InputDataError, match="`bounds`"):
-            search(right(), tested, bounds)
-    for choices in (torch.full((2, 2), torch.nan), torch.zeros(2, 2, dtype=torch.long)):
-        with pytest.raises(InputDataError, match="`choices`"):
-            search(right(), tested, None, choices=choices)
-    with pytest.raises(InputDataError, match="`constraints`"):
-        search(right(), make_gp(), BOUNDS)
+    single = [constraint(), constraint(dtype=torch.float)]
     beyond = [(torch.tensor([0, 1]), torch.ones(2, dtype=torch.double), 3.0)]
-    with pytest.raises(InfeasibilityError):
-        search(right(), tested, BOUNDS, inequality_constraints=beyond)
-    with pytest.raises(InputDataError, match="empty"):
-        search(right(), tested, None, choices=torch.rand(0, 2))
-    with pytest.raises(BotorchTensorDimensionError, match="`choices`"):
-        search(right(), tested, None, choices=torch.rand(2))
+
+    def refused(
+        error: Any, match: str | None, limits: Any = tested, bounds: Any = BOUNDS, **more: Any
+    ) -> None:
+        with pytest.raises(error, match=match):
+            optimize_chance_constrained(more.pop("acqf", right()), limits, bounds, **more)
+
+    def no_choices(error: Any, match: str, choices: Any, **more: Any) -> None:
+        refused(error, match, bounds=None, choices=choices, **more)
+
+    shape = BotorchTensorDimensionError
+    refused(shape, "`bounds` must have 2 columns", bounds=wide)
+    refused(InputDataError, "`bounds` must have the precision", single)
+    refused(InputDataError, "at least one", [])
+    refused(InputDataError, "`constraints`", make_gp())
+    refused(UnsupportedError, "`acq_function`.*NoneType", acqf=None)
+    for bounds in (BOUNDS[0], None):
+        refused(shape, "`bounds`", bounds=bounds)
+    for bounds in (BOUNDS.flip(0), BOUNDS / 0.0, BOUNDS.long()):
+        refused(InputDataError, "`bounds`", bounds=bounds)
+    refused(InputDataError, "`bounds` must be a tensor, got list", bounds=BOUNDS.tolist())
+    refused(InputDataError, "names column 2", fixed_features={2: 0.5})
+    refused(InputDataError, "outside of its bounds", fixed_features={0: 1.5})
+    refused(InputDataError, "every column", fixed_features={0: 0.5, 1: 0.5})
+    refused(InputDataError, "`fixed_features` must be a dictionary", fixed_features=[0])
+    refused(InfeasibilityError, None, inequality_constraints=beyond)
+    for share in (1.0, "half"):
+        refused(InputDataError, "expansion_share", expansion_share=share)
     for name in ("num_restarts", "raw_samples"):
-        for place in ({"bounds": BOUNDS}, {"bounds": None, "choices": BOUNDS}):
-            with pytest.raises(InputDataError, match=name):
-                search(right(), tested, **place, **{name: 0})
-    for share in (1.0, "half", None):
-        with pytest.raises(InputDataError, match="expansion_share"):
-            search(right(), tested, BOUNDS, expansion_share=share)
-    with pytest.raises(InputDataError, match="`bounds` must be a tensor, got list"):
-        search(right(), tested, BOUNDS.tolist())
-    with pytest.raises(InputDataError, match="`choices` must be a tensor, got list"):
-        search(right(), tested, None, choices=[[0.5, 0.5]])
-    with pytest.raises(InputDataError, match="`fixed_features` must be a dictionary"):
-        search(right(), tested, BOUNDS, fixed_features=[0])
-    with pytest.raises(UnsupportedError, match="`acq_function`.*NoneType"):
-        search(None, tested, BOUNDS)
+        refused(InputDataError, name, **{name: 0})
+        no_choices(InputDataError, name, BOUNDS, **{name: 0})
+    refused(InputDataError, "excludes", choices=torch.rand(3, 2))
+    no_choices(InputDataError, "empty", torch.rand(0, 2))
+    no_choices(shape, "`choices` must have 2 columns", wide)
+    no_choices(shape, "`choices`", torch.rand(2))
+    no_choices(InputDataError, "`choices` must have the precision", BOUNDS.float())
+    no_choices(InputDataError, "`choices` must be a tensor, got list", [[0.5, 0.5]])
+    for choices in (torch.full((2, 2), torch.nan), torch.zeros(2, 2, dtype=torch.long)):
+        no_choices(InputDataError, "`choices`", choices)
 
 
 class InWidths(AcquisitionFunction):
