@@ -65,6 +65,8 @@ def test_the_bound_is_reached() -> None:
     assert num == math.floor(budget.bound(12)) == 12  # 0.1 T + 10.9 is 12.1 there
     assert [Budget(0.9).bound(T) for T in (1, 5, 100, 1000)] == [1.0, 5.0, 20.9, 110.9]
     assert Budget(0.9).bound(10**9) == 1e8 + 10.9  # alpha T without the error of 1 - 0.9
+    even = Budget(0.5, 1.0)
+    assert even.allows(1, 1) and even.left(2, 2) == 0.0 and not even.allows(2, 2)
     assert Budget(0.9, math.inf).bound(7) == 7.0 and Budget(0.9, math.inf).allows(5, 5)
 
 
