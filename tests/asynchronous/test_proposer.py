@@ -507,7 +507,12 @@ BAD: dict[str, Any] = {
     "maximize": ((1, InputDataError),),
     "fixed_features": (
         ({2: 0.0}, InputDataError),
+        ({-3: 0.0}, InputDataError),
+        ({0.5: 0.0}, InputDataError),
+        ({0: torch.nan}, InputDataError),
+        ({0: "0.1"}, InputDataError),
         ({0: torch.zeros(2)}, BotorchTensorDimensionError),
+        ({0: 0.1, -2: 0.2}, InputDataError),
     ),
 }
 
