@@ -144,21 +144,24 @@ def failing(objective: Any, fails: Any, x: Any) -> float:
 
 
 @pytest.mark.parametrize(
-    ("region", "strategy"),
+    ("region", "strategy", "given"),
     mostly_slow(
-        product(REGIONS, ["ucb", "ts", "hallucinate"]),
-        {("around the best point", "hallucinate")},
+        [("corner", "hallucinate", fit), *product(REGIONS, ["ucb", "ts", "hallucinate"], [None])],
+        {("corner", "hallucinate", fit)},
     ),
 )
-def test_four_at_a_time_go_around_a_region_that_fails(region, strategy):
-    """Three others run whenever a query is chosen, and the best values are where queries fail."""
+def test_four_at_a_time_go_around_a_region_that_fails(region, strategy, given):
+    """Three others run whenever a query is chosen, and the best values are where queries fail.
+
+    Hyperparameters are learned in the slow cases.
+    """
     objective, fails, bounds, least, best = REGIONS[region]
     ledger = FeedbackLedger(len(bounds[0]), censor_value=least)
     AsynchronousOptimizer(
         Held(4, 40),
         partial(failing, objective, fails),
         ledger,
-        DelayAwareProposer(bounds, strategy, search=SEARCH),
+        DelayAwareProposer(bounds, strategy, given, search=SEARCH),
         max_parallel=4,
     ).run(40, progress=False)
     assert ledger.best().y > best - 0.15

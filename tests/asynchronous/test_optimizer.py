@@ -341,17 +341,13 @@ class TestObjective:
         assert ledger[0].note == "SystemExit: 3"
 
 
-class TestDirection:
-    def test_it_is_the_ledgers(self) -> None:
-        ledger = FeedbackLedger(1, maximize=False)
-        assert make_optimizer(Inline(), square, ledger).run(3).best == ledger[0]
-        with pytest.raises(InputDataError, match="`maximize` is False in the ledger"):
-            make_optimizer(Inline(), square, ledger, maximize=True)
-
-    def test_the_first_who_says_so_decides(self) -> None:
-        ledger = FeedbackLedger(1)
-        optimizer = make_optimizer(Inline(), square, ledger, maximize=False)
-        assert ledger.maximize is False and optimizer.run(3).best == ledger[0]
+def test_the_direction_is_the_ledgers() -> None:
+    """The first who says so decides."""
+    ledger = FeedbackLedger(1)
+    optimizer = make_optimizer(Inline(), square, ledger, maximize=False)
+    assert ledger.maximize is False and optimizer.run(3).best == ledger[0]
+    with pytest.raises(InputDataError, match="`maximize` is False in the ledger"):
+        make_optimizer(Inline(), square, ledger, maximize=True)
 
 
 class TestCallbacks:
@@ -846,21 +842,16 @@ class TestInterrupt:
 
 
 class TestProgress:
-    def show(
-        self, capsys: pytest.CaptureFixture[str], progress: bool, maximize: bool = True
-    ) -> str:
+    @pytest.mark.parametrize(("maximize", "best"), [(True, "best=36"), (False, "best=0")])
+    def test_bar(self, capsys: pytest.CaptureFixture[str], maximize: bool, best: str) -> None:
         ledger = FeedbackLedger(1)
         make_optimizer(Inline(), square, ledger).run(2)
-        make_optimizer(Inline(), square, ledger, maximize=maximize).run(7, progress)
+        assert capsys.readouterr() == ("", "")
+        make_optimizer(Inline(), square, ledger, maximize=maximize).run(7, progress=True)
         captured = capsys.readouterr()
-        assert captured.out == ""
-        return captured.err
-
-    def test_bar(self, capsys: pytest.CaptureFixture[str]) -> None:
-        drawn = self.show(capsys, progress=True).split("\r")
-        assert "2/7" in drawn[1] and "7/7" in drawn[-1]
-        assert "best=36" in drawn[-1] and "running=0" in drawn[-1]
-        assert "best=0" in self.show(capsys, progress=True, maximize=False).split("\r")[-1]
+        drawn = captured.err.split("\r")
+        assert captured.out == "" and "2/7" in drawn[1] and "7/7" in drawn[-1]
+        assert best in drawn[-1] and "running=0" in drawn[-1]
         assert "monitor" not in vars(progress.ProgressBar)  # tqdm's thread that watches bars
 
     def test_nothing_is_drawn_while_nothing_changes(
@@ -885,9 +876,6 @@ class TestProgress:
         drawn = capsys.readouterr().err.split("\r")
         # Empty; running, if the bar is older than 0.1 s by then; done; and done as it closes.
         assert "running=1" in "".join(drawn) and len(drawn) <= 6
-
-    def test_silent(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert self.show(capsys, progress=False) == ""
 
     def test_bar_is_closed_after_an_error(self, capsys: pytest.CaptureFixture[str]) -> None:
         def propose(ledger: FeedbackLedger) -> Tensor:

@@ -13,12 +13,14 @@ from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from torch import Tensor
 
+from botorch_calib.asynchronous import evaluation_loop
 from botorch_calib.asynchronous.callers_executors import CallersExecutors
 from botorch_calib.exceptions import EvaluationError, EvaluationWarning
 from botorch_calib.ledger import FeedbackLedger
@@ -158,13 +160,28 @@ class TestWorkerDeath:
 
 
 class TestTimeouts:
-    def test_late_process_is_killed_at_the_end(self, tmp_path: Path) -> None:
+    def test_late_process_is_killed_at_the_end(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Until then it keeps its worker, and the others go on."""
+        now = 0.0
+
+        def propose(ledger: FeedbackLedger) -> Tensor:
+            nonlocal now
+            if len(ledger) == 3:
+                wait_for_run(tmp_path, 1)
+                now = 60.0
+            return count_up(ledger)
+
+        clock = SimpleNamespace(monotonic=lambda: now, time=time.time)
+        monkeypatch.setattr(evaluation_loop, "time", clock)
         ledger = FeedbackLedger(1)
         objective = functools.partial(hang, tmp_path, 1, -1)
         with pytest.warns(EvaluationWarning, match="processes of `workers` can be ended"):
-            make_optimizer(processes(2), objective, ledger, max_parallel=2, timeout=2.0).run(5)
-        assert ledger[1].note == "timed out after 2 seconds"
+            make_optimizer(
+                processes(2), objective, ledger, propose, max_parallel=2, timeout=50.0
+            ).run(5)
+        assert ledger[1].note == "timed out after 50 seconds"
         assert observed(ledger) == squares(0, 2, 3, 4)
         assert [len(runs(tmp_path, query)) for query in range(5)] == [1] * 5
 

@@ -223,11 +223,9 @@ def test_minimisation_mirrors_maximisation():
     assert_close(found[0], found[1], rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("acquisition", ["ucb", "ts"])
-def test_choices(acquisition, monkeypatch):
+def test_choices(monkeypatch):
     spy = Spy(monkeypatch)
-    ledger = make_ledger()
-    candidate = make_proposer(acquisition=acquisition, choices=GRID)(ledger)
+    candidate = make_proposer(choices=GRID)(make_ledger())
     (index,) = (candidate == GRID).all(dim=-1).nonzero()
     values = spy.seen[0](GRID.unsqueeze(-2))
     assert index == values.argmax()
@@ -251,16 +249,6 @@ def test_own_acquisition_function():
 
 def fit_calibrated(X: Tensor, Y: Tensor) -> CalibratedModel:
     return CalibratedModel.from_history(fit(X, Y), OnlineConformal(0.2))
-
-
-def test_calibrated_fits(monkeypatch):
-    """If ``fit`` returns a calibrated model, the acquisition function's posterior is calibrated."""
-    spy, ledger = Spy(monkeypatch), make_ledger()
-    for arguments in ({}, {"acquisition": "ts", "choices": GRID}, {"acquisition": "ts"}):
-        assert make_proposer(fit=fit_calibrated, **arguments)(ledger).shape == (2,)
-        model = spy.seen[-1].model
-        assert isinstance(model.posterior(GRID[:2]), CalibratedPosterior)
-        assert torch.equal(model.X_pending, ledger.pending())
 
 
 @pytest.mark.parametrize(("imputation", "choices"), [("censor", None), ("hallucinate", GRID)])

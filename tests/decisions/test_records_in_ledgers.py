@@ -27,7 +27,7 @@ def without_waiting_for_disks(monkeypatch) -> None:
 )
 def test_restarted_at_each_step_it_is_the_one_that_was_carried(kind: str, tmp_path) -> None:
     """To the last bit: pending points, calibrators and contexts, four workers, late outcomes."""
-    memory, path, num = FeedbackLedger(1), tmp_path / "ledger.db", 44
+    memory, path, num = FeedbackLedger(1), tmp_path / "ledger.db", 36
     carried = loops.carry_on(memory, kind, num)
     for stop in range(4, num + 1, 8):
         with FeedbackLedger.open(path, 1) as ledger:
