@@ -401,7 +401,7 @@ class TestCallbacks:
 
     def test_the_last_failures_are_told_of(self) -> None:
         bad, callback = Mock(side_effect=ValueError), Mock(return_value=None)
-        limits = {"max_consecutive_failures": 2}
+        limits: dict[str, Any] = {"max_consecutive_failures": 2}
         with pytest.raises(EvaluationError):
             make_optimizer(Inline(), bad, FeedbackLedger(1), **limits, callbacks=[callback]).run(9)
         assert callback.call_count == 2
