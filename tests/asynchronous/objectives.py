@@ -165,29 +165,27 @@ def exit_once(folder: Path, code: int, by_libc: bool, x: np.ndarray) -> float:
     return square(x)
 
 
-def send_badly(folder: Path, kind: str, x: np.ndarray) -> Any:
-    """As `noted_square`, but query 1 brings what another process cannot read."""
+def send_badly(folder: Path, x: np.ndarray) -> Any:
+    """As `noted_square`, but queries 1 to 4 bring what another process cannot read."""
 
     class Local(Exception):
         pass
 
     note_run(folder, x)
     if x[0] == 1:
-        if kind == "stubborn":
-            raise Stubborn(1, 2)
-        if kind == "local":
-            raise Local("only known here")
-        return Local if kind == "value" else threading.Lock()
-    return square(x)
+        raise Stubborn(1, 2)
+    if x[0] == 2:
+        raise Local("only known here")
+    return {3: Local, 4: threading.Lock()}.get(int(x[0]), square(x))
 
 
-def die_with_lock(folder: Path, in_a_message: bool, x: np.ndarray) -> float:
-    """As `noted_square`, but query 1 is first killed while Pebble's lock is held."""
+def die_with_lock(folder: Path, x: np.ndarray) -> float:
+    """As `noted_square`, but queries 1 and 2 are first killed while Pebble's lock is held."""
     note_run(folder, x)
-    if x[0] == 1 and len(runs(folder, 1)) == 1:
+    if x[0] in (1, 2) and len(runs(folder, x[0])) == 1:
         (channel,) = (each for each in gc.get_objects() if type(each).__name__ == "WorkerChannel")
         channel.mutex.acquire()
-        if in_a_message:  # its length, without the 100 bytes themselves
+        if x[0] == 2:  # in a message: its length is sent, without the 100 bytes themselves
             os.write(channel.writer.fileno(), struct.pack("!i", 100))
         os.kill(os.getpid(), signal.SIGKILL)
     return square(x)
@@ -215,21 +213,38 @@ def is_alive(pid: int) -> bool:
 
 
 def sleep_long(folder: Path, x: np.ndarray) -> float:
-    """As `noted_square`, after ten minutes in a program of its own."""
+    """As `noted_square`, but from query 1 on after ten minutes in a program of its own."""
     note_run(folder, x)
-    subprocess.run(["sleep", "600"])
+    if x[0]:
+        subprocess.run(["sleep", "600"])
     return square(x)
 
 
 def leave_programs_behind(folder: Path, x: np.ndarray) -> float:
     """As `noted_square`, but query 0 waits for a program, and 1 crashes while one is running."""
+    import fcntl
+
     note_run(folder, x)
-    if x[0] == 0:
-        subprocess.run(["sleep", "600"])
-    if x[0] == 1:
-        subprocess.Popen(["sleep", "600"])
-        os.kill(os.getpid(), signal.SIGSEGV)
+    if x[0] < 2:
+        with open(folder / f"locked-{x[0]:g}", "wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            program = subprocess.Popen(["sleep", "600"], pass_fds=[file.fileno()])
+        if x[0] == 1:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        program.wait()
     return square(x)
+
+
+def is_unlocked(path: Path) -> bool:
+    """Whether the last program that held this file has ended."""
+    import fcntl
+
+    with open(path, "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
 
 
 def leave_thread_behind(folder: Path, x: np.ndarray) -> float:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor, Future
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -52,16 +53,6 @@ def client() -> Iterator[Any]:
         client.wait_for_workers(2)
 
 
-@pytest.fixture
-def impatient(client: Any) -> Iterator[None]:
-    """The scheduler gives a task up as soon as one worker has died of it, not only the fourth."""
-    client.wait_for_workers(2)
-    allowed = client.cluster.scheduler.allowed_failures
-    client.cluster.scheduler.allowed_failures = 0
-    yield
-    client.cluster.scheduler.allowed_failures = allowed
-
-
 def test_workers_are_light(client: Any) -> None:
     ledger = FeedbackLedger(1)
     pool = client.get_executor()
@@ -101,22 +92,18 @@ def test_worker_killed_mid_run(client: Any, tmp_path: Path) -> None:
     assert [len(runs(tmp_path, query)) for query in (0, 1, 3)] == [1, 1, 1]
 
 
-@pytest.mark.usefixtures("impatient")
-def test_task_that_dask_gives_up_is_run_again(client: Any, tmp_path: Path) -> None:
+def test_task_that_dask_gives_up_is_run_again(
+    client: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As soon as one worker has died of it here; by default it would be the fourth."""
+    monkeypatch.setattr(client.cluster.scheduler, "allowed_failures", 0)
+    client.wait_for_workers(2)
     ledger = FeedbackLedger(1)
     objective = functools.partial(die_once, tmp_path, 1)
-    make_optimizer(client.get_executor(), objective, ledger, max_parallel=2).run(4)
+    make_optimizer(client.get_executor, objective, ledger, max_parallel=2).run(4)
     assert observed(ledger) == {i: float(i * i) for i in range(4)}
     assert len(runs(tmp_path, 1)) == 2
-
-
-@pytest.mark.usefixtures("impatient")
-def test_task_that_is_lost_for_good(client: Any, tmp_path: Path) -> None:
-    ledger = FeedbackLedger(1)
-    objective = functools.partial(die_once, tmp_path, 1)
-    make_optimizer(client.get_executor, objective, ledger, max_parallel=2, max_retries=0).run(4)
-    assert sorted(observed(ledger)) == [0, 2, 3]
-    assert ledger[1].note.startswith("its worker died: KilledWorker")
+    assert "Trial 1 runs again: its worker died: KilledWorker" in caplog.text
 
 
 def test_executor_that_an_objective_breaks(client: Any) -> None:
@@ -125,8 +112,11 @@ def test_executor_that_an_objective_breaks(client: Any) -> None:
     assert ledger[0].note == f"{BrokenExecutor.__name__}: inside"
 
 
-def test_timeout(client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cluster that belongs to the caller: the late call keeps its worker to itself."""
+@pytest.mark.parametrize("restarts", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_timeout(
+    client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts: bool
+) -> None:
+    """A late call keeps its worker, unless a function makes the executor: then it is killed."""
     now = 0.0
 
     def propose(ledger: FeedbackLedger) -> Tensor:
@@ -134,7 +124,7 @@ def test_timeout(client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         if len(ledger) == 4:
             wait_for_run(tmp_path, 2)
             now = 60.0
-        if len(ledger) == 8:
+        if len(ledger) == 8 and not restarts:
             assert ids(ledger, "failed") == [2]
             (tmp_path / "go").touch()
         return count_up(ledger)
@@ -146,48 +136,17 @@ def test_timeout(client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(
         evaluation_loop, "time", SimpleNamespace(monotonic=lambda: now, time=time.time)
     )
-    ledger = FeedbackLedger(1)
-    with pytest.warns(EvaluationWarning):
-        make_optimizer(
-            client.get_executor(), objective, ledger, propose, max_parallel=2, timeout=50.0
-        ).run(10)
+    ledger, pool = FeedbackLedger(1), client.get_executor if restarts else client.get_executor()
+    with nullcontext() if restarts else pytest.warns(EvaluationWarning):
+        make_optimizer(pool, objective, ledger, propose, max_parallel=2, timeout=50.0).run(10)
     assert ledger[2].note == "timed out after 50 seconds" and ledger[2].y is None
     assert sorted(observed(ledger)) == [0, 1, 3, 4, 5, 6, 7, 8, 9]
-    late = runs(tmp_path, 2)[0]
-    assert late not in [runs(tmp_path, query)[0] for query in range(4, 8)]
-
-
-@pytest.mark.slow
-def test_timeout_restarts_the_worker(
-    client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of an executor that is made by a function, workers may be killed."""
-    now = 0.0
-
-    def propose(ledger: FeedbackLedger) -> Tensor:
-        nonlocal now
-        if len(ledger) == 4:
-            wait_for_run(tmp_path, 2)
-            now = 60.0
-        return count_up(ledger)
-
-    def objective(x: np.ndarray) -> float:
-        if x[0] == 2:
-            return wait_for_go(tmp_path, x)
-        return noted_square(tmp_path, x)
-
-    client.wait_for_workers(2)
-    monkeypatch.setattr(
-        evaluation_loop, "time", SimpleNamespace(monotonic=lambda: now, time=time.time)
-    )
-    ledger = FeedbackLedger(1)
-    make_optimizer(
-        client.get_executor, objective, ledger, propose, max_parallel=2, timeout=50.0
-    ).run(8)
-    assert sorted(observed(ledger)) == [0, 1, 3, 4, 5, 6, 7]
     (late,) = runs(tmp_path, 2)
-    with pytest.raises(ProcessLookupError):
-        os.kill(late, 0)
+    if restarts:
+        with pytest.raises(ProcessLookupError):
+            os.kill(late, 0)
+    else:
+        assert late not in [runs(tmp_path, query)[0] for query in range(4, 8)]
 
 
 class SlowScheduler:
@@ -219,19 +178,6 @@ def test_a_worker_is_restarted_after_its_task_is_cancelled() -> None:
     assert executor.restarted == ["busy"]
 
 
-@pytest.fixture
-def lonely() -> Iterator[tuple[Any, Any]]:
-    """A cluster of one worker, and its client, that a test may destroy."""
-    with distributed.LocalCluster(
-        n_workers=1, threads_per_worker=2, processes=True, dashboard_address=":0"
-    ) as cluster:
-        client = distributed.Client(cluster)
-        try:
-            yield cluster, client
-        finally:
-            client.close()
-
-
 def run_until_it_fails(client: Any, folder: Path, accident: Any, **limits: Any) -> None:
     """Run, destroy something once queries 2 and 3 are running, and check what the ledger keeps."""
     ledger = FeedbackLedger.open(folder / "ledger", 1)
@@ -259,32 +205,33 @@ def run_until_it_fails(client: Any, folder: Path, accident: Any, **limits: Any) 
     assert ids(again, "pending") == [2, 3]
 
 
-def test_client_that_is_closed(lonely: tuple[Any, Any], tmp_path: Path) -> None:
-    _, client = lonely
-    run_until_it_fails(client, tmp_path, client.close)
-
-
-def test_scheduler_that_is_lost(lonely: tuple[Any, Any], tmp_path: Path) -> None:
-    cluster, client = lonely
-    run_until_it_fails(client, tmp_path, cluster.close)
-
-
-def test_workers_that_are_gone_for_long(
-    lonely: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dask_workers, "CHECK_SECONDS", 0.1)
-    cluster, client = lonely
-    run_until_it_fails(client, tmp_path, lambda: cluster.scale(0), longest_without_workers=1.0)
-
-
-def test_a_closed_client_at_the_start(lonely: tuple[Any, Any]) -> None:
-    _, client = lonely
-    executor, ledger = client.get_executor(), FeedbackLedger(1)
-    client.close()
+def test_client_that_is_closed(client: Any, tmp_path: Path) -> None:
+    client.wait_for_workers(2)
+    second = distributed.Client(client.cluster, set_as_default=False)
+    executor = second.get_executor()
+    run_until_it_fails(second, tmp_path, second.close)
+    (tmp_path / "go").touch()
     with pytest.raises(EvaluationError, match="Dask client"):
-        make_optimizer(executor, square, ledger).run(1)
+        make_optimizer(executor, square, FeedbackLedger(1)).run(1)
 
 
+@pytest.mark.parametrize("lost", ["scheduler", "workers"])
+def test_cluster_that_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+    monkeypatch.setattr(dask_workers, "CHECK_SECONDS", 0.1)
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=2, processes=True, dashboard_address=":0"
+        ) as cluster,
+        distributed.Client(cluster, set_as_default=False) as own,
+    ):
+        if lost == "scheduler":
+            run_until_it_fails(own, tmp_path, cluster.close)
+        else:
+            accident = functools.partial(cluster.scale, 0)
+            run_until_it_fails(own, tmp_path, accident, longest_without_workers=1.0)
+
+
+@pytest.mark.slow  # a worker that is killed is tested above; this is another queue's recipe
 # The queue of this machine leaves its jobs' pipes to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_cluster_queue(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -115,27 +115,6 @@ class TestOrder:
             make_optimizer(pool, objective, FeedbackLedger(1), max_parallel=3).run(20)
         assert most == 3
 
-    def test_clock_in_seconds_tells_arrival(self) -> None:
-        gates, ledger = Gates(), FeedbackLedger(1, clock="seconds")
-        arrived = math.nan
-
-        def propose(ledger: FeedbackLedger) -> Tensor:
-            nonlocal arrived
-            if len(ledger) == 1:
-                done = threading.Event()
-                pool.futures[0].add_done_callback(lambda _: done.set())
-                gates.open(0, 1)
-                assert done.wait(60)  # callbacks run in order, so it has been noticed
-                arrived = time.time()
-            return count_up(ledger)
-
-        with Threads(2) as pool:
-            make_optimizer(pool, gates, ledger, propose, 2).run(2)
-        first, second = ledger.trials
-        assert first.observed_at is not None
-        # It is written down after query 1 was submitted, yet with the time before.
-        assert first.submitted_at <= first.observed_at <= arrived <= second.submitted_at
-
 
 class TestRecording:
     @pytest.mark.parametrize("clock", ["iterations", "seconds"])
@@ -194,21 +173,15 @@ class TestRecording:
 
 class TestGoal:
     def test_never_starts_more_than_needed(self) -> None:
-        ledger, pool = FeedbackLedger(1), Inline()
-        summary = make_optimizer(pool, square, ledger, max_parallel=7).run(5)
-        assert pool.num_calls == len(ledger) == summary.num_observed == 5
-        assert summary.best == ledger[4] and summary.num_pending == summary.num_failed == 0
-        assert summary.seconds > 0
-
-    def test_failures_are_resolved(self) -> None:
         def objective(x: np.ndarray) -> float:
             if x[0] % 2:
                 raise ValueError(f"no value at {x[0]:g}")
             return square(x)
 
-        ledger = FeedbackLedger(1)
-        summary = make_optimizer(Inline(), objective, ledger, maximize=False).run(6)
-        assert (summary.num_observed, summary.num_failed, len(ledger)) == (3, 3, 6)
+        ledger, pool = FeedbackLedger(1), Inline()
+        summary = make_optimizer(pool, objective, ledger, max_parallel=7, maximize=False).run(6)
+        assert (summary.num_observed, summary.num_failed, summary.num_pending) == (3, 3, 0)
+        assert pool.num_calls == len(ledger) == 6 and summary.seconds > 0
         assert summary.best == ledger[0]
         assert ledger[3].note == "ValueError: no value at 3"
 
@@ -320,17 +293,7 @@ class TestObjective:
 
     @pytest.mark.parametrize(
         "value",
-        [
-            2,
-            2.0,
-            Fraction(2),
-            np.float32(2),
-            np.int64(2),
-            np.array(2.0),
-            np.array([2.0]),
-            torch.tensor(2.0),
-            torch.tensor([[2.0]], requires_grad=True),
-        ],
+        [2, Fraction(2), np.float32(2), np.array([2.0]), torch.tensor([[2.0]], requires_grad=True)],
     )
     def test_values(self, value: Any) -> None:
         ledger = FeedbackLedger(1)
@@ -341,14 +304,10 @@ class TestObjective:
         ("value", "note"),
         [
             (math.nan, "finite"),
-            (math.inf, "finite"),
-            (None, "real number"),
             ("2", "real number"),
             (1j, "real number"),
             (torch.zeros(2), "one number"),
-            (np.zeros(0), "one number"),
             (np.ma.masked, "real number"),
-            (np.ma.array([2.0], mask=[True]), "real number"),
             (Unshowable(), "real number"),
         ],
     )
@@ -371,35 +330,24 @@ class TestObjective:
         assert len(ledger[0].note) < 200
 
     def test_exception_without_a_message(self) -> None:
-        def objective(x: np.ndarray) -> float:
-            raise Unshowable
-
         ledger = FeedbackLedger(1)
-        make_optimizer(Inline(), objective, ledger).run(2)
+        make_optimizer(Inline(), Mock(side_effect=Unshowable), ledger).run(2)
         assert ids(ledger, "failed") == [0, 1]
         assert ledger[0].note == "Unshowable: (its message cannot be read: ZeroDivisionError)"
 
-    @pytest.mark.parametrize("error", [SystemExit(3), AssertionError("so"), MemoryError()])
-    def test_any_exception_is_a_failure(self, error: BaseException) -> None:
-        def objective(x: np.ndarray) -> float:
-            raise error
-
+    def test_any_exception_is_a_failure(self) -> None:
         ledger = FeedbackLedger(1)
-        make_optimizer(Inline(), objective, ledger).run(1)
-        assert ledger[0].note == f"{type(error).__name__}: {error}"
+        make_optimizer(Inline(), Mock(side_effect=SystemExit(3)), ledger).run(1)
+        assert ledger[0].note == "SystemExit: 3"
 
 
-class TestDirection:
-    def test_it_is_the_ledgers(self) -> None:
-        ledger = FeedbackLedger(1, maximize=False)
-        assert make_optimizer(Inline(), square, ledger).run(3).best == ledger[0]
-        with pytest.raises(InputDataError, match="`maximize` is False in the ledger"):
-            make_optimizer(Inline(), square, ledger, maximize=True)
-
-    def test_the_first_who_says_so_decides(self) -> None:
-        ledger = FeedbackLedger(1)
-        optimizer = make_optimizer(Inline(), square, ledger, maximize=False)
-        assert ledger.maximize is False and optimizer.run(3).best == ledger[0]
+def test_the_direction_is_the_ledgers() -> None:
+    """The first who says so decides."""
+    ledger = FeedbackLedger(1)
+    optimizer = make_optimizer(Inline(), square, ledger, maximize=False)
+    assert ledger.maximize is False and optimizer.run(3).best == ledger[0]
+    with pytest.raises(InputDataError, match="`maximize` is False in the ledger"):
+        make_optimizer(Inline(), square, ledger, maximize=True)
 
 
 class TestCallbacks:
@@ -416,21 +364,7 @@ class TestCallbacks:
         second = Mock(return_value=1)  # only True itself ends a run
         make_optimizer(Inline(), objective, ledger, callbacks=[first, second]).run(3)
         assert told == [(0, "observed", 0.0), (1, "failed", None), (2, "observed", 4.0)]
-        assert [call.args for call in second.call_args_list] == [
-            (ledger, trial) for trial in ledger
-        ]
-
-    def test_they_run_in_the_thread_of_the_loop(self) -> None:
-        threads = []
-        with ThreadPoolExecutor(2) as pool:
-            make_optimizer(
-                pool,
-                square,
-                FeedbackLedger(1),
-                max_parallel=2,
-                callbacks=[lambda *_: threads.append(threading.get_ident())],
-            ).run(4)
-        assert threads == [threading.get_ident()] * 4
+        assert [call.args for call in second.call_args_list] == [(ledger, each) for each in ledger]
 
     def test_an_error_costs_no_evaluation(self, caplog: pytest.LogCaptureFixture) -> None:
         ledger, other = FeedbackLedger(1), Mock(return_value=None)
@@ -454,6 +388,7 @@ class TestCallbacks:
         gates, ledger, told = Gates(), FeedbackLedger(1), []
 
         def stop(ledger: FeedbackLedger, trial: Trial) -> bool:
+            assert threading.current_thread() is threading.main_thread()
             told.append(trial.id)
             gates.open(0, 1)
             return trial.id == 2
@@ -465,21 +400,13 @@ class TestCallbacks:
         assert summary.num_pending == 0 and len(ledger) == 3
 
     def test_the_last_failures_are_told_of(self) -> None:
-        def objective(x: np.ndarray) -> float:
-            raise ValueError
-
-        callback = Mock(return_value=None)
+        bad, callback = Mock(side_effect=ValueError), Mock(return_value=None)
+        limits: dict[str, Any] = {"max_consecutive_failures": 2}
         with pytest.raises(EvaluationError):
-            make_optimizer(
-                Inline(),
-                objective,
-                FeedbackLedger(1),
-                max_consecutive_failures=2,
-                callbacks=[callback],
-            ).run(9)
+            make_optimizer(Inline(), bad, FeedbackLedger(1), **limits, callbacks=[callback]).run(9)
         assert callback.call_count == 2
 
-    @pytest.mark.parametrize("callbacks", [3, print, "text", [print, None]])
+    @pytest.mark.parametrize("callbacks", [print, [print, None]])
     def test_arguments(self, callbacks: Any) -> None:
         with pytest.raises(InputDataError, match="`callbacks`"):
             make_optimizer(Inline(), square, FeedbackLedger(1), callbacks=callbacks)
@@ -543,11 +470,10 @@ class TestTimeBudget:
         loop.run(progress=True, seconds=1000.0)
         assert "evaluations: 1it" in capsys.readouterr().err.split("\r")[-1]
 
-    @pytest.mark.parametrize("seconds", [0, -1.0, math.inf, math.nan, "60"])
-    def test_arguments(self, seconds: Any) -> None:
+    def test_arguments(self) -> None:
         loop = make_optimizer(Inline(), square, FeedbackLedger(1))
         with pytest.raises(InputDataError, match="`seconds`"):
-            loop.run(3, seconds=seconds)
+            loop.run(3, seconds=math.inf)
         with pytest.raises(InputDataError, match="`num_evaluations` or `seconds`"):
             loop.run()
 
@@ -656,15 +582,9 @@ class TestErrors:
         make_optimizer(Loky(), lambda x: 2.0, ledger).run(1)
         assert observed(ledger) == {0: 2.0}
 
-    @pytest.mark.parametrize("owned", [True, False])
-    def test_objective_that_cannot_be_sent_to_processes(self, owned: bool) -> None:
-        ledger = FeedbackLedger(1)
-        make = processes(1)
-        pool = make if owned else make()
+    def test_objective_that_cannot_be_sent_to_processes(self) -> None:
         with pytest.raises(InputDataError, match="`objective` must be picklable"):
-            make_optimizer(pool, lambda x: 0.0, ledger).run(1)
-        if isinstance(pool, Executor):
-            pool.shutdown()
+            make_optimizer(processes(1), lambda x: 0.0, FeedbackLedger(1)).run(1)
 
     @pytest.mark.parametrize(
         ("name", "value"),
@@ -674,8 +594,6 @@ class TestErrors:
             ("propose", None),
             ("ledger", []),
             ("max_parallel", 0),
-            ("max_parallel", 2.0),
-            ("max_parallel", True),
             ("limits", {"timeout": 1.0}),
             ("resume", "again"),
         ],
@@ -699,21 +617,18 @@ class TestErrors:
         ("name", "value"),
         [
             ("timeout", 0.0),
-            ("timeout", math.inf),
             ("max_retries", -1),
-            ("max_retries", True),
             ("max_consecutive_failures", 0),
-            ("max_consecutive_failures", 1.0),
+            ("evaluations_per_process", 0),
         ],
     )
     def test_limits(self, name: str, value: Any) -> None:
         with pytest.raises(InputDataError, match=f"`{name}`"):
             EvaluationLimits(**{name: value})
 
-    @pytest.mark.parametrize("number", [0, 1.5, None, True])
-    def test_num_evaluations(self, number: Any) -> None:
+    def test_num_evaluations(self) -> None:
         with pytest.raises(InputDataError, match="`num_evaluations`"):
-            make_optimizer(Inline(), square, FeedbackLedger(1)).run(number)
+            make_optimizer(Inline(), square, FeedbackLedger(1)).run(0)
 
 
 class TestLostWorkers:
@@ -927,21 +842,16 @@ class TestInterrupt:
 
 
 class TestProgress:
-    def show(
-        self, capsys: pytest.CaptureFixture[str], progress: bool, maximize: bool = True
-    ) -> str:
+    @pytest.mark.parametrize(("maximize", "best"), [(True, "best=36"), (False, "best=0")])
+    def test_bar(self, capsys: pytest.CaptureFixture[str], maximize: bool, best: str) -> None:
         ledger = FeedbackLedger(1)
         make_optimizer(Inline(), square, ledger).run(2)
-        make_optimizer(Inline(), square, ledger, maximize=maximize).run(7, progress)
+        assert capsys.readouterr() == ("", "")
+        make_optimizer(Inline(), square, ledger, maximize=maximize).run(7, progress=True)
         captured = capsys.readouterr()
-        assert captured.out == ""
-        return captured.err
-
-    def test_bar(self, capsys: pytest.CaptureFixture[str]) -> None:
-        drawn = self.show(capsys, progress=True).split("\r")
-        assert "2/7" in drawn[1] and "7/7" in drawn[-1]
-        assert "best=36" in drawn[-1] and "running=0" in drawn[-1]
-        assert "best=0" in self.show(capsys, progress=True, maximize=False).split("\r")[-1]
+        drawn = captured.err.split("\r")
+        assert captured.out == "" and "2/7" in drawn[1] and "7/7" in drawn[-1]
+        assert best in drawn[-1] and "running=0" in drawn[-1]
         assert "monitor" not in vars(progress.ProgressBar)  # tqdm's thread that watches bars
 
     def test_nothing_is_drawn_while_nothing_changes(
@@ -966,9 +876,6 @@ class TestProgress:
         drawn = capsys.readouterr().err.split("\r")
         # Empty; running, if the bar is older than 0.1 s by then; done; and done as it closes.
         assert "running=1" in "".join(drawn) and len(drawn) <= 6
-
-    def test_silent(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert self.show(capsys, progress=False) == ""
 
     def test_bar_is_closed_after_an_error(self, capsys: pytest.CaptureFixture[str]) -> None:
         def propose(ledger: FeedbackLedger) -> Tensor:

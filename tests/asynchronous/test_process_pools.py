@@ -11,14 +11,16 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from torch import Tensor
 
+from botorch_calib.asynchronous import evaluation_loop
 from botorch_calib.asynchronous.callers_executors import CallersExecutors
 from botorch_calib.exceptions import EvaluationError, EvaluationWarning
 from botorch_calib.ledger import FeedbackLedger
@@ -87,35 +89,15 @@ def test_workers_that_die_by_themselves_cost_no_trial() -> None:
 
 
 class TestWorkerDeath:
-    def test_once(self, tmp_path: Path) -> None:
-        ledger = FeedbackLedger(1)
-        objective = functools.partial(die_once, tmp_path, 2)
-        summary = make_optimizer(processes(2), objective, ledger, max_parallel=2).run(6)
-        assert observed(ledger) == squares(*range(6)) and summary.num_failed == 0
-        assert len(runs(tmp_path, 2)) == 2
-
-    @pytest.mark.parametrize("max_retries", [1, 2])
-    def test_every_time(
-        self, tmp_path: Path, max_retries: int, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_every_time(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         """Only the trial that is to blame fails, though another one dies with it."""
         ledger = FeedbackLedger(1)
         objective = functools.partial(die_always, tmp_path, 1, 2)
-        make_optimizer(
-            processes(3), objective, ledger, max_parallel=3, max_retries=max_retries
-        ).run(6)
+        make_optimizer(processes(3), objective, ledger, max_parallel=3).run(6)
         assert observed(ledger) == squares(0, 2, 3, 4, 5)
-        assert f"(it was run {max_retries + 1} times)" in ledger[1].note
-        assert len(runs(tmp_path, 1)) == max_retries + 1
-        assert len(runs(tmp_path, 2)) == 2
+        assert "(it was run 2 times)" in ledger[1].note
+        assert len(runs(tmp_path, 1)) == len(runs(tmp_path, 2)) == 2
         assert "Trial 2 runs again: its worker died" in caplog.text
-
-    def test_never_run_again(self, tmp_path: Path) -> None:
-        ledger = FeedbackLedger(1)
-        objective = functools.partial(die_once, tmp_path, 1)
-        make_optimizer(processes(1), objective, ledger, max_retries=0).run(3)
-        assert observed(ledger) == squares(0, 2)
-        assert "it was run once" in ledger[1].note
 
     def test_executor_that_cannot_be_replaced(self, tmp_path: Path) -> None:
         path = tmp_path / "ledger"
@@ -178,13 +160,28 @@ class TestWorkerDeath:
 
 
 class TestTimeouts:
-    def test_late_process_is_killed_at_the_end(self, tmp_path: Path) -> None:
+    def test_late_process_is_killed_at_the_end(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Until then it keeps its worker, and the others go on."""
+        now = 0.0
+
+        def propose(ledger: FeedbackLedger) -> Tensor:
+            nonlocal now
+            if len(ledger) == 3:
+                wait_for_run(tmp_path, 1)
+                now = 60.0
+            return count_up(ledger)
+
+        clock = SimpleNamespace(monotonic=lambda: now, time=time.time)
+        monkeypatch.setattr(evaluation_loop, "time", clock)
         ledger = FeedbackLedger(1)
         objective = functools.partial(hang, tmp_path, 1, -1)
         with pytest.warns(EvaluationWarning, match="processes of `workers` can be ended"):
-            make_optimizer(processes(2), objective, ledger, max_parallel=2, timeout=2.0).run(5)
-        assert ledger[1].note == "timed out after 2 seconds"
+            make_optimizer(
+                processes(2), objective, ledger, propose, max_parallel=2, timeout=50.0
+            ).run(5)
+        assert ledger[1].note == "timed out after 50 seconds"
         assert observed(ledger) == squares(0, 2, 3, 4)
         assert [len(runs(tmp_path, query)) for query in range(5)] == [1] * 5
 
@@ -238,13 +235,12 @@ if __name__ == "__main__":
 """
 
 
-@contextmanager
-def run_script(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """A run in a process group of its own, as of a terminal, once its trials 2, 3, 4 run."""
-    script = folder / "script.py"
+def test_ctrl_c(tmp_path: Path) -> None:
+    """In a process group of its own, as of a terminal; then the run is resumed here."""
+    script = tmp_path / "script.py"
     script.write_text(SCRIPT, encoding="ascii")
     process = subprocess.Popen(
-        [sys.executable, str(script), str(folder)],
+        [sys.executable, str(script), str(tmp_path)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stderr=subprocess.PIPE,
@@ -253,31 +249,7 @@ def run_script(folder: Path) -> Iterator[subprocess.Popen[str]]:
     )
     try:
         for query in (2, 3, 4):
-            wait_for_run(folder, query)
-        yield process
-    finally:
-        # Workers of a process that was killed wait for work for ever.
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-
-
-def finish(folder: Path) -> None:
-    """Resume the run of the script here, and check that it completes the trials by their ids."""
-    ledger = FeedbackLedger.open(folder / "ledger")
-    assert observed(ledger) == squares(0, 1)
-    assert ids(ledger, "pending") == [2, 3, 4] and len(ledger) == 5
-    submitted = [trial.submitted_at for trial in ledger.trials]
-    (folder / "go").touch()
-    make_optimizer(
-        processes(3), functools.partial(noted_square, folder), ledger, max_parallel=3
-    ).run(8)
-    assert observed(ledger) == squares(*range(8))
-    assert [trial.submitted_at for trial in ledger.trials][:5] == submitted
-    assert [len(runs(folder, query)) for query in range(8)] == [1, 1, 2, 2, 2, 1, 1, 1]
-
-
-def test_ctrl_c(tmp_path: Path) -> None:
-    with run_script(tmp_path) as process:
+            wait_for_run(tmp_path, query)
         workers = {pid for query in range(5) for pid in runs(tmp_path, query)}
         assert len(workers) == 3 and all(map(is_alive, workers))
         begin = time.monotonic()
@@ -288,11 +260,17 @@ def test_ctrl_c(tmp_path: Path) -> None:
         assert errors.rstrip().endswith("KeyboardInterrupt")
         assert "2/8" in errors
         assert not any(map(is_alive, workers))
-    finish(tmp_path)
-
-
-def test_kill_of_the_optimizer(tmp_path: Path) -> None:
-    with run_script(tmp_path) as process:
-        process.kill()
-        assert process.wait(timeout=30) == -signal.SIGKILL
-    finish(tmp_path)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    ledger = FeedbackLedger.open(tmp_path / "ledger")
+    assert observed(ledger) == squares(0, 1)
+    assert ids(ledger, "pending") == [2, 3, 4] and len(ledger) == 5
+    submitted = [trial.submitted_at for trial in ledger.trials]
+    (tmp_path / "go").touch()
+    objective = functools.partial(noted_square, tmp_path)
+    make_optimizer(processes(3), objective, ledger, max_parallel=3).run(8)
+    assert observed(ledger) == squares(*range(8))
+    assert [trial.submitted_at for trial in ledger.trials][:5] == submitted
+    assert [len(runs(tmp_path, query)) for query in range(8)] == [1, 1, 2, 2, 2, 1, 1, 1]

@@ -40,6 +40,7 @@ from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
 from botorch_calib.posteriors import CalibratedPosterior
 from tests.gps import DOUBLE
+from tests.long_grids import mostly_slow
 from tests.newer_scipy import search_by_scipy
 from tests.random_numbers import uniform
 
@@ -170,9 +171,17 @@ def test_the_design_over_choices_repeats_nothing():
 # ------------------------------------------------------------------ what is maximised
 
 
-@pytest.mark.parametrize("window", ["pending", "all", None])
-@pytest.mark.parametrize("imputation", ["censor", "hallucinate", "none"])
-@pytest.mark.parametrize("acquisition", ["ucb", "ts"])
+@pytest.mark.parametrize(
+    ("acquisition", "imputation", "window"),
+    [
+        ("ucb", "censor", "pending"),
+        ("ucb", "hallucinate", "all"),
+        ("ucb", "none", None),
+        ("ts", "censor", "all"),
+        ("ts", "hallucinate", None),
+        ("ts", "none", "pending"),
+    ],
+)
 def test_the_function_that_is_maximised(acquisition, imputation, window, monkeypatch):
     spy = Spy(monkeypatch)
     ledger = make_ledger(max_wait=5)
@@ -205,7 +214,7 @@ def test_minimisation_mirrors_maximisation():
     for sign in (1.0, -1.0):
         ledger = FeedbackLedger(2, censor_value=sign * CENSOR)
         propose = make_proposer(maximize=sign > 0)
-        for _ in range(9):
+        for _ in range(8):
             x = propose(ledger)
             trial_id = ledger.submit(x)
             if trial_id >= 2:
@@ -214,11 +223,9 @@ def test_minimisation_mirrors_maximisation():
     assert_close(found[0], found[1], rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("acquisition", ["ucb", "ts"])
-def test_choices(acquisition, monkeypatch):
+def test_choices(monkeypatch):
     spy = Spy(monkeypatch)
-    ledger = make_ledger()
-    candidate = make_proposer(acquisition=acquisition, choices=GRID)(ledger)
+    candidate = make_proposer(choices=GRID)(make_ledger())
     (index,) = (candidate == GRID).all(dim=-1).nonzero()
     values = spy.seen[0](GRID.unsqueeze(-2))
     assert index == values.argmax()
@@ -244,22 +251,10 @@ def fit_calibrated(X: Tensor, Y: Tensor) -> CalibratedModel:
     return CalibratedModel.from_history(fit(X, Y), OnlineConformal(0.2))
 
 
-def test_calibrated_fits(monkeypatch):
-    """If ``fit`` returns a calibrated model, the acquisition function's posterior is calibrated."""
-    spy, ledger = Spy(monkeypatch), make_ledger()
-    for arguments in ({}, {"acquisition": "ts", "choices": GRID}, {"acquisition": "ts"}):
-        assert make_proposer(fit=fit_calibrated, **arguments)(ledger).shape == (2,)
-        model = spy.seen[-1].model
-        assert isinstance(model.posterior(GRID[:2]), CalibratedPosterior)
-        assert torch.equal(model.X_pending, ledger.pending())
-
-
-@pytest.mark.parametrize("imputation", ["censor", "hallucinate"])
-@pytest.mark.parametrize("num_choices", [None, len(GRID)])
-def test_draws_of_calibrated_fits(num_choices, imputation, monkeypatch):
+@pytest.mark.parametrize(("imputation", "choices"), [("censor", None), ("hallucinate", GRID)])
+def test_draws_of_calibrated_fits(imputation, choices, monkeypatch):
     """What is maximised is a draw from the calibrated model given what is pending."""
     spy, ledger = Spy(monkeypatch), make_ledger()
-    choices = None if num_choices is None else GRID
     arguments: dict[str, Any] = {"beta": 0.64, "feedback_bound": 0.3}
     candidate = make_proposer(
         acquisition="ts",
@@ -283,7 +278,7 @@ def test_draws_of_calibrated_fits(num_choices, imputation, monkeypatch):
     assert (other(GRID.unsqueeze(-2)) - values).abs().max() > 0.01
 
 
-@pytest.mark.parametrize("failures", ["avoid", "impute", "ignore"])
+@pytest.mark.parametrize("failures", ["avoid", "impute"])
 def test_draws_of_calibrated_fits_where_queries_have_failed(failures, monkeypatch):
     spy, ledger = Spy(monkeypatch), make_ledger()
     ledger.fail(8)
@@ -300,19 +295,10 @@ def test_draws_of_calibrated_fits_where_queries_have_failed(failures, monkeypatc
     assert torch.pdist(torch.stack([ledger[8].x, *queries])).min() > 1e-3
 
 
-def test_many_queries_maximise_draws_of_calibrated_fits(monkeypatch):
-    """Every second of more than 20, as with fits that are not calibrated."""
-    spy, ledger = Spy(monkeypatch), make_ledger(29, delay=22)
-    queries = asked(ledger, 8, delay=22, fit=fit_calibrated)
-    assert [type(acqf).__name__ for acqf in spy.seen] == ["DelayedThompsonSampling"] * 4
-    for acqf in spy.seen:
-        assert acqf.nu == 1.0 and len(acqf.model.X_pending) == 22
-        assert isinstance(acqf.model.posterior(GRID[:2]), CalibratedPosterior)
-    assert torch.pdist(queries).min() > 1e-3
-    assert ((queries >= BOUNDS[0]) & (queries <= BOUNDS[1])).all()
-
-
-@pytest.mark.parametrize("imputation, gap", [("censor", 0.05), ("hallucinate", 0.005)])
+@pytest.mark.parametrize(
+    ("imputation", "gap"),
+    mostly_slow([("censor", 0.05), ("hallucinate", 0.005)], {("hallucinate", 0.005)}),
+)
 def test_it_finds_the_optimum(imputation, gap):
     """With delays of three queries and the default fit, 20 queries come close to the optimum 0.
 
@@ -334,7 +320,7 @@ def test_it_finds_the_optimum(imputation, gap):
 @pytest.mark.parametrize("hyperparameters", ["observed", "censored"])
 def test_it_fits_when_a_value_arrives(hyperparameters):
     counted = CountedFit()
-    propose = make_proposer(fit=counted, hyperparameters=hyperparameters)
+    propose = make_proposer(fit=counted, hyperparameters=hyperparameters, choices=GRID[:9])
     ledger = make_ledger(9)
     propose(ledger)
     assert len(counted.sizes) == 1
@@ -353,8 +339,7 @@ def test_it_fits_when_a_value_arrives(hyperparameters):
     assert len(counted.sizes) == 3
 
 
-@pytest.mark.parametrize("late", ["use", "discard"])
-@pytest.mark.parametrize("clock", ["iterations", "seconds"])
+@pytest.mark.parametrize(("clock", "late"), [("iterations", "use"), ("seconds", "discard")])
 def test_censored_hyperparameters(clock, late, monkeypatch):
     """All queries up to the last arrival enter the fit; all of them condition the model."""
     spy, fits = Spy(monkeypatch), []
@@ -393,10 +378,8 @@ class StochasticFit:
 
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
-    "ucb": {},
     "ts": {"acquisition": "ts"},
-    "censored": {"hyperparameters": "censored", "fit": StochasticFit()},
-    "random fit": {"fit": StochasticFit(), "window": "all"},
+    "random fit": {"hyperparameters": "censored", "fit": StochasticFit(), "window": "all"},
     "choices": {"acquisition": "ts", "choices": GRID},
     "default fit": {"fit": None},
     "spread": {"imputation": "hallucinate", "window": None, "spread_beyond": 1},
@@ -405,14 +388,14 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_a_resumed_run_goes_on_as_it_would_have(name, tmp_path):
-    """A new proposer on the reopened file proposes what the uninterrupted one does, each time."""
+    """A new proposer on the reopened file proposes what the uninterrupted one does."""
     path = tmp_path / "run.ledger"
     ledger = FeedbackLedger.open(path, dim=2, censor_value=CENSOR, max_wait=4)
     propose = make_proposer(**ARGUMENTS[name])
     torch.manual_seed(0)
-    for count in range(11):
+    for count in range(10):
         point = propose(ledger)
-        if count >= 4:
+        if count in (4, 6, 9):  # the last of the design; one before, and one after a failure
             torch.manual_seed(count)
             state = torch.get_rng_state()
             resumed = make_proposer(**ARGUMENTS[name])(FeedbackLedger.open(path))
@@ -496,10 +479,12 @@ BAD: dict[str, Any] = {
         (BOUNDS * torch.inf, InputDataError),
         (BOUNDS[0], BotorchTensorDimensionError),
         (BOUNDS[:, :0], InputDataError),
+        ([["0", "1"]], InputDataError),
+        (None, InputDataError),
     ),
-    "strategy": (("ei", InputDataError), (None, InputDataError), (["ucb"], InputDataError)),
+    "strategy": (("ei", InputDataError), (["ucb"], InputDataError)),
     "search": ((10, InputDataError),),
-    "num_initial": ((-1, InputDataError), (2.5, InputDataError)),
+    "num_initial": ((-1, InputDataError),),
     "choices": (
         (GRID[:0], InputDataError),
         (GRID * torch.nan, InputDataError),
@@ -507,17 +492,15 @@ BAD: dict[str, Any] = {
         ([[0.0, 1.0], [0.0]], InputDataError),
     ),
     "fit": (("gp", InputDataError),),
-    "maximize": (("yes", InputDataError), (1, InputDataError)),
+    "maximize": ((1, InputDataError),),
     "fixed_features": (
         ({2: 0.0}, InputDataError),
         ({-3: 0.0}, InputDataError),
         ({0.5: 0.0}, InputDataError),
         ({0: torch.nan}, InputDataError),
         ({0: "0.1"}, InputDataError),
-        ({0: None}, InputDataError),
         ({0: torch.zeros(2)}, BotorchTensorDimensionError),
         ({0: 0.1, -2: 0.2}, InputDataError),
-        ([0.1], InputDataError),
     ),
 }
 
@@ -536,11 +519,14 @@ def test_bad_arguments_are_named(name):
         (DelayStrategy, "imputation", ["guess"]),
         (DelayStrategy, "hyperparameters", ["fixed"]),
         (DelayStrategy, "window", ["some"]),
-        (DelayStrategy, "beta", [-1.0, torch.nan]),
-        (DelayStrategy, "feedback_bound", [-1.0, torch.inf]),
+        (DelayStrategy, "beta", [-1.0]),
+        (DelayStrategy, "feedback_bound", [-1.0]),
+        (DelayStrategy, "max_censored", [-1]),
+        (DelayStrategy, "spread_beyond", [-1]),
+        (DelayStrategy, "failures", ["retry"]),
         (SearchSettings, "num_restarts", [0]),
-        (SearchSettings, "raw_samples", [0, "many", 2]),  # the last: fewer than restarts
-        (SearchSettings, "seed", [-1, None]),
+        (SearchSettings, "raw_samples", [0, 2]),  # the last: fewer than restarts
+        (SearchSettings, "seed", [-1]),
     ],
 )
 def test_bad_settings_are_named(kind, name, values):
@@ -590,9 +576,8 @@ def test_without_a_known_bound_values_are_censored_at_the_worst_one_observed(max
     assert (model.Y_imputed == worst).all()
 
 
-@pytest.mark.parametrize("scale", [1.0, 1e4])
-def test_the_choice_does_not_depend_on_the_unit_of_the_outcome(scale, monkeypatch):
-    spy = Spy(monkeypatch)
+def test_the_choice_does_not_depend_on_the_unit_of_the_outcome(monkeypatch):
+    spy, scale = Spy(monkeypatch), 1e4
     ledger = FeedbackLedger(2, censor_value=scale * CENSOR)
     for trial in make_ledger().trials:
         trial_id = ledger.submit(trial.x)
@@ -608,17 +593,17 @@ def test_the_choice_does_not_depend_on_the_unit_of_the_outcome(scale, monkeypatc
 
 
 @pytest.mark.parametrize("strategy", ["hallucinate", "ucb", "ts"])
-@pytest.mark.parametrize("exponent", [-24, -100])
-def test_small_units_of_the_outcome_change_nothing(strategy, exponent):
+def test_small_units_of_the_outcome_change_nothing(strategy):
     """GPyTorch's least variance and BoTorch's stopping rule and least spread are not in units."""
     X = uniform(9, 2, generator=torch.Generator().manual_seed(0))
     bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], **DOUBLE)
     chosen = []
-    for unit in (1.0, 2.0**exponent):
+    for unit in (1.0, 2.0**-100):
         ledger = FeedbackLedger(2)
         ledger.add(X, unit * (7 * X).sin().prod(dim=-1))
         ledger.submit(torch.tensor([0.3, 0.3], **DOUBLE))
-        chosen.append(DelayAwareProposer(bounds, strategy=strategy)(ledger))
+        propose = DelayAwareProposer(bounds, strategy=strategy, search=SearchSettings(2, 64))
+        chosen.append(propose(ledger))
     assert_close(chosen[1], chosen[0], rtol=0, atol=1e-6)
 
 
@@ -640,12 +625,11 @@ def own_probability(model: CensoredDelayModel, ledger: FeedbackLedger) -> Acquis
         DelayStrategy(own_probability),
     ],
 )
-@pytest.mark.parametrize("widths", [(1e6, 1e6), (1e-6, 1e-6), (1e5, 1e-6)])
-def test_the_choice_does_not_depend_on_the_units_of_the_queries(strategy, widths):
+def test_the_choice_does_not_depend_on_the_units_of_the_queries(strategy):
     """BoTorch's own search ends at its starts where the gradient is less than 1e-5."""
     U = uniform(12, 2, generator=torch.Generator().manual_seed(0))
     chosen = []
-    for units in ((1.0, 1.0), widths):
+    for units in ((1.0, 1.0), (1e6, 1e-6)):
         scale = torch.tensor(units, **DOUBLE)
         bounds = torch.stack([torch.zeros_like(scale), scale])
 
@@ -677,16 +661,14 @@ def test_the_choice_does_not_depend_on_the_units_of_an_own_function(unit):
     assert_close(make_proposer(acquisition=own)(ledger), expected, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("fixed", [None, {1: 0.3}])
-def test_own_function_of_several_points_at_once(fixed):
+def test_own_function_of_several_points_at_once():
     """BoTorch makes the starts of the knowledge gradient, whose argument holds its fantasies."""
 
     def gradient(model: CensoredDelayModel, ledger: FeedbackLedger) -> AcquisitionFunction:
         return qKnowledgeGradient(model.model, num_fantasies=2)
 
-    point = make_proposer(acquisition=gradient, fixed_features=fixed)(make_ledger())
-    assert point.shape == (2,) and (point >= BOUNDS[0]).all() and (point <= BOUNDS[1]).all()
-    assert fixed is None or point[1] == 0.3
+    point = make_proposer(acquisition=gradient, fixed_features={1: 0.3})(make_ledger())
+    assert point.shape == (2,) and -1.0 <= point[0] <= 1.0 and point[1] == 0.3
 
 
 @pytest.mark.parametrize("value", [1.0, 7.3])
@@ -765,21 +747,16 @@ def test_a_censoring_value_of_the_wrong_sign_is_warned_of(maximize):
 # ------------------------------------------------------------------ what the ledger says
 
 
-def test_bounds_may_be_lists():
-    ledger = make_ledger()
-    assert torch.equal(make_proposer(BOUNDS.tolist())(ledger), make_proposer()(ledger))
-    for bounds in ([[0, 0], [1]], [["0", "1"]], 3, None):
-        with pytest.raises((InputDataError, BotorchTensorDimensionError), match="`bounds`"):
-            make_proposer(bounds)
-    with pytest.raises(InputDataError, match=r"`bounds\[1\] - bounds\[0\]` contains"):
-        make_proposer([[-1e308], [1e308]])  # finite numbers, whose difference is not
-
-
-def test_choices_may_be_lists():
+def test_bounds_and_choices_may_be_lists():
     ledger, rows = make_ledger(), GRID.tolist()
     expected = make_proposer(choices=GRID)(ledger)
     for choices in (rows, np.array(rows)):
-        assert torch.equal(make_proposer(choices=choices)(ledger), expected)
+        assert torch.equal(make_proposer(BOUNDS.tolist(), choices=choices)(ledger), expected)
+
+
+def test_bounds_whose_difference_is_not_finite_are_named():
+    with pytest.raises(InputDataError, match=r"`bounds\[1\] - bounds\[0\]` contains"):
+        make_proposer([[-1e308], [1e308]])
 
 
 def test_values_whose_variance_overflows_are_named():
@@ -837,10 +814,9 @@ def with_noise(ledger: FeedbackLedger, variances: dict[int, float]) -> FeedbackL
     return copied
 
 
-@pytest.mark.parametrize("censor_value", [CENSOR, None])
-def test_known_noise_reaches_the_model(censor_value, monkeypatch):
+def test_known_noise_reaches_the_model(monkeypatch):
     """In the units of the outcome, in the order of the values."""
-    plain = make_ledger(censor_value=censor_value)
+    plain = make_ledger()
     known = {i: 0.01 * (i + 1) for i in range(6)}
     spy = Spy(monkeypatch)
     make_proposer(fit=None)(with_noise(plain, known))
@@ -912,8 +888,10 @@ def test_no_warnings_of_equal_values_and_points_outside_of_the_box(scale):
 # ------------------------------------------------------------------ many pending queries
 
 
-@pytest.mark.parametrize("acquisition", ["ucb", "ts"])
-@pytest.mark.parametrize("limit, num, censors", [(4, 4, True), (4, 5, False), (None, 30, True)])
+@pytest.mark.parametrize(
+    ("acquisition", "limit", "num", "censors"),
+    [("ucb", 4, 4, True), ("ts", 4, 5, False), ("ucb", None, 12, True)],
+)
 def test_more_pending_queries_than_a_limit_are_hallucinated(
     acquisition, limit, num, censors, monkeypatch
 ):
@@ -945,12 +923,9 @@ def test_few_pending_queries_are_censored_by_default():
     assert published.with_pending(200) is published
     ignoring = DelayStrategy(imputation="none", window=None)
     assert ignoring.with_pending(200) is ignoring
-    for value in (-1, 2.5, True, "few"):
-        with pytest.raises(InputDataError, match="`max_censored`"):
-            DelayStrategy(max_censored=value)
 
 
-@pytest.mark.parametrize("strategy", ["ucb", "ts", "hallucinate"])
+@pytest.mark.parametrize("strategy", mostly_slow(["ucb", "ts", "hallucinate"], ["hallucinate"]))
 def test_many_workers_do_not_drive_the_search_to_the_bounds(strategy):
     """Of the next 20 queries with 40 pending, most have good values, none lies in a corner."""
     ledger = make_ledger(60, delay=40)
@@ -983,9 +958,6 @@ def test_strategies_known_by_name_spread_many_queries():
     assert not DelayStrategy().spreads(10**6)
     assert SPREADING.with_pending(20) is SPREADING
     assert SPREADING.with_pending(21) == replace(SPREADING, acquisition="ts", beta=1.0)
-    for value in (-1, 2.5, True, "few"):
-        with pytest.raises(InputDataError, match="`spread_beyond`"):
-            DelayStrategy(spread_beyond=value)
 
 
 @pytest.mark.parametrize("num, kinds", [(20, "ucb ucb"), (21, "spread draw"), (22, "draw spread")])
@@ -1025,8 +997,9 @@ def test_spread_queries_keep_away_from_failures():
     """Where a half of the box fails, far less than a half of them are in it."""
     ledger, middle = make_ledger(40, delay=33), BOUNDS.mean(dim=0)[0]
     propose = DelayAwareProposer(BOUNDS, fit=fit, search=SearchSettings(1, 16))
-    for _ in range(80):
-        x = propose(ledger)
+    others = draw_sobol_samples(BOUNDS, n=40, q=1, seed=5).squeeze(-2)
+    for count in range(80):
+        x = others[count // 2] if count % 2 else propose(ledger)
         trial_id = ledger.submit(x)
         if x[0] < middle:
             ledger.fail(trial_id)
@@ -1037,20 +1010,20 @@ def test_spread_queries_keep_away_from_failures():
 
 def test_contexts_in_turns_each_have_their_share_of_spread_queries(monkeypatch):
     """Were every second query spread, one of two contexts would never be asked by the model."""
-    spy, spread = Spy(monkeypatch), {0.0: 0, 1.0: 0}
+    by_model = {0.0: 0, 1.0: 0}
+
+    def maximizer(self, acqf, model, choices, fixed, failed):
+        by_model[fixed[0]] += 1
+        return torch.tensor([fixed[0], 2.0], **DOUBLE)
+
+    monkeypatch.setattr(DelayAwareProposer, "_maximizer", maximizer)
     ledger = make_ledger(40, delay=33)
     propose = DelayAwareProposer(
-        BOUNDS,
-        fit=fit,
-        fixed_features=lambda ledger: {0: float(len(ledger) % 2)},
-        search=SearchSettings(1, 8),
+        BOUNDS, fit=fit, fixed_features=lambda ledger: {0: float(len(ledger) % 2)}
     )
     for _ in range(24):
-        before = len(spy.seen)
-        x = propose(ledger)
-        spread[x[0].item()] += len(spy.seen) == before
-        step(ledger, x, delay=33)
-    assert all(3 <= count <= 9 for count in spread.values())  # of 12 in each context
+        step(ledger, propose(ledger), delay=33)
+    assert all(3 <= count <= 9 for count in by_model.values())  # of 12 in each context
     # No point of the design is asked in two contexts.
     places = [propose._place_among_spread(count) for count in range(100)]
     taken = [place for place in places if place is not None]
@@ -1070,14 +1043,14 @@ def test_the_search_of_a_newer_scipy_climbs_from_each_start(monkeypatch):
 
 
 def test_spread_choices_have_not_been_asked():
-    queries = asked(make_ledger(40, delay=33), 40, delay=33, choices=GRID)
+    queries = asked(make_ledger(40, delay=33), 24, delay=33, choices=GRID[::4])
     spread = queries[::2]
-    assert len(spread.unique(dim=0)) == 20
-    for index in range(0, 40, 2):
+    assert len(spread.unique(dim=0)) == 12
+    for index in range(0, 24, 2):
         assert not (queries[index] == queries[:index]).all(dim=-1).any()
     # All of so few have been asked: the model chooses among them.
-    again = asked(make_ledger(40, delay=33), 12, delay=33, choices=GRID[:5])
-    assert (again.unsqueeze(1) == GRID[:5]).all(dim=-1).any(dim=-1).all()
+    again = asked(make_ledger(40, delay=33), 6, delay=33, choices=GRID[:2])
+    assert (again.unsqueeze(1) == GRID[:2]).all(dim=-1).any(dim=-1).all()
 
 
 @pytest.mark.parametrize("num_choices", [None, 9, 2500])

@@ -55,7 +55,7 @@ class CountedFit:
 # ------------------------------------------------------------------ the schedule
 
 
-@pytest.mark.parametrize("every", [1, 2, 7, 1.05, 1.1, 1.5, 2.0, 3.7])
+@pytest.mark.parametrize("every", [1, 7, 1.05, 1.5, 3.7])
 def test_the_schedule(every):
     """Each number of the schedule follows from the one before; between two, the first holds."""
     counts = [2]
@@ -66,15 +66,7 @@ def test_the_schedule(every):
         assert fitted_count(num, every) == max(count for count in counts if count <= num)
 
 
-def test_numbers_of_the_default_schedule():
-    found = sorted({fitted_count(num, 1.1) for num in range(2, 2100)})
-    assert found[:24] == [*range(2, 20), 20, 22, 24, 26, 28, 30]
-    assert (
-        max(after / before for before, after in zip(found[18:-1], found[19:], strict=True)) <= 1.1
-    )
-
-
-@pytest.mark.parametrize("value", [0, -1, 1.0, 0.5, torch.inf, torch.nan, "always", True, None])
+@pytest.mark.parametrize("value", [0, 1.0, torch.inf, "always", True])
 def test_bad_schedules_are_named(value):
     with pytest.raises(InputDataError, match="`refit_every`"):
         DelayAwareProposer(BOUNDS, refit_every=value)
@@ -90,8 +82,7 @@ def test_numbers_of_numpy_are_schedules():
 # ------------------------------------------------------------------ in a proposer
 
 
-@pytest.mark.parametrize("hyperparameters", ["observed", "censored"])
-@pytest.mark.parametrize("every", [1, 4, 1.5])
+@pytest.mark.parametrize(("hyperparameters", "every"), [("observed", 1.5), ("censored", 4)])
 def test_a_proposer_fits_by_its_schedule_and_knows_every_value(every, hyperparameters):
     """Between two fits its model is that of all values, with the hyperparameters of the first."""
     counted = CountedFit()
@@ -139,7 +130,7 @@ def test_a_resumed_proposer_repeats_fits_and_starts(strategy, tmp_path, monkeypa
     monkeypatch.setattr(refits, "LEAST_FOR_WARM_START", 8)
     ledger = submit_all(tmp_path / "run", 8)
     running = DelayAwareProposer(BOUNDS, strategy, search=CHEAP, refit_every=1.3)
-    for num in range(8, 15):
+    for num in range(8, 12):
         point = running(ledger)
         resumed = DelayAwareProposer(BOUNDS, strategy, search=CHEAP, refit_every=1.3)
         assert torch.equal(resumed(FeedbackLedger.open(tmp_path / "run")), point), num
@@ -167,13 +158,13 @@ class Starts:
 
 
 def test_starts_are_fits_to_half_of_the_values(monkeypatch):
-    monkeypatch.setattr(refits, "LEAST_FOR_WARM_START", 20)
-    starts, (X, Y) = Starts(monkeypatch), data(40)
+    monkeypatch.setattr(refits, "LEAST_FOR_WARM_START", 8)
+    starts, (X, Y) = Starts(monkeypatch), data(16)
     warm = WarmStartedFit(BOUNDS, 1.1)
     gp = warm(X, Y)
-    assert [num for num, _ in starts.seen] == [10, 20, 40]  # the innermost first
+    assert [num for num, _ in starts.seen] == [4, 8, 16]  # the innermost first
     assert starts.seen[0][1] is None
-    for (_, start), half in zip(starts.seen[1:], (10, 20), strict=True):
+    for (_, start), half in zip(starts.seen[1:], (4, 8), strict=True):
         gp_of_half = WarmStartedFit(BOUNDS, 1.1)(X[:half], Y[:half])
         for part, state in start.items():
             for name, value in getattr(gp_of_half, part).state_dict().items():
@@ -181,22 +172,23 @@ def test_starts_are_fits_to_half_of_the_values(monkeypatch):
     # What is known is not computed again, and changes nothing.
     starts.seen.clear()
     again = warm(X, Y)
-    assert [num for num, _ in starts.seen] == [40]
+    assert [num for num, _ in starts.seen] == [16]
     for name, value in gp.state_dict().items():
         assert torch.equal(again.state_dict()[name], value)
     # Other values are other data, and a copy remembers nothing.
     starts.seen.clear()
     warm(X, -Y)
-    assert [num for num, _ in starts.seen] == [10, 20, 40]
+    assert [num for num, _ in starts.seen] == [4, 8, 16]
     for twin in (copy.deepcopy(warm), pickle.loads(pickle.dumps(warm))):
         starts.seen.clear()
         twin(X, Y)
-        assert [num for num, _ in starts.seen] == [10, 20, 40]
+        assert [num for num, _ in starts.seen] == [4, 8, 16]
 
 
 def test_few_values_are_fitted_from_scratch(monkeypatch):
+    monkeypatch.setattr(refits, "LEAST_FOR_WARM_START", 8)
     starts = Starts(monkeypatch)
-    WarmStartedFit(BOUNDS, 1.1)(*data(refits.LEAST_FOR_WARM_START - 1))
+    WarmStartedFit(BOUNDS, 1.1)(*data(7))
     assert [start for _, start in starts.seen] == [None]
 
 
@@ -258,8 +250,8 @@ def test_known_noise_of_later_values():
 
 
 def test_known_noise_with_a_warm_start(monkeypatch):
-    monkeypatch.setattr(refits, "LEAST_FOR_WARM_START", 20)
-    X, Y = data(40)
+    monkeypatch.setattr(refits, "LEAST_FOR_WARM_START", 8)
+    X, Y = data(16)
     Yvar = torch.full_like(Y, 0.01)
     warm = WarmStartedFit(BOUNDS, 1.1)
     gp = warm(X, Y, Yvar)
@@ -267,7 +259,7 @@ def test_known_noise_with_a_warm_start(monkeypatch):
     # A fit under other noise starts from another one.
     starts = Starts(monkeypatch)
     warm(X, Y, 4.0 * Yvar)
-    assert [num for num, _ in starts.seen] == [10, 20, 40]
+    assert [num for num, _ in starts.seen] == [4, 8, 16]
 
 
 def test_a_model_that_learns_the_noise_has_no_use_for_known_noise():

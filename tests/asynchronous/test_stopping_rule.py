@@ -71,16 +71,11 @@ def test_an_error_of_the_rule_ends_the_run() -> None:
         make_optimizer(Inline(), parabola, FeedbackLedger(1)).run(3, stop=1)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("num_before", [0, 7])
-def test_the_remaining_gain_stops_a_run_and_its_continuation(
-    tmp_path: Path, num_before: int
-) -> None:
+def test_the_remaining_gain_stops_a_run_that_is_continued(tmp_path: Path) -> None:
     path = tmp_path / "run.ledger"
+    with FeedbackLedger.open(path, dim=1, censor_value=-1.0) as ledger:
+        make_optimizer(Inline(), parabola, ledger, proposer()).run(7)
     propose = proposer()
-    if num_before:  # killed in between
-        with FeedbackLedger.open(path, dim=1, censor_value=-1.0) as ledger:
-            make_optimizer(Inline(), parabola, ledger, propose).run(num_before)
-        propose = proposer()
     with FeedbackLedger.open(path, dim=1, censor_value=-1.0) as ledger:
         rule = RemainingGainRule(propose, eps=0.01, every=2, min_values=4)
         summary = make_optimizer(Inline(), parabola, ledger, propose).run(40, stop=rule)

@@ -25,7 +25,7 @@ from botorch.exceptions.errors import (
 from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from botorch.models.model import Model
-from botorch.models.transforms import Log, Normalize, Standardize
+from botorch.models.transforms import Log, Standardize
 from botorch.optim import optimize_acqf
 from botorch.posteriors import Posterior, TorchPosterior
 from torch import Tensor
@@ -125,7 +125,7 @@ def test_misses_widen_the_quantile_and_hits_narrow_it() -> None:
     assert (tested.num_certified, tested.num_violations) == (4, 1)
 
 
-@pytest.mark.parametrize("level", [0.3, 0.5, 0.6, 0.9, 0.99])
+@pytest.mark.parametrize("level", [0.3, 0.5, 0.99])
 def test_misses_make_any_level_more_cautious(level: float) -> None:
     tested, x = constraint(**WIDE, level=level), points(1).squeeze(1)
     before = tested.margin(points(5))
@@ -317,8 +317,7 @@ class Nearness(AcquisitionFunction):
 
 
 @pytest.mark.filterwarnings("ignore:Optimization failed in `gen_candidates_scipy`")
-@pytest.mark.parametrize("scale", [1.0, 1e4, 1e-2])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("seed", "scale"), [(0, 1.0), (1, 1e4), (2, 1e-2)])
 def test_where_optimize_acqf_ends_is_certified(seed: int, scale: float) -> None:
     """With the options of the docstring, in whatever unit the outcome is."""
     X, Y, _ = make_data()
@@ -398,7 +397,7 @@ def test_a_limit_that_is_met_exactly_is_kept() -> None:
             both.violated(bad)
 
 
-@pytest.mark.parametrize("limit", [0.1, 0.7, 0.8, -0.8, 1e-3, 12345.6])
+@pytest.mark.parametrize("limit", [0.1, 0.7, -0.8])
 @pytest.mark.parametrize("name", ["upper", "lower"])
 def test_a_limit_that_is_met_exactly_is_kept_in_single_precision(name: str, limit: float) -> None:
     """Where the number is another one than the limit in double precision, beyond it or within."""
@@ -414,17 +413,6 @@ def test_a_limit_that_is_met_exactly_is_kept_in_single_precision(name: str, limi
             make_gp(dtype=torch.float), [record], **{name: limit}
         )
         assert rebuilt.num_violations == expected
-
-
-@pytest.mark.parametrize("name", ["upper", "lower"])
-def test_a_limit_between_the_points_of_a_grid_is_the_one_before(name: str) -> None:
-    """The same outcomes violate both; a model without a grid certifies more by it."""
-    sign = 1.0 if name == "upper" else -1.0
-    Y = 0.5 * torch.arange(-9, 10, dtype=torch.double).unsqueeze(-1)
-    limits: list[dict[str, Any]] = [{"upper": None, name: sign * limit} for limit in (0.5, 0.75)]
-    on, between = (constraint(**each) for each in limits)
-    assert torch.equal(on.violated(Y), between.violated(Y)) and on.violated(Y).sum() == 8
-    assert (between.margin(points(9)) > on.margin(points(9)) + 0.2).all()
 
 
 def test_while_outcomes_are_out_the_budget_lasts_for_few() -> None:
@@ -561,9 +549,14 @@ def assert_same(rebuilt: ChanceConstraint, carried: ChanceConstraint, X: Tensor)
     assert rebuilt.violation_bound(500) == carried.violation_bound(500)
 
 
-@pytest.mark.parametrize("dtype", [torch.double, torch.float])
-@pytest.mark.parametrize("limits", [{"upper": 1.0}, {"lower": -0.8}, {"upper": 1.2, "lower": -1.3}])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("limits", "seed", "dtype"),
+    [
+        ({"upper": 1.0}, 0, torch.double),
+        ({"lower": -0.8}, 1, torch.float),
+        ({"upper": 1.2, "lower": -1.3}, 2, torch.double),
+    ],
+)
 def test_rebuilt_from_records_it_is_the_one_that_was_carried(
     limits: dict[str, Any], seed: int, dtype: torch.dtype
 ) -> None:
@@ -591,19 +584,6 @@ def test_rebuilt_from_records_it_is_the_one_that_was_carried(
     for each in (rebuilt, carried):
         each.observe(pool[:3].squeeze(1), torch.zeros(3, 1, dtype=dtype), condition=False)
     assert_same(rebuilt, carried, pool)
-
-
-def test_the_order_in_which_outcomes_come_does_not_matter() -> None:
-    X, Y = points(8).squeeze(1), torch.linspace(-1, 120, 8).double().unsqueeze(-1)
-    found = []
-    for order in (range(8), reversed(range(8)), [3, 1, 4, 0, 5, 2, 6, 7]):
-        tested = constraint(**WIDE)
-        tested.commit(X)
-        for i in order:
-            tested.observe(X[i : i + 1], Y[i : i + 1], condition=False)
-        found.append(tested)
-    assert_same(found[1], found[0], points(5))
-    assert_same(found[2], found[0], points(5))
 
 
 def test_records_of_others_are_refused() -> None:
@@ -684,9 +664,10 @@ ENVIRONMENTS: dict[str, Answer] = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.double, torch.float])
-@pytest.mark.parametrize("limits", LIMITS)
-@pytest.mark.parametrize("name", ENVIRONMENTS)
+@pytest.mark.parametrize(
+    ("name", "limits", "dtype"),
+    [*zip(ENVIRONMENTS, 2 * LIMITS, 3 * [torch.double, torch.float], strict=True)],
+)
 def test_violations_stay_within_the_bound(
     name: str, limits: dict[str, Any], dtype: torch.dtype
 ) -> None:
@@ -809,8 +790,9 @@ def test_quantiles_are_of_each_points_level(kind: str) -> None:
                 assert end == pytest.approx(quantile, rel=1e-6, abs=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [torch.float, torch.double])
-@pytest.mark.parametrize("kind", ["log", "log, calibrated"])
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("log", torch.double), ("log, calibrated", torch.float)]
+)
 def test_a_limit_that_cannot_be_violated_leaves_all_to_the_other(
     kind: str, dtype: torch.dtype
 ) -> None:
@@ -846,10 +828,7 @@ def test_constraints_that_were_replaced_change_nothing() -> None:
     assert stated == pytest.approx(expected[1].tolist())
 
 
-@pytest.mark.parametrize("confidence", [None, 0.95])
-def test_margins_of_several_outcomes_have_gradients_for_any_models(
-    confidence: float | None,
-) -> None:
+def test_margins_of_several_outcomes_have_gradients_for_any_models() -> None:
     localized = QuantileRecalibrator(lengthscale=0.4, regularization=0.01)
     X, Y, _ = make_data()
     models = [
@@ -860,25 +839,12 @@ def test_margins_of_several_outcomes_have_gradients_for_any_models(
     made = joint_chance_constraints(models, [(None, 1.2), (0.1, None), (-1.5, 1.5)], level=0.8)
     at = points(3).requires_grad_()
     for each in made:
-        assert torch.autograd.gradcheck(lambda X, c=each: c.margin(X, confidence), at, atol=1e-4)
-    together = torch.stack(margins_of(made, at, confidence))
-    assert_close(together, torch.stack([each.margin(at, confidence) for each in made]))
+        assert torch.autograd.gradcheck(lambda X, c=each: c.margin(X, 0.95), at, atol=1e-4)
+    for confidence in (None, 0.95):
+        together = torch.stack(margins_of(made, at, confidence))
+        assert_close(together, torch.stack([each.margin(at, confidence) for each in made]))
     single = joint_chance_constraints([make_gp(dtype=torch.float)] * 2, [(None, 1.0), (0.0, None)])
     assert margins_of(single, points(3, torch.float))[1].dtype == torch.float
-
-
-def test_the_width_of_several_constraints_is_common() -> None:
-    """A miss of one widens the quantiles of all, as their books count points."""
-    first, second = joint_chance_constraints(
-        [make_gp(), make_gp(num=9)], [(None, 100.0), (None, 50.0)]
-    )
-    x, X = points(1).squeeze(1), points(5)
-    before = second.margin(X)
-    first.observe(x, value(99.0), condition=False)
-    second.observe(x, value(0.0), condition=False)
-    assert first._account() == second._account()
-    assert first._account().excess == pytest.approx(0.9)
-    assert (second.margin(X) < before).all()
 
 
 def test_a_joint_budget_counts_points() -> None:
@@ -940,13 +906,12 @@ def test_a_point_that_one_of_several_refuses_is_certified_by_none() -> None:
     assert first.num_certified == second.num_certified == 0
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_points_that_violate_any_of_several_stay_within_the_joint_bound(seed: int) -> None:
-    rng = random.Random(seed)
+def test_points_that_violate_any_of_several_stay_within_the_joint_bound() -> None:
+    rng = random.Random(0)
     limits = [(None, 30.0), (-30.0, 30.0), (-30.0, None)]
     made = joint_chance_constraints([make_gp(), make_gp(), make_gp()], limits, level=0.8)
     X, num, bad = points(1).squeeze(1), 0, 0
-    for _ in range(150):
+    for _ in range(80):
         certified = bool(torch.stack([each.certified(X.unsqueeze(1)) for each in made]).all())
         outcomes = [rng.choice([0.0, 0.0, 50.0 * (each.upper and 1 or -1)]) for each in made]
         num, bad = num + certified, bad + (certified and any(outcomes))
@@ -966,17 +931,12 @@ def test_bad_arguments_are_named() -> None:
         ChanceConstraint(model)
     with pytest.raises(InputDataError, match="`lower` must be less"):
         ChanceConstraint(model, upper=0.0, lower=1.0)
-    with pytest.raises(InputDataError, match="`upper` must be a finite"):
-        ChanceConstraint(model, upper=float("nan"))
-    for level in (0.0, 1.0, 90):
-        with pytest.raises(InputDataError, match="level"):
-            ChanceConstraint(model, upper=0.0, level=level)
-        with pytest.raises(InputDataError, match="level"):
-            ChanceConstraint.from_history(gp, upper=0.0, level=level)
-    for name in ("width", "budget"):
-        for number in (-0.1, 0.0, math.nan):
-            with pytest.raises(InputDataError, match=name):
-                ChanceConstraint(gp, upper=0.0, **{name: number})  # type: ignore[arg-type]
+    for limit in (math.nan, "high"):
+        with pytest.raises(InputDataError, match="`upper` must be a finite"):
+            ChanceConstraint(model, upper=limit)  # type: ignore[arg-type]
+    for name, number in (("level", 1.0), ("width", 0.0), ("budget", math.nan)):
+        with pytest.raises(InputDataError, match=name):
+            ChanceConstraint(gp, upper=0.0, **{name: number})  # type: ignore[arg-type]
     with pytest.raises(UnsupportedError, match="denoise=False"):
         ChanceConstraint(CalibratedModel(gp, QuantileRecalibrator([0.9])), upper=0.0)
     with pytest.raises(UnsupportedError, match="CensoredDelayModel is calibrated"):
@@ -991,9 +951,8 @@ def test_bad_arguments_are_named() -> None:
     with pytest.raises(BotorchTensorDimensionError, match="b x 1 x d"):
         constraint().margin(torch.zeros(3, 2, 2).double())
     for method in (constraint().observe, lambda X, Y: constraint().commit(X)):
-        for width_of_X in (1, 3):
-            with pytest.raises(BotorchTensorDimensionError, match="`X` must have 2 columns"):
-                method(torch.zeros(3, width_of_X).double(), value(0.0, 3))
+        with pytest.raises(BotorchTensorDimensionError, match="`X` must have 2 columns"):
+            method(torch.zeros(3, 1).double(), value(0.0, 3))
         with pytest.raises(BotorchTensorDimensionError, match="n x d"):
             method(torch.zeros(2).double(), value(0.0, 3))
         with pytest.raises(InputDataError, match="`X` contains NaN"):
@@ -1014,24 +973,7 @@ def test_bad_arguments_are_named() -> None:
     for limits in ([0.5], [(0.5,)], []):
         with pytest.raises(InputDataError, match="`limits`"):
             joint_chance_constraints([gp], limits)  # type: ignore[arg-type]
-    for limit in ("high", torch.zeros(2)):
-        with pytest.raises(InputDataError, match="`upper` must be a finite"):
-            ChanceConstraint.from_history(gp, upper=limit)  # type: ignore[arg-type]
     assert width(constraint()._account()) == 1.05
-
-
-def test_one_output_of_an_outcome_in_any_units() -> None:
-    """Scaling outcome and limit by a factor scales the margin."""
-    X = torch.rand(12, 2, dtype=torch.double, generator=torch.Generator().manual_seed(1))
-    Y, margins = X.sum(dim=-1, keepdim=True), []
-    for factor in (1.0, 1e-3, 1e6):
-        gp = SingleTaskGP(
-            X, factor * Y, input_transform=Normalize(2), outcome_transform=Standardize(1)
-        )
-        margin = ChanceConstraint.from_history(gp.eval(), upper=factor).margin(points(5))
-        margins.append(margin / factor)
-    assert_close(margins[1], margins[0], rtol=1e-6, atol=1e-8)
-    assert_close(margins[2], margins[0], rtol=1e-6, atol=1e-8)
 
 
 def test_the_only_model_of_a_list_is_taken_out_of_it() -> None:

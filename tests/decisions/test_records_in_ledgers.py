@@ -14,6 +14,7 @@ from botorch_calib import AsynchronousOptimizer, ChanceConstraint, FeedbackLedge
 from botorch_calib.ledger import DecidedQuery, file_storage
 from tests.decisions import ledger_loops as loops
 from tests.gps import DOUBLE
+from tests.long_grids import mostly_slow
 
 
 @pytest.fixture(autouse=True)
@@ -21,10 +22,12 @@ def without_waiting_for_disks(monkeypatch) -> None:
     monkeypatch.setattr(file_storage, "SYNCHRONOUS", "OFF")
 
 
-@pytest.mark.parametrize("kind", loops.KINDS)
+@pytest.mark.parametrize(
+    "kind", mostly_slow(loops.KINDS, {"Bayesian", "pending, calibrated, contexts"})
+)
 def test_restarted_at_each_step_it_is_the_one_that_was_carried(kind: str, tmp_path) -> None:
     """To the last bit: pending points, calibrators and contexts, four workers, late outcomes."""
-    memory, path, num = FeedbackLedger(1), tmp_path / "ledger.db", 44
+    memory, path, num = FeedbackLedger(1), tmp_path / "ledger.db", 36
     carried = loops.carry_on(memory, kind, num)
     for stop in range(4, num + 1, 8):
         with FeedbackLedger.open(path, 1) as ledger:

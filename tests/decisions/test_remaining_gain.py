@@ -47,8 +47,7 @@ def gains_on_grid(model: object, candidate: Tensor, sign: float, num: int = 2000
 
 
 @pytest.mark.filterwarnings("ignore:A not p.d.")  # of the oracle's grid
-@pytest.mark.parametrize("maximize", [True, False])
-@pytest.mark.parametrize("calibrated", [True, False])
+@pytest.mark.parametrize(("calibrated", "maximize"), [(True, False), (False, True)])
 def test_gains_have_the_distribution_of_joint_samples(calibrated: bool, maximize: bool) -> None:
     gp = process()
     model = CalibratedModel.from_history(gp, LocalizedConformal(0.2)) if calibrated else gp
@@ -68,13 +67,9 @@ def test_choices_are_the_whole_domain() -> None:
 
 
 def test_bound_exceeds_the_quantile_as_often_as_it_says() -> None:
-    """By the binomial distribution, and by brute force over draws of known quantile."""
-    torch.manual_seed(0)
-    draws = torch.rand(4000, 128, dtype=torch.double).sort(dim=-1).values
-    held = [RemainingGain(GRID[:1], row).bound(0.1) >= 0.9 for row in draws]
-    # 95 % or more, with four standard errors of 4000 draws: 1.4 points.
-    assert 0.95 - 0.014 <= sum(held) / len(held)
-    rank = int((draws[0] <= RemainingGain(GRID[:1], draws[0]).bound(0.1)).sum())
+    """By the binomial distribution of the number of draws below the quantile."""
+    draws = torch.rand(128, dtype=torch.double).sort().values
+    rank = int((draws <= RemainingGain(GRID[:1], draws).bound(0.1)).sum())
     assert binom.cdf(rank - 1, 128, 0.9) >= 0.95 > binom.cdf(rank - 2, 128, 0.9)
 
 
