@@ -25,10 +25,6 @@ def step_of_grid(outcomes: Tensor) -> float | None:
     """The step of the grid on which all outcomes lie, or None if they show none.
 
     They show one if some are equal, and all differences are multiples of the smallest one.
-
-    Example:
-        >>> step_of_grid(torch.tensor([1.0, 3.0, 1.0, 2.0, 5.0]))
-        1.0
     """
     values = outcomes.flatten().unique()
     num = len(values)

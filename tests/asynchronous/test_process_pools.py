@@ -198,6 +198,7 @@ class TestTimeouts:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is nothing to fork with")
+@pytest.mark.filterwarnings("ignore:os.fork")  # by JAX, if a test before this one imported it
 def test_forks_are_warned_of() -> None:
     """They may hang without a word."""
     ledger = FeedbackLedger(1)

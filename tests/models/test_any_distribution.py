@@ -166,7 +166,7 @@ class ToyNetwork(Module):
 
 
 @pytest.fixture
-def prior_fitted(monkeypatch: pytest.MonkeyPatch) -> Any:
+def prior_fitted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """``PFNModel``, which imports a package that only training needs."""
     train = ModuleType("pfns.train")
     train.MainConfig = None  # type: ignore[attr-defined]
@@ -174,7 +174,8 @@ def prior_fitted(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setitem(sys.modules, "pfns.train", train)
     from botorch_community.models.prior_fitted_network import PFNModel
 
-    return PFNModel
+    yield PFNModel
+    del sys.modules[PFNModel.__module__]  # which nobody else can import
 
 
 @pytest.mark.filterwarnings("ignore:Very small noise values")  # a likelihood that is not used
