@@ -68,12 +68,28 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def select_for_device(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """On another device keep contracts and what is marked: other tests have oracles on the CPU."""
-    if config.getoption("--device") == "cpu":
-        return
-    kept = [item for item in items if item.get_closest_marker("device") or is_contract(item)]
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-    items[:] = kept
+    """On another device keep contracts and what is marked: other tests have oracles on the CPU.
+
+    There one case shows that a test of data on another device runs: it could not find more.
+    """
+    selected: dict[bool, list[pytest.Item]] = {True: [], False: []}
+    seen: set[str] = set()
+    for item in items:
+        if config.getoption("--device") != "cpu":
+            is_wanted = item.get_closest_marker("device") is not None or is_contract(item)
+        else:
+            test = item.nodeid.partition("[")[0]
+            is_wanted = not is_elsewhere(item) or test not in seen
+            seen.add(test)
+        selected[is_wanted].append(item)
+    config.hook.pytest_deselected(items=selected[False])
+    items[:] = selected[True]
+
+
+def is_elsewhere(item: pytest.Item) -> bool:
+    """Whether a test is one of data on a device that is not the default one."""
+    marker = item.get_closest_marker("device")
+    return marker is not None and not marker.kwargs.get("is_default", True)
 
 
 def is_contract(item: pytest.Item) -> bool:
@@ -90,9 +106,7 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 @pytest.fixture(autouse=True)
 def default_device(request: pytest.FixtureRequest, device: torch.device) -> Iterator[None]:
     """Tensors are made on the device of ``--device`` by default, unless a mark says otherwise."""
-    marker = request.node.get_closest_marker("device")
-    stays = marker is not None and not marker.kwargs.get("is_default", True)
-    if device.type == "cpu" or stays:
+    if device.type == "cpu" or is_elsewhere(request.node):
         yield
         return
     with device:

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,16 +63,19 @@ def parents(name: str) -> list[str]:
     return [".".join(parts[:i]) for i in range(2, len(parts))]
 
 
-def imported_names(source: Source) -> Iterator[str]:
+@cache
+def imported_names(source: Source) -> list[str]:
     """Dotted names that a module imports, anywhere in its text, with relative ones resolved."""
     package = source.name.split(".") if source.is_package else source.name.split(".")[:-1]
+    names = []
     for node in ast.walk(ast.parse(source.text)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             base = base + (node.module.split(".") if node.module else [])
-            yield from (".".join([*base, alias.name]) for alias in node.names)
+            names += [".".join([*base, alias.name]) for alias in node.names]
+    return names
 
 
 def import_graph(sources: list[Source]) -> Graph:

@@ -1,4 +1,8 @@
-"""The contracts hold for BoTorch's classes and this package's, and catch broken ones."""
+"""The contracts hold for BoTorch's classes and for combinations of ours, and catch broken ones.
+
+Those of single classes stand where these are tested: `tests.models`, `tests.acquisition`,
+`tests.posteriors` and `tests.calibration`.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +18,11 @@ from botorch_calib.acquisition import (
     CalibratedUpperConfidenceBound,
     DelayedThompsonSampling,
     DelayedUpperConfidenceBound,
-    LogCalibratedExpectedImprovement,
     RobustAcquisition,
     RobustUpperConfidenceBound,
     WassersteinUpperConfidenceBound,
 )
-from botorch_calib.calibration import LocalizedConformal, OnlineConformal, WeightedConformal
+from botorch_calib.calibration import LocalizedConformal
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
 from botorch_calib.posteriors import CalibratedPosterior
 from botorch_calib.robust import TotalVariationBall, WassersteinBall
@@ -48,23 +51,9 @@ def make_calibrated(dtype: torch.dtype = torch.double, sign: float = 1.0) -> Cal
     return CalibratedModel.from_history(make_gp(dtype, sign), calibrator)
 
 
-def known_ratio(X: Tensor) -> Tensor:
-    return X.sum(dim=-1).exp()
-
-
 class TestBoTorchModel(ModelContract):
     def make_model(self, dtype):
         return make_gp(dtype)
-
-
-class TestCalibratedModel(ModelContract):
-    def make_model(self, dtype):
-        return make_calibrated(dtype)
-
-
-class TestCensoredDelayModel(ModelContract):
-    def make_model(self, dtype):
-        return make_delayed(dtype)[0]
 
 
 class TestCensoredCalibratedModel(ModelContract):
@@ -79,20 +68,6 @@ class TestBoTorchAcquisition(AcquisitionContract):
 
     def make_negated_acquisition(self, dtype):
         return LogExpectedImprovement(make_gp(dtype, sign=-1.0), best_f=-0.5)
-
-
-class TestCalibratedImprovement(AcquisitionContract):
-    def make_acquisition(self, dtype, maximize=True):
-        return LogCalibratedExpectedImprovement(make_calibrated(dtype), 0.5, maximize=maximize)
-
-    def make_negated_acquisition(self, dtype):
-        return LogCalibratedExpectedImprovement(make_calibrated(dtype, sign=-1.0), -0.5)
-
-
-class TestCalibratedConfidenceBound(AcquisitionContract):
-    def make_acquisition(self, dtype, maximize=True):
-        model = make_calibrated(dtype)
-        return CalibratedUpperConfidenceBound(model, level=0.8, maximize=maximize)
 
 
 def make_delayed(
@@ -183,21 +158,6 @@ class TestRobustAcquisition(AcquisitionContract):
     def make_acquisition(self, dtype, maximize=True):
         quantile = CalibratedUpperConfidenceBound(make_calibrated(dtype), level=0.8)
         return RobustAcquisition(quantile, TotalVariationBall(0.2), make_contexts(dtype))
-
-
-class TestLocalizedConformal(CalibratorContract):
-    def make_calibrator(self):
-        return LocalizedConformal(0.2, lengthscale=0.5)
-
-
-class TestOnlineConformal(CalibratorContract):
-    def make_calibrator(self):
-        return OnlineConformal(0.2)
-
-
-class TestWeightedConformal(CalibratorContract):
-    def make_calibrator(self):
-        return WeightedConformal(0.2, density_ratio=known_ratio)
 
 
 class Careless(LocalizedConformal):

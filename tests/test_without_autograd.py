@@ -36,7 +36,6 @@ from botorch_calib.calibration import Calibrator
 from botorch_calib.robust import AmbiguitySet
 from tests.gps import make_gp
 
-OFF = [torch.no_grad]
 CALIBRATORS: list[Calibrator] = [
     LocalizedConformal(0.2, lengthscale=0.3, regularization=0.1),
     LocalizedConformal(0.2),
@@ -89,24 +88,22 @@ ACQUISITIONS: dict[str, tuple[int, Callable[[], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("off", OFF)
 @pytest.mark.parametrize("name", ACQUISITIONS)
-def test_a_first_evaluation_spoils_no_later_gradient(off: Any, name: str) -> None:
+def test_a_first_evaluation_spoils_no_later_gradient(name: str) -> None:
     width, make = ACQUISITIONS[name]
     X = points(4, width)
     expected, slope = value_and_gradient(make(), X)
     acqf = make()
-    with off():
+    with torch.no_grad():
         assert_close(acqf(X.clone()), expected)
     values, gradient = value_and_gradient(acqf, X)
     assert_close(values, expected)
     assert_close(gradient, slope)
 
 
-@pytest.mark.parametrize("off", OFF)
 @pytest.mark.parametrize("make", [make_gp, calibrated])
 @pytest.mark.parametrize("kind", [DelayedThompsonSampling, DelayedUpperConfidenceBound])
-def test_what_is_made_can_be_differentiated_later(off: Any, make: Any, kind: Any) -> None:
+def test_what_is_made_can_be_differentiated_later(make: Any, kind: Any) -> None:
     """With pending points of the model, and further ones."""
 
     def made(mode: Any) -> Any:
@@ -118,13 +115,12 @@ def test_what_is_made_can_be_differentiated_later(off: Any, make: Any, kind: Any
 
     X = points(4)
     expected = value_and_gradient(made(torch.enable_grad), X)
-    for found, wanted in zip(value_and_gradient(made(off), X), expected, strict=True):
+    for found, wanted in zip(value_and_gradient(made(torch.no_grad), X), expected, strict=True):
         assert_close(found, wanted)
 
 
-@pytest.mark.parametrize("off", OFF)
 @pytest.mark.parametrize("calibrator", CALIBRATORS, ids=lambda c: type(c).__name__)
-def test_what_is_learned_can_be_differentiated_later(off: Any, calibrator: Calibrator) -> None:
+def test_what_is_learned_can_be_differentiated_later(calibrator: Calibrator) -> None:
     """Replayed and observed in such a mode, from data made in it."""
 
     def learned(mode: Any) -> CalibratedModel:
@@ -137,16 +133,15 @@ def test_what_is_learned_can_be_differentiated_later(off: Any, calibrator: Calib
 
     X = points(4)
     expected = value_and_gradient(CalibratedUpperConfidenceBound(learned(torch.enable_grad)), X)
-    acqf = CalibratedUpperConfidenceBound(learned(off))
+    acqf = CalibratedUpperConfidenceBound(learned(torch.no_grad))
     for found, wanted in zip(value_and_gradient(acqf, X), expected, strict=True):
         assert_close(found, wanted)
 
 
-@pytest.mark.parametrize("off", OFF)
-def test_constraints_and_pending_points_learn(off: Any) -> None:
+def test_constraints_and_pending_points_learn() -> None:
     constraint = ChanceConstraint.from_history(make_gp(), upper=100.0)
     delayed = pending(make_gp())
-    with off():
+    with torch.no_grad():
         X = points(3).squeeze(1)
         constraint.observe(X, X.sum(dim=-1, keepdim=True))
         delayed.observe(X[:1], X[:1, :1])
@@ -162,9 +157,8 @@ def search(constrained: bool, bounds: Tensor, acqf: AcquisitionFunction, limit: 
     return optimize_robust(acqf, bounds, num_restarts=2, raw_samples=32)[0]
 
 
-@pytest.mark.parametrize("off", OFF)
 @pytest.mark.parametrize("constrained", [False, True])
-def test_searches_climb(off: Any, constrained: bool) -> None:
+def test_searches_climb(constrained: bool) -> None:
     """They end where they end otherwise, up to their tolerance, also with bounds made there."""
     name, corner = (
         ("improvement", [[0.0, 0.0], [1.0, 1.0]])
@@ -173,7 +167,7 @@ def test_searches_climb(off: Any, constrained: bool) -> None:
     )
     acqf, limit = ACQUISITIONS[name][1](), ChanceConstraint.from_history(make_gp(), upper=0.8)
     expected = search(constrained, torch.tensor(corner).double(), acqf, limit)
-    with off():
+    with torch.no_grad():
         found = search(constrained, torch.tensor(corner).double(), acqf, limit)
     assert_close(found, expected, rtol=1e-3, atol=1e-3)
     assert not found.requires_grad

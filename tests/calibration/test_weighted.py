@@ -181,21 +181,6 @@ def test_update_returns_the_distributions_stated_before(ratio, max_width, contin
     assert whole.num_updates == single.num_updates == 15
 
 
-def test_weights_move_the_quantile():
-    """Where the next input is likely, the residuals met there count."""
-    X = torch.linspace(0, 1, 100, **DOUBLE).unsqueeze(-1)
-    z = 0.5 + 4 * X.squeeze(-1)
-    plain, low, high = (
-        WeightedConformal(0.2, density_ratio=ratio)
-        for ratio in (None, lambda x: (-9 * x).exp().sum(-1), lambda x: (9 * x - 9).exp().sum(-1))
-    )
-    middle = X[50]
-    for calibrator in (plain, low, high):
-        calibrator.update(X, z)
-    assert low.half_width(middle) < 0.6 * plain.half_width(middle)
-    assert high.half_width(middle) > 1.1 * plain.half_width(middle)
-
-
 def test_continuous_half_width():
     """Along a line: no jumps, never below the quantile, never above the next residual."""
     X = torch.linspace(0, 1, 20001, **DOUBLE).unsqueeze(-1).expand(-1, 2)
@@ -236,14 +221,6 @@ def test_gradients_at_the_cap(max_width):
     assert widths[-1].item() == pytest.approx(max_width)
     (gradient,) = torch.autograd.grad(widths.sum(), X)
     assert gradient.isfinite().all() and (gradient[-1] == 0).all()
-
-
-def test_a_factor_of_the_ratio_does_not_matter():
-    X = make_data(12, seed=1)[0]
-    expected = trained(density_ratio=steep).half_width(X)
-    for factor in (1e-8, 3.7, 1e8):
-        scaled = trained(density_ratio=lambda X, factor=factor: factor * steep(X))
-        assert_close(scaled.half_width(X), expected)
 
 
 def test_weights_of_zero():

@@ -35,11 +35,6 @@ def test_what_follows_from_it(form, gaussian, only_tails):
     assert form.only_tails is only_tails
 
 
-def test_it_cannot_be_changed():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        CONFORMAL.open_low = False
-
-
 @pytest.mark.parametrize("open_low", [False, True])
 @pytest.mark.parametrize("open_high", [False, True])
 def test_rows_of_pieces_and_knots(open_low, open_high):

@@ -206,16 +206,6 @@ class TestDerivatives:
             for a, b in zip(closed, graph, strict=True):
                 assert_close(a, b.detach(), rtol=1e-9, atol=1e-9)
 
-    def test_derivatives_are_the_other_functions(self, kind):
-        parameters, scale, x = inputs_of(300)
-        distribution = make(kind, parameters.detach(), scale.detach())
-        (slope,) = torch.autograd.grad(distribution.log_excess(x).sum(), x)
-        expected = -torch.exp(distribution.log_survival(x) - distribution.log_excess(x))
-        seen = distribution.log_excess(x) > -1e9
-        assert_close(slope[seen], expected.detach()[seen], rtol=1e-9, atol=1e-9)
-        (slope,) = torch.autograd.grad(distribution.cdf(x).sum(), x)
-        assert_close(slope, distribution.log_prob(x).exp().detach(), rtol=1e-8, atol=1e-8)
-
     @pytest.mark.parametrize("size", [1e-3, 1.0, 20.0])
     def test_finite_everywhere(self, kind, size):
         far = double(-1e6, -300.0, -1.0, 0.0, 1e-8, 3.4, 35.0, 1e3, 1e6).requires_grad_()
@@ -290,12 +280,3 @@ class TestConsistency:
             assert_close(got, rows.reshape(x.shape))
             assert getattr(single, name)(x).dtype == torch.double
             assert getattr(distribution, name)(x[0, 0, 0]).shape == (4,)
-
-
-def test_one_law_for_many_points():
-    distribution = PiecewisePredictive.recalibrated(DECILES, knots=DECILES.logit())
-    x = torch.linspace(-4, 4, 12, dtype=torch.double).view(3, 4, 1)
-    values = UnsmoothedPredictive(distribution).log_excess(x)
-    assert values.shape == x.shape
-    each = [UnsmoothedPredictive(distribution).log_excess(v) for v in x.flatten()]
-    assert_close(values.flatten(), torch.stack(each))

@@ -157,16 +157,6 @@ def test_interval_score_is_a_sum_of_pinball_scores() -> None:
     torch.testing.assert_close(interval_score(ends[:, 0], ends[:, 1], y, alpha), 2 / alpha * both)
 
 
-def test_crps_is_twice_the_integral_of_the_pinball_score() -> None:
-    predictive, z = random_predictive("conformal", 1), tensor(0.7)
-    nodes, weights = (torch.tensor(v).double() for v in np.polynomial.legendre.leggauss(400))
-    levels = (nodes + 1) / 2
-    quantiles = predictive.quantile(levels.unsqueeze(-1)).mT
-    integral = (pinball_loss(z.unsqueeze(-1), quantiles, levels) * weights).sum(dim=-1)
-    # The quantile function has corners, and is unbounded at both ends.
-    torch.testing.assert_close(crps(predictive, z), integral, rtol=1e-4, atol=0.0)
-
-
 def test_frequencies_and_calibration_error() -> None:
     pits, levels = tensor(0.05, 0.3, 0.5, 0.9), tensor(0.25, 0.5, 0.8)
     torch.testing.assert_close(observed_frequencies(pits, levels), tensor(0.25, 0.75, 0.75))

@@ -120,16 +120,6 @@ def test_mean_below(kind, level, noise):
         assert (bound <= value + 1e-8 * scale).all()
 
 
-@pytest.mark.parametrize("level", [1e-6, 0.1, 0.9])
-def test_mean_below_of_a_normal_law(level):
-    ratio = torch.tensor([1e-3, 1.0, 30.0], dtype=torch.double)
-    gaussian = PiecewisePredictive.gaussian((3,), dtype=torch.double)
-    z = torch.special.ndtri(torch.tensor(level, dtype=torch.double))
-    mills = torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi) / level
-    value = SmoothedPredictive(gaussian, ratio).mean_below(level)
-    assert_close(value, -(1 + ratio.square()).sqrt() * mills)
-
-
 @pytest.mark.parametrize("kind", ["gaussian", "stretched", "recalibrated"])
 @pytest.mark.parametrize("level", [0.1, 1 - 1e-6])
 def test_derivative_of_mean_below(kind, level):
@@ -160,17 +150,6 @@ def test_second_derivatives_of_mean_below_without_noise(kind):
         return UnsmoothedPredictive(make(kind, p, ratio).predictive).mean_below(0.2)
 
     assert gradgradcheck(function, (parameters,), atol=1e-5, rtol=1e-4)
-
-
-def test_many_pieces_that_make_a_normal_law():
-    ratio = torch.tensor([1e-3, 0.3, 1.0, 40.0], dtype=torch.double).unsqueeze(-1)
-    x = torch.linspace(-8, 30, 77, dtype=torch.double) * (1 + ratio.square()).sqrt()
-    plain = SmoothedPredictive(PiecewisePredictive.gaussian((4, 1), torch.double), ratio)
-    levels = torch.tensor([0.1, 0.5, 0.8], dtype=torch.double)
-    pieces = from_pits(levels, levels.expand(4, 1, 3))
-    distribution = SmoothedPredictive(pieces, ratio)
-    for name in FUNCTIONS:
-        assert_close(getattr(distribution, name)(x), getattr(plain, name)(x), rtol=1e-9, atol=1e-9)
 
 
 class TestShapes:
@@ -262,15 +241,6 @@ class TestDerivatives:
         parameters, ratio, x = parameters_of(kind, 6)
         ratio = (ratio.detach() + 0.3).requires_grad_()
         assert gradgradcheck(function, (parameters, ratio, x), atol=1e-4, rtol=1e-3)
-
-    def test_derivatives_are_the_other_functions(self, kind):
-        parameters, ratio, x = parameters_of(kind, 200)
-        distribution = make(kind, parameters.detach(), ratio.detach())
-        (slope,) = torch.autograd.grad(distribution.log_excess(x).sum(), x)
-        expected = -torch.exp(distribution.log_survival(x) - distribution.log_excess(x))
-        assert_close(slope, expected.detach(), rtol=1e-8, atol=1e-8)
-        (slope,) = torch.autograd.grad(distribution.cdf(x).sum(), x)
-        assert_close(slope, distribution.log_prob(x).exp().detach(), rtol=1e-8, atol=1e-8)
 
     @pytest.mark.parametrize("ratio", [0.0, 1e-12, 1e-3, 1e3, 1e12])
     def test_finite_everywhere(self, kind, ratio):

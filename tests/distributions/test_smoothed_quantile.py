@@ -174,17 +174,6 @@ class TestDerivatives:
             assert_close(a, b.detach(), rtol=1e-8, atol=1e-9)
 
 
-def test_second_derivative_of_a_normal_distribution():
-    ratio = torch.tensor([1e-3, 0.5, 4.0], dtype=torch.double, requires_grad=True)
-    levels = torch.tensor([0.3, 0.8], dtype=torch.double)
-    pieces = SmoothedPredictive(from_pits(levels, levels.expand(3, 2)), ratio)
-    (first,) = torch.autograd.grad(pieces.quantile(0.9).sum(), ratio, create_graph=True)
-    (second,) = torch.autograd.grad(first.sum(), ratio)
-    z = NormalDist().inv_cdf(0.9)
-    assert_close(first.detach(), (z * ratio / (1 + ratio**2).sqrt()).detach())
-    assert_close(second, (z * (1 + ratio**2) ** -1.5).detach(), rtol=1e-7, atol=1e-9)
-
-
 def test_a_row_that_is_common_stays_one():
     """The same numbers, whether a distribution is expanded or repeated in memory."""
     row = random_predictive("recalibrated", 1, seed=2)

@@ -125,15 +125,6 @@ def test_decisions_come_first(cls) -> None:
     assert torch.equal(joined, problem.bounds)
 
 
-def test_noise_is_added_on_request() -> None:
-    problem = Newsvendor(noise_std=0.1)
-    X = joint_points(problem, 1).expand(10_000, 2)
-    with manual_seed(1):
-        noise = problem(X) - problem(X, noise=False)
-    # The standard error of a standard deviation is its 1 / sqrt(2 n) part; four of them.
-    assert noise.std().item() == pytest.approx(0.1, rel=4 / math.sqrt(20_000))
-
-
 # ------------------------------------------------------------ values by hand
 
 

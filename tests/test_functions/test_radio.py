@@ -135,19 +135,6 @@ def test_users_follow_the_seed_and_leave_the_random_state_alone() -> None:
     assert torch.equal(first[36:], other[36:])
 
 
-def test_gain_is_clipped() -> None:
-    problem = RadioCorridors()
-    x = torch.full((18,), 0.5, dtype=torch.double)
-    gain = 10.0 * problem.received_power(x).log10() - 26.0 + problem.path_loss
-    assert gain.max() <= 8.0 + 1e-9 and gain.min() >= -30.0 - 1e-9
-    assert (gain - -30.0).abs().min() < 1e-9
-    # Straight into the beam of the first antenna nothing is lost.
-    x[9] = ((problem.elevation[0, 0] + 90.0) / 180.0).item()
-    expected = 8.0 - problem.sector_loss[0, 0]
-    found = 10.0 * problem.received_power(x).log10() - 26.0 + problem.path_loss
-    assert found[0, 0].item() == pytest.approx(expected.item(), abs=1e-9)
-
-
 # ------------------------------------------------------------ the expectation
 
 
@@ -200,29 +187,6 @@ def test_the_truth_is_the_mean_of_observations(uav_fading: bool) -> None:
     error = problem(X, generator=generator) - problem(X, noise=False)
     # Four standard errors of a mean over 5 000 draws.
     assert (error.abs() < 4.0 * spread / math.sqrt(5_000)).all()
-
-
-def test_noise_falls_with_the_number_of_draws() -> None:
-    x = points().expand(2000, 18)
-    generator = torch.Generator().manual_seed(0)
-    one, four = (RadioCorridors(num_fading=n)(x, generator=generator).var() for n in (1, 4))
-    # The relative error of a variance of 2000 values is about sqrt(2 / 2000), of the ratio sqrt(2)
-    # times that: four of them are 0.18.
-    assert one.item() / four.item() == pytest.approx(4.0, rel=0.18)
-
-
-def test_uavs_in_sight_do_not_fade() -> None:
-    problem, x = RadioCorridors(uav_weight=1.0, uav_fading=False), points(5)
-    torch.testing.assert_close(problem(x), problem(x, noise=False))
-
-
-def test_weights() -> None:
-    x = points(4)
-    uavs, ground, mixed = (RadioCorridors(uav_weight=w)(x, noise=False) for w in (1.0, 0.0, 0.3))
-    torch.testing.assert_close(mixed, 0.3 * uavs + 0.7 * ground)
-    rates = RadioCorridors().rates(x)
-    torch.testing.assert_close(uavs, rates[:, 36:].mean(dim=-1))
-    torch.testing.assert_close(ground, rates[:, :36].mean(dim=-1))
 
 
 # ------------------------------------------------------------ as a test problem

@@ -160,15 +160,6 @@ def test_state_dict_across_lengths(config, lengths):
     assert target.num_updates == lengths[0] + 5
 
 
-def test_state_dict_as_a_submodule():
-    parents = [
-        torch.nn.ModuleDict({"t": OnlineQuantileTracker([0.2], 0.1, scale=1.0)}) for _ in range(2)
-    ]
-    parents[0]["t"].update(*make_data(4))
-    parents[1].load_state_dict(parents[0].state_dict())
-    assert parents[1]["t"].num_updates == 4
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
