@@ -6,17 +6,15 @@ from unittest.mock import Mock
 import pytest
 import torch
 from botorch.acquisition import UpperConfidenceBound
-from botorch.acquisition.input_constructors import get_acqf_input_constructor
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
 from botorch.exceptions.errors import (
     BotorchTensorDimensionError,
     InputDataError,
     UnsupportedError,
 )
-from botorch.models import ModelList, ModelListGP, SingleTaskGP
+from botorch.models import ModelList, SingleTaskGP
 from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from botorch.optim import optimize_acqf
-from botorch.utils.datasets import SupervisedDataset
 from botorch.utils.sampling import manual_seed
 from torch import Tensor
 from torch.testing import assert_close
@@ -227,11 +225,6 @@ def test_gp_bucb(transforms):
     assert_close(make_delayed(model)(X), conditioned(X))
 
 
-def test_delays_ignored():
-    ignoring = make_censored(imputation="none")
-    assert_close(make_delayed(ignoring)(new_points()), make_delayed(make_gp())(new_points()))
-
-
 # ------------------------------------------------------------------ pending points and batches
 
 
@@ -355,12 +348,6 @@ def test_other_base_models(make):
     assert acqf(X).shape == (6,) and acqf(X).isfinite().all()
 
 
-def test_a_list_of_one_model():
-    gp, window, X = make_gp(), pending_points(), new_points()
-    single, listed = (make_delayed(model, X_window=window) for model in (gp, ModelListGP(gp)))
-    assert_close(listed(X), single(X))
-
-
 def test_batch_of_models():
     """Every model of a batch has a ``nu`` of its own."""
     X, Y, _ = make_data()
@@ -406,31 +393,6 @@ def test_ensemble_is_averaged():
 # ------------------------------------------------------------------ arguments
 
 
-@pytest.mark.parametrize("acqf_class", [DelayedUpperConfidenceBound, DelayedThompsonSampling])
-def test_input_constructors(acqf_class):
-    """BoTorch's registry takes the arguments of the constructor, and pending points."""
-    X, Y, _ = make_data()
-    dataset = SupervisedDataset(X, Y, feature_names=["a", "b"], outcome_names=["y"])
-    construct = get_acqf_input_constructor(acqf_class)
-    model = make_censored()
-    default = acqf_class(**construct(model=model, training_data=dataset))
-    assert default.nu.item() == 1.0 and default.maximize and default.X_pending is None
-    arguments = {
-        "beta": BETA**2,
-        "feedback_bound": BOUND,
-        "X_window": pending_points(),
-        "X_pending": pending_points(5)[3:],
-        "maximize": False,
-        "posterior_transform": ScalarizedPosteriorTransform(torch.tensor([2.0], **DOUBLE)),
-        **({"seed": 3} if acqf_class is DelayedThompsonSampling else {}),
-    }
-    built = acqf_class(**construct(model=model, training_data=dataset, **arguments))
-    assert torch.equal(built(new_points()), acqf_class(model, **arguments)(new_points()))
-    if acqf_class is DelayedThompsonSampling:
-        inputs = construct(model=model, training_data=dataset, choices=X)
-        assert torch.equal(acqf_class(**inputs).choices, X)
-
-
 def test_nu_is_a_constant_in_the_models_precision():
     for dtype in (torch.float32, torch.double):
         window = pending_points().requires_grad_()  # in double precision
@@ -438,6 +400,9 @@ def test_nu_is_a_constant_in_the_models_precision():
         assert acqf.nu.dtype == dtype and not acqf.nu.requires_grad
         assert not acqf.X_window.requires_grad and "nu" in dict(acqf.named_buffers())
         assert acqf(new_points().to(dtype)).dtype == dtype
+    for acqf_class in (DelayedUpperConfidenceBound, DelayedThompsonSampling):  # by default
+        own = acqf_class(model := make_censored(), X_window=pending_points())
+        assert_close(own.nu, confidence_width(model, 1.0, pending_points(), 1.0))
     double, single = (
         make_delayed(make_censored(dtype=dtype), X_window=pending_points()).nu
         for dtype in (torch.double, torch.float32)

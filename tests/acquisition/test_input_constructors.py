@@ -115,6 +115,9 @@ def test_accepted_names(acqf_class):
     inputs = constructor(**given)
     for name in accepted:
         constructor(**{**given, name: given.get(name, inputs.get(name))})
+    if acqf_class is DelayedThompsonSampling:  # another draw as data come in
+        assert inputs["seed"] == len(X) and constructor(**given, seed=3)["seed"] == 3
+        assert torch.equal(acqf_class(**constructor(**given, choices=X)).choices, X)
     with pytest.raises(TypeError, match="Unexpected keyword argument `other`"):
         constructor(**given, other=1)
     for name in given.keys() - {"training_data"}:

@@ -13,7 +13,6 @@ from botorch.acquisition import (
     qLogNoisyExpectedImprovement,
     qUpperConfidenceBound,
 )
-from botorch.acquisition.multi_objective.logei import qLogExpectedHypervolumeImprovement
 from botorch.acquisition.multi_step_lookahead import qMultiStepLookahead
 from botorch.acquisition.objective import IdentityMCObjective
 from botorch.models import ModelList
@@ -22,9 +21,6 @@ from botorch.optim.optimize import optimize_acqf_discrete_local_search
 from botorch.optim.optimize_mixed import optimize_acqf_mixed_alternating
 from botorch.sampling.get_sampler import get_sampler
 from botorch.sampling.normal import SobolQMCNormalSampler
-from botorch.utils.multi_objective.box_decompositions.non_dominated import (
-    FastNondominatedPartitioning,
-)
 from botorch.utils.sampling import draw_sobol_samples
 from torch import Tensor
 
@@ -107,13 +103,6 @@ def test_one_candidate(build):
     check(build(make_model(transforms=True, fixed_noise=True), X, Y.max()), bounds=RAW_BOUNDS)
 
 
-@pytest.mark.parametrize("build", MONTE_CARLO.values(), ids=MONTE_CARLO)
-def test_joint_batch(build):
-    X, Y, _ = make_data()
-    candidates = check(build(make_model(), X, Y.max()), q=2)
-    assert (candidates[0] - candidates[1]).norm() > 1e-3
-
-
 def test_knowledge_gradient():
     check(qKnowledgeGradient(make_model(fixed_noise=True), num_fantasies=2))
 
@@ -170,18 +159,6 @@ def test_look_ahead_may_be_differentiated_again(known):
     torch.testing.assert_close(*slopes)
 
 
-def test_hypervolume_improvement_of_a_model_list():
-    _, Y, _ = make_data()
-    second = CalibratedModel.from_history(make_gp(sign=-1.0), OnlineConformal(0.2))
-    reference = torch.full((2,), -2.5, **DOUBLE)
-    acqf = qLogExpectedHypervolumeImprovement(
-        ModelList(make_model(), second),
-        reference,
-        FastNondominatedPartitioning(reference, torch.cat([Y, -Y], dim=-1)),
-    )
-    check(acqf, q=2)
-
-
 @pytest.mark.filterwarnings("ignore:A not p.d., added jitter")
 def test_known_points_promise_nothing():
     """A copy of a point that is in the baseline exceeds it in no sample."""
@@ -222,19 +199,6 @@ def test_sequential_greedy(name):
         assert first > acqf(draw_sobol_samples(BOUNDS, n=16, q=1, seed=1)).mean()
         assert values[0] > values[1:].max()
     assert torch.pdist(candidates).min() > 1e-3
-
-
-# BoTorch's analytic functions take no pending points.
-@pytest.mark.parametrize("name", [*OWN, *MONTE_CARLO])
-def test_pending_points(name):
-    X, Y, _ = make_data()
-    acqf = ALL[name](make_model(), X, Y.max())
-    without = acqf(PENDING.unsqueeze(-2))
-    acqf.set_X_pending(PENDING)
-    with_pending = acqf(PENDING.unsqueeze(-2) + 1e-4)
-    assert not torch.allclose(with_pending, without, rtol=1e-2)
-    if name in ("calibrated EI", "calibrated log EI"):
-        assert (with_pending < without).all()
 
 
 @pytest.mark.parametrize("stateful", [False, True], ids=["replayed", "observed"])

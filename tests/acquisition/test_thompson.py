@@ -341,32 +341,6 @@ def test_a_draw_depends_on_the_arguments_alone(kind):
     assert (values(make(seed=4), X) - first).abs().max() > 0.1
 
 
-@pytest.mark.parametrize(
-    ("order", "imputation", "window"),
-    [
-        ("inside", "censor", None),
-        ("outside", "censor", pending_points()),
-        ("outside", "hallucinate", None),
-    ],
-    ids=["inside, no window", "outside, window", "hallucinated"],
-)
-def test_calibrated_draws_given_further_pending_points(order, imputation, window):
-    X, more = new_points(), pending_points(5)[3:]
-    acqf = make_thompson(make_calibrated(order, imputation), X_window=window, seed=4)
-    before = values(acqf, X)
-    acqf.set_X_pending(more)
-    model = make_calibrated("inside", imputation).with_pending(more)
-    if window is None:
-        longer = more if imputation == "censor" else None
-    else:
-        longer = pending_points(5)
-    derived = make_thompson(model, X_window=longer, seed=derived_seed(4, 2))
-    assert_close(acqf.nu, derived.nu)
-    assert_close(values(acqf, X), values(derived, X))
-    acqf.set_X_pending(None)
-    assert torch.equal(values(acqf, X), before)
-
-
 def test_calibrated_draws_without_noise_pass_through_data():
     X, Y, _ = make_data()
     gp = SingleTaskGP(X, Y, outcome_transform=None)
@@ -415,35 +389,36 @@ def test_random_streams():
 # ------------------------------------------------------------------ pending points
 
 
-@continuous
-def test_pending_points_lead_to_another_draw(discrete):
+@pytest.mark.parametrize("kind", ["continuous", "choices", "inside", "outside"])
+def test_pending_points_lead_to_another_draw(kind):
     X, more = new_points(), pending_points(5)[3:]
-    choices = X if discrete else None
-    acqf = make_thompson(make_censored(), X_window=pending_points(), choices=choices, seed=4)
+    make = partial(make_thompson, choices=X if kind == "choices" else None, seed=4)
+    acqf = make(KINDS[kind](), X_window=pending_points())
     before, nu = values(acqf, X), acqf.nu
     acqf.set_X_pending(more)
-    model = make_censored().with_pending(more)
+    model = (make_calibrated() if kind in ORDERS else make_censored()).with_pending(more)
     assert_close(acqf.nu, confidence_width(model, BETA**2, pending_points(5), BOUND))
     # The draw is of the posterior given all pending points, of a stream of its own.
-    same_seed = make_thompson(model, X_window=pending_points(5), choices=choices, seed=4)
-    derived = make_thompson(
-        model, X_window=pending_points(5), choices=choices, seed=derived_seed(4, 2)
-    )
+    same_seed = make(model, X_window=pending_points(5))
+    derived = make(model, X_window=pending_points(5), seed=derived_seed(4, 2))
     assert_close(values(acqf, X), values(derived, X))
     assert (values(acqf, X) - values(same_seed, X)).abs().min() > 1e-6
-    given = make_thompson(
-        make_censored(), X_window=pending_points(), choices=choices, seed=4, X_pending=more
-    )
+    given = make(KINDS[kind](), X_window=pending_points(), X_pending=more)
     assert torch.equal(values(given, X), values(acqf, X))
     acqf.set_X_pending(None)
     assert torch.equal(values(acqf, X), before) and torch.equal(acqf.nu, nu)
+
+
+@continuous
+def test_pending_points_that_are_refused_change_nothing(discrete):
+    X, more = new_points(), pending_points(5)[3:]
     for model, pending, error in (
         (make_gp(), more, UnsupportedError),
         (make_calibrated("alone"), more, UnsupportedError),
         (make_censored(), torch.full((1, 2), torch.inf, **DOUBLE), InputDataError),
         (make_censored(), more[0], BotorchTensorDimensionError),
     ):
-        acqf = make_thompson(model, choices=choices)
+        acqf = make_thompson(model, choices=X if discrete else None)
         before = values(acqf, X)
         with pytest.raises(error):
             acqf.set_X_pending(pending)

@@ -28,11 +28,7 @@ def test_columns(indices: list[int]) -> None:
     wanted = [joined_by_loops(x, c, indices) for x, c in zip(X.tolist(), C.tolist(), strict=True)]
     assert join_contexts(X, C, indices).tolist() == wanted
     assert join_contexts(X, C, torch.tensor(indices)).tolist() == wanted  # type: ignore[arg-type]
-
-
-def test_contexts_come_last_by_default() -> None:
-    X, C = numbers(4, 3), numbers(4, 2, start=100)
-    assert torch.equal(join_contexts(X, C), torch.cat([X, C], dim=-1))
+    assert torch.equal(join_contexts(X, C), torch.cat([X, C], dim=-1))  # by default
 
 
 @pytest.mark.parametrize(

@@ -193,6 +193,10 @@ class TestValues:
         gradients = bound.with_gradients(X, C)[1]
         numeric = context_differences(gp, X, C, places)
         assert_close(gradients, numeric, rtol=1e-5, atol=1e-5)
+        X = X.requires_grad_()
+        assert torch.autograd.gradcheck(
+            lambda x: bound.gradient_norms(x, C[:2]), (X,), eps=1e-5, atol=1e-4
+        )
 
     @pytest.mark.parametrize("path", PATHS)
     def test_batch_equals_one_by_one(self, path):
