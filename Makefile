@@ -8,7 +8,8 @@ VENV ?= .venv
 # An empty value installs the newest versions: `make venv CONSTRAINTS=`.
 CONSTRAINTS ?= constraints.txt
 EXTRAS ?= dev,docs,dask,ax,optuna,xopt,baybe,fully-bayesian
-# Test processes. Each runs one thread, so that they do not compete for the cores.
+# Test processes. Each runs one thread, so that they do not compete for the cores, and whole files,
+# so that what the tests of a file share is made once.
 WORKERS ?= 2
 
 # The first interpreter that runs and is new enough.
@@ -48,11 +49,11 @@ demo: $(STAMP) ## Run the demonstration
 
 .PHONY: test
 test: $(STAMP) ## Run the tests, without the slow ones
-	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS)
+	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 .PHONY: test-slow
 test-slow: $(STAMP) ## Run the slow tests: statistical validity and crashes
-	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) -m slow
+	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m slow
 
 # `make test-downstream CLIENTS=xopt` runs one. The clients' tests import three more packages.
 .PHONY: test-downstream

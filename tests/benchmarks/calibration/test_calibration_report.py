@@ -12,11 +12,9 @@ import pytest
 from benchmarks.calibration.calibration_report import (
     CalibrationReport,
     Comparison,
-    compare,
     overall,
 )
 from benchmarks.calibration.suites import SMOKE
-from benchmarks.framework.regret_report import RegretReport
 from benchmarks.framework.report import markdown
 from benchmarks.framework.result import Result, replicate_config
 from benchmarks.framework.statistics import Estimate, PairedTest
@@ -61,20 +59,6 @@ METHOD = [
     result([4.0, 2.0, r], [0.5, 0.5], [0.0, 1.0], method="other", seed=s)
     for s, r in enumerate([1.0, 1.0, 2.5])
 ]
-
-
-def test_comparison_by_hand() -> None:
-    row = compare(METHOD, BASELINE, "mean")
-    assert (row.method, row.seeds) == ("other", 3)
-    assert row.regret.mean == pytest.approx(1.5)
-    # Differences -1, -2 and 0.
-    assert row.versus_baseline.difference.mean == pytest.approx(-1.0)
-    assert row.fraction_won == pytest.approx(2.5 / 3)
-    # Least so far 2, 1; 2, 1; 2, 2, in units of 4.
-    assert row.area.mean == pytest.approx((1.5 + 1.5 + 2.0) / 3 / 4)
-    assert row.miscoverage == Estimate(0.0, 0.0)
-    assert row.seconds == pytest.approx(4.0)
-    assert compare(BASELINE, BASELINE, "mean").miscoverage == Estimate(1.0, 0.0)
 
 
 def comparison(difference: float, p: float, won: float, miscoverage: float) -> Comparison:
@@ -127,34 +111,6 @@ def test_percentages_leave_out_what_the_baseline_solves() -> None:
     assert row in alone
     assert "Without easy, where random has no regret in any run." in text
     assert "Without" not in alone
-
-
-def test_coverage_of_the_objective_is_reported_where_it_is_known() -> None:
-    known = [
-        replace(
-            r, extras={**r.extras, "objective_covered": [1, 0], "objective_covered_in_box": [c]}
-        )
-        for r, c in zip(METHOD, (0.5, 0.7, 0.9), strict=True)
-    ]
-    collected = {SUITE.problems[0].name: {"random": BASELINE, "other": known}}
-    text = markdown(SUITE, collected)
-    assert "Coverage of f is that" in text
-    (header,) = (line for line in text.splitlines() if line.startswith("| method | seeds |"))
-    assert header.endswith(
-        "| calibration error | coverage of f, visited | coverage of f, box | s |"
-    )
-    (row,) = (line for line in text.splitlines() if line.startswith("| other | 3 |"))
-    assert row.endswith("| 0.5 ± 0 | 0.7 ± 0.12 | 4 |")
-    (row,) = (line for line in text.splitlines() if line.startswith("| random | 3 |"))
-    assert row.endswith("| – | – | 4 |")
-    old = {SUITE.problems[0].name: {"random": BASELINE, "other": METHOD}}
-    assert "overage of f" not in markdown(SUITE, old)
-
-
-def test_a_suite_reports_regret_by_default() -> None:
-    plain = replace(SUITE, report=RegretReport())
-    collected = {SUITE.problems[0].name: {"random": BASELINE, "other": METHOD}}
-    assert "| method | seeds | regret | difference to random |" in markdown(plain, collected)
 
 
 def test_panels_are_laid_out_in_rows() -> None:

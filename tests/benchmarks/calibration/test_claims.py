@@ -71,7 +71,7 @@ def test_coverage_of_outcomes_is_that_of_many_draws() -> None:
             posterior = stated.posterior(at.unsqueeze(-2), observation_noise=True)
             lower, upper = posterior.quantile(at.new_tensor([0.1, 0.9])).flatten(1)
         with manual_seed(3):
-            drawn = torch.stack([objective.observe(at).squeeze(-1) for _ in range(4000)])
+            drawn = objective.observe(at.repeat(4000, 1)).view(4000, len(at))
         frequency = ((drawn >= lower) & (drawn <= upper)).double().mean(dim=0)
         assert (
             outcome_coverage(stated, at, objective) - frequency
@@ -96,8 +96,8 @@ def test_calibrated_models_state_the_objective_in_two_ways() -> None:
 def test_a_run_records_its_statements(name: str) -> None:
     with without_expected_warnings():
         result = claims.replicate(PROBLEM, METHODS[name], 2000)
-        again = claims.replicate(PROBLEM, METHODS[name], 2000)
-    assert again.extras == result.extras
+        if name in ("robust", "localized"):  # a fit and a calibrator
+            assert claims.replicate(PROBLEM, METHODS[name], 2000).extras == result.extras
     num = PROBLEM.num_initial + PROBLEM.num_evaluations
     assert result.inference_by_mean is not None
     recommended = result.inference_by_mean[-1]

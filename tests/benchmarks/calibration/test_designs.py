@@ -5,15 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
 import torch
 
 from benchmarks.calibration import designs
 from benchmarks.calibration.designs import latin_design, random_design
-from benchmarks.calibration.suites import OCBO_DESIGNS
-from benchmarks.framework.protocol import ExperimentProtocol
-from benchmarks.framework.runner import without_expected_warnings
-from benchmarks.framework.sequential import replicate
 from botorch_calib.calibration import LocalizedConformal, QuantileRecalibrator
 
 PROBLEMS = {problem.name: problem for problem in designs.problems()}
@@ -41,30 +36,6 @@ def test_a_random_design_is_uniform() -> None:
     assert (scaled.var(0) - 1 / 12).abs().max() < 5 * (1 / 180 / 4000) ** 0.5
 
 
-@pytest.mark.parametrize("name", list(PROBLEMS))
-def test_designs_are_their_seeds(name: str) -> None:
-    problem = PROBLEMS[name]
-    first, again, other = (problem.initial_design(problem.num_initial, seed) for seed in (5, 5, 6))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-    assert problem.acquisition == "ei"
-
-
-def test_the_problems() -> None:
-    found = {name: (p.num_initial, p.num_evaluations) for name, p in PROBLEMS.items()}
-    assert found == {
-        "forrester_random_3": (3, 25),
-        "forrester_random_4": (4, 25),
-        "forrester_random_7": (7, 25),
-        "forrester_random_10": (10, 25),
-        "forrester_sobol_4": (4, 25),
-        "forrester_latin_4": (4, 25),
-        "alpine10_100": (5, 100),
-    }
-    grouped = [name for names in OCBO_DESIGNS.report.groups.values() for name in names]  # type: ignore[attr-defined]
-    assert grouped == list(PROBLEMS)
-
-
 def test_the_methods_differ_in_their_calibrator_alone() -> None:
     made: dict[str, Any] = {
         name: method.build(PROBLEMS["forrester_latin_4"], 0) for name, method in METHODS.items()
@@ -75,15 +46,3 @@ def test_the_methods_differ_in_their_calibrator_alone() -> None:
     assert isinstance(made["locbo"].calibrator(), LocalizedConformal)
     for strategy in made.values():
         assert replace(strategy, calibrator=None) == made["bo"]
-
-
-def test_a_method_runs() -> None:
-    problem = replace(PROBLEMS["forrester_random_3"], num_evaluations=2)
-    with without_expected_warnings():
-        result = replicate(problem, METHODS["ocbo_l"], 2000)
-    assert len(result.regret_by_outcome) == 3
-    assert len(result.extras["pit"]) == 2
-
-
-def test_the_protocol_is_of_this_suite() -> None:
-    ExperimentProtocol.load("ocbo_designs").check(OCBO_DESIGNS)

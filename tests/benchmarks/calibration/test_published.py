@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -16,14 +18,13 @@ from benchmarks.calibration import published
 from benchmarks.calibration.published import GPS, example
 from benchmarks.calibration.stateful import StatefulStrategy
 from benchmarks.calibration.suites import LOCBO_FULL, LOCBO_SWEEPS
-from benchmarks.framework.protocol import ExperimentProtocol
 from benchmarks.framework.report import markdown
-from benchmarks.framework.result import replicate_config
+from benchmarks.framework.result import Result
 from benchmarks.framework.runner import without_expected_warnings
-from benchmarks.framework.sequential import replicate
+from benchmarks.framework.sequential import Method, replicate
 from botorch_calib.calibration import GaussianScore, QuantileRecalibrator
 from tests.benchmarks.calibration.runs import cells, run
-from tests.benchmarks.results import ByProblem
+from tests.benchmarks.results import ByProblem, made_up
 
 METHODS = {method.name: method for method in published.compared()}
 
@@ -55,9 +56,9 @@ def test_the_gaussian_processes() -> None:
     assert later.covar_module is made["raw"].covar_module
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name not in ("bo", "cbo")])
-def test_lengthscales_are_in_widths_of_the_box(name: str) -> None:
-    for gp, width in (("raw", 20.0), ("normalized", 1.0), ("default", 1.0)):
+def test_lengthscales_are_in_widths_of_the_box() -> None:
+    widths = {"raw": 20.0, "normalized": 1.0, "default": 1.0}
+    for name, (gp, width) in product(METHODS.keys() - {"bo", "cbo"}, widths.items()):
         strategy: Any = METHODS[name].build(example("heteroscedastic", gp), 0)
         stateful = isinstance(strategy, StatefulStrategy)
         assert stateful == name.endswith(("_stateful", "_published"))
@@ -93,37 +94,33 @@ def test_the_sweeps_are_around_the_published_settings() -> None:
 
 @pytest.mark.parametrize("name", ["cbo", "ocbo_l", "locbo_published"])
 def test_methods_run_on_raw_inputs(name: str) -> None:
-    problem = replace(example("heteroscedastic", "raw"), num_evaluations=2)
+    problem = replace(example("heteroscedastic", "raw"), num_evaluations=1)
+    quick = partial(METHODS[name].build, num_restarts=2, raw_samples=16)
     with without_expected_warnings():
-        result = replicate(problem, METHODS[name], 2000)
-    assert len(result.extras["covered"]) == 2
+        result = replicate(problem, Method(name, quick), 2000)
+    assert len(result.extras["covered"]) == 1
     assert result.regret_by_mean is not None
 
 
-def made_up(suite: Any, seeds: range = range(10000, 10006)) -> ByProblem:
+def results(suite: Any) -> ByProblem:
     """The methods' regrets are 1, those of `locbo_published` a tenth, on raw inputs."""
-    found: ByProblem = {}
-    for problem in suite.problems:
-        for method in suite.methods:
-            best = method.name in ("locbo_published", "l_5") and problem.name.endswith("raw")
-            for i, seed in enumerate(seeds):
-                regret = (0.1 if best else 1.0) * (1 + 0.01 * math.sin(7 * i + len(method.name)))
-                result = run(
-                    2 * regret,
-                    problem=problem.name,
-                    method=method.name,
-                    seed=seed,
-                    regret_by_outcome=[8.0, 8.0, regret],
-                    config=replicate_config(problem, method),
-                )
-                del result.extras["spread"]
-                result.extras["pit"] = [0.3, 0.6]
-                found.setdefault(problem.name, {}).setdefault(method.name, []).append(result)
-    return found
+
+    def make(problem: str, method: str, i: int) -> Result:
+        best = method in ("locbo_published", "l_5") and problem.endswith("raw")
+        regret = (0.1 if best else 1.0) * (1 + 0.01 * math.sin(7 * i + len(method)))
+        result = run(2 * regret, regret_by_outcome=[8.0, 8.0, regret])
+        del result.extras["spread"]
+        result.extras["pit"] = [0.3, 0.6]
+        return result
+
+    return made_up(suite, range(10000, 10006), make)
+
+
+COLLECTED = {suite.name: results(suite) for suite in (LOCBO_FULL, LOCBO_SWEEPS)}
 
 
 def test_declared_comparisons_are_reported() -> None:
-    text = markdown(LOCBO_FULL, made_up(LOCBO_FULL))
+    text = markdown(LOCBO_FULL, COLLECTED[LOCBO_FULL.name])
     pair = ("locbo_published on heteroscedastic_raw", "bo on heteroscedastic_raw")
     found = cells(text, "primary", *pair)
     assert found[0] == "6"
@@ -138,11 +135,11 @@ def test_declared_comparisons_are_reported() -> None:
     # Of 6 x 11 comparisons with the baseline three are primary; four are between processes.
     assert sum(line.startswith("| secondary |") for line in text.splitlines()) == 66 - 3 + 4
     assert "## heteroscedastic_raw" in text
-    assert len(LOCBO_FULL.report.figure(made_up(LOCBO_FULL)).axes) == 6
+    assert len(LOCBO_FULL.report.figure(COLLECTED[LOCBO_FULL.name]).axes) == 6
 
 
 def test_sweeps_and_incomplete_results_are_reported() -> None:
-    collected = made_up(LOCBO_SWEEPS)
+    collected = COLLECTED[LOCBO_SWEEPS.name]
     text = markdown(LOCBO_SWEEPS, collected)
     raw = ("l_5 on heteroscedastic_raw", "l_inf on heteroscedastic_raw")
     assert float(cells(text, "primary", *raw)[1]) == pytest.approx(-1.0, abs=0.005)
@@ -152,7 +149,7 @@ def test_sweeps_and_incomplete_results_are_reported() -> None:
 
 
 def test_the_figure_of_the_sweeps_has_the_differences_of_the_table() -> None:
-    collected = made_up(LOCBO_SWEEPS)
+    collected = COLLECTED[LOCBO_SWEEPS.name]
     text = markdown(LOCBO_SWEEPS, collected)
     by_lengthscale, by_level = LOCBO_SWEEPS.report.figure(collected).axes
     # Both have the published setting, in the places of the order of size.
@@ -170,8 +167,3 @@ def test_the_figure_of_the_sweeps_has_the_differences_of_the_table() -> None:
     assert {name for axis in methods for name in axis} | {"bo"} == {
         method.name for method in LOCBO_SWEEPS.methods
     }
-
-
-@pytest.mark.parametrize("suite", [LOCBO_FULL, LOCBO_SWEEPS], ids=lambda suite: suite.name)
-def test_the_protocols_are_of_these_suites(suite: Any) -> None:
-    ExperimentProtocol.load(suite.name).check(suite)

@@ -13,11 +13,8 @@ from sklearn.decomposition import LatentDirichletAllocation
 
 from benchmarks.calibration import tasks
 from benchmarks.calibration.ackley import small_noisy_ackley
-from benchmarks.calibration.suites import OCBO_TASKS
 from benchmarks.calibration.topics import TopicTask, bars
 from benchmarks.delay import value_tables
-from benchmarks.delay.networks import CnnTask
-from benchmarks.framework.protocol import ExperimentProtocol
 from benchmarks.framework.runner import without_expected_warnings
 
 SMALL = TopicTask(
@@ -101,18 +98,6 @@ def test_values_are_perplexities_of_the_choices() -> None:
 # ------------------------------------------------------------ problems and search
 
 
-def test_the_problems() -> None:
-    problems = {problem.name: problem for problem in tasks.problems()}
-    assert list(problems) == ["topics_0", "topics_1", "topics_2", "cnn_0", "cnn_1", "cnn_2"]
-    assert problems["topics_2"].bounds == ((0.0, 7.0), (0.5, 1.0), (0.0, 5.0))
-    assert len(tasks.choices_of(problems["topics_0"])) == 288
-    assert problems["cnn_1"].task == CnnTask(seed=1)
-    assert tasks.groups() == {
-        "topics": ("topics_0", "topics_1", "topics_2"),
-        "cnn": ("cnn_0", "cnn_1", "cnn_2"),
-    }
-
-
 def test_initial_points_are_different_choices() -> None:
     X, again, other = (tasks.random_choices(5, seed, task=SMALL) for seed in (1, 1, 2))
     assert torch.equal(X, again)
@@ -121,18 +106,18 @@ def test_initial_points_are_different_choices() -> None:
     assert all((SMALL.choices() == x).all(-1).any() for x in X)
 
 
-@pytest.mark.parametrize("name", list(METHODS))
+@pytest.mark.parametrize("name", ["bo", "ocbo_l"])
 def test_methods_try_each_choice_once(name: str) -> None:
-    problem = replace(tasks.tabulated(SMALL), num_evaluations=7)
+    problem = replace(tasks.tabulated(replace(SMALL, decays=(0.5, 1.0))), num_evaluations=3)
     with without_expected_warnings():
         result = tasks.replicate(problem, METHODS[name], 2000)
-    # All twelve, so that the optimum is among them.
-    assert len({tuple(x) for x in result.X}) == 12
+    # All eight, so that the optimum is among them.
+    assert len({tuple(x) for x in result.X}) == 8
     assert result.regret_by_outcome[-1] == 0.0
     assert result.f == result.y
     expected = problem.build(0).truth(torch.tensor(result.X, dtype=torch.double))
     assert result.f == expected.flatten().tolist()
-    assert len(result.extras["objective_covered"]) == 12
+    assert len(result.extras["objective_covered"]) == 8
 
 
 def test_the_choice_maximises_the_acquisition_function() -> None:
@@ -154,7 +139,3 @@ def test_the_choice_maximises_the_acquisition_function() -> None:
 def test_other_problems_are_refused() -> None:
     with pytest.raises(TypeError, match="is not a tabulated problem"):
         tasks.choices_of(small_noisy_ackley())
-
-
-def test_the_protocol_is_of_this_suite() -> None:
-    ExperimentProtocol.load("ocbo_tasks").check(OCBO_TASKS)

@@ -14,13 +14,9 @@ from benchmarks.calibration.remedies import (
     LeaveOneOutScaled,
     RelevancePursuit,
     RemediedStrategy,
-    compared,
     fitted_noise,
 )
 from benchmarks.calibration.understated import (
-    FUNCTIONS,
-    NUM_INITIAL,
-    ReportedErrors,
     problems,
     understated,
 )
@@ -61,14 +57,9 @@ def by_hand(X: Tensor, Y: Tensor, variances: Tensor, at: Tensor) -> tuple[Tensor
     return shift + scale * mean, scale**2 * variance
 
 
-def test_six_functions_with_their_designs() -> None:
-    found = {problem.name: problem for problem in problems()}
-    assert list(found) == list(FUNCTIONS)
-    assert list(found)[-2:] == ["levy4", "hartmann6"]
-    for problem in found.values():
-        X = problem.initial_design(problem.num_initial, 10000)
-        assert X.shape == (NUM_INITIAL[len(problem.bounds)], len(problem.bounds))
-        # The optimum is one: nothing in the box is better.
+def test_nothing_in_the_box_is_better_than_the_optimum() -> None:
+    for problem in problems():
+        X = problem.initial_design(500, 10000)
         assert problem.build(0).truth(X).max() <= problem.optimal_value
 
 
@@ -130,7 +121,7 @@ def test_leave_one_out_scales_all_variances() -> None:
 
 
 def test_relevance_pursuit_gives_outliers_variance_of_their_own() -> None:
-    X, _ = data(25)
+    X, _ = data(15)
     Y = PROBLEM.build(0).truth(X)
     Y[7] += 20 * REPORTED.variances(X)[0, 0].sqrt()
     surrogate = RelevancePursuit(REPORTED, every=5)
@@ -168,27 +159,6 @@ def test_the_template_stays_as_it_is() -> None:
     assert before.keys() == after.keys()
     assert all(torch.equal(after[name], value) for name, value in before.items())
     assert all(p.requires_grad for p in REPORTED.template().parameters())
-
-
-def test_the_methods_of_the_protocol() -> None:
-    assert [method.name for method in compared()] == [
-        "plain",
-        "refit",
-        "loo",
-        "robust",
-        "recalibrated",
-        "localized",
-    ]
-    built = {method.name: method.build(PROBLEM, 0) for method in compared()}
-    made = {name: getattr(built[name], "surrogate", REPORTED) for name in built}
-    assert {name: type(surrogate) for name, surrogate in made.items()} == {
-        "plain": ReportedErrors,
-        "refit": NoiseRefitted,
-        "loo": LeaveOneOutScaled,
-        "robust": RelevancePursuit,
-        "recalibrated": ReportedErrors,
-        "localized": ReportedErrors,
-    }
 
 
 def test_a_remedy_needs_reported_errors() -> None:

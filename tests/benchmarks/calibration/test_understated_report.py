@@ -10,18 +10,13 @@ import pytest
 
 from benchmarks.calibration.claims import EXCESS
 from benchmarks.calibration.suites import UNDERSTATED_NOISE
-from benchmarks.framework.protocol import ExperimentProtocol
-from benchmarks.framework.report import write_report
-from benchmarks.framework.result import replicate_config
-from benchmarks.framework.result_store import ResultStore
+from benchmarks.framework.result import Result
 from benchmarks.framework.statistics import pooled_ratio
 from benchmarks.framework.suite import Suite
-from benchmarks.framework.update_archive import update_archive
 from tests.benchmarks.calibration.runs import run
-from tests.benchmarks.results import ByProblem
+from tests.benchmarks.results import ByProblem, archived, made_up
 
 SUITE: Suite[Any, Any] = UNDERSTATED_NOISE
-SEEDS = range(10000, 10008)
 
 # Mean logarithms of regret.
 LEVELS = {
@@ -34,31 +29,19 @@ LEVELS = {
 }
 
 
-def results() -> ByProblem:
+def make(problem: str, method: str, i: int) -> Result:
     """Differences of a hundredth of a decade between seeds; half of these make false claims."""
-    found: ByProblem = {}
-    for problem in SUITE.problems:
-        for method in SUITE.methods:
-            for i, seed in enumerate(SEEDS):
-                # Without ties, which rounding would break.
-                wobble = 0.01 * math.sin(7 * i + len(method.name)) * (method.name != "plain")
-                made = run(
-                    2.0 * 10.0 ** (LEVELS[method.name] + wobble),
-                    better=(1.0, 1.0, None, float(i >= 4)),
-                    problem=problem.name,
-                    method=method.name,
-                    seed=seed,
-                    config=replicate_config(problem, method),
-                )
-                if method.name in ("recalibrated", "localized"):
-                    made.extras[f"claimed{EXCESS}"] = [0.0, 0.0, None, 0.0]
-                    made.extras[f"objective_covered{EXCESS}"] = [1.0] * 4
-                    made.extras[f"objective_covered_in_box{EXCESS}"] = [1.0]
-                found.setdefault(problem.name, {}).setdefault(method.name, []).append(made)
-    return found
+    # Without ties, which rounding would break.
+    wobble = 0.01 * math.sin(7 * i + len(method)) * (method != "plain")
+    made = run(2.0 * 10.0 ** (LEVELS[method] + wobble), better=(1.0, 1.0, None, float(i >= 4)))
+    if method in ("recalibrated", "localized"):
+        made.extras[f"claimed{EXCESS}"] = [0.0, 0.0, None, 0.0]
+        made.extras[f"objective_covered{EXCESS}"] = [1.0] * 4
+        made.extras[f"objective_covered_in_box{EXCESS}"] = [1.0]
+    return made
 
 
-COLLECTED = results()
+COLLECTED = made_up(SUITE, range(10000, 10008), make)
 LINES = SUITE.report.lines(SUITE, COLLECTED)
 
 
@@ -150,26 +133,24 @@ def test_false_claims_are_a_ratio() -> None:
     assert found["localized, excess objective's"][:2] == ["0.00", "–"]
 
 
-def test_the_archive_gives_the_same_report(tmp_path: Any) -> None:
-    store = ResultStore(tmp_path / "results", tmp_path / "archives")
-    for by_method in COLLECTED.values():
-        for made in by_method.values():
-            for result in made:
-                # Raw results hold the values themselves.
-                raw = {k: v for k, v in result.extras.items() if k != "regret_evaluated"}
-                f = [0.0, 0.0, 0.0, 3.8]
-                store.write(SUITE.name, replace(result, f=f, extras=raw))
-    first = write_report(SUITE, store, tmp_path, tmp_path)
-    assert "**Incomplete: 288 of 3600 replicates have been run.**" in first
-    assert "configuration" in first and "10000 to 10099" in first
-    update_archive(SUITE, store)
-    archived = ResultStore(tmp_path / "none", tmp_path / "archives")
-    second = write_report(SUITE, archived, tmp_path, tmp_path)
-    note = "288 replicates are read from the archive, which holds them rounded."
-    assert [line for line in second.splitlines() if line != note and line] == [
-        line for line in first.splitlines() if line
-    ]
-    assert (tmp_path / "understated_noise.png").stat().st_size > 0
+def test_the_archive_gives_the_same_report() -> None:
+    # Raw results hold the values themselves.
+    raw = {
+        problem: {
+            name: [
+                replace(
+                    result,
+                    f=[0.0, 0.0, 0.0, 3.8],
+                    extras={k: v for k, v in result.extras.items() if k != "regret_evaluated"},
+                )
+                for result in made
+            ]
+            for name, made in by_method.items()
+        }
+        for problem, by_method in COLLECTED.items()
+    }
+    kept = archived(SUITE, raw)
+    assert SUITE.report.lines(SUITE, kept) == SUITE.report.lines(SUITE, raw)
 
 
 def test_one_seed_and_missing_methods_make_a_report() -> None:
@@ -186,7 +167,3 @@ def test_one_seed_and_missing_methods_make_a_report() -> None:
     assert SUITE.report.lines(SUITE, some)
     assert SUITE.report.lines(SUITE, {"levy4": one["levy4"]})
     assert SUITE.report.figure(some)
-
-
-def test_the_protocol_is_of_this_suite() -> None:
-    ExperimentProtocol.load("understated_noise").check(SUITE)

@@ -37,13 +37,11 @@ def test_transforms_increase(family) -> None:
     assert (warp(grid).diff() > 0).all()
     assert warp(Y).shape == Y.shape
     assert warp(Y).argmax() == Y.argmax()
-
-
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: type(family).__name__)
-def test_far_better_outcomes_stay_finite(family) -> None:
-    Y = outcomes()
-    better = fit_warp(family, Y)(Y.max() + 100.0)
-    assert better.isfinite() and better >= fit_warp(family, Y)(Y).max()
+    # Far better outcomes stay finite, and equal ones do not break the fit.
+    better = warp(Y.max() + 100.0)
+    assert better.isfinite() and better >= warp(Y).max()
+    equal = torch.full((3, 1), 2.0, dtype=torch.double)
+    assert fit_warp(family, equal)(equal).isfinite().all()
 
 
 @pytest.mark.parametrize("power", [-0.5, 0.0, 0.7])
@@ -73,9 +71,3 @@ def test_tanh_is_at_least_as_likely_as_no_transform() -> None:
     assert best > log_likelihood(TanhSum(), z, identity) + 1.0
     for value, (low, high) in zip(warp.parameters.tolist(), TanhSum.limits, strict=True):
         assert low <= value <= high
-
-
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: type(family).__name__)
-def test_equal_outcomes_do_not_break_the_fit(family) -> None:
-    Y = torch.full((3, 1), 2.0, dtype=torch.double)
-    assert fit_warp(family, Y)(Y).isfinite().all()

@@ -126,22 +126,6 @@ def test_pooled_rates() -> None:
     assert all(math.isnan(value) for value in analysis.pooled_rate([NOTHING]))
 
 
-def test_intervals_of_pooled_rates_cover() -> None:
-    """In nearly 95 % of many trials, with numbers of rounds that differ and go with the rate."""
-    rng = np.random.default_rng(0)
-    covered = []
-    for _ in range(400):
-        runs = []
-        for seed in range(20):
-            num, chance = ((20, 0.2), (5, 0.6))[rng.integers(2)]
-            bad = rng.binomial(num, chance)
-            runs.append(run([BAD] * bad + [FINE] * (num - bad), seed))
-        _, low, high = analysis.pooled_rate(runs)
-        covered.append(low < (20 * 0.2 + 5 * 0.6) / 25 < high)
-    # Three standard errors of 1.1 %, and a little for the linearisation.
-    assert np.mean(covered) == pytest.approx(0.95, abs=0.04)
-
-
 # ------------------------------------------------------------ matched rewards
 
 MULTIPLES = {"narrow": 1.0, "wide": 2.0, "widest": 4.0}

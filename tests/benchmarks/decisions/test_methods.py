@@ -44,46 +44,15 @@ def gp() -> SingleTaskGP:
     return TASK.surrogate(*data(TASK), BOUNDS, 0, None)
 
 
-def test_the_names_are_those_of_the_protocol() -> None:
-    assert [method.name for method in budgeted()] == [
-        "budget_sharp",
-        "budget",
-        "plain",
-        "wide",
-        "loo",
-        "refit",
-        "recalibrated",
-        "plain_050",
-        "plain_075",
-        "plain_200",
-        "plain_300",
-    ]
-    assert [method.name for method in compared()] == [
-        "plain",
-        "wide",
-        "loo",
-        "refit",
-        "recalibrated",
-        "localized",
-        "plain_050",
-        "plain_075",
-        "plain_200",
-        "plain_300",
-    ]
-    assert list(factors().values()) == [0.5, 0.75, 1.0, 1.5, 2.0, 3.0]
-    assert factors()["plain"] == 1.0
-    assert factors()["wide"] == 1.5
-
-
-@pytest.mark.parametrize(("name", "factor"), factors().items())
-def test_multiples_of_the_gaussian_quantile(gp: SingleTaskGP, name: str, factor: float) -> None:
-    constraint = METHODS[name].start(TASK.outcome).constraint(gp)
+def test_multiples_of_the_gaussian_quantile(gp: SingleTaskGP) -> None:
     X = torch.rand(50, 1, 2, dtype=torch.double)
     with torch.no_grad():
         posterior = gp.posterior(X, observation_noise=True)
+    for name, factor in factors().items():
         quantile = posterior.mean + factor * Z * posterior.variance.sqrt()
-        margin = constraint.margin(X)
-    assert torch.allclose(margin, TASK.outcome.limit - quantile.flatten(), atol=1e-10)
+        margin = METHODS[name].start(TASK.outcome).constraint(gp).margin(X)
+        assert torch.allclose(margin, TASK.outcome.limit - quantile.flatten(), atol=1e-10)
+    assert list(factors().values()) == [0.5, 0.75, 1.0, 1.5, 2.0, 3.0]
 
 
 def test_leave_one_out_by_leaving_out(gp: SingleTaskGP) -> None:
@@ -174,7 +143,7 @@ def state(constraint: ChanceConstraint) -> int:
     return constraint.calibrator.num_updates
 
 
-@pytest.mark.parametrize("name", ["recalibrated", "localized", "budget", "budget_sharp"])
+@pytest.mark.parametrize("name", ["recalibrated", "localized", "budget"])
 def test_learners_are_carried_on(gp: SingleTaskGP, name: str) -> None:
     method = METHODS[name]
     certifier = method.start(TASK.outcome)
@@ -196,14 +165,13 @@ def test_learners_are_carried_on(gp: SingleTaskGP, name: str) -> None:
         assert (second.num_violations, again.num_violations) == (1, 0)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_the_rule_before_keeps_its_inequality(gp: SingleTaskGP, seed: int) -> None:
+def test_the_rule_before_keeps_its_inequality(gp: SingleTaskGP) -> None:
     """In every round, against outcomes of any kind, with certified and other rounds."""
     certifier = METHODS["recalibrated"].start(TASK.outcome)
     assert isinstance(certifier, TrackedQuantile)
     certifier.constraint(gp)
     low, _ = certifier.ends or (0.0, 0.0)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     for _ in range(150):
         constraint = certifier.constraint(gp)
         x = torch.rand(1, 2, dtype=torch.double, generator=generator)

@@ -29,7 +29,7 @@ def test_draws_have_the_covariance_of_their_kernel(dim: int) -> None:
     X = torch.rand(6, dim, dtype=torch.double, generator=torch.Generator().manual_seed(dim))
     kernel = MaternKernel(nu=2.5).double()
     kernel.lengthscale = LENGTHSCALE * dim**0.5
-    num = 2000
+    num = 800
     drawn = values(dim, X, num)
     # Products of two have a variance of at most 3; five standard errors.
     assert torch.allclose(
@@ -76,7 +76,7 @@ def test_a_replicate_is_that_of_its_draw(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(random_functions.RandomTask, "drawn", short)
     task, method = TASKS["d2_opposed"], RANDOM.methods[0]
     with without_expected_warnings():
-        results = [random_functions.replicate(task, method, seed=1) for _ in range(2)]
-    assert results[0].f == results[1].f and len(results[0].f) == 8 + 3
-    assert results[0].config == replicate_config(task, method)
-    assert results[0].problem == task.name
+        result = random_functions.replicate(task, method, seed=1)
+    assert len(result.f) == 8 + 3
+    assert result.config == replicate_config(task, method)
+    assert result.problem == task.name

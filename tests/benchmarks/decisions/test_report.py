@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks.decisions import analysis
-from benchmarks.decisions.replicate import replicate
-from benchmarks.decisions.report import DecisionReport
 from benchmarks.decisions.suites import DECISIONS
-from benchmarks.decisions.tasks import Search
 from benchmarks.framework.archive import Entry
 from benchmarks.framework.collected import Collected
-from benchmarks.framework.completeness import Selection
 from benchmarks.framework.protocol import ExperimentProtocol
-from benchmarks.framework.report import collect, markdown, write_report
-from benchmarks.framework.result import Result, replicate_config
-from benchmarks.framework.result_store import ResultStore
-from benchmarks.framework.runner import without_expected_warnings
+from benchmarks.framework.result import Result
 from benchmarks.framework.suite import Suite
-from benchmarks.framework.update_archive import update_archive
 from tests.benchmarks.decisions.test_analysis import BAD, FINE, OFF, run
-from tests.benchmarks.results import ByProblem
+from tests.benchmarks.results import archived, made_up
 
 SUITE: Suite[Any, Any] = replace(
     DECISIONS, problems=tuple(p for p in DECISIONS.problems if p.name.endswith("_drift"))
 )
 PROTOCOL = ExperimentProtocol.load("chance_constraints")
-SEEDS = range(10000, 10006)
 
 # Violations among 20 rounds, and rewards: the plain quantile violates too often, its multiples less
 # so, the learners as stated.
@@ -49,31 +39,15 @@ RATES = {
 }
 
 
-def results() -> ByProblem:
+def make(problem: str, method: str, i: int) -> Result:
     """One more or less violation and a little more or less reward, by seed."""
-    found: ByProblem = {}
-    for problem in SUITE.problems:
-        for method in SUITE.methods:
-            violations, reward = RATES[method.name]
-            for i, seed in enumerate(SEEDS):
-                num = violations + (i % 3 - 1) * (violations > 0)
-                made = run(
-                    [BAD] * num + [FINE] * (20 - num),
-                    seed,
-                    reward + 0.01 * (i % 2),
-                    (2.0, 0.05 if i else 0.2),
-                )
-                made = replace(
-                    made,
-                    problem=problem.name,
-                    method=method.name,
-                    config=replicate_config(problem, method),
-                )
-                found.setdefault(problem.name, {}).setdefault(method.name, []).append(made)
-    return found
+    violations, reward = RATES[method]
+    num = violations + (i % 3 - 1) * (violations > 0)
+    rounds = [BAD] * num + [FINE] * (20 - num)
+    return run(rounds, i, reward + 0.01 * (i % 2), (2.0, 0.05 if i else 0.2))
 
 
-COLLECTED = results()
+COLLECTED = made_up(SUITE, range(10000, 10006), make)
 
 
 def rows(lines: list[str], section: str) -> dict[str, list[str]]:
@@ -110,54 +84,8 @@ def test_violations(lines: list[str]) -> None:
     assert plain[13:] == ["100", "3.005"]
 
 
-def test_corrections_are_by_family(lines: list[str]) -> None:
-    table = rows(lines, "Violations")
-    # `refit` has the same runs as `plain`, but is one of four secondary comparisons, of which two
-    # have the least p-value and two say nothing: 4 x 0.03125.
-    assert table["refit"][6:8] == table["plain"][6:8]
-    assert table["refit"][8] == "0.12"
-    assert table["refit"][10] == "undecided"
-    # The suite's report declares five cases, and counts them before they have been run.
-    declared = rows(DECISIONS.report.lines(SUITE, COLLECTED), "Violations")
-    assert declared["plain"][8] == "0.16"
-    assert declared["refit"][8] == "0.62"
-
-
-def test_where_the_limit_is_not_kept(lines: list[str]) -> None:
-    table = rows(lines, "Where the limit is not kept")
-    assert table["plain"][1:] == ["4", "0", "30.0", "30.0"]
-    assert table["wide"][1:] == ["4", "0", "20.0", "20.0"]
-    assert table["recalibrated"][1:] == ["4", "4", "10.0", "10.0"]
-    assert "plain_200" not in table
-    one = dict(list(COLLECTED.items())[:1])
-    kept = {p: {m: by_method["loo"] for m in by_method} for p, by_method in one.items()}
-    assert rows(DECISIONS.report.lines(SUITE, kept), "Where the limit is not kept") == {}
-
-
-def test_matched_rewards(lines: list[str]) -> None:
-    table = rows(lines, "Reward at matched violations")
-    assert list(table) == ["loo", "refit", "recalibrated", "localized"]
-    # 10 % lies halfway from 20 % at 1.5 to none at 2, where the reward is 1.5.
-    assert table["recalibrated"][2] == "+1.000"
-    assert table["recalibrated"][4] == "1.75, 1.75, 1.75, 1.75"
-    assert table["loo"][2] == "+0.400"
-    assert table["refit"][2] == "+0.000"
-
-
-def test_recommended_points(lines: list[str]) -> None:
-    table = rows(lines, "Recommended points")
-    # All but the first seed recommend a safe point, of value 2 where 3 is the best.
-    assert table["loo"][2] == "83"
-    assert table["loo"][4] == "1.000 ± 0.000"
-
-
-def test_problems(lines: list[str]) -> None:
-    for problem in SUITE.problems:
-        table = rows(lines, problem.name)
-        assert list(table) == [method.name for method in SUITE.methods]
-        assert table["plain"][1:5] == ["6", "30.0", "25.3 to 34.7", "0.2000"]
-        assert table["plain"][-1] == "10.0"
-    # Rates are pooled: a run with one certified round, violated, hardly counts.
+def test_rates_of_a_problem_are_pooled() -> None:
+    # A run with one certified round, violated, hardly counts.
     one = {SUITE.problems[0].name: {"plain": [run([FINE] * 19, 1), run([BAD], 2)]}}
     table = rows(DECISIONS.report.lines(SUITE, one), SUITE.problems[0].name)
     assert table["plain"][2] == "5.0"
@@ -202,62 +130,19 @@ def test_the_figure_shows_rates_with_intervals_and_rewards() -> None:
     assert rewards.lines[1].get_xdata() == pytest.approx([10.0, 10.0])
 
 
-def test_the_report_states_the_protocol(tmp_path: Path) -> None:
-    assert isinstance(DECISIONS.report, DecisionReport)
-    text = markdown(SUITE, COLLECTED, 0, PROTOCOL)
-    assert f"configuration `{PROTOCOL.configuration}`" in text
-    store = ResultStore(tmp_path / "results")
-    for by_method in COLLECTED.values():
-        for made in by_method.values():
-            for result in made:
-                store.write(SUITE.name, result)
-    seeds = Selection(incomplete_seeds=True)
-    written = write_report(DECISIONS, store, tmp_path, tmp_path, seeds)
-    assert "**Incomplete: 240 of 10000 replicates have been run.**" in written
-    assert (tmp_path / "decisions.png").stat().st_size > 1000
+def _all(collected: Collected) -> list[Result]:
+    return [r for by_method in collected.values() for runs in by_method.values() for r in runs]
 
 
-def test_seeds_are_those_of_the_protocol() -> None:
-    assert DECISIONS.seeds == PROTOCOL.seeds == range(10000, 10050)
-
-
-def test_from_the_archive_the_report_is_the_same(tmp_path: Path) -> None:
-    task = replace(SUITE.problems[0], num_rounds=12, search=Search(64, 32))
-    methods = tuple(m for m in SUITE.methods if m.name in ("plain", "recalibrated"))
-    suite = replace(SUITE, problems=(task,), methods=methods, seeds=range(3))
-    store = ResultStore(tmp_path / "results", tmp_path / "archives")
-    with without_expected_warnings():
-        for method in methods:
-            for seed in suite.seeds:
-                times = [0.125] * task.num_rounds
-                result = replicate(task, method, seed)
-                timed = replace(result, fit_seconds=times, acquisition_seconds=times)
-                store.write(suite.name, timed)
-    update_archive(suite, store)
-    raw, unfit = collect(suite, store)
-    archived, unfit_archived = collect(suite, replace(store, root=tmp_path / "none"))
-    assert unfit == unfit_archived == 0
-    assert suite.report.lines(suite, archived) == suite.report.lines(suite, raw)
-    for ours, theirs in zip(_all(archived), _all(raw), strict=True):
+def test_the_archive_suffices_for_the_report() -> None:
+    kept = archived(SUITE, COLLECTED)
+    assert SUITE.report.lines(SUITE, kept) == SUITE.report.lines(SUITE, COLLECTED)
+    for ours, theirs in zip(_all(kept), _all(COLLECTED), strict=True):
         for score in (analysis.violation_rate, analysis.miss_rate, analysis.certified_share):
             assert score(ours) == pytest.approx(score(theirs), abs=0.0, nan_ok=True)
         assert ours.extras["recommended_probability"] == theirs.extras["recommended_probability"]
         rewards = theirs.f[theirs.num_initial :]
         assert ours.extras["reward"] == pytest.approx(rewards, rel=5e-3)
-
-
-def _all(collected: Collected) -> list[Result]:
-    return [r for by_method in collected.values() for runs in by_method.values() for r in runs]
-
-
-def test_made_up_runs_are_reported_alike_from_the_archive(tmp_path: Path) -> None:
-    store = ResultStore(tmp_path / "results", tmp_path / "archives")
-    suite = replace(SUITE, seeds=SEEDS)
-    for made in _all(COLLECTED):
-        store.write(suite.name, made)
-    update_archive(suite, store)
-    archived, _ = collect(suite, replace(store, root=tmp_path / "none"))
-    assert suite.report.lines(suite, archived) == suite.report.lines(SUITE, COLLECTED)
 
 
 def test_a_run_that_certifies_nothing_has_no_rates_in_the_archive_either() -> None:

@@ -10,14 +10,12 @@ from torch import Tensor
 from benchmarks.decisions.tasks import (
     CASES,
     FUNCTIONS,
-    DecisionTask,
     LimitedOutcome,
     Standardized,
     task,
     tasks,
 )
-from benchmarks.framework.landscapes import GaussianNoise, ReferenceGP
-from benchmarks.framework.surrogates import Fixed, Refitted
+from benchmarks.framework.landscapes import GaussianNoise
 
 TASKS = {task.name: task for task in tasks()}
 CENTRE = torch.full((1, 3), 0.5, dtype=torch.double)
@@ -27,15 +25,6 @@ SURFACES = [surface for pair in FUNCTIONS.values() for surface in pair]
 def uniform(num: int, dim: int, seed: int = 0) -> Tensor:
     with manual_seed(seed):
         return torch.rand(num, dim, dtype=torch.double)
-
-
-def test_all_functions_meet_all_cases() -> None:
-    assert len(TASKS) == 20
-    assert set(TASKS) == {f"{function}_{case}" for function in FUNCTIONS for case in CASES}
-    assert {t.dim for t in TASKS.values()} == {2, 3, 4}
-    for t in TASKS.values():
-        assert t.objective.dim == t.outcome.surface.dim
-        assert t.objective.function != t.outcome.surface.function
 
 
 @pytest.mark.parametrize("surface", SURFACES, ids=range(len(SURFACES)))
@@ -115,36 +104,3 @@ def test_drift_raises_the_outcome() -> None:
     with manual_seed(0):
         after = moving.observe(U, 0.4)
     assert torch.allclose(after - before, torch.full_like(before, 0.2))
-
-
-def given(t: DecisionTask, num: int = 30) -> tuple[Tensor, Tensor, Tensor]:
-    X = uniform(num, t.dim, seed=5)
-    with manual_seed(6):
-        Y = t.outcome.observe(X, time=0.0)
-    return X, Y, torch.tensor([[0.0] * t.dim, [1.0] * t.dim], dtype=torch.double)
-
-
-@pytest.mark.parametrize(("case", "lengths", "noise"), [("noise", 1, 0.1), ("lengthscale", 5, 1)])
-def test_fixed_models_are_wrong_by_the_stated_factors(
-    case: str, lengths: float, noise: float
-) -> None:
-    t = task("ackley", case)
-    assert isinstance(t.surrogate, Fixed)
-    assert isinstance(t.surrogate.template, ReferenceGP)
-    gp, right = t.surrogate(*given(t), 0, None), t.surrogate.template()
-    ratio = gp.covar_module.base_kernel.lengthscale / right.covar_module.base_kernel.lengthscale
-    assert ratio.item() == pytest.approx(lengths)
-    assert (gp.likelihood.noise / right.likelihood.noise).item() == pytest.approx(noise)
-
-
-def test_the_right_model_has_about_the_true_noise() -> None:
-    t = task("hartmann3", "right")
-    gp = t.surrogate(*given(t), 0, None)
-    posterior = gp.posterior(CENTRE, observation_noise=True)
-    noise = posterior.variance - gp.posterior(CENTRE).variance
-    assert noise.sqrt().item() == pytest.approx(0.3, rel=0.2)
-
-
-@pytest.mark.parametrize("case", ["heteroscedastic", "drift"])
-def test_other_models_are_fitted(case: str) -> None:
-    assert task("hartmann4", case).surrogate == Refitted(every=10)

@@ -15,9 +15,7 @@ from torch import Tensor
 
 from benchmarks.delay.methods import DelayedAcquisition, compared, default, sdf
 from benchmarks.delay.replicate import replicate, tasks
-from benchmarks.framework.rbf_surrogate import (
-    hyperparameters,
-)
+from benchmarks.framework.rbf_surrogate import hyperparameters
 from botorch_calib.asynchronous import DelayAwareProposer
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import CensoredDelayModel

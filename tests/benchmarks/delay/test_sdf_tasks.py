@@ -8,24 +8,28 @@ import torch
 from sklearn.datasets import load_iris
 from sklearn.model_selection import train_test_split
 from sklearn.svm import SVC
+from torch import Tensor
 
-from benchmarks.delay import sdf_tasks
 from benchmarks.delay.replicate import Domain
 from benchmarks.delay.sdf_tasks import SvmTasks, classifications, meta_features, settings
 from benchmarks.delay.value_tables import ContextualTableEvaluator
+from benchmarks.suites import get_suite
 
 
-def test_settings_and_inputs_are_as_many_as_published() -> None:
+@pytest.fixture(scope="module")
+def choices() -> Tensor:
+    return SvmTasks().choices()
+
+
+def test_settings_and_inputs_are_as_many_as_published(choices: Tensor) -> None:
     assert len(settings()) == 288
-    choices = SvmTasks().choices()
     assert choices.shape == (13 * 288, 6 + 6)
     assert len(choices.unique(dim=0)) == len(choices)
     assert (choices[:, :3].sum(dim=-1) == 1.0).all()
 
 
-def test_contexts_come_in_the_order_of_the_last_meta_feature() -> None:
-    (task,) = sdf_tasks.tasks()
-    choices = SvmTasks().choices()
+def test_contexts_come_in_the_order_of_the_last_meta_feature(choices: Tensor) -> None:
+    (task,) = get_suite("sdf_tasks").problems
     evaluator = ContextualTableEvaluator(choices, torch.arange(len(choices)).double())
     domain = Domain.of(task.objective, evaluator)
     assert domain.bounds.shape == (2, 12)

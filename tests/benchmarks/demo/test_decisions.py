@@ -28,8 +28,7 @@ from benchmarks.demo.decisions import (
     share_violated,
 )
 from benchmarks.demo.screening import SETTINGS, Truth
-from benchmarks.framework.result import Result
-from benchmarks.framework.runner import Task, without_expected_warnings
+from benchmarks.framework.runner import without_expected_warnings
 from botorch_calib.plotting import COLORS
 
 ABOVE, BELOW = LIMIT + 0.01, LIMIT - 0.01
@@ -136,26 +135,13 @@ def test_figure_counts_violations(runs: Any, truth: Truth) -> None:
     assert {tuple(o) for o in offsets} == {tuple(SETTINGS[i].flip(0).tolist()) for i in (0, 2)}
 
 
-def test_runs_take_the_methods_in_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Task] = []
-
-    def note(tasks: list[Task], jobs: int, label: str) -> dict[str, list[Result]]:
-        seen.extend(tasks)
-        return {}
-
-    monkeypatch.setattr(demo_decisions, "run_all", note)
-    demo_decisions.run_guards(ScreeningTask(num_rounds=3), [5, 6], jobs=1)
-    assert [task.seed for task in seen] == [5] * 5 + [6] * 5
-    assert {task.method.name for task in seen} == set(demo_decisions.NAMES)
-
-
 @pytest.fixture(scope="module")
 def finished() -> dict[str, ScreeningReplicate]:
-    """Three rounds with each method."""
+    """Two rounds with each method."""
     found = {}
     with without_expected_warnings():
         for name, guard in GUARDS.items():
-            found[name] = ScreeningReplicate(ScreeningTask(num_rounds=3), guard, seed=1)
+            found[name] = ScreeningReplicate(ScreeningTask(num_rounds=2), guard, seed=1)
             found[name].run()
     return found
 
@@ -176,13 +162,13 @@ def test_methods_differ_in_who_says_so(finished: dict[str, ScreeningReplicate]) 
         assert given == (name != "fitted")
         assert not isinstance(done.models.precision.likelihood, FixedNoiseGaussianLikelihood)
         constraint = done.models.constraint
-        assert constraint.num_observed == (3 if name == "budget" else 0)
+        assert constraint.num_observed == (2 if name == "budget" else 0)
         assert constraint.width == {"reported": 1.0, "fitted": 1.0, "wide": 1.5}.get(name)
         tracked = done.tracked
         assert (tracked is not None and tracked.calibrator.num_updates > NUM_EARLIER) == (
             name == "tracked"
         )
-        assert len(done.alarm.history) == 3
+        assert len(done.alarm.history) == 2
 
 
 def test_a_plain_constraint_states_the_quantile_of_the_process() -> None:

@@ -80,12 +80,6 @@ def test_results_there_and_back(store) -> None:
     assert ResultStore(elsewhere(store).root).load("smoke", PROBLEM, METHOD) == ([], 0)
 
 
-def test_what_is_archived_is_not_run_again(store) -> None:
-    archived(store, RESULTS[:2])
-    tasks, skipped = pending_tasks(SUITE, elsewhere(store), None, overwrite=False)
-    assert ([task.seed for task in tasks], skipped) == ([2, 3], 2)
-
-
 def test_a_run_that_was_killed_resumes_from_the_archive(store, monkeypatch) -> None:
     write = ResultStore.write
 
@@ -166,16 +160,6 @@ def test_files_win(store) -> None:
     assert other.status("smoke", PROBLEM, METHOD, 2) is Status.UNREADABLE
 
 
-def test_spread_over_days_or_at_once_the_bytes_are_the_same(store, tmp_path) -> None:
-    archived(store, RESULTS)
-    parts = ResultStore(tmp_path / "a", tmp_path / "b")
-    archived(parts, RESULTS[2:])
-    later = replace(parts, root=tmp_path / "c")
-    archived(later, RESULTS[:2])
-    contents = [archive_path(folder(one), "smoke").read_bytes() for one in (store, later)]
-    assert contents[0] == contents[1]
-
-
 def test_the_order_of_results_does_not_matter() -> None:
     newer = replace(RESULTS[3], versions={"python": "4"})
     entries = {e.key: e for e in (Entry.of(r, REGRETS) for r in [*RESULTS[:3], newer])}
@@ -242,43 +226,31 @@ def compressed(lines: list[str]) -> bytes:
     return lzma.compress("\n".join(lines).encode())
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda content, lines: content[:-20],
-        lambda content, lines: b"",
-        lambda content, lines: b"no xz",
-        lambda content, lines: compressed(lines[1:]),
-        lambda content, lines: compressed([lines[0], *lines[2:]]),
-        lambda content, lines: compressed([*lines, lines[-1]]),
-        lambda content, lines: compressed([*lines[:-1], lines[-1][:-9]]),
-        lambda content, lines: compressed([*lines[:-1], '{"seed":9}']),
-        lambda content, lines: compressed([*lines[:-1], "[]"]),
-        lambda content, lines: compressed([lines[0].replace('"format":1', '"format":2')]),
-        lambda content, lines: compressed(
-            [json.dumps({**json.loads(lines[0]), "kept": None}), *lines[1:]]
-        ),
-    ],
-    ids=[
-        "truncated",
-        "empty",
-        "not xz",
-        "no header",
-        "no group",
-        "twice",
-        "half a line",
-        "no traces",
-        "no object",
-        "format",
-        "nothing stated",
-    ],
-)
-def test_a_damaged_archive_is_an_error(store, damage) -> None:
+def test_a_damaged_archive_is_an_error(store) -> None:
     archived(store, RESULTS)
     path = archive_path(folder(store), "smoke")
-    path.write_bytes(damage(path.read_bytes(), lines_of(store)))
+    content, lines = path.read_bytes(), lines_of(store)
+    damaged = {
+        "truncated": content[:-20],
+        "empty": b"",
+        "not xz": b"no xz",
+        "no header": compressed(lines[1:]),
+        "no group": compressed([lines[0], *lines[2:]]),
+        "twice": compressed([*lines, lines[-1]]),
+        "half a line": compressed([*lines[:-1], lines[-1][:-9]]),
+        "no traces": compressed([*lines[:-1], '{"seed":9}']),
+        "no object": compressed([*lines[:-1], "[]"]),
+        "format": compressed([lines[0].replace('"format":1', '"format":2')]),
+        "nothing stated": compressed(
+            [json.dumps({**json.loads(lines[0]), "kept": None}), *lines[1:]]
+        ),
+    }
+    for name, found in damaged.items():
+        path.write_bytes(found)
+        with pytest.raises(ArchiveError, match=r"smoke\.jsonl\.xz cannot be read"):
+            elsewhere(store).load("smoke", PROBLEM, METHOD)
+            pytest.fail(name)
     for use in (
-        lambda: elsewhere(store).load("smoke", PROBLEM, METHOD),
         lambda: elsewhere(store).status("smoke", PROBLEM, METHOD, 0),
         lambda: update_archive(SUITE, store),
     ):
@@ -287,22 +259,19 @@ def test_a_damaged_archive_is_an_error(store, damage) -> None:
     assert update_archive(SUITE, store, overwrite=True).total == 4
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"regret_by_outcome": [math.nan] * 4}, "not JSON compliant"),
-        ({"extras": {"covered": [0.5]}}, r"got 0\.5"),
-        ({"extras": None}, "items"),
-    ],
-    ids=["NaN", "no flag", "no records"],
-)
-def test_a_result_that_cannot_be_kept_is_named(store, change, reason) -> None:
+def test_a_result_that_cannot_be_kept_is_named(store) -> None:
     archived(store, RESULTS[:2])
     content = archive_path(folder(store), "smoke").read_bytes()
-    changed = json.loads(RESULTS[2].to_json()) | change
-    store.path("smoke", PROBLEM.name, METHOD.name, 2).write_text(json.dumps(changed))
-    with pytest.raises(ArchiveError, match=f"Seed 2 of {METHOD.name}.*{reason}"):
-        update_archive(SUITE, store)
+    changes: dict[str, dict[str, Any]] = {
+        "not JSON compliant": {"regret_by_outcome": [math.nan] * 4},
+        r"got 0\.5": {"extras": {"covered": [0.5]}},
+        "items": {"extras": None},
+    }
+    for reason, change in changes.items():
+        changed = json.loads(RESULTS[2].to_json()) | change
+        store.path("smoke", PROBLEM.name, METHOD.name, 2).write_text(json.dumps(changed))
+        with pytest.raises(ArchiveError, match=f"Seed 2 of {METHOD.name}.*{reason}"):
+            update_archive(SUITE, store)
     assert archive_path(folder(store), "smoke").read_bytes() == content
 
 
@@ -321,8 +290,7 @@ def test_nothing_to_archive(store) -> None:
         update_archive(SUITE, ResultStore(store.root))
 
 
-@pytest.mark.parametrize("function", ["fsync", "replace"])
-def test_an_interrupted_update_leaves_the_old_archive(store, monkeypatch, function) -> None:
+def test_an_interrupted_update_leaves_the_old_archive(store, monkeypatch) -> None:
     archived(store, RESULTS[:2])
     content = archive_path(folder(store), "smoke").read_bytes()
     store.write("smoke", RESULTS[2])
@@ -331,7 +299,7 @@ def test_an_interrupted_update_leaves_the_old_archive(store, monkeypatch, functi
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, function, interrupt)
+        patch.setattr(os, "replace", interrupt)
         with pytest.raises(KeyboardInterrupt):
             update_archive(SUITE, store)
     assert [p.name for p in store.archives.iterdir()] == ["smoke.jsonl.xz"]
@@ -342,9 +310,10 @@ def test_an_interrupted_update_leaves_the_old_archive(store, monkeypatch, functi
 def test_while_a_run_writes(store) -> None:
     # Each file appears as a whole, so that an update finds some of them and spoils none.
     store.write("smoke", replace(RESULTS[0], seed=0))
-    many = replace(SUITE, seeds=range(200))
+    num = 60
+    many = replace(SUITE, seeds=range(num))
     writer = threading.Thread(
-        target=lambda: [store.write("smoke", replace(RESULTS[0], seed=s)) for s in range(200)]
+        target=lambda: [store.write("smoke", replace(RESULTS[0], seed=s)) for s in range(num)]
     )
     writer.start()
     totals = []
@@ -354,4 +323,4 @@ def test_while_a_run_writes(store) -> None:
         totals.append(summary.total)
     writer.join()
     assert totals == sorted(totals)
-    assert update_archive(many, store).total == 200
+    assert update_archive(many, store).total == num

@@ -7,7 +7,6 @@ import math
 import pytest
 from scipy import stats
 
-from benchmarks.framework.collected import Run
 from benchmarks.framework.comparisons import detectable, family, verdict
 
 
@@ -56,7 +55,3 @@ def test_differences_of_logarithms_as_percent() -> None:
     # -0.6933 ± 2.365 x 0.0214 / sqrt 8 in logarithms
     assert bounds == "-51 to -49 %"
     assert least == f"{100 * math.expm1(found.detectable):.0f} %"
-
-
-def test_a_run_names_itself() -> None:
-    assert str(Run("branin", "bo")) == "bo on branin"

@@ -12,7 +12,7 @@ from benchmarks.calibration.suites import SMOKE
 from benchmarks.framework.collected import Collected
 from benchmarks.framework.completeness import IncompleteError, Selection, listed, select
 from benchmarks.framework.protocol import ExperimentProtocol
-from benchmarks.framework.report import markdown, write_report
+from benchmarks.framework.report import markdown
 from benchmarks.framework.result import Result, replicate_config
 from benchmarks.framework.result_store import ResultStore
 from benchmarks.framework.suite import Suite
@@ -175,16 +175,3 @@ def test_what_is_left_out_is_among_the_deviations() -> None:
     assert "- deviations: `dear` is left out of this report." in text
     found, completeness = select(SUITE, collected(), Selection())
     assert "- deviations: none" in markdown(SUITE, found, 0, protocol, completeness)
-
-
-def test_a_pilot_takes_the_seeds_that_there_are_of_it(tmp_path: Path) -> None:
-    store = ResultStore(tmp_path)
-    for by_method in collected().values():
-        for results in by_method.values():
-            for result in results:
-                store.write(SUITE.name, result)
-    text = write_report(SUITE, store, tmp_path, tmp_path, Selection(seeds=[12, 15]))
-    assert "report smoke --seeds 12,15`" in text
-    assert "**A pilot on the seeds 12, 15, no evidence.**" in text
-    assert "**Incomplete: 8 of 12 replicates have been run.**" in text
-    assert "Seeds used: 12, 1 in all" in text

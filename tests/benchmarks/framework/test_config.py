@@ -6,7 +6,7 @@ import inspect
 import json
 import pickle
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -124,10 +124,10 @@ OLD_NAMES = [
 ]
 
 
-@pytest.mark.parametrize(("old", "new"), OLD_NAMES)
-def test_modules_in_names_of_older_results_do_not_count(old: str, new: str) -> None:
-    assert normalised({"type": old}) == normalised({"type": new}) == {"type": new}
-    assert normalised([{"callable": old, "a": "x.y.Z"}]) == [{"callable": new, "a": "x.y.Z"}]
+def test_modules_in_names_of_older_results_do_not_count() -> None:
+    for old, new in OLD_NAMES:
+        assert normalised({"type": old}) == normalised({"type": new}) == {"type": new}
+        assert normalised([{"callable": old, "a": "x.y.Z"}]) == [{"callable": new, "a": "x.y.Z"}]
 
 
 def test_a_former_constant_has_its_value_in_older_results() -> None:
@@ -151,19 +151,3 @@ def test_registered_suites_have_distinct_configurations(name) -> None:
             assert json.loads(json.dumps(config, allow_nan=False)) == config
             hashes.add(config_hash(config))
     assert len(hashes) == len(suite.problems) * len(suite.methods)
-
-
-def test_a_changed_budget_changes_the_hash() -> None:
-    suite = SUITES["smoke"]
-    problem, method = suite.problems[0], suite.methods[0]
-    longer = replace(problem, num_evaluations=problem.num_evaluations + 1)
-    before = config_hash(replicate_config(problem, method))
-    assert config_hash(replicate_config(longer, method)) != before
-
-
-def test_the_published_method_uses_the_scale_of_p_values() -> None:
-    (method,) = (m for m in SUITES["locbo_settings"].methods if m.name == "locbo_published")
-    calibrator = describe(method)["build"]["calibrator"]
-    assert calibrator["score"]["type"] == "botorch_calib.GaussianScore"
-    assert calibrator["tails"] == "gaussian"
-    assert calibrator["step_size"] == 5e-3

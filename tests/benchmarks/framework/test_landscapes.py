@@ -7,7 +7,6 @@ import math
 import pytest
 import torch
 from botorch.utils.sampling import manual_seed
-from scipy import stats
 from scipy.optimize import brentq
 
 from benchmarks.calibration.misspecified import FUNCTIONS, misspecified
@@ -59,21 +58,11 @@ def test_gaussian_noise_is_linear_in_the_first_coordinate() -> None:
     assert values.std(dim=-1).tolist() == pytest.approx([0.05, 0.425, 0.8], rel=0.02)
 
 
-def test_student_noise_by_its_quartiles() -> None:
-    with manual_seed(0):
-        values = StudentNoise(2.5, 0.3)(torch.zeros(NUM, 2, dtype=torch.double))
-    assert values.shape == (NUM, 1)
-    # The upper quartile of Student's t with 2.5 degrees of freedom is 0.7862, its density
-    # there 0.2318: standard error of the sample quartile sqrt(3/16 / NUM) / 0.2318 = 0.0132.
-    quartiles = values.flatten().quantile(torch.tensor([0.25, 0.75], dtype=torch.double)) / 0.3
-    assert quartiles.tolist() == pytest.approx([-0.7862, 0.7862], abs=4 * 0.0132)
-
-
 NOISES = (GaussianNoise(0.1, 0.5), StudentNoise(2.5, 0.3), OutlierNoise(0.3, 2.0, 0.05))
 
 
 @pytest.mark.parametrize("noise", NOISES, ids=lambda noise: type(noise).__name__)
-@pytest.mark.parametrize("level", [0.02, 0.5, 0.9, 0.99])
+@pytest.mark.parametrize("level", [0.02, 0.9])
 def test_quantiles_of_noise_by_counting(noise: Noise, level: float) -> None:
     num = 400_000
     U = torch.full((num, 2), 0.25, dtype=torch.double)
@@ -96,16 +85,6 @@ def test_exceedances_of_noise_by_counting(noise: Noise) -> None:
         values = noise(U.repeat_interleave(num, dim=0)).view(2, num)
     counted = (values > room).double().mean(dim=-1, keepdim=True)
     assert torch.allclose(noise.exceedance(U, room), counted, atol=4 * (0.25 / num) ** 0.5)
-
-
-def test_outliers_are_as_many_and_as_far_as_stated() -> None:
-    noise = OutlierNoise(0.3, 2.0, 0.05)
-    with manual_seed(3):
-        values = noise(torch.zeros(NUM, 1, dtype=torch.double))
-    # Nothing else lies beyond 1.5, and of outliers 45 % do: four standard errors of this share.
-    share = 0.05 * 2 * stats.norm.sf(0.75)
-    counted = (values.abs() > 1.5).double().mean().item()
-    assert counted == pytest.approx(share, abs=4 * (share / NUM) ** 0.5)
 
 
 def test_noise_comes_from_the_global_random_state() -> None:

@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from benchmarks.framework import metrics
@@ -67,32 +66,12 @@ def test_calibration_error_by_hand() -> None:
     assert math.isnan(metrics.calibration_error(result([1.0])))
 
 
-def test_calibration_error_by_chance() -> None:
-    pits = np.random.default_rng(0).random((2000, 40))
-    errors = [metrics.calibration_error(result([1.0], pit=row.tolist())) for row in pits]
-    # Mean 3.325 / 40, within four of its standard errors.
-    tol = float(4 * np.std(errors) / math.sqrt(len(errors)))
-    assert np.mean(errors) == pytest.approx(3.325 / 40, abs=tol)
-
-
 def test_area_is_of_the_least_regret_so_far() -> None:
     # Least so far after the initial design: 2, 2, 1; a mean of 5 / 3.
     noisy = result([4.0, 2.0, 3.0, 1.0])
     assert metrics.area_under_regret(noisy, "mean", scale=5.0) == pytest.approx(1 / 3)
     assert metrics.area_under_regret(noisy, "outcome", scale=5.0) == pytest.approx(1 / 6)
     assert metrics.initial_scale([noisy, result([6.0, 1.0])], "mean") == 5.0
-
-
-def test_regret_of_the_best_point_evaluated() -> None:
-    # The optimum is 5; the initial design holds values 1 and 2, of which 1 looked better.
-    run = replace(
-        result([9.0, 9.0, 9.0]),
-        num_initial=2,
-        f=[1.0, 2.0, 4.0, 3.0],
-        inference_by_outcome=[0, 0, 0],
-        regret_by_outcome=[4.0, 4.0, 4.0],
-    )
-    assert metrics.regret_trace(run, "evaluated") == [3.0, 1.0, 1.0]
 
 
 def test_a_trace_that_is_missing() -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.calibration.suites import SMOKE
-from benchmarks.framework import protocol as protocol_module
 from benchmarks.framework.completeness import Selection
 from benchmarks.framework.protocol import (
     PROTOCOLS_DIR,
@@ -81,28 +80,25 @@ def test_deviations_are_what_stands_at_the_end(folder: Path) -> None:
     assert left_out in loaded.lines(["random"])
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"margin": None}, "not .*margin"),
-        ({"power": "0.8"}, "states .*power"),
-        ({"endpoint": ""}, "states"),
-        ({"seeds": "100"}, "100:102|10000:10050"),
-        ({"seeds": "102:100"}, "range"),
-        ({"margin": "small"}, "small"),
-        ({"margin": "0"}, "positive"),
-        ({"margin": "nan"}, "positive"),
-        ({"endpoint": "a\nb"}, "cannot read 'b'"),
-        ({"endpoint": "a\nsuite: b"}, "cannot read 'suite: b'"),
-    ],
-)
-def test_bad_headers(folder: Path, changes: dict[str, str | None], message: str) -> None:
-    write(folder, NO_DEVIATIONS, **changes)
-    with pytest.raises(ProtocolError, match=message):
-        ExperimentProtocol.load("trial")
+BAD_HEADERS: list[tuple[dict[str, str | None], str]] = [
+    ({"margin": None}, "not .*margin"),
+    ({"power": "0.8"}, "states .*power"),
+    ({"endpoint": ""}, "states"),
+    ({"seeds": "100"}, "100:102|10000:10050"),
+    ({"seeds": "102:100"}, "range"),
+    ({"margin": "small"}, "small"),
+    ({"margin": "0"}, "positive"),
+    ({"margin": "nan"}, "positive"),
+    ({"endpoint": "a\nb"}, "cannot read 'b'"),
+    ({"endpoint": "a\nsuite: b"}, "cannot read 'suite: b'"),
+]
 
 
-def test_other_bad_files(folder: Path) -> None:
+def test_bad_files(folder: Path) -> None:
+    for changes, message in BAD_HEADERS:
+        write(folder, NO_DEVIATIONS, **changes)
+        with pytest.raises(ProtocolError, match=message):
+            ExperimentProtocol.load("trial")
     with pytest.raises(ProtocolError, match=r"missing\.md is missing"):
         ExperimentProtocol.load("missing")
     write(folder, text="\nNothing.\n")
@@ -162,6 +158,7 @@ def test_other_seeds_are_reported_as_a_pilot_under_another_name(folder: Path) ->
         write_report(SUITE, store, folder, folder)
     text = write_report(SUITE, store, folder, folder, Selection(seeds=[7]))
     assert "**A pilot on the seeds 7, no evidence.**" in text
+    assert "report smoke --seeds 7`" in text
     assert "\n1 of 1 replicates have been run.\n" in text
     assert not (folder / "smoke.md").exists()
     assert (folder / "smoke_pilot.md").read_text() == text
@@ -202,7 +199,3 @@ def test_suites_are_what_their_protocols_say() -> None:
     assert named.keys() == {path.stem for path in PROTOCOLS_DIR.glob("*.md")}
     for name, suite in named.items():
         ExperimentProtocol.load(name).check(suite)
-
-
-def test_the_folder_is_the_one_beside_the_rooms() -> None:
-    assert PROTOCOLS_DIR == Path(protocol_module.__file__).parents[1] / "protocols"

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -38,73 +36,8 @@ def test_write_and_read_back(store) -> None:
     assert path == store.root / "smoke" / PROBLEM.name / METHOD.name / "seed_0000.json"
     assert status(store) is Status.FINISHED
     assert store.load("smoke", PROBLEM, METHOD) == ([result], 0)
-
-
-def test_a_changed_configuration_is_noticed(store) -> None:
-    store.write("smoke", replicate(PROBLEM, METHOD, 0))
     assert status(store, LONGER) is Status.CHANGED
     assert store.load("smoke", LONGER, METHOD) == ([], 1)
-
-
-# As `SMOKE` was described when names still held the modules of that time, with an optional
-# argument that has since been removed.
-OLD_CONFIG: dict[str, Any] = {
-    "problem": {
-        "type": "benchmarks.core.Problem",
-        "name": "small_noisy_ackley",
-        "build": {
-            "callable": "benchmarks.problems.botorch_oracle",
-            "cls": {
-                "callable": "botorch.test_functions.synthetic.Ackley",
-                "dim": 2,
-                "noise_std": None,
-                "negate": False,
-                "bounds": None,
-                "dtype": "torch.float64",
-                "removed_since": None,
-            },
-            "dim": 2,
-            "bounds": [[-1.0, 1.0], [-1.0, 1.0]],
-            "negate": True,
-            "noise_std": 0.1,
-        },
-        "bounds": [[-1.0, 1.0], [-1.0, 1.0]],
-        "optimal_value": 0.0,
-        "initial_design": {
-            "callable": "benchmarks.problems.sobol_design",
-            "bounds": [[-1.0, 1.0], [-1.0, 1.0]],
-        },
-        "num_initial": 3,
-        "num_evaluations": 3,
-        "surrogate": {"type": "benchmarks.surrogates.Refitted", "every": 1, "at_first": 0},
-    },
-    "method": {
-        "type": "benchmarks.core.Method",
-        "name": "random",
-        "build": {"callable": "benchmarks.methods.RandomStrategy"},
-    },
-}
-
-
-def test_results_from_before_a_move_are_accepted(store) -> None:
-    old = replace(replicate(PROBLEM, METHOD, 0), config=OLD_CONFIG)
-    store.write("smoke", old)
-    assert status(store) is Status.FINISHED
-    assert store.load("smoke", PROBLEM, METHOD) == ([old], 0)
-
-
-def test_another_setting_in_an_old_result_is_noticed(store) -> None:
-    config = deepcopy(OLD_CONFIG)
-    config["problem"]["surrogate"]["every"] = 2
-    store.write("smoke", replace(replicate(PROBLEM, METHOD, 0), config=config))
-    assert status(store) is Status.CHANGED
-
-
-def test_a_damaged_file_is_noticed(store) -> None:
-    path = store.write("smoke", replicate(PROBLEM, METHOD, 0))
-    path.write_text(path.read_text()[:-40])
-    assert status(store) is Status.UNREADABLE
-    assert store.load("smoke", PROBLEM, METHOD) == ([], 1)
 
 
 @pytest.mark.parametrize("function", ["fsync", "replace"])

@@ -24,7 +24,7 @@ from benchmarks.framework.runner import (
     run_suite,
     run_task,
 )
-from benchmarks.framework.sequential import Method, Problem, Strategy
+from benchmarks.framework.sequential import Method, Strategy
 from benchmarks.framework.strategies import RandomStrategy
 from benchmarks.framework.suite import Suite
 from benchmarks.suites import by_name, get_suite
@@ -201,8 +201,3 @@ def test_a_suite_needs_its_baseline_and_unique_names() -> None:
         replace(SMOKE, baseline="bo")
     with pytest.raises(ValueError, match="unique"):
         replace(SMOKE, problems=SMOKE.problems * 2)
-
-
-def test_a_task_is_named(store) -> None:
-    problem: Problem = SMOKE.problems[0]
-    assert str(Task(problem, SMOKE.methods[0], 4)) == "small_noisy_ackley/random/seed 4"

@@ -20,6 +20,7 @@ def work() -> Workload:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "choice" not in name])
 def test_runs(work: Workload, name: str) -> None:
+    assert len(NAMES) == 10
     size = (5, 9, 2) if "knowledge" in name else (10, 8, 2)
     for call in COMPARISONS[name].build(work):
         gradient = call(0)
@@ -44,7 +45,3 @@ def test_choices(work: Workload, sequential: bool, monkeypatch: pytest.MonkeyPat
         assert isinstance(points, torch.Tensor) and points.shape == (batches.Q, 2)
         assert ((points >= work.bounds[0]) & (points <= work.bounds[1])).all()
     assert asked == [sequential] * 2
-
-
-def test_all_are_registered() -> None:
-    assert len(NAMES) == 10

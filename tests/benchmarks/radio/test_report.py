@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from benchmarks.framework.archive import Entry
-from benchmarks.framework.collected import Collected
-from benchmarks.framework.comparisons import detectable
-from benchmarks.framework.protocol import ExperimentProtocol
 from benchmarks.framework.result import Result
 from benchmarks.radio.report import (
-    ROUNDS,
     capacities,
     claim_verdict,
     coverage,
@@ -22,6 +15,7 @@ from benchmarks.radio.report import (
     recommended,
 )
 from benchmarks.radio.suites import RADIO
+from tests.benchmarks.results import archived, result_with
 
 SEEDS = range(12)
 # Capacities at the recommended point; the largest outcome is at 90 % of it, the best at 110 %.
@@ -34,10 +28,10 @@ def made(problem: str, method: str, seed: int) -> Result:
     level = LEVELS[method] * (1.0 + 0.01 * step)
     without_model = method == "random"
     f = [1.0, 0.9 * level, level]
-    return Result(
-        problem=problem,
-        method=method,
-        seed=seed,
+    return result_with(
+        problem,
+        method,
+        seed,
         num_initial=2,
         X=[[0.0]] * 3,
         y=[1.0, 9.0, 2.0],
@@ -49,7 +43,6 @@ def made(problem: str, method: str, seed: int) -> Result:
         fit_seconds=[0.25],
         acquisition_seconds=[0.5],
         extras={} if without_model else {"covered": [1.0], "pit": [0.3], "width": [2.0]},
-        config={},
     )
 
 
@@ -72,29 +65,6 @@ def test_capacities() -> None:
     # Without a model the largest outcome is all there is to go by.
     assert recommended(made("fading_1", "random", 1)) == pytest.approx(3.6)
     assert coverage(run) == 1.0 and math.isnan(coverage(made("fading_1", "random", 0)))
-
-
-def test_comparisons() -> None:
-    table = rows(RADIO.report.lines(RADIO, COLLECTED))
-    compared = {tuple(row[:3]): row[3:] for row in table if row[0] == "fading_1"}
-    differences = 100.0 * np.log([1.1, 1.1 * 1.01, 1.1 * 1.02] * 4)
-    mean, reach = differences.mean(), 2.2010 * differences.std(ddof=1) / math.sqrt(12)
-    row = compared["fading_1", "locbo", "ei"]
-    assert row[:3] == ["12", f"{mean:+.1f}", f"{mean - reach:+.1f} to {mean + reach:+.1f}"]
-    # All twelve of one sign: 2 / 2^12, times the ten comparisons that are declared.
-    assert row[3] == f"{10 * 2 / 2**12:.2g}"
-    assert row[4] == f"{detectable(differences.tolist(), 10):.1f}"
-    assert row[5] == "better"
-    # The reverse of none is among the secondary ones, and nothing that has not been run.
-    assert ("fading_1", "random", "ei") in compared
-    assert ("fading_1", "ei", "locbo") not in compared
-    assert ("fading_1", "locbo", "ocbo_localized") not in compared
-    # Within the margin of one another: 0 to 2 %.
-    assert compared["fading_1", "locbo", "locbo_global"][-1] == "equivalent"
-    # Secondary: 3.6 against 5, one percent more or less, in twelve declared comparisons.
-    worse = compared["fading_1", "random", "ei"]
-    assert worse[1] == f"{100.0 * math.log(3.6 / 5.0):+.1f}"
-    assert worse[3] == f"{12 * 2 / 2**12:.2g}" and worse[5] == "worse"
 
 
 def test_claims() -> None:
@@ -152,48 +122,11 @@ def test_verdicts_on_claims(interval: tuple[float, float], p: float, said: str) 
     assert claim_verdict(interval, p, 5.0) == said
 
 
-def test_capacity_over_the_rounds() -> None:
-    lines = RADIO.report.lines(RADIO, COLLECTED)
-    start = lines.index("## Capacity over the rounds")
-    table = rows(lines[start : lines.index("## fading_1")])
-    assert table[0] == ["problem", "method", *map(str, ROUNDS)]
-    cells = {tuple(row[:2]): row[2:] for row in table[2:]}
-    # One round has been run: the first point, and after it nothing that is shown.
-    assert cells["fading_4", "ei"] == ["1 ± 0", *["–"] * (len(ROUNDS) - 1)]
-    longer = [
-        replace(run, regret_by_mean=[-1.0, *[-2.0] * 24, -(3.0 + run.seed % 2)])
-        for run in COLLECTED["fading_1"]["ei"]
-    ]
-    lines = RADIO.report.lines(RADIO, {"fading_1": {"ei": longer}})
-    assert "| fading_1 | ei | 1 ± 0 | 3.5 ± 0.15 | – | – | – | – | – |" in lines
-
-
-def test_problem_table() -> None:
-    lines = RADIO.report.lines(RADIO, COLLECTED)
-    table = rows(lines[lines.index("## fading_4") :])
-    found = {row[0]: row[1:] for row in table[2:]}
-    assert found["ei"] == ["12", "5 ± 0", "4.5 ± 0", "5 ± 0", "1 ± 0", "0.8"]
-    assert found["random"][3:] == ["4 ± 0.0098", "–", "0.8"]
-
-
 def test_figure() -> None:
     assert len(RADIO.report.figure(COLLECTED).axes) == 2
 
 
 def test_the_archive_suffices() -> None:
-    kept: Collected = {
-        problem: {
-            name: [Entry.of(run, RADIO.archive).result() for run in runs]
-            for name, runs in by_method.items()
-        }
-        for problem, by_method in COLLECTED.items()
-    }
+    kept = archived(RADIO, COLLECTED)
     assert RADIO.report.lines(RADIO, kept) == RADIO.report.lines(RADIO, COLLECTED)
     assert len(RADIO.report.figure(kept).axes) == 2
-
-
-def test_the_suite_is_that_of_the_protocol() -> None:
-    protocol = ExperimentProtocol.load("radio")
-    protocol.check(RADIO)
-    assert protocol.seeds == range(10000, 10040)
-    assert len(RADIO.problems) * len(RADIO.methods) * len(RADIO.seeds) == 640

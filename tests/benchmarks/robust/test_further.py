@@ -14,7 +14,6 @@ from torch import Tensor
 
 from benchmarks.framework.metrics import trace
 from benchmarks.robust import portfolio
-from benchmarks.robust.further import compared, tasks
 from benchmarks.robust.portfolio import (
     PORTFOLIO_VARIABLE,
     PortfolioNormal,
@@ -108,21 +107,3 @@ def test_the_optimum_of_the_published_evaluations(cls) -> None:
     best = problem.evaluate_stochastic(problem.stochastic_optimizer).item()
     assert best == pytest.approx(problem.stochastic_optimal_value, abs=1e-6)
     assert found <= best + 1e-9
-
-
-def test_the_suite_is_that_of_the_protocol() -> None:
-    suite = get_suite("robust_further")
-    assert suite.problems == tasks() and suite.methods == compared()
-    assert [m.name for m in suite.methods] == [
-        "wdrbo",
-        "wdrbo_exact",
-        "erbo",
-        "gp_ucb",
-    ]
-    assert [task.name for task in suite.problems] == [
-        "portfolio_normal",
-        "portfolio_uniform",
-        "ackley_one_decision",
-    ]
-    for task in suite.problems:
-        assert (task.num_rounds, task.radius, task.radius_shrinks) == (100, 0.3, True)

@@ -126,18 +126,10 @@ def test_larger_balls_are_worse(name) -> None:
     assert values[0] > values[1] > values[2]
 
 
-def test_exact_ball_is_between_the_lipschitz_bound_and_the_expectation() -> None:
-    exact, gp = value_and_gp("wdrbo_exact", AT)
-    expected, _ = value_and_gp("erbo", AT)
-    contexts = torch.cartesian_prod(*[torch.linspace(0, 1, 40).double()] * 2).requires_grad_()
-    joint = torch.cat([AT.expand(1600, -1), contexts], dim=-1)
-    values = UpperConfidenceBound(gp, beta=BETA)(joint.unsqueeze(-2))
-    (gradient,) = torch.autograd.grad(values.sum(), contexts)
-    assert expected - 0.1 * gradient.norm(dim=-1).max().item() <= exact < expected
-
-
-@pytest.mark.parametrize("name", [method.name for method in compared()])
-@pytest.mark.parametrize("build", [ThreeHumpCamel, ModifiedBranin])
+@pytest.mark.parametrize(
+    ("name", "build"),
+    [*((method.name, ModifiedBranin) for method in compared()), ("wdrbo", ThreeHumpCamel)],
+)
 def test_methods_run(name, build) -> None:
     task = replace(CAMEL, build=build, num_rounds=2, num_initial=4)
     result = replicate(task, quick(name), 0)

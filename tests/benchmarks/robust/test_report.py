@@ -5,21 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.framework.markdown import interval
-from benchmarks.framework.report import collect, markdown, write_report
+from benchmarks.framework.report import markdown
 from benchmarks.framework.result import Result
-from benchmarks.framework.result_store import ResultStore
-from benchmarks.framework.runner import Summary, run_suite
 from benchmarks.framework.suite import Suite
 from benchmarks.robust import report as robust_report
-from benchmarks.robust.replicate import (
-    replicate,
-)
+from benchmarks.robust.replicate import replicate
 from benchmarks.robust.report import RobustReport, robust_figure
 from tests.benchmarks.results import result_with
 from tests.benchmarks.robust.toys import CAMEL, Scripted
@@ -32,20 +27,6 @@ TOY_SUITE: Suite[Any, Any] = Suite(
     replicate=replicate,
     report=RobustReport(),
 )
-
-
-def test_a_suite_runs_resumes_and_is_reported(tmp_path: Path) -> None:
-    store = ResultStore(tmp_path / "results")
-    assert run_suite(TOY_SUITE, store, [0], progress=False) == Summary(finished=6)
-    resumed = run_suite(TOY_SUITE, store, [0, 1, 2], progress=False)
-    assert resumed == Summary(finished=12, skipped=6)
-    text = write_report(TOY_SUITE, store, tmp_path / "t", tmp_path / "f")
-    assert (tmp_path / "t" / "toys.md").read_text() == text
-    assert (tmp_path / "f" / "toys.png").stat().st_size > 0
-    assert "## camels" in text
-    collected, unfit = collect(TOY_SUITE, store)
-    assert unfit == 0
-    assert [len(results) for results in collected["camel"].values()] == [3, 3, 3]
 
 
 def result(method: str, seed: int, regrets: Sequence[float], seconds: float = 1.0) -> Result:
@@ -95,16 +76,6 @@ def test_tables() -> None:
     assert cells[6].startswith(f"{np.mean([1.0 + 0.505 * seed for seed in range(8)]):.3g}")
     assert cells[7:] == ["0.5", "1.5", "4 |"]
     assert erbo[1].split(" | ")[4:6] == ["–", "–"]
-
-
-def test_the_primary_comparisons() -> None:
-    suite = replace(TOY_SUITE, problems=(replace(CAMEL, name="toy"),))
-    section = markdown(suite, {"toy": toy_results()}).split("## Primary comparisons")[1]
-    (row,) = (line for line in section.split("##")[0].splitlines() if line.startswith("| toy |"))
-    cells = row.split(" | ")
-    assert cells[1:3] == ["wdrbo", "8"]
-    # The exact test of 8 differences of one sign, times the three comparisons that are declared.
-    assert cells[5] == f"{3 * 2 / 2**8:.2g}"
 
 
 def test_interval_by_hand() -> None:

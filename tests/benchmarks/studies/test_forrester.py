@@ -15,7 +15,7 @@ from botorch.exceptions.errors import ModelFittingError
 from benchmarks.framework.result import Result
 from benchmarks.framework.sequential import replicate
 from benchmarks.studies import forrester
-from benchmarks.studies.forrester import MINIMUM, OPTIMUM, RADIUS, STUDY, NoiseFreeRbf
+from benchmarks.studies.forrester import MINIMUM, OPTIMUM, STUDY, NoiseFreeRbf
 
 BOUNDS = torch.tensor([[0.0], [1.0]], dtype=torch.double)
 X = torch.tensor([[0.05], [0.3], [0.5]], dtype=torch.double)
@@ -49,15 +49,6 @@ def test_optimum_by_a_dense_grid() -> None:
     best = max(range(len(values)), key=values.__getitem__)
     assert best / 100_000 == pytest.approx(OPTIMUM, abs=1e-5)
     assert values[best] == pytest.approx(-MINIMUM, abs=1e-6)
-
-
-def test_initial_points_miss_the_basin_and_are_shared_by_the_methods() -> None:
-    (problem, _) = STUDY.problems
-    for seed in STUDY.seeds:
-        points = problem.initial_design(problem.num_initial, seed)
-        assert points.shape == (3, 1)
-        assert (0.0 <= points).all() and (points < OPTIMUM - RADIUS).all()
-        assert torch.equal(points, problem.initial_design(problem.num_initial, seed))
 
 
 def test_the_gp_interpolates() -> None:
