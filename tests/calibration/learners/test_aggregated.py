@@ -97,6 +97,23 @@ def test_bound_holds_for_any_sequence(strategy, target):
     assert (bank.coverage_bound(300) < 0.11).all()
 
 
+def test_prefers_the_member_that_fits():
+    """Scores whose quantile depends on the region are followed by the localized members."""
+    generator = torch.Generator().manual_seed(3)
+    X = torch.rand(400, 1, generator=generator, **DOUBLE)
+    u = torch.rand(400, generator=generator, **DOUBLE)
+    local = torch.where(X[:, 0] < 0.5, 0.4 * u, 0.6 + 0.4 * u)
+    bank = AggregatedQuantileTracker([0.5], lengthscales=[0.15, math.inf])
+    is_local = torch.tensor([math.isfinite(m.lengthscale) for m in bank.members])
+    bank.update(X, local)
+    assert bank.weights[is_local].sum() > 0.99
+    theta = bank.threshold(torch.tensor([[0.2], [0.8]], **DOUBLE)).squeeze(-1)
+    assert (theta - torch.tensor([0.2, 0.8], **DOUBLE)).abs().max() < 0.12
+    bank.reset()
+    bank.update(X, u)
+    assert bank.weights[is_local].sum() < 0.9
+
+
 def test_gradient_reaches_the_inputs():
     bank = AggregatedQuantileTracker(LEVELS, **BANK)
     bank.update(*make_data())
@@ -229,6 +246,19 @@ def test_equal_experts_keep_equal_weights():
     weights, losses, gap = hedge(torch.rand(20, 1, **DOUBLE).expand(20, 4))
     torch.testing.assert_close(weights, torch.full((20, 4), 0.25, **DOUBLE))
     assert gap == 0 and adahedge_weights(losses, gap).sum() == 1
+
+
+def test_regret_bound_against_a_switching_adversary():
+    torch.manual_seed(1)
+    T, num = 500, 6
+    rounds = torch.rand(T, num, **DOUBLE)
+    rounds[:, 0] -= 0.2 * (torch.arange(T) % 100 < 50)
+    rounds = rounds.clamp(min=0.0)
+    weights, losses, _ = hedge(rounds)
+    regret = (weights * rounds).sum() - losses.min()
+    # Theorem 8 of de Rooij et al. with losses in [0, 1], whose variance is at most 1/4 a round.
+    bound = math.sqrt(T * math.log(num)) + (4 / 3) * math.log(num) + 2
+    assert 0 < regret < bound
 
 
 def test_no_round_changes_nothing():
