@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import json
 import math
 import pickle
@@ -50,6 +51,7 @@ from botorch_calib.decisions.quantile_width import leave_one_out_factor, width
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models import loo_residuals
 from tests.gps import make_data, make_gp, make_multitask, make_variational
+from tests.long_grids import mostly_slow
 
 LIMITS: list[dict[str, Any]] = [{"upper": 0.8}, {"lower": -0.5}, {"upper": 1.2, "lower": -0.9}]
 # Everything is certified, and nothing violates unless it is told to.
@@ -317,7 +319,10 @@ class Nearness(AcquisitionFunction):
 
 
 @pytest.mark.filterwarnings("ignore:Optimization failed in `gen_candidates_scipy`")
-@pytest.mark.parametrize(("seed", "scale"), [(0, 1.0), (1, 1e4), (2, 1e-2)])
+@pytest.mark.parametrize(
+    ("seed", "scale"),
+    mostly_slow(itertools.product(range(4), [1.0, 1e4, 1e-2]), [(0, 1.0), (1, 1e4), (2, 1e-2)]),
+)
 def test_where_optimize_acqf_ends_is_certified(seed: int, scale: float) -> None:
     """With the options of the docstring, in whatever unit the outcome is."""
     X, Y, _ = make_data()
@@ -551,11 +556,18 @@ def assert_same(rebuilt: ChanceConstraint, carried: ChanceConstraint, X: Tensor)
 
 @pytest.mark.parametrize(
     ("limits", "seed", "dtype"),
-    [
-        ({"upper": 1.0}, 0, torch.double),
-        ({"lower": -0.8}, 1, torch.float),
-        ({"upper": 1.2, "lower": -1.3}, 2, torch.double),
-    ],
+    mostly_slow(
+        itertools.product(
+            [{"upper": 1.0}, {"lower": -0.8}, {"upper": 1.2, "lower": -1.3}],
+            range(3),
+            [torch.double, torch.float],
+        ),
+        [
+            ({"upper": 1.0}, 0, torch.double),
+            ({"lower": -0.8}, 1, torch.float),
+            ({"upper": 1.2, "lower": -1.3}, 2, torch.double),
+        ],
+    ),
 )
 def test_rebuilt_from_records_it_is_the_one_that_was_carried(
     limits: dict[str, Any], seed: int, dtype: torch.dtype
@@ -584,6 +596,19 @@ def test_rebuilt_from_records_it_is_the_one_that_was_carried(
     for each in (rebuilt, carried):
         each.observe(pool[:3].squeeze(1), torch.zeros(3, 1, dtype=dtype), condition=False)
     assert_same(rebuilt, carried, pool)
+
+
+def test_the_order_in_which_outcomes_come_does_not_matter() -> None:
+    X, Y = points(8).squeeze(1), torch.linspace(-1, 120, 8).double().unsqueeze(-1)
+    found = []
+    for order in (range(8), reversed(range(8)), [3, 1, 4, 0, 5, 2, 6, 7]):
+        tested = constraint(**WIDE)
+        tested.commit(X)
+        for i in order:
+            tested.observe(X[i : i + 1], Y[i : i + 1], condition=False)
+        found.append(tested)
+    assert_same(found[1], found[0], points(5))
+    assert_same(found[2], found[0], points(5))
 
 
 def test_records_of_others_are_refused() -> None:
@@ -666,7 +691,10 @@ ENVIRONMENTS: dict[str, Answer] = {
 
 @pytest.mark.parametrize(
     ("name", "limits", "dtype"),
-    [*zip(ENVIRONMENTS, 2 * LIMITS, 3 * [torch.double, torch.float], strict=True)],
+    mostly_slow(
+        itertools.product(ENVIRONMENTS, LIMITS, [torch.double, torch.float]),
+        [*zip(ENVIRONMENTS, 2 * LIMITS, 3 * [torch.double, torch.float], strict=True)],
+    ),
 )
 def test_violations_stay_within_the_bound(
     name: str, limits: dict[str, Any], dtype: torch.dtype
@@ -906,12 +934,13 @@ def test_a_point_that_one_of_several_refuses_is_certified_by_none() -> None:
     assert first.num_certified == second.num_certified == 0
 
 
-def test_points_that_violate_any_of_several_stay_within_the_joint_bound() -> None:
-    rng = random.Random(0)
+@pytest.mark.parametrize("seed", mostly_slow(range(3), [0]))
+def test_points_that_violate_any_of_several_stay_within_the_joint_bound(seed: int) -> None:
+    rng = random.Random(seed)
     limits = [(None, 30.0), (-30.0, 30.0), (-30.0, None)]
     made = joint_chance_constraints([make_gp(), make_gp(), make_gp()], limits, level=0.8)
     X, num, bad = points(1).squeeze(1), 0, 0
-    for _ in range(80):
+    for _ in range(150):
         certified = bool(torch.stack([each.certified(X.unsqueeze(1)) for each in made]).all())
         outcomes = [rng.choice([0.0, 0.0, 50.0 * (each.upper and 1 or -1)]) for each in made]
         num, bad = num + certified, bad + (certified and any(outcomes))
