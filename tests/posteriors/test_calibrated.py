@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -44,7 +44,7 @@ BEST = 0.4
 
 
 class ContractOfCalibrated(PosteriorContract):
-    batch_shapes = (Size([2, 3]),)  # others than this one: of one kind
+    batch_shapes: ClassVar[tuple[Size, ...]] = (Size([2, 3]),)  # others: of one kind
     kind: str
     denoise = True
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -58,7 +58,7 @@ def transformed(kind: str, X: Tensor, outcome_map: OutcomeMap, **kwargs: Any) ->
 
 
 class ContractOfTransformed(PosteriorContract):
-    batch_shapes = (Size([2, 3]),)  # others than this one: of one kind
+    batch_shapes: ClassVar[tuple[Size, ...]] = (Size([2, 3]),)  # others: of one kind
     kind: str
     denoise = True
     # Of a steeper one, what lies beyond the 1 - 1e-9 quantile counts in the mean.
