@@ -1,7 +1,7 @@
-"""The contracts hold for BoTorch's classes and for combinations of ours, and catch broken ones.
+"""The contracts hold for BoTorch's classes and this package's, and catch broken ones.
 
-Those of single classes stand where these are tested: `tests.models`, `tests.acquisition`,
-`tests.posteriors` and `tests.calibration`.
+Others stand where classes are tested: in `tests.models`, `tests.acquisition`, `tests.posteriors`
+and `tests.calibration`.
 """
 
 from __future__ import annotations
@@ -54,6 +54,16 @@ def make_calibrated(dtype: torch.dtype = torch.double, sign: float = 1.0) -> Cal
 class TestBoTorchModel(ModelContract):
     def make_model(self, dtype):
         return make_gp(dtype)
+
+
+class TestCalibratedModel(ModelContract):
+    def make_model(self, dtype):
+        return make_calibrated(dtype)
+
+
+class TestCensoredDelayModel(ModelContract):
+    def make_model(self, dtype):
+        return make_delayed(dtype)[0]
 
 
 class TestCensoredCalibratedModel(ModelContract):
