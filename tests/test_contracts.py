@@ -1,7 +1,7 @@
-"""The contracts hold for BoTorch's classes and for models of ours, and catch broken ones.
+"""The contracts hold for BoTorch's classes and this package's, and catch broken ones.
 
-Those of other classes stand where these are tested: `tests.models`, `tests.acquisition`,
-`tests.posteriors` and `tests.calibration`.
+Others stand where classes are tested: in `tests.models`, `tests.acquisition`, `tests.posteriors`
+and `tests.calibration`.
 """
 
 from __future__ import annotations
