@@ -29,13 +29,13 @@ QUICK = {
     "delay",
     "delay_workers",
     "locbo_sweeps",
+    "misspecified",
     "ocbo_designs",
     "radio",
     "rivals",
     "robust_further",
     "robust_shift",
     "sdf_published",
-    "wellspecified",
 }
 
 

@@ -76,9 +76,9 @@ def test_declared_comparisons_are_reported(suite: Any) -> None:
     assert grouped == [problem.name for problem in suite.problems]
     # Areas are given for each problem.
     for problem in suite.problems:
-        bo, ocbo, *others = cells(text, problem.name)
-        assert float(bo.split()[0]) == pytest.approx(0.75, abs=0.005)
-        assert float(ocbo.split()[0]) == pytest.approx(-0.125, abs=0.005)
+        plain, recalibrated, *others = cells(text, problem.name)
+        assert float(plain.split()[0]) == pytest.approx(0.75, abs=0.005)
+        assert float(recalibrated.split()[0]) == pytest.approx(-0.125, abs=0.005)
         assert len(others) == 2
 
 

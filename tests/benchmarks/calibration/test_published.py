@@ -95,7 +95,8 @@ def test_the_sweeps_are_around_the_published_settings() -> None:
 @pytest.mark.parametrize("name", ["cbo", "ocbo_l", "locbo_published"])
 def test_methods_run_on_raw_inputs(name: str) -> None:
     problem = replace(example("heteroscedastic", "raw"), num_evaluations=1)
-    quick = partial(METHODS[name].build, num_restarts=2, raw_samples=16)
+    build: Any = METHODS[name].build
+    quick = partial(build, num_restarts=2, raw_samples=16)
     with without_expected_warnings():
         result = replicate(problem, Method(name, quick), 2000)
     assert len(result.extras["covered"]) == 1
