@@ -12,7 +12,7 @@ The first command is given for each suite, and the second one compares all that 
   are worse: their regret, or lost reward, averaged over the rounds, less that in the archive, in
   standard deviations over the archive's seeds of the same problem and method. The interval is
   Student's, over parted runs.
-* Runs whose configuration has changed since are left out, and counted.
+* Runs that the archive does not hold with the same configuration are left out, and counted.
 """
 
 from __future__ import annotations
