@@ -175,6 +175,7 @@ BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "vector": ({"X_past": torch.ones(4)}, BotorchTensorDimensionError, "X_past"),
     "penalty": ({"penalty": 0.0}, InputDataError, "penalty"),
     "range": ({"max_ratio": 1.0}, InputDataError, "max_ratio"),
+    "infinite range": ({"max_ratio": math.inf}, InputDataError, "max_ratio"),
 }
 
 

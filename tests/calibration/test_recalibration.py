@@ -201,6 +201,7 @@ def test_leave_one_out_recalibration():
     ("settings", "name"),
     [
         ({"levels": [0.5, 0.2]}, "levels"),
+        ({"score": "gaussian"}, "score"),
         ({"method": "isotonic"}, "method"),
         ({"tails": "heavy"}, "tails"),
         ({"lengthscale": "best"}, "lengthscale"),

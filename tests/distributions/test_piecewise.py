@@ -263,6 +263,7 @@ conformal, recalibrated = PiecewisePredictive.conformal, PiecewisePredictive.rec
         (conformal, (0.1, KNOTS), {"tails": "heavy"}, VALUES, "tails"),
         (recalibrated, (double(0.5, 0.5), KNOTS), {}, VALUES, "levels"),
         (recalibrated, (double(0.0, 0.5), KNOTS), {}, VALUES, "levels"),
+        (recalibrated, (double(0.5, math.nan), KNOTS), {}, VALUES, "levels"),
         (recalibrated, (double(0.2, 0.5).unsqueeze(0), KNOTS), {}, SHAPES, "levels"),
         (recalibrated, (double(0.2, 0.4, 0.5), KNOTS), {}, SHAPES, "levels"),
         (recalibrated, (double(0.2, 0.5), KNOTS), {"max_width": -1.0}, VALUES, "max_width"),
@@ -270,6 +271,7 @@ conformal, recalibrated = PiecewisePredictive.conformal, PiecewisePredictive.rec
         (recalibrated, ("deciles", KNOTS), {}, VALUES, "levels"),
         (conformal, (0.1, "wide"), {}, VALUES, "half_width"),
         (conformal, (0.1, math.nan), {}, VALUES, "half_width"),
+        (conformal, (0.1, KNOTS * math.nan), {}, VALUES, "half_width"),
     ],
 )
 def test_errors_name_the_argument(constructor, args, kwargs, error, name):
