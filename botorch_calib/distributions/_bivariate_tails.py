@@ -33,7 +33,9 @@ _SQRT_HALF_PI = math.sqrt(math.pi / 2)
 _ORDER = 17  # of the rule for V: relative error about 1e-13 far out, 1e-12 near the origin
 _CORNER = 2.5  # below it V is computed from its complement, a smooth arctangent integral
 _CUT = 64.0  # the integrand of V is dropped once it has fallen by exp(-32)
-_CHUNK = 32_000  # numbers per operation at the nodes of V, few enough to stay in the cache
+# Numbers per operation at the nodes of V: few enough to stay in a CPU's cache, and on a device,
+# where each operation counts, to leave room in its memory
+_CHUNK, _LARGE_CHUNK = 32_000, 2**24
 
 
 def _wedge(h: Tensor, eta: Tensor, mills_h: Tensor, mills_eta: Tensor) -> Tensor:
@@ -64,7 +66,7 @@ def _wedge(h: Tensor, eta: Tensor, mills_h: Tensor, mills_eta: Tensor) -> Tensor
     # With y = start + u width the exponent is a polynomial of u, and y^2 = start^2 - 2 exponent.
     terms = torch.stack([start.mul_(width), (width * width).mul_(0.5)]).neg_().view(2, -1)
     integral = torch.empty_like(distance2)
-    num = max(1, _CHUNK // _ORDER)
+    num = (_LARGE_CHUNK if dist.is_cuda else _CHUNK) // _ORDER
     parts = (distance2.split(num), terms.split(num, dim=1), integral.split(num))
     for part, polynomial, total in zip(*parts, strict=True):
         exponent = torch.mm(nodes, polynomial)

@@ -5,7 +5,7 @@ units of normal scores, ``Phi^-1(P(z + r eps <= x)) = zeta`` with ``zeta = -Phi^
 left-hand side is nearly linear in ``x``, and linear where ``z`` is normal. The number of steps
 depends on the form of the distribution alone, so nothing is read back from the device; it is enough
 for the tightest pieces and the widest gaps (`num_steps`). On a CPU, where reading costs nothing,
-the search ends as soon as all points are there.
+the search ends with the step that takes all points there.
 
 *Guess.* ``z + r eps = T(u) + r eps`` with independent standard normal ``u`` and ``eps``, and ``T``
 the transport. If ``T`` were linear, the point of ``T(u) + r eps >= x`` nearest to the origin would
@@ -46,6 +46,7 @@ from botorch_calib.distributions._kept_constants import kept_constant
 from botorch_calib.distributions._normal_functions import INV_SQRT_2PI, TINY
 from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
 from botorch_calib.distributions._smoothed_integrals import (
+    Parts,
     Values,
     density_slopes,
     gradients,
@@ -68,6 +69,9 @@ _ROUNDING = 1e-11  # of scores
 # Distance in scores below which a point stays: rounding alone could take Newton's step out of the
 # bracket there, or beside a cliff pass for a step that failed.
 _CLOSE = 1e-8
+# A step over less than this distance ends the search if it differs from Newton's by no more than
+# this share: the slope hardly changes over it, and no third-order step misses by `_CLOSE` then.
+_LAST, _SAME = 1e-6, 1e-6
 _WIDE = 1e-6  # steps over such a distance where the score hardly changes
 
 
@@ -129,6 +133,7 @@ class SmoothedQuantile(Function):
             ``1 x n``; without gradient.
         tail: In (0, 1/2], or ``n`` such.
         form: Form of the distribution, which is not a single normal piece without bounds.
+        parts: `parts_of` the distribution, if known.
 
     Returns:
         ``n`` quantiles.
@@ -143,10 +148,12 @@ class SmoothedQuantile(Function):
         points: Tensor,
         tail: float | Tensor,
         form: PiecewiseForm,
+        parts: Parts | None = None,
     ) -> Tensor:
-        x, log_p, log_slope = _solve(SurvivalCurve(r, knots, masses, form), points, tail)
+        survival = SurvivalCurve(r, knots, masses, form, parts)
+        x, log_p, log_slope = _solve(survival, points, tail)
         ctx.save_for_backward(x, r, knots, masses, log_p, log_slope)
-        ctx.form = form
+        ctx.form, ctx.parts = form, survival.parts
         ctx.log_tail = tail.log() if isinstance(tail, Tensor) else math.log(tail)
         return x
 
@@ -156,20 +163,20 @@ class SmoothedQuantile(Function):
         needed, with_graph = ctx.needs_input_grad[:3], torch.is_grad_enabled()
         if needed == (True, False, False) and not with_graph:
             # By the heat equation dS/dr = -r p'
-            return (-grad * inputs[1] * log_slope, *[None] * 5)
+            return (-grad * inputs[1] * log_slope, *[None] * 6)
         with torch.enable_grad():
             # Views, so that the quantile's own dependence on the rest is not counted
             x, *rest = (v.view_as(v) if with_graph else v.detach() for v in inputs)
             if not with_graph:
                 rest = [v.requires_grad_() for v in rest]
             r, knots, masses = rest
-            log_s = log_survival(x, r, knots, masses, ctx.form)
+            log_s = log_survival(x, r, knots, masses, ctx.form, ctx.parts)
             if with_graph:
                 each = log_densities(x, r, knots, ctx.form) + masses.clamp(min=TINY).log()
                 log_p = each.logsumexp(dim=0)
             weight = grad * ((log_s if with_graph else ctx.log_tail) - log_p).exp()
             found = gradients(log_s, rest, needed, weight, with_graph)
-        return (*found, None, None, None)
+        return (*found, None, None, None, None)
 
 
 class SurvivalCurve:
@@ -178,16 +185,24 @@ class SurvivalCurve:
     Nothing here has a graph. Arguments are those of `SmoothedQuantile`.
     """
 
-    def __init__(self, r: Tensor, knots: Tensor, masses: Tensor, form: PiecewiseForm) -> None:
+    def __init__(
+        self,
+        r: Tensor,
+        knots: Tensor,
+        masses: Tensor,
+        form: PiecewiseForm,
+        parts: Parts | None = None,
+    ) -> None:
         self.r, self.masses, self.form = r, masses, form
         self.knots = knots.contiguous() if form.around_zero else off_zero(knots)
-        self._parts, self._norm = parts_of(self.knots, masses, form), norm_of(r)
+        self.parts = parts_of(self.knots, masses, form) if parts is None else parts
+        self._norm = norm_of(r)
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The logarithms, ``p' / p`` and the second derivative of ``log p``, each ``n``."""
         arguments = (x, self.r, self.knots)
         if self.form.covered:
-            values = Values(*arguments, self.masses, self._parts, self.form, self._norm)
+            values = Values(*arguments, self.masses, self.parts, self.form, self._norm)
             log_scale, normal = values.log_scale, values.normal_density()
             tail, density = values.totals[1], values.density
         else:
@@ -197,7 +212,7 @@ class SurvivalCurve:
             pieces = (log_p - log_scale).exp()
             tail, density = (log_s - log_scale).exp(), pieces.sum(dim=0)
             normal = (pieces * self.form.is_normal(x)).sum(dim=0)
-        slope, curve = density_slopes(*arguments, self._parts, normal, log_scale)
+        slope, curve = density_slopes(*arguments, self.parts, normal, log_scale)
         density = density.clamp(min=TINY)
         slope, curve = slope.div_(density), curve.div_(density)
         curve = torch.addcmul(curve, slope, slope, value=-1)
@@ -242,15 +257,21 @@ def _solve(
         for other in (plain, rest):
             x = torch.where((x >= low) & (x <= high), x, other)
         x, size_before = torch.where(size > 0.5 * size_before, rest, x), size
-        if all_there(size):
+        if all_there(size, x - plain, d):
             break
     step = x - last
     return x, log_p.addcmul_(slope, step), torch.addcmul(slope, curve, step)
 
 
-def all_there(size: Tensor) -> bool:
-    """Whether all points are within `_CLOSE` of their roots; False on a device."""
-    return size.device.type == "cpu" and bool((size.numpy() < _CLOSE).all())
+def all_there(size: Tensor, change: Tensor, d: Tensor) -> bool:
+    """Whether steps from scores ``size`` off, Newton's ``d`` plus ``change``, end the search.
+
+    False on a device, where the number of steps is fixed.
+    """
+    if size.device.type != "cpu":
+        return False
+    gap, is_newton = size.numpy(), abs(change.numpy()) <= _SAME * abs(d.numpy())
+    return bool(((gap < _CLOSE) | ((gap < _LAST) & is_newton)).all())
 
 
 def _expansion(d: Tensor, a1: Tensor, a2: Tensor) -> Tensor:

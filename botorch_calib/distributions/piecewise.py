@@ -186,9 +186,11 @@ class PiecewisePredictive(WithMoments):
         """The `Parts` of a single distribution that keeps them; else None."""
         if self._known is None or not self.form.covered:
             return None
+        return self._remembered("parts", self._parts)
+
+    def _parts(self) -> Parts:
         knots = self._knots if self.form.around_zero else off_zero(self._knots)
-        columns = knots.reshape(-1, 1), self.masses.reshape(-1, 1)
-        return self._remembered("parts", lambda: parts_of(*columns, self.form))
+        return parts_of(knots.reshape(-1, 1), self.masses.reshape(-1, 1), self.form)
 
     # ---------------------------------------------------------------- constructors
 

@@ -247,7 +247,8 @@ class SmoothedPredictive(_OfPieces):
         else:
             points = table(ratio).unsqueeze(0)
         rows = _rows(standard, shape)
-        x = SmoothedQuantile.apply(ratio, *rows, points, tail, standard.form)
+        form, parts = standard.form, standard.known_parts()
+        x = SmoothedQuantile.apply(ratio, *rows, points, tail, form, parts)
         return x.view(shape) * scale
 
 

@@ -4,7 +4,8 @@ BoTorch draws a function by Matheron's rule: ``m(x)``, plus random Fourier featu
 weights, plus the covariances with the training points with weights that make it agree with the
 data. It evaluates each draw alone. Draws of one process share ``m`` and the covariances: computing
 these once takes half of the time of a calibrated draw
-(``benchmarks/studies/simpler_forms_robust.py``).
+(``benchmarks/studies/simpler_forms_robust.py``). The posterior at a point has them in common with
+the draws as well.
 """
 
 from __future__ import annotations
@@ -13,14 +14,19 @@ from typing import Any, Self
 
 import torch
 from botorch.models import SingleTaskGP
+from botorch.models.utils import gpt_posterior_settings
 from botorch.sampling.pathwise.features.maps import KernelEvaluationMap, KernelFeatureMap
 from botorch.sampling.pathwise.posterior_samplers import MatheronPath
 from gpytorch.lazy import LazyEvaluatedKernelTensor
 from torch import Tensor
+from torch.autograd import Function
 from torch.nn import Module
 
 from botorch_calib.models.inspection import raw_train_inputs
+from botorch_calib.models.kept_factor import factor_of, may_serve
+from botorch_calib.models.marginals import in_outcome_units
 from botorch_calib.models.radial_kernels import radial_between
+from botorch_calib.posteriors.single_points import SinglePointPosterior
 
 # Largest difference from the values of BoTorch's paths, in units of the largest of them.
 _TOLERANCE = {torch.double: 1e-8, torch.float: 1e-3}
@@ -75,24 +81,85 @@ class FourierPaths(Module):
 
         Those of a single path are ``batch_shape x q``.
         """
+        return self._values(X, *self._shared(X)[:3])
+
+    def with_posterior(self, X: Tensor) -> tuple[Tensor, SinglePointPosterior | None]:
+        """The values, and the posterior at each point alone, ``batch_shape x q x 1 x 1``.
+
+        The covariances with the training points serve both. None where it is not known how.
+        """
+        rows, mean, covariance, variance = self._shared(X)
+        values, posterior = self._values(X, rows, mean, covariance), None
+        with gpt_posterior_settings():
+            factor = factor_of(self.gp) if may_serve(self.gp) else None
+        if factor is not None and variance is not None:
+            moments = factor.given_data(mean, covariance.mT, variance)
+            each = (v.view(*X.shape[:-1], 1, v.shape[-1]) for v in (*moments, rows))
+            posterior = in_outcome_units(self.gp, X.unsqueeze(-2), *each)
+        return values, posterior
+
+    def _shared(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | float | None]:
+        """What the draws share: transformed inputs, prior mean, covariances with the data.
+
+        Of ``N`` points, ``N x d``, ``N`` and ``n x N``; and the prior variance, if it is a number.
+        """
         # The process may be less precise than X.
         rows = self.gp.transform_inputs(X).reshape(-1, X.shape[-1]).to(self.points)
         cross: Any = self.gp.covar_module(self.points, rows)
         is_lazy = isinstance(cross, LazyEvaluatedKernelTensor)
         radial = radial_between(cross.x1, cross) if is_lazy else None
-        covariance = cross.to_dense() if radial is None else radial[0]
-        num = len(rows) if rows.is_cuda else _CHUNK // self.frequencies.shape[-1]
-        waves = torch.cat([self._waves(part) for part in rows.split(max(num, 1))], dim=-1)
-        shared = self.gp.mean_module(rows) + self.weights.mT @ covariance
+        covariance, variance = (cross.to_dense(), None) if radial is None else radial
+        return rows, self.gp.mean_module(rows), covariance, variance
+
+    def _values(self, X: Tensor, rows: Tensor, mean: Tensor, covariance: Tensor) -> Tensor:
+        waves = _SumOfWaves.apply(rows, self.frequencies, self.shifts, self.amplitudes)
+        shared = mean + self.weights.mT @ covariance
         values = (waves + shared).unflatten(-1, X.shape[:-1])
         if self.output_transform is not None:
             values = self.output_transform(values)
         return values.squeeze(0)
 
-    def _waves(self, rows: Tensor) -> Tensor:
-        """The draws from the prior, ``num_paths x n``, without its mean."""
-        phases = torch.baddbmm(self.shifts, rows.expand(len(self.shifts), -1, -1), self.frequencies)
-        return (phases.cos() @ self.amplitudes).squeeze(-1)
+
+class _SumOfWaves(Function):
+    """Draws from the prior without its mean, ``num_paths x n`` at rows ``n x d``.
+
+    Their derivatives by the rows come with the values, part by part, while the phases are in the
+    cache of a CPU: autograd would keep the phases and pass through them again and again.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: Tensor, frequencies: Tensor, shifts: Tensor, amplitudes: Tensor
+    ) -> Tensor:
+        num = len(rows) if rows.is_cuda else _CHUNK // frequencies.shape[-1]
+        by_phase, values, slopes = _slopes_by_sine(frequencies, amplitudes), [], []
+        for part in rows.split(max(num, 1)):
+            phases = _phases(part, frequencies, shifts)
+            if ctx.needs_input_grad[0]:
+                slopes.append(phases.sin() @ by_phase)
+            values.append((phases.cos_() @ amplitudes).squeeze(-1))
+        if slopes:
+            saved = torch.cat(slopes, dim=1)
+            ctx.save_for_backward(saved, rows, frequencies, shifts, amplitudes)
+        return torch.cat(values, dim=-1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        slopes, rows, frequencies, shifts, amplitudes = ctx.saved_tensors
+        if torch.is_grad_enabled():  # with a graph for derivatives of higher order
+            sines = _phases(rows, frequencies, shifts).sin()
+            slopes = sines @ _slopes_by_sine(frequencies, amplitudes)
+        return (grad.unsqueeze(-1) * slopes).sum(dim=0), None, None, None
+
+
+def _phases(rows: Tensor, frequencies: Tensor, shifts: Tensor) -> Tensor:
+    """Phases of all waves, ``num_paths x n x m``."""
+    return torch.baddbmm(shifts, rows.expand(len(shifts), -1, -1), frequencies)
+
+
+def _slopes_by_sine(frequencies: Tensor, amplitudes: Tensor) -> Tensor:
+    """Derivatives of a draw by the inputs over the sines of its phases, ``num_paths x m x d``."""
+    return -amplitudes * frequencies.mT
 
 
 def _waves(prior: Any, update: Any) -> tuple[Tensor, Tensor] | None:

@@ -80,11 +80,9 @@ class Factor:
         kernel, prior_variance = _kernel_between(points, own)
         kernel = kernel.mT
         cross = kernel[..., : self.cholesky.shape[-1]]
-        mean = prior.loc.unsqueeze(-1) + cross @ self.weights
-        rows = cross.reshape(-1, cross.shape[-1]) if joint else cross
-        # From the right, as the kernel lies in rows: LAPACK's columns would be copies, both ways.
-        explained = torch.linalg.solve_triangular(self.cholesky.mT, rows, upper=True, left=False)
         if joint:
+            mean = prior.loc.unsqueeze(-1) + cross @ self.weights
+            explained = self._explained(cross.reshape(-1, cross.shape[-1]))
             shared = explained.view_as(cross)
             shared = shared @ shared.mT
             if baseline is not None:
@@ -93,8 +91,21 @@ class Factor:
             return mean, kernel[..., cross.shape[-1] :] - shared
         if prior_variance is None:
             prior_variance = own.diagonal(dim1=-1, dim2=-2)
-        variance = prior_variance - explained.square().sum(dim=-1)
-        return mean, variance.unsqueeze(-1)
+        return self.given_data(prior.loc, cross, prior_variance)
+
+    def given_data(
+        self, mean: Tensor, cross: Tensor, variance: Tensor | float
+    ) -> tuple[Tensor, Tensor]:
+        """Mean and variance, ``... x b x 1``, of numbers whose prior ones are ``... x b``.
+
+        Their covariances with the targets are ``cross``, ``... x b x n``.
+        """
+        variance = variance - self._explained(cross).square().sum(dim=-1)
+        return mean.unsqueeze(-1) + cross @ self.weights, variance.unsqueeze(-1)
+
+    def _explained(self, cross: Tensor) -> Tensor:
+        # From the right, as the kernel lies in rows: LAPACK's columns would be copies, both ways.
+        return torch.linalg.solve_triangular(self.cholesky.mT, cross, upper=True, left=False)
 
     @torch.inference_mode(False)
     @torch.no_grad()

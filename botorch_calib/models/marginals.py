@@ -158,7 +158,17 @@ def single_point_posterior(
         if moments is None:
             return None
     mean, variance, inputs = (_points_first(values, lead) for values in (*moments, inputs))
-    variance, inputs = variance.expand_as(mean), inputs.expand(*mean.shape[:-1], -1)
+    inputs = inputs.expand(*mean.shape[:-1], -1)
+    return in_outcome_units(model, X, mean, variance.expand_as(mean), inputs)
+
+
+def in_outcome_units(
+    model: Any, X: Tensor, mean: Tensor, variance: Tensor, inputs: Tensor
+) -> SinglePointPosterior | None:
+    """The posterior of given moments of the targets; None where it is not Gaussian.
+
+    Arguments after ``X``, ``batch_shape x 1 x d``, are those of `SinglePointPosterior`.
+    """
     transform = getattr(model, "outcome_transform", None)
     if type(transform) is Standardize:
         # `untransform_posterior` without its detour through linear operators

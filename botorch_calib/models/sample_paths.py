@@ -70,11 +70,16 @@ class CalibratedPath(SamplePath):
         # as an input transform makes of it.
         model, predictor = self.model, GaussianPredictor(self.model.model)
         correction = Correction(model.calibrator, model.denoise, model.excess)
-        posterior: Any = predictor.posterior(X.unsqueeze(-2), correction)
+        points, known = X.unsqueeze(-2), None
         if self._together is None:
             path, other = self.path(X), self.other(X)
         else:
-            path, other = self._together(X)
+            (path, other), known = self._together.with_posterior(X)
+        posterior: Any
+        if known is None:
+            posterior = predictor.posterior(points, correction)
+        else:
+            posterior = predictor.corrected(points, known, correction)
         shape = X.shape[-2], posterior._extended_shape()[-2]
         path, other = (each.unflatten(-1, shape).unsqueeze(-1) for each in (path, other))
         return posterior, posterior._transported(path, other).squeeze(-1).flatten(-2)

@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
-from botorch_calib.distributions import _smoothed_quantile
+from botorch_calib.distributions import _smoothed_integrals, _smoothed_quantile, piecewise
 from botorch_calib.distributions._normal_functions import ndtri_exp
 from botorch_calib.distributions.piecewise import MIN_HALF_WIDTH, PiecewisePredictive
 from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedPredictive
@@ -126,10 +126,41 @@ def test_the_early_end_on_a_cpu_loses_nothing(monkeypatch):
     monkeypatch.setattr(_smoothed_quantile.SurvivalCurve, "__call__", counted)
     early, num_early = distribution.quantile(0.9), len(evaluations)
     evaluations.clear()
-    monkeypatch.setattr(_smoothed_quantile, "all_there", lambda size: False)
+    monkeypatch.setattr(_smoothed_quantile, "all_there", lambda *_: False)
     full = distribution.quantile(0.9)
-    assert 0 < num_early < len(evaluations)
-    assert_close(early, full, rtol=0.0, atol=1e-8)
+    assert num_early == 2 < len(evaluations)  # after the second one comes the last step
+    assert_close(early, full, rtol=0.0, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["recalibrated", "knots", "conformal", "uniform"])
+def test_the_early_end_of_single_points(kind):
+    """None of them waits for another one that takes more steps."""
+    ratios = 10 ** (3 * uniform(40, generator=Generator().manual_seed(1)) - 2)
+    rows = random_predictive(kind, 40, seed=6)
+    masses = rows.masses.expand(40, -1)
+    for i, ratio in enumerate(ratios):
+        row = PiecewisePredictive(rows.knots[i], masses[i], rows.uniform)
+        assert score_errors(SmoothedPredictive(row, ratio), 0.95) <= 1e-9
+
+
+def test_properties_of_pieces_are_computed_once(monkeypatch):
+    """By the search and not again for its derivatives; those of a kept distribution never again."""
+    counted, parts_of = [], _smoothed_integrals.parts_of
+
+    def count(*arguments):
+        counted.append(1)
+        return parts_of(*arguments)
+
+    for module in (_smoothed_quantile, _smoothed_integrals, piecewise):
+        monkeypatch.setattr(module, "parts_of", count)
+    parameters, ratio = arguments("recalibrated")
+    make("recalibrated", parameters, ratio).quantile(0.9).sum().backward()
+    assert len(counted) == 1
+    row = kept_row("knots", 1)
+    SmoothedPredictive(row.expand(ratio.shape), ratio).quantile(0.9)
+    counted.clear()
+    SmoothedPredictive(row.expand(ratio.shape), ratio).quantile(0.9).sum().backward()
+    assert not counted
 
 
 def make(kind: str, parameters: Tensor, ratio: Tensor) -> SmoothedPredictive:

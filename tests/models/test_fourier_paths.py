@@ -97,6 +97,43 @@ def test_derivatives_of_every_order() -> None:
         for f in (together(gp, *paths), paths[0])
     )
     assert_close(ours, theirs, rtol=1e-8, atol=1e-8)
+    both, X = together(gp, *draw(gp)), points(3, gp=gp).requires_grad_()
+    assert torch.autograd.gradgradcheck(both, (X,), atol=1e-5, rtol=1e-4)
+
+
+def test_the_phases_of_the_waves_are_not_kept() -> None:
+    """Derivatives by the rows come with the values: ``num_paths x n x d``, not ``x n x m``."""
+    gp = make_gp()
+    both, X = together(gp, *draw(gp)), points(4, gp=gp).requires_grad_()
+    saved: list[Tensor] = []
+
+    def keep(values: Tensor) -> Tensor:
+        saved.append(values)
+        return values
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda values: values):
+        both(X)
+    of_waves = [v for v in saved if v.shape[-1] == both.frequencies.shape[-1]]
+    assert all(v is both.frequencies or v.numel() <= both.shifts.numel() for v in of_waves)
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+def test_the_posterior_comes_with_the_values(process: str) -> None:
+    gp = PROCESSES[process]()
+    both, X = together(gp, *draw(gp)), points(2, 3, gp=gp).requires_grad_()
+    values, posterior = both.with_posterior(X)
+    assert torch.equal(values, both(X))
+    if process in ("Matern of one column, scaled", "scaled twice"):
+        assert posterior is None  # with kernels whose variance is not known
+        return
+    assert posterior is not None
+    expected = gp.posterior(X.unsqueeze(-2))
+    for mine, theirs in zip(
+        (posterior.mean, posterior.variance), (expected.mean, expected.variance), strict=True
+    ):
+        assert_close(mine, theirs, rtol=1e-9, atol=1e-10)
+        slopes, exact = (torch.autograd.grad(v.sum(), X, retain_graph=True) for v in (mine, theirs))
+        assert_close(slopes, exact, rtol=1e-7, atol=1e-8)
 
 
 def test_single_precision() -> None:
@@ -138,4 +175,7 @@ def test_what_is_evaluated_one_by_one() -> None:
 def test_no_points() -> None:
     gp = make_gp()
     X = torch.empty(2, 0, 1, 2, dtype=torch.double)
-    assert together(gp, *draw(gp))(X).shape == (2, 2, 0, 1)
+    both = together(gp, *draw(gp))
+    values, posterior = both.with_posterior(X)
+    assert both(X).shape == values.shape == (2, 2, 0, 1)
+    assert posterior is not None and posterior.mean.shape == (2, 0, 1, 1, 1)

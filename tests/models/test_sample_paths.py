@@ -20,6 +20,7 @@ from botorch_calib import CalibratedModel, CensoredDelayModel, LocalizedConforma
 from botorch_calib.acquisition.thompson import draw_path
 from botorch_calib.calibration import Calibrator, QuantileRecalibrator
 from botorch_calib.models.inspection import with_own_hyperparameters
+from botorch_calib.models.predictors import GaussianPredictor
 from botorch_calib.models.sample_paths import CalibratedPath
 from botorch_calib.posteriors import CalibratedPosterior
 from tests.gps import DOUBLE, make_data, make_gp, make_multitask, make_variational
@@ -119,6 +120,18 @@ def test_paths_of_a_model_with_perturbed_inputs() -> None:
     z = (f + (noise / v).sqrt() * (other - mu) - mu) / (v + noise).sqrt()
     transport = calibrated.calibrator.predictive(moved).transport(z.unsqueeze(-1)).squeeze(-1)
     assert_close(values, f + v / (v + noise).sqrt() * (transport - z), rtol=1e-8, atol=1e-8)
+
+
+def test_a_single_path_brings_its_posterior_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Covariances with the data serve the paths and the posterior: nothing is predicted anew."""
+    calibrated, X = model(transforms=True), points(transforms=True)
+    drawn = paths(calibrated, Size([]))
+    expected = calibrated.posterior(X).mean.squeeze(-1)
+    alone = paths(calibrated, Size([1]))(X).squeeze(0)
+    monkeypatch.setattr(GaussianPredictor, "_gaussian_posterior", None)
+    values, mean = drawn.with_mean(X)
+    assert_close(mean, expected, rtol=1e-9, atol=1e-9)
+    assert_close(values, alone, rtol=1e-8, atol=1e-8)
 
 
 def test_an_uncalibrated_model_keeps_its_paths() -> None:
