@@ -18,6 +18,7 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from torch import Tensor
 
 from botorch_calib.asynchronous.evaluation_limits import EvaluationLimits
@@ -228,7 +229,7 @@ class EvaluationLoop:
         try:
             outcome = read_outcome(future, self._workers.cause_of_death)
             if outcome.end is End.VALUE:
-                self._record(evaluation, outcome.value)
+                self._record(evaluation, outcome)
         except Exception as error:
             logger.debug("Trial %d is recorded later: %s", evaluation.trial.id, error)
         finally:
@@ -271,13 +272,14 @@ class EvaluationLoop:
                     continue
                 evaluation = self._running[future]
                 try:
-                    self._record(evaluation, outcome.value)
+                    self._record(evaluation, outcome)
                 except Exception as error:  # the value may have cost hours
                     logger.error(
-                        "The value %r of trial %d could not be recorded: `tell` the ledger, or the "
-                        "trial is evaluated again. %s",
+                        "The value %r of trial %d could not be recorded: `tell` the ledger%s, or "
+                        "the trial is evaluated again. %s",
                         outcome.value,
                         evaluation.trial.id,
+                        f" with {outcome.beside}" if outcome.beside else "",
                         error,
                     )
         finally:  # a second ctrl-C must not leave processes behind either
@@ -306,8 +308,11 @@ class EvaluationLoop:
         if outcome.end is End.LOSS:
             self._workers.make_room(future, outcome.error)
         if outcome.end is End.VALUE:
-            self._record(self._running[future], outcome.value)
-            self._num_failures_in_a_row = 0
+            try:
+                self._record(self._running[future], outcome)
+                self._num_failures_in_a_row = 0
+            except (InputDataError, BotorchTensorDimensionError) as error:
+                outcome = Outcome.refused(error)  # such as outcomes of other decisions
         evaluation = self._running.pop(future)
         if outcome.end is End.VALUE:
             self._call_back(evaluation.trial)
@@ -316,13 +321,13 @@ class EvaluationLoop:
         else:
             self._lose(evaluation, outcome)
 
-    def _record(self, evaluation: Evaluation, value: float) -> None:
+    def _record(self, evaluation: Evaluation, outcome: Outcome) -> None:
         """Write a value to the ledger, once, and not after the run has ended."""
         with self._recording:
             if evaluation.is_recorded or self._has_ended:
                 return
             with self._if_unresolved(evaluation.trial):
-                self._ledger.observe(evaluation.trial.id, value)
+                self._ledger.tell(evaluation.trial.id, outcome.value, **outcome.beside)
             evaluation.is_recorded = True
 
     @contextlib.contextmanager

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import BrokenExecutor, CancelledError, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from botorch.exceptions.errors import BotorchError
+from botorch.exceptions.errors import BotorchError, InputDataError
 
 from botorch_calib.ledger.argument_checks import as_number
+
+# What an objective may return by name, beside its value: arguments of `FeedbackLedger.tell`.
+BESIDE = ("yvar", "outcomes", "context")
 
 # How an evaluation ended. For a loss, usually with its worker, the objective is not blamed; an
 # interrupt comes from the user.
@@ -23,8 +26,32 @@ class Outcome:
 
     end: End
     value: float = float("nan")
+    beside: Mapping[str, Any] = field(default_factory=dict)
     reason: str = ""
     error: BaseException | None = None
+
+    @classmethod
+    def of(cls, result: Any) -> Outcome:
+        """The outcome of an evaluation that returned."""
+        try:
+            named = dict(result) if isinstance(result, Mapping) else {"y": result}
+            if "y" not in named or not named.keys() <= {"y", *BESIDE}:
+                raise InputDataError(
+                    "value must be a number, or a dict of it as 'y' and beside it at most "
+                    f"{', '.join(map(repr, BESIDE))}, got a dict of {[*named]}."
+                )
+            return cls(End.VALUE, as_number("value", named.pop("y")), named)
+        except BotorchError as no_number:
+            return cls.refused(no_number)
+        except Exception as unreadable:  # such as a tensor without data
+            reason = f"the objective's value cannot be read: {describe(unreadable)}"
+            return cls(End.FAILURE, reason=reason, error=unreadable)
+
+    @classmethod
+    def refused(cls, error: BotorchError) -> Outcome:
+        """The failure of an objective that returned what cannot be recorded."""
+        reason = f"the objective's {error}".replace("`", "")
+        return cls(End.FAILURE, reason=reason, error=error)
 
 
 def read_outcome(
@@ -36,14 +63,7 @@ def read_outcome(
     except CancelledError as cancelled:
         return Outcome(End.LOSS, reason="its evaluation was cancelled", error=cancelled)
     if error is None:
-        try:
-            return Outcome(End.VALUE, value=as_number("value", future.result()))
-        except BotorchError as no_number:
-            reason = f"the objective's {no_number}".replace("`", "")
-            return Outcome(End.FAILURE, reason=reason, error=no_number)
-        except Exception as unreadable:  # such as a tensor without data
-            reason = f"the objective's value cannot be read: {describe(unreadable)}"
-            return Outcome(End.FAILURE, reason=reason, error=unreadable)
+        return Outcome.of(future.result())
     if isinstance(error, KeyboardInterrupt):
         return Outcome(End.INTERRUPT, reason=describe(error), error=error)
     cause = cause_of_death(future, error)

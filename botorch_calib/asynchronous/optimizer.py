@@ -39,8 +39,8 @@ class AsynchronousOptimizer:
     that an objective has started end with its process. They import the main script: guard the
     start of the run by ``if __name__ == "__main__":``.
 
-    **Failures.** A trial fails if the objective raises an exception or returns anything but one
-    finite number, or once it has lost its worker more than ``limits.max_retries`` times. A process
+    **Failures.** A trial fails if the objective raises an exception or returns anything else than
+    it may, or once it has lost its worker more than ``limits.max_retries`` times. A process
     pool of yours breaks as a whole when one of its processes dies. One that a function makes is
     replaced, and its evaluations are run again one at a time; else the run stops with an error.
 
@@ -62,12 +62,14 @@ class AsynchronousOptimizer:
             ``client.get_executor``; the client stays open. A process pool must not fork, which may
             deadlock as torch runs threads.
         objective: The function to optimize, of a float64 array of shape ``d``, which it may modify.
-            It returns one real number, also as a tensor or array of one element. Process pools need
-            it to be picklable.
+            It returns one finite real number, also as a tensor or array of one element; or a dict
+            that holds it as ``"y"``, and beside it what else `FeedbackLedger.tell` takes:
+            ``"yvar"``, ``"outcomes"`` or ``"context"``. Process pools need it to be picklable.
         ledger: Where trials are recorded.
         propose: Chooses the next query, such as a `DelayAwareProposer`: a function from the ledger
-            to a tensor of shape ``d`` or ``1 x d``, or to a `DecidedQuery`, whose constraint is on
-            the value. Called in the thread that calls `run`.
+            to a tensor of shape ``d`` or ``1 x d``, or to a `DecidedQuery`, of whose decisions the
+            objective returns the outcomes, unless there is one, which limits the value itself.
+            Called in the thread that calls `run`.
         max_parallel: Number of evaluations to keep running (default, and at most: ``workers``).
         limits: When to give up an evaluation, a trial or the run (default: ``EvaluationLimits()``,
             without a time-out).

@@ -63,6 +63,10 @@ def as_outcomes(outcomes: Iterable[Any] | None) -> tuple[float | None, ...] | No
     """Convert outcomes of decisions to floats, None for one that is out, or return None."""
     if outcomes is None:
         return None
+    if isinstance(outcomes, str) or not isinstance(outcomes, Iterable):
+        raise InputDataError(
+            f"`outcomes` must be a list of one for each decision, got {reprlib.repr(outcomes)}."
+        )
     return tuple(None if y is None else as_number("outcomes", y) for y in outcomes)
 
 

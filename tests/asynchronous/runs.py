@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from botorch_calib.asynchronous import AsynchronousOptimizer, EvaluationLimits, RunSummary
-from botorch_calib.ledger import FeedbackLedger, TrialStatus
+from botorch_calib.ledger import DecidedQuery, FeedbackLedger, TrialStatus
 
 
 def count_up(ledger: FeedbackLedger) -> Tensor:
@@ -41,7 +41,7 @@ def make_optimizer(
     executor: Executor | Callable[[], Executor] | None = None,
     objective: Callable[[np.ndarray], Any] | None = None,
     ledger: FeedbackLedger | None = None,
-    propose: Callable[[FeedbackLedger], Tensor] = count_up,
+    propose: Callable[[FeedbackLedger], Tensor | DecidedQuery] = count_up,
     max_parallel: int = 1,
     **kwargs: Any,
 ) -> AsynchronousOptimizer:

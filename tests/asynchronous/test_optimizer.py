@@ -32,7 +32,7 @@ from botorch_calib.asynchronous import (
 )
 from botorch_calib.asynchronous.callers_executors import CallersExecutors
 from botorch_calib.exceptions import EvaluationError, EvaluationWarning, LedgerError
-from botorch_calib.ledger import FeedbackLedger, Trial
+from botorch_calib.ledger import DecidedQuery, FeedbackLedger, Trial
 from tests.asynchronous.objectives import square, wait_until
 from tests.asynchronous.runs import (
     Gates,
@@ -144,11 +144,11 @@ class TestRecording:
         """The first attempt fails in the executor's thread, the second in the main one."""
         ledger, threads = FeedbackLedger(1), []
 
-        def observe(*args: Any) -> None:
+        def tell(*args: Any) -> None:
             threads.append(threading.get_ident())
             raise LedgerError("the disk is full")
 
-        monkeypatch.setattr(ledger, "observe", observe)
+        monkeypatch.setattr(ledger, "tell", tell)
         with ThreadPoolExecutor(1) as pool, pytest.raises(LedgerError, match="disk is full"):
             make_optimizer(pool, lambda x: 0.25 - square(x), ledger).run(1)
         assert ids(ledger, "pending") == [0]
@@ -309,6 +309,9 @@ class TestObjective:
             (torch.zeros(2), "one number"),
             (np.ma.masked, "real number"),
             (Unshowable(), "real number"),
+            ({"outcomes": [1.0]}, "as 'y'"),
+            ({"y": 1.0, "outcome": 1.0}, "got ['y', 'outcome']"),
+            ({"y": "2"}, "real number"),
         ],
     )
     def test_no_value(self, value: Any, note: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -318,6 +321,42 @@ class TestObjective:
         assert ledger[0].note.startswith("the objective's value must be") and note in ledger[0].note
         record = next(record for record in caplog.records if "Trial 0 failed" in record.message)
         assert record.levelname == "WARNING" and note in record.message
+
+    def test_what_comes_beside_a_value(self) -> None:
+        """By name, for the ledger."""
+        ledger, told = FeedbackLedger(1), {"y": 2, "yvar": 0.5, "context": [3.0]}
+        make_optimizer(Inline(), lambda x: told, ledger).run(1)
+        assert (ledger[0].y, ledger[0].yvar) == (2.0, 0.5)
+        assert ledger.contexts().tolist() == [[3.0]]
+
+    @pytest.mark.parametrize(
+        ("beside", "note"),
+        [
+            ({}, "`outcomes` must hold one for each of the 2 decisions"),
+            ({"outcomes": [0.1]}, "`outcomes` must hold one for each of the 2 decisions"),
+            ({"outcomes": 0.1}, "`outcomes` must be a list"),
+            ({"outcomes": [0.1, 0.2], "yvar": -1.0}, "`yvar` is a variance"),
+        ],
+    )
+    def test_outcomes_of_decisions(self, beside: Any, note: str) -> None:
+        """Others than those decided about fail the trial, and the run goes on."""
+        records = [
+            {"point": [0.5], "quantiles": [limit], "level": 0.9, "certified": True}
+            for limit in (1.0, 2.0)
+        ]
+        returned = iter([{"y": 7.0, **beside}, {"y": 8.0, "outcomes": [0.1, None]}])
+        ledger = FeedbackLedger(1)
+        optimizer = make_optimizer(
+            Inline(),
+            lambda x: next(returned),
+            ledger,
+            lambda ledger: DecidedQuery(torch.tensor([[0.5]]), records),
+        )
+        optimizer.run(2)
+        assert ledger[0].note.startswith(f"the objective's {note}".replace("`", ""))
+        assert [each["outcome"] for each in ledger.decisions(1)] == [None, None]
+        assert [each["outcome"] for each in ledger.decisions(0)] == [None, 0.1]
+        assert observed(ledger) == {1: 8.0}
 
     def test_value_that_cannot_be_read(self) -> None:
         ledger = FeedbackLedger(1)
