@@ -310,7 +310,7 @@ class TestObjective:
             (np.ma.masked, "real number"),
             (Unshowable(), "real number"),
             ({"outcomes": [1.0]}, "as 'y'"),
-            ({"y": 1.0, "outcome": 1.0}, "got ['y', 'outcome']"),
+            ({"y": 1.0, "outcome": 1.0}, "got a dict of ['y', 'outcome']"),
             ({"y": "2"}, "real number"),
         ],
     )
