@@ -172,21 +172,32 @@ def _coefficients(
 
 
 class _LogH(Function):
-    """`log_h`; its derivative is ``Phi / h``, again a function of differentiable ones."""
+    """`log_h`; its derivative is ``Phi / h``.
+
+    Without a graph it comes with the value, as a ratio of two tails. With one it is a function of
+    differentiable ones, `log_ndtr` and `log_h`.
+    """
 
     @staticmethod
     def forward(ctx: Any, t: Tensor) -> Tensor:
+        with_slope = ctx.needs_input_grad[0]
         ramp = t.clamp(min=0.0)
         # Over phi(min(t, 0)), with h(t) = t + h(-t) for t > 0
-        h = ramp_ratio(t.abs())
-        h.mul_((ramp * ramp).mul_(-0.5).clamp_(min=LEAST).exp_().mul_(INV_SQRT_2PI))
-        value = h.add_(ramp).log_().sub_((t - ramp).square_().mul_(0.5))
-        ctx.save_for_backward(t, value)
+        scale = (ramp * ramp).mul_(-0.5).clamp_(min=LEAST).exp_().mul_(INV_SQRT_2PI)
+        tails = first_tails(t.abs()) if with_slope else ramp_ratio(t.abs()).unsqueeze(0)
+        tails.mul_(scale)
+        h = tails[-1].add_(ramp).clamp_(min=TINY)
+        value, slope = h.log().sub_((t - ramp).square_().mul_(0.5)), None
+        if with_slope:  # at least -t, also where h underflows
+            slope = torch.fmax(torch.where(t > 0.0, 1.0 - tails[0], tails[0]).div_(h), -t)
+        ctx.save_for_backward(t, value, slope)
         return value
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        t, value = ctx.saved_tensors
+        t, value, slope = ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            return grad * slope
         # Far down both logarithms are about -t^2 / 2, and rounding leaves nothing of their
         # difference: there the asymptotic series, Phi / h = -(t + 2 / t - 6 / t^3 + ...).
         far = t.clamp(max=_DEEP)

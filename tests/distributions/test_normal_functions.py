@@ -89,6 +89,21 @@ def test_log_h():
     assert gradgradcheck(functions.log_h, inputs, atol=1e-5, rtol=1e-4)
 
 
+def test_slope_of_log_h_without_a_graph():
+    """It comes with the value, to rounding; with a graph it is that of a difference of logs."""
+    t = double(*(sign * v for v in [*ARGUMENTS, 998.0, 1002.0] for sign in (-1.0, 1.0)))
+    t.requires_grad_()
+    (slope,) = torch.autograd.grad(functions.log_h(t).sum(), t)
+    with mp.workdps(60):
+        expected = double(*(Phi(v) / h(v) for v in t.tolist()))
+    assert_close(slope, expected, rtol=4e-15, atol=0.0)
+    (again,) = torch.autograd.grad(functions.log_h(t).sum(), t, create_graph=True)
+    assert_close(again.detach(), slope, rtol=1e-9, atol=0.0)
+    t = double(-1e139, -1e141, -1e153, -1e200).requires_grad_()
+    (slope,) = torch.autograd.grad(functions.log_h(t).sum(), t)
+    assert_close(slope, -t.detach(), rtol=1e-15, atol=0.0)
+
+
 def test_slope_of_log_h_far_down():
     """``Phi / h`` is ``x + 2 / x - ...`` at ``t = -x``, though both logarithms are of order x^2."""
     x = torch.logspace(2, 300, 50, dtype=torch.double)
