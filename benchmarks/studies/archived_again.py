@@ -36,7 +36,13 @@ from benchmarks.suites import SUITES
 
 TOLERANCE = 2e-3
 # What says how good a run was: the first one that an archive keeps, and its sign.
-MEASURES = {"regret_by_outcome": 1.0, "regret_by_mean": 1.0, "mean_reward": -1.0, "reward": -1.0}
+MEASURES = {
+    "regret_by_outcome": 1.0,
+    "regret_by_mean": 1.0,
+    "regret": 1.0,
+    "mean_reward": -1.0,
+    "reward": -1.0,
+}
 WORSE = "parted: worse by"
 HEAD = ["suite", "seeds", "runs", "the same", "parted in round", WORSE, "95 % interval"]
 
@@ -63,12 +69,17 @@ def parted(new: Mapping[str, Any], old: Mapping[str, Any]) -> int | None:
     return min((i for i in rounds if i > 0), default=0) if rounds else None
 
 
+def measure_of(named: Mapping[str, Any]) -> str:
+    """What says how good a run was; what a suite does not have is kept without numbers."""
+    return next(name for name in MEASURES if named.get(name))
+
+
 def worse(new: Entry, archive: Archive) -> float:
     """How much worse a run is than in the archive, in standard deviations over its seeds."""
     problem, method, _ = new.key
     seeds = archive.seeds(problem, method)
     others = [archive.entries[ReplicateKey(problem, method, seed)] for seed in seeds]
-    name = next(name for name in MEASURES if name in traces(new.kept))
+    name = measure_of(traces(new.kept))
     values = [_mean(traces(entry.kept)[name]) for entry in others]
     spread = statistics.stdev(values) if len(values) > 1 else 0.0
     change = _mean(traces(new.kept)[name]) - _mean(traces(archive.entries[new.key].kept)[name])

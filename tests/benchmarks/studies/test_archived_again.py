@@ -13,7 +13,7 @@ from benchmarks.framework.result import Result
 from benchmarks.framework.result_store import ResultStore
 from benchmarks.framework.sequential import replicate
 from benchmarks.framework.update_archive import update_archive
-from benchmarks.studies.archived_again import agree, main, markdown
+from benchmarks.studies.archived_again import agree, main, markdown, measure_of
 
 PROBLEM, METHOD = SMOKE.problems[0], SMOKE.methods[0]
 SEEDS = range(3)
@@ -75,3 +75,7 @@ def test_numbers_that_agree() -> None:
     assert not agree(1.0, 1.01)
     assert not agree(None, 0.0)
     assert not agree(0.0, 1.0)
+
+
+def test_a_measure_without_numbers_is_passed_over() -> None:
+    assert measure_of({"regret_by_outcome": [], "regret": [1.0], "reward": [2.0]}) == "regret"
