@@ -282,6 +282,9 @@ def test_known_noise_of_later_values():
     gp = WarmStartedFit(BOUNDS, 1.1)(X[:9], Y[:9], Yvar[:9])
     extended = with_later_values(gp, X[9:], Y[9:], Yvar[9:])
     assert_close(noise_of(extended), Yvar.flatten())
+    calibrated = CalibratedModel.from_history(gp, OnlineConformal(0.2))
+    extended = with_later_values(calibrated, X[9:], Y[9:], Yvar[9:])
+    assert_close(noise_of(extended.model), Yvar.flatten())
     assert_close(noise_of(gp), Yvar[:9].flatten())  # left unchanged
 
 
