@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
+from botorch.acquisition.multi_objective import logei
 
 from botorch_calib.testing import (
     AcquisitionContract,
@@ -29,9 +30,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse a device that is not there, and end tests that hang."""
+    """Refuse a device that is not there, end tests that hang, and compile nothing."""
     config.pluginmanager.register(timeouts)
     check_device(config.getoption("--device"))
+    leave_kernel()
+
+
+def leave_kernel() -> None:
+    """Have BoTorch compute log hypervolume improvement by PyTorch, as without a compiler.
+
+    On first use it compiles a kernel for that, which takes a minute and leaves a lock if a time
+    limit ends it: later processes wait for it for ever. tests/slow/test_compiled_kernel.py is of
+    the kernel.
+    """
+    if hasattr(logei, "_load_attempted"):  # a private name
+        logei._load_attempted = True
 
 
 def check_device(name: str) -> None:

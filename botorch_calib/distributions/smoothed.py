@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from dataclasses import replace
 
 import torch
 from botorch.utils.probability.utils import log_ndtr, log_phi
@@ -141,10 +140,9 @@ class _OfPieces(_WithTails):
         # Not normalised: the survival is linear in the masses.
         grown = standard.masses * (log_growth - most).exp()
         masses = torch.stack([standard.masses.expand_as(grown), grown])
-        form = replace(standard.form, around_zero=False)
         both = copy(self)
         knots = ends[..., 1:-1]
-        both.predictive = PiecewisePredictive.from_form(knots, masses, form, self._scale)
+        both.predictive = PiecewisePredictive.from_form(knots, masses, standard.form, self._scale)
         square = self._scale.square()
         square = square if self.noise is None else square + self.noise.square()
         shift = rate * square

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from botorch.acquisition.logei import qLogExpectedImprovement, qLogNoisyExpectedImprovement
+from botorch.acquisition.multi_objective import logei
 from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
 from botorch.acquisition.multi_objective.objective import WeightedMCMultiOutputObjective
 from botorch.acquisition.objective import (
@@ -379,6 +380,11 @@ class TestHypervolume:
         )
         new = points(4, q=2)
         assert torch.equal(ours(new), theirs(new))
+
+    def test_tests_compile_no_kernel(self):
+        """As `leave_kernel` of tests/conftest.py has it."""
+        NEHVI(SEVERAL["plain"](), REF_POINT, X, sampler=sampler())
+        assert getattr(logei, "_C", None) is None
 
 
 PERTURBATIONS = 0.1 * torch.tensor([[0.0, 1.0], [1.0, 0.0], [-1.0, -1.0]], **DOUBLE)

@@ -12,6 +12,7 @@ from botorch.acquisition import AcquisitionFunction, UpperConfidenceBound
 from botorch.acquisition.input_constructors import get_acqf_input_constructor
 from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
 from botorch.models import SingleTaskGP
+from botorch.models.transforms import Standardize
 from botorch.sampling import SobolQMCNormalSampler
 from torch import Tensor
 from torch.testing import assert_close
@@ -36,6 +37,7 @@ from botorch_calib.robust import (
     join_contexts,
 )
 from tests.gps import far_from_gaussian, make_gp, make_variational
+from tests.random_numbers import uniform
 
 DOUBLE: dict[str, Any] = {"dtype": torch.double}
 BETA, SCHEDULE = 2.25, RadiusSchedule(0.3)
@@ -245,6 +247,15 @@ class TestWorstCaseWeights:
         assert acqf(X).requires_grad
         one = torch.stack([acqf.worst_case_weights(x) for x in X.view(-1, 1, 1, 1)])
         assert_close(one.view(2, 3, 5), weights, rtol=0, atol=1e-6)
+
+    def test_two_columns_of_decisions(self):
+        generator = torch.Generator().manual_seed(0)
+        X, decisions = (uniform(*shape, generator=generator) for shape in ((12, 3), (4, 1, 2)))
+        Y = (6 * X).sin().sum(dim=-1, keepdim=True)
+        gp = SingleTaskGP(X, Y, outcome_transform=Standardize(1)).eval()
+        worst = [bounds_at(x[0], gp).argmin() for x in decisions]
+        expected = torch.eye(5, **DOUBLE)[torch.stack(worst)]
+        assert torch.equal(robust(WorstCase(), gp).worst_case_weights(decisions), expected)
 
     def test_shapes(self):
         acqf = robust(TotalVariationBall(0.2))

@@ -20,6 +20,7 @@ from botorch.exceptions.errors import (
 )
 from botorch.models import ModelList, SingleTaskGP
 from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
+from botorch.models.transforms import Standardize
 from botorch.optim import optimize_acqf, optimize_acqf_discrete
 from botorch.utils.sampling import manual_seed
 from gpytorch.kernels import PeriodicKernel
@@ -139,6 +140,18 @@ def test_choices_close_to_each_other():
             acqf.nu * posterior.variance.sqrt().squeeze(-1)
         )
         assert scaled.abs().max() < 5.0
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1e6])
+def test_choices_in_another_unit(unit):
+    """What repairs rounding is relative to the variance."""
+    X, (T, Y, _) = new_points(), make_data()
+    draws = []
+    for factor in (1.0, unit):
+        gp = SingleTaskGP(T, factor * Y, outcome_transform=Standardize(1))
+        gp.likelihood.noise = 0.1
+        draws.append(values(make_thompson(gp.eval(), choices=X, seed=1), X) / factor)
+    assert_close(draws[1], draws[0], rtol=1e-6, atol=1e-6)
 
 
 def test_special_cases():

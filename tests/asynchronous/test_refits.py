@@ -10,6 +10,7 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from botorch.models import SingleTaskGP
 from botorch.utils.sampling import draw_sobol_samples
+from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -185,6 +186,41 @@ def test_starts_are_fits_to_half_of_the_values(monkeypatch):
         assert [num for num, _ in starts.seen] == [4, 8, 16]
 
 
+def test_a_warm_start_ends_within_tenths_of_the_maximum(monkeypatch):
+    """Of the log likelihood, from a start that is several away from it."""
+    X, Y = data(24)
+    found = []
+    for least in (100, 16):
+        monkeypatch.setattr(refits, "LEAST_FOR_WARM_START", least)
+        gp = WarmStartedFit(BOUNDS, 1)(X, Y).train()
+        mll = ExactMarginalLogLikelihood(gp.likelihood, gp)
+        found.append(len(Y) * mll(gp(*gp.train_inputs), gp.train_targets).item())
+    assert found[1] == pytest.approx(found[0], abs=0.3)
+
+
+def test_inputs_are_measured_in_widths_of_the_box():
+    """Whatever part of it the points cover; without a box, as they are."""
+    X, Y = data(8)
+    unit = refits.fit_single_task_gp(0.5 * X, Y)
+    for low, width in ((0.0, 1.0), (-5.0, 10.0)):
+        gp = refits.fit_single_task_gp(low + 0.5 * width * X, Y, low + width * BOUNDS)
+        found = gp.posterior(low + width * X).mean
+        assert_close(found, unit.posterior(X).mean, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("level", "spread", "is_equal"),
+    [(1e3, 1e-13, True), (1e3, 1e-10, False), (0.0, 1e-155, True), (0.0, 1e-152, False)],
+)
+def test_values_that_differ_by_rounding_or_by_next_to_nothing_are_equal(level, spread, is_equal):
+    """Else they are standardised, in whatever unit."""
+    X = data(4)[0]
+    Y = level + spread * torch.tensor([[0.0], [2.0], [0.0], [2.0]], **DOUBLE)
+    gp = refits.fit_single_task_gp(X, Y, BOUNDS)
+    expected = torch.ones(1, 1, **DOUBLE) if is_equal else Y.std().view(1, 1)
+    assert torch.equal(gp.outcome_transform.stdvs, expected)
+
+
 def test_few_values_are_fitted_from_scratch(monkeypatch):
     monkeypatch.setattr(refits, "LEAST_FOR_WARM_START", 8)
     starts = Starts(monkeypatch)
@@ -246,6 +282,9 @@ def test_known_noise_of_later_values():
     gp = WarmStartedFit(BOUNDS, 1.1)(X[:9], Y[:9], Yvar[:9])
     extended = with_later_values(gp, X[9:], Y[9:], Yvar[9:])
     assert_close(noise_of(extended), Yvar.flatten())
+    calibrated = CalibratedModel.from_history(gp, OnlineConformal(0.2))
+    extended = with_later_values(calibrated, X[9:], Y[9:], Yvar[9:])
+    assert_close(noise_of(extended.model), Yvar.flatten())
     assert_close(noise_of(gp), Yvar[:9].flatten())  # left unchanged
 
 

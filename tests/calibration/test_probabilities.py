@@ -54,6 +54,12 @@ def test_the_bound_holds_for_any_sequence(name: str, step_size: float) -> None:
     assert (biases.abs() <= bounds.unsqueeze(-1)).all()
 
 
+def test_the_bound_in_numbers() -> None:
+    """``((1/2 + T (1/16 + 1/16))^1/2 + 1/2) / eta`` with three values and steps of a half."""
+    calibrator = ProbabilityCalibrator(3, 0.5)
+    assert [calibrator.bias_bound(num) for num in (4, 14)] == pytest.approx([3.0, 4.0], rel=1e-6)
+
+
 def test_a_classifier_that_is_too_sure() -> None:
     """Of 4000 outcomes each hat function sees 400 at least: four standard errors are 0.1."""
     generator = torch.Generator().manual_seed(0)

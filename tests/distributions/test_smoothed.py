@@ -72,6 +72,28 @@ def test_against_quadrature(kind):
     compare(kind, 21 if "calibrated" in kind else 42, TOLERANCE.get(kind, 1e-9), floor=-700.0)
 
 
+@pytest.mark.parametrize("kind", ["gaussian", "knots", "calibrated"])
+@pytest.mark.parametrize("noise", [True, False])
+def test_exponentials_of_a_batch_with_two_dimensions(kind, noise):
+    """What a call option on ``exp(rate v)`` costs, from the two parts of its price."""
+    generator = Generator().manual_seed(5)
+    shape, kept = (3, 4), random_predictive(kind, 12, seed=1)
+    ratio, u, v = uniform(3, *shape, generator=generator)
+    rate, x = 0.1 + 1.5 * u, 4.0 * v - 2.0
+    knots, masses = (
+        each.expand(12, each.shape[-1]).reshape(*shape, each.shape[-1])
+        for each in (kept.finite_knots, kept.masses)
+    )
+    law = PiecewisePredictive.from_form(knots, masses, kept.form)
+    smoothed = SmoothedPredictive(law, ratio) if noise else UnsmoothedPredictive(law)
+    above, weighted = smoothed.log_exponential(x, rate)
+    assert above.shape == weighted.shape == shape
+    rows = [each.flatten().tolist() for each in (noise * ratio, x, rate)]
+    expected = map(oracles.exponential_excess, oracles.unbatched(kept), *rows)
+    found = (weighted.exp() - (rate * x + above).exp()).log().flatten()
+    assert_close(found, torch.tensor([*expected]).double(), rtol=0.0, atol=1e-6)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_quantiles_at_many_levels(kind):
     """Found together they are as exact as each alone, in the order of the levels."""

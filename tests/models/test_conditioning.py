@@ -30,7 +30,7 @@ from botorch_calib.asynchronous.refits import with_later_values
 from botorch_calib.models import prequential_residuals
 from botorch_calib.models.conditioning import given_noise
 from botorch_calib.models.inspection import observation_noise_variance
-from tests.gps import DOUBLE, GaussianLaw, far_from_gaussian, make_data
+from tests.gps import DOUBLE, GaussianLaw, far_from_gaussian, make_data, make_gp
 
 GIVEN, LEARNED = 0.01, 0.2
 
@@ -146,6 +146,23 @@ def test_stated_noise_is_not_doubled(transform: Callable[[], Any]) -> None:
     assert report.base.coverage == float((z.abs() < 1.2815515655446004).double().mean())
 
 
+@pytest.mark.parametrize("by", ["inputs", "values"])
+def test_gradients_by_inputs_or_values_alone(by: str) -> None:
+    """Those of predictions given observations, by differences."""
+    model = CalibratedModel(make_gp(), GaussianLaw())
+    X, Y = torch.tensor([[[0.2, 0.3], [0.7, 0.6]], [[0.5, 0.5], [-0.4, 0.1]]], **DOUBLE)
+    Y = Y[:, :1]
+    T = torch.tensor([[0.25, 0.4], [0.6, 0.8]], **DOUBLE)
+
+    def moments(observed: Tensor) -> tuple[Tensor, Tensor]:
+        data = (observed, Y) if by == "inputs" else (X, observed)
+        posterior = model.condition_on_observations(*data).posterior(T)
+        return posterior.mean, posterior.variance + 0.0 * observed.sum()
+
+    observed = (X if by == "inputs" else Y).clone().requires_grad_()
+    assert torch.autograd.gradcheck(moments, observed)
+
+
 # ------------------------------------------------------------ models without training data
 
 
@@ -172,6 +189,25 @@ def test_a_model_without_training_data_is_calibrated_online() -> None:
     assert LogCalibratedExpectedImprovement(model, 0.0)(X.unsqueeze(-2)).isfinite().all()
     with pytest.raises(UnsupportedError, match="condition=False"):
         model.observe(X[6:], Y[6:])
+
+
+class ConditionedSum(Sum):
+    """It conditions what it is a sum of."""
+
+    def condition_on_observations(  # type: ignore[override]
+        self, X: Tensor, Y: Tensor, **kwargs: Any
+    ) -> Any:
+        model: Any = self.models[0]
+        return ConditionedSum(model.condition_on_observations(X, Y, **kwargs))
+
+
+def test_a_model_that_conditions_itself_takes_inputs_with_a_graph() -> None:
+    gp = make_gp()
+    gp.posterior(X)
+    model = CalibratedModel(ConditionedSum(gp).eval(), GaussianLaw())
+    observed: Any = model.condition_on_observations(0.9 * X[:2].clone().requires_grad_(), Y[:2])
+    expected = gp.condition_on_observations(0.9 * X[:2], Y[:2]).posterior(X).mean
+    torch.testing.assert_close(observed.posterior(X).mean, expected)
 
 
 # ------------------------------------------------------------ conditioning that fails
