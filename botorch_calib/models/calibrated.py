@@ -141,7 +141,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         """Score new observations, update the calibrator, and condition the model on them.
 
         The present model, which has seen none of them, scores all rows. Call it before refitting;
-        the refitted model takes the calibrator over by `with_model`.
+        the refitted model takes the calibrator over by `with_model`. Data in another precision than
+        an exact Gaussian process are converted to its own.
 
         Args:
             X: Inputs ``n x d``, in the order of observation.
