@@ -19,43 +19,52 @@ from botorch.models.model import Model
 from torch import Tensor
 
 
+def _number(value: Any) -> float:
+    """A number; NaN for anything else, such as a string that reads as one, or a boolean."""
+    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+
+
+def _element(value: Any) -> Any:
+    """The one element of a tensor or an array, as of a number that was computed."""
+    is_array = isinstance(value, Tensor | np.ndarray) and math.prod(value.shape) == 1
+    return value.item() if is_array else value
+
+
+def check_number(name: str, value: float) -> float:
+    """A finite number, which may be the one element of a tensor."""
+    if not math.isfinite(number := _number(_element(value))):
+        raise InputDataError(f"`{name}` must be a finite number, got {value!r}.")
+    return number
+
+
 def check_open_unit(name: str, value: float) -> float:
     """A number strictly between 0 and 1."""
-    if not (isinstance(value, Real) and 0.0 < value < 1.0):
+    if not 0.0 < (number := _number(value)) < 1.0:
         raise InputDataError(
             f"`{name}` must be a number in the open interval (0, 1), got {value!r}."
         )
-    return float(value)
+    return number
 
 
 def check_positive(name: str, value: float, *, allow_inf: bool = False) -> float:
     """A positive number, infinite only if ``allow_inf``."""
-    valid = isinstance(value, Real) and value > 0.0
-    if not valid or (math.isinf(value) and not allow_inf):
+    if not (number := _number(value)) > 0.0 or (math.isinf(number) and not allow_inf):
         raise InputDataError(f"`{name}` must be a positive number, got {value!r}.")
-    return float(value)
+    return number
 
 
 def check_nonnegative(name: str, value: float | Tensor) -> float:
     """A finite number of at least 0, which may be the one element of a tensor."""
-    if isinstance(value, Tensor) and value.numel() == 1:
-        value = value.item()
-    if not (isinstance(value, Real) and 0.0 <= value < math.inf):
+    if not 0.0 <= (number := _number(_element(value))) < math.inf:
         raise InputDataError(f"`{name}` must be a finite number of at least 0, got {value!r}.")
-    return float(value)
+    return number
 
 
 def check_limit(name: str, limit: float | None) -> float | None:
-    """A finite number, as a ``float``, or None."""
-    if limit is None:
-        return None
-    try:
-        value = float(limit)
-    except (TypeError, ValueError):
-        value = math.nan
-    if not math.isfinite(value):
+    """A finite number, which may be the one element of a tensor, or None."""
+    if limit is not None and not math.isfinite(number := _number(_element(limit))):
         raise InputDataError(f"`{name}` must be a finite number or None, got {limit!r}.")
-    return value
+    return None if limit is None else number
 
 
 def check_count(name: str, value: Any, least: int = 1) -> int:
@@ -185,9 +194,19 @@ def check_numbers(name: str, value: Any) -> Tensor:
     return numbers
 
 
+def in_double(name: str, value: Any, device: torch.device) -> Tensor:
+    """A number or a tensor of numbers, NaN among them, as a tensor in double precision."""
+    if isinstance(value, Tensor):
+        return value.to(device, torch.double)
+    try:
+        return torch.as_tensor(value, dtype=torch.double, device=device)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputDataError(f"`{name}` must be a number or a tensor, got {value!r}.") from None
+
+
 def check_finite(name: str, value: Tensor) -> Tensor:
     """A tensor without NaN and infinity."""
-    if not torch.isfinite(value).all():
+    if not torch.isfinite(check_tensor(name, value)).all():
         raise InputDataError(f"`{name}` contains NaN or infinite values.")
     return value
 
@@ -218,9 +237,11 @@ def check_variances(name: str, value: Any) -> Tensor:
 def check_precision(name: str, values: Tensor, dtype: torch.dtype) -> None:
     """Raise ``InputDataError`` unless ``values`` have the precision ``dtype`` of the model."""
     if values.dtype != dtype:
+        is_real = values.is_floating_point()
+        otherwise = f", or fit the model to data in {values.dtype}" if is_real else ""
         raise InputDataError(
             f"`{name}` must have the precision of the model, {dtype}, got {values.dtype}: give "
-            f"`{name}.to({dtype})`, or fit the model to data in {values.dtype}."
+            f"`{name}.to({dtype})`{otherwise}."
         )
 
 
@@ -234,7 +255,7 @@ def check_unit_interval(name: str, value: Tensor) -> Tensor:
 
 def check_levels(name: str, levels: Tensor) -> Tensor:
     """A strictly increasing vector inside (0, 1)."""
-    if levels.dim() != 1 or levels.numel() == 0:
+    if check_tensor(name, levels).dim() != 1 or levels.numel() == 0:
         raise BotorchTensorDimensionError(
             f"`{name}` must be a non-empty vector, got shape {tuple(levels.shape)}."
         )

@@ -8,6 +8,10 @@ import pytest
 
 def mostly_slow(cases: Iterable[Any], kept: Collection[Any]) -> list[Any]:
     """All cases, tuples or single arguments, of which only ``kept`` ones are not slow."""
+    cases = [*cases]
+    unknown = [case for case in kept if case not in cases]
+    if unknown:  # they would run nowhere
+        raise ValueError(f"`kept` has cases that are not among `cases`: {unknown}.")
     return [
         case
         if case in kept

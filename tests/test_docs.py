@@ -122,8 +122,10 @@ def test_shortest_script_runs_as_a_file(tmp_path: Path) -> None:
     page = (DOCS / "guides" / "delays.md").read_text(encoding="utf-8")
     script = page.partition("```{code-block} python\n")[2].partition("```")[0]
     assert "workers=4" in script and len([line for line in script.splitlines() if line]) < 10
-    # Each worker process imports the package anew.
     script = script.replace("workers=4", "workers=2")
+    # Workers import the script, but neither BoTorch nor this package, which takes seconds.
+    fails = "    assert 'botorch' not in __import__('sys').modules\n"
+    script = script.replace("    return", f"{fails}    return", 1)
     (tmp_path / "script.py").write_text(script, encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "script.py"],

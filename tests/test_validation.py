@@ -7,7 +7,20 @@ import pytest
 import torch
 from botorch.exceptions.errors import InputDataError
 
-from botorch_calib._validation import check_columns, check_count, check_numbers, check_one_of
+from botorch_calib._validation import (
+    check_columns,
+    check_count,
+    check_finite,
+    check_levels,
+    check_limit,
+    check_nonnegative,
+    check_number,
+    check_numbers,
+    check_one_of,
+    check_open_unit,
+    check_positive,
+    check_precision,
+)
 
 
 @pytest.mark.parametrize("value", [3, np.int64(3), torch.tensor(3)])
@@ -56,3 +69,36 @@ def test_numbers_become_tensors_in_double_precision():
 def test_what_is_no_number_is_named(value):
     with pytest.raises(InputDataError, match="`best_f`"):
         check_numbers("best_f", value)
+
+
+NUMBERS = [check_limit, check_number, check_nonnegative, check_open_unit, check_positive]
+
+
+@pytest.mark.parametrize("check", NUMBERS)
+def test_numbers(check):
+    """One rule for all of them: no string, even if it reads as a number, and no boolean."""
+    assert check("level", np.float32(0.5)) == 0.5 and type(check("level", np.float32(0.5))) is float
+    for value in ("0.5", True, [0.5], 0.5j, math.nan, torch.tensor([0.5, 0.5])):
+        with pytest.raises(InputDataError, match="`level` must be a"):
+            check("level", value)
+
+
+@pytest.mark.parametrize("check", NUMBERS[:3])
+def test_numbers_that_may_have_been_computed(check):
+    for value in (torch.tensor([0.5]), np.array(0.5)):
+        assert check("upper", value) == 0.5
+
+
+def test_integers_need_no_other_model():
+    """Data in integers are no remedy, as those in single precision would be."""
+    for dtype, is_remedy in ((torch.int64, False), (torch.float32, True)):
+        with pytest.raises(InputDataError, match=r"give `X.to\(torch.float64\)`") as error:
+            check_precision("X", torch.zeros(1, dtype=dtype), torch.float64)
+        assert ("or fit the model to data" in str(error.value)) == is_remedy
+
+
+@pytest.mark.parametrize("check", [check_finite, check_levels])
+@pytest.mark.parametrize("value", ["0.5", None, [0.5]])
+def test_what_is_no_tensor_is_named(check, value):
+    with pytest.raises(InputDataError, match="`pits` must be a tensor"):
+        check("pits", value)

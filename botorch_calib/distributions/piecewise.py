@@ -22,11 +22,14 @@ from botorch.utils.probability.utils import log_phi
 from torch import Tensor
 
 from botorch_calib._validation import (
+    check_instance,
     check_levels,
     check_numbers,
     check_one_of,
     check_open_unit,
     check_positive,
+    check_tensor,
+    in_double,
 )
 from botorch_calib.distributions._bivariate_tails import off_zero
 from botorch_calib.distributions._kept_constants import kept_constant
@@ -341,6 +344,7 @@ class PiecewisePredictive(WithMoments):
 
     def times(self, factor: Tensor) -> PiecewisePredictive:
         """The distribution of ``factor z``, positive factors broadcasting against the batch."""
+        check_tensor("factor", factor)
         scale = factor if self.scale is None else factor * self.scale
         return self.standardized()._viewed(scale, self._expanded)
 
@@ -350,6 +354,7 @@ class PiecewisePredictive(WithMoments):
 
     def to(self, dtype: torch.dtype) -> PiecewisePredictive:
         """The same distribution in another floating point type."""
+        check_instance("dtype", dtype, torch.dtype, "torch.float64")
         if self._knots.dtype == dtype and (self.scale is None or self.scale.dtype == dtype):
             return self
         if self._standard is not None:
@@ -400,7 +405,8 @@ class PiecewisePredictive(WithMoments):
 
     def _in_own_units(self, value: Tensor | float) -> Tensor:
         """Numbers over the scale, in the batch shape at least if this one is expanded."""
-        z = value if isinstance(value, Tensor) else self._knots.new_tensor(value)
+        is_tensor, knots = isinstance(value, Tensor), self._knots
+        z: Any = value if is_tensor else in_double("z", value, knots.device).to(knots)
         z = z if self.scale is None else z / self.scale
         return z.expand(torch.broadcast_shapes(z.shape, self._expanded)) if self._expanded else z
 
@@ -464,6 +470,7 @@ class PiecewisePredictive(WithMoments):
         Args:
             z: Standard normal numbers that broadcast against ``batch_shape`` (samples in front).
         """
+        check_tensor("z", z)
         if self._standard is not None:
             if self._expanded:
                 z = z.expand(torch.broadcast_shapes(z.shape, self._expanded))

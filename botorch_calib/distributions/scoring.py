@@ -15,9 +15,12 @@ from torch import Tensor
 
 from botorch_calib._validation import (
     check_finite,
+    check_instance,
     check_levels,
     check_open_unit,
+    check_tensor,
     check_unit_interval,
+    in_double,
 )
 from botorch_calib.distributions._normal_functions import log_normal_interval, unit_legendre
 from botorch_calib.distributions.piecewise import PiecewisePredictive
@@ -42,6 +45,7 @@ def crps(predictive: PiecewisePredictive, z: Tensor) -> Tensor:
         >>> crps(PiecewisePredictive.gaussian(), torch.tensor(0.0))
         tensor(0.2337)
     """
+    check_instance("predictive", predictive, PiecewisePredictive)
     check_finite("z", z)
     dtype, predictive = z.dtype, predictive.to(torch.float64)
     z = z.double().expand(torch.broadcast_shapes(z.shape, predictive.batch_shape))
@@ -77,6 +81,8 @@ def interval_score(lower: Tensor, upper: Tensor, y: Tensor, alpha: float) -> Ten
         tensor(6.)
     """
     check_open_unit("alpha", alpha)
+    for name, value in (("lower", lower), ("upper", upper), ("y", y)):
+        check_tensor(name, value)
     if not (lower <= upper).all():
         raise InputDataError("`lower` must not exceed `upper`.")
     missed = (lower - y).clamp(min=0.0) + (y - upper).clamp(min=0.0)
@@ -95,7 +101,7 @@ def observed_frequencies(pits: Tensor, levels: Tensor) -> Tensor:
         tensor([0.3333, 0.6667], dtype=torch.float64)
     """
     check_levels("levels", levels)
-    if pits.dim() != 1:
+    if check_tensor("pits", pits).dim() != 1:
         raise BotorchTensorDimensionError(f"`pits` must be a vector, got {tuple(pits.shape)}.")
     if pits.numel() == 0:
         raise InputDataError("`pits` is empty: there is nothing to judge.")
@@ -113,7 +119,8 @@ def calibration_error(pits: Tensor, levels: Tensor) -> Tensor:
         >>> calibration_error(torch.tensor([0.2, 0.8]), torch.tensor([0.5]))
         tensor(0., dtype=torch.float64)
     """
-    return (levels.double() - observed_frequencies(pits, levels).to(levels.device)).square().sum()
+    frequencies = observed_frequencies(pits, levels)
+    return (levels.double() - frequencies.to(levels.device)).square().sum()
 
 
 def binomial_interval(
@@ -135,9 +142,8 @@ def binomial_interval(
         (0.62, 0.97)
     """
     check_open_unit("confidence", confidence)
-    k, n = torch.broadcast_tensors(
-        torch.as_tensor(successes).double().cpu(), torch.as_tensor(trials).double().cpu()
-    )
+    counts = {"successes": successes, "trials": trials}.items()
+    k, n = torch.broadcast_tensors(*(in_double(*each, torch.device("cpu")) for each in counts))
     if not ((n >= 1) & (k >= 0) & (k <= n)).all():
         raise InputDataError("`successes` must lie between 0 and `trials`, which must be positive.")
     tail = (1.0 - confidence) / 2.0

@@ -20,7 +20,12 @@ from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models.conditioning import conditioned_on
 from botorch_calib.models.inspection import as_in_training, predicting_process, with_task_feature
 from botorch_calib.models.predictors import Correction, predictor_of
-from botorch_calib.models.requirements import check_fantasizes, checked_observations, scalar_affine
+from botorch_calib.models.requirements import (
+    check_fantasizes,
+    check_same_width,
+    checked_observations,
+    scalar_affine,
+)
 from botorch_calib.models.wrapper import WrapperModel, check_output_indices, standardized_gp
 from botorch_calib.posteriors import StatedPosterior
 from botorch_calib.posteriors.calibrated import EXCESS
@@ -136,7 +141,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         """Score new observations, update the calibrator, and condition the model on them.
 
         The present model, which has seen none of them, scores all rows. Call it before refitting;
-        the refitted model takes the calibrator over by `with_model`.
+        the refitted model takes the calibrator over by `with_model`. Data in another precision than
+        an exact Gaussian process are converted to its own.
 
         Args:
             X: Inputs ``n x d``, in the order of observation.
@@ -240,7 +246,12 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         return conditioned
 
     def with_model(self, model: Model, calibrator: Calibrator | None = None) -> CalibratedModel:
-        """The same settings and calibrator, or another ``calibrator``, with another model."""
+        """The same settings and calibrator, or another ``calibrator``, with another model.
+
+        Raises:
+            BotorchTensorDimensionError: If ``model`` has inputs of another width.
+        """
+        check_same_width(self.model, model)
         calibrator = self.calibrator if calibrator is None else calibrator
         other = CalibratedModel(model, calibrator, denoise=self.denoise, excess=self.excess)
         other._may_warn = self._may_warn  # once is enough

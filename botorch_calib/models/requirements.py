@@ -24,7 +24,13 @@ from botorch_calib._validation import (
     check_precision,
     check_tensor,
 )
-from botorch_calib.models.inspection import like, raw_train_inputs, raw_width, with_task_feature
+from botorch_calib.models.inspection import (
+    like,
+    observed_process,
+    raw_train_inputs,
+    raw_width,
+    with_task_feature,
+)
 from botorch_calib.models.wrapper import batch_shape_of
 
 
@@ -164,6 +170,16 @@ def check_fits(model: Any, X: Tensor, name: str = "X") -> None:
             f"{X.shape[-1]}."
         )
     check_precision(name, X, inputs.dtype)
+
+
+def check_same_width(model: Any, other: Any) -> None:
+    """Raise unless the ``other`` model, an argument ``model``, has inputs of the width of one's."""
+    width, own = (raw_width(observed_process(each)) for each in (model, check_model(other)))
+    if width is not None and own is not None and own != width:
+        raise BotorchTensorDimensionError(
+            f"`model` must have {width} inputs as the present one has, got one of {own}: make a "
+            "calibrated model anew, by `CalibratedModel.from_history`."
+        )
 
 
 def check_fantasizes(model: Any, subject: str) -> None:

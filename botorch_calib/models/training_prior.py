@@ -19,6 +19,7 @@ from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
 from torch.nn import Module
 
+from botorch_calib._validation import check_model
 from botorch_calib.models.inspection import with_own_hyperparameters
 
 
@@ -107,6 +108,8 @@ def _as_exact(model: Module, members: bool) -> ExactGP:
     """``model`` if it is a single-output, non-batched exact GP with training data."""
     if isinstance(model, ModelList):
         raise _unsupported(model, "is a list of models: take one of its `models` at a time")
+    if not isinstance(model, Module):
+        check_model(model)
     if not isinstance(model, ExactGP):
         raise _unsupported(
             model,
@@ -123,7 +126,8 @@ def _as_exact(model: Module, members: bool) -> ExactGP:
     if model.train_inputs is None or targets is None or targets.numel() == 0:
         raise InputDataError("`model` has no training data: its history is empty.")
     if not members and (targets.dim() != 1 or getattr(model, "_is_ensemble", False)):
-        raise _unsupported(model, "is batched or an ensemble")
+        kind = "an ensemble" if getattr(model, "_is_ensemble", False) else "a batch of models"
+        raise _unsupported(model, f"is {kind}: fit a single model to one set of data")
     return model
 
 

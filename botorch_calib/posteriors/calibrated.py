@@ -14,7 +14,12 @@ from linear_operator import to_linear_operator
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
-from botorch_calib._validation import check_nonnegative, check_one_of, check_variances
+from botorch_calib._validation import (
+    check_nonnegative,
+    check_number,
+    check_one_of,
+    check_variances,
+)
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.posteriors.denoised_marginals import DenoisedMarginals
 from botorch_calib.posteriors.moments import (
@@ -328,6 +333,7 @@ class CalibratedPosterior(DenoisedMarginals):
     # ------------------------------------------------------------ affine maps
 
     def affine(self, weight: float, offset: float = 0.0) -> Self:
+        weight, offset = check_number("weight", weight), check_number("offset", offset)
         if weight == 0.0:
             raise InputDataError("`weight` must not be 0.")
         mvn, least = self.base_posterior.distribution, self._least_variance

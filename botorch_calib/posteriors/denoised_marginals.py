@@ -7,10 +7,10 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from botorch.exceptions.errors import InputDataError
+from botorch.exceptions.errors import InputDataError, UnsupportedError
 from torch import Tensor
 
-from botorch_calib._validation import check_open_unit
+from botorch_calib._validation import check_open_unit, check_tensor, in_double
 from botorch_calib.distributions.expectations import rule_above
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedPredictive
@@ -103,8 +103,12 @@ class DenoisedMarginals(StatedPosterior):
         return values.view(*levels.shape, *values.shape[1:])
 
     def at_score(self, z: Tensor) -> Tensor:
-        distribution: Any = self._distribution  # one of an observation
-        return self._located(distribution.at_score(z))
+        distribution: Any = self._distribution
+        if not hasattr(distribution, "at_score"):
+            raise UnsupportedError(
+                "`at_score` is of observations: take `posterior(X, observation_noise=True)`."
+            )
+        return self._located(distribution.at_score(check_tensor("z", z)))
 
     def _located(self, value: Tensor) -> Tensor:
         return (self.location + value).to(self.dtype)
@@ -115,27 +119,29 @@ class DenoisedMarginals(StatedPosterior):
 
     def _at(self, value: Tensor | float, function: Callable[[Tensor], Tensor]) -> Tensor:
         """A function of numbers from `location`, at ``value``."""
-        value = torch.as_tensor(value, dtype=torch.float64, device=self.location.device)
+        value = in_double("value", value, self.location.device)
         if value.dim() == 1 and len(value) != 1:
             value = value.view(-1, *[1] * self.location.dim())
-        return function(self._from_location(value)).to(self.dtype)
+        return function(self._from_location("value", value)).to(self.dtype)
 
     # ------------------------------------------------------------ improvement
 
     def _log_improvement(self, best_f: Tensor | float) -> Tensor:
-        best = torch.as_tensor(best_f, dtype=torch.float64, device=self.location.device)
+        best = in_double("best_f", best_f, self.location.device)
         near = best.clamp(-_FAR, _FAR)
         log_ei = self._distribution.log_excess(near - self.location)
         # So far below, the distribution is a point: the improvement is -best. So far above it is 0.
         return torch.where(best != near, (-best).clamp(min=0.0).log(), log_ei)
 
     def probability_of_improvement(self, best_f: Tensor | float) -> Tensor:
-        return self._distribution.log_survival(self._from_location(best_f)).exp().to(self.dtype)
+        best = self._from_location("best_f", best_f)
+        return self._distribution.log_survival(best).exp().to(self.dtype)
 
     def log_probability_between(
         self, lower: Tensor | float | None, upper: Tensor | float | None
     ) -> Tensor:
-        ends = [None if end is None else self._from_location(end) for end in (lower, upper)]
+        named = {"lower": lower, "upper": upper}.items()
+        ends = [None if end is None else self._from_location(name, end) for name, end in named]
         # Masses that were rounded may add up to slightly more than 1.
         return self._distribution.log_between(*ends).clamp(max=0.0).to(self.dtype)
 
@@ -144,7 +150,7 @@ class DenoisedMarginals(StatedPosterior):
 
         There are no derivatives by ``threshold``, which is ``c``, as in `rule_above`.
         """
-        above = self._from_location(threshold.detach())
+        above = self._from_location("threshold", threshold.detach())
         log_above, log_weighted = self._distribution.log_exponential(above, rate)
         return log_above, log_weighted + rate * self.location
 
@@ -171,9 +177,9 @@ class DenoisedMarginals(StatedPosterior):
         )
         return self.location + points, log_weights
 
-    def _from_location(self, value: Tensor | float) -> Tensor:
+    def _from_location(self, name: str, value: Tensor | float) -> Tensor:
         """Numbers from `location`; infinite ones are far out instead."""
-        value = torch.as_tensor(value, dtype=torch.float64, device=self.location.device)
+        value = in_double(name, value, self.location.device)
         return value.clamp(-_FAR, _FAR) - self.location
 
 

@@ -10,7 +10,7 @@ from botorch.exceptions.errors import InputDataError
 from botorch.posteriors import GPyTorchPosterior, TransformedPosterior
 from torch import Tensor
 
-from botorch_calib._validation import check_open_unit
+from botorch_calib._validation import check_number, check_open_unit, in_double
 from botorch_calib.posteriors.calibrated import CalibratedPosterior
 from botorch_calib.posteriors.outcome_maps import OutcomeMap
 from botorch_calib.posteriors.stated import StatedPosterior
@@ -80,11 +80,11 @@ class TransformedOutcomePosterior(StatedPosterior, TransformedPosterior):
     # ------------------------------------------------------------ marginals
 
     def cdf(self, value: Tensor | float) -> Tensor:
-        return self.posterior.cdf(self._latent(value))
+        return self.posterior.cdf(self._latent("value", value))
 
     def density(self, value: Tensor | float) -> Tensor:
         """Density of each marginal, 0 outside the range of ``g``; ``value`` is as in `cdf`."""
-        value = self._outcomes(value)
+        value = self._outcomes("value", value)
         value = value.expand(torch.broadcast_shapes(value.shape, self._extended_shape()))
         with torch.enable_grad():
             value = value if value.requires_grad else value.clone().requires_grad_()
@@ -100,11 +100,12 @@ class TransformedOutcomePosterior(StatedPosterior, TransformedPosterior):
         return self._sample_transform(self.posterior.at_score(z))
 
     def log_probability_between(self, lower: float | None, upper: float | None) -> Tensor:
-        ends = [None if end is None else self._latent(end) for end in (lower, upper)]
+        named = {"lower": lower, "upper": upper}
+        ends = [None if end is None else self._latent(name, end) for name, end in named.items()]
         return self.posterior.log_probability_between(*ends)
 
     def probability_of_improvement(self, best_f: Tensor | float) -> Tensor:
-        return self.posterior.probability_of_improvement(self._latent(best_f))
+        return self.posterior.probability_of_improvement(self._latent("best_f", best_f))
 
     # ------------------------------------------------------------ integrals
 
@@ -129,7 +130,7 @@ class TransformedOutcomePosterior(StatedPosterior, TransformedPosterior):
         return (q - below / level).to(self.dtype)
 
     def _log_improvement(self, best_f: Tensor | float, order: int = _COARSE) -> Tensor:
-        best = self._outcomes(best_f)
+        best = self._outcomes("best_f", best_f)
         total, largest = self._sum_above(best, order)
         log_ei = total.clamp(min=torch.finfo(total.dtype).tiny).log() + largest
         # Where the threshold itself is infinite, so is the improvement, or its logarithm.
@@ -171,17 +172,18 @@ class TransformedOutcomePosterior(StatedPosterior, TransformedPosterior):
     # ------------------------------------------------------------ maps
 
     def affine(self, weight: float, offset: float = 0.0) -> TransformedOutcomePosterior:
+        weight, offset = check_number("weight", weight), check_number("offset", offset)
         if weight == 0.0:
             raise InputDataError("`weight` must not be 0.")
         latent = self.posterior if weight > 0.0 else self.posterior.affine(-1.0)
         return TransformedOutcomePosterior(latent, self.outcome_map.affine(weight, offset))
 
-    def _latent(self, value: Tensor | float) -> Tensor:
-        return self.outcome_map.latent(self._outcomes(value))
+    def _latent(self, name: str, value: Tensor | float) -> Tensor:
+        return self.outcome_map.latent(self._outcomes(name, value))
 
-    def _outcomes(self, value: Tensor | float) -> Tensor:
+    def _outcomes(self, name: str, value: Tensor | float) -> Tensor:
         """Outcomes in float64, with two dimensions at least; vectors lead, as in `cdf`."""
-        value = torch.as_tensor(value, dtype=torch.float64, device=self.device)
+        value = in_double(name, value, self.device)
         if value.dim() == 1 and len(value) != 1:
             return value.view(-1, *[1] * len(self._extended_shape()))
         return value if value.dim() > 1 else value.view(1, 1)

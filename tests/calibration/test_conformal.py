@@ -258,3 +258,19 @@ def test_long_run_miscoverage(make: Make, score: Score, stream):
     # The model itself is off, in the direction expected.
     own = (z.abs() > gaussian_half_width(alpha)).double().mean().item()
     assert abs(own - alpha) > noise
+
+
+def test_coverage_at_one_moment_wavers_unless_steps_shrink() -> None:
+    """That of fresh data after 200 residuals, as `docs/getting_started.md` tells newcomers."""
+    spreads, means = [], []
+    for step_decay in (0.0, 0.5):
+        covered = []
+        for seed in range(30):
+            calibrator = OnlineConformal(0.2, step_decay=step_decay)
+            X, z = make_data(200, spread=1.0, seed=seed)
+            calibrator.update(X, z)
+            covered.append(torch.erf(calibrator.half_width(X[:1]) / math.sqrt(2)).item())
+        means.append(torch.tensor(covered).mean().item())
+        spreads.append(torch.tensor(covered).std().item())
+    assert means == pytest.approx([0.8, 0.8], abs=0.03)
+    assert spreads[0] > 0.05 and spreads[0] > 3 * spreads[1]

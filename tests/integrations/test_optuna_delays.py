@@ -713,6 +713,26 @@ class TestSeveralOutcomes:
             targets = model.outcome_transform.untransform(model.train_targets)[0]
             torch.testing.assert_close(targets.flatten(), Y)
 
+    def test_a_trial_that_hangs_counts_as_failed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It is pending until more later trials have overtaken it than ran at a time."""
+        pending: list[Any] = []
+
+        def watched(models: Any, data: StudyData) -> Any:
+            pending.append(data.X_pending)
+            return improvement(models, data)
+
+        monkeypatch.setattr(optuna_delays, "improvement", watched)
+        study = optuna.create_study(direction="maximize", sampler=new_sampler(n_startup_trials=0))
+        study.enqueue_trial({"x": 30.5})
+        asked = [study.ask() for _ in range(2)]
+        hangs = asked[0].suggest_float("x", 0.0, 100.0)
+        study.tell(asked[1], self.constrained(asked[1]))
+        for _ in range(3):
+            trial = study.ask()
+            study.tell(trial, self.constrained(trial))
+        known = [None if each is None else (100 * each).tolist() for each in pending]
+        assert known == [[[pytest.approx(hangs)]], None]
+
     @pytest.mark.parametrize("is_grid", [True, False])
     def test_failed_trials_are_not_asked_again(self, is_grid: bool) -> None:
         def objective(trial: Any) -> tuple[float, float]:

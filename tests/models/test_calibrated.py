@@ -962,6 +962,13 @@ class TestWithModel:
             warnings.simplefilter("error", CalibrationWarning)
             model.with_model(make_gp()).posterior(points)
 
+    def test_names_a_model_of_other_inputs(self) -> None:
+        """Not the data, which come later, and whose width is right."""
+        model = CalibratedModel.from_history(make_gp(), LocalizedConformal(0.2))
+        X, Y, _ = make_data()
+        with pytest.raises(BotorchTensorDimensionError, match="`model` must have 2 inputs.* of 1"):
+            model.with_model(SingleTaskGP(X[:, :1], Y))
+
 
 def test_a_calibrator_lies_on_the_device_of_its_model() -> None:
     elsewhere = copy.deepcopy(make_gp()).to("meta")

@@ -202,9 +202,11 @@ def unsupported_models() -> dict[str, torch.nn.Module]:
         "several outputs: take a model of one": SingleTaskGP(
             X, torch.cat([Y, -Y], dim=-1), outcome_transform=None
         ),
-        "batched": SingleTaskGP(X.expand(1, N, 2), Y.expand(1, N, 1), outcome_transform=None),
+        "a batch of models: fit a single": SingleTaskGP(
+            X.expand(1, N, 2), Y.expand(1, N, 1), outcome_transform=None
+        ),
         "take one of its `models`": ModelListGP(gp, gp),
-        "or an ensemble": EnsembleMapSaasSingleTaskGP(X, Y, num_taus=3),
+        "an ensemble: fit a single model": EnsembleMapSaasSingleTaskGP(X, Y, num_taus=3),
     }
 
 

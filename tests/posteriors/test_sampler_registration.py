@@ -8,6 +8,7 @@ from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
 from gpytorch.distributions import MultivariateNormal
 from torch import Size
 from torch.quasirandom import SobolEngine
+from torch.testing import assert_close
 
 import botorch_calib  # noqa: F401 - registers the sampler
 from botorch_calib.distributions.piecewise import PiecewisePredictive
@@ -30,6 +31,16 @@ def test_two_base_samples_a_point():
     assert sampler.base_samples.shape == (16, 1, 3, 2)
     assert posterior.base_sample_shape == (4, 3, 2)
     assert posterior.batch_range == (0, -2)
+
+
+def test_seed_and_t_batch():
+    """Equal seeds draw equally; a point has the same samples wherever it stands in a batch."""
+    posterior, alone = make_posterior(4, q=3), make_posterior(q=3)
+    samples = get_sampler(posterior, Size([8]), seed=3)(posterior)
+    assert torch.equal(samples, get_sampler(posterior, Size([8]), seed=3)(posterior))
+    assert not torch.equal(samples, get_sampler(posterior, Size([8]), seed=4)(posterior))
+    assert torch.equal(samples, samples[:, :1].expand_as(samples))
+    assert_close(get_sampler(alone, Size([8]), seed=3)(alone), samples[:, 0])
 
 
 @pytest.mark.parametrize("extra", [0, 1])

@@ -33,14 +33,15 @@ from tests.long_grids import mostly_slow
 
 PROBLEMS = {problem.name: problem for problem in problems()}
 CAMEL = PROBLEMS["six_hump_camel_ei"]
+METHODS = study_methods()  # once, as their builders are equal only to themselves
 
 
 @pytest.mark.parametrize(
     "method",
     # The others are of the same classes, or among those of framework/test_strategies.py.
     mostly_slow(
-        study_methods(),
-        [m for m in study_methods() if m.name not in ("bo", "ocbo", "box_cox", "logarithm")],
+        METHODS,
+        [m for m in METHODS if m.name not in ("bo", "ocbo", "box_cox", "logarithm")],
     ),
     ids=lambda method: method.name,
 )

@@ -37,6 +37,12 @@ def test_the_tables_are_up_to_date(verdicts: Verdicts) -> None:
     assert short_table(verdicts) in README.read_text(encoding="utf-8")
 
 
+def test_a_model_that_supports_nothing_stands_under_not_at_all(verdicts: Verdicts) -> None:
+    last = short_table(verdicts).splitlines()[-1]
+    for name, row in verdicts.items():
+        assert (f"`{name}`" in last) == (not any(each.supported for each in row.values())), name
+
+
 def test_what_is_not_supported_says_what_to_do(verdicts: Verdicts) -> None:
     words = ("use ", "call ", "give ", "cannot be pickled", "cannot be loaded", "calibrate", ": a ")
     for name, row in verdicts.items():

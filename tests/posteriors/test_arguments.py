@@ -1,0 +1,51 @@
+"""What is no number is named, whatever the posterior."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+
+from botorch_calib.posteriors import StatedPosterior
+from tests.posteriors.examples import make, make_points
+from tests.posteriors.test_with_outcome_transform import Exponential, transformed
+
+X = make_points(q=2)
+POSTERIORS: dict[str, StatedPosterior] = {
+    "calibrated": make("stretched", X),
+    "observation": make("stretched", X, denoise=False),
+    "transformed": transformed("stretched", X, Exponential()),
+}
+CALLS: list[tuple[str, str, dict[str, Any]]] = [
+    ("cdf", "value", {}),
+    ("density", "value", {}),
+    ("quantile", "value", {}),
+    ("conditional_mean_below", "level", {}),
+    ("expected_improvement", "best_f", {}),
+    ("log_expected_improvement", "best_f", {}),
+    ("probability_of_improvement", "best_f", {}),
+    ("log_probability_between", "lower", {"upper": 1.0}),
+    ("log_probability_between", "upper", {"lower": 0.0}),
+    ("affine", "weight", {}),
+    ("affine", "offset", {"weight": 1.0}),
+]
+
+
+@pytest.mark.parametrize("kind", POSTERIORS)
+@pytest.mark.parametrize(("method", "name", "others"), CALLS)
+def test_what_is_no_number_is_named(
+    kind: str, method: str, name: str, others: dict[str, Any]
+) -> None:
+    for value in ("1", [[1.0], []]):
+        with pytest.raises(InputDataError, match=f"`{name}`"):
+            getattr(POSTERIORS[kind], method)(**{name: value}, **others)
+
+
+def test_scores_of_quantiles() -> None:
+    with pytest.raises(InputDataError, match="`z` must be a tensor"):
+        POSTERIORS["observation"].at_score("1")  # type: ignore[arg-type]
+    for kind in ("calibrated", "transformed"):
+        with pytest.raises(UnsupportedError, match="of observations: take.*observation_noise"):
+            POSTERIORS[kind].at_score(torch.zeros(2, 1))
