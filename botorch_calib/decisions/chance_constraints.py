@@ -17,6 +17,7 @@ from botorch.models.model import Model
 from torch import Tensor
 
 from botorch_calib._validation import (
+    check_flag,
     check_inputs,
     check_instance,
     check_model,
@@ -239,6 +240,11 @@ class ChanceConstraint(DecisionBooks):
         Raises:
             InputDataError: If a record is malformed, or of a constraint with other limits.
         """
+        if records is None:  # such as a JSON null
+            raise InputDataError(
+                "`records` must be a list of dictionaries, got None: give the `decisions` of the "
+                "earlier constraint, or [] if there are none yet."
+            )
         return cls(model, upper, lower, level, records=records, **settings)
 
     @property
@@ -558,6 +564,7 @@ class ChanceConstraint(DecisionBooks):
             InputDataError, BotorchTensorDimensionError: If an argument is malformed.
             UnsupportedError: If the model cannot be conditioned.
         """
+        check_flag("condition", condition)
         decisions = self._decisions_of(X)
         check_pairs(X, Y)
         check_precision("Y", Y, X.dtype)
@@ -686,7 +693,8 @@ def _checked_model(model: Any) -> Any:
         )
     if any(isinstance(part, CalibratedModel) for part in [*model.modules()][1:]):
         raise UnsupportedError(
-            f"The model inside this {type(model).__name__} is calibrated: give that one itself."
+            f"The model inside this {type(model).__name__} is calibrated: give that one itself, or "
+            "the models of several outcomes to `joint_chance_constraints`."
         )
     predictor_of(model).check()
     if batch_shape := batch_of_models(model):

@@ -18,6 +18,7 @@ from torch import Tensor
 from botorch_calib._validation import (
     check_bounds,
     check_count,
+    check_flag,
     check_model,
     check_open_unit,
     check_tensor,
@@ -111,6 +112,7 @@ def recommend(
     check_open_unit("confidence", confidence)
     check_place(objective, bounds, choices, baseline=baseline)
     check_count("raw_samples", raw_samples)
+    check_flag("maximize", maximize)
     acqf = PosteriorMean(objective, maximize=maximize)
     margin = None
     several = chance_constraints_of(constraints, least=0)
@@ -149,7 +151,9 @@ def check_place(
     objective: Model, bounds: Tensor | None, choices: Tensor | None, **points: Tensor | None
 ) -> None:
     """Raise unless a box or choices, and points ``1 x d`` by name, suit the objective."""
-    if (bounds is None) == (choices is None):
+    if bounds is None and choices is None:
+        raise InputDataError("Give `bounds` or `choices`: one of them says where to choose.")
+    if bounds is not None and choices is not None:
         raise InputDataError("`choices` excludes `bounds`: give one of them, None for the other.")
     for name, point in points.items():
         if point is not None and check_tensor(name, point).shape[:-1] != (1,):

@@ -78,7 +78,7 @@ def joint_chance_constraints(
         for model, (lower, upper) in zip(several, pairs, strict=True)
     ]
     for place, (constraint, own) in enumerate(zip(made, known, strict=True)):
-        constraint._hold_together(made, place, () if own is None else own)
+        constraint._hold_together(made, place, own)
     _check_same_decisions([constraint._records for constraint in made], level)
     return [*made]
 

@@ -158,8 +158,11 @@ def test_bad_arguments_are_named() -> None:
         recommend(None, bounds=BOUNDS)  # type: ignore[arg-type]
     with pytest.raises(InputDataError, match="confidence"):
         recommend(gp, bounds=BOUNDS, confidence=1.0)
-    with pytest.raises(InputDataError, match="`bounds`: give one of them"):
+    with pytest.raises(InputDataError, match="^Give `bounds` or `choices`"):
         recommend(gp)
+    for maximize in ("False", None, 1):
+        with pytest.raises(InputDataError, match="`maximize` must be True or False"):
+            recommend(gp, bounds=BOUNDS, maximize=maximize)  # type: ignore[arg-type]
     places: list[dict[str, Any]] = [{"bounds": BOUNDS}, {"choices": GRID}]
     for place in places:
         with pytest.raises(InputDataError, match="`raw_samples` must be an integer of at least 1"):
