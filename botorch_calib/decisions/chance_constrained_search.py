@@ -31,7 +31,7 @@ from botorch_calib.decisions.chance_constraints import (
     clearance,
     margins_of,
 )
-from botorch_calib.exceptions import NotCertifiedWarning
+from botorch_calib.exceptions import NotCertifiedWarning, level_of_caller
 from botorch_calib.optim.reasons_to_stop import without_reasons_to_stop
 from botorch_calib.optim.region import LinearConstraints, Region
 from botorch_calib.optim.separate_starts import SEPARATE_STARTS
@@ -125,7 +125,7 @@ def optimize_chance_constrained(
     place = Place(bounds, choices, fixed_features, *linear, num_restarts, raw_samples)
     candidate, certified = best_certified(searched, LeastMargin(several), place)
     if not certified:
-        warn_uncertified(several, stacklevel=4)  # the decorator is a frame of its own
+        warn_uncertified(several)
     with torch.no_grad(), repeated_points():
         return ChanceConstrainedCandidate(candidate, acq_function(candidate).squeeze(), certified)
 
@@ -176,7 +176,7 @@ def repeated_points() -> Iterator[None]:
         yield
 
 
-def warn_uncertified(constraints: Sequence[ChanceConstraint], stacklevel: int) -> None:
+def warn_uncertified(constraints: Sequence[ChanceConstraint]) -> None:
     """Say that a point is not certified, and why there may be none that is."""
     spent = any(constraint.budget_left <= 0.0 for constraint in constraints)
     why = ", and none will be, as the budget of violations is spent or out" if spent else ""
@@ -185,7 +185,7 @@ def warn_uncertified(constraints: Sequence[ChanceConstraint], stacklevel: int) -
         "Start from points known to meet the limits, lower the `level`, or let the search take "
         "more samples.",
         NotCertifiedWarning,
-        stacklevel=stacklevel,
+        stacklevel=level_of_caller(),
     )
 
 

@@ -32,7 +32,7 @@ from botorch_calib.decisions.chance_constrained_search import (
     repeated_points,
 )
 from botorch_calib.decisions.chance_constraints import ChanceConstraint, chance_constraints_of
-from botorch_calib.exceptions import NotCertifiedWarning
+from botorch_calib.exceptions import NotCertifiedWarning, level_of_caller
 from botorch_calib.models.inspection import observed_process, raw_train_inputs, with_task_feature
 from botorch_calib.models.requirements import check_fits
 
@@ -125,7 +125,7 @@ def recommend(
                 f"No point is certified with a confidence of {confidence:g}: the one returned may "
                 "meet the limits, and nothing is stated of it. Measure more near the best points.",
                 NotCertifiedWarning,
-                stacklevel=2,
+                stacklevel=level_of_caller(),
             )
     else:
         candidate, certified = best_mean(acqf, bounds, choices, raw_samples), True

@@ -246,7 +246,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
             if not certified:
                 store(study, trial, DECISION, decision | {"certified": False})
         if not certified:
-            warn_uncertified(constraints, stacklevel=2)
+            warn_uncertified(constraints)
         return parameters
 
     def _strategy_for(self, look: Look) -> DelayStrategy:
