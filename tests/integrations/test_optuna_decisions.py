@@ -119,6 +119,16 @@ def test_counts_are_told_once_by_their_name() -> None:
     assert not told.filename.startswith(str(Path(botorch_calib.__file__).parent))
 
 
+def test_a_decision_that_was_lost_is_told() -> None:
+    study = new_study()
+    study.optimize(limited, n_trials=NUM_INITIAL + 2)
+    trials, again = study.trials, new_study()
+    next(trial for trial in trials if trial.system_attrs[DECISION]).system_attrs[DECISION] = None
+    again.add_trials(trials)
+    with pytest.warns(CalibrationWarning, match="1 of 2 trials were chosen without a recorded"):
+        again.sampler.constraints(again)
+
+
 def test_candidates_are_those_of_the_bare_loop() -> None:
     """A constraint is carried there from round to round; here each trial makes it of records."""
     study = new_study()
