@@ -79,6 +79,13 @@ def check_count(name: str, value: Any, least: int = 1) -> int:
     return count
 
 
+def check_flag(name: str, value: Any) -> bool:
+    """True or False, as a ``bool``; a text such as "False" would count as True."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise InputDataError(f"`{name}` must be True or False, got {value!r}.")
+    return bool(value)
+
+
 def check_list(name: str, values: Any, of: str) -> list[Any]:
     """The elements of a sequence ``of`` something, as a list."""
     try:

@@ -1,5 +1,7 @@
 """Warnings and errors of the package, beside those of ``botorch.exceptions``."""
 
+import sys
+
 from botorch.exceptions.errors import BotorchError
 from botorch.exceptions.warnings import BotorchWarning
 
@@ -34,3 +36,14 @@ class EvaluationError(BotorchError, RuntimeError):
 
 class EvaluationWarning(BotorchWarning):
     """A late evaluation cannot be ended and keeps its worker, or a callback has failed."""
+
+
+def level_of_caller() -> int:
+    """``stacklevel`` for a warning that points to the call from outside of the package.
+
+    Decorators of PyTorch are frames as well.
+    """
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back and frame.f_globals["__name__"].split(".")[0] in ("botorch_calib", "torch"):
+        level, frame = level + 1, frame.f_back
+    return level

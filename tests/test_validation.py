@@ -7,10 +7,25 @@ import pytest
 import torch
 from botorch.exceptions.errors import InputDataError
 
+from botorch_calib import (
+    CalibratedModel,
+    CalibratedModelList,
+    CalibratedUpperConfidenceBound,
+    ChanceConstraint,
+    DelayedThompsonSampling,
+    DelayedUpperConfidenceBound,
+    LogCalibratedConstrainedExpectedImprovement,
+    LogCalibratedExpectedImprovement,
+    OnlineConformal,
+    RobustUpperConfidenceBound,
+    TotalVariationBall,
+    WeightedConformal,
+)
 from botorch_calib._validation import (
     check_columns,
     check_count,
     check_finite,
+    check_flag,
     check_levels,
     check_limit,
     check_nonnegative,
@@ -21,6 +36,8 @@ from botorch_calib._validation import (
     check_positive,
     check_precision,
 )
+from botorch_calib.decisions import recommend, remaining_gain
+from tests.gps import make_gp
 
 
 @pytest.mark.parametrize("value", [3, np.int64(3), torch.tensor(3)])
@@ -102,3 +119,45 @@ def test_integers_need_no_other_model():
 def test_what_is_no_tensor_is_named(check, value):
     with pytest.raises(InputDataError, match="`pits` must be a tensor"):
         check("pits", value)
+
+
+def test_flags_are_true_or_false():
+    assert check_flag("maximize", np.bool_(False)) is False
+    for value in ("False", None, 0, torch.tensor(True)):
+        with pytest.raises(InputDataError, match="`maximize` must be True or False, got"):
+            check_flag("maximize", value)
+
+
+def calls_with_flags(flag):
+    """Calls by the name of their flag."""
+    gp, X = make_gp(), torch.rand(2, 2, dtype=torch.double)
+    Y, box = X[:, :1], torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
+    model = CalibratedModel(gp, OnlineConformal(0.2), denoise=False)
+    models, limits = CalibratedModelList(model, model), {1: (None, 0.0)}
+    ball, constraint = TotalVariationBall(0.1), ChanceConstraint(gp, upper=9.0)
+    maximize = {"maximize": flag}
+    yield "maximize", lambda: LogCalibratedExpectedImprovement(model, 0.0, **maximize)
+    yield "maximize", lambda: CalibratedUpperConfidenceBound(model, 0.9, **maximize)
+    yield (
+        "maximize",
+        lambda: LogCalibratedConstrainedExpectedImprovement(models, 0.0, 0, limits, **maximize),
+    )
+    yield "maximize", lambda: DelayedUpperConfidenceBound(gp, **maximize)
+    yield "maximize", lambda: DelayedThompsonSampling(gp, **maximize)
+    yield "maximize", lambda: RobustUpperConfidenceBound(gp, 4.0, ball, Y, **maximize)
+    yield "maximize", lambda: recommend(gp, bounds=box, **maximize)
+    yield "maximize", lambda: remaining_gain(gp, box, **maximize)
+    yield (
+        "observation_noise",
+        lambda: CalibratedUpperConfidenceBound(model, 0.9, observation_noise=flag),
+    )
+    yield "continuous", lambda: WeightedConformal(0.2, continuous=flag)
+    yield "condition", lambda: model.observe(X, Y, condition=flag)
+    yield "condition", lambda: models.observe(X, torch.cat([Y, Y], dim=-1), condition=flag)
+    yield "condition", lambda: constraint.observe(X, Y, condition=flag)
+
+
+def test_a_text_is_not_taken_for_true():
+    for name, call in calls_with_flags("False"):
+        with pytest.raises(InputDataError, match=f"`{name}` must be True or False, got 'False'"):
+            call()

@@ -12,7 +12,7 @@ from botorch.models.model import Model, ModelList
 from botorch.utils.safe_math import logmeanexp
 from torch import Tensor
 
-from botorch_calib._validation import check_count, check_model
+from botorch_calib._validation import check_count, check_flag, check_model
 from botorch_calib.acquisition.pending_points import PendingPoints, fantasy_models
 from botorch_calib.models.inspection import as_calibrated, sole_member
 from botorch_calib.models.marginals import posterior_at
@@ -42,9 +42,9 @@ class CalibratedAcquisitionFunction(PendingPoints, ABC):
         members = members_of(model)
         super().__init__(model=model)
         self.posterior_transform = posterior_transform
-        self.maximize = maximize
+        self.maximize = check_flag("maximize", maximize)
         self.num_fantasies = check_count("num_fantasies", num_fantasies)
-        self.observation_noise = observation_noise
+        self.observation_noise = check_flag("observation_noise", observation_noise)
         self._takes_gaussian = outcomes is not None
         self._models = {i: members[i] for i in outcomes or (0,)}
         self._fantasies: dict[int, Any] | None = None

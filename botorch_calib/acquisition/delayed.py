@@ -32,7 +32,7 @@ from botorch.utils.transforms import (
 )
 from torch import Tensor
 
-from botorch_calib._validation import check_inputs, check_nonnegative, check_one_of
+from botorch_calib._validation import check_flag, check_inputs, check_nonnegative, check_one_of
 from botorch_calib.acquisition.base import sole_output
 from botorch_calib.acquisition.pending_points import PendingPoints
 from botorch_calib.models.calibrated import CalibratedModel
@@ -93,7 +93,7 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
         self.beta = check_nonnegative("beta", beta)
         self.feedback_bound = check_nonnegative("feedback_bound", feedback_bound)
         self.posterior_transform = posterior_transform
-        self.maximize = maximize
+        self.maximize = check_flag("maximize", maximize)
         if X_window is not None:
             X_window = like(model, check_inputs("X_window", X_window, input_width(model)))
         self.register_buffer("X_window", X_window)

@@ -20,7 +20,7 @@ from botorch.models.model import Model
 from botorch.utils.transforms import is_ensemble, t_batch_mode_transform
 from torch import Tensor
 
-from botorch_calib._validation import check_instance, check_nonnegative
+from botorch_calib._validation import check_flag, check_instance, check_nonnegative
 from botorch_calib.acquisition.base import sole_output
 from botorch_calib.acquisition.delayed import input_width
 from botorch_calib.acquisition.pending_points import PendingPoints
@@ -263,7 +263,7 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
         check_no_batch(name, model)
         super().__init__(model, ambiguity, contexts)
         self.beta = check_nonnegative("beta", beta)
-        self.maximize = maximize
+        self.maximize = check_flag("maximize", maximize)
         self.posterior_transform = posterior_transform
         if self.num_columns is not None:
             self.contextual_function(None)  # the factorisation, once

@@ -20,6 +20,7 @@ from botorch_calib._validation import (
     check_count,
     check_finite,
     check_fixed_features,
+    check_flag,
     check_instance,
 )
 from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
@@ -39,7 +40,7 @@ from botorch_calib.asynchronous.ledger_model import LedgerModel
 from botorch_calib.asynchronous.overdue import with_overdue_failed
 from botorch_calib.asynchronous.refits import WarmStartedFit, check_refit_every
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
-from botorch_calib.ledger.argument_checks import as_array, check_flag
+from botorch_calib.ledger.argument_checks import as_array
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.fit_to_ledger import Fit
 from botorch_calib.models.inspection import like, unit_of_targets

@@ -12,7 +12,13 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from torch import Tensor, nn
 
-from botorch_calib._validation import check_one_of, check_open_unit, check_positive, check_width
+from botorch_calib._validation import (
+    check_flag,
+    check_one_of,
+    check_open_unit,
+    check_positive,
+    check_width,
+)
 from botorch_calib.calibration.base import TAILS, Calibrator, check_residuals
 from botorch_calib.distributions.piecewise import MIN_HALF_WIDTH, PiecewisePredictive
 
@@ -85,7 +91,7 @@ class WeightedConformal(Calibrator):
         self.density_ratio = density_ratio
         self.tails = check_one_of("tails", tails, TAILS)
         self.max_width = check_positive("max_width", max_width)
-        self.continuous = continuous
+        self.continuous = check_flag("continuous", continuous)
         # Before the first update the width of the inputs is unknown: 0 stands for any.
         self.register_buffer("inputs", torch.zeros(0, 0, dtype=torch.double))
         self.register_buffer("residuals", torch.zeros(0, dtype=torch.double))

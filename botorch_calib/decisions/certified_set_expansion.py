@@ -123,7 +123,7 @@ def construct_inputs_certified_set_expansion(
     limits = limits_from(constraints, constraints_tuple, model.num_outputs)
     members = members_of(model)
     several = [
-        ChanceConstraint(_gaussian(members[i]), upper, lower, level)
+        ChanceConstraint(_gaussian(members[i]), upper, lower, level, records=())
         for i, (lower, upper) in limits.items()
     ]
     return {"constraints": several, "X_pending": X_pending}

@@ -23,7 +23,7 @@ from botorch.optim.initializers import initialize_q_batch
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
-from botorch_calib._validation import check_acquisition, check_count, check_inputs
+from botorch_calib._validation import check_acquisition, check_count, check_inputs, check_list
 from botorch_calib.decisions.certified_set_expansion import CertifiedSetExpansion
 from botorch_calib.decisions.chance_constraints import (
     ChanceConstraint,
@@ -31,7 +31,7 @@ from botorch_calib.decisions.chance_constraints import (
     clearance,
     margins_of,
 )
-from botorch_calib.exceptions import NotCertifiedWarning
+from botorch_calib.exceptions import NotCertifiedWarning, level_of_caller
 from botorch_calib.optim.reasons_to_stop import without_reasons_to_stop
 from botorch_calib.optim.region import LinearConstraints, Region
 from botorch_calib.optim.separate_starts import SEPARATE_STARTS
@@ -68,6 +68,7 @@ def optimize_chance_constrained(
     choices: Tensor | None = None,
     expansion_share: float = 0.0,
     equality_constraints: LinearConstraints | None = None,
+    fixed_features_list: Sequence[Mapping[int, float]] | None = None,
 ) -> ChanceConstrainedCandidate:
     """Maximise an acquisition function over the points that chance constraints certify.
 
@@ -97,6 +98,9 @@ def optimize_chance_constrained(
             safe points are known at the start, and the optimum is far from these; not otherwise,
             since such a round earns little.
         equality_constraints: Linear equations, in the same form.
+        fixed_features_list: In place of ``fixed_features`` the combinations that discrete columns
+            may have, as in ``optimize_acqf_mixed``: each is searched, and those that no point with
+            the linear constraints has are left out.
 
     Returns:
         The point ``1 x d``, the acquisition function's value there, a scalar, and whether every
@@ -122,10 +126,11 @@ def optimize_chance_constrained(
     if expands(expansion_share, several[0].num_decisions):
         searched = CertifiedSetExpansion(several)
     linear = (inequality_constraints, equality_constraints)
-    place = Place(bounds, choices, fixed_features, *linear, num_restarts, raw_samples)
+    size = (num_restarts, raw_samples)
+    place = Place(bounds, choices, fixed_features, *linear, *size, fixed_features_list)
     candidate, certified = best_certified(searched, LeastMargin(several), place)
     if not certified:
-        warn_uncertified(several, stacklevel=4)  # the decorator is a frame of its own
+        warn_uncertified(several)
     with torch.no_grad(), repeated_points():
         return ChanceConstrainedCandidate(candidate, acq_function(candidate).squeeze(), certified)
 
@@ -140,6 +145,7 @@ class Place(NamedTuple):
     equality_constraints: LinearConstraints | None = None
     num_restarts: int = 4
     raw_samples: int = 512
+    fixed_features_list: Sequence[Mapping[int, float]] | None = None
 
 
 def best_certified(
@@ -152,8 +158,9 @@ def best_certified(
     count = check_count("num_restarts", place.num_restarts)
     num_samples = check_count("raw_samples", place.raw_samples)
     within = (place.fixed_features, place.inequality_constraints, place.equality_constraints)
+    combinations = checked_combinations(place)
     if place.choices is not None:
-        if place.bounds is not None or any(within):
+        if place.bounds is not None or any([*within, combinations]):
             raise InputDataError(
                 "`choices` excludes `bounds` (give None), `fixed_features` and linear "
                 "constraints: leave out the choices that are not wanted."
@@ -162,10 +169,44 @@ def best_certified(
         margin.check_points("choices", choices)
         with repeated_points():
             return _best_of(choices.unsqueeze(-2), acq_function, margin)
+    if combinations:
+        return _best_combination(combinations, acq_function, margin, place)
     region = Region.checked(place.bounds, *within)
     margin.check_points("bounds", region.bounds)
     with repeated_points():
         return _search(acq_function, margin, region, count, num_samples)
+
+
+def checked_combinations(place: Place) -> list[Mapping[int, float]]:
+    """The ``fixed_features_list``, empty if it is None."""
+    if place.fixed_features_list is None:
+        return []
+    several = check_list("fixed_features_list", place.fixed_features_list, "dictionaries")
+    if place.fixed_features or not several:
+        raise InputDataError(
+            "`fixed_features_list` must hold at least one dictionary, and excludes "
+            "`fixed_features`: put the values that are common into each."
+        )
+    return several
+
+
+def _best_combination(
+    several: list[Mapping[int, float]],
+    acqf: AcquisitionFunction,
+    margin: LeastMargin,
+    place: Place,
+) -> tuple[Tensor, bool]:
+    """The best certified one of the results with each of these features fixed."""
+    found: list[Tensor] = []
+    for number, fixed in enumerate(several, start=1):
+        own = place._replace(fixed_features=fixed, fixed_features_list=None)
+        try:
+            found.append(best_certified(acqf, margin, own)[0])
+        except InfeasibilityError:
+            if number == len(several) and not found:
+                raise
+    with repeated_points():
+        return _best_of(torch.stack(found), acqf, margin)
 
 
 @contextmanager
@@ -176,7 +217,7 @@ def repeated_points() -> Iterator[None]:
         yield
 
 
-def warn_uncertified(constraints: Sequence[ChanceConstraint], stacklevel: int) -> None:
+def warn_uncertified(constraints: Sequence[ChanceConstraint]) -> None:
     """Say that a point is not certified, and why there may be none that is."""
     spent = any(constraint.budget_left <= 0.0 for constraint in constraints)
     why = ", and none will be, as the budget of violations is spent or out" if spent else ""
@@ -185,7 +226,7 @@ def warn_uncertified(constraints: Sequence[ChanceConstraint], stacklevel: int) -
         "Start from points known to meet the limits, lower the `level`, or let the search take "
         "more samples.",
         NotCertifiedWarning,
-        stacklevel=stacklevel,
+        stacklevel=level_of_caller(),
     )
 
 

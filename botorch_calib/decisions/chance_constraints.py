@@ -17,6 +17,7 @@ from botorch.models.model import Model
 from torch import Tensor
 
 from botorch_calib._validation import (
+    check_flag,
     check_inputs,
     check_instance,
     check_model,
@@ -31,7 +32,7 @@ from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.decision_books import DecisionBooks
 from botorch_calib.decisions.decision_records import KEYS, Record, Side, checked_records
 from botorch_calib.decisions.outcome_quantiles import LEAST, MOST, OutcomeQuantiles
-from botorch_calib.decisions.outcomes_on_grid import halfway_limits, step_of_grid
+from botorch_calib.decisions.outcomes_on_grid import advice, step_of_grid
 from botorch_calib.decisions.quantile_width import (
     OF_ONE_POINT,
     leave_one_out_factor,
@@ -42,7 +43,7 @@ from botorch_calib.decisions.quantile_width import (
 from botorch_calib.decisions.shared_risk import scores_of_parts
 from botorch_calib.decisions.traces_of_decisions import have_decided, leave_traces
 from botorch_calib.decisions.worst_contexts import WorstContexts
-from botorch_calib.exceptions import CalibrationWarning
+from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.inspection import (
     observed_process,
@@ -64,6 +65,10 @@ from botorch_calib.robust import AmbiguitySet, ContextDistribution
 _TOLERANCE, _ROOM = 1e-8, 1e-6
 # A grid of outcomes costs little if its steps are smaller, in standard deviations of an outcome.
 _COARSE = 0.5
+# What this process has said of grids to constraints that go on with records.
+_ADVISED: set[tuple[str, ...]] = set()
+#: In place of the records of one of several that hold together, whose own come later.
+PART: Iterable[Any] = iter(())
 
 
 class ChanceConstraint(DecisionBooks):
@@ -133,7 +138,7 @@ class ChanceConstraint(DecisionBooks):
 
     Warns:
         CalibrationWarning: If decisions have been taken by the model or on its data, and there are
-            no ``records``; if outcomes lie on a grid, and a limit halfway costs less.
+            no ``records``; once, if outcomes lie on a grid, and a limit is not about halfway.
 
     Example:
         >>> constraint = ChanceConstraint(gp, upper=1.0, level=0.9)
@@ -169,16 +174,8 @@ class ChanceConstraint(DecisionBooks):
         self._check_records()
         self.width = None if width is None else check_positive("width", width)
         self._factor: float | None = None
-        if records is None and have_decided(self._parts(), self._statement, self.known_decisions()):
-            warnings.warn(
-                "Decisions have been taken by this model or on these data, which a constraint that "
-                "is made anew does not know: its violations count from zero. Go on by "
-                "`with_model`, or by `ChanceConstraint.from_records(model, records, ...)` with the "
-                "`decisions` of the earlier one.",
-                CalibrationWarning,
-                stacklevel=2,
-            )
-        self._warn_of_grid()
+        if records is not PART:
+            self.announce(is_new=records is None)
 
     @classmethod
     def from_history(
@@ -239,6 +236,11 @@ class ChanceConstraint(DecisionBooks):
         Raises:
             InputDataError: If a record is malformed, or of a constraint with other limits.
         """
+        if records is None:  # such as a JSON null
+            raise InputDataError(
+                "`records` must be a list of dictionaries, got None: give the `decisions` of the "
+                "earlier constraint, or [] if there are none yet."
+            )
         return cls(model, upper, lower, level, records=records, **settings)
 
     @property
@@ -259,6 +261,7 @@ class ChanceConstraint(DecisionBooks):
         twin = copy.copy(self)
         twin.model, twin._factor = _checked_model(model), None
         twin._check_records()
+        twin._warn_of_grid()
         self._together[self._place] = twin
         return twin
 
@@ -430,8 +433,27 @@ class ChanceConstraint(DecisionBooks):
         self._records = checked_records(records, self._sides, self.level, len(several) > 1)
         self._check_records()
 
+    def announce(self, is_new: bool, outcome: str = "") -> None:
+        """Warn of earlier decisions that a new constraint does not know, and of a grid.
+
+        What the ``outcome`` is called, and what was said of its grid, is kept `with_model`. One
+        that goes on with records is made for each round, so there the process keeps it.
+        """
+        self._outcome = outcome
+        self._advised: set[tuple[str, ...]] = set() if is_new else _ADVISED
+        if is_new and have_decided(self._parts(), self._statement, self.known_decisions()):
+            warnings.warn(
+                "Decisions have been taken by this model or on these data, which a constraint that "
+                "is made anew does not know: its violations count from zero. Go on by "
+                "`with_model`, or by `ChanceConstraint.from_records(model, records, ...)` with the "
+                "`decisions` of the earlier one.",
+                CalibrationWarning,
+                stacklevel=level_of_caller(),
+            )
+        self._warn_of_grid()
+
     def _warn_of_grid(self) -> None:
-        """Warn if outcomes lie on a grid, and another limit allows the same ones at less cost."""
+        """Warn once if outcomes lie on a grid, and another limit that allows the same is better."""
         process = self._observed
         if getattr(process, "train_targets", None) is None or process.num_outputs != 1:
             return
@@ -439,15 +461,15 @@ class ChanceConstraint(DecisionBooks):
         step = step_of_grid(outcomes)
         if step is None or step < _COARSE * float(self.typical_deviation()):
             return
-        for name, limit in halfway_limits(self._sides, outcomes, step).items():
-            warnings.warn(
-                f"Outcomes lie on a grid, which the model does not know: with `{name}` there, it "
-                "takes outcomes that are allowed for violations, and much less is certified than "
-                f"could be. Give `{name}={limit:.6g}`, halfway to the next outcome: the same ones "
-                "violate it.",
-                CalibrationWarning,
-                stacklevel=3,
-            )
+        of = f" of {self._outcome}" if self._outcome else ""
+        for key, text in advice(self._sides, outcomes, step).items():
+            if (self._outcome, *key) not in self._advised:
+                self._advised.add((self._outcome, *key))
+                warnings.warn(
+                    f"Outcomes{of} lie on a grid, which the model does not know. {text}",
+                    CalibrationWarning,
+                    stacklevel=level_of_caller(),
+                )
 
     def _check_records(self) -> None:
         """Raise unless the records are about points that the model decides about."""
@@ -558,6 +580,7 @@ class ChanceConstraint(DecisionBooks):
             InputDataError, BotorchTensorDimensionError: If an argument is malformed.
             UnsupportedError: If the model cannot be conditioned.
         """
+        check_flag("condition", condition)
         decisions = self._decisions_of(X)
         check_pairs(X, Y)
         check_precision("Y", Y, X.dtype)
@@ -686,7 +709,8 @@ def _checked_model(model: Any) -> Any:
         )
     if any(isinstance(part, CalibratedModel) for part in [*model.modules()][1:]):
         raise UnsupportedError(
-            f"The model inside this {type(model).__name__} is calibrated: give that one itself."
+            f"The model inside this {type(model).__name__} is calibrated: give that one itself, or "
+            "the models of several outcomes to `joint_chance_constraints`."
         )
     predictor_of(model).check()
     if batch_shape := batch_of_models(model):

@@ -1,7 +1,8 @@
 """Outcomes on a grid, such as counts or rounded readings, and the limits that suit them.
 
 With steps ``h``, ``y <= 2`` and ``y <= 2 + h / 2`` are the same for the outcomes. They are not for
-a model that knows no grid: by the former half of what is recorded as 2 violates the limit.
+a model that knows no grid: by the former half of what is recorded as 2 violates the limit, and by
+``y <= 2 + 0.9 h`` two fifths of what is recorded as ``2 + h`` are allowed.
 """
 
 from __future__ import annotations
@@ -48,3 +49,36 @@ def halfway_limits(sides: Sequence[Side], outcomes: Tensor, step: float) -> dict
         if abs(halfway - limit) > _NEAR * step:
             found["upper" if sign > 0.0 else "lower"] = halfway
     return found
+
+
+def advice(sides: Sequence[Side], outcomes: Tensor, step: float) -> dict[tuple[str, str], str]:
+    """What is wrong with limits that are not about halfway, and what to do.
+
+    Keys are the side and what to do, which do not change with limits that follow a baseline.
+    """
+    ends, given = {1.0: "upper", -1.0: "lower"}, {}
+
+    def shown(value: float, sign: str = "") -> str:
+        """Digits to a hundredth of a step, which numbers far from 0 have as well."""
+        return f"{round(value, 2 - math.floor(math.log10(step))):{sign}.15g}"
+
+    limits = halfway_limits(sides, outcomes, step)
+    for limit, sign in (side for side in sides if ends[side.sign] in limits):
+        halfway = limits[ends[sign]]
+        if sign * (halfway - limit) > 0.0:
+            fault = (
+                "a part of the outcomes that are allowed for violations, and certifies less than "
+                "it could"
+            )
+        else:
+            fault = (
+                "a part of the outcomes that violate it for allowed ones, and certifies points "
+                "that keep it less often than stated"
+            )
+        move = f"by {shown(halfway - limit, '+')}, to {shown(halfway)}"
+        given[ends[sign], fault + shown(halfway)] = (
+            f"With the {ends[sign]} limit {shown(limit)} it takes {fault}. Move the limit {move}, "
+            "halfway between two outcomes: the same ones violate it. Where the limit is fixed, "
+            f"move all outcomes, from the first one on, by {shown(limit - halfway, '+')} instead."
+        )
+    return given

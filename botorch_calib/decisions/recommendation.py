@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 from botorch_calib._validation import (
     check_bounds,
     check_count,
+    check_flag,
     check_model,
     check_open_unit,
     check_tensor,
@@ -27,13 +28,15 @@ from botorch_calib.decisions.chance_constrained_search import (
     Place,
     best_certified,
     checked_choices,
+    checked_combinations,
     evaluated,
     repeated_points,
 )
 from botorch_calib.decisions.chance_constraints import ChanceConstraint, chance_constraints_of
-from botorch_calib.exceptions import NotCertifiedWarning
+from botorch_calib.exceptions import NotCertifiedWarning, level_of_caller
 from botorch_calib.models.inspection import observed_process, raw_train_inputs, with_task_feature
 from botorch_calib.models.requirements import check_fits
+from botorch_calib.optim.region import Region
 
 # Rivals that a selection is corrected for, and draws of the objective at them.
 _RIVALS, _DRAWS = 500, 2000
@@ -69,6 +72,7 @@ def recommend(
     baseline: Tensor | None = None,
     maximize: bool = True,
     raw_samples: int = 512,
+    fixed_features_list: Sequence[Mapping[int, float]] | None = None,
 ) -> Recommendation:
     r"""The point to stop at: the best mean of the objective among points that are safe themselves.
 
@@ -95,6 +99,8 @@ def recommend(
         baseline: The point ``1 x d`` that is used today, to compare with.
         maximize: Whether large values of the objective are good.
         raw_samples: Number of points sampled for the search.
+        fixed_features_list: The combinations that discrete columns may have, with ``bounds``, as in
+            `optimize_chance_constrained`.
 
     Raises:
         InputDataError, BotorchTensorDimensionError: If an argument is malformed.
@@ -111,24 +117,25 @@ def recommend(
     check_open_unit("confidence", confidence)
     check_place(objective, bounds, choices, baseline=baseline)
     check_count("raw_samples", raw_samples)
+    check_flag("maximize", maximize)
     acqf = PosteriorMean(objective, maximize=maximize)
     margin = None
     several = chance_constraints_of(constraints, least=0)
-    if several:
+    place = Place(bounds, choices, raw_samples=raw_samples, fixed_features_list=fixed_features_list)
+    if several or fixed_features_list is not None:
         margin = LeastMargin(several, confidence)
-        place = Place(bounds, choices, raw_samples=raw_samples)
         candidate, certified = best_certified(acqf, margin, place)
         if not certified:
             warnings.warn(
                 f"No point is certified with a confidence of {confidence:g}: the one returned may "
                 "meet the limits, and nothing is stated of it. Measure more near the best points.",
                 NotCertifiedWarning,
-                stacklevel=2,
+                stacklevel=level_of_caller(),
             )
     else:
         candidate, certified = best_mean(acqf, bounds, choices, raw_samples), True
     with torch.no_grad(), repeated_points():
-        X = torch.cat([candidate, _rivals(acqf, margin, bounds, choices)])
+        X = torch.cat([candidate, _rivals(acqf, margin, place)])
         stated = _stated(objective, X, baseline, confidence, 1.0 if maximize else -1.0)
     return Recommendation(candidate, certified, *stated)
 
@@ -149,7 +156,9 @@ def check_place(
     objective: Model, bounds: Tensor | None, choices: Tensor | None, **points: Tensor | None
 ) -> None:
     """Raise unless a box or choices, and points ``1 x d`` by name, suit the objective."""
-    if (bounds is None) == (choices is None):
+    if bounds is None and choices is None:
+        raise InputDataError("Give `bounds` or `choices`: one of them says where to choose.")
+    if bounds is not None and choices is not None:
         raise InputDataError("`choices` excludes `bounds`: give one of them, None for the other.")
     for name, point in points.items():
         if point is not None and check_tensor(name, point).shape[:-1] != (1,):
@@ -176,10 +185,9 @@ def best_mean(
     return candidate
 
 
-def _rivals(
-    acqf: PosteriorMean, margin: LeastMargin | None, bounds: Tensor | None, choices: Tensor | None
-) -> Tensor:
+def _rivals(acqf: PosteriorMean, margin: LeastMargin | None, place: Place) -> Tensor:
     """Points ``n x d`` that the candidate was selected from, of these the best by their mean."""
+    bounds, choices, *_ = place
     if choices is not None:
         X = choices
     else:
@@ -189,6 +197,9 @@ def _rivals(
         if known is not None and known.shape[-1] == X.shape[-1] and known.dim() == 2:
             inside = ((known >= bounds[0]) & (known <= bounds[1])).all(dim=-1)
             X = torch.cat([known[inside].to(X), X])
+        if several := checked_combinations(place):
+            regions = [Region.checked(bounds, fixed, None) for fixed in several]
+            X = torch.cat([region.placed(X) for region in regions])
     if margin is not None:
         X = X[evaluated(margin, X.unsqueeze(-2)) >= 0.0]
     if not len(X):

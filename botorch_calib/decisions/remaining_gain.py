@@ -19,6 +19,7 @@ from torch import Tensor
 from botorch_calib._validation import (
     check_bounds,
     check_count,
+    check_flag,
     check_model,
     check_open_unit,
     check_precision,
@@ -121,7 +122,7 @@ def remaining_gain(
     domain = check_bounds(bounds) if choices is None else checked_choices(choices)
     name = "bounds" if choices is None else "choices"
     check_precision(name, domain, like(model, domain).dtype)
-    sign = 1.0 if maximize else -1.0
+    sign = 1.0 if check_flag("maximize", maximize) else -1.0
     with manual_seed(seed), repeated_points():
         if candidate is None:
             acqf = PosteriorMean(model, maximize=maximize)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_list
 from botorch_calib.decisions.budget import SIZE
-from botorch_calib.decisions.chance_constraints import ChanceConstraint
+from botorch_calib.decisions.chance_constraints import PART, ChanceConstraint
 from botorch_calib.robust import AmbiguitySet, ContextDistribution
 
 
@@ -54,6 +54,23 @@ def joint_chance_constraints(
         >>> gps = ModelListGP(gp, SingleTaskGP(X, X.sum(dim=-1, keepdim=True)))
         >>> constraints = joint_chance_constraints(gps, [(None, 1.0), (0.2, 1.5)], level=0.9)
     """
+    made = held_together(models, limits, level, width, budget, records, ambiguity, contexts)
+    for place, each in enumerate(made):
+        each.announce(records is None, f"`models[{place}]`")
+    return made
+
+
+def held_together(
+    models: Sequence[Model] | Model,
+    limits: Sequence[tuple[float | None, float | None]],
+    level: float,
+    width: float | None = None,
+    budget: float = SIZE,
+    records: Sequence[Iterable[Mapping[str, Any]]] | None = None,
+    ambiguity: AmbiguitySet | None = None,
+    contexts: ContextDistribution | Tensor | None = None,
+) -> list[ChanceConstraint]:
+    """`joint_chance_constraints` before `ChanceConstraint.announce`, which may name outcomes."""
     given: Any = models.models if isinstance(models, ModelList) else models
     several = [given] if isinstance(given, Model) else check_list("models", given, "models")
     pairs = check_list("limits", limits, "pairs `(lower, upper)`, one for each model")
@@ -64,7 +81,6 @@ def joint_chance_constraints(
         )
     if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
         raise InputDataError("`limits` must hold a pair `(lower, upper)` for each model.")
-    nothing = None if records is None else ()
     known: list[Any] = [()] * len(several)
     if records is not None:
         known = check_list("records", records, "lists of decisions, one for each model")
@@ -74,11 +90,11 @@ def joint_chance_constraints(
             f"{len(known)}."
         )
     made = [
-        ChanceConstraint(model, upper, lower, level, width, budget, nothing, ambiguity, contexts)
+        ChanceConstraint(model, upper, lower, level, width, budget, PART, ambiguity, contexts)
         for model, (lower, upper) in zip(several, pairs, strict=True)
     ]
     for place, (constraint, own) in enumerate(zip(made, known, strict=True)):
-        constraint._hold_together(made, place, () if own is None else own)
+        constraint._hold_together(made, place, own)
     _check_same_decisions([constraint._records for constraint in made], level)
     return [*made]
 

@@ -30,8 +30,8 @@ from botorch_calib.decisions.budget import SIZE, Account, Budget
 from botorch_calib.decisions.chance_constrained_search import warn_uncertified
 from botorch_calib.decisions.chance_constraints import ChanceConstraint
 from botorch_calib.decisions.decision_records import Record, account_of, sides_of
-from botorch_calib.decisions.several_constraints import joint_chance_constraints
-from botorch_calib.exceptions import CalibrationWarning
+from botorch_calib.decisions.several_constraints import held_together
+from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.conditioning import hallucinated
 from botorch_calib.models.inspection import observed_process, raw_width
@@ -80,7 +80,7 @@ class Books:
                 f"under these limits at the level {level:g}. The books leave them out: their "
                 "violations do not count.",
                 CalibrationWarning,
-                stacklevel=3,
+                stacklevel=level_of_caller(),
             )
 
     def _is_own(self, decision: Mapping[str, Any]) -> bool:
@@ -128,13 +128,14 @@ class Books:
             if width not in (None, len(record["point"])):
                 # Other inputs by now. It counts all the same: its outcome is that of the trial.
                 record["point"] = []
-        return self._joint(own, known)
+        constraints = self._joint(own, known)
+        for name, constraint in zip(self.limits, constraints, strict=True):
+            constraint.announce(False, repr(name))
+        return constraints
 
     def _joint(self, models: list[Any], records: list[list[Record]]) -> list[ChanceConstraint]:
         limits: Any = list(self.limits.values())
-        return joint_chance_constraints(
-            models, limits, self.level, budget=self.size, records=records
-        )
+        return held_together(models, limits, self.level, budget=self.size, records=records)
 
     def best(
         self, search: Search, constraints: list[ChanceConstraint], pending: Tensor | None
@@ -152,7 +153,7 @@ class Books:
         """Commit the `best` point; the point ``1 x d``, and the decision to be stored."""
         point, certified = self.best(search, constraints, pending)
         if not bool(constraints[0].commit(point)) or not certified:
-            warn_uncertified(constraints, stacklevel=3)
+            warn_uncertified(constraints)
         return point, self.stored(constraints)
 
     def decide_in_turn(

@@ -28,7 +28,7 @@ from botorch.models.model import Model
 from gpytorch.mlls import MarginalLogLikelihood
 from torch import Tensor
 
-from botorch_calib._validation import check_nonnegative, check_one_of
+from botorch_calib._validation import check_flag, check_nonnegative, check_one_of
 from botorch_calib.acquisition import DelayedThompsonSampling, DelayedUpperConfidenceBound
 from botorch_calib.asynchronous.delay_strategy import STRATEGIES
 from botorch_calib.integrations._ax_acquisition import PendingAtEdges
@@ -94,7 +94,7 @@ def delayed_model_config(
         botorch_model_class=PendingAwareModel,
         model_options={
             "imputation": imputation,
-            "maximize": bool(maximize),
+            "maximize": check_flag("maximize", maximize),
             "calibrated": inner.botorch_model_class is ReplayedModel,
             "inner": dict(inner.model_options),
         },

@@ -246,7 +246,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
             if not certified:
                 store(study, trial, DECISION, decision | {"certified": False})
         if not certified:
-            warn_uncertified(constraints, stacklevel=2)
+            warn_uncertified(constraints)
         return parameters
 
     def _strategy_for(self, look: Look) -> DelayStrategy:
@@ -298,10 +298,10 @@ def _decided(trials: Sequence[FrozenTrial]) -> list[DecidedTrial]:
     decided = [
         trial
         for trial in trials
-        if trial.system_attrs.get(DECISION)  # neither drawn at random, nor never run
+        if trial.system_attrs.get(DECISION, {}) != {}  # neither drawn at random, nor never run
         and not (trial.state.is_finished() and not trial.params)
     ] or [t for t in trials if t.state is TrialState.COMPLETE and DECISION not in t.system_attrs]
-    decisions = [trial.system_attrs.get(DECISION, {}) for trial in decided]
+    decisions = [trial.system_attrs.get(DECISION) or {} for trial in decided]
     return [
         DecidedTrial(decision.get("point", []), decision, trial.constraints)
         for trial, decision in zip(decided, decisions, strict=True)

@@ -108,13 +108,6 @@ def as_time(time: Any) -> float | None:
     return None if time is None else as_number("time", time) + 0.0
 
 
-def check_flag(name: str, value: Any) -> bool:
-    """Convert a truth value to a ``bool``."""
-    if not isinstance(value, (bool, np.bool_)):
-        raise InputDataError(f"`{name}` must be True or False, got {value!r}.")
-    return bool(value)
-
-
 def as_query(x: Any, dim: int, name: str = "x") -> bytes:
     """Convert a query, of shape ``d`` or ``1 x d``, to little-endian doubles."""
     return as_array(name, x, (dim,), (1, dim)).tobytes()

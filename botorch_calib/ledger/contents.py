@@ -14,9 +14,9 @@ import numpy as np
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from numpy.typing import NDArray
 
-from botorch_calib._validation import check_count, check_one_of
+from botorch_calib._validation import check_count, check_flag, check_one_of
 from botorch_calib.exceptions import UnknownTrialError
-from botorch_calib.ledger.argument_checks import DOUBLE, as_number, check_flag
+from botorch_calib.ledger.argument_checks import DOUBLE, as_number
 from botorch_calib.ledger.trials import NUMBERS, Entry
 
 Numbers = NDArray[np.float64]

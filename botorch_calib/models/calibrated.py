@@ -14,7 +14,13 @@ from botorch.models.model import FantasizeMixin, Model
 from botorch.utils.datasets import SupervisedDataset
 from torch import Tensor
 
-from botorch_calib._validation import check_model, check_one_of, check_tensor, check_variances
+from botorch_calib._validation import (
+    check_flag,
+    check_model,
+    check_one_of,
+    check_tensor,
+    check_variances,
+)
 from botorch_calib.calibration import Calibrator, LocalizedConformal
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models.conditioning import conditioned_on
@@ -162,7 +168,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         with as_in_training(observed):
             z = predictor.scores(X, Y, Yvar)
             inputs = predictor.inputs(X)
-        conditioned = predictor.conditioned(X, Y, Yvar) if condition else self.model
+        conditions = check_flag("condition", condition)
+        conditioned = predictor.conditioned(X, Y, Yvar) if conditions else self.model
         self.calibrator.update(inputs, z)
         self.model = conditioned
 

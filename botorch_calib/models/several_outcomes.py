@@ -21,7 +21,7 @@ from botorch.utils.transforms import is_ensemble
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from torch import Tensor
 
-from botorch_calib._validation import check_model, check_tensor
+from botorch_calib._validation import check_flag, check_model, check_tensor
 from botorch_calib.calibration import Calibrator
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.conditioning import conditioned_on, with_observations
@@ -226,6 +226,7 @@ class CalibratedModelList(ModelList):
             InputDataError: If an argument is malformed. No model has changed then.
             UnsupportedError: If a model is batched or cannot be conditioned.
         """
+        check_flag("condition", condition)
         if Yvar is not None and check_tensor("Yvar", Yvar).shape != Y.shape:
             raise BotorchTensorDimensionError(
                 f"`Yvar` must have the shape of `Y`, {tuple(Y.shape)}, got {tuple(Yvar.shape)}."

@@ -214,6 +214,26 @@ def test_fixed_features_stay_and_linear_constraints_hold() -> None:
     assert y == 0.25 and x - z >= 0.2 - 1e-8 and value > 0.75
 
 
+def test_discrete_columns_have_one_of_their_combinations() -> None:
+    bounds = torch.tensor([[0.0] * 3, [1.0, 1.0, 2.0]], dtype=torch.double)
+    tested = constraint(width=3, upper=1.5)  # x + y + z is at most about 1.5
+    acqf = Linear(torch.tensor([0.2, 0.5, 1.0]))
+    several = [{2: 0.0}, {2: 1.0}, {-1: 2.0}]
+    search = partial(optimize_chance_constrained, acqf, tested, bounds)
+    found = search(fixed_features_list=several)
+    assert found.certified and found.candidate[0, 2] == 1.0
+    for fixed in several[:2]:
+        with torch.no_grad():
+            assert found.value >= search(fixed_features=fixed).value - 1e-4
+    assert search().candidate[0, 2] not in (0.0, 1.0, 2.0)
+    # Combinations without a point are left out, unless no other is there.
+    low = [(torch.tensor([2]), -torch.ones(1, dtype=torch.double), -0.5)]
+    found = search(fixed_features_list=several, inequality_constraints=low)
+    assert found.certified and found.candidate[0, 2] == 0.0
+    with pytest.raises(InfeasibilityError):
+        search(fixed_features_list=several[1:], inequality_constraints=low)
+
+
 @pytest.mark.parametrize(("with_others", "scale"), [(False, 1e4), (True, 1.0)])
 def test_linear_equations_hold(with_others: bool, scale: float) -> None:
     """The optimum of a linear function on a plane is at a corner, which is known."""
@@ -538,6 +558,12 @@ def test_bad_arguments_are_named() -> None:
     refused(InputDataError, "outside of its bounds", fixed_features={0: 1.5})
     refused(InputDataError, "every column", fixed_features={0: 0.5, 1: 0.5})
     refused(InputDataError, "`fixed_features` must be a dictionary", fixed_features=[0])
+    refused(InputDataError, "at least one dictionary", fixed_features_list=[])
+    refused(InputDataError, "must be a list of dictionaries", fixed_features_list=0)
+    refused(InputDataError, "must be a dictionary", fixed_features_list=[{0: 0.5}, 0])
+    both: dict[str, Any] = {"fixed_features": {0: 0.5}, "fixed_features_list": [{1: 0.5}]}
+    refused(InputDataError, "excludes `fixed_features`", **both)
+    no_choices(InputDataError, "`choices` excludes", BOUNDS, fixed_features_list=[{1: 0.5}])
     refused(InfeasibilityError, None, inequality_constraints=beyond)
     for share in (1.0, "half"):
         refused(InputDataError, "expansion_share", expansion_share=share)

@@ -639,6 +639,9 @@ def test_records_of_others_are_refused() -> None:
     with pytest.raises(InputDataError, match=r"`records\[0\]\['point'\]` must have 3 columns"):
         tested.with_model(wide)
     refused("`records` must be a list of dictionaries, got int", 5)
+    refused("`records` must be a list of dictionaries, got None: give", None)
+    with pytest.raises(InputDataError, match="`records` must be a list of dictionaries, got None"):
+        joint_chance_constraints([make_gp()], [(None, 100.0)], records=[None])  # type: ignore[list-item]
     refused("Record 0 .* dictionary", np.zeros(2))
     first["outcome"] = 1e6
     assert tested.num_violations == 0  # they are copies
@@ -908,6 +911,9 @@ def test_a_joint_budget_counts_points() -> None:
     rebuilt = joint_chance_constraints(models, pair, budget=3.0, records=records)
     for twin, each in zip(rebuilt, (first, second), strict=True):
         assert_same(twin, each, points(3))
+    # The width is common as well: the first constraint has not missed since.
+    assert second._account(own=True) != first._account(own=True)
+    assert first._factors()[1] == second._factors()[1] == width(first._account()) > 1.05
     with pytest.raises(InputDataError, match="same decisions"):
         joint_chance_constraints(models, pair, records=[records[0], records[1][:-1]])
     # Each has a part of the level, so they are no records of a single constraint, nor the reverse.
@@ -970,6 +976,8 @@ def test_bad_arguments_are_named() -> None:
         ChanceConstraint(CalibratedModel(gp, QuantileRecalibrator([0.9])), upper=0.0)
     with pytest.raises(UnsupportedError, match="CensoredDelayModel is calibrated"):
         ChanceConstraint(CensoredDelayModel(model), upper=0.0)
+    with pytest.raises(UnsupportedError, match="CalibratedModelList .* `joint_chance_constraints`"):
+        ChanceConstraint(CalibratedModelList(model, model), upper=0.0)
     with pytest.raises(UnsupportedError, match="2 outputs|list of models"):
         ChanceConstraint(ModelListGP(gp, gp), upper=0.0)
     with pytest.raises(UnsupportedError, match="must be a BoTorch model"):

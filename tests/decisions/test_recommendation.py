@@ -20,7 +20,7 @@ from gpytorch.means import ConstantMean
 from torch import Tensor
 
 from botorch_calib import ChanceConstraint
-from botorch_calib.decisions import recommend
+from botorch_calib.decisions import recommend, recommendation
 from botorch_calib.exceptions import NotCertifiedWarning
 from tests.long_grids import mostly_slow
 
@@ -67,6 +67,38 @@ def test_the_best_mean_that_is_safe_as_a_statement_about_the_point(
     mean = objective.posterior(found.candidate).mean.item()
     assert found.value == pytest.approx(mean, abs=0.02)
     assert found.lower < found.value < found.upper and found.better is None
+
+
+@pytest.mark.parametrize("constrained", [True, False])
+def test_discrete_columns_have_one_of_their_combinations(constrained: bool) -> None:
+    X = torch.rand(30, 2, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+    X[:, 1] = (3.0 * X[:, 1]).floor()
+    low, wide = torch.zeros(2, dtype=torch.double), torch.tensor([1.0, 2.0]).double()
+    # The objective and the outcome rise with both columns, so that 2 is safe nowhere.
+    rising = process(X, (X[:, :1] + X[:, 1:]) / 3.0 - 0.5, noise=0.05, lengthscale=1.0)
+    limit = [ChanceConstraint(rising, upper=0.1)] if constrained else []
+    found = recommend(
+        rising, limit, torch.stack([low, wide]), fixed_features_list=[{1: 0.0}, {1: 1.0}]
+    )
+    assert found.certified and found.candidate[0, 1] == 1.0
+    assert found.lower < found.value < found.upper
+    free = recommend(rising, limit, torch.stack([low, wide]))
+    assert free.candidate[0, 1] not in (0.0, 1.0)
+
+
+def test_rivals_have_combinations_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Tensor] = []
+    stated = recommendation._stated
+
+    def noted(objective: Any, X: Tensor, *rest: Any) -> Any:
+        seen.append(X)
+        return stated(objective, X, *rest)
+
+    monkeypatch.setattr(recommendation, "_stated", noted)
+    X = torch.rand(9, 2, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+    box = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
+    recommend(process(X, X[:, :1] - 0.5), (), box, fixed_features_list=[{1: 0.0}, {1: 0.4}])
+    assert {*seen[0][:, 1].tolist()} == {0.0, 0.4} and len(seen[0]) > 400
 
 
 def test_without_a_safe_point_it_says_so() -> None:
@@ -158,8 +190,11 @@ def test_bad_arguments_are_named() -> None:
         recommend(None, bounds=BOUNDS)  # type: ignore[arg-type]
     with pytest.raises(InputDataError, match="confidence"):
         recommend(gp, bounds=BOUNDS, confidence=1.0)
-    with pytest.raises(InputDataError, match="`bounds`: give one of them"):
+    with pytest.raises(InputDataError, match="^Give `bounds` or `choices`"):
         recommend(gp)
+    for maximize in ("False", None, 1):
+        with pytest.raises(InputDataError, match="`maximize` must be True or False"):
+            recommend(gp, bounds=BOUNDS, maximize=maximize)  # type: ignore[arg-type]
     places: list[dict[str, Any]] = [{"bounds": BOUNDS}, {"choices": GRID}]
     for place in places:
         with pytest.raises(InputDataError, match="`raw_samples` must be an integer of at least 1"):
