@@ -31,11 +31,11 @@ import tempfile
 import matplotlib.pyplot as plt
 from experiments.kiln import FAULT, LOG, hardness
 
-os.chdir(tempfile.mkdtemp())  # where workers write their log
 if __name__ == "__main__":  # worker processes import this file, if it is a script
     from botorch_calib import AsynchronousOptimizer, DelayAwareProposer, FeedbackLedger
     from botorch_calib.plotting import COLORS
 
+    os.chdir(tempfile.mkdtemp())  # where workers write their log
     FAULT.touch()  # the first one that sees it dies
     ledger = FeedbackLedger.open("run.ledger", dim=2)
     propose = DelayAwareProposer([[0, 0], [1, 1]])

@@ -178,6 +178,14 @@ def test_spawned_processes_import_the_script_without_running_it(
     assert "accuracy" in names and "optimizer" not in names
 
 
+def test_workers_of_the_example_stay_where_its_log_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They import the script too, and would each go to a folder of their own."""
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    monkeypatch.chdir(ROOT)
+    names = runpy.run_path(str(ROOT / "examples" / "four_workers.py"), run_name="__mp_main__")
+    assert Path.cwd() == ROOT and "AsynchronousOptimizer" not in names
+
+
 def test_drawn_figures_are_shown_and_described() -> None:
     """Each script is used, and each use says what is seen."""
     pages = "\n".join(page.read_text(encoding="utf-8") for page in DOCS.rglob("*.md"))
