@@ -57,6 +57,7 @@ from botorch_calib.models.requirements import (
     batch_of_models,
     check_fits,
     check_pairs,
+    check_same_width,
     checked_observations,
 )
 from botorch_calib.robust import AmbiguitySet, ContextDistribution
@@ -255,11 +256,15 @@ class ChanceConstraint(DecisionBooks):
             model: A model of the same outcome, fitted to all data so far; a plain one takes over
                 the calibrator of a calibrated one. Let the old model observe new data first, since
                 its quantiles decided about them.
+
+        Raises:
+            BotorchTensorDimensionError: If ``model`` has inputs of another width.
         """
         if isinstance(self.model, CalibratedModel) and not isinstance(model, CalibratedModel):
             model = self.model.with_model(model)
         twin = copy.copy(self)
         twin.model, twin._factor = _checked_model(model), None
+        check_same_width(self.model, model)
         twin._check_records()
         twin._warn_of_grid()
         self._together[self._place] = twin

@@ -177,8 +177,8 @@ def check_same_width(model: Any, other: Any) -> None:
     width, own = (raw_width(observed_process(each)) for each in (model, check_model(other)))
     if width is not None and own is not None and own != width:
         raise BotorchTensorDimensionError(
-            f"`model` must have {width} inputs as the present one has, got one of {own}: make a "
-            "calibrated model anew, by `CalibratedModel.from_history`."
+            f"`model` must have {width} inputs as the present one has, got one of {own}: what has "
+            "been learned or counted is of no use to it, so start anew, as by `from_history`."
         )
 
 

@@ -636,7 +636,7 @@ def test_records_of_others_are_refused() -> None:
         strange = r"`records\[1\]\['point'\]` must have 2 columns .* got \d. Give a `model` of"
         refused(strange, [first, second | {"point": point}])
     wide = SingleTaskGP(torch.rand(5, 3).double(), torch.rand(5, 1).double()).eval()
-    with pytest.raises(InputDataError, match=r"`records\[0\]\['point'\]` must have 3 columns"):
+    with pytest.raises(BotorchTensorDimensionError, match="`model` must have 2 inputs.* of 3"):
         tested.with_model(wide)
     refused("`records` must be a list of dictionaries, got int", 5)
     refused("`records` must be a list of dictionaries, got None: give", None)
