@@ -190,25 +190,22 @@ def check_bounds(bounds: Any) -> Tensor:
     return bounds
 
 
-def check_numbers(name: str, value: Any) -> Tensor:
-    """One number or a tensor of numbers, none NaN, as a tensor: in double precision if new."""
-    try:
-        numbers = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.double)
-    except (TypeError, ValueError, RuntimeError):
-        raise InputDataError(f"`{name}` must be a number or a tensor, got {value!r}.") from None
-    if numbers.is_complex() or not numbers.numel() or numbers.isnan().any():
-        raise InputDataError(f"`{name}` must hold real numbers, none of them NaN, got {value}.")
-    return numbers
-
-
-def in_double(name: str, value: Any, device: torch.device) -> Tensor:
+def in_double(name: str, value: Any, device: torch.device | None = None) -> Tensor:
     """A number or a tensor of numbers, NaN among them, as a tensor in double precision."""
     if isinstance(value, Tensor):
         return value.to(device, torch.double)
     try:
-        return torch.as_tensor(value, dtype=torch.double, device=device)
+        return torch.tensor(value, dtype=torch.double, device=device)
     except (TypeError, ValueError, RuntimeError):
         raise InputDataError(f"`{name}` must be a number or a tensor, got {value!r}.") from None
+
+
+def check_numbers(name: str, value: Any) -> Tensor:
+    """One number or a tensor of numbers, none NaN, as a tensor: in double precision if new."""
+    numbers = value if isinstance(value, Tensor) else in_double(name, value)
+    if numbers.is_complex() or not numbers.numel() or numbers.isnan().any():
+        raise InputDataError(f"`{name}` must hold real numbers, none of them NaN, got {value}.")
+    return numbers
 
 
 def check_finite(name: str, value: Tensor) -> Tensor:

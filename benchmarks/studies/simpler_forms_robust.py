@@ -26,7 +26,9 @@ values with their Jacobian by a Function / by a product  1.08, 0.99       0     
 exact Wasserstein ball: unsettled sources / all of them  0.92, 1.6 to 2.1 0       kept
 KL ball: short divergence / the accurate one throughout  1.26, 1.5 to 1.8 3e-16   kept
 variance by a root / by the precision, near-duplicates                    20      kept: digits
-draws together / one by one (b = 20, 512)                1.2 to 2.3       6e-14   kept
+draws together / one by one (b = 4, 20, 512)             1.7 to 5.3       7e-14   kept
+gradient of random features with their values (b = 512)  1.3 to 1.4       1e-15   kept
+the same (b = 4, 20: most searches)                      1.0              1e-15   no gain
 one distribution for all points kept / made each time    1.15 to 1.16     6e-14   kept
 weights of a mixture in NumPy / in PyTorch               1.24             3e-11   kept
 ======================================================== ================ ======= ==============
@@ -62,7 +64,7 @@ from botorch_calib.calibration import base as calibrators
 from botorch_calib.calibration.learners import aggregated
 from botorch_calib.calibration.learners.radial_sum import PairedSums
 from botorch_calib.distributions import piecewise
-from botorch_calib.models import radial_kernels
+from botorch_calib.models import fourier_paths, radial_kernels
 from botorch_calib.models.fourier_paths import FourierPaths
 from botorch_calib.robust import contextual_function
 from botorch_calib.robust.contextual_function import norm_and_direction
@@ -449,6 +451,17 @@ def adahedge_of_tensors(
     return torch.stack(weights), losses, gap
 
 
+class WavesByAutograd:
+    """In the place of `_SumOfWaves`."""
+
+    @staticmethod
+    def apply(rows: Tensor, frequencies: Tensor, shifts: Tensor, amplitudes: Tensor) -> Tensor:
+        """Parts of the same size, whose phases are kept."""
+        num = max(1, fourier_paths._CHUNK // frequencies.shape[-1])
+        parts = (fourier_paths._phases(part, frequencies, shifts) for part in rows.split(num))
+        return torch.cat([(phases.cos() @ amplitudes).squeeze(-1) for phases in parts], dim=-1)
+
+
 def calibration_rows(work: Workload) -> list[Row]:
     """Of calibrators and of draws from calibrated models."""
     kinds: dict[str, Callable[[], Any]] = {
@@ -471,16 +484,19 @@ def calibration_rows(work: Workload) -> list[Row]:
         "of the process": lambda: shared.censored(work),
         "calibrated": lambda: shared.censored_calibrated(work, models["one level"].calibrator),
     }
-    alone = {}
+    alone, waves = {}, {}
+    by_autograd = [(fourier_paths, "_SumOfWaves", WavesByAutograd)]
     for name, make in draws.items():
         for b in (512, 20, 4):
             ours = value_and_gradient(DelayedThompsonSampling(make()), work.batch[:b])
             with patch.object(FourierPaths, "of", lambda *paths: None):
                 theirs = value_and_gradient(DelayedThompsonSampling(make()), work.batch[:b])
             alone[f"{name}, b={b}"] = ours, (), theirs
+            waves[f"{name}, b={b}"] = ours, by_autograd
     cases = [(name, b) for name in kinds for b in (512, 20)]
     return [
         measured("draws evaluated together / one by one, as BoTorch does", alone, "kept"),
+        measured("gradient of random features with their values / by autograd", waves, "kept", 61),
         measured(
             "one distribution for all points kept / made each time, log EI",
             {

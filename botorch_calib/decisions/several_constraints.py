@@ -25,6 +25,7 @@ def joint_chance_constraints(
     records: Sequence[Iterable[Mapping[str, Any]]] | None = None,
     ambiguity: AmbiguitySet | None = None,
     contexts: ContextDistribution | Tensor | None = None,
+    names: Iterable[str] | None = None,
 ) -> list[ChanceConstraint]:
     """Constraints on several outcomes that hold together with probability ``level``.
 
@@ -45,6 +46,7 @@ def joint_chance_constraints(
         records: `ChanceConstraint.decisions` of each, to go on with.
         ambiguity: For all of them.
         contexts: For all of them.
+        names: What warnings call the outcomes (default: by the place of their models).
 
     Raises:
         InputDataError: If ``models``, ``limits`` and ``records`` differ in number, or one is
@@ -54,23 +56,6 @@ def joint_chance_constraints(
         >>> gps = ModelListGP(gp, SingleTaskGP(X, X.sum(dim=-1, keepdim=True)))
         >>> constraints = joint_chance_constraints(gps, [(None, 1.0), (0.2, 1.5)], level=0.9)
     """
-    made = held_together(models, limits, level, width, budget, records, ambiguity, contexts)
-    for place, each in enumerate(made):
-        each.announce(records is None, f"`models[{place}]`")
-    return made
-
-
-def held_together(
-    models: Sequence[Model] | Model,
-    limits: Sequence[tuple[float | None, float | None]],
-    level: float,
-    width: float | None = None,
-    budget: float = SIZE,
-    records: Sequence[Iterable[Mapping[str, Any]]] | None = None,
-    ambiguity: AmbiguitySet | None = None,
-    contexts: ContextDistribution | Tensor | None = None,
-) -> list[ChanceConstraint]:
-    """`joint_chance_constraints` before `ChanceConstraint.announce`, which may name outcomes."""
     given: Any = models.models if isinstance(models, ModelList) else models
     several = [given] if isinstance(given, Model) else check_list("models", given, "models")
     pairs = check_list("limits", limits, "pairs `(lower, upper)`, one for each model")
@@ -96,6 +81,9 @@ def held_together(
     for place, (constraint, own) in enumerate(zip(made, known, strict=True)):
         constraint._hold_together(made, place, own)
     _check_same_decisions([constraint._records for constraint in made], level)
+    outcomes = names or [f"`models[{place}]`" for place in range(len(made))]
+    for constraint, outcome in zip(made, outcomes, strict=True):
+        constraint.announce(records is None, outcome)
     return [*made]
 
 

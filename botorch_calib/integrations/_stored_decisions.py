@@ -30,7 +30,7 @@ from botorch_calib.decisions.budget import SIZE, Account, Budget
 from botorch_calib.decisions.chance_constrained_search import warn_uncertified
 from botorch_calib.decisions.chance_constraints import ChanceConstraint
 from botorch_calib.decisions.decision_records import Record, account_of, sides_of
-from botorch_calib.decisions.several_constraints import held_together
+from botorch_calib.decisions.several_constraints import joint_chance_constraints
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.conditioning import hallucinated
@@ -128,14 +128,18 @@ class Books:
             if width not in (None, len(record["point"])):
                 # Other inputs by now. It counts all the same: its outcome is that of the trial.
                 record["point"] = []
-        constraints = self._joint(own, known)
-        for name, constraint in zip(self.limits, constraints, strict=True):
-            constraint.announce(False, repr(name))
-        return constraints
+        return self._joint(own, known)
 
     def _joint(self, models: list[Any], records: list[list[Record]]) -> list[ChanceConstraint]:
         limits: Any = list(self.limits.values())
-        return held_together(models, limits, self.level, budget=self.size, records=records)
+        return joint_chance_constraints(
+            models,
+            limits,
+            self.level,
+            budget=self.size,
+            records=records,
+            names=map(repr, self.limits),
+        )
 
     def best(
         self, search: Search, constraints: list[ChanceConstraint], pending: Tensor | None
