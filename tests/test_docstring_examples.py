@@ -29,7 +29,6 @@ SHOWN_BY = {
     "log_covering_number": "wasserstein_radius",
     "NoiseDiagnosis": "noise_diagnosis",
     "Recommendation": "recommend",
-    "RemainingGain": "remaining_gain",
     "RunSummary": "AsynchronousOptimizer",
     "StatedGains": "stated_gains",
     "Trial": "FeedbackLedger",

@@ -36,7 +36,7 @@ from botorch_calib._validation import (
     check_positive,
     check_precision,
 )
-from botorch_calib.decisions import recommend, remaining_gain
+from botorch_calib.decisions import recommend
 from tests.gps import make_gp
 
 
@@ -146,7 +146,6 @@ def calls_with_flags(flag):
     yield "maximize", lambda: DelayedThompsonSampling(gp, **maximize)
     yield "maximize", lambda: RobustUpperConfidenceBound(gp, 4.0, ball, Y, **maximize)
     yield "maximize", lambda: recommend(gp, bounds=box, **maximize)
-    yield "maximize", lambda: remaining_gain(gp, box, **maximize)
     yield (
         "observation_noise",
         lambda: CalibratedUpperConfidenceBound(model, 0.9, observation_noise=flag),

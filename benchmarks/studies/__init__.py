@@ -16,7 +16,6 @@ file                     content
 ``proposal_time``        how long does a proposal take after thousands of values?
 ``simpler_forms``        what do the special ways of calibrated integrals gain?
 ``simpler_forms_robust`` what would simpler forms of robust bounds and calibrators cost?
-``stopping``             how often is a stopping rule right if the model is wrong?
 ``two_theorems``         do stated gains and misses of the objective keep their bounds?
 ======================== ====================================================================
 """

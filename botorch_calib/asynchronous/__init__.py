@@ -12,7 +12,6 @@ file                         content
 ``callers_executors``        threads, process pools and others: a broken one is replaced
 ``dask_workers``             a Dask cluster: whether it is lost; restarts workers
 ``process_startup``          code that runs inside a process of our own
-``stopping_rule``            `RemainingGainRule`: stops a run when little is left to gain
 ``progress``                 the progress bar, and `RunSummary`
 ``proposer``                 `DelayAwareProposer`: chooses the next query
 ``delay_strategy``           `DelayStrategy`: options for pending and failed queries
@@ -31,14 +30,12 @@ from botorch_calib.asynchronous.evaluation_limits import EvaluationLimits
 from botorch_calib.asynchronous.optimizer import AsynchronousOptimizer
 from botorch_calib.asynchronous.progress import RunSummary
 from botorch_calib.asynchronous.proposer import DelayAwareProposer, SearchSettings
-from botorch_calib.asynchronous.stopping_rule import RemainingGainRule
 
 __all__ = [
     "AsynchronousOptimizer",
     "DelayAwareProposer",
     "DelayStrategy",
     "EvaluationLimits",
-    "RemainingGainRule",
     "RunSummary",
     "SearchSettings",
 ]

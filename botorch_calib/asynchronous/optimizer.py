@@ -170,10 +170,9 @@ class AsynchronousOptimizer:
                 included; None for no limit.
             progress: Whether to show a progress bar.
             seconds: Time in seconds after which no evaluation starts; None for no limit.
-            stop: A function of the ledger, such as a `RemainingGainRule`, called in this thread
-                after evaluations have ended and, if some ended in an earlier run, at the start.
-                Once it returns something true no evaluation starts, and those that run are
-                awaited; `RunSummary.stopped` says so.
+            stop: A function of the ledger, called in this thread after evaluations have ended and,
+                if some ended in an earlier run, at the start. Once it returns something true no
+                evaluation starts, and those that run are awaited; `RunSummary.stopped` says so.
 
         Raises:
             BotorchError: If both limits are None, an argument is malformed, ``propose`` returns

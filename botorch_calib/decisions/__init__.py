@@ -17,7 +17,6 @@ file                          content
 ``chance_constrained_search`` `optimize_chance_constrained`: the best point that is certified
 ``certified_set_expansion``   where an observation would do most for the certified set
 ``recommendation``            `recommend`: the point to stop at
-``remaining_gain``            `remaining_gain`: a bound on gains elsewhere, and when to stop
 ``confirmation_test``         `ConfirmationTest`: that one point is safe, by repetition
 ``objective_coverage``        a bound for the objective from one for its outcomes
 ============================= ======================================================================
@@ -32,7 +31,6 @@ from botorch_calib.decisions.chance_constraints import ChanceConstraint
 from botorch_calib.decisions.confirmation_test import ConfirmationTest
 from botorch_calib.decisions.objective_coverage import objective_coverage_bound
 from botorch_calib.decisions.recommendation import Recommendation, recommend
-from botorch_calib.decisions.remaining_gain import RemainingGain, remaining_gain
 from botorch_calib.decisions.several_constraints import joint_chance_constraints
 
 __all__ = [
@@ -41,10 +39,8 @@ __all__ = [
     "ChanceConstraint",
     "ConfirmationTest",
     "Recommendation",
-    "RemainingGain",
     "joint_chance_constraints",
     "objective_coverage_bound",
     "optimize_chance_constrained",
     "recommend",
-    "remaining_gain",
 ]

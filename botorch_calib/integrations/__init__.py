@@ -12,14 +12,12 @@ file                     content
 ``_ax_infinite_values``  what Ax's models leave out
 ``ax_delays``            delay-aware proposals in Ax
 ``ax_robust``            robust decisions in Ax
-``ax_stopping``          when to stop an experiment of Ax
 ``ax_decisions``         certified trials in Ax, and what to recommend
 ``ax_cards``             analysis cards for Ax
 ``_ax_own_search``       acquisitions of Ax with a search of their own
 ``optuna``               calibrated models in Optuna
 ``optuna_delays``        delay-aware proposals in Optuna
 ``optuna_decisions``     chance constraints in Optuna
-``optuna_stopping``      when to stop a study of Optuna
 ``_optuna_search_space`` parameters of Optuna as points of the unit cube
 ``xopt``                 calibrated models in Xopt
 ``xopt_decisions``       chance constraints in Xopt
