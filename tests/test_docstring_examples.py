@@ -41,7 +41,7 @@ INTERFACES = (
 # What generation strategies of Ax and a bound are made of, out of the user's sight.
 PARTS = (
     "CertifiedPoints CertifyingAdapter CertifyingGenerators ClosedFormConfidenceBound "
-    "ConstrainedClosedForm PendingAwareModel ReplayedModel RobustDecisions SampledSums"
+    "ConstrainedClosedForm PendingAwareModel ReplayedModel SampledSums"
 ).split()
 
 

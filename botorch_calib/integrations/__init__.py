@@ -11,7 +11,6 @@ file                     content
 ``_ax_acquisition``      which acquisition functions Ax is given for one
 ``_ax_infinite_values``  what Ax's models leave out
 ``ax_delays``            delay-aware proposals in Ax
-``ax_robust``            robust decisions in Ax
 ``ax_decisions``         certified trials in Ax, and what to recommend
 ``ax_cards``             analysis cards for Ax
 ``_ax_own_search``       acquisitions of Ax with a search of their own
@@ -25,6 +24,5 @@ file                     content
 ``_mixed_spaces``        spaces with discrete parameters, and the best certified point of one
 ``_stored_decisions``    decisions that clients store with trials, and the constraints made of them
 ``stored_calibrators``   calibrators in the files of a client
-``stored_robustness``    contexts and ambiguity sets in the files of a client
 ======================== ====================================================================
 """

@@ -81,9 +81,6 @@ class ReplayedModel(CalibratedModel):
         self.replay()
         return loaded
 
-    def _load_own(self, state: dict[str, Any], strict: bool, assign: bool) -> None:
-        """Leave out the thresholds that another calibrator has learned."""
-
 
 def calibrated_model_config(
     calibrator: type[Calibrator] = LocalizedConformal,

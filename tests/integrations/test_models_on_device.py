@@ -22,11 +22,9 @@ from botorch_calib import (
     LocalizedConformal,
     LogCalibratedExpectedImprovement,
     QuantileRecalibrator,
-    WassersteinBall,
 )
 from botorch_calib.integrations.ax import calibrated_generation_strategy, calibrated_model_config
 from botorch_calib.integrations.ax_delays import delay_aware_generation_strategy
-from botorch_calib.integrations.ax_robust import robust_decision, robust_generation_strategy
 from botorch_calib.integrations.optuna import calibrated_candidates_func
 from botorch_calib.integrations.optuna_delays import DelayAwareSampler
 from tests.integrations.test_ax import (
@@ -104,19 +102,6 @@ def test_ax_while_trials_are_pending(acquisition: str, device: torch.device) -> 
         delay_aware_generation_strategy(client, struct=struct(device), acquisition=acquisition)
     )
     play_on(client, device)
-
-
-@pytest.mark.parametrize("method", ["exact", "lipschitz"])
-def test_ax_with_a_context(method: str, device: torch.device) -> None:
-    client = configured()
-    contexts = torch.tensor([[2.0], [5.0], [9.0]], dtype=torch.double)
-    client.set_generation_strategy(
-        robust_generation_strategy(
-            client, "b", contexts, WassersteinBall(0.5, method), struct=struct(device)
-        )
-    )
-    play_on(client, device)
-    assert set(robust_decision(client)[0]) == {"a"}
 
 
 def play_optuna(sampler: BoTorchSampler) -> None:
