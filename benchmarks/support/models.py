@@ -340,7 +340,8 @@ ENTRIES = (
     Entry(
         "PairwiseGP",
         of_preferences,
-        "Its outcome is which of two is preferred: `OutcomeProbability` calibrates its probability",
+        "Its outcome is which of two is preferred: use BoTorch's own acquisition functions for "
+        "preferences",
     ),
 )
 

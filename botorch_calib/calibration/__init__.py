@@ -9,7 +9,6 @@ from botorch_calib.calibration.learners import (
     OnlineQuantileTracker,
 )
 from botorch_calib.calibration.no_calibration import NoCalibration
-from botorch_calib.calibration.probabilities import ProbabilityCalibrator
 from botorch_calib.calibration.recalibration import QuantileRecalibrator
 from botorch_calib.calibration.scores import (
     GaussianScore,
@@ -30,7 +29,6 @@ __all__ = [
     "NoCalibration",
     "OnlineConformal",
     "OnlineQuantileTracker",
-    "ProbabilityCalibrator",
     "QuantileRecalibrator",
     "RationalScore",
     "Score",

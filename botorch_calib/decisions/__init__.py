@@ -8,7 +8,6 @@ file                          content
 ``budget``                    `Budget`: how many violations there may be
 ``shared_risk``               how limits that hold together share the probability of a violation
 ``quantile_width``            by which factor the quantile that decides is wider than stated
-``outcomes_on_grid``          counts and rounded outcomes, and the limits that suit them
 ``outcome_quantiles``         quantiles of the next outcome, of any model
 ``worst_contexts``            the same for every distribution of a context in an ambiguity set
 ``decision_books``            the decisions under the limits, and the budget that is left

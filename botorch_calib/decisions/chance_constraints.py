@@ -32,7 +32,6 @@ from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.decision_books import DecisionBooks
 from botorch_calib.decisions.decision_records import KEYS, Record, Side, checked_records
 from botorch_calib.decisions.outcome_quantiles import LEAST, MOST, OutcomeQuantiles
-from botorch_calib.decisions.outcomes_on_grid import advice, step_of_grid
 from botorch_calib.decisions.quantile_width import (
     OF_ONE_POINT,
     leave_one_out_factor,
@@ -51,7 +50,6 @@ from botorch_calib.models.inspection import (
     sole_member,
     with_task_feature,
 )
-from botorch_calib.models.outcome_transforms import raw_train_targets
 from botorch_calib.models.predictors import predictor_of
 from botorch_calib.models.requirements import (
     batch_of_models,
@@ -64,12 +62,6 @@ from botorch_calib.robust import AmbiguitySet, ContextDistribution
 
 # BoTorch accepts violations up to the former, which stands for the latter in standard deviations.
 _TOLERANCE, _ROOM = 1e-8, 1e-6
-# A grid of outcomes costs little if its steps are smaller, in standard deviations of an outcome.
-_COARSE = 0.5
-# What this process has said of grids to constraints that go on with records.
-_ADVISED: set[tuple[str, ...]] = set()
-#: In place of the records of one of several that hold together, whose own come later.
-PART: Iterable[Any] = iter(())
 
 
 class ChanceConstraint(DecisionBooks):
@@ -139,7 +131,7 @@ class ChanceConstraint(DecisionBooks):
 
     Warns:
         CalibrationWarning: If decisions have been taken by the model or on its data, and there are
-            no ``records``; once, if outcomes lie on a grid, and a limit is not about halfway.
+            no ``records``.
 
     Example:
         >>> constraint = ChanceConstraint(gp, upper=1.0, level=0.9)
@@ -175,8 +167,8 @@ class ChanceConstraint(DecisionBooks):
         self._check_records()
         self.width = None if width is None else check_positive("width", width)
         self._factor: float | None = None
-        if records is not PART:
-            self.announce(is_new=records is None)
+        if records is None:
+            self._warn_of_earlier_decisions()
 
     @classmethod
     def from_history(
@@ -266,7 +258,6 @@ class ChanceConstraint(DecisionBooks):
         twin.model, twin._factor = _checked_model(model), None
         check_same_width(self.model, model)
         twin._check_records()
-        twin._warn_of_grid()
         self._together[self._place] = twin
         return twin
 
@@ -438,15 +429,9 @@ class ChanceConstraint(DecisionBooks):
         self._records = checked_records(records, self._sides, self.level, len(several) > 1)
         self._check_records()
 
-    def announce(self, is_new: bool, outcome: str = "") -> None:
-        """Warn of earlier decisions that a new constraint does not know, and of a grid.
-
-        What the ``outcome`` is called, and what was said of its grid, is kept `with_model`. One
-        that goes on with records is made for each round, so there the process keeps it.
-        """
-        self._outcome = outcome
-        self._advised: set[tuple[str, ...]] = set() if is_new else _ADVISED
-        if is_new and have_decided(self._parts(), self._statement, self.known_decisions()):
+    def _warn_of_earlier_decisions(self) -> None:
+        """Warn of decisions that a constraint without records does not know."""
+        if have_decided(self._parts(), self._statement, self.known_decisions()):
             warnings.warn(
                 "Decisions have been taken by this model or on these data, which a constraint that "
                 "is made anew does not know: its violations count from zero. Go on by "
@@ -455,26 +440,6 @@ class ChanceConstraint(DecisionBooks):
                 CalibrationWarning,
                 stacklevel=level_of_caller(),
             )
-        self._warn_of_grid()
-
-    def _warn_of_grid(self) -> None:
-        """Warn once if outcomes lie on a grid, and another limit that allows the same is better."""
-        process = self._observed
-        if getattr(process, "train_targets", None) is None or process.num_outputs != 1:
-            return
-        outcomes = raw_train_targets(process)
-        step = step_of_grid(outcomes)
-        if step is None or step < _COARSE * float(self.typical_deviation()):
-            return
-        of = f" of {self._outcome}" if self._outcome else ""
-        for key, text in advice(self._sides, outcomes, step).items():
-            if (self._outcome, *key) not in self._advised:
-                self._advised.add((self._outcome, *key))
-                warnings.warn(
-                    f"Outcomes{of} lie on a grid, which the model does not know. {text}",
-                    CalibrationWarning,
-                    stacklevel=level_of_caller(),
-                )
 
     def _check_records(self) -> None:
         """Raise unless the records are about points that the model decides about."""

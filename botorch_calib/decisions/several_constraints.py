@@ -12,7 +12,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_list
 from botorch_calib.decisions.budget import SIZE
-from botorch_calib.decisions.chance_constraints import PART, ChanceConstraint
+from botorch_calib.decisions.chance_constraints import ChanceConstraint
 from botorch_calib.robust import AmbiguitySet, ContextDistribution
 
 
@@ -25,7 +25,6 @@ def joint_chance_constraints(
     records: Sequence[Iterable[Mapping[str, Any]]] | None = None,
     ambiguity: AmbiguitySet | None = None,
     contexts: ContextDistribution | Tensor | None = None,
-    names: Iterable[str] | None = None,
 ) -> list[ChanceConstraint]:
     """Constraints on several outcomes that hold together with probability ``level``.
 
@@ -46,7 +45,6 @@ def joint_chance_constraints(
         records: `ChanceConstraint.decisions` of each, to go on with.
         ambiguity: For all of them.
         contexts: For all of them.
-        names: What warnings call the outcomes (default: by the place of their models).
 
     Raises:
         InputDataError: If ``models``, ``limits`` and ``records`` differ in number, or one is
@@ -75,15 +73,15 @@ def joint_chance_constraints(
             f"{len(known)}."
         )
     made = [
-        ChanceConstraint(model, upper, lower, level, width, budget, PART, ambiguity, contexts)
+        ChanceConstraint(model, upper, lower, level, width, budget, (), ambiguity, contexts)
         for model, (lower, upper) in zip(several, pairs, strict=True)
     ]
     for place, (constraint, own) in enumerate(zip(made, known, strict=True)):
         constraint._hold_together(made, place, own)
     _check_same_decisions([constraint._records for constraint in made], level)
-    outcomes = names or [f"`models[{place}]`" for place in range(len(made))]
-    for constraint, outcome in zip(made, outcomes, strict=True):
-        constraint.announce(records is None, outcome)
+    if records is None:
+        for constraint in made:
+            constraint._warn_of_earlier_decisions()
     return [*made]
 
 

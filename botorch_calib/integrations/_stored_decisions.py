@@ -133,12 +133,7 @@ class Books:
     def _joint(self, models: list[Any], records: list[list[Record]]) -> list[ChanceConstraint]:
         limits: Any = list(self.limits.values())
         return joint_chance_constraints(
-            models,
-            limits,
-            self.level,
-            budget=self.size,
-            records=records,
-            names=map(repr, self.limits),
+            models, limits, self.level, budget=self.size, records=records
         )
 
     def best(

@@ -12,7 +12,6 @@ file                      content
 ``partly_known_noise``    `PartlyKnownNoiseGP`: known variances are used, others are fitted
 ``noisy_ensemble``        `NoisyEnsemble`: point predictions with a stated noise
 ``sharpened``             `sharpened`: given hyperparameters, corrected by the data
-``outcome_probability``   `OutcomeProbability`: yes or no outcomes, by calibrated probabilities
 ``confidence_multiplier`` `confidence_multiplier`: ``beta`` for which a bound is proved
 ``wrapper``               the base class of models around another one
 ``inspection``            how parts, data, noise and units of any model are reached
@@ -35,7 +34,6 @@ from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.confidence_multiplier import confidence_multiplier
 from botorch_calib.models.delayed import CensoredDelayModel
 from botorch_calib.models.noisy_ensemble import NoisyEnsemble
-from botorch_calib.models.outcome_probability import OutcomeProbability
 from botorch_calib.models.partly_known_noise import PartlyKnownNoiseGP, PartlyKnownNoiseLikelihood
 from botorch_calib.models.residuals import loo_residuals, prequential_residuals
 from botorch_calib.models.sample_paths import CalibratedPath
@@ -48,7 +46,6 @@ __all__ = [
     "CalibratedPath",
     "CensoredDelayModel",
     "NoisyEnsemble",
-    "OutcomeProbability",
     "PartlyKnownNoiseGP",
     "PartlyKnownNoiseLikelihood",
     "confidence_multiplier",

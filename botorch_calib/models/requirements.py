@@ -55,9 +55,7 @@ def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
         raise UnsupportedError(
             f"{name} has no Gaussian likelihood, which {wrapper} needs: use an exact GP such as "
             "SingleTaskGP, whose likelihood is Gaussian by default, or give a model of yours that "
-            "adds Gaussian noise a GaussianLikelihood as `likelihood`. For a classifier or a model "
-            "of preferences, `OutcomeProbability`, of `botorch_calib.models`, calibrates the "
-            "probability of an outcome."
+            "adds Gaussian noise a GaussianLikelihood as `likelihood`."
         )
     if isinstance(model, HeterogeneousMTGP):
         raise UnsupportedError(

@@ -26,7 +26,6 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from torch import Tensor
 
-import botorch_calib
 from botorch_calib import ChanceConstraint, optimize_chance_constrained
 from botorch_calib.asynchronous.proposer import SEARCH
 from botorch_calib.exceptions import CalibrationWarning, NotCertifiedWarning
@@ -102,21 +101,6 @@ def space_of(trial: Any) -> optuna_decisions.SearchSpace:
 def books(constraint: ChanceConstraint) -> tuple[int, int, int]:
     account = constraint._account()
     return account.num_certified, account.num_violations, account.num_outstanding
-
-
-def test_counts_are_told_once_by_their_name() -> None:
-    def of_counts(trial: Any) -> float:
-        x = trial.suggest_float("x", 0.0, 1.0)
-        trial.set_constraint("defects", round(5.0 * x + 0.5 * noise(trial.number, 1)) - 2)
-        return x
-
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        new_study().optimize(of_counts, n_trials=NUM_INITIAL + 3)
-    (told,) = (each for each in caught if "grid" in str(each.message))
-    assert str(told.message).startswith("Outcomes of 'defects' lie on a grid")
-    assert "from the first one on, by -0.5" in str(told.message)
-    assert not told.filename.startswith(str(Path(botorch_calib.__file__).parent))
 
 
 def test_a_decision_that_was_lost_is_told() -> None:
