@@ -195,16 +195,12 @@ class RobustAcquisition(ContextRobustFunction):
         return self._worst_expectation(function, X)
 
     def _build(self, columns: Columns) -> ContextualFunction:
-        others = self.contexts.lipschitz_points
-        points = self.contexts.points if others is None else others
-        scale = context_scale(raw_train_inputs(observed_process(self.model)), columns, points)
-        return PointwiseFunction(
-            self.acquisition,
-            columns,
-            scale,
-            pairs_per_chunk(self.model),
-            is_rough=isinstance(self.acquisition, MCSamplerMixin),
-        )
+        scale = None
+        if not isinstance(self.acquisition, MCSamplerMixin):  # which varies over much less
+            others = self.contexts.lipschitz_points
+            points = self.contexts.points if others is None else others
+            scale = context_scale(raw_train_inputs(observed_process(self.model)), columns, points)
+        return PointwiseFunction(self.acquisition, columns, scale, pairs_per_chunk(self.model))
 
     def _basis(self) -> tuple[object, ...]:
         return self.acquisition, self.contexts

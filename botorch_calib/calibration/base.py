@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from copy import deepcopy
-from typing import Any, Self
+from typing import Self
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
@@ -20,7 +20,7 @@ from botorch_calib._validation import check_finite, check_inputs, check_open_uni
 from botorch_calib.calibration.learners.base import QuantileLearner
 from botorch_calib.calibration.learners.radial_sum import RadialSum
 from botorch_calib.calibration.scores import Score
-from botorch_calib.distributions.piecewise import PiecewisePredictive, common_row
+from botorch_calib.distributions.piecewise import PiecewisePredictive
 
 #: Tails of a `PiecewisePredictive`: those of the model, or scaled with the learned quantiles.
 TAILS = ("gaussian", "stretched")
@@ -111,13 +111,6 @@ class TrackedCalibrator(Calibrator):
 
     tracker: QuantileLearner
     score: Score
-    # The learner's thresholds, their version, and the distribution they make for all points
-    _common: tuple[Tensor, int, PiecewisePredictive | None] | None = None
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        if name != "_common":  # that was made with the earlier settings
-            self._common = None
 
     @property
     def max_width(self) -> float:  # type: ignore[override]
@@ -133,12 +126,7 @@ class TrackedCalibrator(Calibrator):
         """The distribution with raw thresholds ``batch_shape x M``."""
 
     def predictive(self, X: Tensor) -> PiecewisePredictive:
-        theta = self.tracker.threshold(X)
-        # Thresholds without a local part are an expanded view of a tensor that the learner keeps.
-        source, row = theta._base, common_row(theta, 1)
-        if row is None or source is None or theta.requires_grad or theta.is_inference():
-            return self._predictive_from(theta)
-        return self._common_predictive(source, row).expand(torch.Size([*X.shape[:-1], 1]))
+        return self._predictive_from(self.tracker.threshold(X))
 
     def radial_sum(self) -> RadialSum | None:
         """The sum of the learner, if the distributions are made of its thresholds."""
@@ -147,21 +135,6 @@ class TrackedCalibrator(Calibrator):
 
     def predictive_from(self, sums: Tensor) -> PiecewisePredictive:
         return self._predictive_from(self.tracker.finished(sums))
-
-    def _common_predictive(self, source: Tensor, row: Tensor) -> PiecewisePredictive:
-        """The distribution with thresholds ``row``, ``M``, kept while their ``source`` is the same.
-
-        Made each time, it is a seventh of log EI (``benchmarks/studies/simpler_forms_robust.py``).
-        """
-        if self._common is not None:
-            known, version, predictive = self._common
-            if known is source and version == source._version:
-                if predictive is None:
-                    predictive = self._predictive_from(row).kept()
-                    self._common = source, version, predictive
-                return predictive
-        self._common = source, source._version, None
-        return self._predictive_from(row)
 
     @torch.no_grad()
     def update(self, X: Tensor, z: Tensor) -> PiecewisePredictive:

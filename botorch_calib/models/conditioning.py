@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
-from traceback import walk_tb
+from copy import copy
 from typing import Any
 
 import torch
@@ -28,7 +27,7 @@ from botorch_calib.models.kept_factor import keep_in_step, remember_factor
 from botorch_calib.models.outcome_transforms import check_takes
 from botorch_calib.models.partly_known_noise import PartlyKnownNoiseLikelihood
 from botorch_calib.models.requirements import check_fits
-from botorch_calib.models.row_updates import row_updates
+from botorch_calib.models.row_updates import RowUpdate
 from botorch_calib.models.wrapper import WrapperModel
 
 
@@ -43,39 +42,18 @@ def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     if isinstance(model, WrapperModel):  # which comes back here with the model inside
         return model.condition_on_observations(X, Y, **kwargs)
     check_takes(model, X, Y)
-    # What each module holds, in containers of its own
-    before = [
-        (module, {k: v.copy() if isinstance(v, dict) else v for k, v in vars(module).items()})
-        for module in model.modules()
-    ]
     try:
         with as_in_training(model):
             return _conditioned(model, X, Y, **kwargs)
-    except Exception as error:
-        # GPyTorch takes the data and the likelihood off a model while it copies the model.
-        for module, attributes in before:
-            module.__dict__ = attributes
-        if isinstance(error, RuntimeError):
-            check_fits(model, with_task_feature(model, X))  # GPyTorch speaks of sizes inside
-        if reason := _reason(error):
-            raise UnsupportedError(
-                f"{type(model).__name__} cannot be conditioned on observations{reason}. Use an "
-                "exact GP such as SingleTaskGP, or, to calibrate only, call `observe` with "
-                "`condition=False` and refit; and give pending points to a Monte Carlo acquisition "
-                "function."
-            ) from error
-        raise
-
-
-def _reason(error: Exception) -> str | None:
-    """Why a model cannot be conditioned, as the end of a sentence; None for other errors."""
-    if any(frame.f_code is deepcopy.__code__ for frame, _ in walk_tb(error.__traceback__)):
-        return f" (it cannot be copied: {str(error).partition('.')[0]})"
-    if "Unsupported batch shapes" in str(error):
-        return " (its data have no dimension of the members)"
-    # BoTorch's variational models lack the method that its base class calls.
-    lacks = isinstance(error, AttributeError) and "get_fantasy_model" in str(error)
-    return f" ({error})" if lacks or isinstance(error, NotImplementedError) else None
+    except (RuntimeError, AttributeError, TypeError, NotImplementedError) as error:
+        # GPyTorch speaks of sizes inside, and of methods that a model lacks.
+        check_fits(model, with_task_feature(model, X))
+        raise UnsupportedError(
+            f"{type(model).__name__} cannot be conditioned on observations "
+            f"({str(error).partition('.')[0]}). Use an exact GP such as SingleTaskGP, or, to "
+            "calibrate only, call `observe` with `condition=False` and refit; and give pending "
+            "points to a Monte Carlo acquisition function."
+        ) from error
 
 
 def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
@@ -98,9 +76,15 @@ def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     if learned is not None:
         # GPyTorch adds `noise` once in place of what was given and once in place of what it learns.
         kwargs["noise"] = noise / 2
-    detaches = detach_test_caches.on() and not keeps_graph
-    with row_updates(model) as update, detach_test_caches(detaches):
-        conditioned: Any = model.condition_on_observations(X, Y, **kwargs)
+    # GPyTorch takes the data and the likelihood off a model while it copies it: off a twin here,
+    # so that a copy that fails leaves the model as it was.
+    twin = copy(model)
+    twin._modules = dict(model._modules)
+    update = RowUpdate.of(model)
+    if update is not None:
+        twin.prediction_strategy = update
+    with detach_test_caches(detach_test_caches.on() and not keeps_graph):
+        conditioned: Any = twin.condition_on_observations(X, Y, **kwargs)
         strategy: Any = getattr(conditioned, "prediction_strategy", None)
         if keeps_graph and strategy is not None:
             # Here the means' weights keep their graph. GPyTorch updates them under a name by
@@ -109,7 +93,10 @@ def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     if learned is not None:
         rows = conditioned.likelihood.noise_covar.noise[..., likelihood.noise.shape[-1] :]
         rows.copy_((noise.squeeze(-1) - learned.noise).detach())
-        strategy.likelihood = conditioned.likelihood
+        if keeps_graph:
+            strategy.likelihood = conditioned.likelihood
+        else:
+            conditioned.prediction_strategy = None  # which was made with half of the noise
     if update is not None and update.factor is not None:
         remember_factor(conditioned, *update.factor)
     return conditioned

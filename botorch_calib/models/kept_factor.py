@@ -36,11 +36,10 @@ from gpytorch.utils.memoize import add_to_cache
 from linear_operator.operators import RootLinearOperator, TriangularLinearOperator
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
-from torch.nn import Module, Parameter
+from torch.nn import Parameter
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from botorch_calib.models.inspection import with_task_feature
-from botorch_calib.models.radial_kernels import radial_between
 from botorch_calib.models.row_updates import solved
 
 # Above this size a parameter is compared by its address and version alone: see `_state_of`.
@@ -77,8 +76,7 @@ class Factor:
             points = torch.cat([points, others], dim=-2)
         if joint:  # the kernel among the points is evaluated with it
             points = torch.cat([points.expand(*inputs.shape[:-2], -1, -1), own.x1], dim=-2)
-        kernel, prior_variance = _kernel_between(points, own)
-        kernel = kernel.mT
+        kernel = _kernel_between(points, own).mT
         cross = kernel[..., : self.cholesky.shape[-1]]
         if joint:
             mean = prior.loc.unsqueeze(-1) + cross @ self.weights
@@ -89,19 +87,8 @@ class Factor:
                 with_others = (explained @ explained_of_others.mT).view(*cross.shape[:-1], -1)
                 shared = torch.cat([with_others, shared], dim=-1)
             return mean, kernel[..., cross.shape[-1] :] - shared
-        if prior_variance is None:
-            prior_variance = own.diagonal(dim1=-1, dim2=-2)
-        return self.given_data(prior.loc, cross, prior_variance)
-
-    def given_data(
-        self, mean: Tensor, cross: Tensor, variance: Tensor | float
-    ) -> tuple[Tensor, Tensor]:
-        """Mean and variance, ``... x b x 1``, of numbers whose prior ones are ``... x b``.
-
-        Their covariances with the targets are ``cross``, ``... x b x n``.
-        """
-        variance = variance - self._explained(cross).square().sum(dim=-1)
-        return mean.unsqueeze(-1) + cross @ self.weights, variance.unsqueeze(-1)
+        variance = own.diagonal(dim1=-1, dim2=-2) - self._explained(cross).square().sum(dim=-1)
+        return prior.loc.unsqueeze(-1) + cross @ self.weights, variance.unsqueeze(-1)
 
     def _explained(self, cross: Tensor) -> Tensor:
         # From the right, as the kernel lies in rows: LAPACK's columns would be copies, both ways.
@@ -115,7 +102,7 @@ class Factor:
         if known is None or known[0] != state:
             inputs = model.transform_inputs(with_task_feature(model, baseline))
             own = model.forward(inputs).lazy_covariance_matrix
-            kernel, _ = _kernel_between(self.inputs, own)
+            kernel = _kernel_between(self.inputs, own)
             explained = torch.linalg.solve_triangular(self.cholesky, kernel, upper=False).mT
             # A clone, as what is kept must not keep the baseline.
             known = self._baselines[baseline] = state, own.x1.clone(), explained
@@ -124,21 +111,17 @@ class Factor:
         return points, explained
 
 
-def _kernel_between(
-    inputs: Tensor, own: LazyEvaluatedKernelTensor
-) -> tuple[Tensor, Tensor | float | None]:
-    """The kernel of a lazy matrix between others' points and its own, and, if known, its diagonal.
+def _kernel_between(inputs: Tensor, own: LazyEvaluatedKernelTensor) -> Tensor:
+    """The kernel of a lazy matrix between others' points and its own.
 
     In this order: GPyTorch centres distances at the mean of the first points, and what is predicted
     at a point must not depend on its neighbours in a batch.
     """
-    radial = radial_between(inputs, own)
-    if radial is not None:
-        return radial
     cross = LazyEvaluatedKernelTensor(
         inputs, own.x1, own.kernel, last_dim_is_batch=own.last_dim_is_batch, **own.params
     )
-    return cross.evaluate_kernel().to_dense(), None
+    kernel: Tensor = cross.evaluate_kernel().to_dense()
+    return kernel
 
 
 class _Known(NamedTuple):
@@ -201,7 +184,9 @@ def remember_factor(model: Any, cholesky: Tensor, weights: Tensor) -> None:
     if may_serve(model):
         with torch.no_grad(), gpt_posterior_settings():
             covariance = model.forward(*model.train_inputs).lazy_covariance_matrix
-        if not isinstance(covariance, LazyEvaluatedKernelTensor):
+        if not isinstance(covariance, LazyEvaluatedKernelTensor) or not _tells_its_diagonal(
+            model, covariance
+        ):
             return
         factor = Factor(covariance.x1, cholesky, weights)
         _KNOWN[model] = _Known(factor, _ModelState(model), model.prediction_strategy)
@@ -254,7 +239,7 @@ class _ModelState:
 
     def __init__(self, model: Any) -> None:
         # They are kept, so that no later tensor can have the identity of one of them.
-        self._tensors = [model.train_inputs[0], model.train_targets, *_parameters(model)]
+        self._tensors = [model.train_inputs[0], model.train_targets, *model.parameters()]
         noise = getattr(model.likelihood, "noise_covar", None)
         if isinstance(noise, FixedGaussianNoise):  # which is no parameter
             self._tensors.append(noise.noise)
@@ -262,17 +247,6 @@ class _ModelState:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _ModelState) and self._state == other._state
-
-
-def _parameters(model: Module) -> list[Tensor]:
-    """``model.parameters()`` in a fifth of its time, which every evaluation would spend."""
-    found: list[Tensor] = []
-    modules: list[Module | None] = [model]
-    while modules:
-        if (module := modules.pop()) is not None:
-            found += [p for p in module._parameters.values() if p is not None]
-            modules += module._modules.values()
-    return found
 
 
 def _state_of(values: Tensor) -> Any:

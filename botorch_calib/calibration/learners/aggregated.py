@@ -6,9 +6,8 @@ import math
 from collections.abc import Sequence
 from itertools import product
 from numbers import Real
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
@@ -32,9 +31,6 @@ _ROOM, _RAMP = 8.0, 2.0
 # Gaps below this count as none, so that AdaHedge's rate stays finite. At a rate of ln K / 1e-12 a
 # loss that is larger by 1e-10 has a weight of 1e-30 or less: the leaders share all of it.
 _LEAST_GAP = 1e-12
-
-# Rows of numbers: of a loop over rounds in NumPy, otherwise in PyTorch.
-Array = TypeVar("Array", np.ndarray, Tensor)
 
 #: A setting of a tracker: a number, or several to choose from.
 Setting = float | Sequence[float]
@@ -213,13 +209,11 @@ class AggregatedQuantileTracker(QuantileLearner):
     def _caught(self, u: Tensor, mixed: Tensor) -> tuple[Tensor, Tensor]:
         """Thresholds ``n x M`` with the safety net, and the shortfall after them."""
         t = torch.arange(1, len(u) + 1, dtype=u.dtype, device=u.device).unsqueeze(-1)
-        room = _as_array(self._room(t + self.num_updates))
-        levels, shortfall = _as_array(self.levels), _as_array(self.shortfall)
-        used = _as_array(mixed).copy()
-        for u_i, theta, h in zip(_as_array(u), used, room, strict=True):
-            theta += _net(shortfall, h)
-            shortfall = shortfall + levels - (u_i <= theta)
-        return torch.from_numpy(used).to(mixed), torch.from_numpy(shortfall).to(mixed)
+        room, shortfall, used = self._room(t + self.num_updates), self.shortfall, []
+        for u_i, theta, h in zip(u, mixed, room, strict=True):
+            used.append(theta + _net(shortfall, h))
+            shortfall = shortfall + self.levels - (u_i <= used[-1]).to(shortfall)
+        return torch.stack(used) if used else mixed, shortfall
 
 
 def _members(
@@ -250,9 +244,9 @@ def _localizations(members: list[Member], num_levels: int) -> list[Localization]
     ]
 
 
-def _net(shortfall: Array, room: Array) -> Array:
+def _net(shortfall: Tensor, room: Tensor) -> Tensor:
     """The shift ``r(S) = sign(S) max(|S| - h, 0) / 2`` of the thresholds."""
-    return (shortfall - shortfall.clip(-room, room)) / _RAMP
+    return (shortfall - shortfall.clamp(-room, room)) / _RAMP
 
 
 def quantile_learner(
@@ -324,8 +318,7 @@ def pinball_loss(u: Tensor, theta: Tensor, levels: Tensor) -> Tensor:
 
 def adahedge_weights(losses: Tensor, gap: Tensor) -> Tensor:
     """AdaHedge's weights ``K`` after losses ``K``; the leaders share all of it at gap 0."""
-    log_weights, _ = _log_weights(_as_array(losses), float(gap))
-    return torch.from_numpy(np.exp(log_weights)).to(losses)
+    return torch.softmax(-_rate(losses, gap) * losses, dim=0)
 
 
 def adahedge(rounds: Tensor, losses: Tensor, gap: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -334,30 +327,19 @@ def adahedge(rounds: Tensor, losses: Tensor, gap: Tensor) -> tuple[Tensor, Tenso
     From losses ``n x K`` in each round, and accumulated losses ``K`` and the gap before, it gives
     the weights ``n x K`` before each round, and the losses and the gap after the last.
     """
-    total, gap_now, rows = _as_array(losses), float(gap), _as_array(rounds.to(losses))
-    weights = np.empty_like(rows)
-    for w, loss in zip(weights, rows, strict=True):
-        log_w, rate = _log_weights(total, gap_now)
-        # The mix loss -log(sum_k w_k exp(-rate loss_k)) / rate, with the least loss taken out. In
-        # logarithms, since a leader's weight may be 1 and that of the next one underflow.
+    weights = []
+    for loss in rounds.to(losses):
+        rate = _rate(losses, gap)
+        # In logarithms, since a leader's weight may be 1 and that of the next one underflow, and
+        # with the least losses taken out, for the digits of a small mix loss
+        log_weights = torch.log_softmax(-rate * (losses - losses.min()), dim=0)
         least = loss.min()
-        mixed = log_w - rate * (loss - least)
-        highest = mixed.max()
-        mix = least - (highest + math.log(np.exp(mixed - highest).sum())) / rate
-        w[:] = np.exp(log_w)
-        gap_now += max(float(w @ loss - mix), 0.0)
-        total = total + loss
-    stacked = torch.from_numpy(weights).to(losses)
-    return stacked, torch.from_numpy(total).to(losses), gap.new_tensor(gap_now)
+        mix = least - torch.logsumexp(log_weights - rate * (loss - least), dim=0) / rate
+        weights.append(log_weights.exp())
+        gap = gap + (weights[-1] @ loss - mix).clamp(min=0.0)
+        losses = losses + loss
+    return torch.stack(weights) if weights else rounds.to(losses), losses, gap
 
 
-def _log_weights(losses: np.ndarray, gap: float) -> tuple[np.ndarray, float]:
-    """Logarithms of AdaHedge's weights, and the rate behind them."""
-    rate = math.log(max(len(losses), 2)) / max(gap, _LEAST_GAP)
-    exponents = -rate * (losses - losses.min())
-    return exponents - math.log(np.exp(exponents).sum()), rate
-
-
-def _as_array(values: Tensor) -> np.ndarray:
-    """An array, for a loop over rounds of a few numbers each: PyTorch takes 1.3 times as long."""
-    return values.detach().cpu().numpy()
+def _rate(losses: Tensor, gap: Tensor) -> Tensor:
+    return math.log(max(len(losses), 2)) / gap.clamp(min=_LEAST_GAP)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -23,12 +22,6 @@ _LEAST_SQUARE = 1e-30
 # Steps and factors of the central difference of the fourth order: its error is of order h^4, and
 # rounding of order eps / h, which balance at a step h = eps^(1/5).
 _STENCIL = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))
-
-# What PyTorch says where there are no second derivatives
-_NO_SECOND = re.compile(
-    "derivative for .* is not implemented|differentiate twice|does not require grad|"
-    "appears to not have been used"
-)
 
 
 def context_scale(data: Tensor | None, columns: Columns, points: Tensor) -> Tensor:
@@ -67,19 +60,17 @@ class PointwiseFunction(ContextualFunction):
     """A function of single joint inputs, such as an acquisition function of any model.
 
     It is evaluated in chunks, whose graphs are dropped at once. The slope of the steepness takes
-    second derivatives along one direction. They are fourth-order differences of first derivatives,
-    since many functions can be differentiated only once. Differences say nothing of a function that
-    varies over much less than ``scale``, as a mean of improvements over samples does: that is
-    differentiated twice if it can be.
+    second derivatives along one direction: PyTorch's own, or, since many functions can be
+    differentiated only once, fourth-order differences of first derivatives. Differences say nothing
+    of a function that varies over much less than ``scale``, as a mean of improvements over samples
+    does.
 
     Args:
         function: Maps ``N x 1 x d`` to values ``N``, row by row.
         columns: Which columns are contexts.
-        scale: Of each context, ``d_c``, for differences, see `context_scale`; None if ``function``
-            may be differentiated twice.
+        scale: Of each context, ``d_c``, for differences, see `context_scale`; None for a function
+            that can be differentiated twice.
         chunk: Pairs per evaluation, such as `pairs_per_chunk` of a model.
-        is_rough: Whether ``function`` varies over much less. PyTorch then either differentiates it
-            twice or refuses to: a backward pass that drops the graph would give wrong slopes.
     """
 
     def __init__(
@@ -88,13 +79,11 @@ class PointwiseFunction(ContextualFunction):
         columns: Columns,
         scale: Tensor | None = None,
         chunk: int = _MOST_CHUNK,
-        is_rough: bool = False,
     ) -> None:
         self.function = function
         self.columns = columns
         self.scale = scale
         self.chunk = chunk
-        self._twice = is_rough or scale is None
 
     def _evaluate(self, X: Tensor, contexts: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
         shape = len(X), len(contexts)
@@ -128,14 +117,9 @@ class PointwiseFunction(ContextualFunction):
         return values
 
     def _gradient_norm(self, x: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        if self._twice:
-            try:
-                return self._twice_along(x, c)
-            except RuntimeError as error:
-                if self.scale is None or not _NO_SECOND.search(str(error)):
-                    raise
-                self._twice = False
-        return self._differences_along(x, c)
+        if self.scale is None:
+            return self._twice_along(x, c)
+        return self._differences_along(x, c, self.scale.to(c))
 
     def _twice_along(self, x: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         """Norms ``m`` of context gradients and their slopes ``m x d_x``, by two derivatives."""
@@ -148,13 +132,12 @@ class PointwiseFunction(ContextualFunction):
             (slope,) = torch.autograd.grad((gradient * direction.detach()).sum(), x)
         return norm.detach(), slope
 
-    def _differences_along(self, x: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    def _differences_along(self, x: Tensor, c: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         """The same, the slope being the change of the decision gradient along a direction."""
-        assert self.scale is not None
         width = x.shape[-1]
         norm, direction = norm_and_direction(self._differentiated(x, c, True)[1][:, width:])
         # The step of the stencil, in units of the scale.
-        unit = (direction.abs() / self.scale.to(c)).amax(dim=-1, keepdim=True)
+        unit = (direction.abs() / scale).amax(dim=-1, keepdim=True)
         step = torch.finfo(c.dtype).eps ** 0.2 / unit.clamp_min(torch.finfo(c.dtype).tiny)
         move = torch.where(unit > 0, step * direction, 0.0)
         # grad_x |grad_c u| = (grad_x grad_c u) direction: the change of grad_x u along it.
