@@ -221,22 +221,6 @@ def test_a_probability_is_never_above_one(dtype: torch.dtype) -> None:
         assert torch.autograd.grad(value.sum(), X)[0].isfinite().all()
 
 
-def test_gradcheck(models: list[Model]) -> None:
-    acqf = LogCalibratedConstrainedExpectedImprovement(ModelList(*models), 0.3, 0, CONSTRAINTS)
-    assert torch.autograd.gradcheck(acqf, points(3).requires_grad_(), atol=1e-4)
-
-
-def test_feasible_everywhere_changes_nothing(models: list[Model]) -> None:
-    X, wide = points(5), {1: (-1e6, 1e6), 2: (None, 1e6)}
-    acqf = LogCalibratedConstrainedExpectedImprovement(ModelList(*models), 0.3, 0, wide)
-    alone = LogCalibratedConstrainedExpectedImprovement(
-        ModelList(*models), 0.3, 0, {1: (None, 1e6)}
-    )
-    assert_close(acqf(X), alone(X), rtol=0, atol=1e-9)
-    log_pf = LogCalibratedProbabilityOfFeasibility(ModelList(*models), wide)(X)
-    assert_close(log_pf, torch.zeros_like(log_pf), rtol=0, atol=1e-9)
-
-
 def test_infinite_limits_are_none(models: list[Model]) -> None:
     infinite = {1: (-torch.inf, 0.9), 2: (0.1, torch.inf), 0: (-torch.inf, torch.inf)}
     values = [

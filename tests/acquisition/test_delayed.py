@@ -1,7 +1,6 @@
 """GP-UCB under delayed feedback against the paper's formulas, computed from kernel matrices."""
 
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -408,18 +407,6 @@ def test_nu_is_a_constant_in_the_models_precision():
         for dtype in (torch.double, torch.float32)
     )
     assert_close(double, single.double(), rtol=1e-4, atol=0)
-
-
-def test_a_long_window_needs_no_joint_posterior(monkeypatch):
-    """Only marginals: no matrix of all pairs of its points is formed."""
-    window = make_data(400, seed=4)[0]
-    model = make_gp()
-    with monkeypatch.context() as patch:
-        posterior = Mock(side_effect=model.posterior)
-        patch.setattr(model, "posterior", posterior)
-        nu = confidence_width(model, BETA**2, window, BOUND)
-    posterior.assert_not_called()
-    assert_close(nu, (BOUND * model.posterior(window).variance.sqrt().sum() + BETA).detach())
 
 
 def test_bad_arguments():

@@ -19,7 +19,6 @@ from botorch_calib import (
     CalibratedExpectedShortfall,
     CalibratedModel,
     CalibratedUpperConfidenceBound,
-    CensoredDelayModel,
     LocalizedConformal,
 )
 from botorch_calib.testing import AcquisitionContract
@@ -185,18 +184,6 @@ def test_scale_of_a_posterior_transform(acqf_class):
     transform = ScalarizedPosteriorTransform(torch.tensor([-2.0], **DOUBLE), offset=1.0)
     turned = acqf_class(make_model(), posterior_transform=transform)(grid())
     assert_close(turned, 1.0 + 2.0 * acqf_class(make_model(), maximize=False)(grid()))
-
-
-@each
-def test_of_a_delayed_model(acqf_class):
-    """Which may stand around the calibrated one or inside of it."""
-    pending = torch.tensor([[0.3, 0.6]], **DOUBLE)
-    gp = make_gp()
-    inside = CalibratedModel(CensoredDelayModel(gp, pending, -3.0), far_from_gaussian())
-    around = CensoredDelayModel(CalibratedModel(gp, far_from_gaussian()), pending, -3.0)
-    values = [acqf_class(model)(grid()) for model in (inside, around)]
-    assert_close(*values)
-    assert not torch.allclose(values[0], acqf_class(make_model())(grid()))
 
 
 @each
