@@ -42,7 +42,6 @@ from tests.gps import (
     make_data,
     make_gp,
     make_model,
-    make_variational,
 )
 from tests.random_numbers import normal, uniform
 
@@ -252,15 +251,6 @@ def test_shapes_of_best_f(name, pending):
         torch.testing.assert_close(value, alone.squeeze(0))
 
 
-@each
-def test_batch_shapes_with_pending_points(name):
-    acqf = build(name, make_model(), X_pending=grid(2, seed=5).squeeze(-2), num_fantasies=4)
-    X = grid(6)
-    value = acqf(X.view(2, 3, 1, 2))
-    assert value.shape == (2, 3)
-    torch.testing.assert_close(value.flatten(), acqf(X))
-
-
 # ------------------------------------------------------------------ pending points
 
 
@@ -301,32 +291,7 @@ def test_pending_points_average_over_fantasies(name, settings, maximize):
     torch.testing.assert_close(acqf(X), average, rtol=1e-6, atol=1e-8)
 
 
-@each
-def test_pending_points_that_cannot_be_fantasised(name):
-    model = CalibratedModel(make_variational(), far_from_gaussian())
-    assert build(name, model)(grid()).isfinite().all()
-    with pytest.raises(UnsupportedError, match="SingleTaskVariationalGP"):
-        build(name, model, X_pending=grid(2).squeeze(-2))
-    acqf = build(name, model)
-    with pytest.raises(UnsupportedError):
-        acqf.set_X_pending(grid(2).squeeze(-2))
-    assert acqf.X_pending is None
-
-
 # ------------------------------------------------------------------ gradients, precision
-
-
-@each
-@pytest.mark.parametrize(("transforms", "maximize"), [(False, False), (True, True)])
-def test_gradients_with_pending_points(name, transforms, maximize):
-    pending = grid(1, transforms, seed=5).squeeze(-2)
-    kwargs: dict[str, Any] = {"maximize": maximize, "X_pending": pending, "num_fantasies": 2}
-    model = make_model(transforms=transforms)
-    for parameter in model.parameters():
-        parameter.requires_grad_(False)
-    acqf = build(name, model, threshold(transforms), **kwargs)
-    X = grid(2, transforms).requires_grad_()
-    assert torch.autograd.gradcheck(acqf, X)
 
 
 # ------------------------------------------------------------------ what is refused

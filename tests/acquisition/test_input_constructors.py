@@ -18,11 +18,9 @@ import botorch_calib.acquisition.input_constructors
 import botorch_calib.posteriors._sampler_registration
 from botorch_calib import (
     CalibratedExpectedImprovement,
-    CalibratedModel,
     CalibratedModelList,
     CalibratedProbabilityOfImprovement,
     CalibratedUpperConfidenceBound,
-    CensoredDelayModel,
     CertifiedSetExpansion,
     ChanceConstraint,
     DelayedThompsonSampling,
@@ -35,8 +33,7 @@ from botorch_calib import (
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
     qLogCalibratedNoisyExpectedImprovement,
 )
-from botorch_calib.acquisition.input_constructors import register_once
-from tests.gps import DOUBLE, far_from_gaussian, make_data, make_gp, make_model
+from tests.gps import DOUBLE, make_data, make_gp, make_model
 
 IMPROVEMENTS: list[type[Any]] = [
     CalibratedExpectedImprovement,
@@ -133,18 +130,6 @@ def test_registering_again():
     sampler = get_sampler(posterior, torch.Size([8]), seed=0)
     assert isinstance(sampler, SobolQMCNormalSampler) and sampler(posterior).shape == (8, 3, 1)
 
-    class Other(CalibratedUpperConfidenceBound):
-        pass
-
-    for level in (0.6, 0.7):  # the last one counts
-
-        @register_once(Other)
-        def construct_inputs(model: Any, level: float = level) -> dict[str, Any]:
-            return {"model": model, "level": level}
-
-    inputs = get_acqf_input_constructor(Other)(model=make_model(), training_data=DATASET)
-    assert Other(**inputs).level == 0.7
-
 
 def test_importing_afresh(monkeypatch):
     """The package can be loaded a second time in one process, as notebooks do."""
@@ -232,21 +217,3 @@ def test_expansion_of_constraints_that_go_on():
         constructor(constraints={0: (None, 3.0)})
     with pytest.raises(InputDataError, match="level"):
         constructor(model=make_model(), constraints={0: (None, 3.0)}, level=1.0)
-
-
-@pytest.mark.parametrize("imputation", ["censor", "hallucinate"])
-def test_expansion_of_models_that_know_pending_points(imputation):
-    """Calibrated around or inside, and the same as of the Gaussian process with such."""
-    constructor = get_acqf_input_constructor(CertifiedSetExpansion)
-    delayed = CensoredDelayModel(make_gp(), PENDING, -2.0, imputation)
-    points = X[:4].unsqueeze(-2) + 0.05
-    values = [
-        CertifiedSetExpansion(**constructor(model=model, constraints={0: (None, 1.0)}))(points)
-        for model in (
-            delayed,
-            CalibratedModel(delayed, far_from_gaussian()),
-            CensoredDelayModel(make_model(), PENDING, -2.0, imputation),
-        )
-    ]
-    torch.testing.assert_close(values[1], values[0])
-    torch.testing.assert_close(values[2], values[0])

@@ -231,14 +231,6 @@ class TestImprovement:
         new = points(4, q=2)
         assert torch.equal(ours(new), theirs(new))
 
-    def test_samples_are_those_of_botorch_on_the_calibrated_model(self):
-        """Against BoTorch's class, which does not keep the root."""
-        ours = NEI(calibrated(), X, sampler=sampler(), prune_baseline=False)
-        theirs = qLogNoisyExpectedImprovement(
-            calibrated(), X, sampler=sampler(), prune_baseline=False
-        )
-        compare(ours, theirs, points(4, q=3))
-
     def test_single_precision(self):
         single = calibrated(dtype=torch.float32)
         pair = with_and_without(NEI, single, X.float())
@@ -354,14 +346,6 @@ class TestHypervolume:
             new.grad = None
             each(new).sum().backward()
             assert_close(new.grad, gradient, rtol=1e-10, atol=1e-10)
-
-    def test_of_plain_models_it_is_botorch(self):
-        ours, theirs = (
-            cls(SEVERAL["plain"](), REF_POINT, X, sampler=sampler())
-            for cls in (NEHVI, qLogNoisyExpectedHypervolumeImprovement)
-        )
-        new = points(4, q=2)
-        assert torch.equal(ours(new), theirs(new))
 
 
 PERTURBATIONS = 0.1 * torch.tensor([[0.0, 1.0], [1.0, 0.0], [-1.0, -1.0]], **DOUBLE)

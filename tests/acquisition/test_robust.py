@@ -232,11 +232,6 @@ class TestWasserstein:
         gp, X = make_gp(), points(3)
         assert_close(wasserstein(ModelListGP(gp))(X), wasserstein(gp)(X), rtol=1e-6, atol=1e-6)
 
-    def test_beta_with_a_graph(self):
-        beta = torch.tensor(BETA, requires_grad=True)
-        acqf = WassersteinUpperConfidenceBound(make_gp(), beta, RADIUS, CONTEXTS)
-        assert acqf.beta == BETA
-
     def test_smoothed_for_a_search(self, monkeypatch):
         acqf, X = wasserstein(matern_gp()), points(6)
         exact, smooth = acqf(X), acqf.lipschitz_bound(UNIT).smooth
@@ -252,26 +247,6 @@ class TestWasserstein:
         x = X.requires_grad_()
         assert torch.autograd.gradcheck(smooth, (x,), eps=1e-6, atol=1e-5, rtol=1e-4)
         assert torch.equal(acqf(X), exact)
-
-
-class TestAmbiguitySets:
-    @pytest.mark.parametrize(
-        ("ambiguity", "name"),
-        [
-            *((ambiguity, "matern") for ambiguity in AMBIGUITY),
-            *((ambiguity, name) for ambiguity in ("lipschitz", "kl") for name in EACH[1:]),
-        ],
-    )
-    def test_gradient_and_batch(self, ambiguity, name):
-        acqf = RobustUpperConfidenceBound(MODELS[name](), BETA, AMBIGUITY[ambiguity](), CENTRE)
-        X = points(4).requires_grad_()
-        assert torch.autograd.gradcheck(acqf, (X,), eps=1e-6, atol=1e-5, rtol=1e-4)
-        values = acqf(X)
-        assert_close(torch.cat([acqf(x[None]) for x in X]), values, rtol=1e-9, atol=1e-9)
-        (whole,) = torch.autograd.grad(values.sum(), X)
-        for i in range(4):
-            x = X[i : i + 1].detach().requires_grad_()
-            assert_close(torch.autograd.grad(acqf(x).sum(), x)[0][0], whole[i])
 
 
 class MeanSlopePenalty(AmbiguitySet):
@@ -423,18 +398,6 @@ class TestAnyAcquisition:
 
 
 class TestInputs:
-    @pytest.mark.parametrize("name", EACH)
-    def test_batch_shapes(self, name):
-        acqf = wasserstein(MODELS[name]())
-        for shape in ((), (2, 1, 3)):
-            X = points(*shape).requires_grad_()
-            values = acqf(X)
-            assert values.shape == (shape or (1,))
-            values.sum().backward()
-            assert X.grad is not None and X.grad.shape == X.shape
-            rows = torch.cat([acqf(x) for x in X.detach().view(-1, 1, 1, 1)])
-            assert_close(values.detach().view(-1), rows, rtol=1e-9, atol=1e-9)
-
     def test_context_first(self):
         gp = make_gp()
         X, Y = gp.train_inputs[0], gp.train_targets.unsqueeze(-1)

@@ -266,10 +266,3 @@ class TestStaleness:
         acqf.contexts = ContextDistribution(CONTEXTS.flip(0) * 0.5, WEIGHTS)
         other.contexts = acqf.contexts
         assert torch.equal(acqf(X), other(X))
-
-    @pytest.mark.parametrize("build", [robust, any_acquisition])
-    def test_follows_the_columns_of_the_contexts(self, build):
-        acqf, X = build(KLBall(0.2)), points(3)
-        before = acqf(X)
-        acqf.contexts = acqf.contexts.with_indices([0])
-        assert (acqf(X) - before).abs().min() > 1e-3

@@ -11,17 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from botorch.acquisition import (
-    qSimpleRegret,
-)
 from botorch.acquisition.multi_objective.hypervolume_knowledge_gradient import (
     qHypervolumeKnowledgeGradient,
 )
 from botorch.acquisition.multi_objective.logei import (
     qLogExpectedHypervolumeImprovement,
 )
-from botorch.acquisition.multi_objective.objective import IdentityMCMultiOutputObjective
-from botorch.acquisition.objective import LinearMCObjective
 from botorch.models import ModelListGP, SingleTaskGP
 from botorch.optim import optimize_acqf
 from botorch.sampling.normal import SobolQMCNormalSampler
@@ -79,43 +74,13 @@ def seeded() -> Generator:
     return Generator().manual_seed(5)
 
 
-LINEAR = LinearMCObjective(torch.tensor([1.0, 0.5], **DOUBLE))
-
-
 def boxes() -> Any:
     return FastNondominatedPartitioning(REF_POINT, Y[:, :2])
 
 
-# Number of outcomes, and what takes a model and a sampler, as BoTorch's tutorials do.
-FUNCTIONS: dict[str, tuple[int, Any]] = {
-    "hypervolume": (
-        2,
-        lambda m, s: qLogExpectedHypervolumeImprovement(m, REF_POINT, boxes(), sampler=s),
-    ),
-    "hypervolume, constrained, pending": (
-        3,
-        lambda m, s: qLogExpectedHypervolumeImprovement(
-            m,
-            REF_POINT,
-            boxes(),
-            sampler=s,
-            objective=IdentityMCMultiOutputObjective(outcomes=[0, 1]),
-            constraints=[lambda samples: samples[..., -1] - 0.8],
-            X_pending=PENDING,
-        ),
-    ),
-    "mean": (2, lambda m, s: qSimpleRegret(m, s, LINEAR)),
-}
-
-
-@pytest.mark.parametrize("name", ["hypervolume, constrained, pending", "mean"])
-def test_the_sampler_of_the_tutorials(name: str) -> None:
-    """One Sobol sequence for all outcomes, or BoTorch's choice."""
-    num, build = FUNCTIONS[name]
-    for sampler in (SobolQMCNormalSampler(Size([16]), seed=1), None):
-        value, gradient = value_and_gradient(build(corrected(num), sampler), NEW)
-        assert value.shape == (2,) and value.isfinite().all() and gradient.isfinite().all()
-        assert (gradient != 0).any()
+def hypervolume(model: Any, sampler: Any) -> Any:
+    boxes = FastNondominatedPartitioning(REF_POINT, Y[:, :2])
+    return qLogExpectedHypervolumeImprovement(model, REF_POINT, boxes, sampler=sampler)
 
 
 @pytest.mark.slow
@@ -126,14 +91,13 @@ def test_values_vary_over_seeds_as_those_of_the_processes() -> None:
     those at 16 points.
     """
     X_new = torch.rand(64, 1, 2, generator=seeded(), **DOUBLE)
-    build = FUNCTIONS["hypervolume"][1]
-    many = build(plain(2), SobolQMCNormalSampler(Size([1024]), seed=0))(X_new)
+    many = hypervolume(plain(2), SobolQMCNormalSampler(Size([1024]), seed=0))(X_new)
     X_new = X_new[many.topk(16).indices]
 
     def deviation(model: Any) -> Tensor:
         values = torch.stack(
             [
-                build(model, SobolQMCNormalSampler(Size([128]), seed=seed))(X_new).exp()
+                hypervolume(model, SobolQMCNormalSampler(Size([128]), seed=seed))(X_new).exp()
                 for seed in range(40)
             ]
         )

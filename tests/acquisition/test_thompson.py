@@ -472,25 +472,6 @@ def test_direction_and_transform(discrete):
         make(posterior_transform=ExpectationPosteriorTransform(n_w=2))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.double])
-@continuous
-def test_precision(dtype, discrete):
-    X = new_points().to(dtype)
-    acqf = make_thompson(
-        make_censored(dtype=dtype),
-        X_window=pending_points(),
-        choices=new_points() if discrete else None,
-    )
-    assert acqf.nu.dtype == dtype and values(acqf, X).dtype == dtype
-    reference = make_thompson(make_censored(), X_window=pending_points(), choices=new_points())
-    if discrete:  # the same normal numbers
-        assert_close(
-            values(acqf, X).double(), values(reference, new_points()), rtol=1e-2, atol=1e-2
-        )
-    for shape in ((1,), (2, 3)):
-        assert acqf(X[:1].expand(*shape, 1, 2)).shape == shape
-
-
 def test_any_model_over_choices():
     """Whatever can be sampled jointly can be drawn from at given points."""
     X = new_points()
