@@ -55,6 +55,14 @@ test: $(STAMP) ## Run the tests, without the slow ones
 test-slow: $(STAMP) ## Run the slow tests: statistical validity and crashes
 	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m slow
 
+# MKL chooses its kernels by the processor, and sums differ in their last digits. Two of its
+# settings stand for other processors than this one.
+.PHONY: test-processors
+test-processors: $(STAMP) ## Run the tests as on an old processor, on one with AVX2 and on this one
+	@failed=; for setting in MKL_CBWR=COMPATIBLE MKL_CBWR=AVX2 "-u MKL_CBWR"; do \
+		echo "== env $$setting"; env $$setting $(MAKE) test || failed="$$failed [$$setting]"; \
+	done; test -z "$$failed" || { echo "Failed under$$failed" >&2; exit 1; }
+
 # `make test-downstream CLIENTS=xopt` runs one. The clients' tests import three more packages.
 .PHONY: test-downstream
 test-downstream: $(STAMP) ## Run the own tests of Ax, Optuna, Xopt and BayBE against our classes

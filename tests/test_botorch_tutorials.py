@@ -32,13 +32,11 @@ from botorch.acquisition.multi_objective.multi_output_risk_measures import Multi
 from botorch.acquisition.multi_objective.objective import IdentityMCMultiOutputObjective
 from botorch.acquisition.multi_objective.parego import qLogNParEGO
 from botorch.acquisition.objective import (
-    ConstrainedMCObjective,
     GenericMCObjective,
     LinearMCObjective,
 )
 from botorch.acquisition.risk_measures import CVaR, VaR
 from botorch.acquisition.utils import project_to_target_fidelity
-from botorch.generation import MaxPosteriorSampling
 from botorch.generation.sampling import ConstrainedMaxPosteriorSampling
 from botorch.models import ModelListGP, SingleTaskGP, SingleTaskMultiFidelityGP
 from botorch.models.cost import AffineFidelityCostModel
@@ -223,18 +221,6 @@ def test_multi_fidelity_knowledge_gradient() -> None:
     check_fantasies(gp, acquisition, candidates(q=4, dim=3))
 
 
-def test_a_cost_that_a_second_model_predicts() -> None:
-    """Expected improvement per cost, both outcomes calibrated."""
-    objective = GenericMCObjective(lambda Z, X: Z[..., 0] / (3 + Z[..., 1]))
-    check(
-        several(),
-        lambda model: qLogExpectedImprovement(
-            model, 0.1, sampler=PathSampler(), objective=objective
-        ),
-        candidates(),
-    )
-
-
 def test_warped_inputs() -> None:
     warp: Any = Warp(d=2, indices=[0, 1])
     warp.concentration0.data.fill_(1.5)
@@ -294,29 +280,6 @@ def test_risk_over_an_environment() -> None:
 # ------------------------------------------------------------ several objectives
 
 REFERENCE = [-1.2, -1.2]
-
-
-def test_hypervolume_improvement() -> None:
-    _, Y = data(2)
-    partitioning = NondominatedPartitioning(torch.tensor(REFERENCE, **DOUBLE), Y)
-    check(
-        several(),
-        lambda model: qLogExpectedHypervolumeImprovement(
-            model, REFERENCE, partitioning, sampler=PathSampler()
-        ),
-        candidates(),
-    )
-
-
-def test_noisy_hypervolume_improvement() -> None:
-    X, _ = data()
-    check(
-        several(),
-        lambda model: qLogNoisyExpectedHypervolumeImprovement(
-            model, REFERENCE, X, sampler=PathSampler(), prune_baseline=False, cache_root=False
-        ),
-        candidates(),
-    )
 
 
 def test_noisy_hypervolume_improvement_with_cached_roots() -> None:
@@ -417,33 +380,7 @@ def test_one_model_of_several_outcomes() -> None:
     )
 
 
-def first_outcome(Z: Tensor, X: Tensor | None = None) -> Tensor:
-    return Z[..., 0]
-
-
-def test_penalised_objective() -> None:
-    objective = ConstrainedMCObjective(
-        objective=first_outcome,
-        constraints=[lambda Z: Z[..., 1]],
-        infeasible_cost=3.0,
-    )
-    check(
-        several(),
-        lambda model: qSimpleRegret(model, objective=objective, sampler=PathSampler()),
-        candidates(),
-    )
-
-
 # ------------------------------------------------------------ Thompson sampling
-
-
-def test_thompson_sampling_on_a_discrete_set() -> None:
-    """Of samples that nothing corrects the best are as often the same as a plain model's."""
-    choices = candidates(q=60, num=1).squeeze(0)
-    for model in (single(), calibrated(single(), LocalizedConformal(0.2))):
-        chosen = MaxPosteriorSampling(model, replacement=False)(choices, num_samples=4)
-        assert chosen.shape == (4, 2)
-        assert all((row == choices).all(-1).any() for row in chosen)
 
 
 def test_thompson_sampling_under_constraints() -> None:

@@ -7,6 +7,7 @@ the same seeds, so that what is computed can be compared.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import matplotlib
@@ -15,7 +16,6 @@ import torch
 from botorch.acquisition import (
     LogExpectedImprovement,
     UpperConfidenceBound,
-    qLogExpectedImprovement,
 )
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
@@ -26,38 +26,21 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from botorch_calib import (
-    CalibratedExpectedShortfall,
     CalibratedModel,
-    CalibratedModelList,
-    CalibratedUpperConfidenceBound,
-    CensoredDelayModel,
     ChanceConstraint,
-    ContextDistribution,
     DelayAwareProposer,
-    DelayedThompsonSampling,
-    DelayedUpperConfidenceBound,
     FeedbackLedger,
-    KLBall,
     LocalizedConformal,
-    LogCalibratedConstrainedExpectedImprovement,
-    LogCalibratedExpectedImprovement,
     OnlineConformal,
     QuantileRecalibrator,
-    RobustAcquisition,
-    RobustUpperConfidenceBound,
-    WassersteinBall,
-    WassersteinUpperConfidenceBound,
     WeightedConformal,
     calibration_report,
     noise_diagnosis,
     optimize_chance_constrained,
     optimize_robust,
-    qLogCalibratedNoisyExpectedHypervolumeImprovement,
-    qLogCalibratedNoisyExpectedImprovement,
 )
 from botorch_calib.asynchronous import SearchSettings
 from botorch_calib.calibration import ClassifierDensityRatio
-from botorch_calib.models import loo_residuals, prequential_residuals
 from botorch_calib.optim import proposal_samples
 from botorch_calib.plotting import (
     plot_intervals,
@@ -66,8 +49,8 @@ from botorch_calib.plotting import (
     plot_reliability,
     plot_threshold_map,
 )
-from botorch_calib.test_functions import ContextualAckley, RadioCorridors
 from tests.gps import CONSTANT, DOUBLE, LENGTHSCALES, NOISE
+from tests.test_device_discipline import ACQUISITIONS, decisions_of
 
 pytestmark = pytest.mark.device(is_default=False)
 
@@ -182,127 +165,49 @@ def test_a_model_moves_with_its_state(name: str, device: torch.device) -> None:
     assert_close(loaded.cpu(), expected)
 
 
-def test_residuals(device: torch.device) -> None:
-    def path(device: torch.device) -> list[Tensor]:
-        gp = gp_on(device)
-        return [part for f in (loo_residuals, prequential_residuals) for part in f(gp)]
-
-    same_as_on_cpu(path, device)
-
-
 def calibrated(device: torch.device, **kwargs: Any) -> CalibratedModel:
     return CalibratedModel.from_history(gp_on(device), LocalizedConformal(0.2), **kwargs)
 
 
-def contexts(device: torch.device) -> ContextDistribution:
-    return ContextDistribution.empirical(data(device)[1][:, 1:])
-
-
-def outcomes(device: torch.device) -> CalibratedModelList:
-    second = CalibratedModel.from_history(gp_on(device), QuantileRecalibrator(), denoise=False)
-    return CalibratedModelList(calibrated(device), second)
-
-
-def sampler() -> SobolQMCNormalSampler:
-    return SobolQMCNormalSampler(torch.Size([16]), seed=0)
-
-
-def delayed(device: torch.device, model: Any = None) -> CensoredDelayModel:
-    model = gp_on(device) if model is None else model
-    return CensoredDelayModel(model, points_on(device), censor_value=-3.0)
-
-
-ACQUISITIONS: dict[str, Callable[[torch.device], Callable[[Tensor], Tensor]]] = {
-    "log EI": lambda d: LogCalibratedExpectedImprovement(calibrated(d), data(d)[2].max()),
-    "log EI, a float": lambda d: LogCalibratedExpectedImprovement(calibrated(d), 1.0),
-    "log EI, pending": lambda d: LogCalibratedExpectedImprovement(
-        calibrated(d), data(d)[2].max(), X_pending=points_on(d, 3), num_fantasies=8
-    ),
-    "log EI, hallucinated": lambda d: LogCalibratedExpectedImprovement(
-        CensoredDelayModel(calibrated(d), points_on(d), imputation="hallucinate"), 1.0
-    ),
-    "quantile UCB": lambda d: CalibratedUpperConfidenceBound(calibrated(d), level=0.9),
-    "CVaR": lambda d: CalibratedExpectedShortfall(calibrated(d), alpha=0.9),
-    "constrained": lambda d: LogCalibratedConstrainedExpectedImprovement(
-        outcomes(d), data(d)[2].max(), 0, {1: (None, 1.2)}
-    ),
-    "q log EI": lambda d: qLogExpectedImprovement(calibrated(d), 1.0, sampler=sampler()),
-    "noisy": lambda d: qLogCalibratedNoisyExpectedImprovement(
-        calibrated(d), data(d)[1], sampler=sampler(), prune_baseline=False
-    ),
-    "hypervolume": lambda d: qLogCalibratedNoisyExpectedHypervolumeImprovement(
-        outcomes(d),
-        [-1.0, -1.0],
-        data(d)[1],
-        sampler=sampler(),
-        prune_baseline=False,
-    ),
-    "delayed UCB": lambda d: DelayedUpperConfidenceBound(delayed(d), 0.7, points_on(d)),
-    "delayed UCB, calibrated": lambda d: DelayedUpperConfidenceBound(
-        delayed(d, calibrated(d)), 0.7, points_on(d)
-    ),
-    "Thompson sampling": lambda d: DelayedThompsonSampling(delayed(d), 0.7, points_on(d), seed=3),
-    "Thompson sampling, calibrated": lambda d: DelayedThompsonSampling(
-        delayed(d, calibrated(d)), 0.7, points_on(d), seed=3
-    ),
-}
-ROBUST: dict[str, Callable[[torch.device], Any]] = {
-    "Wasserstein UCB": lambda d: WassersteinUpperConfidenceBound(
-        gp_on(d),
-        beta=2.25,
-        radius=0.1,
-        contexts=contexts(d),
-        lipschitz_contexts=points_on(d)[:, 1:],
-    ),
-    "robust UCB": lambda d: RobustUpperConfidenceBound(
-        gp_on(d), 2.25, WassersteinBall(0.1), contexts(d).with_candidates(points_on(d)[:, 1:])
-    ),
-    "robust quantile": lambda d: RobustAcquisition(
-        CalibratedUpperConfidenceBound(calibrated(d), level=0.9), KLBall(0.1), contexts(d)
-    ),
-}
+def acquisition_on(device: torch.device, name: str) -> Any:
+    """One that was made on a device, which is not the default one any more."""
+    with device:
+        return ACQUISITIONS[name]()
 
 
 @pytest.mark.parametrize("name", ACQUISITIONS)
 def test_acquisition_functions(name: str, device: torch.device) -> None:
     def path(device: torch.device) -> tuple[Tensor, ...]:
-        return with_gradient(ACQUISITIONS[name](device), points_on(device).unsqueeze(-2))
+        acqf = acquisition_on(device, name)
+        return with_gradient(acqf, decisions_of(acqf).to(device))
 
-    if name.startswith("Thompson sampling"):  # a device draws other numbers
+    if name.startswith("DelayedThompsonSampling"):  # a device draws other numbers
         assert all(each.device.type == device.type for each in path(device))
     else:
         same_as_on_cpu(path, device)
 
 
-@pytest.mark.parametrize("name", ROBUST)
-def test_robust_acquisition_functions(name: str, device: torch.device) -> None:
-    def path(device: torch.device) -> tuple[Tensor, ...]:
-        return with_gradient(ROBUST[name](device), points_on(device)[:, :1].unsqueeze(-2))
-
-    same_as_on_cpu(path, device)
-
-
-@pytest.mark.parametrize("name", [name for name in ACQUISITIONS if "float" not in name])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "LogCalibratedExpectedImprovement, pending",
+        "DelayedThompsonSampling, calibrated",
+        "qLogCalibratedNoisyExpectedHypervolumeImprovement",
+        "RobustUpperConfidenceBound",
+        "WassersteinUpperConfidenceBound, Lipschitz contexts",
+    ],
+)
 def test_search(name: str, device: torch.device) -> None:
-    bounds = data(device)[0]
-    acqf: Any = ACQUISITIONS[name](device)
-    candidate, value = optimize_acqf(acqf, bounds, q=1, num_restarts=2, raw_samples=8)
-    assert value is not None
-    assert candidate.device.type == value.device.type == device.type
-    assert ((bounds[0] <= candidate) & (candidate <= bounds[1])).all()
-
-
-@pytest.mark.parametrize("name", ROBUST)
-def test_robust_search(name: str, device: torch.device) -> None:
-    bounds = data(device)[0][:, :1]
-    acqf = ROBUST[name](device)
-    for candidate, value in (
-        optimize_acqf(acqf, bounds, q=1, num_restarts=2, raw_samples=8),
-        optimize_robust(acqf, bounds, num_restarts=2, raw_samples=8),
-    ):
-        assert value is not None
+    acqf = acquisition_on(device, name)
+    width = decisions_of(acqf).shape[-1]
+    bounds = torch.tensor([[0.0] * width, [1.0] * width], **DOUBLE, device=device)
+    searches = [partial(optimize_acqf, q=1)]
+    searches += [optimize_robust] if hasattr(acqf, "ambiguity") else []
+    for search in searches:
+        candidate, value = search(acqf, bounds=bounds, num_restarts=2, raw_samples=8)
         assert candidate.device.type == value.device.type == device.type
-    if isinstance(acqf, RobustAcquisition):
+        assert ((bounds[0] <= candidate) & (candidate <= bounds[1])).all()
+    if name == "RobustUpperConfidenceBound":
         assert acqf.worst_case_weights(candidate).device.type == device.type
 
 
@@ -374,13 +279,6 @@ def test_intervals_of_one_input(device: torch.device) -> None:
     grid = torch.linspace(-1, 2, 9, **DOUBLE, device=device).unsqueeze(-1)
     axes = plot_intervals(model, grid, X[:, :1], Y, truth=grid.sin())
     assert len(axes.lines) > 0
-
-
-def test_test_functions(device: torch.device) -> None:
-    for problem in (ContextualAckley(), RadioCorridors()):
-        problem = problem.to(device)
-        X = problem.bounds.mean(dim=0, keepdim=True).double()
-        assert problem(X.to(device)).device.type == device.type
 
 
 def ledger_of(device: torch.device) -> FeedbackLedger:

@@ -67,9 +67,6 @@ from botorch_calib.robust import (
     WassersteinBall,
     WorstCase,
 )
-from botorch_calib.testing._common import uniform
-from tests import random_numbers
-from tests.conftest import check_device
 from tests.gps import DOUBLE, make_data, make_gp
 
 pytestmark = pytest.mark.device
@@ -333,35 +330,6 @@ def exported(module: Any, base: type) -> set[str]:
 def test_every_class_is_covered(module, base, covered, abstract) -> None:
     names = {name.partition(",")[0] for name in covered}
     assert exported(module, base) - abstract <= names
-
-
-def test_a_tensor_without_a_device_is_found() -> None:
-    for careless in (
-        lambda points: points @ torch.eye(2, dtype=torch.double),
-        lambda points: points * torch.ones(2, dtype=torch.double),
-        lambda points: points * float(torch.tensor(2.0)),
-    ):
-        at = here(X)
-        with nothing_without_device(), pytest.raises(RuntimeError):
-            value_and_gradient(careless, at)
-
-
-def test_examples_follow_the_default_device() -> None:
-    with torch.device("meta"):
-        made = [
-            *make_data(),
-            uniform(2, 3),
-            random_numbers.uniform(2, 3, generator=torch.Generator()),
-        ]
-    assert all(tensor.is_meta for tensor in made)
-
-
-def test_a_device_that_is_missing_is_refused(monkeypatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    check_device("cpu")
-    for name, match in (("cuda", "no CUDA"), ("cuda:1", "no CUDA"), ("meta", "know"), ("x", "x")):
-        with pytest.raises(pytest.UsageError, match=match):
-            check_device(name)
 
 
 @pytest.mark.parametrize("name", ACQUISITIONS)

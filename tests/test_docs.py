@@ -153,17 +153,6 @@ def test_every_table_tutorial_and_example_has_its_page() -> None:
         assert f"]({page}.md)" in (DOCS / "results" / "index.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("folder", ["tutorials", "examples"])
-def test_notebooks_begin_with_their_title(folder: str) -> None:
-    """A header that is not closed would be shown as a cell of code above it."""
-    scripts = [path for path in (ROOT / folder).glob("*.py") if path.stem != "quickstart"]
-    assert scripts
-    for path in scripts:
-        header, _, rest = path.read_text(encoding="utf-8").partition("\n# ---\n")
-        assert header.startswith("# ---\n# jupyter:") and "# %%" not in header, path.name
-        assert rest.startswith("\n# %% [markdown]\n# # "), path.name
-
-
 def test_quickstart_runs() -> None:
     runpy.run_path(str(ROOT / "tutorials" / "quickstart.py"), run_name="__main__")
 
@@ -191,19 +180,6 @@ def test_drawn_figures_are_shown_and_described() -> None:
     pages = "\n".join(page.read_text(encoding="utf-8") for page in DOCS.rglob("*.md"))
     used = re.findall(r"```\{drawn\} (\w+)\n:alt: .{40,}\n", pages)
     assert sorted(used) == sorted(script.stem for script in SCRIPTS.glob("*.py"))
-
-
-def test_images_say_what_is_seen() -> None:
-    """In two sentences or so, not by the name of a suite or of a file."""
-    texts = []
-    for page in DOCS.rglob("*.md"):
-        text = page.read_text(encoding="utf-8")
-        for options in re.findall(r"```\{(?:image|figure|drawn)\} \S+\n((?::.*\n)*)", text):
-            alt = re.search(r"^:alt: (.*)$", options, flags=re.M)
-            assert alt and len(alt[1]) >= 40 and "Figure of the suite" not in alt[1], page
-            texts.append(alt[1])
-    figures = (ROOT / "benchmarks" / "figures").glob("*.png")
-    assert len(texts) >= len(list(figures)) and len(set(texts)) == len(texts)
 
 
 @pytest.mark.parametrize("kind", ["light", "dark"])

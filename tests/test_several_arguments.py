@@ -62,21 +62,12 @@ CALLS: dict[str, tuple[str, Callable[[Any], Any]]] = {
         lambda given: qLogCalibratedNoisyExpectedHypervolumeImprovement(TWO, [0.0, 0.0], given),
     ),
 }
-WRONG: dict[str, Any] = {
-    "number": 5,
-    "None": None,
-    "text": "a",
-    "list of None": [None],
-    "list of text": ["a"],
-    "scalar": torch.tensor(-1.0),
-    "object": object(),
-}
+WRONG: dict[str, Any] = {"number": 5, "None": None, "list of text": ["a"]}
 # What is of use: a single ratio, and None for no records or no linear constraints.
 ALLOWED = {
     ("ratios", "number"),
     ("records", "None"),
     ("joint records", "None"),
-    ("joint records", "list of None"),
     ("inequalities", "None"),
     ("equations", "None"),
 }

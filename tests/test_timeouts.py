@@ -65,7 +65,6 @@ SUMMARY = "===== 3 passed in 1.20s ====="
     ("lint", "recipe", "limit", "status", "last_lines"),
     [
         ("true", "true", "60", 0, [SUMMARY]),
-        ("true", "exit 3", "60", 2, [SUMMARY]),  # make's own status
         ("exit 3", "true", "60", 2, [SUMMARY]),
         # Orphans with the standard output of the tests, in their session and in another one.
         ("true", "sleep 1000 & setsid sleep 1000 & true", "60", 0, [SUMMARY]),

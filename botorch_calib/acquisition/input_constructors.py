@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
-from inspect import Parameter
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from botorch.acquisition import AcquisitionFunction
@@ -14,7 +12,6 @@ from botorch.acquisition.input_constructors import (
     acqf_input_constructor,
     construct_inputs_qLogNEHVI,
     construct_inputs_qLogNEI,
-    get_acqf_input_constructor,
 )
 from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
 from botorch.exceptions.errors import InputDataError, UnsupportedError
@@ -28,7 +25,7 @@ from botorch_calib.acquisition.constrained import (
     LogCalibratedProbabilityOfFeasibility,
     checked_constraints,
 )
-from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound, input_width
+from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
 from botorch_calib.acquisition.expected_shortfall import CalibratedExpectedShortfall
 from botorch_calib.acquisition.improvement import (
     CalibratedExpectedImprovement,
@@ -52,6 +49,8 @@ from botorch_calib.acquisition.robust import (
     refuse_pending,
 )
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
+from botorch_calib.robust.contexts import ContextDistribution
+from botorch_calib.robust.sets.base import AmbiguitySet
 
 
 def register_once(
@@ -63,161 +62,200 @@ def register_once(
     return acqf_input_constructor(*classes)
 
 
-def _register(
-    acqf_class: type[AcquisitionFunction],
-    adapt: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None,
-    required: Sequence[str] = (),
-    extra: Sequence[str] = (),
-    **defaults: Any,
-) -> None:
-    """Register a constructor that hands the arguments of a class on to it, by name.
-
-    ``defaults`` are those that the class does not have. The constructor also takes arguments named
-    in ``required`` and ``extra``, and ``adapt`` makes arguments of the class from all of them. A
-    class without ``X_pending``, which BoTorch and Ax always give, refuses pending points.
-    """
-    own = inspect.signature(acqf_class).parameters
-    parameters = [
-        parameter.replace(
-            kind=parameter.KEYWORD_ONLY, default=defaults.get(name, parameter.default)
-        )
-        for name, parameter in own.items()
-    ]
-    more: dict[str, Any] = {**dict.fromkeys(required, Parameter.empty), **dict.fromkeys(extra)}
-    if "X_pending" not in own:
-        more["X_pending"] = None
-    parameters += [Parameter(name, Parameter.KEYWORD_ONLY, default=d) for name, d in more.items()]
-    signature = inspect.Signature(parameters)
-
-    def construct_inputs(**kwargs: Any) -> dict[str, Any]:
-        bound = signature.bind(**kwargs)
-        bound.apply_defaults()
-        arguments = bound.arguments
-        if adapt is not None:
-            arguments.update(adapt(arguments))
-        if "X_pending" not in own:
-            refuse_pending(acqf_class.__name__, arguments["X_pending"])
-        return {name: arguments[name] for name in own}
-
-    # BoTorch looks here for the names that are accepted, and for a name in its errors.
-    construct_inputs.__signature__ = signature  # type: ignore[attr-defined]
-    construct_inputs.__name__ = f"construct_inputs_{acqf_class.__name__}"
-    register_once(acqf_class)(construct_inputs)
-
-
-def _improvement(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The best observation, unless ``best_f`` is given."""
-    names = ("model", "training_data", "posterior_transform", "maximize")
-    if arguments["best_f"] is not None:
-        return {}
-    return {"best_f": best_observation(*(arguments[name] for name in names))}
-
-
-def _own_draw(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """A seed: each proposal needs its own draw, and clients do not count proposals.
-
-    Between two proposals the number of observations grows, or that of pending points, which
-    changes the draw as well.
-    """
-    data: TrainingData = arguments["training_data"]
-    datasets = data.values() if isinstance(data, dict) else [data]
-    given = arguments["seed"]
-    return {"seed": sum(len(each.X) for each in datasets) if given is None else given}
-
-
-def _limited(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Limits as ``{i: (lower, upper)}``, or by ``constraints_tuple=(A, b)`` with ``A y <= b``."""
-    given = arguments["constraints"], arguments["constraints_tuple"]
-    return {"constraints": limits_from(*given, arguments["model"].num_outputs)}
-
-
-def _limited_objective(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The objective by ``objective_index`` or ``posterior_transform``, and limits on the others.
-
-    The transform has a weight for the objective, and 0 for other outcomes; a negative one turns
-    ``maximize`` around.
-    """
-    names = ("model", "objective_index", "posterior_transform")
-    index, weight = _objective(*(arguments[name] for name in names))
-    maximize = arguments["maximize"] == (weight > 0)
-    adapted = {**_limited(arguments), "objective_index": index, "maximize": maximize}
-    if arguments["best_f"] is None:
-        members, data = members_of(arguments["model"]), arguments["training_data"]
-        limits = adapted["constraints"]
-        adapted["best_f"] = best_feasible_observation(members, data, index, limits, maximize)
-    return adapted
-
-
-# What the constructor of the function inside of a `RobustAcquisition` gets where it is given.
-_HANDED_ON = (
-    "training_data",
-    "X_pending",
-    "X_baseline",
-    "bounds",
-    "objective",
-    "posterior_transform",
-    "constraints",
-    "constraints_tuple",
-    "ref_point",
+@register_once(
+    CalibratedExpectedImprovement,
+    LogCalibratedExpectedImprovement,
+    CalibratedProbabilityOfImprovement,
 )
+def construct_inputs_improvement(
+    model: Model,
+    training_data: TrainingData,
+    best_f: float | Tensor | None = None,
+    posterior_transform: PosteriorTransform | None = None,
+    maximize: bool = True,
+    X_pending: Tensor | None = None,
+    num_fantasies: int = 16,
+) -> dict[str, Any]:
+    """Improvement over the best observation, unless ``best_f`` is given."""
+    if best_f is None:
+        best_f = best_observation(model, training_data, posterior_transform, maximize)
+    return {
+        "model": model,
+        "best_f": best_f,
+        "posterior_transform": posterior_transform,
+        "maximize": maximize,
+        "X_pending": X_pending,
+        "num_fantasies": num_fantasies,
+    }
 
 
-def _inside(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The acquisition function that is made robust, by the input constructor of its class.
+@register_once(CalibratedUpperConfidenceBound)
+def construct_inputs_confidence_bound(
+    model: Model,
+    level: float = 0.9,
+    posterior_transform: PosteriorTransform | None = None,
+    maximize: bool = True,
+    X_pending: Tensor | None = None,
+    num_fantasies: int = 16,
+    observation_noise: bool = False,
+) -> dict[str, Any]:
+    """Construct arguments of `CalibratedUpperConfidenceBound`."""
+    return locals()
 
-    ``acqf_class`` is its class, such as `LogCalibratedExpectedImprovement`, and ``acqf_options``
-    are its arguments by name, such as ``{"level": 0.9}``. ``X_pending``, ``X_baseline`` and
-    ``bounds`` are of decisions and contexts.
+
+@register_once(CalibratedExpectedShortfall)
+def construct_inputs_expected_shortfall(
+    model: Model,
+    alpha: float = 0.9,
+    posterior_transform: PosteriorTransform | None = None,
+    maximize: bool = True,
+    X_pending: Tensor | None = None,
+    num_fantasies: int = 16,
+) -> dict[str, Any]:
+    """Construct arguments of `CalibratedExpectedShortfall`."""
+    return locals()
+
+
+@register_once(DelayedUpperConfidenceBound)
+def construct_inputs_delayed_confidence_bound(
+    model: Model,
+    beta: float = 1.0,
+    X_window: Tensor | None = None,
+    feedback_bound: float = 1.0,
+    posterior_transform: PosteriorTransform | None = None,
+    maximize: bool = True,
+    X_pending: Tensor | None = None,
+) -> dict[str, Any]:
+    """Construct arguments of `DelayedUpperConfidenceBound`."""
+    return locals()
+
+
+@register_once(DelayedThompsonSampling)
+def construct_inputs_thompson_sampling(
+    model: Model,
+    training_data: TrainingData,
+    beta: float = 1.0,
+    X_window: Tensor | None = None,
+    feedback_bound: float = 1.0,
+    choices: Tensor | None = None,
+    seed: int | None = None,
+    posterior_transform: PosteriorTransform | None = None,
+    maximize: bool = True,
+    X_pending: Tensor | None = None,
+) -> dict[str, Any]:
+    """A draw for each proposal, by the number of observations, as clients count no proposals.
+
+    Between two proposals either that or the number of pending points grows, which changes the draw
+    as well.
     """
-    names = ("model", "acqf_class", "acqf_options", "X_pending")
-    model, acqf_class, options, X_pending = (arguments[name] for name in names)
-    if not (isinstance(acqf_class, type) and issubclass(acqf_class, AcquisitionFunction)):
-        raise InputDataError(
-            "`acqf_class` must be the class of the acquisition function that is made robust, such "
-            f"as LogCalibratedExpectedImprovement, got {acqf_class!r}."
-        )
-    if not isinstance(options, Mapping | None):
-        raise InputDataError(
-            f"`acqf_options` must map names to arguments, got a {type(options).__name__}."
-        )
-    width = input_width(model)
-    if X_pending is not None and width is not None and X_pending.shape[-1:] != (width,):
-        refuse_pending(RobustAcquisition.__name__, X_pending)
-    given = {name: arguments[name] for name in _HANDED_ON if arguments[name] is not None}
-    construct = get_acqf_input_constructor(acqf_class)
-    inside = acqf_class(**construct(model=model, **{**given, **(options or {})}))
-    return {"acquisition": inside, "X_pending": None}
+    arguments = locals()
+    datasets = arguments.pop("training_data")
+    if seed is None:
+        several = datasets.values() if isinstance(datasets, dict) else [datasets]
+        arguments["seed"] = sum(len(dataset.X) for dataset in several)
+    return arguments
 
 
-_DATA = ["training_data"]
-_register(CalibratedExpectedImprovement, _improvement, _DATA, best_f=None)
-_register(LogCalibratedExpectedImprovement, _improvement, _DATA, best_f=None)
-_register(CalibratedProbabilityOfImprovement, _improvement, _DATA, best_f=None)
-_register(CalibratedUpperConfidenceBound)
-_register(CalibratedExpectedShortfall)
-_register(DelayedUpperConfidenceBound)
-_register(DelayedThompsonSampling, _own_draw, _DATA, seed=None)
-_register(WassersteinUpperConfidenceBound, beta=2.25)  # the paper's
-_register(RobustUpperConfidenceBound, beta=2.25)
-_register(
-    RobustAcquisition,
-    _inside,
-    ["model", "acqf_class"],
-    ["acqf_options", *_HANDED_ON],
-    acquisition=None,
-)
-_register(
-    LogCalibratedProbabilityOfFeasibility, _limited, extra=["constraints_tuple"], constraints=None
-)
-_register(
-    LogCalibratedConstrainedExpectedImprovement,
-    _limited_objective,
-    _DATA,
-    ["constraints_tuple", "posterior_transform"],
-    best_f=None,
-    objective_index=None,
-    constraints=None,
-)
+@register_once(WassersteinUpperConfidenceBound)
+def construct_inputs_wasserstein(
+    model: Model,
+    radius: float | Tensor | Callable[[int], float],
+    contexts: ContextDistribution | Tensor,
+    beta: float | Tensor = 2.25,
+    lipschitz_contexts: Tensor | None = None,
+    maximize: bool = True,
+    posterior_transform: PosteriorTransform | None = None,
+    X_pending: Tensor | None = None,
+) -> dict[str, Any]:
+    """Construct arguments of `WassersteinUpperConfidenceBound`."""
+    return _without_pending(WassersteinUpperConfidenceBound, locals())
+
+
+@register_once(RobustUpperConfidenceBound)
+def construct_inputs_robust_confidence_bound(
+    model: Model,
+    ambiguity: AmbiguitySet,
+    contexts: ContextDistribution | Tensor,
+    beta: float | Tensor = 2.25,
+    maximize: bool = True,
+    posterior_transform: PosteriorTransform | None = None,
+    X_pending: Tensor | None = None,
+) -> dict[str, Any]:
+    """Construct arguments of `RobustUpperConfidenceBound`."""
+    return _without_pending(RobustUpperConfidenceBound, locals())
+
+
+@register_once(RobustAcquisition)
+def construct_inputs_robust_acquisition(
+    acquisition: AcquisitionFunction,
+    ambiguity: AmbiguitySet,
+    contexts: ContextDistribution | Tensor,
+    X_pending: Tensor | None = None,
+) -> dict[str, Any]:
+    """Construct arguments of `RobustAcquisition`."""
+    return _without_pending(RobustAcquisition, locals())
+
+
+def _without_pending(
+    acqf_class: type[AcquisitionFunction], arguments: dict[str, Any]
+) -> dict[str, Any]:
+    """Arguments without ``X_pending``, which BoTorch and Ax always give and robust ones refuse."""
+    refuse_pending(acqf_class.__name__, arguments.pop("X_pending"))
+    return arguments
+
+
+@register_once(LogCalibratedProbabilityOfFeasibility)
+def construct_inputs_probability_of_feasibility(
+    model: Model,
+    constraints: Any = None,
+    constraints_tuple: tuple[Tensor, Tensor] | None = None,
+    X_pending: Tensor | None = None,
+    num_fantasies: int = 16,
+) -> dict[str, Any]:
+    """Limits by outcome, see `limits_from`."""
+    return {
+        "model": model,
+        "constraints": limits_from(constraints, constraints_tuple, model.num_outputs),
+        "X_pending": X_pending,
+        "num_fantasies": num_fantasies,
+    }
+
+
+@register_once(LogCalibratedConstrainedExpectedImprovement)
+def construct_inputs_constrained_improvement(
+    model: Model,
+    training_data: TrainingData,
+    best_f: float | Tensor | None = None,
+    objective_index: int | None = None,
+    constraints: Any = None,
+    constraints_tuple: tuple[Tensor, Tensor] | None = None,
+    posterior_transform: PosteriorTransform | None = None,
+    maximize: bool = True,
+    X_pending: Tensor | None = None,
+    num_fantasies: int = 16,
+) -> dict[str, Any]:
+    """Limits by outcome, see `limits_from`, and improvement over the best feasible observation.
+
+    The objective is ``objective_index``, or the outcome that ``posterior_transform`` weighs; a
+    negative weight turns ``maximize`` around.
+    """
+    limits = limits_from(constraints, constraints_tuple, model.num_outputs)
+    index, weight = _objective(model, objective_index, posterior_transform)
+    maximize = maximize == (weight > 0)
+    if best_f is None:
+        members = members_of(model)
+        best_f = best_feasible_observation(members, training_data, index, limits, maximize)
+    return {
+        "model": model,
+        "best_f": best_f,
+        "objective_index": index,
+        "constraints": limits,
+        "maximize": maximize,
+        "X_pending": X_pending,
+        "num_fantasies": num_fantasies,
+    }
+
+
 # Their arguments are those of BoTorch's classes.
 register_once(qLogCalibratedNoisyExpectedImprovement)(construct_inputs_qLogNEI)
 register_once(qLogCalibratedNoisyExpectedHypervolumeImprovement)(construct_inputs_qLogNEHVI)

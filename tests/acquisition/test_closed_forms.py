@@ -1,7 +1,5 @@
 """The closed-form acquisition functions against their distributions, samples and BoTorch's own."""
 
-import copy
-import inspect
 import math
 from typing import Any
 
@@ -25,7 +23,6 @@ from botorch.models.transforms.input import AppendFeatures, InputPerturbation
 from botorch.sampling.get_sampler import get_sampler
 from torch import Tensor
 
-from benchmarks.perf.operations import count_operations
 from botorch_calib import (
     CalibratedExpectedImprovement,
     CalibratedModel,
@@ -36,7 +33,7 @@ from botorch_calib import (
     LogCalibratedExpectedImprovement,
     LogCalibratedProbabilityOfFeasibility,
 )
-from botorch_calib.calibration import LocalizedConformal, OnlineConformal, QuantileRecalibrator
+from botorch_calib.calibration import QuantileRecalibrator
 from botorch_calib.testing import AcquisitionContract
 from tests.gps import (
     DOUBLE,
@@ -45,7 +42,6 @@ from tests.gps import (
     make_data,
     make_gp,
     make_model,
-    make_variational,
 )
 from tests.random_numbers import normal, uniform
 
@@ -255,15 +251,6 @@ def test_shapes_of_best_f(name, pending):
         torch.testing.assert_close(value, alone.squeeze(0))
 
 
-@each
-def test_batch_shapes_with_pending_points(name):
-    acqf = build(name, make_model(), X_pending=grid(2, seed=5).squeeze(-2), num_fantasies=4)
-    X = grid(6)
-    value = acqf(X.view(2, 3, 1, 2))
-    assert value.shape == (2, 3)
-    torch.testing.assert_close(value.flatten(), acqf(X))
-
-
 # ------------------------------------------------------------------ pending points
 
 
@@ -304,66 +291,7 @@ def test_pending_points_average_over_fantasies(name, settings, maximize):
     torch.testing.assert_close(acqf(X), average, rtol=1e-6, atol=1e-8)
 
 
-@each
-def test_evaluation_is_deterministic_and_leaves_the_model_alone(name):
-    model = make_model()
-    state = copy.deepcopy(model.state_dict())
-    pending = grid(2, seed=5).squeeze(-2)
-    values = [build(name, model, X_pending=pending)(grid()) for _ in range(2)]
-    torch.testing.assert_close(*values, rtol=0, atol=0)
-    acqf = build(name, model, X_pending=pending)
-    torch.testing.assert_close(acqf(grid()), acqf(grid()), rtol=0, atol=0)
-    assert model.train_targets.shape == (12,)
-    assert all(torch.equal(state[key], value) for key, value in model.state_dict().items())
-
-
-@each
-def test_pending_points_that_cannot_be_fantasised(name):
-    model = CalibratedModel(make_variational(), far_from_gaussian())
-    assert build(name, model)(grid()).isfinite().all()
-    with pytest.raises(UnsupportedError, match="SingleTaskVariationalGP"):
-        build(name, model, X_pending=grid(2).squeeze(-2))
-    acqf = build(name, model)
-    with pytest.raises(UnsupportedError):
-        acqf.set_X_pending(grid(2).squeeze(-2))
-    assert acqf.X_pending is None
-
-
 # ------------------------------------------------------------------ gradients, precision
-
-
-@each
-@pytest.mark.parametrize(("transforms", "maximize"), [(False, False), (True, True)])
-def test_gradients_with_pending_points(name, transforms, maximize):
-    pending = grid(1, transforms, seed=5).squeeze(-2)
-    kwargs: dict[str, Any] = {"maximize": maximize, "X_pending": pending, "num_fantasies": 2}
-    model = make_model(transforms=transforms)
-    for parameter in model.parameters():
-        parameter.requires_grad_(False)
-    acqf = build(name, model, threshold(transforms), **kwargs)
-    X = grid(2, transforms).requires_grad_()
-    assert torch.autograd.gradcheck(acqf, X)
-
-
-@each
-@pytest.mark.parametrize(
-    ("settings", "pending"), [({}, False), ({"fixed_noise": True, "transforms": True}, True)]
-)
-def test_single_precision(name, settings, pending):
-    values, transforms = {}, is_transformed(settings)
-    for dtype in (torch.float32, torch.double):
-        model = make_model(dtype, **settings)
-        kwargs: dict[str, Any] = {}
-        if pending:
-            kwargs["X_pending"] = grid(1, transforms, seed=5).squeeze(-2).to(dtype)
-        best = torch.tensor(threshold(transforms), dtype=dtype)
-        X = grid(4, transforms).to(dtype).requires_grad_()
-        value = build(name, model, best, **kwargs)(X)
-        (gradient,) = torch.autograd.grad(value.sum(), X)
-        assert value.dtype == gradient.dtype == dtype
-        assert gradient.isfinite().all()
-        values[dtype] = value.detach().double()
-    torch.testing.assert_close(*values.values(), rtol=1e-2, atol=1e-3)
 
 
 # ------------------------------------------------------------------ what is refused
@@ -438,41 +366,3 @@ def test_posterior_transform_that_does_not_apply():
     transform = ScalarizedPosteriorTransform(torch.ones(2, **DOUBLE))
     with pytest.raises(UnsupportedError, match="posterior_transform"):
         build("EI", make_model(), posterior_transform=transform)(grid())
-
-
-@pytest.mark.parametrize("acquisition", [*IMPROVEMENTS.values(), CalibratedUpperConfidenceBound])
-def test_docstrings_describe_every_argument_once(acquisition):
-    """Those of improvement functions are composed, and Sphinx must find their sections."""
-    lines = (inspect.getdoc(acquisition) or "").splitlines()
-    assert lines.count("Args:") == lines.count("Raises:") == 1
-    for name in inspect.signature(acquisition).parameters:
-        assert sum(line.startswith(f"    {name}: ") for line in lines) == 1
-
-
-CALIBRATORS = {
-    "global": lambda: OnlineConformal(alpha=0.2),
-    "local": lambda: LocalizedConformal(alpha=0.2),
-    "gaussian tails": lambda: LocalizedConformal(alpha=0.2, lengthscale=0.3, tails="gaussian"),
-    "quantiles": lambda: QuantileRecalibrator(),
-    "local quantiles": lambda: QuantileRecalibrator(lengthscale=0.3),
-}
-
-
-@pytest.mark.parametrize("name", CALIBRATORS)
-def test_quantile_reads_nothing_back(name):
-    """Value and gradient of the quantile wait for the device as often as the Gaussian process."""
-    gp = make_gp()
-    model = CalibratedModel.from_history(gp, CALIBRATORS[name](), 5)
-
-    def reads(acquisition: AcquisitionFunction, batch: int) -> int:
-        points = torch.rand(batch, 1, 2, **DOUBLE).requires_grad_()
-        return count_operations(
-            lambda: torch.autograd.grad(acquisition(points).sum(), points)
-        ).host_reads
-
-    plain = UpperConfidenceBound(gp, 2.0)
-    for level in (0.9, 0.3):
-        own = CalibratedUpperConfidenceBound(model, level=level)
-        reads(own, 3), reads(plain, 3)  # caches
-        for batch in (3, 40):
-            assert reads(own, batch) <= reads(plain, batch)

@@ -1,7 +1,6 @@
 """GP-UCB under delayed feedback against the paper's formulas, computed from kernel matrices."""
 
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -19,7 +18,7 @@ from botorch.utils.sampling import manual_seed
 from torch import Tensor
 from torch.testing import assert_close
 
-from botorch_calib.acquisition import DelayedThompsonSampling, DelayedUpperConfidenceBound
+from botorch_calib.acquisition import DelayedUpperConfidenceBound
 from botorch_calib.acquisition.delayed import confidence_width
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
@@ -31,8 +30,6 @@ from tests.gps import (
     make_data,
     make_gp,
     make_model,
-    make_multitask,
-    make_variational,
 )
 
 # The multiplier of sigma, whose square is ``beta``.
@@ -336,18 +333,6 @@ def test_calibrated_models():
         plain.set_X_pending(pending)
 
 
-# MultiTaskGP multiplies by sparse matrices, on which torch comments once per process.
-@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
-@pytest.mark.parametrize("make", [make_variational, make_multitask])
-def test_other_base_models(make):
-    model, X = make(), new_points()
-    window = pending_points()
-    acqf = make_delayed(model, X_window=window)
-    deviation = model.posterior(window.unsqueeze(-2)).variance.sqrt()
-    assert_close(acqf.nu, (BOUND * deviation.sum() + BETA).detach())
-    assert acqf(X).shape == (6,) and acqf(X).isfinite().all()
-
-
 def test_batch_of_models():
     """Every model of a batch has a ``nu`` of its own."""
     X, Y, _ = make_data()
@@ -391,35 +376,6 @@ def test_ensemble_is_averaged():
 
 
 # ------------------------------------------------------------------ arguments
-
-
-def test_nu_is_a_constant_in_the_models_precision():
-    for dtype in (torch.float32, torch.double):
-        window = pending_points().requires_grad_()  # in double precision
-        acqf = make_delayed(make_censored(dtype=dtype), X_window=window)
-        assert acqf.nu.dtype == dtype and not acqf.nu.requires_grad
-        assert not acqf.X_window.requires_grad and "nu" in dict(acqf.named_buffers())
-        assert acqf(new_points().to(dtype)).dtype == dtype
-    for acqf_class in (DelayedUpperConfidenceBound, DelayedThompsonSampling):  # by default
-        own = acqf_class(model := make_censored(), X_window=pending_points())
-        assert_close(own.nu, confidence_width(model, 1.0, pending_points(), 1.0))
-    double, single = (
-        make_delayed(make_censored(dtype=dtype), X_window=pending_points()).nu
-        for dtype in (torch.double, torch.float32)
-    )
-    assert_close(double, single.double(), rtol=1e-4, atol=0)
-
-
-def test_a_long_window_needs_no_joint_posterior(monkeypatch):
-    """Only marginals: no matrix of all pairs of its points is formed."""
-    window = make_data(400, seed=4)[0]
-    model = make_gp()
-    with monkeypatch.context() as patch:
-        posterior = Mock(side_effect=model.posterior)
-        patch.setattr(model, "posterior", posterior)
-        nu = confidence_width(model, BETA**2, window, BOUND)
-    posterior.assert_not_called()
-    assert_close(nu, (BOUND * model.posterior(window).variance.sqrt().sum() + BETA).detach())
 
 
 def test_bad_arguments():

@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from botorch.acquisition import UpperConfidenceBound
 from botorch.acquisition.input_constructors import get_acqf_input_constructor
-from botorch.acquisition.logei import qLogNoisyExpectedImprovement
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.model import ModelList
@@ -20,27 +18,22 @@ import botorch_calib.acquisition.input_constructors
 import botorch_calib.posteriors._sampler_registration
 from botorch_calib import (
     CalibratedExpectedImprovement,
-    CalibratedModel,
     CalibratedModelList,
     CalibratedProbabilityOfImprovement,
     CalibratedUpperConfidenceBound,
-    CensoredDelayModel,
     CertifiedSetExpansion,
     ChanceConstraint,
-    ContextDistribution,
     DelayedThompsonSampling,
     DelayedUpperConfidenceBound,
     LogCalibratedExpectedImprovement,
     RobustAcquisition,
     RobustUpperConfidenceBound,
-    TotalVariationBall,
     WassersteinUpperConfidenceBound,
     WorstCase,
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
     qLogCalibratedNoisyExpectedImprovement,
 )
-from botorch_calib.acquisition.input_constructors import register_once
-from tests.gps import DOUBLE, far_from_gaussian, make_data, make_gp, make_model
+from tests.gps import DOUBLE, make_data, make_gp, make_model
 
 IMPROVEMENTS: list[type[Any]] = [
     CalibratedExpectedImprovement,
@@ -137,18 +130,6 @@ def test_registering_again():
     sampler = get_sampler(posterior, torch.Size([8]), seed=0)
     assert isinstance(sampler, SobolQMCNormalSampler) and sampler(posterior).shape == (8, 3, 1)
 
-    class Other(CalibratedUpperConfidenceBound):
-        pass
-
-    for level in (0.6, 0.7):  # the last one counts
-
-        @register_once(Other)
-        def construct_inputs(model: Any, level: float = level) -> dict[str, Any]:
-            return {"model": model, "level": level}
-
-    inputs = get_acqf_input_constructor(Other)(model=make_model(), training_data=DATASET)
-    assert Other(**inputs).level == 0.7
-
 
 def test_importing_afresh(monkeypatch):
     """The package can be loaded a second time in one process, as notebooks do."""
@@ -180,73 +161,19 @@ def test_noisy_improvement(hypervolume, X_pending):
     assert acqf(X[:3].unsqueeze(-2) + 0.05).isfinite().all()
 
 
-SAMPLER = SobolQMCNormalSampler(torch.Size([32]), seed=0)
-CONTEXTS = X[:3, :1]
-WEIGHTS = torch.tensor([0.5, 0.25, 0.25], **DOUBLE)
-JOINT = torch.tensor([[0.3, 0.6]], **DOUBLE)
-
-
-@pytest.mark.filterwarnings("ignore:A not p.d., added jitter")
-@pytest.mark.parametrize(
-    ("acqf_class", "options"),
-    [
-        (LogCalibratedExpectedImprovement, {}),
-        (CalibratedUpperConfidenceBound, {"level": 0.7}),
-        (UpperConfidenceBound, {"beta": 2.0}),
-        (qLogNoisyExpectedImprovement, {"prune_baseline": False, "sampler": SAMPLER}),
-    ],
-    ids=lambda value: getattr(value, "__name__", ""),
-)
-def test_any_acquisition_function_made_robust(acqf_class, options):
-    """What Ax gives goes to the function inside; the rest are options."""
-    given: dict[str, Any] = {
-        "model": make_model(),
-        "training_data": DATASET,
-        "X_baseline": X,
-        "bounds": [(0.0, 1.0)] * 2,
-        "posterior_transform": WEIGHT,
-    }
-    inputs = get_acqf_input_constructor(RobustAcquisition)(
-        **given,
-        contexts=ContextDistribution.discrete(CONTEXTS, WEIGHTS).with_indices([0]),
-        ambiguity=TotalVariationBall(0.2),
-        acqf_class=acqf_class,
-        acqf_options=options,
-    )
-    robust = RobustAcquisition(**inputs)
-    inside = acqf_class(**get_acqf_input_constructor(acqf_class)(**given, **options))
-    centre = ContextDistribution.discrete(CONTEXTS, WEIGHTS).with_indices([0])
-    decisions = X[:4, 1:].unsqueeze(-2)
-    expected = RobustAcquisition(inside, TotalVariationBall(0.2), centre)(decisions)
-    torch.testing.assert_close(robust(decisions), expected)
-
-
-def test_pending_points_of_a_robust_function_are_joint_inputs():
+def test_robust_acquisition():
+    """Of a function that exists already, and knows what is pending."""
     constructor = get_acqf_input_constructor(RobustAcquisition)
-    given: dict[str, Any] = {
-        "model": make_model(),
-        "training_data": DATASET,
-        "contexts": CONTEXTS,
-        "ambiguity": WorstCase(),
-        "acqf_class": LogCalibratedExpectedImprovement,
-    }
-    assert constructor(**given)["acquisition"].X_pending is None
-    acqf = constructor(**given, X_pending=JOINT)["acquisition"]
-    torch.testing.assert_close(acqf.X_pending, JOINT)
+    quantile = CalibratedUpperConfidenceBound(make_model(), level=0.7)
+    given = {"acquisition": quantile, "ambiguity": WorstCase(), "contexts": X[:3, :1]}
+    acqf = RobustAcquisition(**constructor(**given, training_data=DATASET, X_pending=None))
+    decisions = X[:4, 1:].unsqueeze(-2)
+    expected = RobustAcquisition(**given)(decisions)
+    torch.testing.assert_close(acqf(decisions), expected)
     with pytest.raises(UnsupportedError, match="lacks the contexts"):
-        constructor(**given, X_pending=JOINT[:, :1])
-    for name in ("contexts", "ambiguity", "acqf_class"):
-        with pytest.raises(TypeError, match=name):
-            constructor(**{key: value for key, value in given.items() if key != name})
-    for wrong in ("LogEI", LogCalibratedExpectedImprovement(make_model(), 0.1), Other):
-        with pytest.raises(InputDataError, match="acqf_class"):
-            constructor(**{**given, "acqf_class": wrong})
-    with pytest.raises(InputDataError, match="acqf_options"):
-        constructor(**given, acqf_options=["level"])
-
-
-class Other:
-    """No acquisition function."""
+        constructor(**given, X_pending=PENDING)
+    with pytest.raises(TypeError, match="ambiguity"):
+        constructor(acquisition=quantile, contexts=X[:3, :1])
 
 
 def test_expansion_of_constraints_as_ax_gives_them():
@@ -290,21 +217,3 @@ def test_expansion_of_constraints_that_go_on():
         constructor(constraints={0: (None, 3.0)})
     with pytest.raises(InputDataError, match="level"):
         constructor(model=make_model(), constraints={0: (None, 3.0)}, level=1.0)
-
-
-@pytest.mark.parametrize("imputation", ["censor", "hallucinate"])
-def test_expansion_of_models_that_know_pending_points(imputation):
-    """Calibrated around or inside, and the same as of the Gaussian process with such."""
-    constructor = get_acqf_input_constructor(CertifiedSetExpansion)
-    delayed = CensoredDelayModel(make_gp(), PENDING, -2.0, imputation)
-    points = X[:4].unsqueeze(-2) + 0.05
-    values = [
-        CertifiedSetExpansion(**constructor(model=model, constraints={0: (None, 1.0)}))(points)
-        for model in (
-            delayed,
-            CalibratedModel(delayed, far_from_gaussian()),
-            CensoredDelayModel(make_model(), PENDING, -2.0, imputation),
-        )
-    ]
-    torch.testing.assert_close(values[1], values[0])
-    torch.testing.assert_close(values[2], values[0])

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from botorch.acquisition.logei import qLogExpectedImprovement, qLogNoisyExpectedImprovement
-from botorch.acquisition.multi_objective import logei
+from botorch.acquisition.logei import qLogNoisyExpectedImprovement
 from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
 from botorch.acquisition.multi_objective.objective import WeightedMCMultiOutputObjective
 from botorch.acquisition.objective import (
@@ -191,23 +190,6 @@ class TestImprovement:
         compare(*late, new)
         assert late[0].X_baseline.shape == (10, 2)
 
-    @pytest.mark.parametrize("kind", ["conformal", "pending inside"])
-    def test_new_points_alone_are_predicted(self, kind, monkeypatch):
-        """Once the sampler has base samples of as many points."""
-        function = NEI(SINGLE[kind](), X, sampler=sampler(), prune_baseline=False)
-        new = points(4, q=3)
-        function(new)
-        sizes: list[int] = []
-        predict = CalibratedModel.posterior
-
-        def counting(self: CalibratedModel, at: Tensor, *args: Any, **kwargs: Any) -> Any:
-            sizes.append(at.shape[-2])
-            return predict(self, at, *args, **kwargs)
-
-        monkeypatch.setattr(CalibratedModel, "posterior", counting)
-        function(new)
-        assert sizes == [3]
-
     def test_more_points_than_gpytorch_evaluates_at_once(self):
         with max_eager_kernel_size(11):
             compare(*with_and_without(NEI, calibrated(), X), points(4, q=3))
@@ -248,14 +230,6 @@ class TestImprovement:
         )
         new = points(4, q=2)
         assert torch.equal(ours(new), theirs(new))
-
-    def test_samples_are_those_of_botorch_on_the_calibrated_model(self):
-        """Against BoTorch's class, which does not keep the root."""
-        ours = NEI(calibrated(), X, sampler=sampler(), prune_baseline=False)
-        theirs = qLogNoisyExpectedImprovement(
-            calibrated(), X, sampler=sampler(), prune_baseline=False
-        )
-        compare(ours, theirs, points(4, q=3))
 
     def test_single_precision(self):
         single = calibrated(dtype=torch.float32)
@@ -373,19 +347,6 @@ class TestHypervolume:
             each(new).sum().backward()
             assert_close(new.grad, gradient, rtol=1e-10, atol=1e-10)
 
-    def test_of_plain_models_it_is_botorch(self):
-        ours, theirs = (
-            cls(SEVERAL["plain"](), REF_POINT, X, sampler=sampler())
-            for cls in (NEHVI, qLogNoisyExpectedHypervolumeImprovement)
-        )
-        new = points(4, q=2)
-        assert torch.equal(ours(new), theirs(new))
-
-    def test_tests_compile_no_kernel(self):
-        """As `leave_kernel` of tests/conftest.py has it."""
-        NEHVI(SEVERAL["plain"](), REF_POINT, X, sampler=sampler())
-        assert getattr(logei, "_C", None) is None
-
 
 PERTURBATIONS = 0.1 * torch.tensor([[0.0, 1.0], [1.0, 0.0], [-1.0, -1.0]], **DOUBLE)
 ENVIRONMENTS = torch.tensor([[0.1], [0.4], [0.8]], **DOUBLE)
@@ -420,14 +381,6 @@ class TestRisk:
         risk = objective(joint)
         assert_close(values, risk[..., 10:], rtol=1e-9, atol=1e-9)
         assert_close(function.baseline_obj, risk[:, 0, :10], rtol=1e-9, atol=1e-9)
-
-    def test_expected_improvement_of_botorch(self, kind):
-        model, _, new, objective = self.setting(kind)
-        function = qLogExpectedImprovement(
-            model, best_f=0.0, sampler=sampler(), objective=objective
-        )
-        value, gradient = value_and_gradient(function, new)
-        assert value.isfinite().all() and (gradient != 0).any()
 
 
 class TestArguments:

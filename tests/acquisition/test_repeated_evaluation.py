@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from botorch.acquisition import AcquisitionFunction
 from torch import Tensor
 
 from tests.test_device_discipline import ACQUISITIONS, decisions_of, value_and_gradient
@@ -67,28 +66,3 @@ def test_other_batches_keep_nothing() -> None:
         return torch.cat([function(shifted[:num]) for num in range(1, len(points) + 1)])
 
     assert num_kept(several, points, 10) == 0
-
-
-class Leaking(AcquisitionFunction):
-    """It remembers its values, by the points or in a list, with their graph or without."""
-
-    def __init__(self, inner: AcquisitionFunction, of: str) -> None:
-        super().__init__(inner.model)
-        self.inner, self.of = inner, of
-        self.by_points: dict[float, Tensor] = {}
-        self.values: list[Tensor] = []
-
-    def forward(self, X: Tensor) -> Tensor:
-        value: Tensor = self.inner(X)
-        if self.of == "points":
-            self.by_points[float(X.detach().sum())] = value.detach()
-        elif self.of == "values":
-            self.values.append(value)
-        return value
-
-
-@pytest.mark.parametrize("of", ["points", "values"])
-def test_a_leak_is_seen(of: str) -> None:
-    inner = ACQUISITIONS["LogCalibratedExpectedImprovement"]()
-    assert num_kept(Leaking(inner, of), decisions_of(inner), NUM) >= NUM
-    assert num_kept(Leaking(inner, "nothing"), decisions_of(inner), NUM) == 0

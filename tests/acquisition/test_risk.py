@@ -11,7 +11,6 @@ from botorch.acquisition.risk_measures import CVaR, VaR
 from botorch.exceptions.errors import InputDataError
 from botorch.models import SingleTaskGP
 from botorch.optim import optimize_acqf
-from botorch.sampling.get_sampler import get_sampler
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -19,7 +18,6 @@ from botorch_calib import (
     CalibratedExpectedShortfall,
     CalibratedModel,
     CalibratedUpperConfidenceBound,
-    CensoredDelayModel,
     LocalizedConformal,
 )
 from botorch_calib.testing import AcquisitionContract
@@ -134,21 +132,6 @@ def test_without_calibration(acqf_class, alpha):
 
 
 @each
-@pytest.mark.parametrize(
-    ("alpha", "pending"), [(1e-6, False), (0.5, True), (0.9, False), (1 - 1e-6, False)]
-)
-def test_gradients(acqf_class, alpha, pending):
-    kwargs: dict[str, Any] = {}
-    if pending:
-        kwargs = {"X_pending": grid(1).squeeze(-2) + 0.02, "num_fantasies": 2}
-    model = make_model()
-    for parameter in model.parameters():
-        parameter.requires_grad_(False)
-    X = grid(2).requires_grad_()
-    assert torch.autograd.gradcheck(acqf_class(model, alpha, **kwargs), X, atol=1e-5)
-
-
-@each
 @pytest.mark.parametrize("alpha", [1e-6, 1 - 1e-6])
 def test_single_precision(acqf_class, alpha):
     values = []
@@ -162,41 +145,10 @@ def test_single_precision(acqf_class, alpha):
 
 
 @each
-@pytest.mark.parametrize(("maximize", "fixed_noise"), [(False, True), (True, False)])
-def test_pending_points_average_over_fantasies(acqf_class, maximize, fixed_noise):
-    model = make_model(fixed_noise=fixed_noise)
-    pending, num = torch.tensor([[0.3, 0.6], [0.8, 0.1]], **DOUBLE), 4
-    acqf = acqf_class(model, maximize=maximize, X_pending=pending, num_fantasies=num)
-    observation = model.posterior(pending, observation_noise=True)
-    outcomes = get_sampler(observation, torch.Size([num]), seed=0)(observation)
-    kwargs = {}
-    if fixed_noise:
-        kwargs["noise"] = model.likelihood.noise.mean().expand(2, 1)
-    each_of_them = [
-        acqf_class(model.condition_on_observations(pending, Y, **kwargs), maximize=maximize)(grid())
-        for Y in outcomes
-    ]
-    assert_close(acqf(grid()), torch.stack(each_of_them).mean(dim=0), rtol=1e-6, atol=1e-8)
-    assert not torch.allclose(acqf(grid()), acqf_class(model, maximize=maximize)(grid()))
-
-
-@each
 def test_scale_of_a_posterior_transform(acqf_class):
     transform = ScalarizedPosteriorTransform(torch.tensor([-2.0], **DOUBLE), offset=1.0)
     turned = acqf_class(make_model(), posterior_transform=transform)(grid())
     assert_close(turned, 1.0 + 2.0 * acqf_class(make_model(), maximize=False)(grid()))
-
-
-@each
-def test_of_a_delayed_model(acqf_class):
-    """Which may stand around the calibrated one or inside of it."""
-    pending = torch.tensor([[0.3, 0.6]], **DOUBLE)
-    gp = make_gp()
-    inside = CalibratedModel(CensoredDelayModel(gp, pending, -3.0), far_from_gaussian())
-    around = CensoredDelayModel(CalibratedModel(gp, far_from_gaussian()), pending, -3.0)
-    values = [acqf_class(model)(grid()) for model in (inside, around)]
-    assert_close(*values)
-    assert not torch.allclose(values[0], acqf_class(make_model())(grid()))
 
 
 @each

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import pickle
-from copy import deepcopy
 from typing import Any
 
 import pytest
 import torch
 from botorch.acquisition import AcquisitionFunction, UpperConfidenceBound
-from botorch.acquisition.input_constructors import get_acqf_input_constructor
 from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Standardize
-from botorch.sampling import SobolQMCNormalSampler
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -126,32 +122,10 @@ class TestSchedules:
         ):
             assert acqf.ambiguity.radius == SCHEDULE(NUM)
 
-    def test_pending_points_of_the_acquisition_function_are_none_either(self):
-        quantile = CalibratedUpperConfidenceBound(calibrated(), level=0.8, X_pending=PENDING)
-        acqf = RobustAcquisition(quantile, TotalVariationBall(SCHEDULE), CONTEXTS)
-        assert acqf.ambiguity.radius == SCHEDULE(NUM)
-
     def test_arrived_values_are(self):
         model = censored()
         model.observe(PENDING[:1], torch.zeros(1, 1, **DOUBLE))
         assert robust(KLBall(SCHEDULE), model).ambiguity.radius == SCHEDULE(NUM + 1)
-
-    def test_fantasies_are_refused(self):
-        gp = make_gp()
-        gp.posterior(PENDING)
-        model = gp.fantasize(PENDING, SobolQMCNormalSampler(torch.Size([4])))
-        with pytest.raises(UnsupportedError, match="batch"):
-            robust(TotalVariationBall(SCHEDULE), model)
-        with pytest.raises(UnsupportedError, match="batch"):
-            RobustAcquisition(
-                UpperConfidenceBound(model, BETA), TotalVariationBall(SCHEDULE), CONTEXTS
-            )
-
-    def test_does_not_depend_on_the_atoms(self):
-        twice = ContextDistribution.empirical(CONTEXTS[:2].repeat(6, 1))
-        assert twice.num_points == 2
-        acqf = RobustUpperConfidenceBound(make_gp(), BETA, TotalVariationBall(SCHEDULE), twice)
-        assert acqf.ambiguity.radius == SCHEDULE(NUM)
 
     def test_is_resolved_once(self):
         """What the model learns later makes no other acquisition function of this one."""
@@ -165,10 +139,6 @@ class TestSchedules:
         gp.set_train_data(gp.train_inputs[0][:8], gp.train_targets[:8], strict=False)
         acqf(points(3))
         assert asked == [NUM]
-
-    def test_other_numbers_are_given_by_hand(self):
-        acqf = robust(TotalVariationBall(SCHEDULE).at(100))
-        assert acqf.ambiguity.radius == SCHEDULE(100)
 
     def test_models_that_do_not_tell(self):
         class Plain(AcquisitionFunction):
@@ -190,21 +160,6 @@ class TestSchedules:
         acqf.ambiguity = TotalVariationBall(SCHEDULE)
         with pytest.raises(UnsupportedError, match=r"\.at\(t\)"):
             acqf(points(3))
-
-    def test_copies(self):
-        for acqf in (robust(KLBall(SCHEDULE)), any_acquisition(KLBall(SCHEDULE))):
-            for copied in (deepcopy(acqf), pickle.loads(pickle.dumps(acqf))):
-                assert copied.ambiguity.radius == acqf.ambiguity.radius
-                assert_close(copied(points(3)), acqf(points(3)), rtol=1e-12, atol=1e-12)
-
-    def test_input_constructors(self):
-        given = {"model": make_gp(), "training_data": None, "contexts": CONTEXTS}
-        construct = get_acqf_input_constructor(RobustUpperConfidenceBound)
-        acqf = RobustUpperConfidenceBound(**construct(**given, ambiguity=KLBall(SCHEDULE)))
-        assert acqf.ambiguity.radius == SCHEDULE(NUM)
-        construct = get_acqf_input_constructor(WassersteinUpperConfidenceBound)
-        acqf = WassersteinUpperConfidenceBound(**construct(**given, radius=SCHEDULE))
-        assert acqf.radius == SCHEDULE(NUM)
 
 
 def bounds_at(x: Tensor, model: SingleTaskGP, sign: float = 1.0) -> Tensor:
@@ -290,12 +245,6 @@ class TestWorstCaseWeights:
             weights @ acqf.contexts.points, CONTEXTS[torch.stack(expected)], rtol=0, atol=1e-12
         )
 
-    def test_with_a_schedule(self):
-        X = points(3)
-        found = robust(WassersteinBall(SCHEDULE)).worst_case_weights(X)
-        expected = robust(WassersteinBall(SCHEDULE(NUM))).worst_case_weights(X)
-        assert torch.equal(found, expected)
-
     @pytest.mark.parametrize("ambiguity", BOUNDS)
     def test_bounds_have_no_distribution(self, ambiguity):
         acqf = robust(ambiguity)
@@ -317,10 +266,3 @@ class TestStaleness:
         acqf.contexts = ContextDistribution(CONTEXTS.flip(0) * 0.5, WEIGHTS)
         other.contexts = acqf.contexts
         assert torch.equal(acqf(X), other(X))
-
-    @pytest.mark.parametrize("build", [robust, any_acquisition])
-    def test_follows_the_columns_of_the_contexts(self, build):
-        acqf, X = build(KLBall(0.2)), points(3)
-        before = acqf(X)
-        acqf.contexts = acqf.contexts.with_indices([0])
-        assert (acqf(X) - before).abs().min() > 1e-3

@@ -11,24 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from botorch.acquisition import (
-    qKnowledgeGradient,
-    qLogExpectedImprovement,
-    qLogNoisyExpectedImprovement,
-    qSimpleRegret,
-    qUpperConfidenceBound,
-)
-from botorch.acquisition.logei import qLogProbabilityOfFeasibility
 from botorch.acquisition.multi_objective.hypervolume_knowledge_gradient import (
     qHypervolumeKnowledgeGradient,
 )
 from botorch.acquisition.multi_objective.logei import (
     qLogExpectedHypervolumeImprovement,
-    qLogNoisyExpectedHypervolumeImprovement,
 )
-from botorch.acquisition.multi_objective.objective import IdentityMCMultiOutputObjective
-from botorch.acquisition.multi_objective.parego import qLogNParEGO
-from botorch.acquisition.objective import GenericMCObjective, LinearMCObjective
 from botorch.models import ModelListGP, SingleTaskGP
 from botorch.optim import optimize_acqf
 from botorch.sampling.normal import SobolQMCNormalSampler
@@ -44,9 +32,8 @@ from botorch_calib import (
     CalibratedModelList,
     LogCalibratedProbabilityOfFeasibility,
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
-    qLogCalibratedNoisyExpectedImprovement,
 )
-from tests.botorch_tutorials import PathSampler, value_and_gradient
+from tests.botorch_tutorials import value_and_gradient
 from tests.gps import DOUBLE, GaussianLaw, far_from_gaussian, make_data
 
 X, Y, _ = make_data(10)
@@ -87,109 +74,13 @@ def seeded() -> Generator:
     return Generator().manual_seed(5)
 
 
-LINEAR = LinearMCObjective(torch.tensor([1.0, 0.5], **DOUBLE))
-FIRST = GenericMCObjective(lambda samples, X: samples[..., 0])
-FIRST_TWO = IdentityMCMultiOutputObjective(outcomes=[0, 1])
-CONSTRAINTS = [lambda samples: samples[..., -1] - 0.8]
-CONSTRAINED: dict[str, Any] = {
-    "objective": FIRST_TWO,
-    "constraints": CONSTRAINTS,
-    "X_pending": PENDING,
-}
-
-
 def boxes() -> Any:
     return FastNondominatedPartitioning(REF_POINT, Y[:, :2])
 
 
-# Number of outcomes, and what takes a model and a sampler, as BoTorch's tutorials do.
-FUNCTIONS: dict[str, tuple[int, Any]] = {
-    "hypervolume": (
-        2,
-        lambda m, s: qLogExpectedHypervolumeImprovement(m, REF_POINT, boxes(), sampler=s),
-    ),
-    "hypervolume, constrained, pending": (
-        3,
-        lambda m, s: qLogExpectedHypervolumeImprovement(
-            m,
-            REF_POINT,
-            boxes(),
-            sampler=s,
-            **CONSTRAINED,
-        ),
-    ),
-    "noisy hypervolume": (
-        2,
-        lambda m, s: qLogNoisyExpectedHypervolumeImprovement(m, REF_POINT, X, sampler=s),
-    ),
-    "noisy hypervolume, constrained, pending": (
-        3,
-        lambda m, s: qLogNoisyExpectedHypervolumeImprovement(
-            m,
-            REF_POINT,
-            X,
-            sampler=s,
-            **CONSTRAINED,
-        ),
-    ),
-    "noisy hypervolume, root kept": (
-        2,
-        lambda m, s: qLogCalibratedNoisyExpectedHypervolumeImprovement(m, REF_POINT, X, sampler=s),
-    ),
-    "random scalarization": (
-        2,
-        lambda m, s: qLogNParEGO(
-            m, X, scalarization_weights=torch.tensor([0.3, 0.7], **DOUBLE), sampler=s
-        ),
-    ),
-    "weighted sum": (2, lambda m, s: qLogExpectedImprovement(m, 0.5, sampler=s, objective=LINEAR)),
-    "improvement under constraints": (
-        2,
-        lambda m, s: qLogExpectedImprovement(
-            m, 0.5, sampler=s, objective=FIRST, constraints=CONSTRAINTS, X_pending=PENDING
-        ),
-    ),
-    "noisy improvement under constraints": (
-        2,
-        lambda m, s: qLogNoisyExpectedImprovement(
-            m, X, sampler=s, objective=FIRST, constraints=CONSTRAINTS, prune_baseline=True
-        ),
-    ),
-    "noisy improvement under constraints, root kept": (
-        2,
-        lambda m, s: qLogCalibratedNoisyExpectedImprovement(
-            m, X, sampler=s, objective=FIRST, constraints=CONSTRAINTS, X_pending=PENDING
-        ),
-    ),
-    "feasibility": (
-        2,
-        lambda m, s: qLogProbabilityOfFeasibility(m, CONSTRAINTS, sampler=s),
-    ),
-    "confidence bound": (2, lambda m, s: qUpperConfidenceBound(m, 0.5, s, LINEAR)),
-    "mean": (2, lambda m, s: qSimpleRegret(m, s, LINEAR)),
-}
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_without_a_correction_values_are_those_of_the_processes(name: str) -> None:
-    num, build = FUNCTIONS[name]
-    torch.manual_seed(0)  # BoTorch draws which points to prune
-    ours = value_and_gradient(build(uncorrected(num), PathSampler()), NEW)
-    torch.manual_seed(0)
-    theirs = value_and_gradient(build(plain(num), PathSampler()), NEW)
-    for own, expected in zip(ours, theirs, strict=True):
-        assert expected.abs().max() > 1e-6
-        assert_close(own, expected, rtol=1e-8, atol=1e-8)
-
-
-@pytest.mark.parametrize("name", ["hypervolume, constrained, pending", "mean"])
-def test_the_sampler_of_the_tutorials(name: str) -> None:
-    """One Sobol sequence for all outcomes, or BoTorch's choice."""
-    num, build = FUNCTIONS[name]
-    for sampler in (SobolQMCNormalSampler(Size([16]), seed=1), None):
-        value, gradient = value_and_gradient(build(corrected(num), sampler), NEW)
-        assert value.shape == (2,) and value.isfinite().all() and gradient.isfinite().all()
-        assert (gradient != 0).any()
+def hypervolume(model: Any, sampler: Any) -> Any:
+    boxes = FastNondominatedPartitioning(REF_POINT, Y[:, :2])
+    return qLogExpectedHypervolumeImprovement(model, REF_POINT, boxes, sampler=sampler)
 
 
 @pytest.mark.slow
@@ -200,14 +91,13 @@ def test_values_vary_over_seeds_as_those_of_the_processes() -> None:
     those at 16 points.
     """
     X_new = torch.rand(64, 1, 2, generator=seeded(), **DOUBLE)
-    build = FUNCTIONS["hypervolume"][1]
-    many = build(plain(2), SobolQMCNormalSampler(Size([1024]), seed=0))(X_new)
+    many = hypervolume(plain(2), SobolQMCNormalSampler(Size([1024]), seed=0))(X_new)
     X_new = X_new[many.topk(16).indices]
 
     def deviation(model: Any) -> Tensor:
         values = torch.stack(
             [
-                build(model, SobolQMCNormalSampler(Size([128]), seed=seed))(X_new).exp()
+                hypervolume(model, SobolQMCNormalSampler(Size([128]), seed=seed))(X_new).exp()
                 for seed in range(40)
             ]
         )
@@ -234,28 +124,6 @@ def test_samples_estimate_the_closed_form() -> None:
 
 class TestKnowledgeGradient:
     """Fantasies of all outcomes, and models that are conditioned on them."""
-
-    def test_of_a_sum(self) -> None:
-        """256 fantasies of either model; each outcome has its own here.
-
-        The point of each fantasy is fixed, so values differ by their standard errors of about 0.05.
-        """
-        points = torch.cat([NEW[:, :1], NEW[:, 1:].expand(2, 256, 2)], dim=-2)
-        values = [
-            value_and_gradient(
-                qKnowledgeGradient(
-                    model,
-                    256,
-                    SobolQMCNormalSampler(Size([256]), seed=2),
-                    objective=LINEAR,
-                    inner_sampler=SobolQMCNormalSampler(Size([64]), seed=3),
-                ),
-                points,
-            )
-            for model in (uncorrected(2), plain(2))
-        ]
-        assert all(gradient.isfinite().all() for _, gradient in values)
-        assert_close(values[0][0], values[1][0], rtol=0.0, atol=0.1)
 
     @pytest.mark.filterwarnings("ignore:Non-strict enforcement")  # of an outcome without points
     @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from botorch.exceptions.errors import (
 )
 from botorch.models import ModelList, SingleTaskGP
 from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
-from botorch.models.transforms import Standardize
 from botorch.optim import optimize_acqf, optimize_acqf_discrete
 from botorch.utils.sampling import manual_seed
 from gpytorch.kernels import PeriodicKernel
@@ -31,7 +30,6 @@ from botorch_calib.acquisition import DelayedThompsonSampling
 from botorch_calib.acquisition.delayed import confidence_width
 from botorch_calib.calibration import Calibrator, OnlineConformal, QuantileRecalibrator
 from botorch_calib.exceptions import CalibrationWarning
-from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
 from tests.gps import (
@@ -140,18 +138,6 @@ def test_choices_close_to_each_other():
             acqf.nu * posterior.variance.sqrt().squeeze(-1)
         )
         assert scaled.abs().max() < 5.0
-
-
-@pytest.mark.parametrize("unit", [1e-6, 1e6])
-def test_choices_in_another_unit(unit):
-    """What repairs rounding is relative to the variance."""
-    X, (T, Y, _) = new_points(), make_data()
-    draws = []
-    for factor in (1.0, unit):
-        gp = SingleTaskGP(T, factor * Y, outcome_transform=Standardize(1))
-        gp.likelihood.noise = 0.1
-        draws.append(values(make_thompson(gp.eval(), choices=X, seed=1), X) / factor)
-    assert_close(draws[1], draws[0], rtol=1e-6, atol=1e-6)
 
 
 def test_special_cases():
@@ -422,22 +408,6 @@ def test_pending_points_lead_to_another_draw(kind):
     assert torch.equal(values(acqf, X), before) and torch.equal(acqf.nu, nu)
 
 
-@continuous
-def test_pending_points_that_are_refused_change_nothing(discrete):
-    X, more = new_points(), pending_points(5)[3:]
-    for model, pending, error in (
-        (make_gp(), more, UnsupportedError),
-        (make_calibrated("alone"), more, UnsupportedError),
-        (make_censored(), torch.full((1, 2), torch.inf, **DOUBLE), InputDataError),
-        (make_censored(), more[0], BotorchTensorDimensionError),
-    ):
-        acqf = make_thompson(model, choices=X if discrete else None)
-        before = values(acqf, X)
-        with pytest.raises(error):
-            acqf.set_X_pending(pending)
-        assert acqf.X_pending is None and torch.equal(values(acqf, X), before)
-
-
 def test_a_failed_draw_changes_nothing(monkeypatch):
     X = new_points()
     acqf = make_thompson(make_censored(), X_window=pending_points())
@@ -500,39 +470,6 @@ def test_direction_and_transform(discrete):
         assert_close(make(posterior_transform=transform, maximize=False), -1.5 - weight * draw)
     with pytest.raises(UnsupportedError, match="posterior_transform"):
         make(posterior_transform=ExpectationPosteriorTransform(n_w=2))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.double])
-@continuous
-def test_precision(dtype, discrete):
-    X = new_points().to(dtype)
-    acqf = make_thompson(
-        make_censored(dtype=dtype),
-        X_window=pending_points(),
-        choices=new_points() if discrete else None,
-    )
-    assert acqf.nu.dtype == dtype and values(acqf, X).dtype == dtype
-    reference = make_thompson(make_censored(), X_window=pending_points(), choices=new_points())
-    if discrete:  # the same normal numbers
-        assert_close(
-            values(acqf, X).double(), values(reference, new_points()), rtol=1e-2, atol=1e-2
-        )
-    for shape in ((1,), (2, 3)):
-        assert acqf(X[:1].expand(*shape, 1, 2)).shape == shape
-
-
-def test_a_ledger():
-    ledger = FeedbackLedger(2, censor_value=-1.5, max_wait=4)
-    for x in make_data(6, seed=30)[0]:
-        ledger.submit(x)
-    ledger.observe(3, 0.5)
-    model = CensoredDelayModel(make_gp(), ledger.incomplete(), -1.5)
-    for window, X_window in (("pending", ledger.pending()), ("all", ledger.window()), (None, None)):
-        acqf = DelayedThompsonSampling.from_ledger(
-            model, ledger, window, beta=BETA**2, feedback_bound=BOUND, seed=3
-        )
-        expected = make_thompson(model, X_window=X_window, seed=3)
-        assert torch.equal(values(acqf, new_points()), values(expected, new_points()))
 
 
 def test_any_model_over_choices():

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from botorch.acquisition import (
-    AcquisitionFunction,
     LogExpectedImprovement,
     ProbabilityOfImprovement,
     UpperConfidenceBound,
@@ -22,8 +21,6 @@ from torch import Tensor
 
 from botorch_calib import (
     CalibratedModel,
-    CertifiedSetExpansion,
-    ChanceConstraint,
     ContextDistribution,
     DelayedThompsonSampling,
     DelayedUpperConfidenceBound,
@@ -35,7 +32,6 @@ from botorch_calib import (
     qLogCalibratedNoisyExpectedImprovement,
 )
 from botorch_calib.models.inspection import unit_of_targets
-from botorch_calib.optim import unit_box
 
 # Unit and tolerance by precision: GPyTorch states no standard deviation below 1e-5 and 1e-3, which
 # is far above those of outcomes in the small units. Powers of two, so that nothing is rounded.
@@ -141,32 +137,6 @@ def test_samples_do_not_depend_on_the_unit(
         torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
-def test_what_is_learned_of_a_limit_does_not_depend_on_the_unit() -> None:
-    X, Y, at = data(torch.double)
-
-    def values(unit: float) -> Tensor:
-        gp = SingleTaskGP(X, unit * Y, outcome_transform=Standardize(1))
-        constraint = ChanceConstraint.from_history(gp, upper=0.5 * unit, level=0.9)
-        return CertifiedSetExpansion([constraint])(at).detach()
-
-    torch.testing.assert_close(values(2.0**-24), values(1.0), rtol=1e-9, atol=1e-9)
-
-
-def test_the_robust_search_climbs_in_any_unit() -> None:
-    X, Y, _ = data(torch.double)
-    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
-
-    def found(unit: float) -> tuple[Tensor, Tensor]:
-        gp = SingleTaskGP(X, unit * Y, outcome_transform=Standardize(1))
-        torch.manual_seed(0)
-        return optimize_robust(robust(gp, X, unit), bounds, num_restarts=2, raw_samples=4)
-
-    unit = 2.0**-24
-    (point, value), (small_point, small_value) = found(1.0), found(unit)
-    torch.testing.assert_close(small_point, point, rtol=0, atol=1e-9)
-    torch.testing.assert_close(small_value / unit, value, rtol=1e-9, atol=0)
-
-
 @pytest.mark.parametrize(
     "make", [UpperConfidenceBound, LogExpectedImprovement, ProbabilityOfImprovement]
 )
@@ -189,28 +159,6 @@ def test_the_robust_search_climbs_any_function(make: Any) -> None:
     expected = found(1.0)
     for unit in (2.0**-10, 2.0**24):
         torch.testing.assert_close(found(unit), expected, rtol=0, atol=1e-3)
-
-
-def test_the_spread_of_values() -> None:
-    bounds = torch.tensor([[0.0, 2.0], [1.0, 6.0]], dtype=torch.double)
-
-    class Made(AcquisitionFunction):
-        def __init__(self, function: Callable[[Tensor], Tensor], is_log: bool = False) -> None:
-            super().__init__(model=None)  # type: ignore[arg-type]
-            self.function, self._log = function, is_log
-
-        def forward(self, X: Tensor) -> Tensor:
-            return self.function(X.squeeze(-2)[..., 1])
-
-    before = torch.get_rng_state()
-    spread = unit_box.spread_of_values(Made(lambda x: 1e6 * x), bounds)
-    assert spread == 2.0**20  # next to 4e6 / sqrt(12)
-    assert torch.equal(torch.get_rng_state(), before)
-    logarithm = Made(lambda x: 1e6 * x, is_log=True)
-    functions = [logarithm, Made(torch.ones_like), Made(lambda x: torch.nan * x)]
-    assert [unit_box.spread_of_values(each, bounds) for each in functions] == [1.0, 1.0, 1.0]
-    vanishing = unit_box.spread_of_values(Made(lambda x: 1e-300 * x), bounds)
-    assert (1.0 / vanishing).square().isfinite()
 
 
 def test_units_that_are_not_known_are_left() -> None:

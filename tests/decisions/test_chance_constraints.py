@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import io
-import itertools
 import json
 import math
 import pickle
@@ -50,8 +49,7 @@ from botorch_calib.decisions.outcome_quantiles import OutcomeQuantiles
 from botorch_calib.decisions.quantile_width import leave_one_out_factor, width
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models import loo_residuals
-from tests.gps import make_data, make_gp, make_multitask, make_variational
-from tests.long_grids import mostly_slow
+from tests.gps import make_data, make_gp, make_multitask
 
 LIMITS: list[dict[str, Any]] = [{"upper": 0.8}, {"lower": -0.5}, {"upper": 1.2, "lower": -0.9}]
 # Everything is certified, and nothing violates unless it is told to.
@@ -127,14 +125,6 @@ def test_misses_widen_the_quantile_and_hits_narrow_it() -> None:
     assert (tested.num_certified, tested.num_violations) == (4, 1)
 
 
-@pytest.mark.parametrize("level", [0.3, 0.5, 0.99])
-def test_misses_make_any_level_more_cautious(level: float) -> None:
-    tested, x = constraint(**WIDE, level=level), points(1).squeeze(1)
-    before = tested.margin(points(5))
-    tested.observe(x, value(99.0), condition=False)
-    assert (tested.margin(points(5)) < before - 0.01).all()
-
-
 def test_a_calibrated_model_states_its_own_quantile() -> None:
     """At the level of the wider score; its calibrator has the residuals already."""
     gp, X = make_gp(), points(5)
@@ -200,14 +190,6 @@ def test_a_width_beyond_all_bounds_leaves_numbers(k: float) -> None:
         X = points(4, dtype or model.train_targets.dtype)  # type: ignore[arg-type]
         margin = ChanceConstraint(model, upper=1.0, width=k).margin(X)
         assert not margin.isnan().any()
-
-
-def test_variational_and_fully_conditioned_models() -> None:
-    gp, X = make_variational(), points(5)
-    tested = ChanceConstraint(gp, upper=0.8)
-    assert_close(tested.margin(X), expected_margin(gp, X, {"upper": 0.8}, 0.9, 1.05))
-    tested.observe(X.squeeze(1), value(0.0, 5), condition=False)
-    assert tested.num_observed == 5
 
 
 def test_ensembles_state_the_quantile_of_their_mixture() -> None:
@@ -321,7 +303,7 @@ class Nearness(AcquisitionFunction):
 @pytest.mark.filterwarnings("ignore:Optimization failed in `gen_candidates_scipy`")
 @pytest.mark.parametrize(
     ("seed", "scale"),
-    mostly_slow(itertools.product(range(4), [1.0, 1e4, 1e-2]), [(0, 1.0), (1, 1e4), (2, 1e-2)]),
+    [(0, 1.0), (1, 1e4), (2, 1e-2)],
 )
 def test_where_optimize_acqf_ends_is_certified(seed: int, scale: float) -> None:
     """With the options of the docstring, in whatever unit the outcome is."""
@@ -556,18 +538,11 @@ def assert_same(rebuilt: ChanceConstraint, carried: ChanceConstraint, X: Tensor)
 
 @pytest.mark.parametrize(
     ("limits", "seed", "dtype"),
-    mostly_slow(
-        itertools.product(
-            [{"upper": 1.0}, {"lower": -0.8}, {"upper": 1.2, "lower": -1.3}],
-            range(3),
-            [torch.double, torch.float],
-        ),
-        [
-            ({"upper": 1.0}, 0, torch.double),
-            ({"lower": -0.8}, 1, torch.float),
-            ({"upper": 1.2, "lower": -1.3}, 2, torch.double),
-        ],
-    ),
+    [
+        ({"upper": 1.0}, 0, torch.double),
+        ({"lower": -0.8}, 1, torch.float),
+        ({"upper": 1.2, "lower": -1.3}, 2, torch.double),
+    ],
 )
 def test_rebuilt_from_records_it_is_the_one_that_was_carried(
     limits: dict[str, Any], seed: int, dtype: torch.dtype
@@ -627,9 +602,6 @@ def test_records_of_others_are_refused() -> None:
     refused("1 quantiles for 2 limits", [first], lower=-100.0)
     refused("leave it None", [second | {"outcome": math.nan}])
     refused("must hold numbers", [second | {"outcome": "none"}])
-    refused("must hold numbers", [second | {"level": None}])
-    refused("level nan, not 0.9", [second | {"level": math.nan}])
-    refused("as lists of numbers", [second | {"point": None}])
     refused("True or False, got 'False'", [second | {"certified": "False"}])
     refused("Record 1 .* no finite one", [first, second | {"point": [0.5, math.nan]}])
     for point in ([0.5], [0.5, 0.5, 0.5]):
@@ -638,11 +610,6 @@ def test_records_of_others_are_refused() -> None:
     wide = SingleTaskGP(torch.rand(5, 3).double(), torch.rand(5, 1).double()).eval()
     with pytest.raises(BotorchTensorDimensionError, match="`model` must have 2 inputs.* of 3"):
         tested.with_model(wide)
-    refused("`records` must be a list of dictionaries, got int", 5)
-    refused("`records` must be a list of dictionaries, got None: give", None)
-    with pytest.raises(InputDataError, match="`records` must be a list of dictionaries, got None"):
-        joint_chance_constraints([make_gp()], [(None, 100.0)], records=[None])  # type: ignore[list-item]
-    refused("Record 0 .* dictionary", np.zeros(2))
     first["outcome"] = 1e6
     assert tested.num_violations == 0  # they are copies
     buffer = io.BytesIO()
@@ -694,10 +661,7 @@ ENVIRONMENTS: dict[str, Answer] = {
 
 @pytest.mark.parametrize(
     ("name", "limits", "dtype"),
-    mostly_slow(
-        itertools.product(ENVIRONMENTS, LIMITS, [torch.double, torch.float]),
-        [*zip(ENVIRONMENTS, 2 * LIMITS, 3 * [torch.double, torch.float], strict=True)],
-    ),
+    [*zip(ENVIRONMENTS, 2 * LIMITS, 3 * [torch.double, torch.float], strict=True)],
 )
 def test_violations_stay_within_the_bound(
     name: str, limits: dict[str, Any], dtype: torch.dtype
@@ -940,9 +904,8 @@ def test_a_point_that_one_of_several_refuses_is_certified_by_none() -> None:
     assert first.num_certified == second.num_certified == 0
 
 
-@pytest.mark.parametrize("seed", mostly_slow(range(3), [0]))
-def test_points_that_violate_any_of_several_stay_within_the_joint_bound(seed: int) -> None:
-    rng = random.Random(seed)
+def test_points_that_violate_any_of_several_stay_within_the_joint_bound() -> None:
+    rng = random.Random(0)
     limits = [(None, 30.0), (-30.0, 30.0), (-30.0, None)]
     made = joint_chance_constraints([make_gp(), make_gp(), make_gp()], limits, level=0.8)
     X, num, bad = points(1).squeeze(1), 0, 0
@@ -990,19 +953,12 @@ def test_bad_arguments_are_named() -> None:
     for method in (constraint().observe, lambda X, Y: constraint().commit(X)):
         with pytest.raises(BotorchTensorDimensionError, match="`X` must have 2 columns"):
             method(torch.zeros(3, 1).double(), value(0.0, 3))
-        with pytest.raises(BotorchTensorDimensionError, match="n x d"):
-            method(torch.zeros(2).double(), value(0.0, 3))
         with pytest.raises(InputDataError, match="`X` contains NaN"):
             method(torch.full((3, 2), math.nan).double(), value(0.0, 3))
-        with pytest.raises(InputDataError, match="`X` must be a tensor, got ndarray"):
-            method(points(3).squeeze(1).numpy(), value(0.0, 3))  # type: ignore[arg-type]
-    for own, other in ((torch.double, torch.float), (torch.float, torch.double)):
-        with pytest.raises(InputDataError, match="`X` must have the precision"):
-            constraint(own).margin(points(3, other))
-        with pytest.raises(InputDataError, match="`X` must have the precision"):
-            constraint(own).observe(points(3, other).squeeze(1), torch.zeros(3, 1, dtype=own))
-        with pytest.raises(InputDataError, match="`Y` must have the precision"):
-            constraint(own).observe(points(3, own).squeeze(1), torch.zeros(3, 1, dtype=other))
+    with pytest.raises(InputDataError, match="`X` must have the precision"):
+        constraint().margin(points(3, torch.float))
+    with pytest.raises(InputDataError, match="`Y` must have the precision"):
+        constraint().observe(points(3).squeeze(1), torch.zeros(3, 1))
     with pytest.raises(InputDataError, match="num_certified"):
         constraint().violation_bound(-1)
     with pytest.raises(InputDataError, match="same positive length"):
@@ -1011,15 +967,3 @@ def test_bad_arguments_are_named() -> None:
         with pytest.raises(InputDataError, match="`limits`"):
             joint_chance_constraints([gp], limits)  # type: ignore[arg-type]
     assert width(constraint()._account()) == 1.05
-
-
-def test_the_only_model_of_a_list_is_taken_out_of_it() -> None:
-    X = torch.rand(8, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0))
-    gp = SingleTaskGP(X, X.sum(dim=-1, keepdim=True)).eval()
-    model = CalibratedModel(gp, OnlineConformal(0.2), denoise=False)
-    points = X[:3].unsqueeze(-2)
-    listed, alone = (
-        ChanceConstraint(each, upper=1.0) for each in (CalibratedModelList(model), model)
-    )
-    assert listed.model is model
-    assert torch.equal(listed.margin(points), alone.margin(points))

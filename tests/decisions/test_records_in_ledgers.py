@@ -14,7 +14,6 @@ from botorch_calib import AsynchronousOptimizer, ChanceConstraint, FeedbackLedge
 from botorch_calib.ledger import DecidedQuery, file_storage
 from tests.decisions import ledger_loops as loops
 from tests.gps import DOUBLE
-from tests.long_grids import mostly_slow
 
 
 @pytest.fixture(autouse=True)
@@ -22,9 +21,7 @@ def without_waiting_for_disks(monkeypatch) -> None:
     monkeypatch.setattr(file_storage, "SYNCHRONOUS", "OFF")
 
 
-@pytest.mark.parametrize(
-    "kind", mostly_slow(loops.KINDS, {"Bayesian", "pending, calibrated, contexts"})
-)
+@pytest.mark.parametrize("kind", ["Bayesian", "pending, calibrated, contexts"])
 def test_restarted_at_each_step_it_is_the_one_that_was_carried(kind: str, tmp_path) -> None:
     """To the last bit: pending points, calibrators and contexts, four workers, late outcomes."""
     memory, path, num = FeedbackLedger(1), tmp_path / "ledger.db", 36

@@ -11,7 +11,7 @@ import pytest
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.fit import fit_gpytorch_mll
-from botorch.models import ModelListGP, MultiTaskGP, SingleTaskGP
+from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.transforms import Log, Normalize, Standardize
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from scipy.stats import chi2
@@ -38,7 +38,6 @@ from tests.gps import (
     make_multitask,
     make_variational,
 )
-from tests.long_grids import mostly_slow
 
 # Outcomes stay in the units in which the hyperparameters are known.
 pytestmark = pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
@@ -231,22 +230,6 @@ def test_kernels_of_any_condition(lengthscale: float) -> None:
     check(diagnosis, density(K, noise, Y.squeeze(-1)), 0.2, atol=1e-5)
 
 
-@pytest.mark.parametrize("fixed_noise", [False, True])
-def test_single_precision_is_computed_in_double(fixed_noise: bool) -> None:
-    """With noise this small a kernel in single precision would lose the likelihood."""
-
-    def diagnosis(dtype: torch.dtype) -> NoiseDiagnosis:
-        gp: Any = make_gp(fixed_noise, dtype=dtype)
-        if fixed_noise:
-            gp.likelihood.noise_covar.noise = 1e-3 * gp.likelihood.noise
-        return noise_diagnosis(gp)
-
-    single, double = diagnosis(torch.float), diagnosis(torch.double)
-    assert single.supported == pytest.approx(double.supported, rel=1e-4)
-    assert single.interval == pytest.approx(double.interval, rel=1e-4)
-    assert single.log_likelihoods.dtype == torch.double
-
-
 @pytest.mark.parametrize(
     ("squares", "modes"),
     [
@@ -281,15 +264,6 @@ def test_several_maxima(squares: list[float], modes: int) -> None:
         assert support.low == 0.0
 
 
-def test_slope() -> None:
-    data = WhitenedTargets(
-        torch.tensor([0.0, 0.3, 20.0], **DOUBLE), torch.tensor([2.0, 0.1, 9], **DOUBLE)
-    )
-    t = torch.linspace(-5.0, 5.0, 21, **DOUBLE).requires_grad_()
-    (first,) = torch.autograd.grad(data.log_likelihood(t).sum(), t)
-    torch.testing.assert_close(data.slope(t).detach(), first)
-
-
 # ------------------------------------------------------------ what it finds
 
 
@@ -303,9 +277,8 @@ def drawn(gp: Any, multiplier: float, generator: torch.Generator) -> Tensor:
     return CONSTANT + f + noise * torch.randn(len(K), **DOUBLE, generator=generator)
 
 
-@pytest.mark.parametrize("multiplier", mostly_slow([0.25, 1.0, 9.0], {9.0}))
-def test_interval_covers_the_true_multiplier(multiplier: float) -> None:
-    generator, repeats = torch.Generator().manual_seed(5), 200
+def test_interval_covers_the_true_multiplier() -> None:
+    multiplier, generator, repeats = 9.0, torch.Generator().manual_seed(5), 200
     X, Y, Yvar = make_data(40)
     gp = make_given(X, Y, Yvar.squeeze(-1))
     covered = {0.8: 0, 0.95: 0}
@@ -434,28 +407,9 @@ def test_wrong_tasks(model: Callable[[], Any], task: int | None, match: str) -> 
         noise_diagnosis(model(), task=task)
 
 
-def test_tasks_of_a_model_with_several_outcomes() -> None:
-    X, Y, _ = make_data()
-    task = torch.arange(N, **DOUBLE).remainder(2).unsqueeze(-1)
-    both, one = (
-        MultiTaskGP(torch.cat([X, task], dim=-1), Y + task, task_feature=-1),
-        make_multitask(),
-    )
-    both.load_state_dict(one.state_dict())
-    assert both.num_outputs == 2
-    found, expected = noise_diagnosis(both, task=1), noise_diagnosis(one, task=1)
-    assert found.supported == pytest.approx(expected.supported, rel=1e-9)
-    assert found.interval == pytest.approx(expected.interval, rel=1e-9)
-
-
 def test_bad_level() -> None:
     with pytest.raises(InputDataError, match="`level`"):
         noise_diagnosis(make_gp(), math.nan)
-
-
-def test_level_next_to_one() -> None:
-    usual, wide = (noise_diagnosis(make_gp(), p).interval for p in (0.95, 1.0 - 2.0**-53))
-    assert 0.0 < wide[0] < usual[0] and usual[1] < wide[1] < math.inf
 
 
 def test_no_data() -> None:
@@ -483,17 +437,6 @@ def example(stated: float, supported: float, low: float, high: float, **kwargs: 
         deviations=torch.ones(1),
         log_likelihoods=torch.zeros(1),
     )
-
-
-def test_the_summary_is_one_line() -> None:
-    diagnosis = example(0.1, 0.31, 0.22, 0.45)
-    line = "Observation noise: stated 0.10, the data support 0.31 (0.22 to 0.45)"
-    assert diagnosis.summary == line and str(diagnosis).startswith(line)
-    assert repr(diagnosis) == str(diagnosis)
-    assert all(len(text) <= 100 for text in str(diagnosis).splitlines())
-    assert "95 % interval" in str(diagnosis)
-    large = example(1234.4, 0.0, 0.0, 0.00123)
-    assert "stated 1234, the data support 0 (0 to 0.0012)" in large.summary
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,6 @@ from botorch.acquisition import UpperConfidenceBound
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 
 from botorch_calib import ChanceConstraint, optimize_chance_constrained
-from botorch_calib.exceptions import NotCertifiedWarning
 from botorch_calib.integrations import baybe
 from botorch_calib.integrations.baybe import ChanceConstrainedRecommender
 
@@ -161,12 +160,6 @@ print(json.dumps([recommender.decisions, recommender.limits, recommender.level])
     assert json.loads(found.stdout) == [recommender.decisions, {"loss": [None, 0.6]}, 0.9]
 
 
-def test_what_is_not_certified_warns() -> None:
-    recommender = new_recommender(limits={"loss": (None, -9.0)})
-    with pytest.warns(NotCertifiedWarning, match="not certified"):
-        new_campaign(recommender).recommend(1)
-
-
 def test_wrong_limits() -> None:
     limits: Any
     for limits in ({"gain": (0.0, None), "loss": (None, 0.6)}, {"cost": (None, 1.0)}, {}):
@@ -175,16 +168,6 @@ def test_wrong_limits() -> None:
     for pair in (0.6, (0.6,)):
         with pytest.raises(InputDataError, match="a pair `\\(lower, upper\\)` for 'loss'"):
             new_recommender(limits={"loss": pair})
-
-
-def test_decisions_are_found_in_a_space_of_another_order() -> None:
-    recommender = new_recommender()
-    campaign = new_campaign(recommender)
-    batch = recommender.recommend(2, SPACE, OBJECTIVE, campaign.measurements)
-    measurements = pd.concat([campaign.measurements, measured(batch, 1)], ignore_index=True)
-    turned = SearchSpace.from_product(SPACE.parameters[::-1])
-    (known,) = recommender.chance_constraints(turned, OBJECTIVE, measurements)
-    assert known.num_observed == 2
 
 
 def test_a_transformed_objective() -> None:

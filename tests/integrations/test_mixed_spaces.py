@@ -112,18 +112,6 @@ def test_few_combinations_are_all_compared(fixed: dict[int, float]) -> None:
     assert found == {*itertools.product(*axes)}
 
 
-def test_of_many_combinations_rare_values_are_among_those_compared() -> None:
-    values = [10.0**i for i in range(-9, 1)]
-    bounds = [(1e-9, 1.0)] * 4 + [(0.0, 1.0)]
-    pool = space_of(bounds, dict.fromkeys(range(4), values)).points(
-        torch.zeros(0, 1, 5, dtype=torch.double)
-    )
-    for column in range(4):
-        assert {*pool[:, column].tolist()} == {*values}
-        assert ((pool[:, column] == 1e-9).sum() - 51.2).abs() < 5 * 51.2**0.5
-    assert len({*pool[:, 4].tolist()}) > 500
-
-
 class _Uncountable(Sequence[float]):
     """Odd numbers up to two trillion, of which few may be asked for."""
 
@@ -146,14 +134,6 @@ def test_the_number_of_values_does_not_matter(linear: Any) -> None:
     point, _ = space.best(PosteriorMean(objective), LeastMargin([constraint]))
     assert float(point[0, 1]) % 2.0 == 1.0
     assert len(space.points(point.unsqueeze(-2))) > 512
-
-
-def test_everything_fixed() -> None:
-    objective, constraint = models(BOUNDS, 0)
-    fixed = {0: 0.5, 1: 2.0, 2: 1.0, 3: 0.0, 4: 0.0}
-    space = space_of(BOUNDS, {1: range(7)}, rounding=rounded, fixed=fixed)
-    point, _ = space.best(PosteriorMean(objective), LeastMargin([constraint]))
-    assert point.tolist() == [list(fixed.values())]
 
 
 def test_constraints_that_nothing_meets() -> None:

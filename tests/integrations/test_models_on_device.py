@@ -20,7 +20,6 @@ from torch import Tensor
 
 from botorch_calib import (
     LocalizedConformal,
-    LogCalibratedExpectedImprovement,
     QuantileRecalibrator,
 )
 from botorch_calib.integrations.ax import calibrated_generation_strategy, calibrated_model_config
@@ -78,18 +77,6 @@ def test_ax(constraints: tuple[str, ...], device: torch.device) -> None:
     client.set_generation_strategy(
         calibrated_generation_strategy(
             client, calibrated_model_config(QuantileRecalibrator), struct=struct(device)
-        )
-    )
-    play_on(client, device)
-
-
-def test_ax_with_a_closed_form(device: torch.device) -> None:
-    client = configured()
-    client.set_generation_strategy(
-        calibrated_generation_strategy(
-            client,
-            botorch_acqf_class=LogCalibratedExpectedImprovement,
-            struct=struct(device),
         )
     )
     play_on(client, device)

@@ -1,10 +1,8 @@
 """Calibrated models in Optuna: studies by its ``BoTorchSampler``, stored and loaded by Optuna."""
 
-import importlib
 import math
 import pickle
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -36,7 +34,6 @@ from botorch_calib import (
 )
 from botorch_calib.integrations import optuna as integration
 from botorch_calib.integrations.optuna import CandidatesFunction, calibrated_candidates_func
-from tests.newer_scipy import search_by_scipy
 
 NewStorage = Callable[..., optuna.storages.RDBStorage]
 
@@ -162,13 +159,6 @@ class TestStudies:
         first, second = ([trial.params for trial in study.trials] for study in studies)
         assert first == second
 
-    def test_the_search_of_a_newer_scipy_climbs_from_each_start(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        sizes = search_by_scipy(monkeypatch)
-        candidates_func()(*data(), None, BOUNDS, None)
-        assert sizes and set(sizes) == {2}
-
     def test_calibrators_replay_trials_in_the_order_of_their_numbers(self) -> None:
         seen: list[Tensor] = []
 
@@ -186,12 +176,6 @@ class TestStudies:
         expected = torch.arange(NUM_INITIAL, dtype=torch.double).unsqueeze(-1)
         torch.testing.assert_close(seen[0], expected)
 
-    def test_running_trials(self) -> None:
-        study = new_study(candidates_func(), consider_running_trials=True)
-        study.optimize(lambda trial: (trial.suggest_float("x", 0, 1) - 0.4) ** 2, NUM_INITIAL)
-        first, second = (study.ask().suggest_float("x", 0, 1) for _ in range(2))
-        assert abs(first - second) > 0.01
-
     def test_all_trials_may_be_running(self) -> None:
         """The sampler counts them among its startup trials."""
         study = new_study(candidates_func(), consider_running_trials=True)
@@ -200,15 +184,6 @@ class TestStudies:
             patch.setattr(study.sampler, "_n_startup_trials", 1)
             for _ in range(3):
                 assert 0 <= study.ask().suggest_float("x", 0, 1) <= 1
-
-    def test_several_objectives_under_a_constraint(self) -> None:
-        def objectives(trial: Any) -> tuple[float, float]:
-            return constrained(trial), trial.params["rate"]
-
-        study = new_study(candidates_func(), ["minimize", "maximize"])
-        study.optimize(objectives, n_trials=NUM_INITIAL + 2)
-        assert len(study.trials) == NUM_INITIAL + 2
-        assert study.best_trials
 
     @pytest.mark.parametrize("value", [math.inf, 1e200])
     def test_infinite_values_are_refused(self, value: float) -> None:
@@ -313,12 +288,6 @@ class TestAcquisitionFunctions:
         variances = (model.posterior(in_unit_cube(X)).variance for model in models)
         torch.testing.assert_close(*variances, rtol=0, atol=0)
 
-    def test_the_objective_or_its_observations(self, searched: list[Any]) -> None:
-        X, Y = data()
-        for denoise in (True, False):
-            candidates_func(denoise=denoise)(X, Y, None, BOUNDS, None)
-            assert searched[-1].model.denoise is denoise
-
     def test_a_calibrator_for_each_outcome(self, searched: list[Any]) -> None:
         X, Y = data(num_outcomes=2)
         learned = OnlineConformal(0.1)
@@ -361,20 +330,10 @@ class TestAcquisitionFunctions:
     [
         ({"calibrator": LocalizedConformal}, "`calibrator` must be a calibrator"),
         ({"calibrator": [LocalizedConformal(0.2), "other"]}, "a sequence of one for each"),
-        ({"calibrator": []}, r"got \[\]"),
         ({"residuals": "all"}, "residuals"),
-        ({"excess": "all"}, "excess"),
-        ({"num_restarts": 0}, "num_restarts"),
         ({"num_restarts": 8, "raw_samples": 4}, "raw_samples"),
     ],
 )
 def test_wrong_arguments_are_refused_at_once(options: Any, match: str) -> None:
     with pytest.raises(InputDataError, match=match):
         calibrated_candidates_func(**options)
-
-
-def test_without_optuna_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "optuna_integration", None)
-    monkeypatch.delitem(sys.modules, "botorch_calib.integrations.optuna")
-    with pytest.raises(ImportError, match=r"pip install botorch_calib\[optuna\]"):
-        importlib.import_module("botorch_calib.integrations.optuna")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import pickle
 import subprocess
 import sys
 import warnings
@@ -296,12 +295,11 @@ def test_what_another_process_decides_meanwhile_spends_the_budget() -> None:
     assert counted(study) == (1, 0, 1)
 
 
-@pytest.mark.parametrize("is_mixed", [False, True])
-def test_workers_that_know_too_little_do_not_ask_alike(is_mixed: bool) -> None:
+def test_workers_that_know_too_little_do_not_ask_alike() -> None:
     """Nothing is certified, and none of the first trials has ended when the last one is asked."""
 
     def objective(trial: Any) -> float:
-        kind = trial.suggest_categorical("kind", ["u", "v"]) if is_mixed else "u"
+        kind = trial.suggest_categorical("kind", ["u", "v"])
         trial.set_constraint("loss", 1.0 + trial.suggest_float("x", 0.0, 1.0) + (kind == "v"))
         return noise(trial.number, 1)
 
@@ -310,21 +308,6 @@ def test_workers_that_know_too_little_do_not_ask_alike(is_mixed: bool) -> None:
     asked = [study.ask().relative_params["x"] for _ in range(4)]
     apart = [abs(x - y) for i, x in enumerate(asked) for y in asked[:i]]
     assert min(apart) > 1e-4
-
-
-def test_several_constraints_share_a_budget() -> None:
-    def objective(trial: Any) -> float:
-        value = limited(trial)
-        trial.set_constraint("size", 0.2 - trial.params["x"])
-        return value
-
-    study = new_study()
-    study.optimize(objective, n_trials=NUM_INITIAL + 6)
-    constraints = study.sampler.constraints(study)
-    assert [constraint.level for constraint in constraints] == [0.9] * 2
-    assert all(books(constraint) == counted(study) for constraint in constraints)
-    assert constraints[0].num_certified > 0
-    assert constraints[0].violation_bound(30) == pytest.approx(0.1 * 30 + 10.9)
 
 
 def test_several_objectives() -> None:
@@ -407,14 +390,6 @@ def test_what_is_not_certified_warns() -> None:
     assert not study.trials[-1].system_attrs[DECISION]["certified"]
 
 
-def test_a_copy_of_the_sampler_goes_on_alike() -> None:
-    study = new_study()
-    study.optimize(limited, n_trials=NUM_INITIAL + 2)
-    sampler = pickle.loads(pickle.dumps(study.sampler))
-    (first,), (second,) = study.sampler.constraints(study), sampler.constraints(study)
-    assert first.decisions == second.decisions
-
-
 class TestErrors:
     def test_settings(self) -> None:
         for name, value in (("level", 1.0), ("budget", 0.0), ("raw_samples", 1)):
@@ -435,10 +410,3 @@ class TestErrors:
 
         with pytest.raises(InputDataError, match=r"\['loss'\] and \['loss', 'size'\]"):
             new_study().optimize(objective, n_trials=NUM_INITIAL + 1)
-
-    def test_another_level(self) -> None:
-        study = new_study()
-        study.optimize(limited, n_trials=NUM_INITIAL + 1)
-        with pytest.warns(CalibrationWarning, match=r"1 of 1 trials .* level 0\.8"):
-            (constraint,) = new_sampler(level=0.8).constraints(study)
-        assert constraint.num_decisions == 0

@@ -21,7 +21,7 @@ from xopt.generators.bayesian.models.standard import StandardModelConstructor
 
 from botorch_calib import optimize_chance_constrained
 from botorch_calib.decisions import joint_chance_constraints
-from botorch_calib.exceptions import CalibrationWarning, NotCertifiedWarning
+from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.integrations import _mixed_spaces
 from botorch_calib.integrations.xopt import load_xopt
 from botorch_calib.integrations.xopt_decisions import ChanceConstrainedGenerator
@@ -172,33 +172,6 @@ def test_half_widths_are_bounded() -> None:
     assert widths[1] <= 0.8 * widths[0] * (1.0 + 1e-6)
 
 
-def test_decisions_are_judged_by_the_limits_of_then() -> None:
-    X = new_xopt()
-    for _ in range(3):
-        X.step()
-    X.generator.vocs.constraints["loss"].value = -1.0  # which all of them violate
-    (constraint,) = X.generator.chance_constraints()
-    assert constraint.upper == -1.0
-    assert (constraint.num_certified, constraint.num_violations) == counted(X)
-
-
-def test_decisions_are_found_by_variables_of_another_order() -> None:
-    X = new_xopt()
-    X.step()
-    turned = new_xopt(dict(reversed(CONTINUOUS.items())), decisions=X.generator.decisions)
-    turned.generator.data = X.data
-    (constraint,) = turned.generator.chance_constraints()
-    assert constraint.num_observed == 1
-
-
-def test_what_is_not_certified_warns() -> None:
-    X = new_xopt(constraints={"loss": ["LESS_THAN", -9.0]})
-    with pytest.warns(NotCertifiedWarning, match="not certified"):
-        first, second = X.generator.generate(2)
-    assert first != second  # the second one knows of the first
-    assert not any(decision["certified"] for decision in X.generator.decisions)
-
-
 def test_dumped_and_loaded_in_another_process(tmp_path: Path) -> None:
     X = new_xopt()
     for _ in range(2):
@@ -248,12 +221,3 @@ class TestErrors:
         ):
             with pytest.raises(InputDataError, match=match):
                 new_xopt(**settings)
-
-    def test_decisions_by_other_constraints(self) -> None:
-        X = new_xopt()
-        X.step()
-        outcomes = X.generator.decisions[0]["outcomes"]
-        outcomes["other"] = outcomes.pop("loss")
-        with pytest.warns(CalibrationWarning, match="1 of 1 trials"):
-            (constraint,) = X.generator.chance_constraints()
-        assert constraint.num_decisions == 0

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import matplotlib.pyplot as plt
 import numpy as np
-import pytest
-from botorch.exceptions.errors import InputDataError
 from scipy.stats import binom
 
 from botorch_calib.plotting import plot_coverage_over_time
@@ -39,17 +36,3 @@ def test_band_is_that_of_binomial_counts():
         np.testing.assert_allclose(end, counts / x)
         assert (binom.cdf(counts, x, 0.8) >= q).all()
         assert (binom.cdf(counts - 1, x, 0.8) < q).all()
-
-
-def test_without_enough_observations_there_is_no_window():
-    ax = plot_coverage_over_time(make_report(num=12, calibrated=False), window=13)
-    assert labels(ax)[2:] == ["Gaussian process, so far"]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"), [({"window": 0}, "window"), ({"confidence": 1.0}, "confidence")]
-)
-def test_bad_input_is_rejected(options, message):
-    with pytest.raises(InputDataError, match=message):
-        plot_coverage_over_time(make_report(), **options)
-    assert not plt.get_fignums()

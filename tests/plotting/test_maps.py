@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 
-from botorch_calib import CalibratedModel, ChanceConstraint, LocalizedConformal, OnlineConformal
+from botorch_calib import CalibratedModel, ChanceConstraint, LocalizedConformal
 from botorch_calib.calibration import NoCalibration
 from botorch_calib.plotting import plot_certified_region, plot_threshold_map
 from tests.plotting.figures import Z80, assert_beside_data, labels, make_gp
@@ -49,22 +48,6 @@ def test_threshold_map_without_evidence_is_the_models_own_width():
     values = np.asarray(ax.collections[0].get_array())
     np.testing.assert_allclose(values, 1.959963984540054, rtol=1e-7)
     assert labels(ax) == ["1.96, the Gaussian process's own"]
-
-
-def test_threshold_map_takes_its_level_from_the_calibrator():
-    gp, _, _, bounds = make_gp(2)
-    ax = plot_threshold_map(CalibratedModel(gp, OnlineConformal(0.05)), bounds)
-    np.testing.assert_allclose(ax.collections[0].get_array(), 1.959963984540054, rtol=1e-6)
-
-
-def test_threshold_map_rejects_bad_input():
-    gp, X, _, bounds = make_gp(2)
-    model = CalibratedModel(gp, NoCalibration())
-    with pytest.raises(BotorchTensorDimensionError, match="bounds"):
-        plot_threshold_map(model, bounds.flip(0), X)
-    with pytest.raises(BotorchTensorDimensionError, match="`X`"):
-        plot_threshold_map(model, bounds, X[:, :1])
-    assert not plt.get_fignums()
 
 
 def test_certified_region_shows_margins_queries_and_violations():

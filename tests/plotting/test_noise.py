@@ -39,16 +39,6 @@ def test_likelihood_and_interval():
     assert_beside_data(ax)
 
 
-def test_interval_without_a_lower_end_reaches_the_border():
-    diagnosis = make_diagnosis(0.0, 0.05)
-    assert diagnosis.interval[0] == 0.0
-    ax = plot_noise_likelihood(diagnosis)
-    left, right = ax.get_xlim()
-    box = ax.patches[0].get_bbox()
-    assert box.x0 == left and box.x1 == pytest.approx(diagnosis.interval[1])
-    assert 0.0 < left < diagnosis.interval[1] < diagnosis.stated < right
-
-
 def test_noise_stated_as_zero_is_not_marked():
     ax = plot_noise_likelihood(make_diagnosis(0.3, 0.0))
     assert labels(ax) == ["95 % interval", "likelihood"]

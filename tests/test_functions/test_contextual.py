@@ -116,15 +116,6 @@ def test_maximised_by_default_and_signs(cls) -> None:
     assert other.stochastic_optimal_value == -problem.stochastic_optimal_value
 
 
-@pytest.mark.parametrize("cls", PROBLEMS)
-def test_decisions_come_first(cls) -> None:
-    problem = cls()
-    assert problem.context_indices == list(range(problem.num_decisions, problem.dim))
-    assert problem.num_decisions + problem.num_contexts == problem.dim
-    joined = torch.cat([problem.decision_bounds, problem.context_bounds], dim=-1)
-    assert torch.equal(joined, problem.bounds)
-
-
 # ------------------------------------------------------------ values by hand
 
 
@@ -195,15 +186,6 @@ def test_draws_are_those_of_the_generator_and_the_dtype() -> None:
         ModifiedBranin().sample_contexts(-1)
 
 
-def test_clipping_leaves_atoms_at_the_ends() -> None:
-    contexts = ContextualAckley().sample_contexts(100_000, torch.Generator().manual_seed(0))
-    mass = NORMAL.cdf(0.0)
-    # Four standard errors of a frequency.
-    error = 4 * math.sqrt(mass / 100_000)
-    for end in (0.0, 1.0):
-        assert (contexts == end).double().mean().item() == pytest.approx(mass, abs=error)
-
-
 @pytest.mark.parametrize("cls", PROBLEMS)
 def test_quantiles_are_those_of_scipy(cls) -> None:
     problem = cls()
@@ -233,14 +215,6 @@ def test_points_of_the_distribution_give_the_expectation(cls) -> None:
     # 1024 Sobol points in two dimensions at most: far closer than Monte Carlo's 1 / sqrt(1024).
     expected = problem.evaluate_stochastic(x)
     torch.testing.assert_close(found, expected, rtol=0.0, atol=5e-3 * spread)
-
-
-def test_reference_distribution_of_the_shift() -> None:
-    distribution = ContextShift().reference_distribution(512)
-    mean = distribution.weights @ distribution.points
-    deviation = (distribution.weights @ (distribution.points - mean).square()).sqrt()
-    assert mean.item() == pytest.approx(0.5, abs=1e-3)
-    assert deviation.item() == pytest.approx(0.1, abs=1e-3)
 
 
 # ------------------------------------------------------------ expectations and optima

@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from botorch.exceptions.errors import InputDataError
 from botorch.test_functions.synthetic import Ackley
 from botorch.utils.sampling import manual_seed
 
@@ -87,18 +86,6 @@ def test_noise_has_the_stated_distribution(cls) -> None:
     assert (error < 5 * variance * math.sqrt(2 / num_draws)).all()
 
 
-@pytest.mark.parametrize("cls", PROBLEMS)
-def test_noise_follows_the_global_seed(cls) -> None:
-    problem = cls()
-    X = _points(problem, 5)
-    draws = []
-    for seed in (3, 3, 4):
-        with manual_seed(seed):
-            draws.append(problem(X))
-    assert torch.equal(draws[0], draws[1])
-    assert not torch.equal(draws[0], draws[2])
-
-
 def test_points_outside_the_box_raise() -> None:
     with pytest.raises(ValueError, match="within the bounds"):
         HeteroscedasticAckley()(torch.full((1, 2), 11.0, dtype=torch.double))
@@ -121,9 +108,3 @@ def test_one_sided_design_is_seeded() -> None:
     assert not torch.equal(X, one_sided_initial_design(seed=8))
     single = one_sided_initial_design(seed=7, dtype=torch.float32)
     torch.testing.assert_close(single, X.float())
-
-
-@pytest.mark.parametrize("bad", [{"n": 0}, {"dim": 0}, {"inner": 10.0}, {"inner": -1.0}])
-def test_one_sided_design_rejects_bad_arguments(bad) -> None:
-    with pytest.raises(InputDataError):
-        one_sided_initial_design(**bad)
