@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.figure import Figure
 
 from benchmarks.calibration.calibration_report import CalibrationReport
 from benchmarks.calibration.log_regret import FLOOR, LogRegret
 from benchmarks.framework import comparisons
-from benchmarks.framework.collected import Collected, Pair, Run
 from benchmarks.framework.markdown import table
 from benchmarks.framework.protocol import margin_of
+from benchmarks.framework.results import Collected, Pair, Run
 from benchmarks.framework.suite import Suite
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # The published endpoint, and what a user gets.
 BY_OUTCOME, RECOMMENDED = LogRegret("outcome"), LogRegret("mean")

@@ -27,7 +27,7 @@ from benchmarks.calibration.published_report import PublishedReport
 from benchmarks.calibration.rivals_report import RivalsReport
 from benchmarks.calibration.understated_report import UnderstatedReport
 from benchmarks.framework import strategies
-from benchmarks.framework.collected import Run
+from benchmarks.framework.results import Run
 from benchmarks.framework.suite import Suite
 
 # The published example in full: with the Gaussian process of the paper and those of today, and all

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from benchmarks.framework import statistics
-from benchmarks.framework.collected import ByMethod, Collected, by_seed, methods_in, seed_means
 from benchmarks.framework.comparisons import differences, family, percent_of_logarithms
 from benchmarks.framework.markdown import (
     difference,
@@ -20,14 +20,20 @@ from benchmarks.framework.markdown import (
     pooled_difference,
     table,
 )
-from benchmarks.framework.metrics import Score, trace
+from benchmarks.framework.metrics import trace
+from benchmarks.framework.plots import draw_mean, method_colors, panel_grid, share_legend
 from benchmarks.framework.protocol import margin_of
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import (
+    ByMethod,
+    Collected,
+    Result,
+    Score,
+    by_seed,
+    methods_in,
+    seed_means,
+)
 from benchmarks.framework.statistics import Estimate, PairedTest
 from benchmarks.framework.suite import Suite
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # Each method is compared with the one of its kind that ignores delays, and with this one.
 PENDING = "qlogei_pending"
@@ -320,8 +326,6 @@ def delay_figure(collected: Collected) -> Figure:
 
     It is the simple regret of what has arrived.
     """
-    from benchmarks.framework.plots import draw_mean, method_colors, panel_grid, share_legend
-
     figure, panels = panel_grid(len(collected))
     colors = method_colors(methods_in(collected.values()))
     for panel, (problem, by_method) in zip(panels, collected.items(), strict=True):

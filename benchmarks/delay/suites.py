@@ -6,22 +6,22 @@ from benchmarks.delay import methods, workers
 from benchmarks.delay.replicate import replicate, tasks
 from benchmarks.delay.report import PENDING, DelayReport
 from benchmarks.delay.workers_report import WorkersReport
-from benchmarks.framework.condensation import Average, Condensation, Exact, Significant
+from benchmarks.framework.stored_results import EXACT, Condensation, average, significant
 from benchmarks.framework.suite import Suite
 
 # Regrets are steps; what they follow from, query by query, is left out.
 ARCHIVED = Condensation(
     fields={
-        "inference_by_outcome": Exact(),
-        "regret_by_outcome": Significant(4),
-        "fit_seconds": Average(),
-        "acquisition_seconds": Average(),
+        "inference_by_outcome": EXACT,
+        "regret_by_outcome": significant(4),
+        "fit_seconds": average(),
+        "acquisition_seconds": average(),
     },
     extras={
-        "simple_regret": Significant(4),
-        "cumulative_regret": Significant(4),
-        "cumulative_regret_all": Significant(4),
-        "best_arrived": Significant(6),
+        "simple_regret": significant(4),
+        "cumulative_regret": significant(4),
+        "cumulative_regret_all": significant(4),
+        "best_arrived": significant(6),
     },
 )
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.framework.config import config_hash, describe
-from benchmarks.framework.result_store import RESULTS_DIR, write_atomically
+from benchmarks.framework.stored_results import RESULTS_DIR, write_atomically
 
 TABLES_FOLDER = RESULTS_DIR / "delay_tables"
 

@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image  # matplotlib depends on it
 
-from benchmarks.framework.collected import Collected, methods_in
 from benchmarks.framework.metrics import regret_trace
+from benchmarks.framework.results import Collected, methods_in
 from benchmarks.framework.statistics import student_interval
 
 #: Panels beside one another, and their size in inches. At this width a page shows letters as large
