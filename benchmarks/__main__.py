@@ -9,11 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.framework.completeness import Selection
-from benchmarks.framework.condensation import ArchiveError
 from benchmarks.framework.protocol import ExperimentProtocol
-from benchmarks.framework.report import FIGURES_DIR, TABLES_DIR, write_report
-from benchmarks.framework.result_store import ARCHIVES_DIR, RESULTS_DIR, ResultStore
+from benchmarks.framework.report import FIGURES_DIR, TABLES_DIR, Selection, write_report
 from benchmarks.framework.runner import (
     BACKENDS,
     StaleResultsError,
@@ -21,74 +18,69 @@ from benchmarks.framework.runner import (
     print_summary,
     run_suite,
 )
+from benchmarks.framework.stored_results import ARCHIVES_DIR, RESULTS_DIR, ResultStore
 from benchmarks.framework.suite import Suite
-from benchmarks.framework.update_archive import update_archive
 from benchmarks.suites import SUITES, get_suite
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command-line parser."""
+    """The command-line parser; ``call`` is what a command does."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("list", help="list suites, problems and methods")
+    listed = commands.add_parser("list", help="list suites, problems and methods")
+    listed.set_defaults(call=list_command)
 
     run = commands.add_parser("run", help="run the replicates that are missing")
-    run.add_argument("suite", choices=sorted(SUITES))
-    run.add_argument("--seeds", type=parse_seeds, help="such as 0:30; by default the suite's")
+    run.set_defaults(call=run_command)
+    _add_store(run)
     run.add_argument("--problems", nargs="+", metavar="NAME", help="only these problems")
     run.add_argument("--methods", nargs="+", metavar="NAME", help="only these methods")
     run.add_argument("--jobs", type=int, default=1, help="worker processes")
     run.add_argument("--backend", choices=BACKENDS, default="loky")
     run.add_argument("--scheduler", metavar="ADDRESS", help="address of a Dask scheduler")
     run.add_argument("--overwrite", action="store_true", help="run outdated results again")
-    _add_folders(run)
 
     report = commands.add_parser("report", help="write the table and the figure of a suite")
-    report.add_argument("suite", choices=sorted(SUITES))
-    _add_folders(report)
+    report.set_defaults(call=report_command)
+    _add_store(report)
     report.add_argument("--tables", type=Path, default=TABLES_DIR, metavar="FOLDER")
     report.add_argument("--figures", type=Path, default=FIGURES_DIR, metavar="FOLDER")
-    report.add_argument("--seeds", type=parse_seeds, help="of a pilot, such as 1000:1004")
     report.add_argument(
         "--without", nargs="+", default=(), metavar="METHOD", help="that have not been run"
     )
-    report.add_argument(
-        "--incomplete-seeds",
-        action="store_true",
-        help="use seeds that not all methods have on all problems as well",
-    )
 
-    archive = commands.add_parser("archive", help="condense results into the committed archive")
-    archive.add_argument("suite", choices=sorted(SUITES))
-    _add_folders(archive)
-    archive.add_argument("--seeds", type=parse_seeds, help="by default the suite's")
-    archive.add_argument(
-        "--overwrite", action="store_true", help="from local results alone, whatever it holds"
-    )
+    archive = commands.add_parser("archive", help="add results to the committed archive")
+    archive.set_defaults(call=archive_command)
+    _add_store(archive)
 
     perf = commands.add_parser("perf", help="measure speed ratios")
+    perf.set_defaults(call=perf_command)
     perf.add_argument("--device", default="cpu", help="cpu or cuda")
     perf.add_argument("--json", action="store_true", help="print JSON instead of a table")
     perf.add_argument(
         "--only", nargs="+", metavar="PART", help="only comparisons with this in their name"
     )
 
-    commands.add_parser("support", help="find out which models are supported; writes the tables")
+    support = commands.add_parser("support", help="test which models are supported, write tables")
+    support.set_defaults(call=support_command)
     gpu = commands.add_parser("gpu", help="measure large batches on a device; writes gpu.md")
+    gpu.set_defaults(call=gpu_command)
     gpu.add_argument("--device", default="cuda", help="cuda, or cpu to try it out")
     gpu.add_argument("--small", action="store_true", help="tiny sizes, to try it out")
     gpu.add_argument("--tables", type=Path, default=TABLES_DIR, metavar="FOLDER")
     return parser
 
 
-def _add_folders(parser: argparse.ArgumentParser) -> None:
+def _add_store(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("suite", choices=sorted(SUITES))
+    parser.add_argument("--seeds", type=parse_seeds, help="such as 0:30; by default the suite's")
     parser.add_argument("--results", type=Path, default=RESULTS_DIR, metavar="FOLDER")
     parser.add_argument(
         "--archives",
         type=Path,
         default=ARCHIVES_DIR,
         metavar="FOLDER",
-        help="of archives, whose results count as finished where there is no result file",
+        help="of archives, whose results count as finished",
     )
 
 
@@ -112,28 +104,24 @@ def restrict(
 def run_command(args: argparse.Namespace) -> int:
     """Run a suite; 1 if anything failed."""
     suite = get_suite(args.suite)
-    try:
-        if suite.protocol is not None:
-            protocol = ExperimentProtocol.load(suite.protocol)
-            protocol.check(suite)
-            print(*protocol.lines(), sep="\n")
-        summary = run_suite(
-            restrict(suite, args.problems, args.methods),
-            ResultStore(args.results, args.archives),
-            args.seeds,
-            jobs=args.jobs,
-            backend=args.backend,
-            scheduler=args.scheduler,
-            overwrite=args.overwrite,
-        )
-    except (StaleResultsError, ImportError, ValueError) as error:
-        print(error, file=sys.stderr)
-        return 2
+    if suite.protocol is not None:
+        protocol = ExperimentProtocol.load(suite.protocol)
+        protocol.check(suite)
+        print(*protocol.lines(), sep="\n")
+    summary = run_suite(
+        restrict(suite, args.problems, args.methods),
+        ResultStore(args.results, args.archives),
+        args.seeds,
+        jobs=args.jobs,
+        backend=args.backend,
+        scheduler=args.scheduler,
+        overwrite=args.overwrite,
+    )
     print_summary(summary)
     return 1 if summary.failures else 0
 
 
-def list_command() -> int:
+def list_command(args: argparse.Namespace) -> int:
     """Print the registry."""
     for suite in SUITES.values():
         print(suite.name)
@@ -147,51 +135,52 @@ def list_command() -> int:
 
 def report_command(args: argparse.Namespace) -> int:
     """Write and print the report of a suite."""
-    try:
-        store = ResultStore(args.results, args.archives)
-        selection = Selection(args.seeds, tuple(args.without), args.incomplete_seeds)
-        print(write_report(get_suite(args.suite), store, args.tables, args.figures, selection))
-    except (FileNotFoundError, ValueError) as error:
-        print(error, file=sys.stderr)
-        return 2
+    store = ResultStore(args.results, args.archives)
+    selection = Selection(args.seeds, tuple(args.without))
+    print(write_report(get_suite(args.suite), store, args.tables, args.figures, selection))
     return 0
 
 
 def archive_command(args: argparse.Namespace) -> int:
     """Write the archive of a suite."""
-    try:
-        store = ResultStore(args.results, args.archives)
-        summary = update_archive(get_suite(args.suite), store, args.seeds, overwrite=args.overwrite)
-    except (FileNotFoundError, ArchiveError) as error:
-        print(error, file=sys.stderr)
-        return 2
-    print(summary)
+    store = ResultStore(args.results, args.archives)
+    print(store.archive(get_suite(args.suite), args.seeds))
+    return 0
+
+
+def perf_command(args: argparse.Namespace) -> int:
+    """Measure speed ratios."""
+    from benchmarks.perf import command
+
+    return command.main(args.device, as_json=args.json, only=args.only)
+
+
+def gpu_command(args: argparse.Namespace) -> int:
+    """Measure large batches."""
+    from benchmarks.perf import gpu
+
+    return gpu.main(args.device, args.tables, small=args.small)
+
+
+def support_command(args: argparse.Namespace) -> int:
+    """Find out which models are supported."""
+    from benchmarks.support.matrix import run_matrix, write
+
+    write(run_matrix())
     return 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status."""
+    """Run the command line and return its exit status: 2 for what a user has to mend."""
     args = build_parser().parse_args(argv)
-    if args.command == "list":
-        return list_command()
-    if args.command == "run":
-        return run_command(args)
-    if args.command == "report":
-        return report_command(args)
-    if args.command == "archive":
-        return archive_command(args)
-    if args.command == "support":
-        from benchmarks.support.matrix import run_matrix, write
-
-        write(run_matrix())
-        return 0
-    if args.command == "gpu":
-        from benchmarks.perf import gpu
-
-        return gpu.main(args.device, args.tables, small=args.small)
-    from benchmarks.perf import command
-
-    return command.main(args.device, as_json=args.json, only=args.only)
+    try:
+        status: int = args.call(args)
+    except (StaleResultsError, FileNotFoundError, ImportError, ValueError) as error:
+        if args.command not in ("run", "report", "archive"):
+            raise
+        print(error, file=sys.stderr)
+        return 2
+    return status
 
 
 if __name__ == "__main__":

@@ -39,9 +39,9 @@ from sklearn.ensemble import RandomForestRegressor
 from torch import Tensor
 
 from benchmarks.calibration.methods import ALPHA
-from benchmarks.framework.condensation import Average, Ceiling, Condensation
 from benchmarks.framework.landscapes import NoisyLandscape
 from benchmarks.framework.sequential import Method, Problem
+from benchmarks.framework.stored_results import Condensation, average, ceiling
 from benchmarks.framework.strategies import RandomStrategy
 from botorch_calib import CalibratedModel
 from botorch_calib.calibration import (
@@ -345,7 +345,7 @@ def methods() -> tuple[Method, ...]:
 
 # PITs are compared with levels of three decimals.
 ARCHIVED = Condensation(
-    fields={"fit_seconds": Average(), "acquisition_seconds": Average()},
-    extras={f"pit_{name}": Ceiling(3) for name in STATEMENTS},
-    others=Average(6),
+    fields={"fit_seconds": average(), "acquisition_seconds": average()},
+    extras={f"pit_{name}": ceiling(3) for name in STATEMENTS},
+    others=average(6),
 )

@@ -5,22 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from scipy import stats
 
 from benchmarks.calibration.any_model import NUM_JUDGED, STATEMENTS
-from benchmarks.framework.collected import ByMethod, Collected, seed_means
 from benchmarks.framework.comparisons import differences, family, percent_of_logarithms
 from benchmarks.framework.markdown import mean_with_interval, table
-from benchmarks.framework.metrics import Score, seconds, trace
+from benchmarks.framework.metrics import seconds, trace
+from benchmarks.framework.plots import draw_intervals, panel_grid, share_legend
 from benchmarks.framework.protocol import margin_of
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import ByMethod, Collected, Result, Score, seed_means
 from benchmarks.framework.suite import Suite
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # Of central intervals.
 LEVELS = tuple(round(0.5 + 0.05 * j, 2) for j in range(10))
@@ -115,8 +113,6 @@ class AnyModelReport:
 
     def figure(self, collected: Collected) -> Figure:
         """The calibration error of each kind of model by case: before, and after."""
-        from benchmarks.framework.plots import draw_intervals, panel_grid, share_legend
-
         figure, panels = panel_grid(len(self.methods))
         colors = {name: f"C{i}" for i, name in enumerate(STATEMENTS)}
         for panel, method in zip(panels, self.methods, strict=True):

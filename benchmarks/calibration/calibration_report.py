@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from benchmarks.calibration.methods import ALPHA
 from benchmarks.framework import metrics, statistics
-from benchmarks.framework.collected import Collected, by_seed, methods_in
 from benchmarks.framework.markdown import (
     estimate,
     number,
@@ -20,12 +19,10 @@ from benchmarks.framework.markdown import (
     percent,
     table,
 )
-from benchmarks.framework.result import Result
+from benchmarks.framework.plots import regret_figure
+from benchmarks.framework.results import Collected, Result, by_seed, methods_in
 from benchmarks.framework.statistics import SIGNIFICANCE, Estimate, PairedTest
 from benchmarks.framework.suite import Suite
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 POINTS = {
     "outcome": "point with the largest outcome",
@@ -68,8 +65,6 @@ class CalibrationReport:
 
     def figure(self, collected: Collected) -> Figure:
         """Regret curves."""
-        from benchmarks.framework.plots import regret_figure
-
         return regret_figure(collected, self.inference)
 
     def _legend(self, baseline: str, recorded: bool) -> list[str]:

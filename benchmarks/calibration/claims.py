@@ -18,19 +18,19 @@ from botorch.utils.sampling import manual_seed
 from torch import Tensor
 
 from benchmarks.calibration.methods import ALPHA
-from benchmarks.framework.condensation import (
-    Average,
-    Condensation,
-    Derived,
-    Exact,
-    Flags,
-    Significant,
-)
 from benchmarks.framework.landscapes import NoisyLandscape, noise_deviation
 from benchmarks.framework.metrics import regret_evaluated, trace
 from benchmarks.framework.replicate import stream_seed
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import Result
 from benchmarks.framework.sequential import Method, Problem, SequentialReplicate
+from benchmarks.framework.stored_results import (
+    EXACT,
+    FLAGS,
+    Condensation,
+    Derived,
+    average,
+    significant,
+)
 from benchmarks.framework.strategies import within_interval
 from botorch_calib import CalibratedModel
 
@@ -177,20 +177,20 @@ class Claims:
 # The last regrets to the digits of their logarithms, and flags.
 ARCHIVED = Condensation(
     fields={
-        "inference_by_outcome": Exact(),
-        "regret_by_mean": Significant(5),
-        "fit_seconds": Average(),
-        "acquisition_seconds": Average(),
+        "inference_by_outcome": EXACT,
+        "regret_by_mean": significant(5),
+        "fit_seconds": average(),
+        "acquisition_seconds": average(),
     },
     extras={
-        "spread": Significant(6),
-        "covered": Flags(),
-        "better": Flags(),
-        **{f"claimed{ending}": Flags() for ending in ("", EXCESS)},
-        **{f"objective_covered{ending}": Flags() for ending in ("", EXCESS)},
-        **{f"objective_covered_in_box{ending}": Exact() for ending in ("", EXCESS)},
-        "outcome_covered": Significant(5),
-        "outcome_covered_in_box": Significant(5),
+        "spread": significant(6),
+        "covered": FLAGS,
+        "better": FLAGS,
+        **{f"claimed{ending}": FLAGS for ending in ("", EXCESS)},
+        **{f"objective_covered{ending}": FLAGS for ending in ("", EXCESS)},
+        **{f"objective_covered_in_box{ending}": EXACT for ending in ("", EXCESS)},
+        "outcome_covered": significant(5),
+        "outcome_covered_in_box": significant(5),
     },
-    derived={"regret_evaluated": Derived(regret_evaluated, Significant(5))},
+    derived={"regret_evaluated": Derived(regret_evaluated, significant(5))},
 )

@@ -5,23 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from benchmarks.calibration.log_regret import FLOOR, LogRegret
 from benchmarks.calibration.methods import ALPHA
 from benchmarks.framework import metrics
-from benchmarks.framework.collected import ByMethod, Collected, by_seed, methods_in, seed_means
 from benchmarks.framework.comparisons import Difference, differences, grouped_families
 from benchmarks.framework.markdown import mean_with_interval, number, table
-from benchmarks.framework.metrics import Score
+from benchmarks.framework.plots import draw_intervals, method_colors, panel_grid, share_legend
 from benchmarks.framework.protocol import margin_of
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import (
+    ByMethod,
+    Collected,
+    Result,
+    Score,
+    by_seed,
+    methods_in,
+    seed_means,
+)
 from benchmarks.framework.suite import Suite
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 RECOMMENDED, EVALUATED = LogRegret("mean"), LogRegret("evaluated")
 
@@ -69,13 +74,6 @@ class CoverageReport:
 
     def figure(self, collected: Collected) -> Figure:
         """Miscoverage on each problem, with 95 % intervals: a panel for each group."""
-        from benchmarks.framework.plots import (
-            draw_intervals,
-            method_colors,
-            panel_grid,
-            share_legend,
-        )
-
         colors = method_colors(methods_in(collected.values()))
         figure, panels = panel_grid(len(self.groups))
         for panel, (name, problems) in zip(panels, self.groups.items(), strict=True):

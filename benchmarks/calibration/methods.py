@@ -8,50 +8,7 @@ from typing import Any
 
 from benchmarks.framework.sequential import Method
 from benchmarks.framework.strategies import AcquisitionStrategy, CalibratorFactory
-from botorch_calib.calibration import (
-    GaussianScore,
-    LocalizedConformal,
-    OnlineConformal,
-    QuantileRecalibrator,
-)
-
-
-def calibrated_bo(name: str, calibrator: CalibratorFactory) -> Method:
-    """Log expected improvement of the GP calibrated by ``calibrator``."""
-    return Method(name, partial(AcquisitionStrategy, calibrator=calibrator))
-
-
-def locbo() -> Method:
-    """Localized calibration with the package's defaults."""
-    return calibrated_bo("locbo", partial(LocalizedConformal, alpha=0.2, lengthscale=0.25))
-
-
-def locbo_global() -> Method:
-    """Calibration with one threshold for all points."""
-    return calibrated_bo("locbo_global", partial(OnlineConformal, alpha=0.2))
-
-
-def locbo_published() -> Method:
-    """Localized calibration with the settings of the paper.
-
-    Its length scale of 5 on a box of width 20 is 0.25 in unit-cube units, and its thresholds
-    live on the scale of p-values.
-    """
-    calibrator = partial(
-        LocalizedConformal,
-        alpha=0.2,
-        lengthscale=0.25,
-        scale=5.0,
-        step_size=5e-3,
-        step_decay=0.05,
-        regularization=4e-3,
-        score=GaussianScore(),
-        tails="gaussian",
-    )
-    return calibrated_bo("locbo_published", calibrator)
-
-
-# Below, the suites that compare calibrators on many problems.
+from botorch_calib.calibration import LocalizedConformal, QuantileRecalibrator
 
 ALPHA = 0.2
 

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.figure import Figure
 
 from benchmarks.calibration.calibration_report import CalibrationReport
 from benchmarks.calibration.log_regret import FLOOR, LogRegret
 from benchmarks.framework import metrics, statistics
-from benchmarks.framework.collected import Collected, by_seed, methods_in
 from benchmarks.framework.comparisons import Difference, grouped_families
 from benchmarks.framework.markdown import estimate, table
 from benchmarks.framework.protocol import margin_of
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import Collected, Result, by_seed, methods_in
 from benchmarks.framework.statistics import Estimate
 from benchmarks.framework.suite import Suite
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 INFERENCE = "outcome"
 

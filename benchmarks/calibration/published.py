@@ -157,38 +157,3 @@ def compared() -> tuple[Method, ...]:
         calibrated("ocbo_l_published", ocbo_published, strategy=StatefulStrategy),
         locbo_published("locbo_published"),
     )
-
-
-# ------------------------------------------------------------ the sweeps of the paper's figure 5
-
-# By their names; in raw units of the box 1, 2.5, 5, 10 and 20.
-SWEPT_LENGTHSCALES = {"l_1": 0.05, "l_2.5": 0.125, "l_5": 0.25, "l_10": 0.5, "l_20": 1.0}
-SWEPT_ALPHAS = {"alpha_0.1": 0.1, "alpha_0.3": 0.3, "alpha_0.4": 0.4}
-# The method at each value of the two.
-SWEPT = {
-    "lengthscale (raw units)": {
-        **{name.removeprefix("l_"): name for name in SWEPT_LENGTHSCALES},
-        "without": "l_inf",
-    },
-    "miscoverage level": {
-        "0.1": "alpha_0.1",
-        "0.2": "l_5",
-        "0.3": "alpha_0.3",
-        "0.4": "alpha_0.4",
-    },
-}
-
-
-def swept_problems() -> tuple[Problem, ...]:
-    """The function with noise, which figure 5 is of, with inputs as published and normalised."""
-    return tuple(example(NOISY, gp) for gp in ("raw", "normalized"))
-
-
-def swept() -> tuple[Method, ...]:
-    """LOCBO with the published settings but for one of the two; ``l_5`` has ``alpha`` of 0.2."""
-    return (
-        Method("bo", partial(AcquisitionStrategy, **SETTINGS)),
-        *(locbo_published(name, lengthscale=size) for name, size in SWEPT_LENGTHSCALES.items()),
-        locbo_published("l_inf", lengthscale=math.inf),
-        *(locbo_published(name, alpha=alpha) for name, alpha in SWEPT_ALPHAS.items()),
-    )

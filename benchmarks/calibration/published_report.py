@@ -1,21 +1,20 @@
-"""The report of suites `locbo_full` and `locbo_sweeps`: declared comparisons across problems."""
+"""The report of suite `locbo_full`: declared comparisons across problems."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.figure import Figure
 
 from benchmarks.calibration.calibration_report import CalibrationReport
 from benchmarks.calibration.log_regret import FLOOR, LogRegret
 from benchmarks.framework import comparisons
-from benchmarks.framework.collected import Collected, Pair, Run, scores_of
 from benchmarks.framework.markdown import table
-from benchmarks.framework.protocol import ExperimentProtocol, margin_of
+from benchmarks.framework.protocol import margin_of
+from benchmarks.framework.results import Collected, Pair, Run
 from benchmarks.framework.suite import Suite
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # The published endpoint, and what a user gets.
 BY_OUTCOME, RECOMMENDED = LogRegret("outcome"), LogRegret("mean")
@@ -29,13 +28,11 @@ class PublishedReport:
         primary: The primary comparisons, the first of a pair less the second.
         others: Secondary comparisons, beside those of each method with the baseline.
         tables: What follows.
-        draw: The figure; by default that of the tables, curves of regret.
     """
 
     primary: tuple[Pair, ...]
     others: tuple[Pair, ...] = ()
     tables: CalibrationReport = CalibrationReport(inference="outcome")
-    draw: Callable[[Collected], Figure] | None = None
 
     def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
         """The comparisons, and what there is of each problem."""
@@ -66,42 +63,8 @@ class PublishedReport:
         return lines + self.tables.lines(suite, collected)
 
     def figure(self, collected: Collected) -> Figure:
-        """Regret curves, unless there is another one."""
-        return (self.draw or self.tables.figure)(collected)
-
-
-@dataclass(frozen=True)
-class SweepFigure:
-    """Differences of log-regret to a baseline with 95 % intervals, by one parameter a panel.
-
-    Args:
-        axes: For each parameter the method at each of its values.
-        baseline: The method of the differences.
-        protocol: Names the protocol that says which differences do not matter.
-    """
-
-    axes: Mapping[str, Mapping[str, str]]
-    baseline: str
-    protocol: str
-
-    def __call__(self, collected: Collected) -> Figure:
-        """A curve for each problem."""
-        from benchmarks.framework.plots import sweep_figure
-
-        def differences(problem: str, method: str) -> tuple[float, ...]:
-            own, other = (
-                scores_of(Run(problem, name), collected, BY_OUTCOME)
-                for name in (method, self.baseline)
-            )
-            return comparisons.differences(own, other)
-
-        return sweep_figure(
-            self.axes,
-            collected,
-            differences,
-            f"log10 of regret, less that of {self.baseline}",
-            margin=ExperimentProtocol.load(self.protocol).margin,
-        )
+        """Regret curves."""
+        return self.tables.figure(collected)
 
 
 def _rows(pairs: Sequence[Pair], collected: Collected, margin: float) -> list[list[str]]:

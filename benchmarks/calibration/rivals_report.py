@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from benchmarks.framework import metrics
-from benchmarks.framework.collected import ByMethod, Collected, by_seed, methods_in, seed_means
 from benchmarks.framework.comparisons import family
 from benchmarks.framework.markdown import mean_with_interval, table
-from benchmarks.framework.metrics import Score, trace
+from benchmarks.framework.metrics import trace
+from benchmarks.framework.plots import regret_figure
 from benchmarks.framework.protocol import margin_of
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import (
+    ByMethod,
+    Collected,
+    Result,
+    Score,
+    by_seed,
+    methods_in,
+    seed_means,
+)
 from benchmarks.framework.suite import Suite
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 EVALUATED = "evaluated"
 
@@ -80,8 +86,6 @@ class RivalsReport:
 
     def figure(self, collected: Collected) -> Figure:
         """Regret curves."""
-        from benchmarks.framework.plots import regret_figure
-
         return regret_figure(collected, EVALUATED)
 
     def _comparisons(self, suite: Suite[Any, Any], every: Sequence[ByMethod]) -> list[str]:

@@ -63,23 +63,6 @@ class StatefulStrategy:
 
 
 def locbo_stateful() -> Method:
-    """Localized calibration with the package's defaults, each outcome scored as it comes in."""
+    """Localized calibration, each outcome scored as it comes in."""
     calibrator = partial(LocalizedConformal, alpha=0.2, lengthscale=0.25)
     return Method("locbo_stateful", partial(StatefulStrategy, calibrator=calibrator))
-
-
-def final_model(problem: Problem, X: Tensor, Y: Tensor, seed: int) -> CalibratedModel:
-    """The calibrated model at the end of a finished run, its outcomes taken in again in order.
-
-    Args:
-        problem: The problem.
-        X: The points of the run, ``n x d``, the initial ones first.
-        Y: Its outcomes, ``n x 1``.
-        seed: The seed of the run.
-    """
-    strategy = locbo_stateful().build(problem, seed)
-    model = None
-    for n in range(problem.num_initial, len(X) + 1):
-        model = strategy.fit(X[:n], Y[:n])
-    assert isinstance(model, CalibratedModel)
-    return model

@@ -13,7 +13,6 @@ from benchmarks.calibration import (
     published,
     remedies,
     rivals,
-    stateful,
     synthetic,
     tasks,
     tuning_tables,
@@ -24,40 +23,12 @@ from benchmarks.calibration.any_model_report import AnyModelReport
 from benchmarks.calibration.calibration_report import CalibrationReport
 from benchmarks.calibration.coverage_report import CoverageReport
 from benchmarks.calibration.ocbo_report import OcboReport
-from benchmarks.calibration.published_report import PublishedReport, SweepFigure
+from benchmarks.calibration.published_report import PublishedReport
 from benchmarks.calibration.rivals_report import RivalsReport
 from benchmarks.calibration.understated_report import UnderstatedReport
 from benchmarks.framework import strategies
-from benchmarks.framework.collected import Run
-from benchmarks.framework.regret_report import RegretReport
+from benchmarks.framework.results import Run
 from benchmarks.framework.suite import Suite
-
-LOCBO = Suite(
-    name="locbo",
-    problems=(ackley.heteroscedastic_ackley(), ackley.noise_free_ackley()),
-    methods=(
-        strategies.random_search(),
-        strategies.plain_bo(),
-        methods.locbo(),
-        methods.locbo_global(),
-    ),
-    baseline="bo",
-    report=RegretReport(),
-)
-
-# How the calibrator is run: by replay or step by step, with our settings or the paper's.
-LOCBO_SETTINGS = Suite(
-    name="locbo_settings",
-    problems=(ackley.heteroscedastic_ackley(),),
-    methods=(
-        strategies.plain_bo(),
-        methods.locbo(),
-        stateful.locbo_stateful(),
-        methods.locbo_published(),
-    ),
-    baseline="bo",
-    report=RegretReport(),
-)
 
 # The published example in full: with the Gaussian process of the paper and those of today, and all
 # calibrators, replayed and stateful.
@@ -82,23 +53,6 @@ LOCBO_FULL = Suite(
         ),
     ),
     protocol="locbo_full",
-)
-
-# How it depends on the lengthscale of localization and on the level.
-LOCBO_SWEEPS = Suite(
-    name="locbo_sweeps",
-    problems=published.swept_problems(),
-    methods=published.swept(),
-    baseline="bo",
-    seeds=range(10000, 10040),
-    report=PublishedReport(
-        primary=tuple(
-            (Run(problem.name, "l_5"), Run(problem.name, "l_inf"))
-            for problem in published.swept_problems()
-        ),
-        draw=SweepFigure(published.SWEPT, baseline="bo", protocol="locbo_sweeps"),
-    ),
-    protocol="locbo_sweeps",
 )
 
 # The regime that calibration is for, and the one in which it can only do harm.
@@ -165,7 +119,7 @@ WELLSPECIFIED = Suite(
     protocol="wellspecified",
 )
 
-# Synthetic functions without noise, and other remedies beside calibration.
+# Synthetic functions without noise.
 CALIBRATION = Suite(
     name="calibration",
     problems=synthetic.problems(),
@@ -222,15 +176,12 @@ SMOKE = Suite(
     problems=(ackley.small_noisy_ackley(),),
     methods=(strategies.random_search(),),
     baseline="random",
-    report=RegretReport(),
+    report=CalibrationReport(),
     seeds=range(2),
 )
 
 SUITES = (
-    LOCBO,
-    LOCBO_SETTINGS,
     LOCBO_FULL,
-    LOCBO_SWEEPS,
     MISSPECIFIED,
     ANY_MODEL,
     UNDERSTATED_NOISE,

@@ -28,7 +28,7 @@ from benchmarks.calibration.methods import RECALIBRATION
 from benchmarks.calibration.topics import TopicTask
 from benchmarks.delay.networks import CnnTask
 from benchmarks.delay.value_tables import TabulatedTask, table_evaluator
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import Result
 from benchmarks.framework.sequential import Method, Oracle, Problem, SequentialReplicate
 from benchmarks.framework.strategies import AcquisitionStrategy
 from benchmarks.framework.surrogates import Refitted

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from benchmarks.calibration.claims import CLAIM, EXCESS, Claims, Share
 from benchmarks.calibration.log_regret import FLOOR, LogRegret
 from benchmarks.calibration.methods import ALPHA
 from benchmarks.framework import comparisons, metrics, statistics
-from benchmarks.framework.collected import ByMethod, Collected, methods_in, seed_means
 from benchmarks.framework.markdown import mean_with_interval, table
-from benchmarks.framework.metrics import Score
+from benchmarks.framework.plots import method_colors, panel_grid
 from benchmarks.framework.protocol import margin_of
+from benchmarks.framework.results import ByMethod, Collected, Score, methods_in, seed_means
 from benchmarks.framework.statistics import pooled_ratio
 from benchmarks.framework.suite import Suite
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 RECOMMENDED, EVALUATED = LogRegret("mean"), LogRegret("evaluated")
 
@@ -82,8 +80,6 @@ class UnderstatedReport:
 
     def figure(self, collected: Collected) -> Figure:
         """Differences of regret, coverage and false claims, with 95 % intervals."""
-        from benchmarks.framework.plots import method_colors, panel_grid
-
         case = list(collected.values())
         methods = methods_in(case)
         colors = method_colors(methods)

@@ -14,19 +14,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.framework.collected import ByMethod
-from benchmarks.framework.condensation import (
-    Average,
-    Condensation,
-    Decimals,
-    Derived,
-    Exact,
-    Flags,
-    Significant,
-)
 from benchmarks.framework.metrics import trace
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import ByMethod, Result
 from benchmarks.framework.statistics import pooled_ratio
+from benchmarks.framework.stored_results import (
+    EXACT,
+    FLAGS,
+    Condensation,
+    Derived,
+    average,
+    decimals,
+    significant,
+)
 
 RESAMPLES = 2000
 
@@ -144,23 +143,23 @@ def _true_rate(result: Result) -> list[float | None]:
 # rewards without the initial points, and means, which would inherit the rounding of a point that is
 # chosen round after round.
 DERIVED: dict[str, Derived] = {
-    "missed": Derived(_missed, Flags()),
-    "reward": Derived(_rewards, Significant(3)),
-    "mean_reward": Derived(_mean_reward, Significant(6)),
-    "true_rate": Derived(_true_rate, Significant(6)),
+    "missed": Derived(_missed, FLAGS),
+    "reward": Derived(_rewards, significant(3)),
+    "mean_reward": Derived(_mean_reward, significant(6)),
+    "true_rate": Derived(_true_rate, significant(6)),
 }
 
 # Round by round flags, rewards and how safe they were; of a recommendation every digit, on which it
 # depends whether it is safe.
 ARCHIVED = Condensation(
-    fields={"fit_seconds": Average(), "acquisition_seconds": Average()},
+    fields={"fit_seconds": average(), "acquisition_seconds": average()},
     extras={
-        "certified": Flags(),
-        "violated": Flags(),
-        "probability": Decimals(3),
-        "best_value": Exact(),
-        "recommended_value": Exact(),
-        "recommended_probability": Exact(),
+        "certified": FLAGS,
+        "violated": FLAGS,
+        "probability": decimals(3),
+        "best_value": EXACT,
+        "recommended_value": EXACT,
+        "recommended_probability": EXACT,
     },
     derived=DERIVED,
 )

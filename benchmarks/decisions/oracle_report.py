@@ -11,10 +11,9 @@ import numpy as np
 from benchmarks.decisions import analysis
 from benchmarks.decisions.analysis import RecommendedSafe
 from benchmarks.decisions.report import DecisionReport, values_by_seed
-from benchmarks.framework.collected import ByMethod, Collected
 from benchmarks.framework.comparisons import differences
 from benchmarks.framework.markdown import interval, table
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import ByMethod, Collected, Result
 from benchmarks.framework.statistics import pooled_ratio
 from benchmarks.framework.suite import Suite
 

@@ -29,7 +29,7 @@ from benchmarks.decisions.replicate import DecisionMethod
 from benchmarks.decisions.tasks import DecisionTask, Standardized
 from benchmarks.decisions.untuned import SMALL_SETS
 from benchmarks.framework.replicate import stream_seed
-from benchmarks.framework.result import Result, replicate_config
+from benchmarks.framework.results import Result, replicate_config
 
 DIMS, LENGTHSCALE, NUM_FEATURES = (2, 3, 5), 0.25, 512
 

@@ -31,7 +31,7 @@ from benchmarks.decisions.real_tables import FILE, settings
 from benchmarks.decisions.replicate import DESIGN, DecisionMethod, DecisionReplicate, Round
 from benchmarks.decisions.tasks import LEVEL
 from benchmarks.framework.replicate import OBSERVE, Replicate, stream_seed
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import Result
 from benchmarks.framework.sequential import Bounds
 from benchmarks.framework.surrogates import DefaultPriors, Surrogate
 from botorch_calib import ChanceConstraint

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from benchmarks.decisions import analysis
 from benchmarks.decisions.analysis import RecommendedRegret, RecommendedSafe, ViolationGap
 from benchmarks.framework import comparisons, metrics, statistics
-from benchmarks.framework.collected import ByMethod, Collected, by_seed, methods_in, seed_means
 from benchmarks.framework.markdown import interval, table
-from benchmarks.framework.metrics import Score
+from benchmarks.framework.plots import PANEL_SIZE, method_colors, panel_grid, share_legend
 from benchmarks.framework.protocol import margin_of
+from benchmarks.framework.results import ByMethod, Collected, Score, by_seed, methods_in, seed_means
 from benchmarks.framework.statistics import Estimate
 from benchmarks.framework.suite import Suite
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 RATES = (analysis.violation_rate, analysis.miss_rate, analysis.true_violation_rate)
 
@@ -58,8 +56,6 @@ class DecisionReport:
 
     def figure(self, collected: Collected) -> Figure:
         """One row per case: rates of violations with their intervals, and rewards by rate."""
-        from benchmarks.framework.plots import PANEL_SIZE, method_colors, panel_grid, share_legend
-
         cases = self._by_case(collected)
         colors = method_colors(self._shown(collected.values()))
         height = 1.0 + 0.23 * len(colors)  # for their names

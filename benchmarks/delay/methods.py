@@ -28,8 +28,8 @@ from botorch_calib.acquisition import DelayedThompsonSampling, DelayedUpperConfi
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import CensoredDelayModel
 
-# The paper's B_y. On samples of a GP with other seeds (suite `delay_settings`), 0, 0.1, 0.3 and 1
-# did not differ by more than chance.
+# The paper's B_y. On samples of a GP with other seeds, 0, 0.1, 0.3 and 1 did not differ by more than
+# chance.
 FEEDBACK_BOUND = 1.0
 
 ACQUISITIONS = ("ucb", "ts", "qlogei", "qucb")
@@ -49,10 +49,7 @@ class DelayedAcquisition:
         feedback_bound: The factor of their sum of standard deviations, these being in units of
             the standard deviation of the observed outcomes.
         censor_at: What a censored value is taken to be: the ``"least"`` value that the objective
-            can take, as in the paper, the ``"worst"`` one observed so far, or the ``"prior"`` mean
-            of the process.
-        hyperparameters: ``"observed"``, or ``"censored"`` as in the paper: fitted to the
-            observed values, or to them and the censored ones.
+            can take, as in the paper, or the ``"worst"`` one observed so far.
         beta: The multiplier of the standard deviation (not its square).
         num_samples: Base samples of BoTorch's acquisition functions.
         num_restarts: Starts of the maximisation on a continuous domain.
@@ -65,7 +62,6 @@ class DelayedAcquisition:
     window: str | None = None
     feedback_bound: float = 0.0
     censor_at: str = "least"
-    hyperparameters: str = "observed"
     beta: float = 1.0
     num_samples: int = 128
     num_restarts: int = 4
@@ -74,7 +70,7 @@ class DelayedAcquisition:
     def __post_init__(self) -> None:
         if self.acquisition not in ACQUISITIONS:
             raise ValueError(f"There is no acquisition function {self.acquisition!r}.")
-        if self.censor_at not in ("least", "worst", "prior"):
+        if self.censor_at not in ("least", "worst"):
             raise ValueError(f"Nothing is censored at {self.censor_at!r}.")
 
     def start(self, task: DelayedTask, bounds: Tensor) -> DelayedAcquisitionStrategy:
@@ -102,16 +98,14 @@ class DelayedAcquisitionStrategy:
             self.gp = self.task.surrogate(X, Y, self.bounds, step, self.gp)
             return self.gp
 
-        if self.settings.censor_at != "least":
+        if self.settings.censor_at == "worst":
             X, Y = ledger.to_observations()
-            gp = fit_gp(X, Y)
-            value = prior_mean(gp) if self.settings.censor_at == "prior" else Y.min().item()
-            return CensoredDelayModel(gp, ledger.incomplete(), value)
+            return CensoredDelayModel(fit_gp(X, Y), ledger.incomplete(), Y.min().item())
         return CensoredDelayModel.from_ledger(
             ledger,
             fit_gp,
             imputation=self.settings.imputation,
-            hyperparameters=self.settings.hyperparameters,
+            hyperparameters="observed",
         )
 
     def propose(self, model: Model, ledger: FeedbackLedger, choices: Tensor | None) -> Tensor:
@@ -166,13 +160,6 @@ class DelayedAcquisitionStrategy:
         return 1.0 if standardize is None else standardize.stdvs.item()
 
 
-def prior_mean(gp: SingleTaskGP) -> float:
-    """The constant prior mean of a process, in units of the outcome."""
-    constant = gp.mean_module.constant.reshape(1, 1)
-    standardize: Any = getattr(gp, "outcome_transform", None)
-    return (constant if standardize is None else standardize.untransform(constant)[0]).item()
-
-
 def sdf(name: str, acquisition: str, **changes: Any) -> DelayedAcquisition:
     """GP-UCB-SDF or GP-TS-SDF, with the settings of the suite but for the given ones."""
     settings: dict[str, Any] = {
@@ -201,17 +188,3 @@ def compared() -> tuple[DelayedAcquisition, ...]:
 def default() -> DelayedAcquisition:
     """The strategy that `DelayAwareProposer` takes by default, up to 20 pending queries."""
     return DelayedAcquisition("ucb_default", imputation="hallucinate", beta=2.0)
-
-
-def settings() -> tuple[DelayedAcquisition, ...]:
-    """What the methods of the package could be set to, beside the baselines."""
-    bounds = {"0": 0.0, "01": 0.1, "03": 0.3, "1": 1.0}
-    return (
-        DelayedAcquisition("ucb"),
-        DelayedAcquisition("ts", "ts"),
-        *(sdf(f"ucb_sdf_{key}", "ucb", feedback_bound=value) for key, value in bounds.items()),
-        *(sdf(f"ts_sdf_{key}", "ts", feedback_bound=value) for key, value in bounds.items()),
-        # As published: all queries of the last m rounds, and hyperparameters of censored data.
-        sdf("ucb_sdf_all", "ucb", window="all"),
-        sdf("ucb_sdf_censored_fit", "ucb", hyperparameters="censored"),
-    )

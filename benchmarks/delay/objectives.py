@@ -1,4 +1,4 @@
-"""The objectives of suite `delay` and, with contexts, of `sdf_published`, all maximised.
+"""The objectives of suite `delay`, all maximised.
 
 Those of Bayesian optimization under stochastic delayed feedback (Verma, Dai and Low, 2022,
 section 6 and appendix C), made affordable: where training is expensive, the domain is a grid whose
@@ -11,7 +11,6 @@ objective       decision variables                                         domai
 `svm`           C, gamma                                                   continuous
 `logistic`      batch size, log10 learning rate, log10 decay               8 x 8 x 8
 `cnn`           batch size, log10 learning rate, log10 decay               8 x 8 x 8
-`nonstationary` log10 C, log10 gamma; as context the share of the data     16 x 16 x 20
 ==============  =========================================================  ==============
 
 Outcomes are accuracies, or scaled to [0, 1], so 0 is the lower bound that stands for a value
@@ -31,17 +30,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.delay.networks import CnnTask, LogisticTask, TrainingTask
-from benchmarks.delay.svm import (
-    SVM_BOUNDS,
-    GrowingDataTask,
-    LinearGrowingDataTask,
-    svm_evaluator,
-)
-from benchmarks.delay.value_tables import (
-    TableEvaluator,
-    contextual_table_evaluator,
-    table_evaluator,
-)
+from benchmarks.delay.svm import SVM_BOUNDS, svm_evaluator
+from benchmarks.delay.value_tables import TableEvaluator, table_evaluator
 from benchmarks.framework.replicate import stream_seed
 from benchmarks.framework.sequential import Bounds
 
@@ -53,7 +43,7 @@ JITTER = 1e-9
 
 
 class Evaluator(Protocol):
-    """An objective. Points are vectors of length ``d``, the context, if any, as last entry."""
+    """An objective. Points are vectors of length ``d``."""
 
     @property
     def choices(self) -> Tensor | None:
@@ -61,20 +51,13 @@ class Evaluator(Protocol):
 
     @property
     def optimal_value(self) -> float:
-        """The largest noise-free value; with contexts, that of all of them."""
+        """The largest noise-free value."""
 
     def observe(self, x: Tensor, rng: np.random.Generator) -> float:
         """The outcome at ``x``, its noise drawn from ``rng``."""
 
     def truth(self, x: Tensor) -> float:
         """The noise-free value at ``x``."""
-
-
-class ContextualEvaluator(Evaluator, Protocol):
-    """An objective with contexts, numbered from 0."""
-
-    def optimal_for(self, context: int) -> float:
-        """The largest noise-free value in context number ``context``."""
 
 
 @dataclass(frozen=True)
@@ -87,18 +70,12 @@ class DelayedObjective:
             table, which takes up to a minute or two.
         bounds: ``(lower, upper)`` of each decision variable, in raw units.
         censor_value: A known lower bound of the noise-free outcome.
-        num_contexts: The number of contexts, which come in order; 0 if there are none. The
-            evaluator is then a `ContextualEvaluator`, and every point has the context's
-            value, evenly spaced in [0, 1], after the decision variables.
-        rounds_per_context: How many queries each context lasts.
     """
 
     name: str
     build: Callable[[int], Evaluator]
     bounds: Bounds
     censor_value: float
-    num_contexts: int = 0
-    rounds_per_context: int = 0
 
 
 @functools.lru_cache(maxsize=4)
@@ -154,28 +131,3 @@ def _training(task: TrainingTask) -> DelayedObjective:
     axes = (task.batch_sizes, task.log_rates, task.log_decays)
     bounds = tuple((float(min(axis)), float(max(axis))) for axis in axes)
     return DelayedObjective(task.name, partial(table_evaluator, task=task), bounds, 0.0)
-
-
-def nonstationary(num_contexts: int = 20) -> DelayedObjective:
-    """The support vector machine while its data grow: 30 queries in each context."""
-    task = GrowingDataTask(num_contexts)
-    return _growing(task, (task.log_c, task.log_gamma))
-
-
-def nonstationary_linear(num_contexts: int = 20) -> DelayedObjective:
-    """As `nonstationary`, on the linear scale of the paper's box."""
-    task = LinearGrowingDataTask(num_contexts)
-    return _growing(task, (task.c, task.gamma))
-
-
-def _growing(
-    task: GrowingDataTask | LinearGrowingDataTask, axes: tuple[tuple[float, ...], ...]
-) -> DelayedObjective:
-    return DelayedObjective(
-        name=task.name,
-        build=partial(contextual_table_evaluator, task=task),
-        bounds=tuple((min(axis), max(axis)) for axis in axes),
-        censor_value=0.0,
-        num_contexts=task.num_contexts,
-        rounds_per_context=30,
-    )

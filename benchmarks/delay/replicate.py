@@ -7,7 +7,7 @@ which are observed without delay; delays are Poisson with mean 10, or 10 for eve
 m = 20. Hyperparameters are fitted to the values observed, every tenth round. All methods of one
 seed share the objective, the initial points and, query by query, noise and delays. Outcomes are
 standardised and the prior mean is a fitted constant; the paper's is zero, so there a censored value
-lies less far below the mean. Tasks with contexts are in suite ``sdf_published``.
+lies less far below the mean.
 
 Regret counts values that have arrived only, as in the paper; cumulative regret is given over all
 queries as well.
@@ -20,7 +20,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol, cast
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -28,10 +28,10 @@ from botorch.models.model import Model
 from torch import Tensor
 
 from benchmarks.delay import objectives
-from benchmarks.delay.objectives import ContextualEvaluator, DelayedObjective, Evaluator
+from benchmarks.delay.objectives import DelayedObjective
 from benchmarks.framework.rbf_surrogate import RefittedRBF
 from benchmarks.framework.replicate import OBSERVE, Record, Replicate, stream_seed
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import Result
 from benchmarks.framework.sequential import box
 from benchmarks.framework.surrogates import Surrogate
 from botorch_calib.ledger import FeedbackLedger
@@ -68,66 +68,6 @@ class DelayedTask:
     num_initial: int = 3
     surrogate: Surrogate = RefittedRBF()
 
-    def __post_init__(self) -> None:
-        per_context = self.objective.rounds_per_context
-        planned = self.objective.num_contexts * per_context
-        if planned not in (0, self.num_rounds):
-            raise ValueError(f"{self.name} has {self.num_rounds} rounds, its contexts {planned}.")
-
-    @property
-    def contextual(self) -> bool:
-        """Whether the environment sets a context before each choice."""
-        return self.objective.num_contexts > 0
-
-
-@dataclass(frozen=True)
-class Domain:
-    """Where queries can be made.
-
-    Args:
-        bounds: The box of the model's inputs, ``2 x d``, with the range of contexts last.
-        choices: The points that can be queried, ``n x d``; ``None`` for the whole box.
-        contexts: The contexts in the order in which they are met; empty if there are none.
-    """
-
-    bounds: Tensor
-    choices: Tensor | None
-    contexts: tuple[float, ...] = ()
-
-    @classmethod
-    def of(cls, objective: DelayedObjective, evaluator: Evaluator) -> Domain:
-        """The domain of an objective, with contexts in increasing order."""
-        bounds = box(objective.bounds)
-        if objective.num_contexts == 0:
-            return cls(bounds, evaluator.choices)
-        if evaluator.choices is None:
-            raise ValueError(f"{objective.name} has contexts, so it needs a discrete domain.")
-        contexts = evaluator.choices[:, -1].unique(sorted=True)
-        if len(contexts) != objective.num_contexts:
-            raise ValueError(f"{objective.name} has {len(contexts)} contexts among its choices.")
-        span = contexts[[0, -1]].unsqueeze(-1)
-        return cls(torch.cat([bounds, span], dim=-1), evaluator.choices, tuple(contexts.tolist()))
-
-    @cached_property
-    def choices_by_context(self) -> dict[float, Tensor]:
-        """The choices that each context leaves, context included."""
-        if self.choices is None:
-            return {}
-        return {c: self.choices[self.choices[:, -1] == c] for c in self.contexts}
-
-    def choices_in(self, context: float | None) -> Tensor | None:
-        """The choices in a context, or all of them if there are no contexts."""
-        return self.choices if context is None else self.choices_by_context[context]
-
-    def initial_points(self, n: int, seed: int) -> Tensor:
-        """Random points ``n x d``, in the first context if there are contexts."""
-        rng = np.random.default_rng(stream_seed(seed, INITIAL))
-        choices = self.choices_in(self.contexts[0] if self.contexts else None)
-        if choices is not None:
-            return choices[torch.from_numpy(rng.choice(len(choices), n, replace=False))]
-        unit = torch.from_numpy(rng.random((n, self.bounds.shape[-1])))
-        return self.bounds[0] + (self.bounds[1] - self.bounds[0]) * unit
-
 
 class DelayedStrategy(Protocol):
     """One method at work on one task with one seed."""
@@ -161,10 +101,10 @@ class DelayedReplicate(Replicate[DelayedTask, DelayedMethod, Model]):
     def __init__(self, task: DelayedTask, method: DelayedMethod, seed: int) -> None:
         super().__init__(task, method, seed, task.num_rounds)
         self.evaluator = task.objective.build(seed)
-        self.domain = Domain.of(task.objective, self.evaluator)
-        self.strategy = method.start(task, self.domain.bounds)
+        self.bounds = box(task.objective.bounds)
+        self.strategy = method.start(task, self.bounds)
         self.ledger = FeedbackLedger(
-            self.domain.bounds.shape[-1],
+            self.bounds.shape[-1],
             censor_value=task.objective.censor_value,
             max_wait=task.max_wait,
             late="discard",
@@ -174,16 +114,15 @@ class DelayedReplicate(Replicate[DelayedTask, DelayedMethod, Model]):
         self.X: list[Tensor] = []
         self.y: list[float] = []
         self.delays: list[int] = []
-        self.choices: Tensor | None = None  # those of the present round
-        for x in self.domain.initial_points(task.num_initial, seed):
+        for x in self._initial_points(task.num_initial):
             self._query(x, delay=0)
 
     def prepare(self, step: int) -> None:
-        """Take in what has arrived, and see the context."""
-        self._deliver()
-        contexts = self.domain.contexts
-        per_context = self.problem.objective.rounds_per_context
-        self.choices = self.domain.choices_in(contexts[step // per_context] if contexts else None)
+        """Take in what has arrived."""
+        now = len(self.y)
+        while self.in_flight and self.in_flight[0][0] <= now:
+            arrival, trial, y = heapq.heappop(self.in_flight)
+            self.ledger.observe(trial, y, time=arrival)
 
     def fit(self, step: int) -> Model:
         """The strategy's model of what the ledger holds."""
@@ -191,17 +130,23 @@ class DelayedReplicate(Replicate[DelayedTask, DelayedMethod, Model]):
 
     def propose(self, model: Model) -> Tensor:
         """The strategy's query, of length ``d``."""
-        return self.strategy.propose(model, self.ledger, self.choices)
+        return self.strategy.propose(model, self.ledger, self.evaluator.choices)
 
     def evaluate(self, x: Tensor, model: Model, step: int) -> None:
         """Make the query; its value is on its way."""
-        self._query(x, self._delay(x, step))
-
-    def _delay(self, x: Tensor, step: int) -> int:
         drawn = draw_delay(self.problem.delay, x, stream_seed(self.seed, DELAYS), step)
         if drawn != int(drawn):
             raise ValueError(f"Delays are counted in rounds, got {drawn}.")
-        return int(drawn)
+        self._query(x, int(drawn))
+
+    def _initial_points(self, n: int) -> Tensor:
+        """Random points, ``n x d``."""
+        rng = np.random.default_rng(stream_seed(self.seed, INITIAL))
+        if self.evaluator.choices is not None:
+            rows = rng.choice(len(self.evaluator.choices), n, replace=False)
+            return self.evaluator.choices[torch.from_numpy(rows)]
+        unit = torch.from_numpy(rng.random((n, self.bounds.shape[-1])))
+        return self.bounds[0] + (self.bounds[1] - self.bounds[0]) * unit
 
     def _query(self, x: Tensor, delay: int) -> None:
         index = len(self.y)
@@ -215,35 +160,21 @@ class DelayedReplicate(Replicate[DelayedTask, DelayedMethod, Model]):
         self.y.append(y)
         self.delays.append(delay)
 
-    def _deliver(self) -> None:
-        now = len(self.y)
-        while self.in_flight and self.in_flight[0][0] <= now:
-            arrival, trial, y = heapq.heappop(self.in_flight)
-            self.ledger.observe(trial, y, time=arrival)
-
     def record(self) -> Record:
         """The run. Its traces are explained in `Traces`."""
         f = [float(self.evaluator.truth(x)) for x in self.X]
-        optima = [self._optimum(x) for x in self.X]
-        traces = Traces(self.problem, self.y, f, optima, self.delays)
-        # With contexts, there is no one optimum, and only cumulative regret makes sense.
-        best = [] if self.problem.contextual else traces.best_by_outcome()
+        optimum = self.evaluator.optimal_value
+        traces = Traces(self.problem, self.y, f, optimum, self.delays)
+        best = traces.best_by_outcome()
         return Record(
             num_initial=self.problem.num_initial,
             X=torch.stack(self.X).tolist(),
             y=self.y,
             f=f,
             inference_by_outcome=best,
-            regret_by_outcome=[optima[index] - f[index] for index in best],
+            regret_by_outcome=[optimum - f[index] for index in best],
             extras=traces.extras(),
         )
-
-    def _optimum(self, x: Tensor) -> float:
-        """The largest noise-free value that a query in the place of ``x`` could have had."""
-        if not self.problem.contextual:
-            return self.evaluator.optimal_value
-        evaluator = cast(ContextualEvaluator, self.evaluator)
-        return evaluator.optimal_for(self.domain.contexts.index(x[-1].item()))
 
 
 @dataclass(frozen=True)
@@ -259,14 +190,14 @@ class Traces:
         task: The task.
         y: Outcomes, the initial ones first.
         f: Noise-free values.
-        optima: The largest noise-free value that each query could have had.
+        optimum: The largest noise-free value.
         delays: Delays, 0 for the initial points.
     """
 
     task: DelayedTask
     y: Sequence[float]
     f: Sequence[float]
-    optima: Sequence[float]
+    optimum: float
     delays: Sequence[int]
 
     @cached_property
@@ -288,7 +219,7 @@ class Traces:
 
     def cumulative_regret(self, counted: np.ndarray) -> list[float]:
         """The regrets, initial points apart, added up where ``counted``."""
-        regret = np.subtract(self.optima, self.f)
+        regret = self.optimum - np.array(self.f)
         regret[: self.task.num_initial] = 0.0
         return (counted @ regret).tolist()
 
@@ -296,25 +227,22 @@ class Traces:
         """The records of a result.
 
         By query, initial ones apart: ``delay``; ``arrival``, the first round whose choice knows
-        the value, if any does; ``optimum``. By time: ``best_arrived``, the largest value there;
+        the value, if any does. By time: ``best_arrived``, the largest value there;
         ``simple_regret``, the optimum minus the largest noise-free value of the queries whose
-        value is there (not with contexts); ``cumulative_regret``, of the queries whose value is
-        there; ``cumulative_regret_all``, of all that had been made.
+        value is there; ``cumulative_regret``, of the queries whose value is there;
+        ``cumulative_regret_all``, of all that had been made.
         """
         n, rounds = self.task.num_initial, self.task.num_rounds
         made = np.arange(n + rounds) < np.arange(rounds + 1)[:, None] + n
-        extras: dict[str, list[float | None]] = {
+        best = np.where(self.known, self.f, -math.inf).max(axis=-1)
+        return {
             "delay": [float(delay) for delay in self.delays[n:]],
             "arrival": [time if math.isfinite(time) else None for time in self.arrivals[n:]],
-            "optimum": list(self.optima[n:]),
             "best_arrived": np.where(self.known, self.y, -math.inf).max(axis=-1).tolist(),
             "cumulative_regret": [*self.cumulative_regret(self.known)],
             "cumulative_regret_all": [*self.cumulative_regret(made)],
+            "simple_regret": (self.optimum - best).tolist(),
         }
-        if not self.task.contextual:
-            best = np.where(self.known, self.f, -math.inf).max(axis=-1)
-            extras["simple_regret"] = (self.optima[0] - best).tolist()
-        return extras
 
 
 def tasks() -> tuple[DelayedTask, ...]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from benchmarks.framework import statistics
-from benchmarks.framework.collected import ByMethod, Collected, by_seed, methods_in, seed_means
 from benchmarks.framework.comparisons import differences, family, percent_of_logarithms
 from benchmarks.framework.markdown import (
     difference,
@@ -20,14 +20,20 @@ from benchmarks.framework.markdown import (
     pooled_difference,
     table,
 )
-from benchmarks.framework.metrics import Score, trace
+from benchmarks.framework.metrics import trace
+from benchmarks.framework.plots import draw_mean, method_colors, panel_grid, share_legend
 from benchmarks.framework.protocol import margin_of
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import (
+    ByMethod,
+    Collected,
+    Result,
+    Score,
+    by_seed,
+    methods_in,
+    seed_means,
+)
 from benchmarks.framework.statistics import Estimate, PairedTest
 from benchmarks.framework.suite import Suite
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # Each method is compared with the one of its kind that ignores delays, and with this one.
 PENDING = "qlogei_pending"
@@ -130,14 +136,12 @@ class DelayReport:
 
 
 def simple_regret(result: Result) -> float:
-    """At the end, of the queries whose values arrived in time; NaN with contexts."""
-    return trace(result, "simple_regret")[-1] if "simple_regret" in result.extras else math.nan
+    """At the end, of the queries whose values arrived in time."""
+    return trace(result, "simple_regret")[-1]
 
 
 def mean_simple_regret(result: Result) -> float:
-    """Averaged over rounds; NaN with contexts."""
-    if "simple_regret" not in result.extras:
-        return math.nan
+    """Averaged over rounds."""
     return float(np.mean(trace(result, "simple_regret")[1:]))
 
 
@@ -320,21 +324,15 @@ def published_table(collected: Collected) -> list[str]:
 def delay_figure(collected: Collected) -> Figure:
     """One panel per problem: mean regret by round and method, with bands of one standard error.
 
-    It is the simple regret of what has arrived; with contexts, the cumulative regret of all
-    queries.
+    It is the simple regret of what has arrived.
     """
-    from benchmarks.framework.plots import draw_mean, method_colors, panel_grid, share_legend
-
     figure, panels = panel_grid(len(collected))
     colors = method_colors(methods_in(collected.values()))
     for panel, (problem, by_method) in zip(panels, collected.items(), strict=True):
-        simple = all("simple_regret" in r.extras for runs in by_method.values() for r in runs)
         for method, results in by_method.items():
-            name = "simple_regret" if simple else "cumulative_regret_all"
-            curves = np.array([trace(result, name) for result in results])
+            curves = np.array([trace(result, "simple_regret") for result in results])
             draw_mean(panel, method, curves, style_of(method), alpha=0.15, color=colors[method])
-        panel.set(title=problem, xlabel="round")
-        panel.set_ylabel("simple regret, arrived" if simple else "cumulative regret, all")
+        panel.set(title=problem, xlabel="round", ylabel="simple regret, arrived")
     share_legend(figure, panels)
     return figure
 

@@ -1,4 +1,4 @@
-"""Tuning a support vector machine on the Pima diabetes data, and on growing parts of them.
+"""Tuning a support vector machine on the Pima diabetes data.
 
 The data are public but not ours to ship: they are read from the file that the environment
 variable ``BOTORCH_CALIB_PIMA_CSV`` names, comma-separated with a header line and the column
@@ -58,19 +58,10 @@ class Patients:
         return cls(features, labels, np.sort(train), np.sort(validation))
 
     @functools.lru_cache(maxsize=256)  # noqa: B019 - a few objects that live as long as the process
-    def accuracy(self, c: float, gamma: float, share: float = 1.0) -> float:
-        """Validation accuracy of a classifier trained on the first ``share`` of the patients.
-
-        Those held out among that share judge it.
-        """
-        train, validation = self.first(self.train, share), self.first(self.validation, share)
-        model = SVC(C=c, gamma=gamma).fit(self.features[train], self.labels[train])
-        return float(model.score(self.features[validation], self.labels[validation]))
-
-    def first(self, rows: np.ndarray, share: float) -> np.ndarray:
-        """The first ``share`` of each class among ``rows``, which are in order of arrival."""
-        classes = [rows[self.labels[rows] == label] for label in (0, 1)]
-        return np.sort(np.concatenate([c[: max(1, round(share * len(c)))] for c in classes]))
+    def accuracy(self, c: float, gamma: float) -> float:
+        """Validation accuracy of a classifier."""
+        model = SVC(C=c, gamma=gamma).fit(self.features[self.train], self.labels[self.train])
+        return float(model.score(self.features[self.validation], self.labels[self.validation]))
 
 
 def pima() -> Patients:
@@ -168,86 +159,3 @@ class SvmEvaluator:
 def svm_evaluator(seed: int, *, search: SvmSearch = SvmSearch()) -> SvmEvaluator:  # noqa: B008
     """The objective of the paper's first real-world experiment, the same one for every seed."""
     return SvmEvaluator(pima(), search)
-
-
-@dataclass(frozen=True)
-class GrowingDataTask:
-    """The machine's accuracy as patients arrive: contexts are growing parts of the data.
-
-    Context ``k`` of ``K`` knows the first ``(k + 1) / K`` of the patients of each class, in order
-    of the file, with the split of all of them: who is trained on, or held out, remains so. So
-    neighbouring contexts resemble each other, as the method assumes. The choices are rows
-    ``(log10 C, log10 gamma, k / (K - 1))``, all of one context before those of the next.
-
-    The paper keeps the continuous box on the linear scale; a grid on the log scale departs
-    from it, so that each context's optimum is known and a table holds all values.
-    """
-
-    num_contexts: int = 20
-    log_c: tuple[float, ...] = spaced(-4.0, 2.0, 16)
-    log_gamma: tuple[float, ...] = spaced(-4.0, 1.0, 16)
-
-    @property
-    def name(self) -> str:
-        """See `TabulatedTask`."""
-        return "nonstationary"
-
-    def choices(self) -> Tensor:
-        """See `TabulatedTask`."""
-        return in_each_context(cartesian(self.log_c, self.log_gamma), self.num_contexts)
-
-    def data_key(self) -> str:
-        """See `TabulatedTask`."""
-        return SvmSearch().data_key()
-
-    def compute(self) -> Tensor:
-        """See `TabulatedTask`: a minute on one core."""
-        return growing_accuracies(10.0 ** cartesian(self.log_c, self.log_gamma), self.num_contexts)
-
-
-@dataclass(frozen=True)
-class LinearGrowingDataTask:
-    """As `GrowingDataTask`, but on the linear scale of the paper's box.
-
-    The choices are rows ``(C, gamma, k / (K - 1))``. Of the values of gamma only the least, a row
-    along one edge of the box, is small enough for the kernel to see any neighbours.
-    """
-
-    num_contexts: int = 20
-    c: tuple[float, ...] = spaced(*SVM_BOUNDS[0], 11)
-    gamma: tuple[float, ...] = spaced(*SVM_BOUNDS[1], 31)
-
-    @property
-    def name(self) -> str:
-        """See `TabulatedTask`."""
-        return "nonstationary_linear"
-
-    def choices(self) -> Tensor:
-        """See `TabulatedTask`."""
-        return in_each_context(cartesian(self.c, self.gamma), self.num_contexts)
-
-    def data_key(self) -> str:
-        """See `TabulatedTask`."""
-        return SvmSearch().data_key()
-
-    def compute(self) -> Tensor:
-        """See `TabulatedTask`: a minute on one core."""
-        return growing_accuracies(cartesian(self.c, self.gamma), self.num_contexts)
-
-
-def in_each_context(cells: Tensor, num_contexts: int) -> Tensor:
-    """Cells ``n x d``, repeated with the context ``k / (K - 1)`` behind them: ``K n x (d + 1)``."""
-    contexts = torch.linspace(0.0, 1.0, num_contexts, dtype=torch.double)
-    column = contexts.repeat_interleave(len(cells)).unsqueeze(-1)
-    return torch.cat([cells.repeat(num_contexts, 1), column], dim=-1)
-
-
-def growing_accuracies(cells: Tensor, num_contexts: int) -> Tensor:
-    """The accuracies of cells ``(C, gamma)``, ``n x 2``, context by context: ``K n``."""
-    patients = pima()
-    values = [
-        patients.accuracy(c, gamma, share=(context + 1) / num_contexts)
-        for context in range(num_contexts)
-        for c, gamma in cells.tolist()
-    ]
-    return torch.tensor(values, dtype=torch.double)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.framework.config import config_hash, describe
-from benchmarks.framework.result_store import RESULTS_DIR, write_atomically
+from benchmarks.framework.stored_results import RESULTS_DIR, write_atomically
 
 TABLES_FOLDER = RESULTS_DIR / "delay_tables"
 
@@ -142,37 +142,9 @@ class TableEvaluator:
         return self.truth(x) + noise
 
 
-@dataclass(frozen=True, eq=False)
-class ContextualTableEvaluator(TableEvaluator):
-    """An objective whose last column is a context, which the environment chooses.
-
-    The contexts are numbered in ascending order of that column.
-    """
-
-    @functools.cached_property
-    def contexts(self) -> Tensor:
-        """The values of the context column, in order of the contexts' numbers."""
-        return self.choices[:, -1].unique()
-
-    def rows_of(self, context: int) -> Tensor:
-        """The numbers of the choices that context number ``context`` allows."""
-        return torch.nonzero(self.choices[:, -1] == self.contexts[context]).squeeze(-1)
-
-    def optimal_for(self, context: int) -> float:
-        """The largest noise-free value in context number ``context``."""
-        if not 0 <= context < len(self.contexts):
-            raise ValueError(f"`context` must be 0 to {len(self.contexts) - 1}, got {context}.")
-        return self.values[self.rows_of(context)].max().item()
-
-
 def table_evaluator(seed: int, *, task: TabulatedTask) -> TableEvaluator:
     """The noise-free objective that ``task`` tabulates, the same one for every seed."""
     return TableEvaluator(task.choices(), table_values(task))
-
-
-def contextual_table_evaluator(seed: int, *, task: TabulatedTask) -> ContextualTableEvaluator:
-    """As `table_evaluator`, for a task whose last column is a context."""
-    return ContextualTableEvaluator(task.choices(), table_values(task))
 
 
 def digest(*arrays: np.ndarray) -> str:

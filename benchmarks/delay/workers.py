@@ -8,7 +8,7 @@ its own model and search, as a user gets them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -17,15 +17,9 @@ from botorch.acquisition import AcquisitionFunction, qLogExpectedImprovement
 from botorch.models.model import Model
 from botorch.sampling import SobolQMCNormalSampler
 from botorch.test_functions import (
-    Ackley,
     Branin,
-    Cosine8,
     Hartmann,
     Levy,
-    Rosenbrock,
-    Shekel,
-    SixHumpCamel,
-    StyblinskiTang,
     SyntheticTestFunction,
 )
 from torch import Tensor
@@ -38,34 +32,17 @@ from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.test_functions.delayed import FixedDelay
 
 WORKERS = (10, 20, 50, 100)
-WORKERS_OF_SETTINGS = (2, 5, 10, 20, 30, 50, 100, 200)
 
 # After as many queries as there are workers the first value arrives.
 ROUNDS, ROUNDS_PER_WORKER = 60, 2
 
 NUM_SAMPLES = 64
 
-UCB_ONLY = replace(STRATEGIES["hallucinate"], spread_beyond=None)
-DRAWS_ONLY = DelayStrategy("ts", "hallucinate", window=None)
-
 # With lower bounds on their boxes, by which values are censored.
-Objectives = dict[str, tuple[Callable[[], SyntheticTestFunction], float]]
-
-OBJECTIVES: Objectives = {
+OBJECTIVES: dict[str, tuple[Callable[[], SyntheticTestFunction], float]] = {
     "branin": (partial(Branin, negate=True), -310.0),
     "levy4": (partial(Levy, dim=4, negate=True), -270.0),
     "hartmann6": (partial(Hartmann, dim=6, negate=True), 0.0),
-}
-
-# Others, on which settings are chosen: smooth and rough, with one peak and with many, in 2 to 8
-# dimensions.
-OBJECTIVES_OF_SETTINGS: Objectives = {
-    "camel": (partial(SixHumpCamel, negate=True), -170.0),
-    "rosenbrock3": (partial(Rosenbrock, dim=3, negate=True), -1.9e6),
-    "shekel": (partial(Shekel, negate=True), 0.0),
-    "ackley4": (partial(Ackley, dim=4, negate=True), -23.0),
-    "styblinski5": (partial(StyblinskiTang, dim=5, negate=True), -1250.0),
-    "cosine8": (Cosine8, -9.0),
 }
 
 
@@ -93,20 +70,18 @@ class FunctionEvaluator:
 
 def function_evaluator(seed: int, *, name: str) -> FunctionEvaluator:
     """One of the objectives, the same for each seed."""
-    return FunctionEvaluator({**OBJECTIVES, **OBJECTIVES_OF_SETTINGS}[name][0]())
+    return FunctionEvaluator(OBJECTIVES[name][0]())
 
 
-def tasks(
-    objectives: Objectives = OBJECTIVES, numbers: tuple[int, ...] = WORKERS
-) -> tuple[DelayedTask, ...]:
+def tasks() -> tuple[DelayedTask, ...]:
     """Each objective with each number of workers."""
     made = []
-    for name, (make, least) in objectives.items():
+    for name, (make, least) in OBJECTIVES.items():
         dim = make().dim
         objective = DelayedObjective(
             name, partial(function_evaluator, name=name), ((0.0, 1.0),) * dim, least
         )
-        for workers in numbers:
+        for workers in WORKERS:
             made.append(
                 DelayedTask(
                     f"{name}_{workers}",
@@ -207,17 +182,7 @@ def compared() -> tuple[Proposals | RandomQueries, ...]:
         Proposals("default", STRATEGIES["hallucinate"]),
         Proposals("ucb_sdf", DelayStrategy(max_censored=None)),
         Proposals("ucb_hallucinate", DelayStrategy(imputation="hallucinate", window=None)),
-        Proposals("ts_hallucinate", DRAWS_ONLY),
+        Proposals("ts_hallucinate", DelayStrategy("ts", "hallucinate", window=None)),
         Proposals("qlogei_pending", DelayStrategy(expected_improvement, "none", window=None)),
-        RandomQueries(),
-    )
-
-
-def settings() -> tuple[Proposals | RandomQueries, ...]:
-    """Between which the number of pending queries should decide."""
-    return (
-        Proposals("ucb", UCB_ONLY),
-        Proposals("draws", DRAWS_ONLY),
-        Proposals("spread", replace(UCB_ONLY, spread_beyond=0)),
         RandomQueries(),
     )

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from benchmarks.delay.report import delay_figure, simple_regret
-from benchmarks.framework.collected import ByMethod, Collected, by_seed
 from benchmarks.framework.comparisons import differences, family
 from benchmarks.framework.markdown import estimate, interval, table
 from benchmarks.framework.protocol import margin_of
+from benchmarks.framework.results import ByMethod, Collected, by_seed
 from benchmarks.framework.statistics import Estimate
 from benchmarks.framework.suite import Suite
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 RANDOM = "random"
 

@@ -29,7 +29,7 @@ from benchmarks.demo.common import (
     show,
 )
 from benchmarks.framework import strategies
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import Result
 from benchmarks.framework.runner import Task
 from benchmarks.framework.sequential import Problem
 from benchmarks.framework.statistics import paired_test

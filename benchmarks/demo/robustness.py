@@ -27,10 +27,9 @@ from benchmarks.demo.common import (
     suite_colors,
     suite_tasks,
 )
-from benchmarks.framework.collected import by_seed
-from benchmarks.framework.metrics import Score, trace
+from benchmarks.framework.metrics import trace
 from benchmarks.framework.plots import draw_mean, panel_grid
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import Result, Score, by_seed
 from benchmarks.framework.statistics import paired_test
 from benchmarks.robust import methods as robust_methods
 from benchmarks.robust.replicate import REFERENCE_POINTS

@@ -26,6 +26,5 @@ file               content
 ``comparisons``    the comparisons that a protocol declares, corrected for their number
 ``markdown``       cells and rows of tables
 ``plots``          panels and what is drawn in them
-``regret_report``  the plain report: final regrets, coverage and times
 ================== =========================================================================
 """

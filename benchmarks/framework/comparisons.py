@@ -15,9 +15,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from benchmarks.framework.collected import ByMethod, Collected, Pair, scores_of, seed_means
 from benchmarks.framework.markdown import interval, number
-from benchmarks.framework.metrics import Score
+from benchmarks.framework.results import ByMethod, Collected, Pair, Score, scores_of, seed_means
 from benchmarks.framework.statistics import SIGNIFICANCE, holm, paired_test, student_interval
 
 K = TypeVar("K", bound=Hashable)

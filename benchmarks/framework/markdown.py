@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from benchmarks.framework import statistics
-from benchmarks.framework.collected import by_seed
-from benchmarks.framework.metrics import Score
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import Result, Score, by_seed
 from benchmarks.framework.statistics import Estimate, PairedTest
 
 # Relative to a mean, what smaller standard errors are no more than.

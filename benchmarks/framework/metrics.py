@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import Result
 from botorch_calib.distributions import scoring
-
-# A number that a finished replicate is judged by.
-Score = Callable[[Result], float]
 
 # The levels at which PITs are compared with the uniform distribution.
 CALIBRATION_LEVELS = tuple(j / 20 for j in range(1, 20))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image  # matplotlib depends on it
 
-from benchmarks.framework.collected import Collected, methods_in
 from benchmarks.framework.metrics import regret_trace
+from benchmarks.framework.results import Collected, methods_in
 from benchmarks.framework.statistics import student_interval
 
 #: Panels beside one another, and their size in inches. At this width a page shows letters as large
@@ -123,43 +123,11 @@ def draw_mean(
     panel.fill_between(steps, mean - error, mean + error, alpha=alpha, color=line.get_color())
 
 
-def sweep_figure(
-    axes: Mapping[str, Mapping[str, str]],
-    labels: Iterable[str],
-    values: Callable[[str, str], Sequence[float]],
-    ylabel: str,
-    logarithms: bool = False,
-    margin: float | None = None,
-) -> Figure:
-    """One panel per parameter: means with 95 % intervals at each of its values, by label.
-
-    Args:
-        axes: For each parameter what has been run at each of its values, in words.
-        labels: Of the curves.
-        values: The values by seed of a label, for what has been run.
-        ylabel: What they are.
-        logarithms: See `draw_intervals`.
-        margin: Between this and its negative, which are shaded, differences do not matter.
-    """
-    figure, panels = panel_grid(len(axes))
-    colors = {label: f"C{i}" for i, label in enumerate(labels)}
-    for panel, (parameter, runs) in zip(panels, axes.items(), strict=True):
-        if margin is not None:
-            panel.axhspan(-margin, margin, color="0.92", label="within the margin")
-            panel.axhline(0.0, color="0.5", lw=1)
-        curves = {label: [values(label, run) for run in runs.values()] for label in colors}
-        draw_intervals(panel, list(runs), curves, colors, logarithms)
-        panel.set(xlabel=parameter, ylabel=ylabel)
-    share_legend(figure, panels)
-    return figure
-
-
 def draw_intervals(
     panel: Axes,
     ticks: Sequence[str],
     curves: Mapping[str, Sequence[Sequence[float]]],
     colors: Mapping[str, str],
-    logarithms: bool = False,
     connected: bool = True,
 ) -> None:
     """Means with 95 % intervals, side by side at each value of a parameter.
@@ -170,7 +138,6 @@ def draw_intervals(
         curves: By label, at each tick the values by seed: none where nothing has been run, and
             without an interval for one.
         colors: By label.
-        logarithms: Whether the values are natural logarithms, of what the axis then shows.
         connected: Whether a line joins the means of a label.
     """
     style = "o-" if connected else "o"
@@ -178,12 +145,10 @@ def draw_intervals(
     for i, (label, samples) in enumerate(curves.items()):
         places = np.arange(len(ticks)) + width * (i - 0.5 * (len(curves) - 1))
         drawn = np.array([_mean_and_interval(values) for values in samples]).reshape(-1, 3).T
-        mean, low, high = np.exp(drawn) if logarithms else drawn
+        mean, low, high = drawn
         bars = (mean - low, high - mean)
         panel.errorbar(places, mean, bars, fmt=style, ms=4, lw=1, c=colors[label], label=label)
     panel.set_xticks(range(len(ticks)), ticks)
-    if logarithms:
-        panel.set_yscale("log")
 
 
 def _mean_and_interval(values: Sequence[float]) -> tuple[float, float, float]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.framework.config import config_hash, describe
-from benchmarks.framework.result_store import BENCHMARKS_DIR
+from benchmarks.framework.stored_results import BENCHMARKS_DIR
 from benchmarks.framework.suite import Suite
 
 PROTOCOLS_DIR = BENCHMARKS_DIR / "protocols"

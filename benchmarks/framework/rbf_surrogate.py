@@ -2,8 +2,7 @@
 
 Suite `delay` fits some ten thousand times. The marginal likelihood and its gradient are therefore
 written out here, which is several times faster than differentiating through GPyTorch; what is
-maximised is the same. `RefittedRBF` is the suite's own process, `RawRBF` that of a published
-script.
+maximised is the same.
 """
 
 from __future__ import annotations
@@ -66,28 +65,11 @@ class RefittedRBF(Refitted):
         return fit_rbf_gp(X, Y, bounds, previous)
 
 
-@dataclass(frozen=True)
-class RawRBF(RefittedRBF):
-    """The process of the script of Verma, Dai and Low (2022), fitted every tenth round.
-
-    Outcomes are taken as they are, the prior mean is zero, all inputs share one lengthscale, and
-    the marginal likelihood alone is maximised, without priors. The hyperparameters stay within the
-    ranges of `RefittedRBF`, which are those of GPyTorch's constraint on the noise.
-    """
-
-    def fit(
-        self, X: Tensor, Y: Tensor, bounds: Tensor, previous: SingleTaskGP | None = None
-    ) -> SingleTaskGP:
-        """See `fit_rbf_gp`."""
-        return fit_rbf_gp(X, Y, bounds, previous, raw=True)
-
-
 def fit_rbf_gp(
     X: Tensor,
     Y: Tensor,
     bounds: Tensor,
     previous: SingleTaskGP | None = None,
-    raw: bool = False,
 ) -> SingleTaskGP:
     """Fit a squared-exponential Gaussian process by its marginal likelihood and weak priors.
 
@@ -96,22 +78,19 @@ def fit_rbf_gp(
         Y: Outcomes, ``n x 1``.
         bounds: The box, ``2 x d``.
         previous: A fitted one, whose hyperparameters are a further start.
-        raw: Whether it is the process of `RawRBF`.
     """
-    gp = rbf_gp(X, Y, bounds, raw)
+    gp = rbf_gp(X, Y, bounds)
     unit = ((X - bounds[0]) / (bounds[1] - bounds[0])).numpy()
-    objective = RawLogLikelihood if raw else LogPosterior
     found = best_hyperparameters(
         unit,
         gp.train_targets.numpy(),
         None if previous is None else hyperparameters(previous),
-        objective,
     )
     set_hyperparameters(gp, found)
     return gp.requires_grad_(False)
 
 
-def rbf_gp(X: Tensor, Y: Tensor, bounds: Tensor, raw: bool = False) -> SingleTaskGP:
+def rbf_gp(X: Tensor, Y: Tensor, bounds: Tensor) -> SingleTaskGP:
     """The process before it is fitted: arguments as for `fit_rbf_gp`."""
     kernel = ScaleKernel(
         RBFKernel(ard_num_dims=X.shape[-1], lengthscale_prior=GammaPrior(*LENGTHSCALE_PRIOR)),
@@ -122,7 +101,7 @@ def rbf_gp(X: Tensor, Y: Tensor, bounds: Tensor, raw: bool = False) -> SingleTas
         Y,
         covar_module=kernel,
         input_transform=Normalize(X.shape[-1], bounds=bounds),
-        outcome_transform=None if raw else Standardize(1),
+        outcome_transform=Standardize(1),
     )
 
 
@@ -148,7 +127,6 @@ def best_hyperparameters(
     X: np.ndarray,
     y: np.ndarray,
     previous: Hyperparameters | None = None,
-    objective: type[LogPosterior] | None = None,
 ) -> Hyperparameters:
     """The best of the maxima found from several starts.
 
@@ -156,14 +134,13 @@ def best_hyperparameters(
         X: Points of the unit cube, ``n x d``.
         y: Outcomes in the units of the process, ``n``.
         previous: A further start.
-        objective: What is maximised, by default `LogPosterior`.
     """
-    posterior = (objective or LogPosterior)(X, y)
-    free = len(posterior.squares)
+    posterior = LogPosterior(X, y)
+    free = X.shape[1]
     ranges = np.array([*[LENGTHSCALE_RANGE] * free, OUTPUTSCALE_RANGE, NOISE_RANGE])
     starts = []
     if previous is not None:
-        starts.append([*previous.lengthscales[:free], previous.outputscale, previous.noise])
+        starts.append([*previous.lengthscales, previous.outputscale, previous.noise])
     if previous is None or len(y) <= MAX_POINTS_MANY_STARTS:
         noise = math.exp(NOISE_PRIOR[0])
         starts += [[*[first] * free, 1.0, noise] for first in FIRST_LENGTHSCALES]
@@ -179,8 +156,7 @@ def best_hyperparameters(
     ]
     best = min(found, key=lambda result: float(result.fun)).x
     *lengthscales, outputscale, noise = np.exp(best).tolist()
-    shared = X.shape[1] // free
-    return Hyperparameters(tuple(lengthscales * shared), outputscale, noise, posterior.mean(best))
+    return Hyperparameters(tuple(lengthscales), outputscale, noise, posterior.mean(best))
 
 
 class LogPosterior:
@@ -194,8 +170,6 @@ class LogPosterior:
         X: Points of the unit cube, ``n x d``.
         y: Standardised outcomes, ``n``.
     """
-
-    squares: np.ndarray  # d x n x n, or the sum over d
 
     def __init__(self, X: np.ndarray, y: np.ndarray) -> None:
         self.squares = (X.T[:, :, None] - X.T[:, None, :]) ** 2
@@ -215,7 +189,7 @@ class LogPosterior:
         by_kernel = by_covariance * kernel
         slopes = np.tensordot(self.squares, by_kernel, axes=2) / lengthscales**2
         gradient = np.array([*slopes, by_kernel.sum(), noise * np.trace(by_covariance)])
-        log_prior, prior_gradient = self._log_priors(lengthscales, outputscale, noise)
+        log_prior, prior_gradient = _log_priors(lengthscales, outputscale, noise)
         return -float(log_likelihood + log_prior), -(gradient + prior_gradient)
 
     def mean(self, parameters: np.ndarray) -> float:
@@ -235,40 +209,10 @@ class LogPosterior:
         factor, _ = cho_factor(covariance, lower=True, overwrite_a=True, check_finite=False)
         return kernel, factor
 
-    def _log_priors(
-        self, lengthscales: np.ndarray, outputscale: float, noise: float
-    ) -> tuple[float, np.ndarray]:
-        """See the function `_log_priors`."""
-        return _log_priors(lengthscales, outputscale, noise)
-
     @staticmethod
     def _split(parameters: np.ndarray) -> tuple[np.ndarray, float, float]:
         values = np.exp(parameters)
         return values[:-2], float(values[-2]), float(values[-1])
-
-
-class RawLogLikelihood(LogPosterior):
-    """Minus the log marginal likelihood of `RawRBF`, whose mean is zero, and its gradient.
-
-    There are no priors. One lengthscale divides the squared Euclidean distance, so the squares of
-    all inputs are added up beforehand.
-
-    Args:
-        X: Points of the unit cube, ``n x d``.
-        y: Outcomes, ``n``.
-    """
-
-    def __init__(self, X: np.ndarray, y: np.ndarray) -> None:
-        super().__init__(X, y)
-        self.squares = self.squares.sum(axis=0, keepdims=True)
-
-    def _mean(self, inverse: np.ndarray) -> float:
-        return 0.0
-
-    def _log_priors(
-        self, lengthscales: np.ndarray, outputscale: float, noise: float
-    ) -> tuple[float, np.ndarray]:
-        return 0.0, np.zeros(len(lengthscales) + 2)
 
 
 def _inverse(factor: np.ndarray) -> np.ndarray:

@@ -1,22 +1,53 @@
-"""What is reported of a suite: a table as markdown and a figure, written to files."""
+"""What is reported of a suite: a table as markdown and a figure, written to files.
+
+Replicates come in one by one, and expensive methods last. Means over the seeds that a method
+happens to have cannot be compared with means over those of another one: only seeds count that all
+methods shown have on all problems.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.framework.collected import Collected
-from benchmarks.framework.completeness import Completeness, Selection, select
-from benchmarks.framework.condensation import ArchivedResult
+from benchmarks.framework import plots
+from benchmarks.framework.markdown import table
 from benchmarks.framework.protocol import ExperimentProtocol, ProtocolError
-from benchmarks.framework.result import Result
-from benchmarks.framework.result_store import BENCHMARKS_DIR, ResultStore, write_atomically
+from benchmarks.framework.results import Collected
+from benchmarks.framework.stored_results import BENCHMARKS_DIR, ResultStore, write_atomically
 from benchmarks.framework.suite import Suite
 
 TABLES_DIR = BENCHMARKS_DIR / "tables"
 FIGURES_DIR = BENCHMARKS_DIR / "figures"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a report shall rest on.
+
+    Args:
+        seeds: These seeds, as a pilot; by default those of the suite.
+        without: Names of methods that are left out, since they have not been run.
+    """
+
+    seeds: Collection[int] | None = None
+    without: Collection[str] = ()
+
+    def check(self, suite: Suite[Any, Any]) -> None:
+        """Raise `ValueError` if a method is left out that the suite lacks or cannot do without."""
+        names = [method.name for method in suite.methods if method.name != suite.baseline]
+        unknown = sorted(set(self.without) - set(names))
+        if unknown:
+            raise ValueError(f"Suite {suite.name!r} can do without {names}, not without {unknown}.")
+
+    def options(self) -> str:
+        """The options of the command line that ask for it, each with a space before it."""
+        parts = ["--without", *sorted(self.without)] if self.without else []
+        if self.seeds is not None:
+            parts += ["--seeds", ",".join(map(str, sorted(self.seeds)))]
+        return "".join(f" {part}" for part in parts)
 
 
 def write_report(
@@ -24,7 +55,7 @@ def write_report(
     store: ResultStore,
     tables: Path = TABLES_DIR,
     figures: Path = FIGURES_DIR,
-    selection: Selection | None = None,
+    selection: Selection = Selection(),  # noqa: B008 - frozen
 ) -> str:
     """Write ``tables/SUITE.md`` and ``figures/SUITE.png``; return the markdown.
 
@@ -34,33 +65,43 @@ def write_report(
         store: Where its results are kept.
         tables: Folder of the table.
         figures: Folder of the figure.
-        selection: What of them the report rests on, by default all of the suite's seeds that all
-            methods have on all problems. Other seeds are a pilot, under the name ``SUITE_pilot``.
+        selection: What of them the report rests on, by default all of the suite's seeds. Other
+            seeds are a pilot, under the name ``SUITE_pilot``.
 
     Raises:
         FileNotFoundError: If there are no results.
-        IncompleteError: If there are too few for what is asked for.
         ProtocolError: If the suite or a result is not what the protocol says.
-        ValueError: If a method is to be left out that cannot be.
+        ValueError: If a method is to be left out that cannot be, or no seed has been run with all
+            methods on all problems.
     """
-    from benchmarks.framework import plots  # for which matplotlib is needed
-
-    selection = Selection() if selection is None else selection
     selection.check(suite)
     protocol = None
     if suite.protocol is not None:
         protocol = ExperimentProtocol.load(suite.protocol)
         protocol.check(suite)
-    collected, unfit = collect(suite, store, selection.seeds_of(suite))
+    seeds = suite.seeds if selection.seeds is None else selection.seeds
+    collected, unfit = store.collect(suite, seeds)
     if protocol is not None and unfit:
         raise ProtocolError(
-            f"{unfit} result files are unreadable or of another configuration than protocol "
-            f"{protocol.name!r} states: run them again (--overwrite), or move them away."
+            f"{unfit} results are of another configuration than protocol {protocol.name!r} states: "
+            "run them again (--overwrite), or move them away."
         )
     if not collected:
         raise FileNotFoundError(f"There are no results of suite {suite.name!r} yet.")
-    shown, completeness = select(suite, collected, selection)
-    text = markdown(suite, shown, unfit, protocol, completeness)
+    shown, statement = select(suite, collected, selection)
+    lines = [
+        f"# Suite `{suite.name}`",
+        "",
+        f"Reproduce with `python -m benchmarks run {suite.name}` and then "
+        f"`python -m benchmarks report {suite.name}{selection.options()}`.",
+        "",
+        *statement,
+    ]
+    if protocol is not None:
+        lines += [*protocol.lines(sorted(selection.without)), ""]
+    if unfit:
+        lines += [f"{unfit} outdated results were left out.", ""]
+    text = "\n".join([*lines, *suite.report.lines(suite, shown), *_versions(shown), ""])
     name = suite.name if selection.seeds is None else f"{suite.name}_pilot"
     write_atomically(tables / f"{name}.md", text)
     figures.mkdir(parents=True, exist_ok=True)
@@ -68,61 +109,82 @@ def write_report(
     return text
 
 
-def collect(
-    suite: Suite[Any, Any], store: ResultStore, seeds: Collection[int] | None = None
-) -> tuple[Collected, int]:
-    """Results by problem and method, methods without any left out, and the unfit files' count."""
-    collected: dict[str, dict[str, list[Result]]] = {}
-    unfit = 0
-    for problem in suite.problems:
-        for method in suite.methods:
-            results, bad = store.load(suite.name, problem, method, seeds)
-            unfit += bad
-            if results:
-                collected.setdefault(problem.name, {})[method.name] = results
-    return collected, unfit
+def select(
+    suite: Suite[Any, Any], collected: Collected, selection: Selection
+) -> tuple[Collected, list[str]]:
+    """What of the results a report shows, and its statement of what is missing, as markdown."""
+    seeds = frozenset(suite.seeds if selection.seeds is None else selection.seeds)
+    found = {
+        method.name: [
+            {result.seed for result in collected.get(problem.name, {}).get(method.name, [])} & seeds
+            for problem in suite.problems
+        ]
+        for method in suite.methods
+    }
+    complete = {method: set.intersection(*by_problem) for method, by_problem in found.items()}
+    there = {method: sum(map(len, by_problem)) for method, by_problem in found.items()}
+    shown = [method for method in found if method not in selection.without]
+    used = set.intersection(*(complete[method] for method in shown))
+    if not used:
+        counts = ", ".join(f"{method} {len(complete[method])}" for method in shown)
+        raise ValueError(
+            f"No seed of suite {suite.name!r} has been run with all methods on all problems "
+            f"(numbers of seeds on all problems: {counts}). Leave methods out with --without."
+        )
+    kept = {
+        problem: {
+            method: [result for result in by_method[method] if result.seed in used]
+            for method in shown
+        }
+        for problem, by_method in collected.items()
+    }
+    asked = len(seeds) * len(suite.problems)
+    unused = sum(there[method] for method in shown) - len(used) * len(suite.problems) * len(shown)
+    lines = _statement(selection, asked, there)
+    if sum(there.values()) < asked * len(there):
+        rows = [
+            [method, f"{number} of {asked}", str(len(complete[method]))]
+            for method, number in there.items()
+        ]
+        lines += [
+            *table(["method", "replicates", "seeds on all problems"], rows),
+            "",
+            f"Seeds used: {listed(used)}, {len(used)} in all: those with which all methods shown "
+            f"have been run on all problems. {unused} further replicates of these methods are not "
+            "used.",
+            "",
+        ]
+    return kept, lines
 
 
-def markdown(
-    suite: Suite[Any, Any],
-    collected: Collected,
-    unfit: int = 0,
-    protocol: ExperimentProtocol | None = None,
-    completeness: Completeness | None = None,
-) -> str:
-    """The report of a suite as markdown.
-
-    Args:
-        suite: The suite.
-        collected: Its results, as far as they are shown.
-        unfit: Number of result files that were left out.
-        protocol: Its protocol, if it has one.
-        completeness: What they are of what there should be.
-    """
-    options = "" if completeness is None else completeness.selection.options()
-    lines = [
-        f"# Suite `{suite.name}`",
-        "",
-        f"Reproduce with `python -m benchmarks run {suite.name}` and then "
-        f"`python -m benchmarks report {suite.name}{options}`.",
-        "",
-    ]
-    if completeness is not None:
-        lines += completeness.lines()
-    if protocol is not None:
-        left_out = () if completeness is None else sorted(completeness.selection.without)
-        lines += [*protocol.lines(left_out), ""]
-    archived = sum(isinstance(r, ArchivedResult) for runs in collected.values() for r in _all(runs))
-    if archived:
-        lines += [f"{archived} replicates are read from the archive, which holds them rounded.", ""]
-    if unfit:
-        lines += [f"{unfit} unreadable or outdated result files were left out.", ""]
-    body = suite.report.lines(suite, collected)
-    return "\n".join([*lines, *body, *_versions(collected), ""])
+def _statement(selection: Selection, asked: int, there: Mapping[str, int]) -> list[str]:
+    """How many replicates of those that are asked for have been run."""
+    total = asked * len(there)
+    text = f"{sum(there.values())} of {total} replicates have been run."
+    interim = f"**Incomplete: {text}** This is an interim look, and what follows may change."
+    lines = [text if sum(there.values()) == total else interim, ""]
+    if selection.seeds is not None:
+        lines = [f"**A pilot on the seeds {listed(selection.seeds)}, no evidence.**", "", *lines]
+    for method in sorted(selection.without):
+        lines += [
+            f"**Deviation: `{method}` is left out**; {there[method]} of its {asked} replicates "
+            "have been run. Comparisons with it are missing, but the correction for the number of "
+            "comparisons counts them.",
+            "",
+        ]
+    return lines
 
 
-def _all(by_method: Mapping[str, Sequence[Result]]) -> Iterable[Result]:
-    return chain.from_iterable(by_method.values())
+def listed(seeds: Collection[int]) -> str:
+    """Seeds in words: runs of three and more as ``first to last``."""
+    runs: list[list[int]] = []
+    for seed in sorted(seeds):
+        if runs and seed == runs[-1][-1] + 1:
+            runs[-1].append(seed)
+        else:
+            runs.append([seed])
+    parts = [f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+    return ", ".join(parts)
 
 
 def _versions(collected: Collected) -> list[str]:

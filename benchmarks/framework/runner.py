@@ -22,9 +22,9 @@ from botorch.exceptions.warnings import BotorchWarning
 from linear_operator.utils.warnings import NumericalWarning
 from tqdm.auto import tqdm
 
-from benchmarks.framework.result import Named, Result
-from benchmarks.framework.result_store import ResultStore, Status
+from benchmarks.framework.results import Named, Result
 from benchmarks.framework.sequential import replicate
+from benchmarks.framework.stored_results import ReplicateKey, ResultStore
 from benchmarks.framework.suite import Suite
 
 BACKENDS = ("loky", "dask")
@@ -35,7 +35,7 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 class StaleResultsError(RuntimeError):
-    """Result files exist that another configuration wrote, or that cannot be read."""
+    """Results are there of another configuration."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ def run_suite(
         jobs: Worker processes (with a Dask scheduler of its own, the cluster's size rules).
         backend: ``"loky"`` for local processes or ``"dask"``.
         scheduler: Address of a Dask scheduler; ``None`` starts a local cluster.
-        overwrite: Run again what is unreadable or of another configuration, instead of
-            raising ``StaleResultsError``. Finished results are skipped in any case.
+        overwrite: Run again what is of another configuration, instead of raising
+            ``StaleResultsError``. Finished results are skipped in any case.
         progress: Whether to show a progress bar.
     """
     tasks, skipped = pending_tasks(suite, store, seeds, overwrite=overwrite)
@@ -100,7 +100,7 @@ def run_suite(
         parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1)
         outcomes = parallel(joblib.delayed(run_task)(task) for task in tasks)
         bar = tqdm(outcomes, total=len(tasks), desc=suite.name, disable=not progress)
-        _collect(bar, suite.name, store, summary)
+        _collect(bar, suite, store, summary)
     return summary
 
 
@@ -108,6 +108,7 @@ def pending_tasks(
     suite: Suite[Any, Any], store: ResultStore, seeds: Iterable[int] | None, *, overwrite: bool
 ) -> tuple[list[Task], int]:
     """The replicates still to be run, all methods of a seed together, and how many are done."""
+    entries, current = store.entries(suite), suite.config_hashes()
     tasks: list[Task] = []
     stale: list[str] = []
     skipped = 0
@@ -115,14 +116,15 @@ def pending_tasks(
         for problem in suite.problems:
             for method in suite.methods:
                 task = Task(problem, method, seed, suite.replicate)
-                status = store.status(suite.name, problem, method, seed)
-                if status is Status.FINISHED:
+                entry = entries.get(ReplicateKey(problem.name, method.name, seed))
+                if entry is None:
+                    tasks.append(task)
+                elif entry.group.config_hash == current[problem.name, method.name]:
                     skipped += 1
-                    continue
-                if status is not Status.MISSING and not overwrite:
-                    stale.append(f"{task}: {status.value}")
-                tasks.append(task)
-    if stale:
+                else:
+                    tasks.append(task)
+                    stale.append(str(task))
+    if stale and not overwrite:
         raise StaleResultsError(_stale_message(stale))
     return tasks, skipped
 
@@ -199,14 +201,17 @@ def dask_client(jobs: int, scheduler: str | None) -> Generator[Any, None, None]:
 
 
 def _collect(
-    outcomes: Iterable[Result | Failure], suite: str, store: ResultStore, summary: Summary
+    outcomes: Iterable[Result | Failure],
+    suite: Suite[Any, Any],
+    store: ResultStore,
+    summary: Summary,
 ) -> None:
     try:
         for outcome in outcomes:
             if isinstance(outcome, Failure):
                 summary.failures.append(outcome)
             else:
-                store.write(suite, outcome)
+                store.add(suite, outcome)
                 summary.finished += 1
     except joblib.externals.loky.process_executor.TerminatedWorkerError:
         # A killed worker (out of memory, say) takes the pool with it. What is written
@@ -218,7 +223,7 @@ def _stale_message(stale: Sequence[str]) -> str:
     shown = "\n  ".join(stale[:10])
     more = f"\n  and {len(stale) - 10} more" if len(stale) > 10 else ""
     return (
-        f"{len(stale)} result files do not match the present configuration:\n  {shown}{more}\n"
+        f"{len(stale)} results are of another configuration:\n  {shown}{more}\n"
         "Pass --overwrite to run these again, or move them away."
     )
 

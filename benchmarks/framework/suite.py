@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol
+from typing import Any, Generic, Protocol
 
+from matplotlib.figure import Figure
 from typing_extensions import TypeVar
 
 from benchmarks.framework import sequential
-from benchmarks.framework.collected import Collected
-from benchmarks.framework.condensation import REGRETS, Condensation
-from benchmarks.framework.result import Named, Result
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from benchmarks.framework.config import config_hash
+from benchmarks.framework.results import Collected, Named, Result, replicate_config
+from benchmarks.framework.stored_results import REGRETS, Condensation
 
 P = TypeVar("P", bound=Named, default=sequential.Problem)
 M = TypeVar("M", bound=Named, default=sequential.Method)
@@ -44,8 +42,8 @@ class Suite(Generic[P, M]):
         replicate: Runs a method on a problem with a seed; problems and methods of another kind
             than those of `framework.sequential` bring their own.
         protocol: The name of its protocol, if it has one (see `framework.protocol`).
-        archive: What its archive keeps of a result (see `framework.archive`), by default regrets
-            and records.
+        archive: What is kept of a result (see `framework.stored_results`), by default regrets and
+            records.
     """
 
     name: str
@@ -65,3 +63,11 @@ class Suite(Generic[P, M]):
         for kind in (names, [problem.name for problem in self.problems]):
             if len(set(kind)) != len(kind):
                 raise ValueError(f"Names must be unique within a suite, got {kind}.")
+
+    def config_hashes(self) -> dict[tuple[str, str], str]:
+        """The hash of the configuration of each problem with each method."""
+        return {
+            (problem.name, method.name): config_hash(replicate_config(problem, method))
+            for problem in self.problems
+            for method in self.methods
+        }

@@ -5,22 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from benchmarks.framework import metrics, statistics
-from benchmarks.framework.collected import ByMethod, Collected, Run, by_seed, methods_in, scores_of
 from benchmarks.framework.comparisons import Difference, family, verdict
 from benchmarks.framework.markdown import estimate, table
-from benchmarks.framework.metrics import Score
+from benchmarks.framework.plots import draw_mean, method_colors, panel_grid, share_legend
 from benchmarks.framework.protocol import margin_of
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import (
+    ByMethod,
+    Collected,
+    Result,
+    Run,
+    Score,
+    by_seed,
+    methods_in,
+    scores_of,
+)
 from benchmarks.framework.statistics import Estimate, student_interval
 from benchmarks.framework.suite import Suite
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 LEGEND = (
     "True capacity in bit/s/Hz after the last round, mean ± standard error over seeds, higher is "
@@ -121,8 +127,6 @@ class RadioReport:
 
     def figure(self, collected: Collected) -> Figure:
         """Capacities at the recommended point, round by round."""
-        from benchmarks.framework.plots import draw_mean, method_colors, panel_grid, share_legend
-
         figure, panels = panel_grid(len(collected))
         colors = method_colors(methods_in(collected.values()))
         for panel, (problem, by_method) in zip(panels, collected.items(), strict=True):

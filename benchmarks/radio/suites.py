@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from benchmarks.framework.condensation import REGRETS, Flags, Significant
+from benchmarks.framework.stored_results import FLAGS, REGRETS, significant
 from benchmarks.framework.suite import Suite
 from benchmarks.radio.methods import compared
 from benchmarks.radio.problems import problems
@@ -34,9 +34,9 @@ RADIO = Suite(
     archive=replace(
         REGRETS,
         extras={
-            "covered": Flags(),
-            "objective_covered": Flags(),
-            "objective_covered_in_box": Significant(4),
+            "covered": FLAGS,
+            "objective_covered": FLAGS,
+            "objective_covered_in_box": significant(4),
         },
         others=None,
     ),

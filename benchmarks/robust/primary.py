@@ -6,10 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.framework.collected import Collected, Run
 from benchmarks.framework.comparisons import family_of_runs
 from benchmarks.framework.markdown import table
-from benchmarks.framework.metrics import Score
+from benchmarks.framework.results import Collected, Run, Score
 from benchmarks.framework.suite import Suite
 
 # In natural logarithms, by both protocols.

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from benchmarks.framework.rbf_surrogate import RefittedRBF
 from benchmarks.framework.replicate import OBSERVE, Record, Replicate, stream_seed
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import Result
 from benchmarks.framework.surrogates import Surrogate
 from botorch_calib.test_functions import (
     ContextShift,

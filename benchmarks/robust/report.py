@@ -5,21 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
-from benchmarks.framework.collected import ByMethod, Collected, by_seed, methods_in
 from benchmarks.framework.comparisons import differences, percent_of_logarithms
 from benchmarks.framework.markdown import estimate, interval, number, table
 from benchmarks.framework.metrics import seconds, trace
-from benchmarks.framework.result import Result
+from benchmarks.framework.plots import draw_mean, method_colors, panel_grid, share_legend
+from benchmarks.framework.results import ByMethod, Collected, Result, by_seed, methods_in
 from benchmarks.framework.statistics import Estimate
 from benchmarks.framework.suite import Suite
 from benchmarks.robust.primary import primary_comparisons
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 LAST_ROUNDS = 20
 
@@ -138,8 +136,6 @@ def time_table(collected: Collected, baseline: str) -> list[str]:
 
 def robust_figure(collected: Collected) -> Figure:
     """One panel per problem: mean cumulative regret by round, with bands of one standard error."""
-    from benchmarks.framework.plots import draw_mean, method_colors, panel_grid, share_legend
-
     figure, panels = panel_grid(len(collected))
     colors = method_colors(methods_in(collected.values()))
     for panel, (problem, by_method) in zip(panels, collected.items(), strict=True):

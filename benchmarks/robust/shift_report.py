@@ -5,20 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
-from benchmarks.framework.collected import Collected, methods_in
 from benchmarks.framework.markdown import estimate, table
 from benchmarks.framework.metrics import trace
-from benchmarks.framework.result import Result
+from benchmarks.framework.plots import method_colors, panel_grid, share_legend
+from benchmarks.framework.results import Collected, Result, methods_in
 from benchmarks.framework.statistics import Estimate
 from benchmarks.framework.suite import Suite
 from benchmarks.robust.primary import primary_comparisons
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # Compared with the baseline, as the protocol says.
 PRIMARY = ("exact_0.1", "exact_measured", "observed")
@@ -80,8 +78,6 @@ def means(collected: Collected, name: str) -> list[str]:
 
 def shift_figure(collected: Collected) -> Figure:
     """Mean regret of each method by the size of the shift."""
-    from benchmarks.framework.plots import method_colors, panel_grid, share_legend
-
     functions = list(dict.fromkeys(problem.rpartition("_")[0] for problem in collected))
     figure, panels = panel_grid(len(functions))
     colors = method_colors(methods_in(collected.values()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.framework.suite import Suite
-from benchmarks.robust import further, methods, shift
+from benchmarks.robust import methods, shift
 from benchmarks.robust.replicate import replicate, tasks
 from benchmarks.robust.report import RobustReport
 from benchmarks.robust.shift_report import ShiftReport
@@ -20,18 +20,6 @@ ROBUST = Suite(
     protocol="robust_contexts",
 )
 
-# The problems of the paper that are not among these.
-ROBUST_FURTHER = Suite(
-    name="robust_further",
-    problems=further.tasks(),
-    methods=further.compared(),
-    baseline="erbo",
-    seeds=range(10000, 10015),
-    replicate=replicate,
-    report=RobustReport(further.PRIMARY),
-    protocol="robust_further",
-)
-
 # A stated distribution of the context that is wrong by more or less: shift against radius.
 ROBUST_SHIFT = Suite(
     name="robust_shift",
@@ -44,4 +32,4 @@ ROBUST_SHIFT = Suite(
     protocol="robust_shift",
 )
 
-SUITES = (ROBUST, ROBUST_FURTHER, ROBUST_SHIFT)
+SUITES = (ROBUST, ROBUST_SHIFT)

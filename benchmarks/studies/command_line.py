@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.framework.report import TABLES_DIR
-from benchmarks.framework.result_store import RESULTS_DIR, write_atomically
 from benchmarks.framework.runner import one_torch_thread, parse_seeds
+from benchmarks.framework.stored_results import RESULTS_DIR, write_atomically
 
 
 def study_parser(

@@ -78,9 +78,9 @@ from benchmarks.calibration import misspecified, wellspecified
 from benchmarks.framework.landscapes import GaussianNoise, Landscape, NoisyLandscape, ReferenceGP
 from benchmarks.framework.markdown import table
 from benchmarks.framework.replicate import OBSERVE, PROPOSE, stream_seed
-from benchmarks.framework.result_store import write_atomically
 from benchmarks.framework.sequential import Problem, bounds_of, posterior_mean, sobol_design
 from benchmarks.framework.statistics import student_interval
+from benchmarks.framework.stored_results import write_atomically
 from benchmarks.framework.surrogates import Fixed
 from benchmarks.studies.command_line import study_parser
 from botorch_calib.calibration import LocalizedConformal

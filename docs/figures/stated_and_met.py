@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from benchmarks.framework.archive import read_archive
+from benchmarks.framework.stored_results import read_archive
 from botorch_calib.plotting import COLORS
 
 ARCHIVES = Path(__file__).parents[2] / "benchmarks" / "results-archive"

@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.framework.archive import Entry
-from benchmarks.framework.collected import Collected
-from benchmarks.framework.result import Result, replicate_config
+from benchmarks.framework.results import Collected, Result, replicate_config
+from benchmarks.framework.stored_results import Entry
 from benchmarks.framework.suite import Suite
 
 ByProblem = dict[str, dict[str, list[Result]]]

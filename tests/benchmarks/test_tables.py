@@ -10,9 +10,8 @@ import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.framework import plots
-from benchmarks.framework.archive import SUFFIX
 from benchmarks.framework.report import TABLES_DIR
-from benchmarks.framework.result_store import ARCHIVES_DIR
+from benchmarks.framework.stored_results import ARCHIVES_DIR, SUFFIX
 from benchmarks.suites import SUITES
 from tests.documentation import IN_CHECKOUT
 from tests.long_grids import mostly_slow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import Result
 from tests.benchmarks.results import result_with
 
 

@@ -22,7 +22,7 @@ from benchmarks.calibration.any_model_report import (
 )
 from benchmarks.calibration.suites import ANY_MODEL
 from benchmarks.framework.report import markdown
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import Result
 from benchmarks.framework.runner import without_expected_warnings
 from benchmarks.framework.sequential import Problem, replicate
 from tests.benchmarks.calibration.runs import cells

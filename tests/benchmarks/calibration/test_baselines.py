@@ -24,7 +24,7 @@ from benchmarks.calibration.baselines import (
     study_methods,
 )
 from benchmarks.calibration.synthetic import problems
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import Result
 from benchmarks.framework.runner import Task, run_task
 from benchmarks.framework.sequential import Method
 from benchmarks.framework.strategies import AcquisitionStrategy

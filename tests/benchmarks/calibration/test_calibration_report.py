@@ -16,7 +16,7 @@ from benchmarks.calibration.calibration_report import (
 )
 from benchmarks.calibration.suites import SMOKE
 from benchmarks.framework.report import markdown
-from benchmarks.framework.result import Result, replicate_config
+from benchmarks.framework.results import Result, replicate_config
 from benchmarks.framework.statistics import Estimate, PairedTest
 from benchmarks.framework.suite import Suite
 from tests.benchmarks.results import result_with

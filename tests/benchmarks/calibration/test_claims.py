@@ -26,9 +26,9 @@ from benchmarks.calibration.log_regret import LogRegret
 from benchmarks.calibration.misspecified import misspecified
 from benchmarks.calibration.remedies import compared
 from benchmarks.calibration.understated import understated
-from benchmarks.framework.archive import Entry
-from benchmarks.framework.metrics import Score
+from benchmarks.framework.results import Score
 from benchmarks.framework.runner import without_expected_warnings
+from benchmarks.framework.stored_results import Entry
 from benchmarks.framework.strategies import random_search
 from botorch_calib import CalibratedModel, OnlineConformal
 from tests.benchmarks.calibration.runs import run

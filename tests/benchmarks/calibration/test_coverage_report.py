@@ -10,7 +10,7 @@ import pytest
 from benchmarks.calibration.coverage_report import gap
 from benchmarks.calibration.suites import MISSPECIFIED, WELLSPECIFIED
 from benchmarks.framework.report import markdown
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import Result
 from tests.benchmarks.calibration.runs import cells, run
 from tests.benchmarks.results import ByProblem, made_up
 

@@ -11,7 +11,7 @@ from benchmarks.calibration.ocbo_report import Area
 from benchmarks.calibration.suites import OCBO_DESIGNS, OCBO_TASKS
 from benchmarks.framework import metrics
 from benchmarks.framework.report import markdown
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import Result
 from tests.benchmarks.calibration.runs import cells, run
 from tests.benchmarks.results import ByProblem, made_up
 

@@ -19,7 +19,7 @@ from benchmarks.calibration.published import GPS, example
 from benchmarks.calibration.stateful import StatefulStrategy
 from benchmarks.calibration.suites import LOCBO_FULL, LOCBO_SWEEPS
 from benchmarks.framework.report import markdown
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import Result
 from benchmarks.framework.runner import without_expected_warnings
 from benchmarks.framework.sequential import Method, replicate
 from botorch_calib.calibration import GaussianScore, QuantileRecalibrator

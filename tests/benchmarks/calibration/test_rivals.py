@@ -18,7 +18,7 @@ from benchmarks.calibration import rivals, tuning_tables
 from benchmarks.calibration.rivals_report import coverage, final_regret, mean_regret
 from benchmarks.calibration.tuning_tables import BoostingTask, SupportVectorTask, interpolated
 from benchmarks.delay import value_tables
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import Result
 from benchmarks.framework.runner import without_expected_warnings
 from benchmarks.framework.sequential import Problem, replicate, sobol_design
 from tests.benchmarks.results import result_with

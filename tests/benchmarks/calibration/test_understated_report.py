@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.calibration.claims import EXCESS
 from benchmarks.calibration.suites import UNDERSTATED_NOISE
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import Result
 from benchmarks.framework.statistics import pooled_ratio
 from benchmarks.framework.suite import Suite
 from tests.benchmarks.calibration.runs import run

@@ -15,8 +15,7 @@ from benchmarks.decisions.analysis import (
     ViolationGap,
     matched_reward,
 )
-from benchmarks.framework.collected import seed_means
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import Result, seed_means
 from tests.benchmarks.results import result_with
 
 OFF, FINE, BAD = "off", "fine", "bad"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.decisions.suites import FAULTS
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import Result
 from benchmarks.framework.suite import Suite
 from tests.benchmarks.decisions.test_analysis import BAD, FINE, OFF, run
 from tests.benchmarks.results import ByProblem, archived, made_up

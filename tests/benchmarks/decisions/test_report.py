@@ -10,10 +10,9 @@ import pytest
 
 from benchmarks.decisions import analysis
 from benchmarks.decisions.suites import DECISIONS
-from benchmarks.framework.archive import Entry
-from benchmarks.framework.collected import Collected
 from benchmarks.framework.protocol import ExperimentProtocol
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import Collected, Result
+from benchmarks.framework.stored_results import Entry
 from benchmarks.framework.suite import Suite
 from tests.benchmarks.decisions.test_analysis import BAD, FINE, OFF, run
 from tests.benchmarks.results import archived, made_up

@@ -13,7 +13,7 @@ import torch
 from benchmarks.delay.methods import sdf
 from benchmarks.delay.objectives import DelayedObjective
 from benchmarks.delay.replicate import Domain, Traces, replicate
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import Result
 from botorch_calib.test_functions.delayed import FixedDelay, PoissonDelay
 from tests.benchmarks.delay.toys import (
     CONTEXTUAL,

@@ -17,7 +17,7 @@ from benchmarks.delay.report import (
     log_simple_regret,
 )
 from benchmarks.framework.report import markdown
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import Result
 from benchmarks.framework.suite import Suite
 from botorch_calib.test_functions.delayed import FixedDelay
 from tests.benchmarks.delay.toys import (

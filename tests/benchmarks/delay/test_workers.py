@@ -13,8 +13,8 @@ from benchmarks.delay import workers
 from benchmarks.delay.replicate import replicate
 from benchmarks.delay.report import compare
 from benchmarks.delay.workers_report import WorkersReport, shares
-from benchmarks.framework.archive import Entry
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import Result
+from benchmarks.framework.stored_results import Entry
 from benchmarks.suites import get_suite
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.test_functions.delayed import FixedDelay

@@ -11,7 +11,7 @@ from matplotlib.colors import to_hex
 from benchmarks.delay import replicate as delay
 from benchmarks.demo import delays as demo_delays
 from benchmarks.demo.common import Runs
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import Result
 from benchmarks.framework.runner import Task
 
 

@@ -22,7 +22,7 @@ from benchmarks.demo import coverage as demo_coverage
 from benchmarks.demo import interval_study
 from benchmarks.demo import svc_tuning as svc
 from benchmarks.demo.common import Budget, Figures, run_all, suite_colors
-from benchmarks.framework.result import Named, Result
+from benchmarks.framework.results import Named, Result
 from benchmarks.framework.runner import Task
 from benchmarks.framework.sequential import replicate
 from benchmarks.suites import SUITES

@@ -14,7 +14,7 @@ from scipy import integrate, stats
 
 from benchmarks.demo import robustness as demo_robustness
 from benchmarks.demo.common import Runs
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import Result
 from benchmarks.framework.runner import Task
 from benchmarks.robust import replicate as robust
 from botorch_calib.test_functions import ContextShift

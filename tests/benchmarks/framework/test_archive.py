@@ -13,23 +13,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.framework.update_archive import ArchiveSummary, update_archive
 
 from benchmarks.calibration.suites import SMOKE
-from benchmarks.framework.archive import Archive, Entry, ReplicateKey, archive_path, read_archive
-from benchmarks.framework.condensation import (
+from benchmarks.framework.report import collect, markdown
+from benchmarks.framework.results import Result
+from benchmarks.framework.runner import pending_tasks, run_suite
+from benchmarks.framework.sequential import replicate
+from benchmarks.framework.stored_results import (
     REGRETS,
+    Archive,
     ArchivedResult,
     ArchiveError,
     Condensation,
-    Significant,
+    Entry,
+    ReplicateKey,
+    ResultStore,
+    Status,
+    archive_path,
+    read_archive,
+    significant,
 )
-from benchmarks.framework.report import collect, markdown
-from benchmarks.framework.result import Result
-from benchmarks.framework.result_store import ResultStore, Status
-from benchmarks.framework.runner import pending_tasks, run_suite
-from benchmarks.framework.sequential import replicate
 from benchmarks.framework.suite import Suite
-from benchmarks.framework.update_archive import ArchiveSummary, update_archive
 
 PROBLEM, METHOD = SMOKE.problems[0], SMOKE.methods[0]
 LONGER = replace(PROBLEM, num_evaluations=PROBLEM.num_evaluations + 1)
@@ -212,7 +217,7 @@ def test_the_header_states_the_rounding(store) -> None:
 
 def test_another_rounding_needs_the_results_again(store) -> None:
     archived(store, RESULTS)
-    coarse = replace(SUITE, archive=Condensation(fields={"regret_by_outcome": Significant(2)}))
+    coarse = replace(SUITE, archive=Condensation(fields={"regret_by_outcome": significant(2)}))
     with pytest.raises(ArchiveError, match="other things"):
         update_archive(coarse, store)
     assert update_archive(coarse, store, overwrite=True).total == 4

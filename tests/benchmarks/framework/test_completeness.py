@@ -6,15 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from benchmarks.framework.completeness import IncompleteError, Selection, listed, select
 
 from benchmarks.__main__ import main
 from benchmarks.calibration.suites import SMOKE
-from benchmarks.framework.collected import Collected
-from benchmarks.framework.completeness import IncompleteError, Selection, listed, select
 from benchmarks.framework.protocol import ExperimentProtocol
 from benchmarks.framework.report import markdown
-from benchmarks.framework.result import Result, replicate_config
-from benchmarks.framework.result_store import ResultStore
+from benchmarks.framework.results import Collected, Result, replicate_config
+from benchmarks.framework.stored_results import ResultStore
 from benchmarks.framework.suite import Suite
 from benchmarks.suites import SUITES
 from tests.benchmarks.results import result_with

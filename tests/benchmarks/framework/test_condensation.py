@@ -13,26 +13,26 @@ import pytest
 
 from benchmarks.calibration.suites import SMOKE
 from benchmarks.framework import metrics
-from benchmarks.framework.condensation import (
+from benchmarks.framework.metrics import regret_evaluated
+from benchmarks.framework.results import Result
+from benchmarks.framework.sequential import replicate
+from benchmarks.framework.stored_results import (
+    EXACT,
+    FLAGS,
     REGRETS,
     ArchivedResult,
     ArchiveError,
-    Average,
-    Ceiling,
     Condensation,
-    Decimals,
     Derived,
     Encoding,
-    Exact,
-    Flags,
     LeftOut,
-    Significant,
+    average,
+    ceiling,
+    decimals,
     decode,
     restore,
+    significant,
 )
-from benchmarks.framework.metrics import regret_evaluated
-from benchmarks.framework.result import Result
-from benchmarks.framework.sequential import replicate
 
 VALUES = [0.0, 1.0, -1.23456789, 1e-17, 123456.789, None, 5e-324, 1e300]
 
@@ -40,9 +40,9 @@ VALUES = [0.0, 1.0, -1.23456789, 1e-17, 123456.789, None, 5e-324, 1e300]
 @pytest.mark.parametrize(
     ("encoding", "kept"),
     [
-        (Exact(), VALUES),
-        (Significant(3), [0.0, 1.0, -1.23, 1e-17, 123000.0, None, 5e-324, 1e300]),
-        (Decimals(2), [0.0, 1.0, -1.23, 0.0, 123456.79, None, 0.0, 1e300]),
+        (EXACT, VALUES),
+        (significant(3), [0.0, 1.0, -1.23, 1e-17, 123000.0, None, 5e-324, 1e300]),
+        (decimals(2), [0.0, 1.0, -1.23, 0.0, 123456.79, None, 0.0, 1e300]),
     ],
 )
 def test_numbers(encoding: Encoding, kept: list[float | None]) -> None:
@@ -53,33 +53,33 @@ def test_numbers(encoding: Encoding, kept: list[float | None]) -> None:
 
 
 def test_flags() -> None:
-    assert str(Decimals(2)) == "2 decimals"
+    assert str(decimals(2)) == "2 decimals"
     flags = [0.0, 1.0, None, 1.0]
-    assert Flags().encode(flags) == "01-1"
+    assert FLAGS.encode(flags) == "01-1"
     assert decode("01-1") == flags
     assert decode("") == []
     with pytest.raises(ArchiveError, match="0.5"):
-        Flags().encode([0.5])
+        FLAGS.encode([0.5])
 
 
 def test_an_average_keeps_sum_and_mean() -> None:
     values = np.random.default_rng(0).random(7).tolist()
-    kept = decode(Average(6).encode(values))
+    kept = decode(average(6).encode(values))
     assert len(kept) == 7 and len(set(kept)) == 1
     assert sum(kept) == pytest.approx(sum(values), rel=1e-6)
-    assert decode(Average().encode([])) == []
+    assert decode(average().encode([])) == []
 
 
 def test_rounding_up_moves_nothing_across_a_level() -> None:
     levels = [j / 100 for j in range(101)]
     near = [math.nextafter(level, side) for level in levels for side in (0.0, 1.0)]
     values = np.array([*levels, *near, *np.random.default_rng(0).random(2000)])
-    kept = np.array(Ceiling(3).encode(values.tolist()))
+    kept = np.array(ceiling(3).encode(values.tolist()))
     assert np.abs(kept - values).max() <= 1e-3
     for level in levels:
         assert ((kept <= level) == (values <= level)).all()
-    assert Ceiling(3).encode(kept.tolist()) == kept.tolist()
-    assert Ceiling(3).encode([None]) == [None]
+    assert ceiling(3).encode(kept.tolist()) == kept.tolist()
+    assert ceiling(3).encode([None]) == [None]
 
 
 def test_what_no_encoding_makes_is_refused() -> None:
@@ -145,7 +145,7 @@ def test_the_best_point_so_far() -> None:
 
 def test_records_that_are_not_named_are_left_out_or_kept() -> None:
     result = made()
-    few = Condensation(extras={"covered": Flags()})
+    few = Condensation(extras={"covered": FLAGS})
     assert few.condense(result) == {"extras": {"covered": "1-0"}}
     assert few.statement()["all else"] == "left out"
     found = restore(identity(result, ["width"]), few.condense(result))
@@ -158,8 +158,8 @@ def test_records_that_are_not_named_are_left_out_or_kept() -> None:
 
 def test_a_derived_trace_may_be_missing() -> None:
     derived = {
-        "none": Derived(lambda result: None, Exact()),
-        "twice": Derived(lambda result: [2.0 * v for v in result.y], Significant(2)),
+        "none": Derived(lambda result: None, EXACT),
+        "twice": Derived(lambda result: [2.0 * v for v in result.y], significant(2)),
     }
     kept = Condensation(derived=derived).condense(replace(made(), y=[0.1234]))
     assert kept == {"extras": {"twice": [0.25]}}
@@ -167,6 +167,6 @@ def test_a_derived_trace_may_be_missing() -> None:
 
 def test_unknown_fields_are_refused() -> None:
     with pytest.raises(ValueError, match=r"not \['points'\]"):
-        Condensation(fields={"points": Exact()})
+        Condensation(fields={"points": EXACT})
     with pytest.raises(ArchiveError, match="not as it should be"):
         restore(identity(made(), []), {"extras": {}, "points": []})

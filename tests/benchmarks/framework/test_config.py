@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from benchmarks.framework.config import config_hash, describe, normalised
-from benchmarks.framework.result import replicate_config
+from benchmarks.framework.results import replicate_config
 from benchmarks.suites import SUITES
 
 # Descriptions name the package of a function and not its module.

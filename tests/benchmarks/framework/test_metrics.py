@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.framework import metrics
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import Result
 from tests.benchmarks.results import result_with
 
 

@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from benchmarks.framework.completeness import Selection
 
 from benchmarks.__main__ import main
 from benchmarks.calibration.suites import SMOKE
-from benchmarks.framework.completeness import Selection
 from benchmarks.framework.protocol import (
     PROTOCOLS_DIR,
     ExperimentProtocol,
@@ -18,8 +18,8 @@ from benchmarks.framework.protocol import (
     configuration_hash,
 )
 from benchmarks.framework.report import write_report
-from benchmarks.framework.result_store import ResultStore
 from benchmarks.framework.runner import run_suite
+from benchmarks.framework.stored_results import ResultStore
 from benchmarks.framework.suite import Suite
 from benchmarks.suites import SUITES
 

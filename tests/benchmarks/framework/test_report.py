@@ -15,9 +15,9 @@ from benchmarks.framework.markdown import estimate as cell
 from benchmarks.framework.markdown import pooled_difference
 from benchmarks.framework.plots import mean_and_band, regret_figure
 from benchmarks.framework.report import collect, markdown, write_report
-from benchmarks.framework.result import Result, replicate_config
-from benchmarks.framework.result_store import ResultStore
+from benchmarks.framework.results import Result, replicate_config
 from benchmarks.framework.statistics import Estimate, paired_test
+from benchmarks.framework.stored_results import ResultStore
 from benchmarks.framework.suite import Suite
 from tests.benchmarks.results import result_with
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from benchmarks.framework.update_archive import update_archive
 
 from benchmarks.calibration.suites import SMOKE
 from benchmarks.framework import result_store
-from benchmarks.framework.result_store import ResultStore, Status, write_atomically
 from benchmarks.framework.sequential import Problem, replicate
-from benchmarks.framework.update_archive import update_archive
+from benchmarks.framework.stored_results import ResultStore, Status, write_atomically
 
 PROBLEM, METHOD = SMOKE.problems[0], SMOKE.methods[0]
 

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from benchmarks.calibration.suites import SMOKE
 from benchmarks.framework import runner
-from benchmarks.framework.result import Result
-from benchmarks.framework.result_store import ResultStore
+from benchmarks.framework.results import Result
 from benchmarks.framework.runner import (
     Failure,
     StaleResultsError,
@@ -25,6 +24,7 @@ from benchmarks.framework.runner import (
     run_task,
 )
 from benchmarks.framework.sequential import Method, Strategy
+from benchmarks.framework.stored_results import ResultStore
 from benchmarks.framework.strategies import RandomStrategy
 from benchmarks.framework.suite import Suite
 from benchmarks.suites import by_name, get_suite

@@ -18,7 +18,7 @@ from benchmarks.calibration.ackley import (
     small_noisy_ackley,
 )
 from benchmarks.framework.replicate import stream_seed
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import Result
 from benchmarks.framework.sequential import Method, Oracle, Problem, incumbents, replicate
 from benchmarks.framework.strategies import random_search
 

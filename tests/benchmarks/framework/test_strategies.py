@@ -14,7 +14,7 @@ from scipy.stats import norm
 from benchmarks.calibration.ackley import heteroscedastic_ackley
 from benchmarks.calibration.misspecified import misspecified
 from benchmarks.calibration.suites import LOCBO, MISSPECIFIED, WELLSPECIFIED
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import Result
 from benchmarks.framework.runner import Failure, Task, run_task
 from benchmarks.framework.sequential import Method
 from benchmarks.framework.strategies import (

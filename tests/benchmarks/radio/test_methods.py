@@ -15,7 +15,7 @@ from scipy.stats import norm
 from torch import Tensor
 
 from benchmarks.framework.replicate import stream_seed
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import Result
 from benchmarks.framework.runner import without_expected_warnings
 from benchmarks.framework.sequential import Problem, replicate
 from benchmarks.radio.methods import StationStrategy, compared, moves

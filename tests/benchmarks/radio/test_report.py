@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import Result
 from benchmarks.radio.report import (
     capacities,
     claim_verdict,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import Result
 from benchmarks.robust.replicate import (
     ContextualTask,
     reference_contexts,

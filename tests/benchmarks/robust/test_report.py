@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.framework.markdown import interval
 from benchmarks.framework.report import markdown
-from benchmarks.framework.result import Result
+from benchmarks.framework.results import Result
 from benchmarks.framework.suite import Suite
 from benchmarks.robust import report as robust_report
 from benchmarks.robust.replicate import replicate
