@@ -13,7 +13,6 @@ import matplotlib
 import pytest
 import torch
 from botorch.acquisition import (
-    LogExpectedImprovement,
     UpperConfidenceBound,
     qLogExpectedImprovement,
 )
@@ -26,7 +25,6 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from botorch_calib import (
-    CalibratedExpectedShortfall,
     CalibratedModel,
     CalibratedModelList,
     CalibratedUpperConfidenceBound,
@@ -43,11 +41,9 @@ from botorch_calib import (
     LogCalibratedExpectedImprovement,
     OnlineConformal,
     QuantileRecalibrator,
-    RobustAcquisition,
     RobustUpperConfidenceBound,
     WassersteinBall,
     WassersteinUpperConfidenceBound,
-    WeightedConformal,
     calibration_report,
     noise_diagnosis,
     optimize_chance_constrained,
@@ -55,10 +51,9 @@ from botorch_calib import (
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
     qLogCalibratedNoisyExpectedImprovement,
 )
+from botorch_calib.acquisition import CalibratedExpectedShortfall, RobustAcquisition
 from botorch_calib.asynchronous import SearchSettings
-from botorch_calib.calibration import ClassifierDensityRatio
 from botorch_calib.models import loo_residuals, prequential_residuals
-from botorch_calib.optim import proposal_samples
 from botorch_calib.plotting import (
     plot_intervals,
     plot_noise_likelihood,
@@ -66,7 +61,7 @@ from botorch_calib.plotting import (
     plot_reliability,
     plot_threshold_map,
 )
-from botorch_calib.test_functions import ContextualAckley, RadioCorridors
+from botorch_calib.test_functions import ContextShift, HeteroscedasticAckley
 from tests.gps import CONSTANT, DOUBLE, LENGTHSCALES, NOISE
 
 pytestmark = pytest.mark.device(is_default=False)
@@ -133,13 +128,6 @@ CALIBRATORS: dict[str, Callable[[torch.device], Any]] = {
     "QuantileRecalibrator": lambda device: QuantileRecalibrator(),
     "QuantileRecalibrator, local": lambda device: QuantileRecalibrator(lengthscale=0.3),
     "QuantileRecalibrator, exact": lambda device: QuantileRecalibrator(method="exact"),
-    "WeightedConformal": lambda device: WeightedConformal(
-        0.2,
-        density_ratio=ClassifierDensityRatio(
-            gp_on(device).transform_inputs(data(device)[1]),
-            gp_on(device).transform_inputs(points_on(device, 15)),
-        ),
-    ),
 }
 
 
@@ -334,12 +322,6 @@ def test_chance_constraints_go_on_from_records(device: torch.device) -> None:
     assert constraint.optimism(X).device == constraint.margin(X, 0.95).device == X.device
 
 
-def test_proposal_samples(device: torch.device) -> None:
-    acqf = LogExpectedImprovement(gp_on(device), best_f=1.0)
-    samples = proposal_samples(acqf, data(device)[0], num_samples=16)
-    assert samples.device.type == device.type
-
-
 def test_paths_and_fantasies(device: torch.device) -> None:
     model, X = calibrated(device), points_on(device)
     paths = draw_matheron_paths(model, torch.Size([3]))
@@ -377,7 +359,7 @@ def test_intervals_of_one_input(device: torch.device) -> None:
 
 
 def test_test_functions(device: torch.device) -> None:
-    for problem in (ContextualAckley(), RadioCorridors()):
+    for problem in (ContextShift(), HeteroscedasticAckley()):
         problem = problem.to(device)
         X = problem.bounds.mean(dim=0, keepdim=True).double()
         assert problem(X.to(device)).device.type == device.type

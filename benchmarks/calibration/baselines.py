@@ -25,6 +25,7 @@ from gpytorch.priors import LogNormalPrior
 from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
 
+from benchmarks.baselines import ClassifierDensityRatio, WeightedConformal, proposal_samples
 from benchmarks.calibration.methods import ALPHA, CHEAP
 from benchmarks.calibration.synthetic import StudyProblem
 from benchmarks.calibration.warping import BoxCox, Family, Logarithm, OutcomeWarp, TanhSum, fit_warp
@@ -32,8 +33,6 @@ from benchmarks.framework.sequential import Method, Problem, Strategy
 from benchmarks.framework.strategies import ACQUISITIONS, UCB_SCALE, AcquisitionStrategy
 from benchmarks.framework.surrogates import Refitted, fit_gp
 from botorch_calib import CalibratedModel, LocalizedConformal, QuantileRecalibrator
-from botorch_calib.calibration import ClassifierDensityRatio, WeightedConformal
-from botorch_calib.optim.next_query_samples import proposal_samples
 
 # Without noise the largest outcome is the value to improve upon.
 SETTINGS: dict[str, Any] = {**CHEAP, "incumbent": "outcome"}

@@ -7,11 +7,11 @@ which is next to nothing beside these values) and the rounds are those of suite 
 
 from __future__ import annotations
 
+from benchmarks.problems import ContextualAckley2d
 from benchmarks.robust import methods
 from benchmarks.robust.methods import RobustBO
 from benchmarks.robust.portfolio import PortfolioNormal, PortfolioUniform
 from benchmarks.robust.replicate import ContextualTask
-from botorch_calib.test_functions import ContextualAckley2d
 
 COMPARED = ("wdrbo", "wdrbo_exact", "erbo", "gp_ucb")
 

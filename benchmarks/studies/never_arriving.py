@@ -53,9 +53,10 @@ from benchmarks.framework.runner import one_torch_thread
 from benchmarks.framework.statistics import student_interval
 from benchmarks.studies.command_line import study_parser
 from benchmarks.suites import get_suite
+from benchmarks.theory import confidence_multiplier
 from botorch_calib.acquisition import DelayedUpperConfidenceBound
 from botorch_calib.ledger import FeedbackLedger
-from botorch_calib.models import CensoredDelayModel, confidence_multiplier
+from botorch_calib.models import CensoredDelayModel
 from botorch_calib.test_functions.delayed import PoissonDelay
 
 MEAN, SHORT, LONG = 10.0, 5, 20

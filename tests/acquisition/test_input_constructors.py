@@ -25,13 +25,11 @@ from botorch_calib import (
     CalibratedProbabilityOfImprovement,
     CalibratedUpperConfidenceBound,
     CensoredDelayModel,
-    CertifiedSetExpansion,
     ChanceConstraint,
     ContextDistribution,
     DelayedThompsonSampling,
     DelayedUpperConfidenceBound,
     LogCalibratedExpectedImprovement,
-    RobustAcquisition,
     RobustUpperConfidenceBound,
     TotalVariationBall,
     WassersteinUpperConfidenceBound,
@@ -39,7 +37,9 @@ from botorch_calib import (
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
     qLogCalibratedNoisyExpectedImprovement,
 )
+from botorch_calib.acquisition import RobustAcquisition
 from botorch_calib.acquisition.input_constructors import register_once
+from botorch_calib.decisions import CertifiedSetExpansion
 from tests.gps import DOUBLE, far_from_gaussian, make_data, make_gp, make_model
 
 IMPROVEMENTS: list[type[Any]] = [

@@ -22,18 +22,18 @@ from torch import Tensor
 
 from botorch_calib import (
     CalibratedModel,
-    CertifiedSetExpansion,
     ChanceConstraint,
     ContextDistribution,
     DelayedThompsonSampling,
     DelayedUpperConfidenceBound,
     LocalizedConformal,
-    RobustAcquisition,
     RobustUpperConfidenceBound,
     TotalVariationBall,
     optimize_robust,
     qLogCalibratedNoisyExpectedImprovement,
 )
+from botorch_calib.acquisition import RobustAcquisition
+from botorch_calib.decisions import CertifiedSetExpansion
 from botorch_calib.models.inspection import unit_of_targets
 from botorch_calib.optim import unit_box
 

@@ -27,11 +27,11 @@ import botorch_calib.decisions.chance_constrained_search as search_module
 import botorch_calib.optim.region as region_module
 from botorch_calib import (
     CensoredDelayModel,
-    CertifiedSetExpansion,
     ChanceConstraint,
     optimize_chance_constrained,
     qLogCalibratedNoisyExpectedImprovement,
 )
+from botorch_calib.decisions import CertifiedSetExpansion
 from botorch_calib.exceptions import NotCertifiedWarning
 from tests.newer_scipy import search_by_scipy
 

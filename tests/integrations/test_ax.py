@@ -47,11 +47,9 @@ from botorch.utils.datasets import MultiTaskDataset, SupervisedDataset
 from torch import Tensor
 
 from botorch_calib import (
-    CalibratedExpectedShortfall,
     CalibratedModel,
     CalibratedModelList,
     CalibratedUpperConfidenceBound,
-    CertifiedSetExpansion,
     DelayedThompsonSampling,
     GaussianScore,
     LocalizedConformal,
@@ -62,6 +60,8 @@ from botorch_calib import (
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
     qLogCalibratedNoisyExpectedImprovement,
 )
+from botorch_calib.acquisition import CalibratedExpectedShortfall
+from botorch_calib.decisions import CertifiedSetExpansion
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.integrations import _ax_acquisition
 from botorch_calib.integrations._ax_acquisition import CACHED_ROOTS
