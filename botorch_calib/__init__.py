@@ -7,7 +7,6 @@ from importlib.metadata import PackageNotFoundError, version
 
 from botorch_calib.acquisition import (
     CalibratedExpectedImprovement,
-    CalibratedExpectedShortfall,
     CalibratedProbabilityOfImprovement,
     CalibratedUpperConfidenceBound,
     DelayedThompsonSampling,
@@ -15,7 +14,6 @@ from botorch_calib.acquisition import (
     LogCalibratedConstrainedExpectedImprovement,
     LogCalibratedExpectedImprovement,
     LogCalibratedProbabilityOfFeasibility,
-    RobustAcquisition,
     RobustUpperConfidenceBound,
     WassersteinUpperConfidenceBound,
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
@@ -29,10 +27,8 @@ from botorch_calib.calibration import (
     OnlineConformal,
     OnlineQuantileTracker,
     QuantileRecalibrator,
-    WeightedConformal,
 )
 from botorch_calib.decisions import (
-    CertifiedSetExpansion,
     ChanceConstraint,
     joint_chance_constraints,
     optimize_chance_constrained,
@@ -44,7 +40,6 @@ from botorch_calib.models import (
     CalibratedModel,
     CalibratedModelList,
     CensoredDelayModel,
-    NoisyEnsemble,
 )
 from botorch_calib.optim import optimize_robust
 from botorch_calib.posteriors import CalibratedPosterior
@@ -53,7 +48,6 @@ from botorch_calib.robust import (
     ConditionalValueAtRisk,
     ContextDistribution,
     KLBall,
-    MMDBall,
     TotalVariationBall,
     WassersteinBall,
     WorstCase,
@@ -67,7 +61,6 @@ except PackageNotFoundError:  # a source tree that was not installed
 __all__ = [
     "AsynchronousOptimizer",
     "CalibratedExpectedImprovement",
-    "CalibratedExpectedShortfall",
     "CalibratedModel",
     "CalibratedModelList",
     "CalibratedPosterior",
@@ -75,7 +68,6 @@ __all__ = [
     "CalibratedUpperConfidenceBound",
     "Calibrator",
     "CensoredDelayModel",
-    "CertifiedSetExpansion",
     "ChanceConstraint",
     "ChiSquaredBall",
     "ConditionalValueAtRisk",
@@ -90,18 +82,14 @@ __all__ = [
     "LogCalibratedConstrainedExpectedImprovement",
     "LogCalibratedExpectedImprovement",
     "LogCalibratedProbabilityOfFeasibility",
-    "MMDBall",
-    "NoisyEnsemble",
     "OnlineConformal",
     "OnlineQuantileTracker",
     "PiecewisePredictive",
     "QuantileRecalibrator",
-    "RobustAcquisition",
     "RobustUpperConfidenceBound",
     "TotalVariationBall",
     "WassersteinBall",
     "WassersteinUpperConfidenceBound",
-    "WeightedConformal",
     "WorstCase",
     "__version__",
     "calibration_report",

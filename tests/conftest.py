@@ -10,13 +10,13 @@ import pytest
 import torch
 from botorch.acquisition.multi_objective import logei
 
-from botorch_calib.testing import (
+from tests import timeouts
+from tests.contracts import (
     AcquisitionContract,
     CalibratorContract,
     ModelContract,
     PosteriorContract,
 )
-from tests import timeouts
 
 CONTRACTS = (AcquisitionContract, CalibratorContract, ModelContract, PosteriorContract)
 
@@ -106,7 +106,7 @@ def is_elsewhere(item: pytest.Item) -> bool:
 
 
 def is_contract(item: pytest.Item) -> bool:
-    """Whether a test is one of `botorch_calib.testing`."""
+    """Whether a test is one of `tests.contracts`."""
     return issubclass(getattr(item, "cls", None) or object, CONTRACTS)
 
 

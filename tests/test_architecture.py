@@ -30,7 +30,7 @@ SEARCH = "optim"
 # These serve the chain's later components and know nothing of acquisitions.
 SIDE = ("ledger", "robust")
 # These may import all of the above, and nothing in the package imports them.
-LEAVES = ("test_functions", "plotting", "testing")
+LEAVES = ("test_functions", "plotting")
 # Components of the chain that are siblings: neither imports the other.
 STRANGERS = {("acquisition", "diagnostics")}
 # Python files that may stand at the top of the package, besides its subpackages.

@@ -29,7 +29,6 @@ from torch.testing import assert_close
 
 from botorch_calib import (
     CalibratedExpectedImprovement,
-    CalibratedExpectedShortfall,
     CalibratedModel,
     CalibratedProbabilityOfImprovement,
     CalibratedUpperConfidenceBound,
@@ -43,15 +42,13 @@ from botorch_calib import (
     KLBall,
     LocalizedConformal,
     LogCalibratedExpectedImprovement,
-    MMDBall,
     OnlineConformal,
     QuantileRecalibrator,
-    RobustAcquisition,
     TotalVariationBall,
     WassersteinBall,
-    WeightedConformal,
     qLogCalibratedNoisyExpectedImprovement,
 )
+from botorch_calib.acquisition import CalibratedExpectedShortfall, RobustAcquisition
 from botorch_calib.calibration import Calibrator
 from botorch_calib.robust import AmbiguitySet
 from tests.gps import DOUBLE, GaussianLaw, make_data, make_gp
@@ -75,7 +72,6 @@ CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
     "global": lambda: OnlineConformal(0.2),
     "19 levels": QuantileRecalibrator,
     "exact": lambda: QuantileRecalibrator([0.1, 0.5, 0.9], method="exact", score=GaussianScore()),
-    "weighted": lambda: WeightedConformal(0.2, density_ratio=weights),
 }
 
 
@@ -230,8 +226,6 @@ SETS: dict[str, Callable[[float], AmbiguitySet]] = {
     "total variation": TotalVariationBall,
     "chi-squared": ChiSquaredBall,
     "Kullback-Leibler": KLBall,
-    "MMD": MMDBall,
-    "MMD minimax": lambda radius: MMDBall(radius, method="minimax"),
     "CVaR": lambda radius: ConditionalValueAtRisk(1.0 - radius),
 }
 CONTEXTS = torch.tensor([[0.1], [0.35], [0.6], [0.9]], **DOUBLE)

@@ -22,7 +22,7 @@ from botorch_calib.acquisition import (
 from botorch_calib.calibration import LocalizedConformal
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
 from botorch_calib.robust import TotalVariationBall, WassersteinBall
-from botorch_calib.testing import (
+from tests.contracts import (
     AcquisitionContract,
     ModelContract,
 )

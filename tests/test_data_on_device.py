@@ -14,7 +14,6 @@ import matplotlib
 import pytest
 import torch
 from botorch.acquisition import (
-    LogExpectedImprovement,
     UpperConfidenceBound,
 )
 from botorch.models import SingleTaskGP
@@ -33,15 +32,12 @@ from botorch_calib import (
     LocalizedConformal,
     OnlineConformal,
     QuantileRecalibrator,
-    WeightedConformal,
     calibration_report,
     noise_diagnosis,
     optimize_chance_constrained,
     optimize_robust,
 )
 from botorch_calib.asynchronous import SearchSettings
-from botorch_calib.calibration import ClassifierDensityRatio
-from botorch_calib.optim import proposal_samples
 from botorch_calib.plotting import (
     plot_intervals,
     plot_noise_likelihood,
@@ -116,13 +112,6 @@ CALIBRATORS: dict[str, Callable[[torch.device], Any]] = {
     "QuantileRecalibrator": lambda device: QuantileRecalibrator(),
     "QuantileRecalibrator, local": lambda device: QuantileRecalibrator(lengthscale=0.3),
     "QuantileRecalibrator, exact": lambda device: QuantileRecalibrator(method="exact"),
-    "WeightedConformal": lambda device: WeightedConformal(
-        0.2,
-        density_ratio=ClassifierDensityRatio(
-            gp_on(device).transform_inputs(data(device)[1]),
-            gp_on(device).transform_inputs(points_on(device, 15)),
-        ),
-    ),
 }
 
 
@@ -237,12 +226,6 @@ def test_chance_constraints_go_on_from_records(device: torch.device) -> None:
     X = X.unsqueeze(-2)
     assert_close(constraint.margin(X).cpu(), saved.margin(X.cpu()), rtol=1e-6, atol=1e-8)
     assert constraint.optimism(X).device == constraint.margin(X, 0.95).device == X.device
-
-
-def test_proposal_samples(device: torch.device) -> None:
-    acqf = LogExpectedImprovement(gp_on(device), best_f=1.0)
-    samples = proposal_samples(acqf, data(device)[0], num_samples=16)
-    assert samples.device.type == device.type
 
 
 def test_paths_and_fantasies(device: torch.device) -> None:

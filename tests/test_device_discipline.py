@@ -50,7 +50,6 @@ from botorch_calib.calibration import (
     OnlineConformal,
     OnlineQuantileTracker,
     QuantileRecalibrator,
-    WeightedConformal,
 )
 from botorch_calib.calibration.learners.base import QuantileLearner
 from botorch_calib.decisions import CertifiedSetExpansion, ChanceConstraint
@@ -62,7 +61,6 @@ from botorch_calib.robust import (
     ConditionalValueAtRisk,
     ContextDistribution,
     KLBall,
-    MMDBall,
     TotalVariationBall,
     WassersteinBall,
     WorstCase,
@@ -217,10 +215,6 @@ SETS: dict[str, AmbiguitySet] = {
     "ConditionalValueAtRisk": ConditionalValueAtRisk(0.3),
     "KLBall": KLBall(0.1),
     "KLBall, far": KLBall(5.0),
-    "MMDBall": MMDBall(0.2),
-    "MMDBall, small": MMDBall(1e-3),
-    "MMDBall, minimax": MMDBall(0.2, method="minimax", lengthscale=0.3),
-    "MMDBall, sensitivity": MMDBall(0.2, method="sensitivity"),
     "TotalVariationBall": TotalVariationBall(0.3),
     "WassersteinBall": WassersteinBall(0.1),
     "WassersteinBall, Lipschitz": WassersteinBall(0.1, method="lipschitz"),
@@ -237,7 +231,6 @@ CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
     "QuantileRecalibrator": lambda: QuantileRecalibrator(),
     "QuantileRecalibrator, local": lambda: QuantileRecalibrator(lengthscale=0.5),
     "QuantileRecalibrator, exact": lambda: QuantileRecalibrator(method="exact"),
-    "WeightedConformal": lambda: WeightedConformal(0.2, density_ratio=one_more_to_the_right),
 }
 LEARNERS: dict[str, Callable[[], QuantileLearner]] = {
     "AggregatedQuantileTracker": lambda: AggregatedQuantileTracker([0.2]),
@@ -247,7 +240,7 @@ LEARNERS: dict[str, Callable[[], QuantileLearner]] = {
     ),
 }
 # Evaluated to the end of an iteration whose length depends on the numbers.
-ITERATIVE = ("MMDBall", "MMDBall, small", "WassersteinBall")
+ITERATIVE = ("WassersteinBall",)
 # A worst case that iterates.
 ITERATED = ("RobustAcquisition",)
 

@@ -39,7 +39,6 @@ PUBLIC_MODULES = (
     "posteriors",
     "robust",
     "test_functions",
-    "testing",
 )
 # A page that needs an extra, and the module to look for.
 EXTRAS = {

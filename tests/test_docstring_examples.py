@@ -24,13 +24,10 @@ SHOWN_BY = {
     "Arrival": "DelayedProblem",
     "CalibrationReport": "report_from_pits",
     "ChanceConstrainedCandidate": "optimize_chance_constrained",
-    "ClassifierDensityRatio": "WeightedConformal",
     "draw_delay": "FixedDelay",
-    "log_covering_number": "wasserstein_radius",
     "NoiseDiagnosis": "noise_diagnosis",
     "Recommendation": "recommend",
     "RunSummary": "AsynchronousOptimizer",
-    "StatedGains": "stated_gains",
     "Trial": "FeedbackLedger",
 }
 # Their subclasses have examples.

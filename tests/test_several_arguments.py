@@ -20,7 +20,7 @@ from botorch_calib.decisions import (
     optimize_chance_constrained,
     recommend,
 )
-from botorch_calib.diagnostics import report_from_pits, stated_gains
+from botorch_calib.diagnostics import report_from_pits
 
 BOUNDS = torch.tensor([[0.0], [1.0]], dtype=torch.double)
 X = torch.linspace(0.0, 1.0, 8, dtype=torch.double).unsqueeze(-1)
@@ -52,7 +52,6 @@ CALLS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     ),
     "equations": ("equality_constraints", lambda given: search(equality_constraints=given)),
     "levels": ("levels", lambda given: report_from_pits(X.flatten(), levels=given)),
-    "ratios": ("ratios", lambda given: stated_gains(X[1:, 0], X[1:, 0], ratios=given)),
     "reference": (
         "ref_point",
         lambda given: qLogCalibratedNoisyExpectedHypervolumeImprovement(TWO, given, X),
@@ -80,7 +79,7 @@ def test_anything_else(call: str, given: str) -> None:
         function(WRONG[given])
 
 
-@pytest.mark.parametrize("call", ["models", "limits", "expansion", "search", "levels", "ratios"])
+@pytest.mark.parametrize("call", ["models", "limits", "expansion", "search", "levels"])
 def test_none_at_all(call: str) -> None:
     name, function = CALLS[call]
     with pytest.raises(BotorchError, match=f"`{name}"):

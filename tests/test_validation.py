@@ -19,7 +19,6 @@ from botorch_calib import (
     OnlineConformal,
     RobustUpperConfidenceBound,
     TotalVariationBall,
-    WeightedConformal,
 )
 from botorch_calib._validation import (
     check_columns,
@@ -150,7 +149,6 @@ def calls_with_flags(flag):
         "observation_noise",
         lambda: CalibratedUpperConfidenceBound(model, 0.9, observation_noise=flag),
     )
-    yield "continuous", lambda: WeightedConformal(0.2, continuous=flag)
     yield "condition", lambda: model.observe(X, Y, condition=flag)
     yield "condition", lambda: models.observe(X, torch.cat([Y, Y], dim=-1), condition=flag)
     yield "condition", lambda: constraint.observe(X, Y, condition=flag)

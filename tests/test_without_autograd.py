@@ -24,14 +24,13 @@ from botorch_calib import (
     LocalizedConformal,
     LogCalibratedExpectedImprovement,
     QuantileRecalibrator,
-    RobustAcquisition,
     TotalVariationBall,
     WassersteinBall,
     WassersteinUpperConfidenceBound,
-    WeightedConformal,
     optimize_chance_constrained,
     optimize_robust,
 )
+from botorch_calib.acquisition import RobustAcquisition
 from botorch_calib.calibration import Calibrator
 from botorch_calib.robust import AmbiguitySet
 from tests.gps import make_gp
@@ -41,7 +40,6 @@ CALIBRATORS: list[Calibrator] = [
     LocalizedConformal(0.2),
     QuantileRecalibrator(),
     QuantileRecalibrator([0.5, 0.9], lengthscale=0.3),
-    WeightedConformal(0.2),
 ]
 
 

@@ -42,8 +42,6 @@ from botorch_calib import (
     FeedbackLedger,
     KLBall,
     LocalizedConformal,
-    MMDBall,
-    RobustAcquisition,
     RobustUpperConfidenceBound,
     TotalVariationBall,
     WassersteinBall,
@@ -51,6 +49,7 @@ from botorch_calib import (
     WorstCase,
     calibration_report,
 )
+from botorch_calib.acquisition import RobustAcquisition
 from botorch_calib.plotting import plot_timeline
 from botorch_calib.robust import RadiusSchedule, join_contexts
 from botorch_calib.test_functions import ContextShift, DelayedProblem, Newsvendor, PoissonDelay
@@ -280,7 +279,6 @@ SETS = {
     "total variation": TotalVariationBall(0.2),
     "chi-squared": ChiSquaredBall(0.2),
     "Kullback-Leibler": KLBall(0.1),
-    "MMD": MMDBall(0.1, lengthscale=0.2),
     "CVaR": ConditionalValueAtRisk(0.2),
     "worst case": WorstCase(),
 }
@@ -332,8 +330,6 @@ plt.show()
 #   of another kind.
 # * `KLBall(r)` and `ChiSquaredBall(r)`: known contexts in other proportions. Against wrong
 #   frequencies, not against anything new.
-# * `MMDBall(r, lengthscale)`: distributions that a smooth kernel hardly tells apart. Against
-#   small shifts and other proportions, mildly.
 # * `ConditionalValueAtRisk(a)`: the mean over the worst share `a` of the contexts. Against bad
 #   luck more than against a wrong distribution.
 # * `WorstCase()`: the worst context. Against everything that you list.

@@ -9,7 +9,8 @@ from botorch.test_functions.synthetic import Ackley
 from torch import Tensor
 
 from benchmarks.framework.sequential import Problem, botorch_oracle, sobol_design
-from botorch_calib.test_functions import HeteroscedasticAckley, one_sided_initial_design
+from benchmarks.problems import one_sided_initial_design
+from botorch_calib.test_functions import HeteroscedasticAckley
 
 ACKLEY_BOX = ((-10.0, 10.0), (-10.0, 10.0))
 

@@ -14,13 +14,12 @@ from typing import Any
 from botorch.models.model import Model
 from torch import Tensor
 
+from benchmarks.baselines import ClassifierDensityRatio, WeightedConformal, proposal_samples
 from benchmarks.calibration.methods import ALPHA, CHEAP
 from benchmarks.calibration.synthetic import StudyProblem
 from benchmarks.framework.sequential import Method, Problem, Strategy
 from benchmarks.framework.strategies import ACQUISITIONS, AcquisitionStrategy
 from botorch_calib import CalibratedModel, LocalizedConformal, QuantileRecalibrator
-from botorch_calib.calibration import ClassifierDensityRatio, WeightedConformal
-from botorch_calib.optim.next_query_samples import proposal_samples
 
 # Without noise the largest outcome is the value to improve upon.
 SETTINGS: dict[str, Any] = {**CHEAP, "incumbent": "outcome"}

@@ -37,6 +37,21 @@ FORMER_CONSTANTS: dict[str, dict[str, Any]] = {
 }
 
 
+# Names of what results hold as the package's, and `benchmarks.problems` has now.
+_MOVED = {
+    f"benchmarks.{name}": f"botorch_calib.{name}"
+    for name in (
+        "ContextualAckley",
+        "ContextualAckley2d",
+        "ContextualHartmann6",
+        "ModifiedBranin",
+        "RadioCorridors",
+        "ThreeHumpCamel",
+        "one_sided_initial_design",
+    )
+}
+
+
 # Settings whose unit has changed since results were described by them, in that of then: they decide
 # the same numbers. `beta` is a variance's factor now, and was a deviation's.
 RESTATED: dict[str, dict[str, Callable[[float], float]]] = {
@@ -72,7 +87,8 @@ def config_hash(config: Any) -> str:
 def normalised(config: Any) -> Any:
     """A described configuration in the form of today, without what does not decide the results.
 
-    * Modules in the names of functions and classes: older results hold them.
+    * Modules in the names of functions and classes: older results hold them. What has moved here
+      from the package keeps the name that it had there.
     * Arguments that are ``None``, which leaves their choice to the callee: a new optional
       argument does not outdate the results from before it existed.
 
@@ -101,7 +117,8 @@ def _without_module(name: str) -> str:
     """
     package, *parts = name.split(".")
     starts = [i for i, part in enumerate(parts) if part.lstrip("_")[:1].isupper()]
-    return ".".join([package, *parts[starts[0] if starts else -1 :]])
+    name = ".".join([package, *parts[starts[0] if starts else -1 :]])
+    return _MOVED.get(name, name)
 
 
 class _Description:

@@ -27,6 +27,7 @@ from benchmarks.perf.calibrated_and_delayed import (
     recalibrator,
 )
 from benchmarks.perf.measure import Call, Workload, comparison, value_and_gradient
+from benchmarks.problems import ContextualAckley
 from botorch_calib import CalibratedModel
 from botorch_calib.acquisition import RobustUpperConfidenceBound, WassersteinUpperConfidenceBound
 from botorch_calib.calibration import Calibrator
@@ -36,12 +37,11 @@ from botorch_calib.robust import (
     ChiSquaredBall,
     ConditionalValueAtRisk,
     KLBall,
-    MMDBall,
     TotalVariationBall,
     WassersteinBall,
     WorstCase,
 )
-from botorch_calib.test_functions import ContextShift, ContextualAckley, ContextualProblem
+from botorch_calib.test_functions import ContextShift, ContextualProblem
 
 # What finds the best decision.
 Search = Callable[..., Any]
@@ -66,7 +66,6 @@ SETS: dict[str, AmbiguitySet] = {
     "KL ball": KLBall(RADIUS),
     "chi-squared ball": ChiSquaredBall(RADIUS),
     "total variation ball": TotalVariationBall(RADIUS),
-    "MMD ball": MMDBall(RADIUS),
     "conditional value at risk": ConditionalValueAtRisk(0.2),
     "worst case": WorstCase(),
 }

@@ -24,6 +24,7 @@ import torch
 from botorch.models.model import Model
 from torch import Tensor
 
+from benchmarks.baselines import ClassifierDensityRatio, WeightedConformal, proposal_samples
 from benchmarks.framework.replicate import stream_seed
 from benchmarks.framework.sequential import Method, Problem
 from benchmarks.framework.strategies import (
@@ -31,19 +32,16 @@ from benchmarks.framework.strategies import (
     AcquisitionStrategy,
     RandomStrategy,
 )
+from benchmarks.problems.radio_corridors import NUM_STATIONS
 from benchmarks.radio.problems import MOVES
 from botorch_calib import CalibratedModel
 from botorch_calib.calibration import (
     Calibrator,
-    ClassifierDensityRatio,
     GaussianScore,
     LocalizedConformal,
     OnlineConformal,
     QuantileRecalibrator,
-    WeightedConformal,
 )
-from botorch_calib.optim.next_query_samples import proposal_samples
-from botorch_calib.test_functions.radio import NUM_STATIONS
 
 NUM_CANDIDATES = 100
 ALPHA, LENGTHSCALE, KAPPA = 0.25, 1 / 3, 2.0

@@ -18,8 +18,8 @@ from torch import Tensor
 from benchmarks.framework.replicate import stream_seed
 from benchmarks.framework.sequential import Oracle, Problem
 from benchmarks.framework.surrogates import Refitted
-from botorch_calib.test_functions import RadioCorridors
-from botorch_calib.test_functions.radio import NUM_STATIONS
+from benchmarks.problems import RadioCorridors
+from benchmarks.problems.radio_corridors import NUM_STATIONS
 
 # Numbers of random streams, see `framework.replicate`. Never renumber.
 DESIGN, MOVES = 40, 41

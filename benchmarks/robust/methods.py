@@ -29,6 +29,7 @@ from botorch.models import SingleTaskGP
 from botorch.models.model import Model
 from torch import Tensor
 
+from benchmarks.baselines import MMDBall
 from benchmarks.framework.strategies import optimize
 from benchmarks.robust.replicate import ContextualTask, History
 from botorch_calib.acquisition import RobustUpperConfidenceBound, WassersteinUpperConfidenceBound
@@ -36,7 +37,6 @@ from botorch_calib.optim import optimize_robust
 from botorch_calib.robust import (
     AmbiguitySet,
     ContextDistribution,
-    MMDBall,
     TotalVariationBall,
     WassersteinBall,
     WorstCase,

@@ -38,15 +38,13 @@ from benchmarks.framework.rbf_surrogate import RefittedRBF
 from benchmarks.framework.replicate import OBSERVE, Record, Replicate, stream_seed
 from benchmarks.framework.results import Result
 from benchmarks.framework.surrogates import Surrogate
-from botorch_calib.test_functions import (
-    ContextShift,
+from benchmarks.problems import (
     ContextualAckley,
     ContextualHartmann6,
-    ContextualProblem,
     ModifiedBranin,
-    Newsvendor,
     ThreeHumpCamel,
 )
+from botorch_calib.test_functions import ContextShift, ContextualProblem, Newsvendor
 
 # Numbers of random streams, see `framework.replicate`. Never renumber.
 CONTEXTS, INITIAL = 20, 21

@@ -34,6 +34,7 @@ from torch import Tensor
 
 from benchmarks.framework.replicate import Record
 from benchmarks.framework.results import Result
+from benchmarks.problems import ContextualAckley
 from benchmarks.robust.methods import (
     RobustBO,
     RobustBOStrategy,
@@ -51,12 +52,7 @@ from benchmarks.robust.replicate import (
 from botorch_calib.acquisition import RobustUpperConfidenceBound
 from botorch_calib.optim import optimize_robust
 from botorch_calib.robust import ContextDistribution, WassersteinBall
-from botorch_calib.test_functions import (
-    ContextShift,
-    ContextualAckley,
-    ContextualProblem,
-    Newsvendor,
-)
+from botorch_calib.test_functions import ContextShift, ContextualProblem, Newsvendor
 
 MEAN, STD = 0.5, 0.1
 SHIFTS = (0.0, 0.05, 0.1, 0.2)

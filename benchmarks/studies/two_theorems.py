@@ -64,6 +64,7 @@ from benchmarks.framework.sequential import Problem
 from benchmarks.framework.statistics import pooled_ratio
 from benchmarks.studies import objective_coverage
 from benchmarks.studies.command_line import run_study
+from benchmarks.theory import stated_gains
 from botorch_calib import CalibratedModel
 from botorch_calib.calibration import (
     Calibrator,
@@ -72,7 +73,6 @@ from botorch_calib.calibration import (
     QuantileRecalibrator,
 )
 from botorch_calib.decisions import objective_coverage_bound
-from botorch_calib.diagnostics import stated_gains
 from botorch_calib.exceptions import CalibrationWarning
 
 ALPHA = 0.2

@@ -217,8 +217,7 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
     With ``beta`` as in BoTorch the bound is ``mu + sqrt(beta) sigma``. The methods of the paper
     [Micheli2025wdrbo] take ``beta=2.25``: ``WassersteinBall(radius, "lipschitz")`` is WDRBO, and
     with radius 0 ERBO; `ContextDistribution.kde` makes that SBO-KDE, and with `TotalVariationBall`
-    DRBO-KDE; `MMDBall` is DRBO-MMD, with its approximation DRBO-MMD minimax; `WorstCase` is
-    StableOpt.
+    DRBO-KDE; `WorstCase` is StableOpt.
 
     Args:
         model: A model of decisions and contexts with one output and no batch dimensions.

@@ -2,7 +2,6 @@
 
 from botorch_calib.calibration.base import Calibrator
 from botorch_calib.calibration.conformal import LocalizedConformal, OnlineConformal
-from botorch_calib.calibration.density_ratio import ClassifierDensityRatio
 from botorch_calib.calibration.learners import (
     AggregatedQuantileTracker,
     ExactQuantileLearner,
@@ -17,12 +16,10 @@ from botorch_calib.calibration.scores import (
     pit,
     two_sided_p_value,
 )
-from botorch_calib.calibration.weighted import WeightedConformal
 
 __all__ = [
     "AggregatedQuantileTracker",
     "Calibrator",
-    "ClassifierDensityRatio",
     "ExactQuantileLearner",
     "GaussianScore",
     "LocalizedConformal",
@@ -32,7 +29,6 @@ __all__ = [
     "QuantileRecalibrator",
     "RationalScore",
     "Score",
-    "WeightedConformal",
     "pit",
     "two_sided_p_value",
 ]

@@ -5,16 +5,13 @@ from botorch_calib.diagnostics.noise import NoiseDiagnosis, noise_diagnosis
 from botorch_calib.diagnostics.report import CalibrationReport
 from botorch_calib.diagnostics.report_of_arrays import report_from_moments, report_from_pits
 from botorch_calib.diagnostics.report_of_model import calibration_report
-from botorch_calib.diagnostics.stated_gains import StatedGains, stated_gains
 
 __all__ = [
     "CalibrationAlarm",
     "CalibrationReport",
     "NoiseDiagnosis",
-    "StatedGains",
     "calibration_report",
     "noise_diagnosis",
     "report_from_moments",
     "report_from_pits",
-    "stated_gains",
 ]

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from botorch_calib.diagnostics.objective_scores import ObjectiveScores
 from botorch_calib.diagnostics.regions import Cell
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.distributions.scoring import (
@@ -123,10 +122,6 @@ class ForecastScores:
         mean_deviation: Mean standard deviation stated.
         mean_interval_score: Mean score of the central interval.
         mean_crps: Mean continuous ranked probability score.
-        objective: Where the objective's true values are known, scores of its distributions as the
-            observations were predicted.
-        objective_now: Scores of its present ones, by the model that has seen the observations; None
-            with held-out data.
     """
 
     frequencies: Tensor
@@ -141,8 +136,6 @@ class ForecastScores:
     mean_deviation: float | None = None
     mean_interval_score: float | None = None
     mean_crps: float | None = None
-    objective: ObjectiveScores | None = None
-    objective_now: ObjectiveScores | None = None
 
     @property
     def running_coverage(self) -> Tensor:
@@ -151,13 +144,7 @@ class ForecastScores:
         return covered.cumsum(dim=0) / torch.ones_like(covered).cumsum(dim=0)
 
 
-def forecast_scores(
-    stated: StatedForecasts,
-    levels: Tensor,
-    cells: list[Cell],
-    objective: ObjectiveScores | None = None,
-    objective_now: ObjectiveScores | None = None,
-) -> ForecastScores:
+def forecast_scores(stated: StatedForecasts, levels: Tensor, cells: list[Cell]) -> ForecastScores:
     """Scores of distributions that were stated of ``n`` observations, and coverage in ``cells``."""
     pits, covered = stated.pits, stated.covered
     frequencies = observed_frequencies(pits, levels)
@@ -177,8 +164,6 @@ def forecast_scores(
         regions=regions,
         pits=pits,
         covered=covered,
-        objective=objective,
-        objective_now=objective_now,
         **means,
     )
 

@@ -19,13 +19,10 @@ from botorch_calib.diagnostics.forecast_scores import (
     forecast_scores,
 )
 from botorch_calib.diagnostics.noise import NoiseDiagnosis
-from botorch_calib.diagnostics.objective_scores import ObjectiveScores
 from botorch_calib.diagnostics.regions import median_cells
 from botorch_calib.diagnostics.report_table import (
-    ON_THE_OBJECTIVE,
     alarm_rows,
     level_rows,
-    objective_rows,
     region_rows,
     row,
     summary_rows,
@@ -124,12 +121,9 @@ class CalibrationReport:
             "",
             row("", list(self.forecasts)),
             *summary_rows(self.alpha, columns),
-            *objective_rows(self.alpha, columns),
             *region_rows(columns),
             *level_rows(self.levels, columns),
         ]
-        if self.base.objective is not None:
-            lines += ["", *ON_THE_OBJECTIVE]
         lines += alarm_rows(self.alarms, self.source)
         if self.noise is not None:
             lines += ["", str(self.noise)]
@@ -143,8 +137,6 @@ class Forecasts(NamedTuple):
 
     inputs: Tensor | None  # n x d
     stated: list[StatedForecasts]  # by the base model, and calibrated
-    # Where the objective's true values are known: as it was predicted and as it is now, of each
-    objective: list[list[ObjectiveScores]] = []
     base_name: str = BASE_NAME
 
 
@@ -162,12 +154,10 @@ def report_of(
     levels = check_numbers("levels", levels).to("cpu", torch.double)
     check_levels("levels", levels)
     check_count("num_regions", num_regions)
-    inputs, stated, objective, name = forecasts
+    inputs, stated, name = forecasts
     _warn_if_few(len(stated[0].pits), alpha)
     cells = [] if inputs is None else median_cells(inputs, num_regions)
-    of_objective = [*zip(*objective, strict=True)] or [()] * len(stated)
-    pairs = zip(stated, of_objective, strict=False)
-    scores = [forecast_scores(each, levels, cells, *own) for each, own in pairs]
+    scores = [forecast_scores(each, levels, cells) for each in stated]
     calibrated = scores[1] if len(scores) > 1 else None
     report = CalibrationReport(alpha, levels, source, calibrated, scores[0], noise, name)
     if carried is not None:

@@ -8,7 +8,10 @@ from typing import Any, Literal, cast
 import torch
 from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models.model import Model
+from botorch.posteriors import GPyTorchPosterior
+from gpytorch.distributions import MultivariateNormal
 from gpytorch.models import ExactGP
+from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
 from torch.nn import Module
 
@@ -17,14 +20,6 @@ from botorch_calib.calibration import NoCalibration, pit
 from botorch_calib.diagnostics.calibration_alarm import CalibrationAlarm
 from botorch_calib.diagnostics.forecast_scores import StatedForecasts
 from botorch_calib.diagnostics.noise import noise_diagnosis
-from botorch_calib.diagnostics.objective_scores import (
-    Truth,
-    objective_scores,
-    predicted_objective,
-    present_objective,
-    true_values,
-    without_pending,
-)
 from botorch_calib.diagnostics.report import (
     BASE_NAME,
     LEVELS,
@@ -32,10 +27,13 @@ from botorch_calib.diagnostics.report import (
     Forecasts,
     report_of,
 )
+from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.models.calibrated import CalibratedModel
+from botorch_calib.models.delayed import CensoredDelayModel
 from botorch_calib.models.inspection import (
     as_in_training,
     in_output_task,
+    least_variance,
     observed_process,
     outcome_units,
     raw_train_inputs,
@@ -47,7 +45,7 @@ from botorch_calib.models.predictors import Correction, predictor_of
 from botorch_calib.models.predictors.with_outcome_transform import TransformedPredictor
 from botorch_calib.models.requirements import batch_of_models, check_fits, check_pairs
 from botorch_calib.models.residuals import RESIDUALS, forecast_history
-from botorch_calib.posteriors import TransformedOutcomePosterior
+from botorch_calib.posteriors import CalibratedPosterior, TransformedOutcomePosterior
 
 
 @torch.no_grad()
@@ -61,7 +59,6 @@ def calibration_report(
     num_initial: int = 0,
     residuals: Literal["prequential", "loo"] = "prequential",
     num_regions: int = 4,
-    truth: Truth | None = None,
     alarm: CalibrationAlarm | None = None,
 ) -> CalibrationReport:
     """Judge the predictive distributions of a model, beside those of its Gaussian process.
@@ -72,11 +69,8 @@ def calibration_report(
     distribution stated before it was learned from. With held-out data the present model is judged,
     as it is. The model and its calibrator are left as they are.
 
-    With ``truth``, statements on the objective, without noise, are judged at the same points: as
-    each was predicted and, for training data, as the model is now, having seen the observation
-    there. The latter is what a claim on a visited point rests on; held-out points spread over the
-    box tell the coverage over the box. No bound on it is proved, as it depends on the stated noise:
-    the `noise_diagnosis` of an exact Gaussian process is added.
+    All of this is about observations. What is stated of the objective behind the noise rests on the
+    stated noise as well: the `noise_diagnosis` of an exact Gaussian process is added.
 
     Args:
         model: A `CalibratedModel`, a BoTorch model that it takes, or an exact Gaussian process of
@@ -89,8 +83,6 @@ def calibration_report(
         residuals: Whether a training observation is predicted from those before it or, with
             ``"loo"``, from all others.
         num_regions: Number of cells of the inputs in which coverage is counted.
-        truth: The objective without noise: its values ``n x 1`` at ``X`` or, without it, at all
-            training inputs, or a function that computes them from inputs ``n x d``.
         alarm: One that has watched the predictions as they were made, to stand in the report with
             its guarantee.
 
@@ -107,15 +99,13 @@ def calibration_report(
     """
     check_open_unit("alpha", alpha)
     check_one_of("residuals", residuals, RESIDUALS)
-    if truth is not None:
-        check_model(model)
     with as_in_training(observed_process(model)):
         if X is None and Y is None:
-            forecasts = _of_history(model, num_initial, residuals, truth, alpha)
+            forecasts = _of_history(model, num_initial, residuals, alpha)
         elif num_initial:
             raise InputDataError("`num_initial` is for training data: slice `X` and `Y` instead.")
         else:
-            forecasts = _of_held_out(model, X, Y, truth, alpha)
+            forecasts = _of_held_out(model, X, Y, alpha)
     try:
         noise = noise_diagnosis(model)
     except (UnsupportedError, InputDataError):  # not all models that are judged have one
@@ -125,14 +115,13 @@ def calibration_report(
     return report_of(forecasts, alpha, levels, source, num_regions, noise, bounds, alarm)
 
 
-def _of_history(
-    model: Any, num_initial: int, residuals: str, truth: Truth | None, alpha: float
-) -> Forecasts:
+def _of_history(model: Any, num_initial: int, residuals: str, alpha: float) -> Forecasts:
     """Forecasts of the training data of a model, without the first ``num_initial``."""
-    model = without_pending(model)
+    gp = observed_process(model)  # without pending points
+    inner = model.model if isinstance(model, CensoredDelayModel) else model
+    model = inner.with_model(gp) if isinstance(inner, CalibratedModel) else gp
     calibrator = model.calibrator.fresh() if isinstance(model, CalibratedModel) else None
     predictor = predictor_of(model)
-    gp = predictor.observed
     if not predictor.is_process:
         inputs, z = predictor.history(residuals)
         kept = _kept(torch.arange(len(z)), num_initial)
@@ -146,33 +135,33 @@ def _of_history(
     kept = _kept(in_output_task(gp, inputs).nonzero().squeeze(-1), num_initial)
     predictive = None if calibrator is None else calibrator.to(z).update(inputs[kept], z[kept])
     raw_inputs = cast(Tensor, raw_train_inputs(gp)).detach()
-    is_transformed = isinstance(predictor, TransformedPredictor)
-    if is_transformed:
+    both = [None] if predictive is None else [None, predictive]
+    if isinstance(predictor, TransformedPredictor):
         predictor.check()
-    targets = in_space_of_targets(gp) if is_transformed else gp
-    deviations = outcome_units(targets) * deviations
-    excess = getattr(model, "excess", "noise")  # a Gaussian process alone has none
-
-    def predicted(denoise: bool) -> list[Any]:
-        parts = predicted_objective(targets, z, deviations, kept, predictive, excess, denoise)
-        if not is_transformed:
-            return parts
-        outcome_map = InverseTransform(gp, raw_inputs[kept])
-        return [TransformedOutcomePosterior(each, outcome_map) for each in parts]  # type: ignore
-
-    objective = []
-    if truth is not None:
-        values = true_values(truth, raw_inputs)[kept]
-        statements = (predicted(denoise=True), present_objective(model, raw_inputs[kept]))
-        objective = [[objective_scores(p, values, alpha) for p in part] for part in statements]
-    if is_transformed:
+        posteriors = [_transformed(gp, z, deviations, kept, each) for each in both]
         observed = raw_train_targets(gp)[kept]
-        stated = [StatedForecasts.of_posterior(p, observed, alpha) for p in predicted(False)]
+        stated = [StatedForecasts.of_posterior(each, observed, alpha) for each in posteriors]
     else:
-        both = [None] if predictive is None else [None, predictive]
-        own = z[kept], deviations[kept], alpha
+        own = z[kept], outcome_units(gp)[kept] * deviations[kept], alpha
         stated = [StatedForecasts.of_residuals(each, *own) for each in both]
-    return Forecasts(raw_inputs[kept], stated, objective)
+    return Forecasts(raw_inputs[kept], stated)
+
+
+def _transformed(
+    gp: Any, residuals: Tensor, deviations: Tensor, kept: Tensor, stated: PiecewisePredictive | None
+) -> TransformedOutcomePosterior:
+    """What was stated of the ``kept`` observations of a process of transformed outcomes."""
+    targets = in_space_of_targets(gp)
+    deviations = outcome_units(targets) * deviations
+    mean = raw_train_targets(targets).squeeze(-1) - deviations * residuals
+    # Independent, as only marginals count, and with the noise in the variance
+    normal = MultivariateNormal(mean[kept], DiagLinearOperator(deviations[kept].square()))
+    base = GPyTorchPosterior(normal)
+    if stated is None:
+        stated = PiecewisePredictive.gaussian(dtype=torch.double, device=mean.device)
+    least = least_variance(targets, base)
+    posterior = CalibratedPosterior(base, stated, 0.0, denoise=False, least_variance=least)
+    return TransformedOutcomePosterior(posterior, InverseTransform(gp, raw_train_inputs(gp)[kept]))
 
 
 def _kept(own: Tensor, num_initial: int) -> Tensor:
@@ -185,9 +174,7 @@ def _kept(own: Tensor, num_initial: int) -> Tensor:
     return own[num_initial:]
 
 
-def _of_held_out(
-    model: Any, X: Tensor | None, Y: Tensor | None, truth: Truth | None, alpha: float
-) -> Forecasts:
+def _of_held_out(model: Any, X: Tensor | None, Y: Tensor | None, alpha: float) -> Forecasts:
     """Forecasts of observations at single points, which the model has not seen."""
     if X is None or Y is None:
         raise InputDataError("Give both of `X` and `Y`, or neither.")
@@ -216,12 +203,8 @@ def _of_held_out(
     if any(posterior._extended_shape()[-2:] != (1, 1) for posterior in posteriors):
         raise _unsupported(model)
     stated = [StatedForecasts.of_posterior(posterior, Y, alpha) for posterior in posteriors]
-    objective = []
-    if truth is not None:
-        values = true_values(truth, X)
-        objective = [[objective_scores(p, values, alpha) for p in present_objective(model, X)]]
     name = BASE_NAME if predictor.is_process else type(predictor.observed).__name__
-    return Forecasts(X, stated, objective, name)
+    return Forecasts(X, stated, name)
 
 
 def _of_plain_process(gp: Any, X: Tensor, Y: Tensor, alpha: float) -> Forecasts:

@@ -12,15 +12,6 @@ from botorch_calib.diagnostics.forecast_scores import ForecastScores, RegionCove
 
 _LABEL_WIDTH, _COLUMN_WIDTH = 26, 20
 
-#: Note below scores of statements on the objective.
-ON_THE_OBJECTIVE = textwrap.wrap(
-    "The bounds on coverage that calibrators have are about outcomes. What is stated of the "
-    "objective rests on the stated noise as well: no bound on its coverage is proved. Errors at "
-    "several points of one function depend on each other, so its shares have no binomial "
-    "intervals.",
-    width=100,
-)
-
 _REPLAYED = (
     "An alarm that is replayed with hyperparameters fitted to the same outcomes is an indication: "
     "nothing bounds its false alarms."
@@ -74,23 +65,6 @@ def _cut_sides(cell: RegionCoverage, lowest: Tensor, highest: Tensor) -> list[st
         for i in range(len(cell.lower))
         if cell.lower[i] > lowest[i] or cell.upper[i] < highest[i]
     ]
-
-
-def objective_rows(alpha: float, columns: list[ForecastScores]) -> list[str]:
-    """Coverage of the objective's true values, where they are known."""
-    parts = {
-        "Objective, as it was predicted": [scores.objective for scores in columns],
-        "Objective, as the model is now": [scores.objective_now for scores in columns],
-    }
-    lines = []
-    for title, column in parts.items():
-        known = [scores for scores in column if scores is not None]
-        if known:
-            coverage = [f"{scores.coverage:.2f}" for scores in known]
-            widths = [f"{scores.mean_width:.4g}" for scores in known]
-            lines += [title, row(f"  coverage (stated {1 - alpha:.4g})", coverage)]
-            lines.append(row("  mean interval width", widths))
-    return lines
 
 
 def alarm_rows(alarms: dict[str, CalibrationAlarm], source: str) -> list[str]:

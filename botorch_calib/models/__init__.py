@@ -12,7 +12,6 @@ file                      content
 ``partly_known_noise``    `PartlyKnownNoiseGP`: known variances are used, others are fitted
 ``noisy_ensemble``        `NoisyEnsemble`: point predictions with a stated noise
 ``sharpened``             `sharpened`: given hyperparameters, corrected by the data
-``confidence_multiplier`` `confidence_multiplier`: ``beta`` for which a bound is proved
 ``wrapper``               the base class of models around another one
 ``inspection``            how parts, data, noise and units of any model are reached
 ``requirements``          checks of models, inputs and observations
@@ -31,7 +30,6 @@ file                      content
 """
 
 from botorch_calib.models.calibrated import CalibratedModel
-from botorch_calib.models.confidence_multiplier import confidence_multiplier
 from botorch_calib.models.delayed import CensoredDelayModel
 from botorch_calib.models.noisy_ensemble import NoisyEnsemble
 from botorch_calib.models.partly_known_noise import PartlyKnownNoiseGP, PartlyKnownNoiseLikelihood
@@ -48,7 +46,6 @@ __all__ = [
     "NoisyEnsemble",
     "PartlyKnownNoiseGP",
     "PartlyKnownNoiseLikelihood",
-    "confidence_multiplier",
     "loo_residuals",
     "prequential_residuals",
     "sharpened",

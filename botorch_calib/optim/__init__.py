@@ -9,12 +9,10 @@ file                   content
 ``reasons_to_stop``    searches that do not warn of why they stop
 ``side_by_side``       searches that climb together, one evaluation serving all of them
 ``robust_search``      `optimize_robust`: the best decision by a bound with kinks
-``next_query_samples`` where a function would query next, for density ratios
 ``random_seeds``       random numbers that depend on seeds alone
 ====================== =============================================================================
 """
 
-from botorch_calib.optim.next_query_samples import proposal_samples
 from botorch_calib.optim.robust_search import optimize_robust
 
-__all__ = ["optimize_robust", "proposal_samples"]
+__all__ = ["optimize_robust"]

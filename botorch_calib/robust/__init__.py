@@ -3,21 +3,19 @@
 A model takes decisions ``x`` and contexts ``c`` together (`joint_inputs`). A decision is judged by
 the worst expectation of a function ``u(x, c)`` (`contextual_function`; `gp` for those of models)
 over an ambiguity set (`sets`) around a `ContextDistribution` (`contexts`), whose radius may be a
-schedule (`radius`). `simplex_in_ellipsoid` is the solver of `MMDBall`. The acquisition functions
-are in `botorch_calib.acquisition.robust`.
+schedule (`radius`). The acquisition functions are in `botorch_calib.acquisition.robust`.
 """
 
 from botorch_calib.robust.contexts import ContextDistribution
 from botorch_calib.robust.contextual_function import ContextualFunction
 from botorch_calib.robust.gp.closed_form_bound import ClosedFormConfidenceBound
 from botorch_calib.robust.joint_inputs import join_contexts
-from botorch_calib.robust.radius import RadiusSchedule, log_covering_number, wasserstein_radius
+from botorch_calib.robust.radius import RadiusSchedule
 from botorch_calib.robust.sets import (
     AmbiguitySet,
     ChiSquaredBall,
     ConditionalValueAtRisk,
     KLBall,
-    MMDBall,
     TotalVariationBall,
     WassersteinBall,
     WorstCase,
@@ -31,12 +29,9 @@ __all__ = [
     "ContextDistribution",
     "ContextualFunction",
     "KLBall",
-    "MMDBall",
     "RadiusSchedule",
     "TotalVariationBall",
     "WassersteinBall",
     "WorstCase",
     "join_contexts",
-    "log_covering_number",
-    "wasserstein_radius",
 ]

@@ -30,8 +30,8 @@ _SUM_TOLERANCE = 1e-5
 class ContextDistribution:
     """A distribution on finitely many contexts (atoms), the centre of an ambiguity set.
 
-    Some sets (`WassersteinBall`, `MMDBall`, `TotalVariationBall`, `WorstCase`) may move mass to
-    atoms of weight 0, which `with_candidates` adds. `empirical` and `discrete` merge equal atoms,
+    Some sets (`WassersteinBall`, `TotalVariationBall`, `WorstCase`) may move mass to atoms of
+    weight 0, which `with_candidates` adds. `empirical` and `discrete` merge equal atoms,
     the constructor keeps all. Tensors are copied, and must not be changed afterwards.
 
     Attributes:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import heapq
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.test_functions.base import BaseTestProblem, MultiObjectiveTestProblem
 from torch import Tensor
 
@@ -24,7 +23,6 @@ from botorch_calib._validation import (
     check_inputs,
     check_instance,
     check_nonnegative,
-    check_positive,
 )
 
 
@@ -70,82 +68,6 @@ class PoissonDelay(DelayDistribution):
     def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
         rates = torch.full((len(X),), float(self.mean), dtype=torch.double)
         return torch.poisson(rates, generator=generator)
-
-
-@dataclass(frozen=True)
-class GeometricDelay(DelayDistribution):
-    """A geometric number of iterations on {0, 1, 2, ...}, with expectation ``mean``.
-
-    After each iteration the value arrives with probability ``1 / (1 + mean)``, however long
-    it has been waited for. The variance is ``mean (1 + mean)``.
-
-    Example:
-        >>> delay = draw_delay(GeometricDelay(10.0), torch.rand(2), seed=0, ticket=0)
-    """
-
-    mean: float
-
-    def __post_init__(self) -> None:
-        check_nonnegative("mean", self.mean)
-
-    def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
-        uniform = torch.rand(len(X), generator=generator, dtype=torch.double)
-        if self.mean == 0:
-            return torch.zeros_like(uniform)
-        # The delay exceeds k with probability (mean / (1 + mean))^(k + 1).
-        return (torch.log1p(-uniform) / -math.log1p(1.0 / self.mean)).floor()
-
-
-@dataclass(frozen=True)
-class LogNormalDelay(DelayDistribution):
-    """A log-normal clock time, ``median exp(sigma z)`` with ``z`` standard normal.
-
-    The expectation is ``median exp(sigma^2 / 2)``.
-
-    Example:
-        >>> delay = LogNormalDelay(median=60.0, sigma=0.5)
-        >>> seconds = draw_delay(delay, torch.rand(2), seed=0, ticket=0)
-    """
-
-    median: float
-    sigma: float
-
-    def __post_init__(self) -> None:
-        check_positive("median", self.median)
-        check_nonnegative("sigma", self.sigma)
-
-    def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
-        normal = torch.randn(len(X), generator=generator, dtype=torch.double)
-        return self.median * (self.sigma * normal).exp()
-
-
-@dataclass(frozen=True)
-class InputDependentDelay(DelayDistribution):
-    """A delay whose size depends on the point: that of ``base(mean_of(x))``.
-
-    Args:
-        mean_of: Maps ``n x d`` points to ``n`` numbers of at least 0.
-        base: Maps one such number to a distribution of delays: a class of this module, or,
-            where it takes more than a mean, ``functools.partial(LogNormalDelay, sigma=0.5)``,
-            of which ``mean_of`` then gives the median.
-
-    Example:
-        >>> slow_to_the_right = InputDependentDelay(lambda x: 5.0 + 10.0 * x[..., 0])
-        >>> delay = draw_delay(slow_to_the_right, torch.rand(2), seed=0, ticket=0)
-    """
-
-    mean_of: Callable[[Tensor], Tensor]
-    base: Callable[[float], DelayDistribution] = PoissonDelay
-
-    def sample(self, X: Tensor, generator: torch.Generator) -> Tensor:
-        means = torch.as_tensor(self.mean_of(X), dtype=torch.double).reshape(-1)
-        if len(means) != len(X):
-            raise BotorchTensorDimensionError(
-                f"`mean_of` must return {len(X)} numbers for as many points, got {len(means)}."
-            )
-        rows = zip(means.tolist(), X.unsqueeze(1), strict=True)
-        delays = [self.base(mean).sample(x, generator) for mean, x in rows]
-        return torch.cat(delays) if delays else means
 
 
 def draw_delay(delay: DelayDistribution, x: Tensor, seed: int, ticket: int) -> float:

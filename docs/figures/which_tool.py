@@ -14,7 +14,6 @@ TREE = {
     "Its intervals\nare wrong": {
         "at one level": "LocalizedConformal",
         "at all levels": "QuantileRecalibrator",
-        "future inputs are\ndistributed differently": "WeightedConformal",
     },
     "A noisy outcome\nhas a limit": {
         "in each trial": "ChanceConstraint",

@@ -5,10 +5,10 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from botorch_calib import (
+    ChiSquaredBall,
     ConditionalValueAtRisk,
     ContextDistribution,
     KLBall,
-    MMDBall,
     TotalVariationBall,
     WassersteinBall,
     WorstCase,
@@ -19,7 +19,7 @@ SETS = {
     "WassersteinBall, radius 0.1": WassersteinBall(0.1),
     "TotalVariationBall, radius 0.3": TotalVariationBall(0.3),
     "KLBall, radius 0.3": KLBall(0.3),
-    "MMDBall, radius 0.2": MMDBall(0.2),
+    "ChiSquaredBall, radius 0.5": ChiSquaredBall(0.5),
     "ConditionalValueAtRisk, worst 30 %": ConditionalValueAtRisk(0.3),
     "WorstCase": WorstCase(),
 }

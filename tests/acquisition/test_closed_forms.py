@@ -34,7 +34,7 @@ from botorch_calib import (
     LogCalibratedProbabilityOfFeasibility,
 )
 from botorch_calib.calibration import QuantileRecalibrator
-from botorch_calib.testing import AcquisitionContract
+from tests.contracts import AcquisitionContract
 from tests.gps import (
     DOUBLE,
     GaussianLaw,

@@ -29,7 +29,7 @@ from botorch_calib.acquisition.pending_points import fantasy_models
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.inspection import as_calibrated
 from botorch_calib.models.outcome_transforms import raw_train_targets
-from botorch_calib.testing import AcquisitionContract
+from tests.contracts import AcquisitionContract
 from tests.gps import make_multitask, make_variational
 from tests.random_numbers import normal, uniform
 

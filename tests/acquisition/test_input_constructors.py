@@ -21,18 +21,18 @@ from botorch_calib import (
     CalibratedModelList,
     CalibratedProbabilityOfImprovement,
     CalibratedUpperConfidenceBound,
-    CertifiedSetExpansion,
     ChanceConstraint,
     DelayedThompsonSampling,
     DelayedUpperConfidenceBound,
     LogCalibratedExpectedImprovement,
-    RobustAcquisition,
     RobustUpperConfidenceBound,
     WassersteinUpperConfidenceBound,
     WorstCase,
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
     qLogCalibratedNoisyExpectedImprovement,
 )
+from botorch_calib.acquisition import RobustAcquisition
+from botorch_calib.decisions import CertifiedSetExpansion
 from tests.gps import DOUBLE, make_data, make_gp, make_model
 
 IMPROVEMENTS: list[type[Any]] = [

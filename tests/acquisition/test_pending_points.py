@@ -14,10 +14,8 @@ from torch.testing import assert_close
 
 from botorch_calib import (
     CalibratedExpectedImprovement,
-    CalibratedExpectedShortfall,
     CalibratedUpperConfidenceBound,
     CensoredDelayModel,
-    CertifiedSetExpansion,
     ChanceConstraint,
     ContextDistribution,
     DelayedThompsonSampling,
@@ -28,6 +26,8 @@ from botorch_calib import (
     RobustUpperConfidenceBound,
     TotalVariationBall,
 )
+from botorch_calib.acquisition import CalibratedExpectedShortfall
+from botorch_calib.decisions import CertifiedSetExpansion
 from tests.gps import DOUBLE, make_gp, make_model
 
 FIXED = 0.4

@@ -25,7 +25,6 @@ from botorch_calib.robust import (
     ConditionalValueAtRisk,
     ContextDistribution,
     KLBall,
-    MMDBall,
     RadiusSchedule,
     TotalVariationBall,
     WassersteinBall,
@@ -47,15 +46,10 @@ SETS: dict[str, AmbiguitySet] = {
     "total variation": TotalVariationBall(0.2),
     "chi squared": ChiSquaredBall(0.2),
     "kl": KLBall(0.2),
-    "mmd": MMDBall(0.1, lengthscale=0.3),
     "cvar": ConditionalValueAtRisk(0.3),
     "worst": WorstCase(),
 }
-BOUNDS = (
-    WassersteinBall(0.1, method="lipschitz"),
-    MMDBall(0.1, method="sensitivity"),
-    MMDBall(0.1, method="minimax"),
-)
+BOUNDS = (WassersteinBall(0.1, method="lipschitz"),)
 
 
 def points(*shape: int) -> Tensor:
@@ -91,7 +85,6 @@ class TestSchedules:
         [
             lambda radius: WassersteinBall(radius, method="lipschitz"),
             KLBall,
-            lambda radius: MMDBall(radius, lengthscale=0.3),
         ],
     )
     def test_is_the_ball_with_the_number(self, make):

@@ -25,12 +25,12 @@ from botorch_calib import (
     DelayedThompsonSampling,
     DelayedUpperConfidenceBound,
     LocalizedConformal,
-    RobustAcquisition,
     RobustUpperConfidenceBound,
     TotalVariationBall,
     optimize_robust,
     qLogCalibratedNoisyExpectedImprovement,
 )
+from botorch_calib.acquisition import RobustAcquisition
 from botorch_calib.models.inspection import unit_of_targets
 
 # Unit and tolerance by precision: GPyTorch states no standard deviation below 1e-5 and 1e-3, which

@@ -5,10 +5,10 @@ import random
 
 import pytest
 import torch
+from benchmarks.studies.hanging_region import LEAST, PROBLEMS, run
 from botorch.models import SingleTaskGP
 from torch import Tensor
 
-from benchmarks.studies.hanging_region import LEAST, PROBLEMS, run
 from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy, SearchSettings
 from botorch_calib.asynchronous import proposer as proposer_module
 from botorch_calib.asynchronous.delay_strategy import STRATEGIES

@@ -19,9 +19,8 @@ from botorch_calib.calibration import (
     QuantileRecalibrator,
     RationalScore,
     Score,
-    WeightedConformal,
 )
-from botorch_calib.testing import CalibratorContract
+from tests.contracts import CalibratorContract
 
 DOUBLE: dict[str, Any] = {"dtype": torch.double}
 SCORES = [GaussianScore(), RationalScore()]
@@ -203,8 +202,6 @@ def test_repr_tells_the_settings():
     assert "score=RationalScore(max_width=50.0), tails='gaussian'" in repr(
         QuantileRecalibrator([0.3])
     )
-    weighted = repr(WeightedConformal(0.2, tails="gaussian", continuous=False))
-    assert "alpha=0.2, tails='gaussian', max_width=50, continuous=False, num_up" in weighted
 
 
 # ------------------------------------------------------------------ state

@@ -20,8 +20,8 @@ from botorch_calib.calibration import (
 )
 from botorch_calib.calibration.learners.exact import pinball_minimizer
 from botorch_calib.models.residuals import loo_residuals
-from botorch_calib.testing import CalibratorContract
 from tests.calibration.sequences import STRATEGIES, play
+from tests.contracts import CalibratorContract
 from tests.long_grids import mostly_slow
 
 DOUBLE = {"dtype": torch.double}

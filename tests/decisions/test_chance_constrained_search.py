@@ -26,11 +26,11 @@ from torch.testing import assert_close
 import botorch_calib.decisions.chance_constrained_search as search_module
 from botorch_calib import (
     CensoredDelayModel,
-    CertifiedSetExpansion,
     ChanceConstraint,
     optimize_chance_constrained,
     qLogCalibratedNoisyExpectedImprovement,
 )
+from botorch_calib.decisions import CertifiedSetExpansion
 from botorch_calib.exceptions import NotCertifiedWarning
 
 BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)

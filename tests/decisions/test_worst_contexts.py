@@ -33,7 +33,6 @@ from botorch_calib import (
     ConditionalValueAtRisk,
     ContextDistribution,
     KLBall,
-    MMDBall,
     RobustUpperConfidenceBound,
     TotalVariationBall,
     WassersteinBall,
@@ -56,7 +55,6 @@ SETS: list[AmbiguitySet] = [
     WassersteinBall(0.15),
     ChiSquaredBall(0.2),
     KLBall(0.1),
-    MMDBall(0.2, lengthscale=0.3),
     ConditionalValueAtRisk(0.5),
     WorstCase(),
 ]
@@ -348,8 +346,8 @@ def test_bad_arguments_are_named() -> None:
     refused(InputDataError, "both of `ambiguity` and `contexts`", ambiguity=WorstCase())
     refused(InputDataError, "must be an AmbiguitySet", ambiguity=0.1, contexts=CENTRE)
     refused(InputDataError, "leave no decision", ambiguity=WorstCase(), contexts=torch.rand(3, 2))
-    for ambiguity in (WassersteinBall(0.1, "lipschitz"), MMDBall(0.1, method="minimax")):
-        refused(UnsupportedError, "worst distribution", ambiguity=ambiguity, contexts=CENTRE)
+    lipschitz = WassersteinBall(0.1, "lipschitz")
+    refused(UnsupportedError, "worst distribution", ambiguity=lipschitz, contexts=CENTRE)
     tested = ChanceConstraint(gp, upper=0.8, **BALL)
     with pytest.raises(BotorchTensorDimensionError, match="1 columns of decisions alone"):
         tested.margin(torch.zeros(3, 1, 2, **DOUBLE))

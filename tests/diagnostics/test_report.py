@@ -142,7 +142,7 @@ def test_units_that_differ_from_task_to_task() -> None:
     Y = torch.where(X[:, 1:] > 0, 100.0 + 30.0 * Y, 2.0 * Y)
     strata = StratifiedStandardize(1, torch.tensor([0.0, 1.0], **DOUBLE))
     gp: Any = MultiTaskGP(X, Y, 1, output_tasks=[1], outcome_transform=strata).eval()
-    report = calibration_report(gp, truth=Y, alpha=0.4, num_initial=3)
+    report = calibration_report(gp, alpha=0.4, num_initial=3)
     assert report.num_observations == 3
     # Each of the last three of its task, predicted from all before it, which keep their units.
     targets, widths = gp.train_targets, []

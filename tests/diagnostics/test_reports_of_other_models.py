@@ -6,7 +6,7 @@ import gpytorch
 import numpy as np
 import pytest
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from botorch.models import SingleTaskGP
 
 from botorch_calib import calibration_report
@@ -63,12 +63,6 @@ def test_report_of_a_plain_process_on_held_out_data():
     gp, plain = make_pair()
     expected = calibration_report(gp, *held_out())
     assert_same(calibration_report(plain, *held_out()), expected, "Gaussian process")
-
-
-@pytest.mark.parametrize("data", [(), held_out()])
-def test_the_objective_of_a_plain_process_is_not_judged(data):
-    with pytest.raises(UnsupportedError, match="must be a BoTorch model .* got PlainProcess"):
-        calibration_report(make_pair()[1], *data, truth=lambda X: X[:, :1])
 
 
 @pytest.mark.parametrize("container", [np.asarray, list])

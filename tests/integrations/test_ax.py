@@ -43,11 +43,9 @@ from botorch.utils.datasets import SupervisedDataset
 from torch import Tensor
 
 from botorch_calib import (
-    CalibratedExpectedShortfall,
     CalibratedModel,
     CalibratedModelList,
     CalibratedUpperConfidenceBound,
-    CertifiedSetExpansion,
     DelayedThompsonSampling,
     GaussianScore,
     LocalizedConformal,
@@ -58,6 +56,8 @@ from botorch_calib import (
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
     qLogCalibratedNoisyExpectedImprovement,
 )
+from botorch_calib.acquisition import CalibratedExpectedShortfall
+from botorch_calib.decisions import CertifiedSetExpansion
 from botorch_calib.integrations._ax_acquisition import CACHED_ROOTS
 from botorch_calib.integrations.ax import (
     ConstrainedClosedForm,

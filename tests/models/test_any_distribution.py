@@ -30,7 +30,7 @@ from botorch_calib import (
 )
 from botorch_calib.calibration import NoCalibration
 from botorch_calib.posteriors import TransformedOutcomePosterior
-from botorch_calib.testing import PosteriorContract
+from tests.contracts import PosteriorContract
 from tests.random_numbers import normal, uniform
 
 

@@ -49,7 +49,7 @@ from botorch_calib.models.inspection import observation_noise_variance
 from botorch_calib.models.predictors import GaussianPredictor
 from botorch_calib.models.requirements import checked_observations
 from botorch_calib.posteriors import StatedPosterior
-from botorch_calib.testing import ModelContract, PosteriorContract
+from tests.contracts import ModelContract, PosteriorContract
 from tests.gps import (
     BASES,
     DOUBLE,

@@ -26,7 +26,7 @@ from torch.testing import assert_close
 from botorch_calib import CalibratedModel, OnlineConformal
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.marginals import posterior_at
-from botorch_calib.testing import ModelContract
+from tests.contracts import ModelContract
 from tests.gps import make_multitask, make_variational
 from tests.models.delayed_cases import DOUBLE, Setting
 

@@ -29,7 +29,7 @@ from botorch_calib.acquisition import DelayedUpperConfidenceBound
 from botorch_calib.calibration import Calibrator
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models import CensoredDelayModel
-from botorch_calib.testing import ModelContract
+from tests.contracts import ModelContract
 from tests.gps import far_from_gaussian
 from tests.models.delayed_cases import DOUBLE, Setting
 

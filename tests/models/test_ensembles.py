@@ -16,12 +16,12 @@ from botorch_calib import (
     CalibratedUpperConfidenceBound,
     LocalizedConformal,
     LogCalibratedExpectedImprovement,
-    NoisyEnsemble,
     OnlineConformal,
     QuantileRecalibrator,
     qLogCalibratedNoisyExpectedImprovement,
 )
 from botorch_calib.distributions import PiecewisePredictive
+from botorch_calib.models import NoisyEnsemble
 from botorch_calib.models.marginals import single_point_posterior
 from botorch_calib.models.predictors import predictor_of
 from tests.gps import make_data

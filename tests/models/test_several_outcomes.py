@@ -55,7 +55,7 @@ from botorch_calib import (
     QuantileRecalibrator,
 )
 from botorch_calib.calibration import NoCalibration
-from botorch_calib.testing import ModelContract
+from tests.contracts import ModelContract
 from tests.gps import DOUBLE, GaussianLaw, far_from_gaussian, make_data, make_gp, make_model
 
 X, Y, Yvar = make_data()

@@ -24,13 +24,13 @@ from botorch_calib import (
     CalibratedUpperConfidenceBound,
     ContextDistribution,
     LocalizedConformal,
-    RobustAcquisition,
     RobustUpperConfidenceBound,
     TotalVariationBall,
     WassersteinBall,
     WassersteinUpperConfidenceBound,
     optimize_robust,
 )
+from botorch_calib.acquisition import RobustAcquisition
 from botorch_calib.optim.separate_starts import SEPARATE_STARTS
 from botorch_calib.optim.unit_box import InUnitBox, spread_of_values
 from botorch_calib.robust import ClosedFormConfidenceBound

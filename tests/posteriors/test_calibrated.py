@@ -26,8 +26,8 @@ from torch.testing import assert_close
 
 from botorch_calib.posteriors import CalibratedPosterior
 from botorch_calib.posteriors.calibrated import EXCESS
-from botorch_calib.testing import PosteriorContract
 from tests import oracles
+from tests.contracts import PosteriorContract
 from tests.posteriors.examples import (
     CORRECTED,
     KINDS,

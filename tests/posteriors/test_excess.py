@@ -14,7 +14,7 @@ from botorch_calib.distributions.form import PiecewiseForm
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.posteriors import CalibratedPosterior
 from botorch_calib.posteriors.calibrated import EXCESS
-from botorch_calib.testing import PosteriorContract
+from tests.contracts import PosteriorContract
 from tests.posteriors.examples import (
     CORRECTED,
     KINDS,

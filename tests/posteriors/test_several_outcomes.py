@@ -15,7 +15,7 @@ from torch import Size, Tensor
 from torch.testing import assert_close
 
 from botorch_calib.posteriors import CalibratedPosteriorList
-from botorch_calib.testing import PosteriorContract
+from tests.contracts import PosteriorContract
 from tests.posteriors.examples import make, make_base, make_points
 
 

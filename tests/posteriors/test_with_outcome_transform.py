@@ -14,8 +14,8 @@ from torch.testing import assert_close
 
 from botorch_calib.posteriors import OutcomeMap, TransformedOutcomePosterior
 from botorch_calib.posteriors.outcome_maps import Exponential as ExponentialForm
-from botorch_calib.testing import PosteriorContract
 from tests import oracles
+from tests.contracts import PosteriorContract
 from tests.posteriors.examples import KINDS, NOISE, make, make_points
 
 

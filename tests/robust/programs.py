@@ -14,7 +14,6 @@ from botorch_calib.robust import (
     ConditionalValueAtRisk,
     ContextDistribution,
     KLBall,
-    MMDBall,
     TotalVariationBall,
     WassersteinBall,
     WorstCase,
@@ -25,11 +24,6 @@ Array = NDArray[np.float64]
 
 def pairwise_distances(points: Array) -> Array:
     return np.sqrt(((points[:, None, :] - points[None, :, :]) ** 2).sum(-1))
-
-
-def gaussian_kernel(points: Array, lengthscale: float, jitter: float) -> Array:
-    kernel = np.exp(-(pairwise_distances(points) ** 2) / (2 * lengthscale**2))
-    return kernel + jitter * np.eye(len(points))
 
 
 def constraints(ambiguity: AmbiguitySet, p: Any, points: Array, w: Array) -> list[Any]:
@@ -45,10 +39,6 @@ def constraints(ambiguity: AmbiguitySet, p: Any, points: Array, w: Array) -> lis
         ]
     if isinstance(ambiguity, TotalVariationBall):
         return [cp.norm1(p - w) <= ambiguity.radius]
-    if isinstance(ambiguity, MMDBall):
-        assert isinstance(ambiguity.lengthscale, tuple)
-        kernel = gaussian_kernel(points, ambiguity.lengthscale[0], ambiguity.jitter)
-        return [cp.norm(np.linalg.cholesky(kernel).T @ (p - w)) <= ambiguity.radius]
     if isinstance(ambiguity, ConditionalValueAtRisk):
         return [p <= w / ambiguity.alpha]
     if isinstance(ambiguity, WorstCase):
@@ -89,10 +79,6 @@ def distance_from_centre(
         return float(problem.value), ambiguity.radius
     if isinstance(ambiguity, TotalVariationBall):
         return float(np.abs(p - w).sum()), ambiguity.radius
-    if isinstance(ambiguity, MMDBall):
-        assert isinstance(ambiguity.lengthscale, tuple)
-        kernel = gaussian_kernel(points, ambiguity.lengthscale[0], ambiguity.jitter)
-        return float(np.sqrt((p - w) @ kernel @ (p - w))), ambiguity.radius
     if isinstance(ambiguity, WorstCase):
         return 0.0, 0.0
     assert (p[~has] == 0).all()

@@ -19,8 +19,6 @@ from botorch_calib.robust import (
     TotalVariationBall,
     WassersteinBall,
     WorstCase,
-    log_covering_number,
-    wasserstein_radius,
 )
 
 DTYPES = (torch.float32, torch.float64)
@@ -210,40 +208,6 @@ def test_kde_arguments() -> None:
         ContextDistribution.from_icdf(lambda p: p.numpy(), 8, dim=1)  # type: ignore[arg-type,return-value]
 
 
-def test_radius_of_equation_16() -> None:
-    number = log_covering_number(10, 2.0, dim=3, constant=0.5)
-    assert_close(number, 0.5 * (1 + math.log(20)) ** 4 + 0.5 * (1 + math.log(20)) ** 7)
-    radius = wasserstein_radius(
-        10,
-        0.1,
-        context_diameter=2.0,
-        decision_diameter=1.5,
-        decision_dim=2,
-        log_covering_number=number,
-    )
-    terms = math.log(10) + 2 * math.log(31) + number
-    assert_close(radius, math.sqrt(2 * 4 * terms / 10))
-
-
-def test_radius_arguments() -> None:
-    good = {
-        "context_diameter": 1.0,
-        "decision_diameter": 1.0,
-        "decision_dim": 1,
-        "log_covering_number": 0.0,
-    }
-    for name in good:
-        with pytest.raises(InputDataError, match=f"`{name}`"):
-            wasserstein_radius(3, 0.1, **{**good, name: -1})  # type: ignore[arg-type]
-    with pytest.raises(InputDataError, match="`t`"):
-        wasserstein_radius(0, 0.1, **good)  # type: ignore[arg-type]
-    with pytest.raises(InputDataError, match="`delta`"):
-        wasserstein_radius(3, 1.0, **good)  # type: ignore[arg-type]
-    for name, value in {"norm_bound": 0.1, "dim": 0, "constant": 0.0}.items():
-        with pytest.raises(InputDataError, match=f"`{name}`"):
-            log_covering_number(3, **{"norm_bound": 1.0, "dim": 2, name: value})  # type: ignore[arg-type]
-
-
 def test_schedule() -> None:
     schedule = RadiusSchedule(0.6)
     assert_close([schedule(t) for t in (1, 4, 9)], [0.6, 0.3, 0.2])
@@ -323,10 +287,6 @@ def test_candidate_arguments() -> None:
     with pytest.raises(InputDataError, match="`points`"):
         centre.with_candidates(samples(3) * torch.nan)
     assert centre.with_candidates(torch.tensor([[1, 2]])).points[-1].tolist() == [1.0, 2.0]
-
-
-def test_covering_numbers_may_be_too_large_for_numbers() -> None:
-    assert log_covering_number(1000, 10.0, dim=200) == math.inf
 
 
 def test_columns_and_lipschitz_points_are_carried() -> None:

@@ -34,7 +34,6 @@ from botorch_calib import (
     PiecewisePredictive,
     QuantileRecalibrator,
     WassersteinBall,
-    WeightedConformal,
     calibration_report,
     optimize_chance_constrained,
 )
@@ -73,7 +72,6 @@ def reprs() -> str:
     shown: tuple[object, ...] = (
         LocalizedConformal(alpha=0.2),
         OnlineConformal(alpha=0.1),
-        WeightedConformal(alpha=0.1),
         QuantileRecalibrator(),
         OnlineQuantileTracker([0.1, 0.9], step_size=0.05),
         PiecewisePredictive.gaussian((3,)),

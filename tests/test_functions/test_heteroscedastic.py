@@ -13,7 +13,6 @@ from botorch_calib.test_functions import (
     HeteroscedasticAckley,
     HeteroscedasticNoise,
     IntervalStudy1d,
-    one_sided_initial_design,
 )
 
 PROBLEMS = [HeteroscedasticAckley, IntervalStudy1d]
@@ -89,22 +88,3 @@ def test_noise_has_the_stated_distribution(cls) -> None:
 def test_points_outside_the_box_raise() -> None:
     with pytest.raises(ValueError, match="within the bounds"):
         HeteroscedasticAckley()(torch.full((1, 2), 11.0, dtype=torch.double))
-
-
-def test_one_sided_design_stays_on_one_side() -> None:
-    X = one_sided_initial_design(400, seed=0)
-    assert X.shape == (400, 2)
-    assert ((X.abs() >= 2.0) & (X.abs() <= 10.0)).all()
-    assert (X.sign() == X[:, :1].sign()).all()
-    share = (X[:, 0] > 0).double().mean().item()
-    assert abs(share - 0.5) < 5 * 0.5 / math.sqrt(400)
-
-
-def test_one_sided_design_is_seeded() -> None:
-    before = torch.random.get_rng_state()
-    X = one_sided_initial_design(seed=7)
-    assert torch.equal(torch.random.get_rng_state(), before)
-    assert torch.equal(X, one_sided_initial_design(seed=7))
-    assert not torch.equal(X, one_sided_initial_design(seed=8))
-    single = one_sided_initial_design(seed=7, dtype=torch.float32)
-    torch.testing.assert_close(single, X.float())

@@ -4,7 +4,6 @@ from botorch_calib.robust.sets.base import AmbiguitySet, Ball
 from botorch_calib.robust.sets.chi_squared import ChiSquaredBall
 from botorch_calib.robust.sets.conditional_value_at_risk import ConditionalValueAtRisk
 from botorch_calib.robust.sets.kullback_leibler import KLBall
-from botorch_calib.robust.sets.mmd import MMDBall
 from botorch_calib.robust.sets.total_variation import TotalVariationBall
 from botorch_calib.robust.sets.wasserstein import WassersteinBall
 from botorch_calib.robust.sets.worst_case import WorstCase
@@ -15,7 +14,6 @@ __all__ = [
     "ChiSquaredBall",
     "ConditionalValueAtRisk",
     "KLBall",
-    "MMDBall",
     "TotalVariationBall",
     "WassersteinBall",
     "WorstCase",

@@ -60,11 +60,6 @@ class AmbiguitySet:
         """Whether the set depends on the number of context samples, so that `at` comes first."""
         return False
 
-    @property
-    def _is_attained(self) -> bool:
-        """Whether `_solve` returns distributions, not weights of any sign that give a bound."""
-        return True
-
     def at(self, t: int) -> Self:
         """The set after ``t >= 1`` samples of the context: this one, unless it `is_scheduled`."""
         return self
@@ -99,12 +94,8 @@ class AmbiguitySet:
         """Probabilities of the atoms that attain `worst_case`, ``... x M``, without a graph.
 
         Raises:
-            UnsupportedError: If the set is evaluated by a bound that no distribution attains.
+            BotorchTensorDimensionError, InputDataError: If ``values`` is malformed.
         """
-        if not self._is_attained:
-            raise UnsupportedError(
-                f"{self!r} is a bound that no distribution attains: use `worst_case`."
-            )
         check_values(values, contexts)
         return self._minimiser(values, contexts)
 

@@ -18,11 +18,11 @@ from benchmarks.framework.replicate import stream_seed
 from benchmarks.framework.results import Result
 from benchmarks.framework.runner import without_expected_warnings
 from benchmarks.framework.sequential import Problem, replicate
+from benchmarks.problems import RadioCorridors
 from benchmarks.radio.methods import StationStrategy, compared, moves
 from benchmarks.radio.problems import MOVES, corridors, network, problems
 from botorch_calib import CalibratedModel
 from botorch_calib.calibration import OnlineConformal
-from botorch_calib.test_functions import RadioCorridors
 
 METHODS = {method.name: method for method in compared()}
 BOUNDS = corridors(1).bounds_tensor()

@@ -10,13 +10,13 @@ from botorch.acquisition import UpperConfidenceBound
 from botorch.models import SingleTaskGP
 from torch import Tensor
 
+from benchmarks.problems import ModifiedBranin, ThreeHumpCamel
 from benchmarks.robust import methods as robust_methods
 from benchmarks.robust.methods import BETA, Situation, compared, grid
 from benchmarks.robust.replicate import (
     History,
     replicate,
 )
-from botorch_calib.test_functions import ModifiedBranin, ThreeHumpCamel
 from tests.benchmarks.robust.toys import CAMEL, method_named, quick
 
 SAMPLES = torch.tensor([[0.2, 0.4], [0.3, 0.8], [0.6, 0.5], [0.7, 0.1]], dtype=torch.double)

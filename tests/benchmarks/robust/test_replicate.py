@@ -11,13 +11,14 @@ import pytest
 import torch
 
 from benchmarks.framework.results import Result
+from benchmarks.problems import ModifiedBranin, ThreeHumpCamel
 from benchmarks.robust.replicate import (
     ContextualTask,
     reference_contexts,
     replicate,
     tasks,
 )
-from botorch_calib.test_functions import ContextShift, ModifiedBranin, ThreeHumpCamel
+from botorch_calib.test_functions import ContextShift
 from tests.benchmarks.robust.toys import (
     CAMEL,
     STARTED,

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.framework.results import Result
+from benchmarks.problems import ThreeHumpCamel
 from benchmarks.robust.methods import RobustBO, compared
 from benchmarks.robust.replicate import (
     ContextualTask,
     History,
 )
-from botorch_calib.test_functions import ThreeHumpCamel
 
 CAMEL = ContextualTask("camel", ThreeHumpCamel, num_rounds=4, num_initial=2)
 

@@ -21,7 +21,6 @@ from botorch_calib import (
     OnlineConformal,
     QuantileRecalibrator,
     RobustUpperConfidenceBound,
-    WeightedConformal,
 )
 from botorch_calib.calibration import Calibrator
 from botorch_calib.calibration.learners.radial_sum import RadialSum
@@ -63,7 +62,6 @@ CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
     "recalibrated, localized": lambda: QuantileRecalibrator(LEVELS, lengthscale=0.5),
     "recalibrated, one level": lambda: QuantileRecalibrator([0.3], lengthscale=0.5),
     "recalibrated, exact": lambda: QuantileRecalibrator(LEVELS, 0.5, method="exact"),
-    "weighted": lambda: WeightedConformal(0.2),
 }
 
 
@@ -267,7 +265,7 @@ class TestLife:
         assert_close(found, expected, rtol=1e-8, atol=1e-8)
         assert change == "training mode" or (before - found).abs().max() > 1e-4
 
-    @pytest.mark.parametrize("name", ["conformal", "localized", "weighted"])
+    @pytest.mark.parametrize("name", ["conformal", "localized"])
     def test_training_mode_teaches_nothing(self, name):
         """Here the training inputs are the same in both modes, so nothing is made anew."""
         X = torch.cat([torch.zeros(1, 4, **DOUBLE), torch.ones(1, 4, **DOUBLE), uniform(8, 4)])

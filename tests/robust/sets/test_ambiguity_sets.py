@@ -13,8 +13,6 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
-from botorch.exceptions.warnings import NumericsWarning
-from gpytorch.kernels import RBFKernel
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -25,13 +23,10 @@ from botorch_calib.robust import (
     ConditionalValueAtRisk,
     ContextDistribution,
     KLBall,
-    MMDBall,
     TotalVariationBall,
     WassersteinBall,
     WorstCase,
-    simplex_in_ellipsoid,
 )
-from botorch_calib.robust.sets import mmd
 from tests.robust import programs
 
 TRANSPORT = "botorch_calib.robust.sets.wasserstein._Transport"
@@ -42,7 +37,6 @@ SETS: dict[str, Callable[[float], AmbiguitySet]] = {
     "total variation": TotalVariationBall,
     "chi squared": ChiSquaredBall,
     "kl": KLBall,
-    "mmd": lambda size: MMDBall(size, lengthscale=0.3),
     "cvar": lambda size: ConditionalValueAtRisk(1 / (1 + size)),
     "worst": lambda size: WorstCase(),
 }
@@ -103,7 +97,7 @@ def test_value_solves_the_program_and_weights_attain_it(name: str, seed: int) ->
 def test_between_minimum_and_expectation_and_monotone(name: str, seed: int) -> None:
     values, centre = instance(seed, num=40, rows=5)
     found = [SETS[name](size).worst_case(values, centre) for size in (1e-3, 0.05, 0.3, 1.0, 10.0)]
-    slack = 1e-12 * values.abs().amax() + 1e-7 * (name == "mmd") * spread(values)
+    slack = 1e-12 * values.abs().amax()
     for larger, smaller in zip(found[1:], found[:-1], strict=True):
         assert (larger <= smaller + slack).all()
     assert (found[0] <= centre.expectation(values) + slack).all()
@@ -130,8 +124,7 @@ def test_batches_levels_scales_and_permutations(name: str, seed: int) -> None:
     values, centre = instance(seed, num=20, rows=6)
     ambiguity = SETS[name](0.2)
     found = ambiguity.worst_case(values, centre)
-    # The methods for MMD stop at 1e-7, elsewhere only rounding is left.
-    slack = float(1e-12 * values.abs().amax() + 2e-7 * (name == "mmd") * spread(values).amax())
+    slack = float(1e-12 * values.abs().amax())
     rows = torch.stack([ambiguity.worst_case(row, centre) for row in values])
     assert_close(found, rows, rtol=0, atol=slack)
     nested = ambiguity.worst_case(values.reshape(3, 1, 2, 20), centre)
@@ -338,112 +331,6 @@ def test_wasserstein_mixes_plans_to_spend_the_budget() -> None:
     assert (torch.stack(bounds) <= attained + 1e-12 * values.abs().amax()).all()
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_mmd_approximations(seed: int) -> None:
-    values, centre = instance(seed, num=12, zeros=False)
-    low = values.amin(-1)
-    slack = 1e-7 * spread(values)
-    for radius in (1e-4, 1e-2, 0.3, 2.0):
-        exact, minimax, tangent = (
-            MMDBall(radius, lengthscale=0.3, method=method).worst_case(values, centre)
-            for method in ("exact", "minimax", "sensitivity")
-        )
-        assert (tangent <= exact + slack).all() and (tangent >= low - slack).all()
-        # The middle of a lower and an upper bound.
-        upper = 2 * minimax - tangent
-        assert (upper >= exact - slack).all()
-    assert_close(exact, low)
-    # At radius 0 the tangent is one: the same as long as nonnegativity does not bind.
-    exact, tangent = (
-        MMDBall(1e-5, lengthscale=0.1, method=method).worst_case(values, centre)
-        for method in ("exact", "sensitivity")
-    )
-    assert_close(exact, tangent, rtol=0, atol=1e-9 * float(values.abs().amax()))
-
-
-def test_mmd_sensitivity_formula() -> None:
-    values, centre = instance(0, num=9, zeros=False)
-    kernel = programs.gaussian_kernel(centre.points.numpy(), 0.3, 1e-3)
-    inverse = np.linalg.inv(kernel)
-    one, u = np.ones(9), values.numpy()
-    square = np.einsum("bi,ij,bj->b", u, inverse, u) - (u @ inverse @ one) ** 2 / inverse.sum()
-    ball = MMDBall(1e-4, lengthscale=0.3, method="sensitivity", jitter=1e-3)
-    wanted = centre.expectation(values) - 1e-4 * torch.tensor(np.sqrt(square))
-    assert_close(ball.worst_case(values, centre), wanted, rtol=1e-9, atol=0)
-    for method in ("sensitivity", "minimax"):
-        with pytest.raises(UnsupportedError, match="no distribution attains"):
-            MMDBall(0.1, method=method).worst_case_weights(values, centre)
-
-
-def test_mmd_kernels() -> None:
-    values, centre = instance(0, num=9, zeros=False)
-    calls = []
-
-    def kernel(points: Tensor) -> Tensor:
-        calls.append(points.dtype)
-        return torch.exp(-torch.cdist(points, points).square() / (2 * 0.3**2))
-
-    given = MMDBall(0.1, kernel=kernel)
-    wanted = MMDBall(0.1, lengthscale=0.3).worst_case(values, centre)
-    assert_close(given.worst_case(values, centre), wanted, rtol=1e-6, atol=1e-6)
-    given.worst_case(values.float(), centre)
-    assert calls == [torch.double]  # once for each distribution
-    lazy = RBFKernel()
-    lazy.lengthscale = 0.3
-    value = MMDBall(0.1, kernel=lazy).worst_case(values, centre)
-    assert_close(value, wanted, rtol=1e-5, atol=1e-6)
-    wide = torch.full((centre.points.shape[1],), 0.3)
-    assert_close(
-        MMDBall(0.1, lengthscale=wide).worst_case(values, centre), wanted, rtol=1e-6, atol=0
-    )
-    median = float(torch.pdist(centre.points).median())
-    assert_close(
-        MMDBall(0.1).worst_case(values, centre),
-        MMDBall(0.1, lengthscale=median).worst_case(values, centre),
-    )
-    with pytest.raises(BotorchTensorDimensionError, match="lengthscale"):
-        MMDBall(0.1, lengthscale=torch.ones(7)).worst_case(values, centre)
-    with pytest.raises(BotorchTensorDimensionError, match="kernel"):
-        MMDBall(0.1, kernel=lambda c: torch.ones(2, 2)).worst_case(values, centre)
-    with pytest.raises(InputDataError, match="positive definite"):
-        MMDBall(0.1, kernel=lambda c: -torch.eye(len(c))).worst_case(values, centre)
-
-
-def test_mmd_tells_when_it_is_not_accurate(monkeypatch: pytest.MonkeyPatch) -> None:
-    values, centre = instance(2, num=30)
-    monkeypatch.setattr(simplex_in_ellipsoid, "_STEPS_PER_ATOM", 0)
-    with pytest.warns(NumericsWarning, match="only accurate to"):
-        MMDBall(0.05, lengthscale=0.5).worst_case(values, centre)
-    monkeypatch.undo()
-    assert mmd._ACCURACY > simplex_in_ellipsoid._EXCESS
-
-
-@pytest.mark.parametrize("radius", [1e-6, 1e-14, 1e-200])
-def test_mmd_of_next_to_no_radius(radius: float) -> None:
-    """What it changes may be lost in rounding, which is nothing to be warned of."""
-    generator = torch.Generator().manual_seed(0)
-    points, weights = (torch.rand(40, n, generator=generator, dtype=torch.double) for n in (2, 1))
-    weights[::2] = 0.0
-    centre = ContextDistribution(points, weights.squeeze(-1) / weights.sum())
-    values = torch.randn(4, 40, generator=generator, dtype=torch.double)
-    decrease = [
-        centre.expectation(values) - MMDBall(size, lengthscale=0.3).worst_case(values, centre)
-        for size in (radius, 1e-5)
-    ]
-    # Where no mass has to vanish, the decrease is proportional to the radius. What is promised is
-    # 1e-6 of it or 1e-9 of the range.
-    assert_close(decrease[0], decrease[1] * radius / 1e-5, rtol=1e-6, atol=1e-9)
-
-
-@pytest.mark.parametrize("radius", [1e-4, 1e-3, 0.01, 0.2])
-@pytest.mark.parametrize("jitter", [1e-3, 1e-6])
-def test_mmd_certifies_its_accuracy(radius: float, jitter: float) -> None:
-    ball = MMDBall(radius, lengthscale=0.4, jitter=jitter)
-    for seed in range(3):
-        ball.worst_case(*instance(seed))  # a warning would be an error
-    ball.worst_case(*instance(2, num=60))
-
-
 @every_set
 def test_arguments(name: str) -> None:
     values, centre = instance(0, num=5)
@@ -485,16 +372,8 @@ def test_other_arguments_are_checked() -> None:
     for alpha in (0.0, 1.1, float("nan"), -1.0):
         with pytest.raises(InputDataError, match="`alpha`"):
             ConditionalValueAtRisk(alpha)
-    for build in (WassersteinBall, MMDBall):
-        with pytest.raises(InputDataError, match="`method`"):
-            build(0.1, method="other")
-    for lengthscale in (0.0, -1.0, float("nan")):
-        with pytest.raises(InputDataError, match="`lengthscale`"):
-            MMDBall(0.1, lengthscale=lengthscale)
-    with pytest.raises(InputDataError, match="not both"):
-        MMDBall(0.1, lengthscale=1.0, kernel=torch.ones_like)
-    with pytest.raises(InputDataError, match="`jitter`"):
-        MMDBall(0.1, jitter=-1.0)
+    with pytest.raises(InputDataError, match="`method`"):
+        WassersteinBall(0.1, method="other")
     assert WassersteinBall(torch.tensor(0.25)).radius == 0.25
 
 

@@ -17,7 +17,6 @@ from botorch_calib.robust import (
     ConditionalValueAtRisk,
     ContextDistribution,
     KLBall,
-    MMDBall,
     RadiusSchedule,
     TotalVariationBall,
     WassersteinBall,
@@ -30,11 +29,7 @@ BALLS: dict[str, Callable[[Any], Ball]] = {
     "total variation": TotalVariationBall,
     "chi squared": ChiSquaredBall,
     "kl": KLBall,
-    "mmd": lambda radius: MMDBall(radius, lengthscale=0.3),
-    "mmd minimax": lambda radius: MMDBall(radius, lengthscale=0.3, method="minimax"),
-    "mmd sensitivity": lambda radius: MMDBall(radius, method="sensitivity"),
 }
-LAWS = [name for name in BALLS if name not in ("mmd minimax", "mmd sensitivity")]
 SCHEDULE = RadiusSchedule(0.4)
 every_ball = pytest.mark.parametrize("name", BALLS)
 
@@ -59,9 +54,8 @@ def test_at_t_it_is_the_ball_with_the_number(name: str, t: int, dtype: torch.dty
     assert type(ball) is type(number) and ball.radius == number.radius
     assert repr(ball) == repr(number)
     assert torch.equal(ball.worst_case(values, centre), number.worst_case(values, centre))
-    if name in LAWS:
-        found = ball.worst_case_weights(values, centre)
-        assert torch.equal(found, number.worst_case_weights(values, centre))
+    found = ball.worst_case_weights(values, centre)
+    assert torch.equal(found, number.worst_case_weights(values, centre))
     assert ball.at(t + 1) is ball and number.at(t) is number
 
 
@@ -78,9 +72,8 @@ def test_a_schedule_is_not_evaluated(name: str) -> None:
     for given in (values, values[0], torch.ones_like(values), values[:0]):
         with pytest.raises(UnsupportedError, match=r"schedule: call `\.at\(t\)`"):
             ball.worst_case(given, centre)
-    if name in LAWS:
-        with pytest.raises(UnsupportedError, match=r"schedule: call `\.at\(t\)`"):
-            ball.worst_case_weights(values, centre)
+    with pytest.raises(UnsupportedError, match=r"schedule: call `\.at\(t\)`"):
+        ball.worst_case_weights(values, centre)
     with pytest.raises(UnsupportedError, match=r"RadiusSchedule\(c=0.4\)"):
         _ = ball.radius
     with pytest.raises(UnsupportedError, match=r"\.at\(t\)"):
@@ -102,20 +95,6 @@ def test_copies_do_not_follow_each_other(name: str) -> None:
         first.radius = 3.0  # type: ignore[misc]
     # The three are objects of their own: an attribute of one is not that of another.
     assert vars(first) is not vars(ball) and vars(first) is not vars(second)
-
-
-def test_a_kernel_is_shared_by_the_copies_and_computed_once() -> None:
-    values, centre = instance()
-    calls = []
-
-    def kernel(points: Tensor) -> Tensor:
-        calls.append(len(points))
-        return torch.exp(-torch.cdist(points, points).square())
-
-    ball = MMDBall(SCHEDULE, kernel=kernel)
-    for t in (1, 4, 9):
-        ball.at(t).worst_case(values, centre)
-    assert calls == [9]
 
 
 def test_the_schedule_is_asked_once_and_only_by_at() -> None:

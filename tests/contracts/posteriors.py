@@ -15,7 +15,7 @@ from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
 from torch import Size
 from torch.testing import assert_close
 
-from botorch_calib.testing._common import DTYPES, check_gradient, leaves_of
+from tests.contracts._common import DTYPES, check_gradient, leaves_of
 
 
 class PosteriorContract:

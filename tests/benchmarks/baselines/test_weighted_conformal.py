@@ -1,18 +1,16 @@
 """Weighted conformal calibrators: the quantile against loops, what they state, state, errors."""
 
-import copy
 import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from torch import Tensor
 from torch.testing import assert_close
 
-from botorch_calib.calibration import ClassifierDensityRatio, WeightedConformal
-from botorch_calib.testing import CalibratorContract
+from benchmarks.baselines import ClassifierDensityRatio, WeightedConformal
+from tests.contracts import CalibratorContract
 from tests.random_numbers import uniform
 
 DOUBLE: dict[str, Any] = {"dtype": torch.double}
@@ -142,20 +140,6 @@ def test_order_statistic_of_equal_weights():
 
 @kinds
 @ratios
-def test_ties(ratio, continuous):
-    X, z = make_data(30)
-    # Rounding makes the ties; what is added makes their order, which the ramp depends on, plain.
-    z = z.round() + torch.linspace(0, 1e-9, 30, **DOUBLE) * continuous
-    calibrator = WeightedConformal(0.2, density_ratio=ratio, continuous=continuous)
-    calibrator.update(X, z)
-    points = make_data(9, seed=1)[0]
-    ramped = continuous and ratio is not None
-    expected = [looped_half_width(X, z, x, 0.2, ratio, continuous=ramped) for x in points]
-    assert_close(calibrator.half_width(points).flatten(), torch.tensor(expected, **DOUBLE))
-
-
-@kinds
-@ratios
 @pytest.mark.parametrize("max_width", [50.0, 1.5])
 def test_update_returns_the_distributions_stated_before(ratio, max_width, continuous):
     """One call on all data states what calls on one datum each state, and the loops as well."""
@@ -212,34 +196,6 @@ def test_gradients(ratio):
     assert not quantile.requires_grad
 
 
-@pytest.mark.parametrize("max_width", [50.0, 1.5])
-def test_gradients_at_the_cap(max_width):
-    """Finite, where the mass exceeds all weights, and where residuals exceed the cap."""
-    calibrator = trained(density_ratio=lambda X: (20 * X.sum(-1)).exp(), max_width=max_width)
-    X = torch.linspace(0, 3, 31, **DOUBLE).unsqueeze(-1).expand(-1, 2).clone().requires_grad_()
-    widths = calibrator.half_width(X)
-    assert widths[-1].item() == pytest.approx(max_width)
-    (gradient,) = torch.autograd.grad(widths.sum(), X)
-    assert gradient.isfinite().all() and (gradient[-1] == 0).all()
-
-
-def test_weights_of_zero():
-    """They take points out; where nothing has weight, nothing is known."""
-    X, z = make_data(20)
-    inside = X[:, 0] > 0.4
-    point = torch.tensor([0.9, 0.5], **DOUBLE)
-    for continuous in (False, True):
-        calibrator, subset = (
-            WeightedConformal(0.2, density_ratio=ratio, continuous=continuous)
-            for ratio in (lambda X: (X[..., 0] > 0.4) * steep(X), steep)
-        )
-        calibrator.update(X, z)
-        subset.update(X[inside], z[inside])
-        assert_close(calibrator.half_width(point), subset.half_width(point))
-    nothing = trained(density_ratio=lambda X: torch.zeros_like(X[..., 0]))
-    assert nothing.half_width(point).item() == pytest.approx(50.0)
-
-
 # ------------------------------------------------------------------ the predictive distribution
 
 
@@ -255,25 +211,6 @@ def test_initial_distribution():
         assert calibrator.num_updates == 0 and "num_updates=0" in repr(calibrator)
 
 
-@pytest.mark.parametrize("max_width", [50.0, 2.5])
-def test_whole_line_is_capped(max_width):
-    """With 3 equal weights no residual suffices at alpha = 0.2; with 4 the largest does."""
-    X, z = make_data(4)
-    calibrator = WeightedConformal(0.2, max_width=max_width)
-    calibrator.update(X[:3], 0.1 * z[:3])
-    assert calibrator.half_width(X).unique().tolist() == [max_width]
-    assert_close(calibrator.predictive(X).knots[..., 2], torch.full((4, 1), max_width, **DOUBLE))
-    calibrator.update(X[3:], 0.1 * z[3:])
-    assert_close(calibrator.half_width(X), (0.1 * z).abs().max().expand(4, 1))
-    # An input that outweighs the whole history: nothing seen speaks for it.
-    heavy = trained(
-        density_ratio=lambda X: (X[..., 0] > 1) * 1e3 + 1, max_width=max_width, continuous=False
-    )
-    assert heavy.half_width(torch.full((2,), 2.0, **DOUBLE)).item() == max_width
-    looped = looped_half_width(*make_data(), X[0], 0.2, None)
-    assert heavy.half_width(X[0]).item() == pytest.approx(min(looped, max_width))
-
-
 def test_distribution_spreads_the_mass():
     calibrator = trained(density_ratio=steep)
     X = make_data(6, seed=1)[0]
@@ -281,101 +218,6 @@ def test_distribution_spreads_the_mass():
     ends = torch.cat([-width, width], dim=-1).unsqueeze(0)
     expected = torch.tensor([0.1, 0.9], **DOUBLE).expand(1, 6, 2)
     assert_close(calibrator.predictive(X).cdf(ends), expected)
-
-
-# ------------------------------------------------------------------ state
-
-
-def test_fresh_and_reset():
-    calibrator = trained(density_ratio=make_ratio())
-    X = make_data(5, seed=1)[0]
-    expected = calibrator.half_width(X)
-    fresh = calibrator.fresh()
-    assert fresh.num_updates == 0 and calibrator.num_updates == 20
-    assert_close(fresh.half_width(X), WeightedConformal(0.2).half_width(X))
-    fresh.update(*make_data())
-    assert_close(fresh.half_width(X), expected)
-    calibrator.reset()
-    assert calibrator.num_updates == 0 and not calibrator.half_width(X).requires_grad
-
-
-BAD_STATES: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "missing": lambda state: state.pop("residuals"),
-    "lengths": lambda state: state.update(inputs=torch.ones(3, 2), residuals=torch.ones(4)),
-    "dimensions": lambda state: state.update(inputs=torch.ones(3), residuals=torch.ones(3)),
-    "ratio": lambda state: state.update({"density_ratio.linear": torch.ones(9)}),
-    "no ratio": lambda state: state.pop("density_ratio.linear"),
-}
-
-
-@pytest.mark.parametrize("spoil", BAD_STATES.values(), ids=BAD_STATES)
-def test_rejected_state_changes_nothing(spoil):
-    calibrator = trained(density_ratio=make_ratio())
-    before = copy.deepcopy(calibrator.state_dict())
-    state = trained(7, density_ratio=make_ratio()).state_dict()
-    spoil(state)
-    with pytest.raises(RuntimeError, match="residuals|linear"):
-        calibrator.load_state_dict(state)
-    after = calibrator.state_dict()
-    assert before.keys() == after.keys()
-    assert all(torch.equal(before[key], after[key]) for key in before)
-
-
-def test_state_carries_the_ratio():
-    """Loading restores an estimated ratio together with the history it belongs to."""
-    source = trained(density_ratio=make_ratio())
-    X = torch.rand(9, 2, **DOUBLE, generator=torch.Generator().manual_seed(8))
-    other = WeightedConformal(0.2, density_ratio=ClassifierDensityRatio(X, X.square()))
-    other.load_state_dict(source.state_dict())
-    assert_close(other.half_width(X), source.half_width(X))
-    source.update(*make_data(9, seed=2))
-    assert other.num_updates == 20
-
-
-# ------------------------------------------------------------------ errors
-
-
-BAD_RATIOS: dict[str, tuple[Any, type[Exception]]] = {
-    "negative": (lambda X: X[..., 0] - 0.5, InputDataError),
-    "infinite": (lambda X: X[..., 0] + math.inf, InputDataError),
-    "a column": (lambda X: X[..., :1], BotorchTensorDimensionError),
-    "a scalar": (lambda X: X.sum(), BotorchTensorDimensionError),
-    "a number": (lambda X: 1.0, BotorchTensorDimensionError),
-}
-
-
-@pytest.mark.parametrize(("ratio", "error"), BAD_RATIOS.values(), ids=BAD_RATIOS)
-def test_bad_ratio(ratio, error):
-    calibrator = trained()
-    calibrator.density_ratio = ratio
-    X, z = make_data(9, seed=1)
-    before = copy.deepcopy(calibrator.state_dict())
-    with pytest.raises(error, match="`density_ratio`"):
-        calibrator.update(X, z)
-    assert all(torch.equal(before[key], value) for key, value in calibrator.state_dict().items())
-    if error is BotorchTensorDimensionError:
-        with pytest.raises(error, match="`density_ratio`"):
-            calibrator.predictive(X)
-
-
-BAD_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
-    ({"alpha": 0.0}, "alpha"),
-    ({"density_ratio": torch.ones(3)}, "density_ratio"),
-    ({"tails": "heavy"}, "tails"),
-    ({"max_width": math.inf}, "max_width"),
-]
-
-
-@pytest.mark.parametrize(("kwargs", "name"), BAD_ARGUMENTS)
-def test_validation(kwargs, name):
-    with pytest.raises(InputDataError, match=f"`{name}`"):
-        WeightedConformal(**{"alpha": 0.2, **kwargs})
-
-
-def test_width_of_the_inputs():
-    for X in (torch.rand(4, 3), torch.tensor(0.5)):
-        with pytest.raises(BotorchTensorDimensionError, match="`X`"):
-            trained().predictive(X)
 
 
 def test_ties_are_covered() -> None:

@@ -7,20 +7,24 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
 from botorch.exceptions.warnings import NumericsWarning
 from linear_operator import to_dense
 from torch import Tensor
 
-from botorch_calib._validation import check_finite, check_nonnegative, check_numbers, check_one_of
-from botorch_calib.robust.contexts import ContextDistribution, pairwise_distances
-from botorch_calib.robust.sets.base import TIED, Ball
-from botorch_calib.robust.simplex_in_ellipsoid import (
+from benchmarks.baselines.simplex_in_ellipsoid import (
     FLOOR,
     certified_excess,
     minimise_linear,
     refined,
 )
+from botorch_calib._validation import check_finite, check_nonnegative, check_numbers, check_one_of
+from botorch_calib.robust.contexts import ContextDistribution, pairwise_distances
+from botorch_calib.robust.sets.base import TIED, Ball
 
 Kernel = Callable[[Tensor], Tensor]
 
@@ -99,9 +103,13 @@ class MMDBall(Ball):
         self.kernel = kernel
         self.jitter = check_nonnegative("jitter", jitter)
 
-    @property
-    def _is_attained(self) -> bool:
-        return self.method == "exact" or self._radius == 0
+    def worst_case_weights(self, values: Tensor, contexts: ContextDistribution) -> Tensor:
+        """As of any set; bounds have none."""
+        if self.method != "exact" and self._radius != 0:
+            raise UnsupportedError(
+                f"{self!r} is a bound that no distribution attains: use `worst_case`."
+            )
+        return super().worst_case_weights(values, contexts)
 
     def _solve(self, u: Tensor, contexts: ContextDistribution) -> Tensor:
         weights, radius = contexts.weights, self.radius

@@ -12,7 +12,7 @@ from botorch.sampling.normal import SobolQMCNormalSampler
 from torch import Size, Tensor
 from torch.testing import assert_close
 
-from botorch_calib.testing._common import DTYPES, check_gradient, copies, saved_state, uniform
+from tests.contracts._common import DTYPES, check_gradient, copies, saved_state, uniform
 
 
 class ModelContract:

@@ -6,9 +6,8 @@ import math
 
 import pytest
 import torch
-from botorch.exceptions.errors import InputDataError
 
-from botorch_calib.diagnostics import stated_gains
+from benchmarks.theory import stated_gains
 
 
 def test_counts_and_evidence_are_those_of_the_definition() -> None:
@@ -36,11 +35,3 @@ def test_right_statements_are_hardly_ever_doubted_and_wrong_ones_soon() -> None:
     # A share of 5 % at the most, with three standard deviations of the count.
     assert 0 < false <= 100 + 3 * (0.05 * 0.95 * 2000) ** 0.5
     assert true >= 150
-
-
-def test_bad_arguments_are_named() -> None:
-    for stated, gains in (([0.0], [1.0]), ([1.0], [-1.0]), ([1.0], [1.0, 1.0]), ([], [])):
-        with pytest.raises(InputDataError, match="`stated`"):
-            stated_gains(torch.tensor(stated), torch.tensor(gains))
-    with pytest.raises(InputDataError, match="`ratios` must be positive"):
-        stated_gains(torch.ones(2), torch.ones(2), ratios=(1.0, 0.0))

@@ -7,6 +7,8 @@ import math
 import numpy as np
 import torch
 from botorch.exceptions.errors import InputDataError
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 from torch import Tensor
 from torch.nn import Module
 
@@ -29,9 +31,6 @@ class ClassifierDensityRatio(Module):
             scale of a sum over ``2 min(n, m)`` points.
         max_ratio: Largest ratio, and the inverse of the smallest; beyond, the gradient is zero.
             Quadratic functions extrapolate badly.
-
-    Raises:
-        ImportError: Without scikit-learn, which the extra ``weighted`` installs.
     """
 
     center: Tensor
@@ -74,13 +73,6 @@ class ClassifierDensityRatio(Module):
 
 def _fit_quadratic(X_past: Tensor, X_proposal: Tensor, penalty: float) -> dict[str, Tensor]:
     """The log-odds ``constant + linear u + u' quadratic u`` of standardised inputs ``u``."""
-    try:
-        from sklearn.linear_model import LogisticRegression
-        from sklearn.preprocessing import PolynomialFeatures, StandardScaler
-    except ImportError as error:
-        raise ImportError(
-            "ClassifierDensityRatio needs scikit-learn: pip install botorch_calib[weighted]"
-        ) from error
     samples = [points.double().cpu().numpy() for points in (X_past, X_proposal)]
     sizes, dim = [len(points) for points in samples], X_past.shape[-1]
     # Both classes get the weight of the smaller one: the prior odds are then 1, and the log-odds

@@ -11,7 +11,7 @@ from botorch.exceptions.errors import BotorchError
 from torch import Tensor
 from torch.testing import assert_close
 
-from botorch_calib.testing._common import copies, saved_state, uniform
+from tests.contracts._common import copies, saved_state, uniform
 
 
 class CalibratorContract:

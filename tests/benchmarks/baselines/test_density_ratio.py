@@ -1,21 +1,16 @@
 """Density ratios by classification: against known ratios, scikit-learn and finite differences."""
 
-import math
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from sklearn import linear_model
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
 
-from botorch_calib.calibration import ClassifierDensityRatio
-from botorch_calib.testing._common import copies, saved_state
-
-linear_model = pytest.importorskip("sklearn.linear_model")
+from benchmarks.baselines import ClassifierDensityRatio
 
 DOUBLE: dict[str, Any] = {"dtype": torch.double}
 
@@ -113,17 +108,6 @@ def test_gradient_and_shapes():
 # ------------------------------------------------------------------ behaviour
 
 
-def test_equal_distributions_and_swapped_samples():
-    X_past, X_proposal = make_samples()
-    points = torch.rand(20, 2, **DOUBLE, generator=torch.Generator().manual_seed(1))
-    one = ClassifierDensityRatio(X_past, X_past)
-    assert_close(one(points), torch.ones(20, **DOUBLE))
-    forth = ClassifierDensityRatio(X_past, X_proposal).log_ratio(points)
-    back = ClassifierDensityRatio(X_proposal, X_past).log_ratio(points)
-    assert_close(forth, -back)
-    assert forth.abs().max() > 0.5
-
-
 @pytest.mark.parametrize("penalty", [1e-8, 1.0])
 def test_separated_samples(penalty):
     """Classes that can be separated: the fit converges and the ratio stays in its range."""
@@ -134,59 +118,3 @@ def test_separated_samples(penalty):
     assert values.isfinite().all()
     assert (values >= 0.05 - 1e-12).all() and (values <= 20.0 + 1e-9).all()
     assert values[1] < 0.1 and values[2] > 10.0
-
-
-@pytest.mark.parametrize(("n", "m"), [(1, 1), (1, 200), (3, 2)])
-def test_few_samples_in_many_dimensions(n, m):
-    X_past, X_proposal = make_samples(n, m, d=8)
-    values = ClassifierDensityRatio(X_past, X_proposal)(torch.cat([X_past, X_proposal]))
-    assert values.isfinite().all() and (values > 0).all()
-
-
-def test_constant_column_is_ignored():
-    """Such as the task feature of a multi-task model."""
-    X_past, X_proposal = make_samples()
-    expected = ClassifierDensityRatio(X_past, X_proposal)(X_past)
-    padded = [torch.nn.functional.pad(X, (0, 1), value=0.1) for X in (X_past, X_proposal)]
-    assert_close(ClassifierDensityRatio(padded[0], padded[1])(padded[0]), expected)
-
-
-def test_precision_copies_and_state():
-    X_past, X_proposal = make_samples()
-    ratio = ClassifierDensityRatio(X_past, X_proposal)
-    single = ClassifierDensityRatio(X_past.float(), X_proposal.float())
-    assert single(X_past.float()).dtype == torch.float32
-    assert_close(single(X_past).double(), ratio(X_past), rtol=1e-4, atol=1e-4)
-    assert_close(ratio.float()(X_past), single(X_past), rtol=1e-4, atol=1e-4)
-    for twin in copies(ratio):
-        assert torch.equal(twin(X_past), ratio(X_past))
-    other = ClassifierDensityRatio(X_proposal, X_past).float()
-    other.load_state_dict(saved_state(ratio))
-    assert torch.equal(other(X_past), ratio(X_past))
-    assert "d=2" in repr(ratio)
-
-
-NAN = torch.full((4, 2), math.nan)
-BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
-    "NaN": ({"X_past": NAN}, InputDataError, "X_past"),
-    "infinite": ({"X_proposal": NAN + math.inf}, InputDataError, "X_proposal"),
-    "no proposal": ({"X_proposal": torch.ones(0, 2)}, InputDataError, "X_proposal"),
-    "width": ({"X_proposal": torch.ones(4, 3)}, BotorchTensorDimensionError, "X_proposal"),
-    "vector": ({"X_past": torch.ones(4)}, BotorchTensorDimensionError, "X_past"),
-    "penalty": ({"penalty": 0.0}, InputDataError, "penalty"),
-    "range": ({"max_ratio": 1.0}, InputDataError, "max_ratio"),
-    "infinite range": ({"max_ratio": math.inf}, InputDataError, "max_ratio"),
-}
-
-
-@pytest.mark.parametrize(("kwargs", "error", "name"), BAD_ARGUMENTS.values(), ids=BAD_ARGUMENTS)
-def test_validation(kwargs, error, name):
-    good = {"X_past": torch.rand(5, 2), "X_proposal": torch.rand(6, 2)}
-    with pytest.raises(error, match=f"`{name}`"):
-        ClassifierDensityRatio(**{**good, **kwargs})
-
-
-def test_scikit_learn_is_asked_for(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn.linear_model", None)
-    with pytest.raises(ImportError, match=r"botorch_calib\[weighted\]"):
-        ClassifierDensityRatio(*make_samples())

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from botorch.utils.sampling import manual_seed
 from scipy import integrate, special
 
-from botorch_calib.test_functions import RadioCorridors, radio
-from botorch_calib.test_functions.radio import THERMAL_NOISE, expected_rates
+from benchmarks.problems import RadioCorridors, radio_corridors
+from benchmarks.problems.radio_corridors import THERMAL_NOISE, expected_rates
 
 LN2 = math.log(2.0)
 
@@ -84,7 +82,7 @@ def test_an_observation_by_a_scalar_loop(uav_weight: float, uav_fading: bool) ->
 def test_places() -> None:
     problem = RadioCorridors(user_seed=7)
     assert problem.antennas[:, 2].tolist() == [25.0] * 9
-    sites = torch.tensor(radio.SITES, dtype=torch.double).repeat_interleave(3, dim=0)
+    sites = torch.tensor(radio_corridors.SITES, dtype=torch.double).repeat_interleave(3, dim=0)
     assert torch.allclose((problem.antennas[:, :2] - sites).norm(dim=-1), torch.ones(9).double())
     ground, uavs = problem.users[:36], problem.users[36:]
     assert problem.is_uav.tolist() == [False] * 36 + [True] * 28
@@ -115,7 +113,7 @@ def test_users_are_spread_uniformly() -> None:
     """Squared distances and angles are uniform: means of 3600 users within four errors."""
     problems = [RadioCorridors(user_seed=seed) for seed in range(100)]
     ground = torch.stack([p.users[:36, :2] for p in problems])
-    sites = torch.tensor(radio.SITES, dtype=torch.double).repeat_interleave(12, dim=0)
+    sites = torch.tensor(radio_corridors.SITES, dtype=torch.double).repeat_interleave(12, dim=0)
     offsets = ground - sites
     u = (offsets.square().sum(dim=-1) - 100.0) / (120.0**2 - 100.0)
     # The standard error of a uniform mean is 1 / sqrt(12 n).
@@ -124,15 +122,6 @@ def test_users_are_spread_uniformly() -> None:
     turn = (angle - problems[0].azimuths.repeat_interleave(4) + 180.0) % 360.0 - 180.0
     assert turn.abs().max() <= 60.0 + 1e-9
     assert abs(turn.mean().item()) < 4.0 * 120.0 / math.sqrt(12 * 3600)
-
-
-def test_users_follow_the_seed_and_leave_the_random_state_alone() -> None:
-    state = torch.random.get_rng_state()
-    first, again, other = (RadioCorridors(user_seed=s).users for s in (5, 5, 6))
-    assert torch.equal(first, again) and not torch.equal(first, other)
-    assert torch.equal(torch.random.get_rng_state(), state)
-    # UAVs stay where they are.
-    assert torch.equal(first[36:], other[36:])
 
 
 # ------------------------------------------------------------ the expectation
@@ -209,61 +198,5 @@ def test_a_batch_is_its_points(monkeypatch: pytest.MonkeyPatch) -> None:
     together = problem(X, noise=False)
     assert torch.equal(together, torch.stack([problem(x, noise=False) for x in X]))
     # Nor do chunks matter.
-    monkeypatch.setattr(radio, "CHUNK", 9 * 200)
+    monkeypatch.setattr(radio_corridors, "CHUNK", 9 * 200)
     torch.testing.assert_close(problem(X, noise=False), together, rtol=1e-14, atol=0.0)
-
-
-def test_conventions() -> None:
-    problem, X = RadioCorridors(), points(3)
-    assert not problem.is_minimization_problem
-    negated = RadioCorridors(negate=True)
-    assert negated.is_minimization_problem
-    torch.testing.assert_close(negated(X, noise=False), -problem(X, noise=False))
-    with manual_seed(0):
-        noisy = problem(X)
-    with manual_seed(0):
-        torch.testing.assert_close(negated(X), -noisy)
-    assert problem.bounds.tolist() == [[0.0] * 18, [1.0] * 18]
-    with pytest.raises(NotImplementedError):
-        _ = problem.optimal_value
-
-
-@pytest.mark.parametrize("value", [0.0, 1.0])
-def test_corners_are_finite(value: float) -> None:
-    problem = RadioCorridors(dtype=torch.float32)
-    X = torch.full((2, 18), value)
-    for found in (problem(X), problem(X, noise=False)):
-        assert torch.isfinite(found).all() and (found > 0.0).all()
-
-
-@pytest.mark.parametrize("uav_fading", [True, False])
-def test_gradients(uav_fading: bool) -> None:
-    problem = RadioCorridors(uav_fading=uav_fading)
-    x = points(2, seed=1).requires_grad_()
-    assert torch.autograd.gradcheck(lambda z: problem(z, noise=False), (x,), rtol=1e-4, atol=1e-7)
-    draw = torch.Generator()
-
-    def observed(z: torch.Tensor) -> torch.Tensor:
-        draw.manual_seed(0)
-        return problem(z, generator=draw)
-
-    assert torch.autograd.gradcheck(observed, (x,), rtol=1e-4, atol=1e-7)
-    (gradient,) = torch.autograd.grad(problem(x, noise=False).sum(), x)
-    # The strongest stations matter to somebody.
-    assert torch.isfinite(gradient).all() and (gradient[:, :9].abs().amax(dim=-1) > 1e-3).all()
-
-
-def test_bad_arguments() -> None:
-    for arguments in ({"num_fading": 0}, {"num_fading": 1.5}):
-        with pytest.raises(InputDataError, match="num_fading"):
-            RadioCorridors(**arguments)
-    weights: tuple[Any, ...] = (-0.1, 1.1, math.nan, "0.7")
-    for weight in weights:
-        with pytest.raises(InputDataError, match="uav_weight"):
-            RadioCorridors(uav_weight=weight)
-    problem = RadioCorridors()
-    with pytest.raises(BotorchTensorDimensionError, match="18 columns"):
-        problem.received_power(torch.rand(3, 17))
-    for noise in (True, False):
-        with pytest.raises(ValueError, match="within the bounds"):
-            problem(torch.full((18,), 1.5), noise=noise)

@@ -11,7 +11,7 @@ from botorch.exceptions.errors import BotorchError, UnsupportedError
 from torch import Size, Tensor
 from torch.testing import assert_close
 
-from botorch_calib.testing._common import DTYPES, check_gradient, copies, uniform
+from tests.contracts._common import DTYPES, check_gradient, copies, uniform
 
 
 class AcquisitionContract:

@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 import torch
 from botorch.acquisition import UpperConfidenceBound
-from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models import SingleTaskGP
-from botorch.models.transforms import Normalize, Standardize
+from botorch.models.transforms import Normalize
 from botorch.settings import validate_input_scaling
-from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch.testing import assert_close
 
+from benchmarks.theory import confidence_multiplier
 from botorch_calib import CalibratedModel, CensoredDelayModel, DelayedUpperConfidenceBound
 from botorch_calib.calibration import NoCalibration
-from botorch_calib.models import confidence_multiplier
 from tests.gps import (
     CONSTANT,
     LENGTHSCALES,
@@ -28,7 +26,6 @@ from tests.gps import (
     make_gp,
     make_multitask,
     make_partly_known,
-    make_variational,
 )
 from tests.random_numbers import normal, uniform
 
@@ -94,41 +91,6 @@ def test_equations_5_and_7_as_printed():
     assert_close(bound.detach(), torch.from_numpy(mean + beta * sigma), rtol=0, atol=1e-9)
 
 
-def test_single_precision():
-    expected = beta_of(make_gp(transforms=True))
-    result = beta_of(make_gp(transforms=True, dtype=torch.float32))
-    assert result.dtype == torch.float32
-    # Determinant and root are in double precision; data are rounded to 6e-8, over a noise of 0.05.
-    assert_close(result.double(), expected, rtol=2e-6, atol=0)
-
-
-def test_batch_of_models():
-    X, Y, _ = make_data()
-    inputs, targets = torch.stack([X, X.flip(-1), 0.1 * X]), torch.stack([Y, 2 * Y, -Y])
-    batch = SingleTaskGP(
-        inputs, targets, outcome_transform=Standardize(1, batch_shape=torch.Size([3]))
-    )
-    result = beta_of(batch.eval())
-    assert result.shape == (3,)
-    for i, beta in enumerate(result):
-        alone = SingleTaskGP(inputs[i], targets[i], outcome_transform=Standardize(1)).eval()
-        assert_close(beta, beta_of(alone), rtol=1e-10, atol=0)
-
-
-def test_units_do_not_matter_but_for_the_noise():
-    """With outcomes and the noise bound times 1000, the same beta: the norm has no unit."""
-    X, Y, _ = make_data()
-    betas = []
-    for unit in (1.0, 1000.0):
-        gp = SingleTaskGP(
-            X, unit * Y, covar_module=ScaleKernel(RBFKernel()), outcome_transform=None
-        )
-        gp.covar_module.outputscale = torch.tensor(2.0 * unit**2, dtype=torch.double)
-        gp.likelihood.noise = torch.tensor([0.05 * unit**2], dtype=torch.double)
-        betas.append(confidence_multiplier(gp, DELTA, unit * NOISE_BOUND, NORM_BOUND))
-    assert_close(*betas, rtol=1e-10, atol=0)
-
-
 @pytest.mark.parametrize("make", [make_partly_known, make_multitask])
 def test_other_exact_processes(make):
     gp = make()
@@ -139,19 +101,6 @@ def test_other_exact_processes(make):
     transform = getattr(gp, "outcome_transform", None)
     unit = 1.0 if transform is None else transform.stdvs.item()
     assert beta_of(gp).item() == pytest.approx(oracle(K, noise, NOISE_BOUND / unit), rel=1e-9)
-
-
-def test_extremes():
-    """Repeated points, next to no noise, and a thousand times as much noise as signal."""
-    X, Y, _ = make_data()
-    X, Y = torch.cat([X, X, X]), torch.cat([Y, Y, Y])
-    for noise in (1e-6, 1e-4, 1e3):
-        gp = SingleTaskGP(X, Y, torch.full_like(Y, noise), outcome_transform=None).eval()
-        gp.covar_module.lengthscale = torch.tensor(LENGTHSCALES, dtype=torch.double)
-        expected = oracle(kernel_matrix(X.numpy()), np.full(len(X), noise))
-        assert beta_of(gp).item() == pytest.approx(expected, rel=1e-7)
-    # Without noise the norm is all.
-    assert confidence_multiplier(gp, DELTA, 0.0, 3.0).item() == pytest.approx(9.0)
 
 
 def test_wrappers_and_theorem_1_of_the_delays_paper():
@@ -202,33 +151,3 @@ def test_holds_the_objective_while_the_search_goes_on(seed):
         assert ((f - posterior.mean).abs() <= width).all()
         rows.append(int((posterior.mean + width).argmax()))
         Y = torch.cat([Y, f[rows[-1:]] + R * normal(1, 1, generator=generator)])
-
-
-def test_errors():
-    gp = make_gp()
-    for delta in (0.0, 1.0, -1.0):
-        with pytest.raises(InputDataError, match="`delta`"):
-            confidence_multiplier(gp, delta, 1.0, 1.0)
-    with pytest.raises(InputDataError, match="`noise_bound`"):
-        confidence_multiplier(gp, 0.1, -1.0, 1.0)
-    with pytest.raises(InputDataError, match="`norm_bound`"):
-        confidence_multiplier(gp, 0.1, 1.0, math.inf)
-    X, Y = make_data()[:2]
-    two_outputs = SingleTaskGP(X, Y.expand(-1, 2))
-    two_dimensions = SingleTaskGP(X.expand(3, 2, -1, -1), Y.expand(3, 2, -1, -1))
-    for model, culprit in (
-        (make_variational(), "got SingleTaskVariationalGP"),
-        (two_outputs, "2 outputs"),
-        (two_dimensions, r"batch shape \(3, 2\)"),
-    ):
-        with pytest.raises(UnsupportedError, match="process with one output.*" + culprit):
-            confidence_multiplier(model, 0.1, 1.0, 1.0)
-
-
-def test_noise_below_rounding():
-    """The determinant has no digits then, which is an error that says so."""
-    gp = make_gp()
-    gp.likelihood.noise_covar.raw_noise_constraint.lower_bound.fill_(0.0)
-    gp.likelihood.noise = 1e-30
-    with pytest.raises(InputDataError, match="fit it with more noise"):
-        confidence_multiplier(gp, 0.1, 1.0, 1.0)

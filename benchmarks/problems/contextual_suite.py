@@ -1,0 +1,160 @@
+r"""The paper's problems with a context, beside those of `botorch_calib.test_functions`.
+
+From [Micheli2025wdrbo, sections 5 and 9]. Everything is *maximised* by default.
+"""
+
+from __future__ import annotations
+
+import math
+
+from botorch.test_functions.synthetic import Ackley, Hartmann
+from torch import Tensor
+
+from botorch_calib.test_functions.contextual import (
+    ClippedNormal,
+    ContextualProblem,
+    QuadratureProblem,
+)
+
+# Panels from the centre of the unit interval on: of width 1/64, and finer and finer ones within.
+_RIGHT = (0.0, *(k / 64 for k in range(1, 33)), *(2.0**-k / 64 for k in range(1, 13)))
+_GRADED = sorted({0.5 + r for r in _RIGHT} | {0.5 - r for r in _RIGHT})
+
+
+class ContextualAckley(QuadratureProblem):
+    r"""Ackley in three dimensions, the last of which is a context, on the unit cube.
+
+    Coordinates are scaled to [-32.768, 32.768]; the context is N(0.5, 0.2^2), clipped to [0, 1].
+    In any context the best decisions are at the centre. There are two decisions, as in the paper's
+    code; its table 1 has one, as `ContextualAckley2d`. Expectations are by quadrature, graded
+    towards the cone at the centre.
+
+    Example:
+        >>> problem = ContextualAckley()
+        >>> contexts = problem.context_distribution(64)
+        >>> best = problem.stochastic_optimal_value
+    """
+
+    num_decisions = 2
+    _bounds = [(0.0, 1.0)] * 3
+    _stochastic_optimum = -12.531436760119306
+    _stochastic_optimizer: tuple[float, ...] = (0.5, 0.5)
+    _edges = _GRADED
+    _order = 16
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        self._ackley = Ackley(dim=self.dim)
+
+    def _evaluate_true(self, X: Tensor) -> Tensor:
+        return self._ackley._evaluate_true(65.536 * (X - 0.5))
+
+
+class ContextualAckley2d(ContextualAckley):
+    """`ContextualAckley` with one decision and one context.
+
+    Example:
+        >>> problem = ContextualAckley2d()
+        >>> contexts = problem.context_distribution(64)
+        >>> best = problem.stochastic_optimal_value
+    """
+
+    num_decisions = 1
+    _bounds = [(0.0, 1.0)] * 2
+    _stochastic_optimum = -13.853928029352463
+    _stochastic_optimizer = (0.5,)
+
+
+class ContextualHartmann6(QuadratureProblem):
+    r"""Hartmann-6 on the unit cube with ``x_6`` as the context, N(0.5, 0.2^2) clipped to [0, 1].
+
+    Expectations are by Gauss-Legendre quadrature with 64 nodes, exact to rounding.
+
+    Example:
+        >>> problem = ContextualHartmann6()
+        >>> contexts = problem.context_distribution(64)
+        >>> best = problem.stochastic_optimal_value
+    """
+
+    num_decisions = 5
+    _bounds = [(0.0, 1.0)] * 6
+    _stochastic_optimum = 2.316916796256601
+    _stochastic_optimizer = (0.198322040, 0.151669720, 0.485013171, 0.273286481, 0.312928452)
+    _edges = (0.0, 1.0)
+    _order = 64
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        self._hartmann = Hartmann(dim=6)
+
+    def _evaluate_true(self, X: Tensor) -> Tensor:
+        return self._hartmann._evaluate_true(X)
+
+
+class ModifiedBranin(QuadratureProblem):
+    r"""``sqrt(B(u_1, v_1) B(u_2, v_2))`` with the Branin function ``B``, on the unit cube.
+
+    The decisions are ``u_1`` and ``v_2``, the contexts ``v_1`` and ``u_2``, in this order:
+    ``u = 15 x - 5`` and ``v = 15 x``. Contexts are independent, N(0.5, 0.2^2) clipped to [0, 1].
+    The expectation is the product of two expectations of ``sqrt(B)``, each by Gauss-Legendre
+    quadrature with 512 nodes on 32 panels, exact to rounding.
+
+    Example:
+        >>> problem = ModifiedBranin()
+        >>> contexts = problem.context_distribution(64)
+        >>> best = problem.stochastic_optimal_value
+    """
+
+    num_decisions = 2
+    _bounds = [(0.0, 1.0)] * 4
+    _icdfs = (ClippedNormal(0.5, 0.2).icdf,) * 2
+    _stochastic_optimum = -16.064257804965646
+    _stochastic_optimizer = (0.185240718, 0.201188443)
+    _edges = [k / 32 for k in range(33)]
+    _order = 16
+
+    def _evaluate_true(self, X: Tensor) -> Tensor:
+        first, second = _branin(X[..., 0], X[..., 2]), _branin(X[..., 3], X[..., 1])
+        return (first * second).sqrt()
+
+    def _expectation(self, X: Tensor) -> Tensor:
+        nodes, weights = self._nodes.to(X), self._weights.to(X)
+        first = _branin(X[..., :1], nodes).sqrt() @ weights
+        second = _branin(nodes, X[..., 1:]).sqrt() @ weights
+        return first * second
+
+
+def _branin(x: Tensor, y: Tensor) -> Tensor:
+    """The Branin function with its box scaled to the unit square."""
+    u, v = 15.0 * x - 5.0, 15.0 * y
+    valley = v - 5.1 / (4.0 * math.pi**2) * u.square() + 5.0 / math.pi * u - 6.0
+    return valley.square() + 10.0 * (1.0 - 1.0 / (8.0 * math.pi)) * u.cos() + 10.0
+
+
+class ThreeHumpCamel(ContextualProblem):
+    r"""``2 x^2 - 1.05 x^4 + x^6 / 6 + x c + c^2`` on [-1, 1]^2, with a uniform context (eq. 83).
+
+    The expectation is the same with ``x c + c^2`` replaced by 1/3, and so is best at 0.
+
+    Example:
+        >>> problem = ThreeHumpCamel()
+        >>> contexts = problem.context_distribution(64)
+        >>> best = problem.stochastic_optimal_value
+    """
+
+    num_decisions = 1
+    _bounds = [(-1.0, 1.0)] * 2
+    _icdfs = (lambda u: 2.0 * u - 1.0,)
+    _stochastic_optimum = -1.0 / 3.0
+    _stochastic_optimizer = (0.0,)
+
+    def _evaluate_true(self, X: Tensor) -> Tensor:
+        x, c = X.unbind(dim=-1)
+        return self._decision_part(x) + x * c + c.square()
+
+    def _expectation(self, X: Tensor) -> Tensor:
+        return self._decision_part(X[..., 0]) + 1.0 / 3.0
+
+    @staticmethod
+    def _decision_part(x: Tensor) -> Tensor:
+        return 2.0 * x.square() - 1.05 * x.pow(4) + x.pow(6) / 6.0

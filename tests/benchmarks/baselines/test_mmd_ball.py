@@ -1,0 +1,153 @@
+"""The ball in the maximum mean discrepancy: against convex programs, and its solver's promises."""
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from gpytorch.kernels import RBFKernel
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.testing import assert_close
+
+from benchmarks.baselines import MMDBall
+from benchmarks.baselines.simplex_in_ellipsoid import certified_excess, minimise_linear
+from botorch_calib.robust import ContextDistribution
+from tests.robust.programs import pairwise_distances
+from tests.robust.sets.test_ambiguity_sets import instance, spread
+
+Array = NDArray[np.float64]
+
+# Radius, lengthscale and jitter; the minimisers of the former keep few atoms, of the latter many.
+SPARSE = [(0.5, 0.5, 1e-6), (0.1, 0.5, 1e-3), (0.02, 0.5, 1e-6)]
+DENSE = [(0.02, 0.1, 1e-1), (0.1, 0.1, 1e-2), (0.003, 0.3, 1e-6)]
+
+
+def kernel_matrix(ball: MMDBall, points: Array) -> Array:
+    assert ball.lengthscale is not None
+    matrix = np.exp(-(pairwise_distances(points) ** 2) / (2 * ball.lengthscale[0] ** 2))
+    return np.asarray(matrix + ball.jitter * np.eye(len(points)))
+
+
+def solve(ball: MMDBall, values: Array, centre: ContextDistribution) -> float:
+    """The smallest expectation of ``M`` values over the ball, by its definition."""
+    points, w = centre.points.numpy(), centre.weights.numpy()
+    p, low, size = cp.Variable(len(w), nonneg=True), values.min(), np.ptp(values) or 1.0
+    root = np.linalg.cholesky(kernel_matrix(ball, points))
+    within = [cp.sum(p) == 1, cp.norm(root.T @ (p - w)) <= ball.radius]
+    problem = cp.Problem(cp.Minimize((values - low) / size @ p), within)
+    names = ("tol_gap_abs", "tol_gap_rel", "tol_feas")
+    problem.solve(solver="CLARABEL", **dict.fromkeys(names, 1e-9))
+    return float(low + size * problem.value)
+
+
+def smooth_functions(rows: int) -> tuple[Tensor, ContextDistribution]:
+    """Functions from 0 to 1 on a grid of 49 contexts, of which 20 have weight."""
+    generator = torch.Generator().manual_seed(0)
+    axis = torch.linspace(0, 1, 7, dtype=torch.double)
+    points = torch.cartesian_prod(axis, axis)
+    weights = torch.zeros(49, dtype=torch.double)
+    weights[torch.randperm(49, generator=generator)[:20]] = 0.05
+    slopes = 2 * torch.randn(rows, 9, 2, generator=generator, dtype=torch.double)
+    values = torch.cos(slopes @ points.T + 3 * slopes[..., :1]).sum(dim=1)
+    low, high = values.aminmax(dim=-1, keepdim=True)
+    return (values - low) / (high - low), ContextDistribution(points, weights)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_value_solves_the_program_and_weights_attain_it(seed: int) -> None:
+    values, centre = instance(seed, rows=2)
+    radius = float(10 ** np.random.default_rng(seed).uniform(-2.5, 0.5))
+    ball = MMDBall(radius, lengthscale=0.3)
+    found, weights = ball.worst_case(values, centre), ball.worst_case_weights(values, centre)
+    wanted = torch.tensor([solve(ball, row, centre) for row in values.numpy()], dtype=torch.double)
+    # The programs' own tolerances leave 1e-8 of the range.
+    assert ((found - wanted).abs() <= 2e-7 * spread(values)).all()
+    assert (weights >= 0).all()
+    assert_close(weights.sum(-1), torch.ones(2, dtype=torch.double), rtol=0, atol=1e-13)
+    assert_close((weights * values).sum(-1), found)
+    move = weights.numpy() - centre.weights.numpy()
+    kernel = kernel_matrix(ball, centre.points.numpy())
+    assert (np.sqrt(np.einsum("bi,ij,bj->b", move, kernel, move)) <= radius + 1e-12).all()
+
+
+@pytest.mark.parametrize(("radius", "lengthscale", "jitter"), [*SPARSE, *DENSE])
+def test_minimisers_of_smooth_functions(radius: float, lengthscale: float, jitter: float) -> None:
+    values, centre = smooth_functions(3)
+    ball = MMDBall(radius, lengthscale=lengthscale, jitter=jitter)
+    wanted = [solve(ball, row, centre) for row in values.numpy()]
+    np.testing.assert_allclose(ball.worst_case(values, centre), wanted, rtol=0, atol=1e-6)
+    # A minimiser is exact once its atoms are found: its certificate says so.
+    root = ball._matrices(centre).root / radius
+    best, dual = minimise_linear(values, centre.weights, root)
+    assert (
+        certified_excess(values, centre.weights, root, best - centre.weights, dual) <= 1e-7
+    ).all()
+
+
+def test_excess_bounds_the_distance_from_the_optimum() -> None:
+    values, centre = smooth_functions(8)
+    ball = MMDBall(0.1, lengthscale=0.5)
+    root = ball._matrices(centre).root / ball.radius
+    best, _ = minimise_linear(values, centre.weights, root)
+    generator = torch.Generator().manual_seed(0)
+    for size in (0.0, 0.3, 1.0):
+        delta = size * (best - centre.weights)
+        dual = torch.randn(values.shape, generator=generator, dtype=torch.double)
+        excess = certified_excess(values, centre.weights, root, delta, dual)
+        decrease = -(values * delta).sum(dim=-1)
+        missed = (values * (centre.weights + delta - best)).sum(dim=-1)
+        assert (excess * (decrease + 1e-3) >= missed - 1e-9).all()
+
+
+@pytest.mark.parametrize("radius", [1e-200, 1e-14, 1e-6, 3e-6, 1e-4])
+def test_small_radii(radius: float) -> None:
+    """A warning that the accuracy is missed would be an error."""
+    generator = torch.Generator().manual_seed(0)
+    points, weights = (torch.rand(40, n, generator=generator, dtype=torch.double) for n in (2, 1))
+    weights = weights.squeeze(-1) ** 6
+    weights[::3] = 0.0
+    centre = ContextDistribution(points, weights / weights.sum())
+    values = torch.randn(6, 40, generator=generator, dtype=torch.double)
+    ball = MMDBall(radius, lengthscale=0.3)
+    found = ball.worst_case_weights(values, centre)
+    assert (found >= 0).all()
+    root = ball._matrices(centre).root
+    # `found` is a sum with weights up to 1: its rounding counts beside the radius.
+    assert (((found - centre.weights) @ root).norm(dim=-1) <= radius * (1 + 1e-9) + 1e-14).all()
+
+
+def test_bounds_and_their_order() -> None:
+    values, centre = instance(0, num=12, zeros=False)
+    slack = 1e-7 * spread(values)
+    for radius in (1e-4, 1e-2, 0.3, 2.0):
+        exact, minimax, tangent = (
+            MMDBall(radius, lengthscale=0.3, method=method).worst_case(values, centre)
+            for method in ("exact", "minimax", "sensitivity")
+        )
+        assert (tangent <= exact + slack).all()
+        assert (2 * minimax - tangent >= exact - slack).all()  # the middle of two bounds
+    assert_close(exact, values.amin(-1))
+
+
+def test_sensitivity_formula() -> None:
+    values, centre = instance(0, num=9, zeros=False)
+    ball = MMDBall(1e-4, lengthscale=0.3, method="sensitivity", jitter=1e-3)
+    inverse = np.linalg.inv(kernel_matrix(ball, centre.points.numpy()))
+    one, u = np.ones(9), values.numpy()
+    square = np.einsum("bi,ij,bj->b", u, inverse, u) - (u @ inverse @ one) ** 2 / inverse.sum()
+    wanted = centre.expectation(values) - 1e-4 * torch.tensor(np.sqrt(square))
+    assert_close(ball.worst_case(values, centre), wanted, rtol=1e-9, atol=0)
+    with pytest.raises(UnsupportedError, match="no distribution attains"):
+        ball.worst_case_weights(values, centre)
+
+
+def test_kernels() -> None:
+    values, centre = instance(0, num=9, zeros=False)
+    wanted = MMDBall(0.1, lengthscale=0.3).worst_case(values, centre)
+    lazy = RBFKernel()
+    lazy.lengthscale = 0.3
+    found = MMDBall(0.1, kernel=lazy).worst_case(values, centre)
+    assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+    with pytest.raises(InputDataError, match="positive definite"):
+        MMDBall(0.1, kernel=lambda c: -torch.eye(len(c))).worst_case(values, centre)
