@@ -27,7 +27,6 @@ file                      content
 ``training_prior``        a process's prior of its training data
 ``residuals``             one-step-ahead and leave-one-out residuals of training data
 ``sample_paths``          sample paths of wrapped models
-``fourier_paths``         paths of a Gaussian process, evaluated together
 ========================= ========================================================================
 """
 
