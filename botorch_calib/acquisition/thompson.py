@@ -25,7 +25,6 @@ from torch.nn import Module
 from botorch_calib._validation import check_count, check_inputs, check_width
 from botorch_calib.acquisition.delayed import DelayAwareAcquisitionFunction, input_width
 from botorch_calib.models.calibrated import CalibratedModel
-from botorch_calib.models.fourier_paths import FourierPaths
 from botorch_calib.models.inspection import like, predicting_part, with_own_hyperparameters
 from botorch_calib.models.matching_rows import first_places
 from botorch_calib.models.requirements import check_one_value_each, scalar_affine
@@ -172,10 +171,7 @@ def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
             f"The kernel of this {type(gp).__name__} has no random features, which draws on "
             f"continuous domains need: give `choices` to draw at these points. ({error})"
         ) from error
-    if is_calibrated:
-        return _Widened(path, nu)
-    together = FourierPaths.of(drawn_from, path)
-    return path if together is None else together
+    return _Widened(path, nu) if is_calibrated else path
 
 
 class _Widened(Module):

@@ -19,13 +19,11 @@ file                      content
 ``predictors``            how each kind of base model predicts observations
 ``marginals``             posteriors of exact processes, at all points at once
 ``kept_factor``           their Cholesky factors, renewed when a process changes
-``radial_kernels``        kernels that are functions of the distance, with their derivatives
 ``conditioning``          conditioning on observations, with errors that help
 ``row_updates``           rows that are added to a Cholesky factor
 ``training_prior``        a process's prior of its training data
 ``residuals``             one-step-ahead and leave-one-out residuals of training data
 ``sample_paths``          sample paths of wrapped models
-``fourier_paths``         paths of a Gaussian process, evaluated together
 ========================= ========================================================================
 """
 

@@ -20,7 +20,6 @@ from torch import Size, Tensor
 
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.delayed import CensoredDelayModel
-from botorch_calib.models.fourier_paths import FourierPaths
 from botorch_calib.models.inspection import (
     observed_process,
     predicting_part,
@@ -31,7 +30,6 @@ from botorch_calib.models.inspection import (
 from botorch_calib.models.predictors import Correction, GaussianPredictor, predictor_of
 from botorch_calib.models.predictors.with_outcome_transform import TransformedPredictor
 from botorch_calib.models.several_outcomes import CalibratedModelList
-from botorch_calib.posteriors import CalibratedPosterior
 
 
 class CalibratedPath(SamplePath):
@@ -41,15 +39,18 @@ class CalibratedPath(SamplePath):
     ``f + sqrt(n / v) (f' - mu)`` and ``T`` the map of `CalibratedPosterior`, a function is
     ``f + a sqrt(v + n) (T(z) - z)``, as in that posterior's joint samples.
 
+    Args:
+        model: The calibrated model.
+        paths: Of its process, of the shape ``sample_shape x 2``.
+
     Example:
         >>> paths = draw_matheron_paths(model, torch.Size([8]))
         >>> values = paths(X)
     """
 
-    def __init__(self, model: CalibratedModel, path: SamplePath, other: SamplePath) -> None:
+    def __init__(self, model: CalibratedModel, paths: SamplePath) -> None:
         super().__init__()
-        self.model, self.path, self.other = model, path, other
-        self._together = FourierPaths.of(model.model, path, other)
+        self.model, self.paths = model, paths
 
     def forward(self, X: Tensor) -> Tensor:
         """Values ``sample_shape x q`` at ``batch_shape x q x d``, in units of the outcome.
@@ -57,36 +58,27 @@ class CalibratedPath(SamplePath):
         The batch shape broadcasts against the sample shape, as in BoTorch's paths. If the input
         transform makes several points of each, their values stand side by side.
         """
-        return self._evaluate(X)[1]
+        return self.with_mean(X)[0]
 
     def with_mean(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """The values, as from `forward`, and the mean of the posterior, ``batch_shape x q``."""
-        posterior, values = self._evaluate(X)
-        return values, posterior.mean.squeeze(-1).flatten(-2)
-
-    def _evaluate(self, X: Tensor) -> tuple[CalibratedPosterior, Tensor]:
-        """The posterior at each point alone, and the values."""
         # The paths have the correlations: only marginals are needed, one for each point, or as many
         # as an input transform makes of it.
-        model, predictor = self.model, GaussianPredictor(self.model.model)
-        correction = Correction(model.calibrator, model.denoise, model.excess)
-        points, known = X.unsqueeze(-2), None
-        if self._together is None:
-            path, other = self.path(X), self.other(X)
-        else:
-            (path, other), known = self._together.with_posterior(X)
-        posterior: Any
-        if known is None:
-            posterior = predictor.posterior(points, correction)
-        else:
-            posterior = predictor.corrected(points, known, correction)
+        correction = Correction(self.model.calibrator, self.model.denoise, self.model.excess)
+        predictor = GaussianPredictor(self.model.model)
+        posterior: Any = predictor.posterior(X.unsqueeze(-2), correction)
         shape = X.shape[-2], posterior._extended_shape()[-2]
-        path, other = (each.unflatten(-1, shape).unsqueeze(-1) for each in (path, other))
-        return posterior, posterior._transported(path, other).squeeze(-1).flatten(-2)
+        path, other = (each.unflatten(-1, shape).unsqueeze(-1) for each in self.of_process(X))
+        values = posterior._transported(path, other).squeeze(-1).flatten(-2)
+        return values, posterior.mean.squeeze(-1).flatten(-2)
+
+    def of_process(self, X: Tensor) -> Tensor:
+        """Values of both paths of the process, ``2 x sample_shape x q``."""
+        values: Tensor = self.paths(X.unsqueeze(-3))
+        return values.movedim(-2, 0)
 
     def set_ensemble_as_batch(self, ensemble_as_batch: bool) -> None:
-        for path in (self.path, self.other):
-            path.set_ensemble_as_batch(ensemble_as_batch)
+        self.paths.set_ensemble_as_batch(ensemble_as_batch)
 
 
 def process_of_paths(model: Any, otherwise: str) -> Any:
@@ -124,8 +116,8 @@ def _draw_calibrated_paths(
     gp = with_own_hyperparameters(gp)
     # A copy of the calibrator, too: `observe` changes both in a model.
     drawn_from = model.with_model(gp, deepcopy(model.calibrator))
-    path, other = (draw_matheron_paths(gp, sample_shape, **samplers) for _ in range(2))
-    return CalibratedPath(drawn_from, path, other)
+    paths = draw_matheron_paths(gp, Size([*sample_shape, 2]), **samplers)
+    return CalibratedPath(drawn_from, paths)
 
 
 @DrawMatheronPaths.register(CensoredDelayModel)

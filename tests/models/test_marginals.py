@@ -158,9 +158,7 @@ def moments_and_gradient(posterior: Any, X: Tensor) -> tuple[Tensor, ...]:
     return posterior.mean, posterior.variance, gradient
 
 
-def assert_same(
-    model: Any, reference: Any, X: Tensor, rtol: float = 1e-10, atol: float = 1e-10
-) -> None:
+def assert_same(model: Any, reference: Any, X: Tensor) -> None:
     """The engine's moments and their gradient, and those of another model's ``posterior``."""
     own_X, other_X = (X.clone().requires_grad_(True) for _ in range(2))
     served = single_point_posterior(model, own_X)
@@ -245,11 +243,9 @@ def test_small_noise_and_repeated_rows_keep_their_digits() -> None:
     assert_close(served.variance.flatten(), scale**2 * variance, rtol=0.0, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("q", "kernel"), [(1, RBFKernel(ard_num_dims=3)), (3, MaternKernel(2.5, ard_num_dims=3))]
-)
-def test_second_derivatives(q: int, kernel: Any) -> None:
-    model = SingleTaskGP(**plain_data(), covar_module=kernel.double())
+@pytest.mark.parametrize("q", [1, 3])
+def test_second_derivatives(q: int) -> None:
+    model = SingleTaskGP(**plain_data(), covar_module=RBFKernel(ard_num_dims=3).double())
     X = points(model, 2, q).transpose(-2, -3).reshape(2, q, 3).requires_grad_(True)
 
     def moments(X: Tensor) -> tuple[Tensor, Tensor]:
@@ -566,8 +562,12 @@ def test_kernels_that_are_evaluated_at_once_come_from_posterior() -> None:
 
 
 def swap_kernel(model: Any) -> None:
-    """Another kernel, whose parameters have the same values."""
-    kernel = MaternKernel(0.5, ard_num_dims=2).double()
+    """Another kernel, whose parameters have the same values.
+
+    It is smooth at 0: distances of many points come from a matrix product, which leaves sqrt(eps)
+    of the distance of a point to itself, and by a kink at 0 the kernel would pass it on.
+    """
+    kernel = MaternKernel(2.5, ard_num_dims=2).double()
     kernel.raw_lengthscale.data.copy_(model.covar_module.raw_lengthscale)
     model.covar_module = kernel
 

@@ -20,7 +20,6 @@ from botorch_calib import CalibratedModel, CensoredDelayModel, LocalizedConforma
 from botorch_calib.acquisition.thompson import draw_path
 from botorch_calib.calibration import Calibrator, QuantileRecalibrator
 from botorch_calib.models.inspection import with_own_hyperparameters
-from botorch_calib.models.predictors import GaussianPredictor
 from botorch_calib.models.sample_paths import CalibratedPath
 from botorch_calib.posteriors import CalibratedPosterior
 from tests.gps import DOUBLE, make_data, make_gp, make_multitask, make_variational
@@ -81,7 +80,7 @@ def test_paths_are_the_transport_of_the_formula(calibrator: Calibrator) -> None:
     posterior, base = calibrated.posterior(X), calibrated.model.posterior(X)
     mean, v = base.mean.squeeze(-1), base.variance.squeeze(-1)
     noise = calibrated.model.likelihood.noise
-    f, other = drawn.path(X), drawn.other(X)
+    f, other = drawn.of_process(X)
     sy = (v + noise).sqrt()
     z = (f + (noise / v).sqrt() * (other - mean) - mean) / sy
     assert isinstance(posterior, CalibratedPosterior)
@@ -112,33 +111,21 @@ def test_paths_of_a_model_with_perturbed_inputs() -> None:
     perturbed = paths(calibrated, Size([2]))
     moved = (X.unsqueeze(-2) + shifts).reshape(-1, 2)
     values, mean = perturbed.with_mean(X)
-    assert values.shape == perturbed.path(X).shape == (2, 15)
+    assert values.shape == perturbed.of_process(X)[0].shape == (2, 15)
     assert_close(mean, calibrated.posterior(X).mean.squeeze(-1))
     base = calibrated.model.posterior(X)
     v, noise = base.variance.squeeze(-1), calibrated.model.likelihood.noise
-    f, other, mu = perturbed.path(X), perturbed.other(X), base.mean.squeeze(-1)
+    (f, other), mu = perturbed.of_process(X), base.mean.squeeze(-1)
     z = (f + (noise / v).sqrt() * (other - mu) - mu) / (v + noise).sqrt()
     transport = calibrated.calibrator.predictive(moved).transport(z.unsqueeze(-1)).squeeze(-1)
     assert_close(values, f + v / (v + noise).sqrt() * (transport - z), rtol=1e-8, atol=1e-8)
-
-
-def test_a_single_path_brings_its_posterior_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Covariances with the data serve the paths and the posterior: nothing is predicted anew."""
-    calibrated, X = model(transforms=True), points(transforms=True)
-    drawn = paths(calibrated, Size([]))
-    expected = calibrated.posterior(X).mean.squeeze(-1)
-    alone = paths(calibrated, Size([1]))(X).squeeze(0)
-    monkeypatch.setattr(GaussianPredictor, "_gaussian_posterior", None)
-    values, mean = drawn.with_mean(X)
-    assert_close(mean, expected, rtol=1e-9, atol=1e-9)
-    assert_close(values, alone, rtol=1e-8, atol=1e-8)
 
 
 def test_an_uncalibrated_model_keeps_its_paths() -> None:
     gp = make_gp()
     calibrated = CalibratedModel(gp, QuantileRecalibrator())
     drawn = paths(calibrated, Size([4]))
-    assert_close(drawn(points()), drawn.path(points()), rtol=1e-6, atol=1e-6)
+    assert_close(drawn(points()), drawn.of_process(points())[0], rtol=1e-6, atol=1e-6)
 
 
 def test_thompson_sampling_of_botorch() -> None:
@@ -257,7 +244,7 @@ def test_samplers_are_passed_on() -> None:
     sampler = partial(draw_kernel_feature_paths, weight_generator=weights)
     drawn = draw_matheron_paths(model(), Size([2]), prior_sampler=sampler)
     assert drawn(points()).shape == (2, 5)
-    assert [shape[0] for shape in shapes] == [2, 2]  # two independent paths
+    assert [shape[:2] for shape in shapes] == [(2, 2)]  # two independent paths of each
 
 
 @pytest.mark.parametrize(

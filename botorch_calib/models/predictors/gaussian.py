@@ -78,16 +78,7 @@ class GaussianPredictor(Predictor):
         self, X: Tensor, correction: Correction, noise: Tensor | None = None
     ) -> StatedPosterior:
         X = with_task_feature(self.predicting, X)
-        return self.corrected(X, self._gaussian_posterior(self.predicting, X), correction, noise)
-
-    def corrected(
-        self,
-        X: Tensor,
-        posterior: GPyTorchPosterior,
-        correction: Correction,
-        noise: Tensor | None = None,
-    ) -> StatedPosterior:
-        """The calibrated posterior, given the process's at ``X``."""
+        posterior = self._gaussian_posterior(self.predicting, X)
         predictive = correction.calibrator.predictive(self.inputs(X, posterior))
         noise = observation_noise_variance(self.predicting, posterior, X, given=noise)
         least = least_variance(self.predicting, posterior)

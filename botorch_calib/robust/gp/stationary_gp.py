@@ -20,9 +20,9 @@ from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
 from botorch_calib.models.inspection import constant_noise_variance, raw_train_inputs
-from botorch_calib.models.radial_kernels import RadialProfile, base_kernel, radial_profile
 from botorch_calib.posteriors.moments import usual_least
 from botorch_calib.robust.contexts import pairwise_distances
+from botorch_calib.robust.gp.radial_profiles import RadialProfile, base_kernel, radial_profile
 
 _AFFINE = (Normalize, InputStandardize, AffineInputTransform)
 # A variance this small, in units of the prior variance and of the rounding error, is none.
@@ -69,11 +69,10 @@ class StationaryGP:
         """Scaled inputs ``... x d`` of points."""
         return (points.to(self.origin) - self.origin) * self.slope
 
-    def transformed(self, points: Tensor, part: slice = slice(None)) -> Tensor:
-        """Images ``... x d'`` of points of some columns by the model's input transform."""
-        differences = points.to(self.origin) - self.origin[part]
-        image, slope = self.transformed_origin[part], self.transform_slope[part]
-        return torch.addcmul(image, differences, slope)
+    def transformed(self, points: Tensor) -> Tensor:
+        """Images ``... x d`` of points by the model's input transform."""
+        differences = points.to(self.origin) - self.origin
+        return torch.addcmul(self.transformed_origin, differences, self.transform_slope)
 
 
 def is_stationary(model: Any) -> bool:
@@ -197,7 +196,7 @@ def _solved(
     targets = model.train_targets.detach().double()
     mean = model.mean_module(model.train_inputs[0]).detach().double()
     squares = pairwise_distances(inputs, inputs).square_()
-    covariance = output_scale * profile.derivatives(squares)[0]
+    covariance = output_scale * profile.at(squares)[0]
     covariance.diagonal().add_(model.likelihood.noise.detach())
     factor = psd_safe_cholesky(covariance)
     deviations = (targets - mean).unsqueeze(-1)

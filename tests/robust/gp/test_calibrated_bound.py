@@ -23,7 +23,6 @@ from botorch_calib import (
     RobustUpperConfidenceBound,
 )
 from botorch_calib.calibration import Calibrator
-from botorch_calib.calibration.learners.radial_sum import RadialSum
 from botorch_calib.distributions import PiecewisePredictive
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.robust import (
@@ -31,7 +30,7 @@ from botorch_calib.robust import (
     WassersteinBall,
 )
 from botorch_calib.robust.contextual_function import ContextualFunction
-from botorch_calib.robust.gp import closed_form_bound, stationary_gp
+from botorch_calib.robust.gp import stationary_gp
 from botorch_calib.robust.gp.closed_form_bound import confidence_bound, gaussian_process
 from botorch_calib.robust.gp.pointwise_function import PointwiseFunction
 from botorch_calib.robust.joint_inputs import Columns
@@ -174,27 +173,6 @@ class TestAgainstThePosterior:
             expected = generic(calibrated("localized", gp), columns)(X, C)
         assert_close(values, expected, rtol=1e-8, atol=1e-10)
 
-    def test_blocks_of_many_contexts_share_what_each_side_needs(self, monkeypatch):
-        columns = Columns(4, 2)
-        bound, X, C = (
-            closed(calibrated("localized"), columns),
-            decisions(8, columns),
-            uniform(40, 2),
-        )
-        C = C.to(contexts_of(1, columns))
-        expected = bound._evaluate(X, C, gradients=True)
-        rows, at_pairs = [], RadialSum.at_pairs
-
-        def counted(self, first, second, columns):
-            rows.append(len(first) + len(second))
-            return at_pairs(self, first, second, columns)
-
-        monkeypatch.setattr(RadialSum, "at_pairs", counted)
-        monkeypatch.setattr(closed_form_bound, "_BLOCK", 16)
-        for got, wanted in zip(bound._evaluate(X, C, gradients=True), expected, strict=True):
-            assert_close(got, wanted, rtol=1e-11, atol=1e-11)
-        assert rows == [4 + 40] * 2  # of 4 decisions each
-
     def test_no_correction_is_the_gaussian_bound(self):
         columns, gp = Columns(4, 2), make_gp()
         model = CalibratedModel(gp, GaussianLaw())
@@ -206,7 +184,6 @@ class TestAgainstThePosterior:
     def test_distributions_of_ones_own(self):
         calibrator = _OtherPredictive(0.2, lengthscale=0.5)
         calibrator.update(uniform(5, 4), torch.ones(5, **DOUBLE))
-        assert calibrator.tracker.radial_sum() is not None and calibrator.radial_sum() is None
         check(CalibratedModel(make_gp(), calibrator))
 
 

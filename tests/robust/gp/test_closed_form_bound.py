@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import gpytorch
@@ -29,7 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from botorch_calib import CensoredDelayModel
 from botorch_calib.robust import ClosedFormConfidenceBound, contextual_function
 from botorch_calib.robust.contextual_function import ContextualFunction
-from botorch_calib.robust.gp import closed_form_bound, pairwise_moments, stationary_gp
+from botorch_calib.robust.gp import closed_form_bound, stationary_gp
 from botorch_calib.robust.gp.closed_form_bound import confidence_bound, gaussian_process
 from botorch_calib.robust.gp.pointwise_function import PointwiseFunction, pairs_per_chunk
 from botorch_calib.robust.joint_inputs import Columns
@@ -217,27 +218,14 @@ class TestValues:
             for c, entry in zip(C, value, strict=True):
                 assert_close(bound(x, c[None])[0, 0], entry, rtol=1e-9, atol=1e-9)
 
-    @pytest.mark.parametrize("limits", [(1, 1, 1), (3, 3, 1), (1, 4096, 150)])
-    def test_chunks_do_not_matter(self, limits, monkeypatch):
-        columns = Columns(4, 2)
-        bound = closed(make_gp(), columns)
-        X, C = decisions(5, columns), contexts_of(7, columns)
-        expected = bound._evaluate(X, C, gradients=True)
-        for name, value in zip(
-            ("_LEAST_ROWS", "_MOST_ROWS", "_BUFFER_ELEMENTS"), limits, strict=True
-        ):
-            monkeypatch.setattr(pairwise_moments, name, value)
-        for got, wanted in zip(bound._evaluate(X, C, gradients=True), expected, strict=True):
-            assert_close(got, wanted, rtol=1e-11, atol=1e-11)
-
     @pytest.mark.parametrize("pairs", [1, 15])
-    def test_blocks_do_not_matter(self, pairs, monkeypatch):
+    def test_chunks_do_not_matter(self, pairs, monkeypatch):
         columns = Columns(4, 2, [2, 0])
         bound = closed(make_gp(), columns)
         X, C = decisions(5, columns), contexts_of(7, columns)
         expected = bound._evaluate(X, C, gradients=True)
-        monkeypatch.setattr(closed_form_bound, "_LEAST_ROWS", 1)
-        monkeypatch.setattr(closed_form_bound, "_BLOCK", pairs)
+        monkeypatch.setattr(closed_form_bound, "_LEAST_PAIRS", pairs)
+        monkeypatch.setattr(closed_form_bound, "_ELEMENTS", 1)
         for got, wanted in zip(bound._evaluate(X, C, gradients=True), expected, strict=True):
             assert_close(got, wanted, rtol=1e-11, atol=1e-11)
 
@@ -263,12 +251,6 @@ class TestValues:
         (got,) = torch.autograd.grad(bound(x, C).sum(), x)
         (wanted,) = torch.autograd.grad(expected.sum(), x)
         assert_close(got, wanted, rtol=1e-6, atol=1e-6)
-
-    def test_buffers_are_bounded(self):
-        bound = closed(make_gp(), Columns(4, 2))
-        for b, M in ((1, 1), (10**6, 3), (3, 10**6), (5000, 5000)):
-            _, _, buffers = next(bound.moments._chunks(b, M))
-            assert sum(part.numel() for part in buffers) <= 3 * pairwise_moments._MOST_ROWS * 15
 
     @pytest.mark.parametrize("path", PATHS)
     def test_single_precision(self, path):
@@ -477,13 +459,12 @@ class TestGradients:
         assert torch.autograd.grad(steepness.sum(), X)[0].isfinite().all()
 
     def test_constant_where_the_variance_is_least(self):
-        columns = Columns(4, 2)
-        bound = closed(make_gp(), columns)
+        columns, gp = Columns(4, 2), make_gp()
+        bound = closed(gp, columns)
         X, C = decisions(3, columns).requires_grad_(), contexts_of(4, columns)
-        sides = bound.moments.sides(X.detach(), C)
-        variance = bound.moments.at_pairs(*sides, gradients=False).variance
+        variance = gp.posterior(joint(X.detach(), C, [2, 3]).unsqueeze(-2)).variance
         # As if half of them were too small.
-        bound.moments._least = float(variance.median()) * 1.0001
+        bound.gp = replace(bound.gp, least_variance=float(variance.median()) * 1.0001)
         assert torch.autograd.gradcheck(lambda x: bound(x, C), (X,), eps=1e-5, atol=1e-4)
         assert torch.autograd.gradcheck(
             lambda x: bound.gradient_norms(x, C), (X,), eps=1e-5, atol=1e-4
