@@ -1,18 +1,10 @@
-"""Asynchronous optimization: the loop, its workers, and the choice of the next query.
+"""Asynchronous optimization: the loop, and the choice of the next query.
 
 ============================ ===================================================================
 file                         content
 ============================ ===================================================================
-``optimizer``                `AsynchronousOptimizer`: the user's entry point
-``evaluation_loop``          starts, awaits, records and repeats evaluations; SIGTERM
-``evaluation_limits``        `EvaluationLimits`: time-outs, retries, when a run gives up
-``evaluation_outcomes``      whether an evaluation has brought a value, a failure or a loss
-``workers``                  `Workers`: the interface to the places where evaluations run
-``watched_processes``        processes of our own: dead, late and worn ones are replaced
-``callers_executors``        threads, process pools and others: a broken one is replaced
-``dask_workers``             a Dask cluster: whether it is lost; restarts workers
-``process_startup``          code that runs inside a process of our own
-``progress``                 the progress bar, and `RunSummary`
+``optimizer``                `AsynchronousOptimizer`: the loop, on any executor
+``pebble_executor``          `PebbleExecutor`: processes that may be killed, with a time limit
 ``proposer``                 `DelayAwareProposer`: chooses the next query
 ``delay_strategy``           `DelayStrategy`: options for pending and failed queries
 ``ledger_model``             the model of a ledger, with failed and pending queries
@@ -26,16 +18,14 @@ file                         content
 """
 
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy
-from botorch_calib.asynchronous.evaluation_limits import EvaluationLimits
 from botorch_calib.asynchronous.optimizer import AsynchronousOptimizer
-from botorch_calib.asynchronous.progress import RunSummary
+from botorch_calib.asynchronous.pebble_executor import PebbleExecutor
 from botorch_calib.asynchronous.proposer import DelayAwareProposer, SearchSettings
 
 __all__ = [
     "AsynchronousOptimizer",
     "DelayAwareProposer",
     "DelayStrategy",
-    "EvaluationLimits",
-    "RunSummary",
+    "PebbleExecutor",
     "SearchSettings",
 ]

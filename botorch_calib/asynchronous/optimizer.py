@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import queue
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
+from tqdm.auto import tqdm
 
-from botorch_calib._validation import check_count, check_instance, check_one_of, check_positive
-from botorch_calib.asynchronous.callers_executors import CallersExecutors, ExecutorFactory, made_by
-from botorch_calib.asynchronous.dask_workers import DaskWorkers, is_dask
-from botorch_calib.asynchronous.evaluation_limits import EvaluationLimits
-from botorch_calib.asynchronous.evaluation_loop import Callback, EvaluationLoop, RunSettings, Stop
-from botorch_calib.asynchronous.progress import RunSummary, summarize
-from botorch_calib.asynchronous.watched_processes import WatchedProcesses
-from botorch_calib.asynchronous.workers import Objective, Workers
-from botorch_calib.exceptions import LedgerError
-from botorch_calib.ledger.ledger import DecidedQuery, FeedbackLedger
+from botorch_calib._validation import check_count, check_instance, check_positive
+from botorch_calib.exceptions import EvaluationError, LedgerError, TrialStateError
+from botorch_calib.ledger import DecidedQuery, FeedbackLedger, Trial, TrialStatus
+
+logger = logging.getLogger(__name__)
+
+# The longest wait in seconds; some platforms notice ctrl-C only when a wait ends.
+TICK = 1.0
 
 # The ledgers that runs in this process use: their files or, in memory, their ids.
 _IN_USE: set[Path | int] = set()
@@ -30,59 +35,45 @@ _IN_USE: set[Path | int] = set()
 class AsynchronousOptimizer:
     """Keeps ``max_parallel`` evaluations running, and records everything in a ledger.
 
-    A value is recorded when it arrives, even while ``propose`` chooses the next query, which is
-    recorded before its evaluation starts. So another run with the same ledger file continues this
-    one, however it ends.
-
-    **Processes.** ``workers=4`` runs evaluations in four spawned processes. If one crashes or has
-    to be killed, the others keep their work. They end with this process, and on POSIX the programs
-    that an objective has started end with its process. They import the main script: guard the
-    start of the run by ``if __name__ == "__main__":``.
+    A query is recorded before its evaluation starts, and a value when it arrives, even while the
+    next query is being chosen. So another run with the same ledger file continues this one, however
+    it ends.
 
     **Failures.** A trial fails if the objective raises an exception or returns anything else than
-    it may, or once it has lost its worker more than ``limits.max_retries`` times. A process
-    pool of yours breaks as a whole when one of its processes dies. One that a function makes is
-    replaced, and its evaluations are run again one at a time; else the run stops with an error.
+    it may, or if its process dies or exceeds the time limit of a `PebbleExecutor`, which costs no
+    other trial. Other process pools break as a whole when a process dies. If a function makes the
+    executor, another one takes its place, and the trials that were running run again, one at a
+    time: the one that breaks its executor again has failed.
 
-    **Time-outs.** A trial fails once its evaluation has taken ``limits.timeout`` seconds, from when
-    a worker is free or, with Dask and other executors whose workers are not known, from submission:
-    choose ``max_parallel`` no larger than the number of threads there. Processes of ``workers`` are
-    killed and replaced. If a function makes Dask's executor, Dask restarts the worker, which takes
-    seconds and needs a nanny. Any other evaluation occupies its slot until it returns, with an
-    `EvaluationWarning` the first time, and its value is dropped.
-
-    **Ctrl-C**, SIGTERM (unless the program handles it) or an error of ``propose``: values that have
-    arrived are recorded, running trials stay pending in the ledger, and executors made here are
-    shut down, their processes killed. Call `run` in the main thread, which receives the signals.
+    **The end.** With ctrl-C, an error of ``propose``, or an executor that is lost, such as that of
+    a Dask client that was closed, the run ends with an exception. Trials that were running stay
+    pending, and the next run evaluates them again. An executor made here is shut down: a
+    `PebbleExecutor` kills its processes, others finish what they are evaluating.
 
     Args:
-        executor: Where evaluations run, unless ``workers`` is given: a ``concurrent.futures``
-            executor, which is not shut down here; or a function without arguments that makes a new
-            one on each call, shut down at the end. For Dask, pass ``client.get_executor()`` or
-            ``client.get_executor``; the client stays open. A process pool must not fork, which may
-            deadlock as torch runs threads.
+        executor: Where evaluations run: a function without arguments that makes a
+            ``concurrent.futures`` executor, such as ``partial(PebbleExecutor, 4)``; or an executor,
+            which is neither replaced nor shut down here. For Dask it is
+            ``client.get_executor(pure=False)``. A process pool must not fork, which may deadlock as
+            torch runs threads: ``ProcessPoolExecutor`` needs
+            ``mp_context=multiprocessing.get_context("spawn")``.
         objective: The function to optimize, of a float64 array of shape ``d``, which it may modify.
             It returns one finite real number, also as a tensor or array of one element; or a dict
             that holds it as ``"y"``, and beside it what else `FeedbackLedger.tell` takes:
-            ``"yvar"``, ``"outcomes"`` or ``"context"``. Process pools need it to be picklable.
+            ``"yvar"``, ``"outcomes"`` or ``"context"``. Processes need it to be picklable.
         ledger: Where trials are recorded.
         propose: Chooses the next query, such as a `DelayAwareProposer`: a function from the ledger
             to a tensor of shape ``d`` or ``1 x d``, or to a `DecidedQuery`, of whose decisions the
             objective returns the outcomes, unless there is one, which limits the value itself.
             Called in the thread that calls `run`.
-        max_parallel: Number of evaluations to keep running (default, and at most: ``workers``).
-        limits: When to give up an evaluation, a trial or the run (default: ``EvaluationLimits()``,
-            without a time-out).
-        maximize: Whether larger values are better; None leaves it to the ledger, which records it.
-        resume: Whether to ``"rerun"`` trials that are pending when a run starts, under their ids,
-            or to ``"keep"`` them, as somebody else evaluates them.
+        max_parallel: Number of evaluations to keep running.
+        max_consecutive_failures: How many failures in a row end the run with an error.
         callbacks: Functions of the ledger and a `Trial`, called in the thread that calls `run`
             after each evaluation that has brought a value or failed. One that returns True ends
-            the run, as the time budget does. One that raises an exception costs a warning.
-        workers: Number of processes to run evaluations in, instead of an ``executor``.
+            the run, as the time budget does. The error of one is logged, and the run goes on.
 
     Raises:
-        InputDataError: If an argument is malformed, or ``maximize`` contradicts the ledger.
+        InputDataError: If an argument is malformed.
 
     Example:
         >>> optimizer = AsynchronousOptimizer(
@@ -92,74 +83,44 @@ class AsynchronousOptimizer:
         ...     DelayAwareProposer([[0, 0], [1, 1]]),
         ...     max_parallel=2,
         ... )
-        >>> summary = optimizer.run(num_evaluations=5, progress=False)
+        >>> best = optimizer.run(num_evaluations=5, progress=False)
     """
 
     def __init__(
         self,
-        executor: Executor | ExecutorFactory | None = None,
-        objective: Objective | None = None,
-        ledger: FeedbackLedger | None = None,
-        propose: Callable[[FeedbackLedger], Tensor | DecidedQuery] | None = None,
-        max_parallel: int | None = None,
-        limits: EvaluationLimits | None = None,
-        maximize: bool | None = None,
-        resume: str = "rerun",
-        callbacks: Sequence[Callback] = (),
-        *,
-        workers: int | None = None,
+        executor: Executor | Callable[[], Executor],
+        objective: Callable[[np.ndarray], Any],
+        ledger: FeedbackLedger,
+        propose: Callable[[FeedbackLedger], Tensor | DecidedQuery],
+        max_parallel: int,
+        max_consecutive_failures: int = 10,
+        callbacks: Sequence[Callable[[FeedbackLedger, Trial], object]] = (),
     ) -> None:
-        if (executor is None) == (workers is None):
-            raise InputDataError("Give either an `executor` or a number of `workers`.")
-        if workers is not None:
-            check_count("workers", workers)
-        elif not isinstance(executor, Executor) and not callable(executor):
+        if not isinstance(executor, Executor) and not callable(executor):
             raise InputDataError(
                 "`executor` must be a concurrent.futures.Executor or a function that makes one, "
                 f"got {type(executor).__name__}."
             )
-        ledger = check_instance("ledger", ledger, FeedbackLedger)
         for name, function in (("objective", objective), ("propose", propose)):
             if not callable(function):
                 raise InputDataError(f"`{name}` must be callable, got {function!r}.")
         if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
             raise InputDataError(f"`callbacks` must be a sequence of functions, got {callbacks!r}.")
-        limits = EvaluationLimits() if limits is None else limits
-        check_instance("limits", limits, EvaluationLimits)
-        if limits.evaluations_per_process is not None and workers is None:
-            raise InputDataError(
-                "`limits.evaluations_per_process` is for `workers`, not for an `executor`."
-            )
-        if max_parallel is None and workers is None:
-            raise InputDataError("`max_parallel` is needed with an `executor`.")
-        at_once = check_count("max_parallel", workers if max_parallel is None else max_parallel)
-        if workers is not None and at_once > workers:
-            raise InputDataError(
-                f"`max_parallel` ({at_once}) must not exceed `workers` ({workers}), each of which "
-                "runs one evaluation at a time."
-            )
-        check_one_of("resume", resume, ("rerun", "keep"))
-        if maximize is not None:
-            ledger.declare(maximize)
-        self.ledger: FeedbackLedger = ledger
-        self._executor = executor
-        self._objective: Any = objective
-        self._settings = RunSettings(
-            ledger=ledger,
-            propose=propose,  # type: ignore[arg-type]
-            max_parallel=at_once,
-            limits=limits,
-            resume=resume,
-            callbacks=tuple(callbacks),
-        )
+        self.executor = executor
+        self.objective = objective
+        self.ledger: FeedbackLedger = check_instance("ledger", ledger, FeedbackLedger)
+        self.propose = propose
+        self.max_parallel = check_count("max_parallel", max_parallel)
+        most = check_count("max_consecutive_failures", max_consecutive_failures)
+        self.max_consecutive_failures = most
+        self.callbacks = tuple(callbacks)
 
     def run(
         self,
         num_evaluations: int | None = None,
         progress: bool = True,
         seconds: float | None = None,
-        stop: Stop | None = None,
-    ) -> RunSummary:
+    ) -> Trial | None:
         """Evaluate until the ledger holds a number of resolved trials, or for some time.
 
         A trial is resolved when it has failed or its value has arrived, even if too late for the
@@ -169,52 +130,220 @@ class AsynchronousOptimizer:
             num_evaluations: Number of resolved trials at which to stop, those of earlier runs
                 included; None for no limit.
             progress: Whether to show a progress bar.
-            seconds: Time in seconds after which no evaluation starts; None for no limit.
-            stop: A function of the ledger, called in this thread after evaluations have ended and,
-                if some ended in an earlier run, at the start. Once it returns something true no
-                evaluation starts, and those that run are awaited; `RunSummary.stopped` says so.
+            seconds: Time in seconds after which no query is chosen; None for no limit.
+
+        Returns:
+            The trial with the best value in the ledger, or None if no value has arrived.
 
         Raises:
-            BotorchError: If both limits are None, an argument is malformed, ``propose`` returns
-                anything but a query, or the objective cannot be sent to worker processes.
-            LedgerError: If another run in this process uses the ledger, or something cannot be
-                recorded; values that have arrived are logged, to be told by hand.
-            EvaluationError: If too many trials in a row fail, or an executor breaks that cannot
-                be replaced.
-
-        Warns:
-            InputDataWarning: If a value arrives too late for the ledger to use it.
+            BotorchError: If both limits are None, an argument is malformed, or ``propose`` returns
+                anything but a query.
+            LedgerError: If another run in this process uses the ledger, or a value cannot be
+                recorded; it is logged, to be told by hand.
+            EvaluationError: If too many trials in a row fail, workers cannot evaluate the
+                objective, or an executor is lost that cannot be replaced.
         """
-        begin = time.monotonic()
         if num_evaluations is None and seconds is None:
             raise InputDataError("`num_evaluations` or `seconds` must say when the run ends.")
         goal, deadline = math.inf, math.inf
         if num_evaluations is not None:
             goal = check_count("num_evaluations", num_evaluations)
         if seconds is not None:
-            deadline = begin + check_positive("seconds", seconds)
-        if stop is not None and not callable(stop):
-            raise InputDataError(f"`stop` must be a function of the ledger, got {stop!r}.")
+            deadline = time.monotonic() + check_positive("seconds", seconds)
         used = self.ledger.path or id(self.ledger)
         if used in _IN_USE:
             raise LedgerError("Another run in this process uses the `ledger`: wait for its end.")
         _IN_USE.add(used)
         try:
-            settings = self._settings
-            loop = EvaluationLoop(settings, self._workers(), goal, deadline, progress, stop)
-            loop.run()
+            _Run(self, goal, deadline, progress).evaluate()
         finally:
             _IN_USE.remove(used)
-        return summarize(self.ledger, time.monotonic() - begin, loop.stopped)
+        return self.ledger.best()
 
-    def _workers(self) -> Workers:
-        """Workers for a run."""
-        limits, given = self._settings.limits, self._executor
-        if given is None:
-            return WatchedProcesses(self._objective, limits.evaluations_per_process)
-        make = None if isinstance(given, Executor) else given
-        executor = given if isinstance(given, Executor) else made_by(given)
-        if not is_dask(executor):
-            return CallersExecutors(executor, make, self._objective)
-        longest = limits.longest_without_workers
-        return DaskWorkers(executor, self._objective, make is not None, longest)
+
+class _Run:
+    """A run, which starts nothing more after the ``deadline`` on the monotonic clock."""
+
+    def __init__(
+        self, optimizer: AsynchronousOptimizer, goal: float, deadline: float, progress: bool
+    ) -> None:
+        self._optimizer = optimizer
+        self._ledger = optimizer.ledger
+        self._goal = goal
+        self._deadline = deadline
+        self._is_given = isinstance(optimizer.executor, Executor)
+        self._executor: Any = optimizer.executor if self._is_given else None
+        self._running: dict[Future[Any], Trial] = {}
+        # What executors report in threads of their own: evaluations that ended, with their errors.
+        # Unlike `concurrent.futures.wait`, waiting for it holds no lock that ctrl-C could leave.
+        self._ended: queue.SimpleQueue[tuple[Future[Any], Any]] = queue.SimpleQueue()
+        # Trials to evaluate before new ones, at first those that an earlier run has left behind.
+        self._waiting = deque(t for t in self._ledger if t.status is TrialStatus.PENDING)
+        # Trials that were running as their executor broke: one of them is to blame.
+        self._suspects: set[int] = set()
+        self._num_failures_in_a_row = 0
+        self._resolved: set[int] = set()
+        self._look_for_resolved()
+        self._bar = tqdm(total=goal, initial=len(self._resolved), disable=not progress)
+
+    def evaluate(self) -> None:
+        """Evaluate until the goal is reached."""
+        is_complete = False
+        try:
+            self._open_executor()
+            while self._advance():
+                pass
+            is_complete = True
+        finally:
+            self._bar.close()
+            for future in self._running:
+                future.cancel()
+            if self._executor is not None and not self._is_given:
+                self._executor.shutdown(wait=is_complete)
+
+    def _advance(self) -> bool:
+        """Settle what has ended, then start an evaluation or wait; False at the end."""
+        while not self._ended.empty():
+            self._settle(*self._ended.get())
+        self._look_for_resolved()
+        self._show()
+        if self._may_start():
+            self._start()
+            return True
+        if not self._running:
+            return False
+        with suppress(queue.Empty):
+            self._settle(*self._ended.get(timeout=TICK))
+        return True
+
+    def _look_for_resolved(self) -> None:
+        """Among the trials that were not resolved, as others may resolve some as well."""
+        for trial_id in set(range(len(self._ledger))) - self._resolved:
+            trial = self._ledger[trial_id]
+            if trial.y is not None or trial.status is TrialStatus.FAILED:
+                self._resolved.add(trial_id)
+
+    def _show(self) -> None:
+        best = self._ledger.best()
+        values = {} if best is None else {"best": f"{best.y:.6g}"}
+        self._bar.set_postfix({**values, "running": len(self._running)}, refresh=False)
+        self._bar.update(len(self._resolved) - self._bar.n)
+
+    def _may_start(self) -> bool:
+        """Whether there is time, a need, and a free slot."""
+        under_way = {trial.id for trial in self._running.values()}
+        if time.monotonic() >= self._deadline or len(self._resolved | under_way) >= self._goal:
+            return False
+        if self._suspects & (under_way | {trial.id for trial in self._waiting}):
+            return not under_way  # alone, to find out who breaks an executor
+        return len(under_way) < self._optimizer.max_parallel
+
+    def _start(self) -> None:
+        optimizer = self._optimizer
+        trial = self._waiting.popleft() if self._waiting else self._ledger.ask(optimizer.propose)
+        x = trial.x.clone().numpy()  # the objective may modify its array
+        try:
+            future = self._executor.submit(optimizer.objective, x)
+        except Exception as error:
+            if self._is_given:
+                raise EvaluationError(
+                    f"The `executor` is lost ({_describe(error)}) and cannot be replaced: give a "
+                    "function that makes one. Trials that were running stay pending."
+                ) from error
+            self._executor.shutdown(wait=False)
+            self._open_executor()
+            future = self._executor.submit(optimizer.objective, x)
+        self._running[future] = trial
+        future.add_done_callback(partial(self._on_done, trial))
+
+    def _open_executor(self) -> None:
+        """Make an executor, unless one is given, and see whether its workers can evaluate."""
+        if not self._is_given:
+            executor = self._optimizer.executor()  # type: ignore[operator]
+            if not isinstance(executor, Executor):
+                raise InputDataError(
+                    "`executor` must be a concurrent.futures.Executor or make one, but it made a "
+                    f"{type(executor).__name__}."
+                )
+            self._executor = executor
+        try:
+            self._executor.submit(callable, self._optimizer.objective).result()
+        except Exception as error:
+            raise EvaluationError(
+                f"Workers cannot evaluate the `objective` ({_describe(error)}). Processes need one "
+                "that they can import, such as a function at the top level of a module, and a main "
+                "script that keeps what only it should do under `if __name__ == '__main__':`."
+            ) from error
+
+    def _on_done(self, trial: Trial, future: Future[Any]) -> None:
+        """Record a value at once, in the executor's thread, and tell the run.
+
+        The main thread may be choosing a query for minutes. Failures are left to it, as ctrl-C,
+        which reaches it first, may be their cause.
+        """
+        try:
+            result = future.result()
+        except BaseException as error:
+            self._ended.put((future, error))
+        else:
+            self._ended.put((future, self._record(trial, result)))
+
+    def _record(self, trial: Trial, result: Any) -> Exception | None:
+        """Write what the objective returned to the ledger, or return the error of doing so."""
+        told = result if isinstance(result, Mapping) else {"y": result}
+        try:
+            self._ledger.tell(trial.id, **told)
+        except TrialStateError as error:  # resolved by others, for example by hand
+            logger.warning("The value of trial %d was not needed: %s", trial.id, error)
+        except LedgerError as error:  # the value may have cost hours
+            logger.error("Trial %d has to be told %r by hand: %s", trial.id, told, error)
+            return error
+        except Exception as error:
+            return error
+        return None
+
+    def _settle(self, future: Future[Any], error: BaseException | None) -> None:
+        """Deal with the end of an evaluation, whose value is recorded."""
+        trial = self._running.pop(future)
+        if isinstance(error, (LedgerError, KeyboardInterrupt)):
+            raise error
+        if isinstance(error, CancelledError):
+            raise EvaluationError(
+                "The `executor` has cancelled its evaluations, as if it was shut down or its Dask "
+                "client closed. Trials that were running stay pending."
+            ) from error
+        if isinstance(error, BrokenExecutor) and trial.id not in self._suspects:
+            logger.warning("Trial %d runs again: %s", trial.id, _describe(error))
+            self._suspects.add(trial.id)
+            self._waiting.appendleft(trial)
+            return
+        if error is None:
+            self._num_failures_in_a_row = 0
+        else:
+            self._num_failures_in_a_row += 1
+            logger.warning("Trial %d failed: %s", trial.id, _describe(error))
+            with suppress(TrialStateError):  # resolved by others
+                self._ledger.fail(trial.id, _describe(error))
+        for callback in self._optimizer.callbacks:
+            try:
+                if callback(self._ledger, self._ledger[trial.id]) is True:
+                    self._deadline = -math.inf
+            except Exception:
+                logger.exception("A callback failed after trial %d", trial.id)
+        if self._num_failures_in_a_row >= self._optimizer.max_consecutive_failures:
+            raise EvaluationError(
+                f"{self._num_failures_in_a_row} trials in a row failed, the last one, trial "
+                f"{trial.id}, with: {_describe(error)}"
+            ) from error
+
+
+def _describe(error: BaseException | None) -> str:
+    """An exception in one line of text, even if it cannot be shown."""
+    kind = type(error).__name__
+    code = getattr(error, "exitcode", None)
+    if isinstance(code, int):  # of a process of Pebble, with 256 for 0
+        return f"{kind}: exit code {code % 256 if code > 0 else code}"
+    try:
+        return f"{kind}: {error}"
+    except Exception:
+        return f"{kind}: its message cannot be read"

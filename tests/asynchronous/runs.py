@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import functools
-import multiprocessing
-import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from dataclasses import fields
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from botorch_calib.asynchronous import AsynchronousOptimizer, EvaluationLimits, RunSummary
-from botorch_calib.ledger import DecidedQuery, FeedbackLedger, TrialStatus
+from botorch_calib.asynchronous import AsynchronousOptimizer
+from botorch_calib.ledger import DecidedQuery, FeedbackLedger, Trial, TrialStatus
 
 
 def count_up(ledger: FeedbackLedger) -> Tensor:
@@ -32,23 +30,19 @@ class Quiet(AsynchronousOptimizer):
         num_evaluations: int | None = None,
         progress: bool = False,
         seconds: float | None = None,
-        stop: Callable[[FeedbackLedger], object] | None = None,
-    ) -> RunSummary:
-        return super().run(num_evaluations, progress, seconds, stop)
+    ) -> Trial | None:
+        return super().run(num_evaluations, progress, seconds)
 
 
 def make_optimizer(
-    executor: Executor | Callable[[], Executor] | None = None,
-    objective: Callable[[np.ndarray], Any] | None = None,
-    ledger: FeedbackLedger | None = None,
+    executor: Executor | Callable[[], Executor],
+    objective: Callable[[np.ndarray], Any],
+    ledger: FeedbackLedger,
     propose: Callable[[FeedbackLedger], Tensor | DecidedQuery] = count_up,
     max_parallel: int = 1,
     **kwargs: Any,
 ) -> AsynchronousOptimizer:
-    """An optimizer; ``kwargs`` are its arguments and those of `EvaluationLimits`."""
-    names = [field.name for field in fields(EvaluationLimits) if field.name in kwargs]
-    limits = EvaluationLimits(**{name: kwargs.pop(name) for name in names})
-    return Quiet(executor, objective, ledger, propose, max_parallel, limits, **kwargs)
+    return Quiet(executor, objective, ledger, propose, max_parallel, **kwargs)
 
 
 def ids(ledger: FeedbackLedger, status: str) -> list[int]:
@@ -59,24 +53,14 @@ def observed(ledger: FeedbackLedger) -> dict[int, float | None]:
     return {trial.id: trial.y for trial in ledger.trials if trial.status == "observed"}
 
 
-def make_processes(max_workers: int = 2, ignore_interrupts: bool = True) -> ProcessPoolExecutor:
-    """A process pool, by default one that leaves ctrl-C to this process."""
-    context = multiprocessing.get_context("spawn")
-    if not ignore_interrupts:
-        return ProcessPoolExecutor(max_workers, mp_context=context)
-    return ProcessPoolExecutor(
-        max_workers,
-        mp_context=context,
-        initializer=signal.signal,
-        initargs=(signal.SIGINT, signal.SIG_IGN),
-    )
+def squares(*queries: int) -> dict[int, float]:
+    return {query: float(query**2) for query in queries}
 
 
-def processes(
-    max_workers: int, ignore_interrupts: bool = True
-) -> Callable[[], ProcessPoolExecutor]:
-    """A function that makes such a pool."""
-    return functools.partial(make_processes, max_workers, ignore_interrupts)
+def processes(max_workers: int, **kwargs: Any) -> Callable[[], ProcessPoolExecutor]:
+    """A function that makes a process pool of the standard library."""
+    context = get_context("spawn")
+    return functools.partial(ProcessPoolExecutor, max_workers, mp_context=context, **kwargs)
 
 
 class Inline(Executor):
@@ -87,7 +71,7 @@ class Inline(Executor):
         self.is_shut_down = False
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        self.num_calls += 1
+        self.num_calls += fn is not callable  # by which an optimizer tries an executor
         future: Future[Any] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
@@ -99,14 +83,17 @@ class Inline(Executor):
         self.is_shut_down = True
 
 
-class Held(Executor):
+class Held(Inline):
     """Evaluates the oldest of a number of queries when so many are there, and at last all."""
 
     def __init__(self, number: int, total: int) -> None:
+        super().__init__()
         self.number, self.num_missing = number, total
         self.waiting: list[tuple[Future[Any], Any]] = []
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        if fn is callable:
+            return super().submit(fn, *args)
         future: Future[Any] = Future()
         self.waiting.append((future, functools.partial(fn, *args, **kwargs)))
         self.num_missing -= 1
@@ -127,8 +114,10 @@ class Threads(ThreadPoolExecutor):
         self.futures: list[Future[Any]] = []
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        self.futures.append(super().submit(fn, *args, **kwargs))
-        return self.futures[-1]
+        future = super().submit(fn, *args, **kwargs)
+        if fn is not callable:
+            self.futures.append(future)
+        return future
 
 
 class Gates:

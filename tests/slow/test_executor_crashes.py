@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from botorch_calib.asynchronous import PebbleExecutor
 from botorch_calib.ledger import FeedbackLedger
-from tests.asynchronous.objectives import die_by_chance, is_alive, runs, wait_until
-from tests.asynchronous.runs import make_optimizer, observed, processes
+from tests.asynchronous.objectives import die_by_chance, dies, is_alive, runs, wait_until
+from tests.asynchronous.runs import ids, make_optimizer, observed, processes, squares
 
 pytestmark = pytest.mark.slow
 
@@ -30,40 +31,32 @@ from pathlib import Path
 if __name__ == "__main__":
     from functools import partial
 
+    from botorch_calib.asynchronous import PebbleExecutor
     from botorch_calib.ledger import FeedbackLedger
     from tests.asynchronous.objectives import nap
     from tests.asynchronous.runs import make_optimizer, processes
 
     folder = Path(sys.argv[1])
     ledger = FeedbackLedger.open(folder / "ledger", 1)
-    kind = {"workers": 3}
-    if len(ledger) % 2:
-        kind = {"executor": processes(3, ignore_interrupts=len(ledger) % 4 == 1)}
-    optimizer = make_optimizer(
-        objective=partial(nap, folder), ledger=ledger, max_parallel=3, **kind
-    )
+    make = processes(3) if len(ledger) % 2 else partial(PebbleExecutor, 3)
+    optimizer = make_optimizer(make, partial(nap, folder), ledger, max_parallel=3)
     print("begin", flush=True)
     optimizer.run(int(sys.argv[2]))
 """
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(
-    ("kind", "max_retries"), [({"workers": 4}, 1), ({"executor": processes(4)}, 2)]
-)
-def test_dying_workers(tmp_path: Path, seed: int, kind: dict[str, Any], max_retries: int) -> None:
-    """A fifth of the trials kill their worker in their first run; none is lost.
-
-    In an executor each may be lost twice: in its own first run, and before that, with another one.
-    """
-    ledger = FeedbackLedger(1)
-    objective = functools.partial(die_by_chance, tmp_path, seed)
-    make_optimizer(
-        objective=objective, ledger=ledger, max_parallel=4, max_retries=max_retries, **kind
-    ).run(40)
-    assert observed(ledger) == {i: float(i * i) for i in range(40)}
-    deaths = sum(len(runs(tmp_path, query)) > 1 for query in range(40))
-    assert deaths >= 3  # fewer has a probability of 1 % at most, and seeds are fixed
+@pytest.mark.parametrize("make", [partial(PebbleExecutor, 4), processes(4)])
+def test_dying_workers(tmp_path: Path, seed: int, make: Any) -> None:
+    """A fifth of the trials kill their worker; no other fails, and with Pebble none runs twice."""
+    deadly = [query for query in range(40) if dies(seed, query)]
+    assert len(deadly) >= 3
+    ledger, objective = FeedbackLedger(1), partial(die_by_chance, tmp_path, seed)
+    make_optimizer(make, objective, ledger, max_parallel=4).run(40)
+    assert ids(ledger, "failed") == deadly
+    assert observed(ledger) == squares(*{*range(40)} - {*deadly})
+    most = max(len(runs(tmp_path, query)) for query in range(40))
+    assert most == (1 if make.func is PebbleExecutor else 2)
 
 
 def interrupt(folder: Path, how: int, delay: float, num_values: int) -> None:
@@ -111,7 +104,7 @@ def test_interrupted_again_and_again(tmp_path: Path) -> None:
     generator = random.Random(0)
     FeedbackLedger.open(tmp_path / "ledger", 1)
     known: dict[int, float | None] = {}
-    for number in range(12):
+    for number in range(8):
         delay = generator.uniform(0.0, 2.0)
         interrupt(tmp_path, number % 3, delay, len(known) + 1 if number % 2 else 0)
         ledger = FeedbackLedger.read(tmp_path / "ledger")

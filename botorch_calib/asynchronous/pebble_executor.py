@@ -1,0 +1,70 @@
+"""`PebbleExecutor`: processes that may be killed, behind the interface of executors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from multiprocessing.context import SpawnContext, SpawnProcess
+from typing import Any
+
+from pebble import ProcessPool
+
+from botorch_calib._validation import check_positive
+
+
+class PebbleExecutor(Executor):
+    """Pebble's ``ProcessPool`` as a ``concurrent.futures`` executor, with a time limit.
+
+    A process that dies, or that takes too long and is killed, costs only the call that it was
+    running, and is replaced. Programs that the call has started are not killed with it. Processes
+    are spawned, as forks may deadlock while torch runs threads.
+
+    Args:
+        max_workers: Number of processes.
+        timeout: Longest duration of a call in seconds, from when a process begins it; None for no
+            limit. Its future then holds a ``TimeoutError``.
+        pool: Further arguments of the pool, such as ``max_tasks=1`` for a new process each time if
+            a function leaks memory.
+
+    Example:
+        >>> make = partial(PebbleExecutor, 4, timeout=60.0)  # for `AsynchronousOptimizer`
+    """
+
+    def __init__(self, max_workers: int, timeout: float | None = None, **pool: Any) -> None:
+        self._timeout = None if timeout is None else check_positive("timeout", timeout)
+        # With ``max_tasks`` processes end regularly, and so they do with exit code 0.
+        context = get_context("spawn") if pool.get("max_tasks") else _Spawn()
+        self._pool = ProcessPool(max_workers, **{"context": context, **pool})
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        try:
+            return self._pool.schedule(fn, args, kwargs, self._timeout)
+        except RuntimeError as error:
+            raise BrokenProcessPool(str(error)) from error
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Await the calls, or kill the processes unless ``wait`` is set."""
+        self._pool.close() if wait and not cancel_futures else self._pool.stop()
+        self._pool.join()
+
+
+class _SpawnedProcess(SpawnProcess):
+    """A process whose end is a loss even with exit code 0, which Pebble takes for its regular end.
+
+    A STOP in Fortran ends a process so.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A plain one where it is unpickled: this class would import torch there.
+        return object.__new__, (SpawnProcess,), self.__dict__
+
+    @property
+    def exitcode(self) -> int | None:
+        code = super().exitcode
+        return 256 if code == 0 else code
+
+
+class _Spawn(SpawnContext):
+    Process = _SpawnedProcess

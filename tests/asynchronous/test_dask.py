@@ -1,0 +1,149 @@
+"""The asynchronous optimizer on a Dask cluster of two worker processes."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from botorch_calib.exceptions import EvaluationError
+from botorch_calib.ledger import FeedbackLedger
+from tests.asynchronous.objectives import (
+    loaded_heavy_modules,
+    noted_square,
+    runs,
+    wait_for_go,
+    wait_for_run,
+    wait_until,
+)
+from tests.asynchronous.runs import ids, make_optimizer, observed, squares
+
+distributed = pytest.importorskip("distributed")
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
+        ) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+        # A cluster that is closed while it restarts a worker fails.
+        client.wait_for_workers(2)
+
+
+def test_workers_are_light(client: Any) -> None:
+    ledger, pool = FeedbackLedger(1), client.get_executor(pure=False)
+    make_optimizer(pool, loaded_heavy_modules, ledger, max_parallel=2).run(6)
+    assert observed(ledger) == dict.fromkeys(range(6), 0.0)
+    assert pool.submit(abs, -3).result() == 3  # it is still open
+
+
+def test_same_query_is_evaluated_again(client: Any, tmp_path: Path) -> None:
+    """Unless Dask takes the objective to be pure, which one with noise is not."""
+    pool, objective = client.get_executor(pure=False), partial(noted_square, tmp_path)
+    make_optimizer(
+        pool, objective, FeedbackLedger(1), lambda ledger: torch.ones(1), max_parallel=2
+    ).run(4)
+    assert len(runs(tmp_path, 1)) == 4
+
+
+def test_worker_killed_mid_run(client: Any, tmp_path: Path) -> None:
+    """Dask runs what was lost again, without a word, but nothing that had been finished."""
+
+    def kill() -> None:
+        wait_for_run(tmp_path, 3)
+        os.kill(wait_for_run(tmp_path, 2), signal.SIGKILL)
+        wait_until(lambda: len(runs(tmp_path, 2)) == 2)
+        (tmp_path / "go").touch()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    ledger, pool = FeedbackLedger(1), client.get_executor(pure=False)
+    make_optimizer(pool, partial(wait_for_go, tmp_path), ledger, max_parallel=2).run(7)
+    killer.join()
+    assert observed(ledger) == squares(*range(7))
+    assert len(set(runs(tmp_path, 2))) == 2
+    assert [len(runs(tmp_path, query)) for query in (0, 1, 3)] == [1, 1, 1]
+
+
+def run_until_it_fails(client: Any, folder: Path, accident: Any) -> None:
+    """Run, destroy something once queries 2 and 3 are running, and check what the ledger keeps."""
+
+    def destroy() -> None:
+        wait_for_run(folder, 2)
+        wait_for_run(folder, 3)
+        accident()
+
+    destroyer = threading.Thread(target=destroy)
+    destroyer.start()
+    ledger = FeedbackLedger.open(folder / "ledger", 1)
+    pool, objective = client.get_executor(pure=False), partial(wait_for_go, folder)
+    with pytest.raises(EvaluationError, match="stay pending"):
+        make_optimizer(pool, objective, ledger, max_parallel=2).run(20)
+    destroyer.join()
+    again = FeedbackLedger.read(folder / "ledger")
+    assert observed(again) == squares(0, 1) and ids(again, "pending") == [2, 3]
+    with pytest.raises(EvaluationError, match="Client is closed"):
+        make_optimizer(pool, objective, ledger, max_parallel=2).run(20)
+
+
+def test_client_that_is_closed(client: Any, tmp_path: Path) -> None:
+    client.wait_for_workers(2)
+    second = distributed.Client(client.cluster, set_as_default=False)
+    run_until_it_fails(second, tmp_path, second.close)
+    (tmp_path / "go").touch()
+
+
+@pytest.mark.slow  # the same as a client that is closed, but for the time that it takes
+def test_cluster_that_is_lost(tmp_path: Path) -> None:
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=2, processes=True, dashboard_address=":0"
+        ) as cluster,
+        distributed.Client(cluster, set_as_default=False) as own,
+    ):
+        run_until_it_fails(own, tmp_path, cluster.close)
+
+
+@pytest.mark.slow  # a worker that is killed is tested above; this is another queue's recipe
+# The queue of this machine leaves its jobs' pipes to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_cluster_queue(tmp_path: Path) -> None:
+    """The guide's recipe, on a queue that runs its jobs here; one of them ends before its time."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    queues = pytest.importorskip("dask_jobqueue.local")
+    for number, handler in handlers.items():  # its import sets others
+        signal.signal(number, handler)
+    objective = partial(wait_for_go, tmp_path)
+    ledger = FeedbackLedger.open(tmp_path / "ledger", 1)
+
+    def kill_a_job() -> None:
+        os.kill(wait_for_run(tmp_path, 2), signal.SIGKILL)
+        (tmp_path / "go").touch()
+
+    with (
+        queues.LocalCluster(
+            cores=1, memory="1GB", scheduler_options={"dashboard_address": ":0"}
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        cluster.scale(jobs=2)
+        killer = threading.Thread(target=kill_a_job)
+        killer.start()
+        pool = client.get_executor(pure=False)
+        make_optimizer(pool, objective, ledger, max_parallel=2).run(6)
+        killer.join()
+    assert observed(ledger) == squares(*range(6))
+    assert len(runs(tmp_path, 2)) == 2
+    gc.collect()  # its warnings belong to this test
