@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from botorch.acquisition import AcquisitionFunction
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -29,11 +28,10 @@ from botorch_calib import (
     WassersteinBall,
     WassersteinUpperConfidenceBound,
     WeightedConformal,
-    optimize_chance_constrained,
-    optimize_robust,
 )
 from botorch_calib.calibration import Calibrator
 from botorch_calib.robust import AmbiguitySet
+from tests.botorch_tutorials import value_and_gradient
 from tests.gps import make_gp
 
 CALIBRATORS: list[Calibrator] = [
@@ -49,13 +47,6 @@ def points(num: int, width: int = 2) -> Tensor:
     return torch.rand(
         num, 1, width, dtype=torch.double, generator=torch.Generator().manual_seed(width)
     )
-
-
-def value_and_gradient(acqf: Callable[[Tensor], Tensor], X: Tensor) -> tuple[Tensor, Tensor]:
-    X = X.clone().requires_grad_()
-    values = acqf(X)
-    (gradient,) = torch.autograd.grad(values.sum(), X)
-    return values.detach(), gradient
 
 
 def pending(gp: Any) -> CensoredDelayModel:
@@ -148,29 +139,3 @@ def test_constraints_and_pending_points_learn() -> None:
     for function in (constraint.margin, DelayedUpperConfidenceBound(delayed, beta=2.0)):
         _, gradient = value_and_gradient(function, points(4))
         assert gradient.isfinite().all() and gradient.abs().sum() > 0
-
-
-def search(constrained: bool, bounds: Tensor, acqf: AcquisitionFunction, limit: Any) -> Tensor:
-    torch.manual_seed(0)
-    if constrained:
-        return optimize_chance_constrained(acqf, limit, bounds, num_restarts=2, raw_samples=64)[0]
-    return optimize_robust(acqf, bounds, num_restarts=2, raw_samples=32)[0]
-
-
-@pytest.mark.parametrize("constrained", [False, True])
-def test_searches_climb(constrained: bool) -> None:
-    """They end where they end otherwise, up to their tolerance, also with bounds made there."""
-    name, corner = (
-        ("improvement", [[0.0, 0.0], [1.0, 1.0]])
-        if constrained
-        else ("wasserstein", [[0.0], [1.0]])
-    )
-    acqf, limit = ACQUISITIONS[name][1](), ChanceConstraint.from_history(make_gp(), upper=0.8)
-    expected = search(constrained, torch.tensor(corner).double(), acqf, limit)
-    with torch.no_grad():
-        found = search(constrained, torch.tensor(corner).double(), acqf, limit)
-    assert_close(found, expected, rtol=1e-3, atol=1e-3)
-    assert not found.requires_grad
-    # A search that gradients had not led would have stopped at one of its samples.
-    again = search(constrained, torch.tensor(corner).double(), acqf, limit)
-    assert_close(again, expected, rtol=1e-3, atol=1e-3)

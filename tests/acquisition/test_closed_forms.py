@@ -115,27 +115,6 @@ class TestUpperConfidenceBound(Contract):
 # ------------------------------------------------------------------ values
 
 
-@each
-@each_model
-def test_closed_forms(name, settings):
-    model, transforms = make_model(**settings), is_transformed(settings)
-    X = grid(transforms=transforms)
-    best = threshold(transforms)
-    posterior = model.posterior(X)
-    expected = {
-        "EI": lambda: posterior.expected_improvement(best),
-        "logEI": lambda: posterior.expected_improvement(best).log(),
-        "PI": lambda: 1.0 - posterior.cdf(torch.tensor(best, **DOUBLE)),
-        "UCB": lambda: posterior.quantile(torch.tensor(LEVEL, **DOUBLE)),
-    }[name]()
-    value = build(name, model, best)(X)
-    assert value.shape == (6,)
-    torch.testing.assert_close(value, expected.flatten())
-    if name == "UCB":
-        level = posterior.cdf(value.reshape(6, 1, 1))
-        torch.testing.assert_close(level, torch.full_like(level, LEVEL))
-
-
 def recalibrated() -> CalibratedModel:
     """Of observations whose distribution is wide, skewed and not where the Gaussian one is."""
     generator = torch.Generator().manual_seed(5)
