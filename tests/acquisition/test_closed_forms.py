@@ -210,8 +210,7 @@ def test_posterior_transform(name, weight, maximize):
     torch.testing.assert_close(moved, expected)
 
 
-@improvements
-@pytest.mark.parametrize("pending", [False, True])
+@pytest.mark.parametrize(("name", "pending"), [("EI", False), ("logEI", True), ("PI", False)])
 def test_shapes_of_best_f(name, pending):
     """A number, a tensor of any single element, or one value for each point of the batch."""
     kwargs = {"X_pending": grid(2, seed=5).squeeze(-2), "num_fantasies": 4} if pending else {}
@@ -233,9 +232,14 @@ def test_shapes_of_best_f(name, pending):
 # ------------------------------------------------------------------ pending points
 
 
-@each
 @pytest.mark.parametrize(
-    ("settings", "maximize"), [({}, True), ({"fixed_noise": True, "transforms": True}, False)]
+    ("name", "settings", "maximize"),
+    [
+        ("EI", {}, True),
+        ("logEI", {"fixed_noise": True, "transforms": True}, False),
+        ("PI", {"fixed_noise": True, "transforms": True}, True),
+        ("UCB", {}, False),
+    ],
 )
 def test_pending_points_average_over_fantasies(name, settings, maximize):
     """Equal to one conditioned model per fantasy, each with its own incumbent."""

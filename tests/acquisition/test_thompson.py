@@ -261,8 +261,7 @@ KINDS: dict[str, Any] = {
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 
-@kinds
-@pytest.mark.parametrize("transforms", [False, True], ids=["plain", "transforms"])
+@pytest.mark.parametrize(("kind", "transforms"), [*zip(KINDS, [False, True] * 3, strict=False)])
 def test_one_draw_is_widened_by_nu(kind, transforms):
     """``mu + nu (f - mu)``: draws of one seed differ by their distance from the mean alone."""
     model, window = KINDS[kind](transforms=transforms), pending_points(transforms=transforms)
@@ -281,11 +280,10 @@ def test_one_draw_is_widened_by_nu(kind, transforms):
 
 
 @orders
-@pytest.mark.parametrize("calibrator", [far_from_gaussian, skewed])
-def test_a_calibrated_draw_is_a_differentiable_function(order, calibrator):
+def test_a_calibrated_draw_is_a_differentiable_function(order):
     """Equal rows have equal values in any company and shape, and gradients are right."""
     acqf = make_thompson(
-        make_calibrated(order, calibrator=calibrator()), X_window=pending_points(), seed=2
+        make_calibrated(order, calibrator=skewed()), X_window=pending_points(), seed=2
     )
     X = torch.cat([new_points(), pending_points(1)])
     draw = values(acqf, X)
