@@ -25,10 +25,8 @@ from botorch.acquisition.multi_objective.hypervolume_knowledge_gradient import (
     qHypervolumeKnowledgeGradient,
 )
 from botorch.acquisition.multi_objective.logei import (
-    qLogExpectedHypervolumeImprovement,
     qLogNoisyExpectedHypervolumeImprovement,
 )
-from botorch.acquisition.multi_objective.multi_output_risk_measures import MultiOutputExpectation
 from botorch.acquisition.multi_objective.objective import IdentityMCMultiOutputObjective
 from botorch.acquisition.multi_objective.parego import qLogNParEGO
 from botorch.acquisition.objective import (
@@ -43,9 +41,8 @@ from botorch.models.cost import AffineFidelityCostModel
 from botorch.models.model import Model
 from botorch.models.multitask import MultiTaskGP
 from botorch.models.transforms import Normalize, Standardize
-from botorch.models.transforms.input import AppendFeatures, InputPerturbation, Warp
+from botorch.models.transforms.input import AppendFeatures, InputPerturbation
 from botorch.sampling.list_sampler import ListSampler
-from botorch.utils.multi_objective.box_decompositions import NondominatedPartitioning
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -221,16 +218,6 @@ def test_multi_fidelity_knowledge_gradient() -> None:
     check_fantasies(gp, acquisition, candidates(q=4, dim=3))
 
 
-def test_warped_inputs() -> None:
-    warp: Any = Warp(d=2, indices=[0, 1])
-    warp.concentration0.data.fill_(1.5)
-    check(
-        single(input_transform=warp),
-        lambda model: qLogExpectedImprovement(model, 0.5, sampler=PathSampler()),
-        candidates(),
-    )
-
-
 def test_several_tasks_of_which_one_is_optimised() -> None:
     X, Y = data()
     task = torch.arange(N, **DOUBLE).remainder(2).unsqueeze(-1)
@@ -342,29 +329,6 @@ def test_decoupled_hypervolume_knowledge_gradient() -> None:
             use_posterior_mean=False,
         ),
         candidates(q=5),
-    )
-
-
-def test_several_objectives_under_perturbed_inputs() -> None:
-    X, Y = data(2)
-    perturbations = 0.1 * torch.tensor([[0.0, 0.0], [1.0, -1.0], [-1.0, 1.0]], **DOUBLE)
-    gps = ModelListGP(
-        *(
-            SingleTaskGP(X, Y[:, k : k + 1], input_transform=InputPerturbation(perturbations))
-            for k in range(2)
-        )
-    ).eval()
-    partitioning = NondominatedPartitioning(torch.tensor(REFERENCE, **DOUBLE), Y)
-    check(
-        gps,
-        lambda model: qLogExpectedHypervolumeImprovement(
-            model,
-            REFERENCE,
-            partitioning,
-            sampler=PathSampler(),
-            objective=MultiOutputExpectation(n_w=3),
-        ),
-        candidates(),
     )
 
 

@@ -51,6 +51,7 @@ from botorch_calib import (
 from botorch_calib.acquisition import CalibratedExpectedShortfall, RobustAcquisition
 from botorch_calib.calibration import Calibrator
 from botorch_calib.robust import AmbiguitySet
+from tests.botorch_tutorials import value_and_gradient
 from tests.gps import DOUBLE, GaussianLaw, make_data, make_gp
 
 DATA, _, _ = make_data()
@@ -129,13 +130,6 @@ SAMPLED: dict[str, Callable[..., Any]] = {
     ),
 }
 ALL = {**CLOSED, **GAUSSIAN, **SAMPLED}
-
-
-def value_and_gradient(acqf: Callable[[Tensor], Tensor], X: Tensor) -> tuple[Tensor, Tensor]:
-    X = X.clone().requires_grad_()
-    values = acqf(X)
-    (gradient,) = torch.autograd.grad(values.sum(), X)
-    return values.detach(), gradient
 
 
 @each_structure

@@ -181,7 +181,7 @@ def test_acquisition_functions(name: str, device: torch.device) -> None:
     [
         "LogCalibratedExpectedImprovement, pending",
         "DelayedThompsonSampling, calibrated",
-        "qLogCalibratedNoisyExpectedHypervolumeImprovement",
+        "qLogCalibratedNoisyExpectedImprovement",
         "RobustUpperConfidenceBound",
         "WassersteinUpperConfidenceBound, Lipschitz contexts",
     ],

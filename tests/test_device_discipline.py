@@ -121,9 +121,6 @@ ACQUISITIONS: dict[str, Callable[[], AcquisitionFunction]] = {
     "CalibratedUpperConfidenceBound, many levels": (
         lambda: CalibratedUpperConfidenceBound(calibrated(QuantileRecalibrator()))
     ),
-    "CalibratedUpperConfidenceBound, of observations": lambda: CalibratedUpperConfidenceBound(
-        calibrated(), 0.1, observation_noise=True
-    ),
     "CalibratedUpperConfidenceBound, of observations, many levels": (
         lambda: CalibratedUpperConfidenceBound(
             calibrated(QuantileRecalibrator(lengthscale=0.3)), 0.1, observation_noise=True
@@ -133,11 +130,6 @@ ACQUISITIONS: dict[str, Callable[[], AcquisitionFunction]] = {
     "LeastMargin": lambda: LeastMargin([constraint()]),
     "DelayedThompsonSampling": lambda: draw(make_gp()),
     "DelayedThompsonSampling, calibrated": lambda: draw(calibrated()),
-    "DelayedUpperConfidenceBound": (
-        lambda: DelayedUpperConfidenceBound(
-            CensoredDelayModel(make_gp(), here(PENDING), -1.5), 0.7, here(PENDING)
-        )
-    ),
     "DelayedUpperConfidenceBound, calibrated": (
         lambda: DelayedUpperConfidenceBound(
             CensoredDelayModel(calibrated(), here(PENDING), -1.5), 0.7, here(PENDING)
@@ -146,15 +138,7 @@ ACQUISITIONS: dict[str, Callable[[], AcquisitionFunction]] = {
     "LogCalibratedConstrainedExpectedImprovement": (
         lambda: LogCalibratedConstrainedExpectedImprovement(outcomes(), 0.3, 0, LIMITS)
     ),
-    "LogCalibratedConstrainedExpectedImprovement, pending": (
-        lambda: LogCalibratedConstrainedExpectedImprovement(
-            outcomes(), 0.3, 0, LIMITS, X_pending=here(PENDING), num_fantasies=4
-        )
-    ),
     "LogCalibratedExpectedImprovement": lambda: LogCalibratedExpectedImprovement(calibrated(), 0.5),
-    "LogCalibratedExpectedImprovement, minimised": (
-        lambda: LogCalibratedExpectedImprovement(calibrated(), -0.5, maximize=False)
-    ),
     "LogCalibratedExpectedImprovement, pending": (
         lambda: LogCalibratedExpectedImprovement(calibrated(), 0.5, X_pending=here(PENDING))
     ),

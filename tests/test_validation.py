@@ -21,16 +21,11 @@ from botorch_calib import (
     TotalVariationBall,
 )
 from botorch_calib._validation import (
-    check_columns,
     check_count,
-    check_finite,
-    check_flag,
-    check_levels,
     check_limit,
     check_nonnegative,
     check_number,
     check_numbers,
-    check_one_of,
     check_open_unit,
     check_positive,
     check_precision,
@@ -39,39 +34,10 @@ from botorch_calib.decisions import recommend
 from tests.gps import make_gp
 
 
-@pytest.mark.parametrize("value", [3, np.int64(3), torch.tensor(3)])
-def test_integers_of_any_kind_are_counts(value):
-    count = check_count("num_points", value, least=3)
-    assert count == 3 and type(count) is int
-
-
 @pytest.mark.parametrize("value", [2, -1, 3.0, np.float64(3), True, "3", None, np.nan])
 def test_other_values_are_no_counts(value):
     with pytest.raises(InputDataError, match=r"`num_points` must be an integer of at least 3, got"):
         check_count("num_points", value, least=3)
-
-
-def test_a_count_may_be_zero_where_that_is_said():
-    assert check_count("seed", 0, least=0) == 0
-    with pytest.raises(InputDataError, match="at least 1"):
-        check_count("seed", 0)
-
-
-def test_one_of_a_few():
-    assert check_one_of("tails", "gaussian", ("gaussian", "stretched")) == "gaussian"
-    with pytest.raises(InputDataError, match="`tails` must be one of 'gaussian', 'stretched', got"):
-        check_one_of("tails", "heavy", ("gaussian", "stretched"))
-
-
-@pytest.mark.parametrize("columns", [[0.7], "1", [True], 0, None])
-def test_columns_are_integers(columns):
-    with pytest.raises(InputDataError, match="`indices`"):
-        check_columns("indices", columns)
-
-
-def test_columns():
-    assert check_columns("indices", [0, -1]) == (0, -1)
-    assert check_columns("indices", torch.tensor([2, 1])) == (2, 1)
 
 
 def test_numbers_become_tensors_in_double_precision():
@@ -99,32 +65,12 @@ def test_numbers(check):
             check("level", value)
 
 
-@pytest.mark.parametrize("check", NUMBERS[:3])
-def test_numbers_that_may_have_been_computed(check):
-    for value in (torch.tensor([0.5]), np.array(0.5)):
-        assert check("upper", value) == 0.5
-
-
 def test_integers_need_no_other_model():
     """Data in integers are no remedy, as those in single precision would be."""
     for dtype, is_remedy in ((torch.int64, False), (torch.float32, True)):
         with pytest.raises(InputDataError, match=r"give `X.to\(torch.float64\)`") as error:
             check_precision("X", torch.zeros(1, dtype=dtype), torch.float64)
         assert ("or fit the model to data" in str(error.value)) == is_remedy
-
-
-@pytest.mark.parametrize("check", [check_finite, check_levels])
-@pytest.mark.parametrize("value", ["0.5", None, [0.5]])
-def test_what_is_no_tensor_is_named(check, value):
-    with pytest.raises(InputDataError, match="`pits` must be a tensor"):
-        check("pits", value)
-
-
-def test_flags_are_true_or_false():
-    assert check_flag("maximize", np.bool_(False)) is False
-    for value in ("False", None, 0, torch.tensor(True)):
-        with pytest.raises(InputDataError, match="`maximize` must be True or False, got"):
-            check_flag("maximize", value)
 
 
 def calls_with_flags(flag):

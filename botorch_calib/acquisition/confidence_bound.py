@@ -26,14 +26,10 @@ class CalibratedUpperConfidenceBound(CalibratedAcquisitionFunction):
     Args:
         model: Model with one output and a calibrated posterior, such as a `CalibratedModel`.
         level: Level of the quantile, in (0, 1).
-        posterior_transform: Affine transform of the outcome.
         maximize: If False, the value is minus the ``1 - level`` quantile, a lower confidence bound.
-        X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
-        num_fantasies: Number of fantasies of the outcomes at pending points.
+        posterior_transform, X_pending, num_fantasies: As of `LogCalibratedExpectedImprovement`,
+            whose errors this raises as well.
         observation_noise: Whether the quantile is of an observation whatever the model describes.
-
-    Raises:
-        BotorchError: As `LogCalibratedExpectedImprovement`.
 
     Example:
         >>> acqf = CalibratedUpperConfidenceBound(model, level=0.9)

@@ -47,8 +47,7 @@ class LogCalibratedProbabilityOfFeasibility(_Constrained):
         model: A `CalibratedModelList` of calibrated or Gaussian models, or one of these.
         constraints: ``{i: (lower, upper)}``, limits on outcome ``i`` in its units; None or
             infinity for no limit.
-        X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
-        num_fantasies: Number of fantasies of the outcomes at pending points.
+        X_pending, num_fantasies: As of `LogCalibratedExpectedImprovement`.
 
     Raises:
         InputDataError: If ``constraints`` are empty or malformed, or name an outcome twice.
@@ -96,8 +95,7 @@ class LogCalibratedConstrainedExpectedImprovement(_Constrained, ImprovementFunct
         objective_index: Which outcome is the objective.
         constraints: As in `LogCalibratedProbabilityOfFeasibility`; none is on the objective.
         maximize: Whether the objective is maximised.
-        X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
-        num_fantasies: Number of fantasies of the outcomes at pending points.
+        X_pending, num_fantasies: As of `LogCalibratedExpectedImprovement`.
 
     Raises:
         InputDataError: If the objective is constrained; for the rest see

@@ -25,11 +25,9 @@ class CalibratedExpectedShortfall(CalibratedAcquisitionFunction):
     Args:
         model: Model with one output and a calibrated posterior, such as a `CalibratedModel`.
         alpha: The risk level, in (0, 1): the probability of a better outcome.
-        posterior_transform: Affine transform of the outcome.
         maximize: If False, the outcome is a loss, and the value is minus its mean above the
             ``alpha``-quantile.
-        X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
-        num_fantasies: Number of fantasies of the outcomes at pending points.
+        posterior_transform, X_pending, num_fantasies: As of `LogCalibratedExpectedImprovement`.
 
     Example:
         >>> acqf = CalibratedExpectedShortfall(model, alpha=0.9)  # the worst tenth of the outcomes

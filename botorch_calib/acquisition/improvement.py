@@ -71,16 +71,7 @@ class CalibratedExpectedImprovement(ImprovementOfSoleOutcome):
     ``f~`` has the calibrated distribution of the objective. Prefer
     `LogCalibratedExpectedImprovement` for optimisation.
 
-    Args:
-        model: Model with one output and a calibrated posterior, such as a `CalibratedModel`.
-        best_f: Value to improve upon, in units of the outcome: a scalar, or of shape ``b``.
-        posterior_transform: Affine transform of the outcome; ``best_f`` is on its scale.
-        maximize: Whether the objective is maximised.
-        X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
-        num_fantasies: Number of fantasies of the outcomes at pending points.
-
-    Raises:
-        BotorchError: As `LogCalibratedExpectedImprovement`.
+    Arguments and errors are those of `LogCalibratedExpectedImprovement`.
 
     Example:
         >>> acqf = CalibratedExpectedImprovement(model, best_f=Y.max())
@@ -127,16 +118,7 @@ class LogCalibratedExpectedImprovement(ImprovementOfSoleOutcome):
 class CalibratedProbabilityOfImprovement(ImprovementOfSoleOutcome):
     """Calibrated probability of improvement ``P(f~ > best_f)`` of the objective ``f~``.
 
-    Args:
-        model: Model with one output and a calibrated posterior, such as a `CalibratedModel`.
-        best_f: Value to improve upon, in units of the outcome: a scalar, or of shape ``b``.
-        posterior_transform: Affine transform of the outcome; ``best_f`` is on its scale.
-        maximize: Whether the objective is maximised.
-        X_pending: Points under evaluation, ``n x d``, whose outcomes are averaged over.
-        num_fantasies: Number of fantasies of the outcomes at pending points.
-
-    Raises:
-        BotorchError: As `LogCalibratedExpectedImprovement`.
+    Arguments and errors are those of `LogCalibratedExpectedImprovement`.
 
     Example:
         >>> acqf = CalibratedProbabilityOfImprovement(model, best_f=Y.max())

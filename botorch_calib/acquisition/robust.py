@@ -293,15 +293,12 @@ class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):
     the gradient.)
 
     Args:
-        model: A model of decisions and contexts with one output and no batch dimensions.
-        beta: Factor of the variance, at least 0, a number or a tensor with one element.
+        model, beta, maximize, posterior_transform: As of `RobustUpperConfidenceBound`.
         radius: Radius of the `WassersteinBall`, in units of the contexts: a number, or a schedule
             such as `RadiusSchedule`. With 0 this is ERBO.
         contexts: The centre of the ball, as of `RobustUpperConfidenceBound`.
         lipschitz_contexts: Contexts ``M' x d_c`` over which the largest gradient norm is taken
             (default: those of ``contexts``, or all atoms). They cost a second evaluation.
-        maximize: If False, the same for ``-mu + sqrt(beta) sigma``.
-        posterior_transform: Affine transform of the outcome; it rules out the closed form.
 
     Example:
         >>> acqf = WassersteinUpperConfidenceBound(gp, beta=2.25, radius=0.1, contexts=contexts)
@@ -326,11 +323,6 @@ class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):
         if lipschitz_contexts is not None:
             centre = centre.with_lipschitz_points(lipschitz_contexts)
         super().__init__(model, beta, ball, centre, maximize, posterior_transform)
-
-    @property
-    def radius(self) -> float:
-        """The radius of the ball."""
-        return self.ambiguity.radius  # type: ignore[attr-defined]
 
 
 def refuse_pending(name: str, X_pending: Tensor | None) -> None:

@@ -57,16 +57,13 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
             exact Gaussian process with one task, a `CalibratedModel` of one with ``denoise=True``,
             or a `CensoredDelayModel` around or inside of these; over ``choices`` any model whose
             posterior can be sampled jointly.
-        beta: The factor of the variance if nothing is pending, the square of the paper's.
-        X_window: The queries of the sum in ``nu``, ``n x d``; see `DelayedUpperConfidenceBound`.
-        feedback_bound: The factor of the sum; see `DelayedUpperConfidenceBound`.
+        beta, X_window, feedback_bound, X_pending: As of `DelayedUpperConfidenceBound`.
         choices: The points to choose from, ``n x d``, for ``optimize_acqf_discrete``. The function
             is then defined at these points only, and has no gradient.
         seed: Seed of the draw, together with the number of ``X_pending``, which cause another draw.
             A GPU draws another function than the CPU does.
         posterior_transform: None or a ``ScalarizedPosteriorTransform`` with one weight.
         maximize: If False, the value is minus the draw.
-        X_pending: Points under evaluation, ``n x d``, on which the model is not yet conditioned.
 
     Raises:
         UnsupportedError: If the model has several outputs or batch dimensions, is an ensemble,

@@ -221,15 +221,6 @@ def test_a_probability_is_never_above_one(dtype: torch.dtype) -> None:
         assert torch.autograd.grad(value.sum(), X)[0].isfinite().all()
 
 
-def test_infinite_limits_are_none(models: list[Model]) -> None:
-    infinite = {1: (-torch.inf, 0.9), 2: (0.1, torch.inf), 0: (-torch.inf, torch.inf)}
-    values = [
-        LogCalibratedProbabilityOfFeasibility(ModelList(*models), constraints)(points(5))
-        for constraints in (infinite, {1: (None, 0.9), 2: (0.1, None)})
-    ]
-    assert_close(*values, rtol=0, atol=0)
-
-
 def noise_free_gps(dtype: torch.dtype = torch.double) -> list[Any]:
     """An objective and a constrained outcome, known exactly where they were observed."""
     X = points(5, dtype).squeeze(-2)
@@ -262,47 +253,6 @@ def test_pending_points_against_sampling(maximize: bool, limits: Any) -> None:
         # Five standard errors, for the quasi-random fantasies have one as well.
         gap, error = (acqf(X).exp() - gain.mean(dim=0)).abs(), gain.std(dim=0) / num**0.5
         assert (gap <= 5 * error + 1e-6).all() == right
-
-
-@pytest.mark.parametrize(("maximize", "best_f"), [(True, -0.1), (False, 0.8)])
-def test_pending_points_one_fantasy_at_a_time(
-    models: list[Model], maximize: bool, best_f: float
-) -> None:
-    """Each conditions the models on outcomes, and has an incumbent that is feasible with them."""
-    X, X_pending, sign = points(4), points(3).squeeze(-2), 1.0 if maximize else -1.0
-    acqf = LogCalibratedConstrainedExpectedImprovement(
-        ModelList(*models), best_f, 0, CONSTRAINTS, maximize, X_pending, num_fantasies=8
-    )
-    fantasies: Any = acqf._fantasies
-    raised, values = 0, []
-    for k in range(8):
-        conditioned = []
-        for i, model in enumerate(models):
-            gp: Any = fantasies[i] if i == 0 else fantasies[i].model
-            Y = gp.train_targets[k, -3:].unsqueeze(-1)
-            Y = gp.outcome_transform.untransform(Y)[0] if hasattr(gp, "outcome_transform") else Y
-            conditioned.append(model.condition_on_observations(X_pending, Y))
-        posterior: Any = conditioned[0].posterior(X_pending)
-        means = sign * posterior.mean.flatten()
-        log_pf = LogCalibratedProbabilityOfFeasibility(ModelList(*conditioned), CONSTRAINTS)
-        means = means[log_pf(X_pending.unsqueeze(-2)) > torch.tensor(0.5).log()]
-        best = max([sign * best_f, *means.tolist()])
-        raised += best > sign * best_f
-        values.append(
-            LogCalibratedConstrainedExpectedImprovement(
-                ModelList(*conditioned), sign * best, 0, CONSTRAINTS, maximize
-            )(X)
-        )
-    assert 0 < raised < 8
-    average = torch.stack(values).logsumexp(dim=0) - torch.tensor(8.0).log()
-    assert_close(acqf(X), average, rtol=1e-6, atol=1e-8)
-    assert_close(acqf(X), acqf(X), rtol=0, atol=0)
-    plain = LogCalibratedConstrainedExpectedImprovement(
-        ModelList(*models), best_f, 0, CONSTRAINTS, maximize
-    )
-    assert not torch.allclose(average, plain(X))
-    acqf.set_X_pending(None)
-    assert_close(acqf(X), plain(X), rtol=0, atol=0)
 
 
 def test_fantasies_of_different_outcomes_are_independent(gps: list[SingleTaskGP]) -> None:

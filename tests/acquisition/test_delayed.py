@@ -247,18 +247,6 @@ def test_pending_points_condition_and_lengthen(window):
     assert acqf.X_pending is None and torch.equal(acqf(X), before)
 
 
-@pytest.mark.parametrize("imputation", ["hallucinate", "none"])
-def test_nothing_censored_needs_no_window(imputation):
-    """GP-BUCB stays GP-BUCB in a batch; a window that was asked for grows nonetheless."""
-    model = make_censored(imputation=imputation)
-    more = pending_points(5)[3:]
-    acqf = make_delayed(model, X_pending=more)
-    assert acqf.nu.item() == BETA
-    assert_close(acqf(new_points()), make_delayed(model.with_pending(more))(new_points()))
-    asked = make_delayed(model, X_window=pending_points()[:0], X_pending=more)
-    assert_close(asked.nu, confidence_width(model.with_pending(more), BETA**2, more, BOUND))
-
-
 def test_refused_pending_points_change_nothing():
     X = new_points()
     for model, pending, error in (

@@ -42,6 +42,7 @@ from botorch_calib import (
     qLogCalibratedNoisyExpectedImprovement,
 )
 from botorch_calib.acquisition import noisy
+from tests.botorch_tutorials import value_and_gradient
 from tests.gps import DOUBLE, GaussianLaw, far_from_gaussian, make_data
 
 NEI, NEHVI = (
@@ -139,12 +140,6 @@ def with_and_without(cls: type, model: Model, *args: Any, **kwargs: Any) -> tupl
     )
     assert first._cache_root and not second._cache_root
     return first, second
-
-
-def value_and_gradient(function: Any, new: Tensor) -> tuple[Tensor, Tensor]:
-    value = function(new)
-    (gradient,) = torch.autograd.grad(value.sum(), new)
-    return value.detach(), gradient
 
 
 def compare(cached: Any, uncached: Any, new: Tensor, rtol: float = 1e-9) -> Tensor:

@@ -19,7 +19,7 @@ from tests.test_device_discipline import ACQUISITIONS, decisions_of, value_and_g
 WARM_UP = 3
 NUM = 4
 #: Those that searches are mostly made of, for longer.
-MAIN = {"LogCalibratedExpectedImprovement": 60, "qLogCalibratedNoisyExpectedImprovement": 60}
+MAIN = {"LogCalibratedExpectedImprovement": 30, "qLogCalibratedNoisyExpectedImprovement": 30}
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,6 @@ import pytest
 import torch
 from botorch.acquisition import (
     AcquisitionFunction,
-    LogExpectedImprovement,
     UpperConfidenceBound,
     qLogExpectedImprovement,
 )
@@ -32,7 +31,6 @@ from torch.testing import assert_close
 from botorch_calib import (
     CalibratedExpectedImprovement,
     CalibratedModel,
-    CalibratedUpperConfidenceBound,
     CensoredDelayModel,
     LogCalibratedExpectedImprovement,
     OnlineConformal,
@@ -322,10 +320,8 @@ class TestAnyAcquisition:
     @pytest.mark.parametrize(
         ("build", "ambiguity"),
         [
-            (lambda model: CalibratedUpperConfidenceBound(model, level=0.8), "lipschitz"),
             (lambda model: CalibratedExpectedImprovement(model, best_f=0.4), "total variation"),
             (lambda model: LogCalibratedExpectedImprovement(model, best_f=0.4), "lipschitz"),
-            (lambda model: LogExpectedImprovement(model.model, best_f=0.4), "lipschitz"),
         ],
     )
     def test_gradient(self, build, ambiguity):

@@ -359,20 +359,6 @@ def test_rounds_of_several_points_expand_as_often() -> None:
     assert sum(search_module.expands(0.25, 4 * num) for num in range(8)) == 2
 
 
-def test_expansion_does_not_depend_on_the_units_of_outcomes() -> None:
-    X = draw_sobol_samples(BOUNDS, n=64, q=1, seed=0)
-    values = []
-    for factor in (1.0, 1e-2, 1e6):
-        gp, other = make_gp(factor=factor), make_gp(peak=0.2)
-        several = [
-            ChanceConstraint(gp, upper=factor),
-            ChanceConstraint(other, upper=2.0),
-        ]
-        values.append(CertifiedSetExpansion(several)(X))
-    assert_close(values[1], values[0], rtol=1e-6, atol=1e-6)
-    assert_close(values[2], values[0], rtol=1e-6, atol=1e-6)
-
-
 def test_expansion_prefers_the_border_and_what_is_not_known() -> None:
     tested = constraint()
     acqf = CertifiedSetExpansion([tested])

@@ -124,16 +124,6 @@ def test_levels_next_to_one(share: float) -> None:
     assert test.num_needed == pytest.approx(float(num), rel=1e-6)
 
 
-def test_a_violation_is_not_the_end_where_no_weight_is_to_spare() -> None:
-    """Where 0.5^2 is just what is allowed, to the last digit."""
-    test = ConfirmationTest(0.5, 0.75)
-    assert test.num_needed == 2
-    test.observe(True)
-    assert 50 < test.num_needed < 60 and "at best" in repr(test)
-    test.observe([False] * test.num_needed)
-    assert test.confirmed
-
-
 def test_bad_arguments_are_named() -> None:
     with pytest.raises(InputDataError, match="level"):
         ConfirmationTest(level=1.0)

@@ -21,9 +21,12 @@ def without_waiting_for_disks(monkeypatch) -> None:
     monkeypatch.setattr(file_storage, "SYNCHRONOUS", "OFF")
 
 
-@pytest.mark.parametrize("kind", ["Bayesian", "pending, calibrated, contexts"])
-def test_restarted_at_each_step_it_is_the_one_that_was_carried(kind: str, tmp_path) -> None:
-    """To the last bit: pending points, calibrators and contexts, four workers, late outcomes."""
+def test_restarted_at_each_step_it_is_the_one_that_was_carried(tmp_path) -> None:
+    """To the last bit: pending points, calibrators and contexts, four workers, late outcomes.
+
+    Loops of all kinds are killed in tests/slow/test_killed_chance_constraints.py.
+    """
+    kind = "pending, calibrated, contexts"
     memory, path, num = FeedbackLedger(1), tmp_path / "ledger.db", 36
     carried = loops.carry_on(memory, kind, num)
     for stop in range(4, num + 1, 8):

@@ -291,22 +291,6 @@ def test_loop(acquisition: type[AcquisitionFunction] | None, parameters: Sequenc
     assert generator._botorch_acqf_class is expected
 
 
-def test_trials_that_end_out_of_order_and_that_run() -> None:
-    """Replayed in the order of their creation; and the next ones keep away from what runs."""
-    client = new_client(calibrated_model_config(), LogCalibratedExpectedImprovement)
-    started = {}
-    for _ in range(NUM_INITIAL):
-        started.update(client.get_next_trials(max_trials=1))
-    for index in reversed(started):
-        client.complete_trial(index, {"y": hill(started[index])})
-    running = client.get_next_trials(max_trials=1)
-    replayed = adapter_of(client).generator.surrogate.Xs[0][:, 0]
-    torch.testing.assert_close(replayed, torch.tensor([p["a"] for p in started.values()]).double())
-    running.update(client.get_next_trials(max_trials=1))
-    first, second = map(point, running.values())
-    assert (first - second).norm() > 0.01
-
-
 def test_minimisation_agrees_with_maximisation() -> None:
     queries = []
     for objective, sign in (("y", 1.0), ("-y", -1.0)):
@@ -381,16 +365,6 @@ def test_constrained_objective_in_closed_form() -> None:
     chosen = [trial.arms[0].parameters for trial in client._experiment.trials.values()]
     # The best that is feasible is (0.3, 5), of value -0.02.
     assert max(hill(p) for p in chosen if total(p) <= 0.8) > -0.05
-
-
-@pytest.mark.usefixtures("not_optimised")
-def test_several_constraints() -> None:
-    client = constrained_client(constraints=["2 * z <= 1.6", "z >= 0.5", "w <= 0.2"])
-    play(client, NUM_INITIAL + 1, z=total, w=lambda parameters: 0.5 - parameters["a"])
-    acqf: Any = acquisition_of(client).acqf
-    assert class_of(client) is LogCalibratedConstrainedExpectedImprovement
-    limits = [limit for pair in acqf.constraints.values() for limit in pair if limit is not None]
-    assert len(set(limits)) == 3
 
 
 @pytest.mark.usefixtures("not_optimised")

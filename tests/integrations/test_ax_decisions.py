@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from math import cos, sin
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import torch
 
 pytest.importorskip("ax")
 
-from ax.adapter.transforms.add_execution_viability import AddExecutionViability
 from ax.api.client import Client
 from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig, StorageConfig
 from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
@@ -35,7 +33,6 @@ from botorch.models.transforms import Normalize, Standardize
 from torch import Tensor
 
 from botorch_calib import (
-    CalibratedModel,
     ChanceConstraint,
     noise_diagnosis,
     optimize_chance_constrained,
@@ -45,7 +42,6 @@ from botorch_calib.integrations import ax_decisions
 from botorch_calib.integrations.ax import calibrated_generation_strategy, calibrated_model_config
 from botorch_calib.integrations.ax_cards import CalibrationReports, CertifiedTrials, NoiseDiagnoses
 from botorch_calib.integrations.ax_decisions import (
-    TRANSFORMS,
     CertifiedPoints,
     chance_constrained_generation_strategy,
     recommendation,
@@ -259,25 +255,6 @@ def test_candidates_of_one_call_know_of_each_other() -> None:
     assert not decision(client, more)["certified"]
 
 
-def test_trials_that_are_not_certified_know_of_each_other() -> None:
-    """Each is one from which most can be learned beside those that run: no point comes twice."""
-
-    def rough(p: Any) -> dict[str, tuple[float, float]]:
-        return {"y": (gain(p), 0.01), "z": (sin(12 * p["a"]) + cos(1.1 * p["b"]), 0.01)}
-
-    configs = {"z": calibrated_model_config(denoise=False)}
-    client = new_client(constraints=("z <= -3",), evaluate=rough, metric_configs=configs)
-    play(client, 1, rough)
-    trials = client.get_next_trials(max_trials=2)
-    assert not any(decision(client, trial)["certified"] for trial in trials)
-    model = ax_decisions.models_by_metric(adapter_of(client))["z"]
-    assert isinstance(model, CalibratedModel) and model.calibrator.num_updates == NUM + 1
-    (run,) = client._generation_strategy.gen(experiment=client._experiment, n=2)[0]
-    chosen: list[Any] = [*trials.values(), *(arm.parameters for arm in run.arms)]
-    points = torch.tensor([[p["a"], p["b"] / 10] for p in chosen], dtype=torch.double)
-    assert len(points) == 4 and torch.pdist(points).min() > 0.01
-
-
 def test_cards_before_there_are_models() -> None:
     client = Client(random_seed=0)
     client.configure_experiment([A, B])
@@ -445,27 +422,6 @@ def test_infinite_values_are_left_out() -> None:
     assert T == 3 and V + out == 3
 
 
-def test_several_constraints_share_one_budget() -> None:
-    """Two limits of one metric, one of another; a point that violates any counts once."""
-
-    def evaluate(p: Any) -> dict[str, float]:
-        return {"y": gain(p), "z": cost(p), "w": p["a"] - p["b"] / 10}
-
-    client = new_client(constraints=("z <= 1", "w <= 0.5", "w >= -0.5"), evaluate=evaluate)
-    (trial,) = client.get_next_trials(max_trials=1)
-    stored = decision(client, trial)
-    limits = {name: each["limits"] for name, each in stored["outcomes"].items()}
-    assert limits == {"z": {"upper": 1.0}, "w": {"lower": -0.5, "upper": 0.5}}
-    assert stored["certified"]
-    z, w = (stored["outcomes"][name]["quantiles"] for name in "zw")
-    assert z[0] <= 1.0 and -0.5 <= w[0] < w[1] <= 0.5
-    client.complete_trial(trial, {"y": 0.0, "z": 2.0, "w": 2.0})
-    assert account(client) == (1, 1, 0)
-    books = adapter_of(client).books()
-    parts = [1.0 - books.records(name)[0]["level"] for name in "zw"]
-    assert sum(parts) == pytest.approx(0.1) and min(parts) > 0.0
-
-
 def test_constraints_relative_to_a_baseline() -> None:
     """Judged by the limits that were in force when a trial was decided about."""
     baseline = {"a": 0.5, "b": 5.0}
@@ -497,27 +453,6 @@ def test_a_share_of_the_trials_expands(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = play(client, 4)
     assert len(chosen) == 4 and len(made) == 2
     assert all(decision(client, NUM + i)["certified"] for i in range(4))
-
-
-def test_viability() -> None:
-    """Ax's keeps away from abandoned trials.
-
-    It is no chance constraint: the books stay those of the client's own limits.
-    """
-    client = new_client(budget=100.0)
-    client.configure_tracking_metrics(["execution_viable"])  # Ax looks it up, and has no data
-    spec = ax_decisions.certifying_spec(client._generation_strategy)
-    spec.generator_kwargs["transforms"] = [AddExecutionViability, *TRANSFORMS]
-    for _ in range(4):
-        ((trial, _),) = client.get_next_trials(max_trials=1).items()
-        client.mark_trial_abandoned(trial)
-    assert "execution_viable" in adapter_of(client).outcomes
-    acquisition: Any = adapter_of(client).generator._acquisition
-    rows, _ = acquisition._outcome_constraints
-    assert len(rows) == 2  # the cost and the viability weigh on the improvement
-    assert list(adapter_of(client).books().limits) == ["z"]
-    assert counted(client) == account(client) == (4, 0, 4)
-    assert decision(client, NUM + 3)["outcomes"].keys() == {"z"}
 
 
 def test_recommendation_and_cards() -> None:
@@ -581,12 +516,6 @@ class TestErrors:
         client.configure_optimization("y", outcome_constraints=constraints)
         with pytest.raises(error, match=match):
             chance_constrained_generation_strategy(client, **options)
-
-    def test_constraints_that_are_taken_away(self) -> None:
-        client = new_client()
-        client.configure_optimization("y")
-        with pytest.raises(InputDataError, match="no outcome constraints any more"):
-            client.get_next_trials(max_trials=1)
 
     def test_another_strategy(self) -> None:
         client = new_client(strategy=calibrated_generation_strategy)

@@ -28,7 +28,6 @@ from botorch_calib.integrations.ax import ReplayedModel, calibrated_model_config
 from botorch_calib.integrations.ax_delays import (
     PendingAwareModel,
     delay_aware_generation_strategy,
-    delayed_model_config,
 )
 from tests.integrations.test_ax import hill, quiet, short_search
 
@@ -246,12 +245,6 @@ def test_mixed_parameters() -> None:
 
 
 class TestErrors:
-    def test_nothing_to_optimise(self) -> None:
-        client = Client()
-        client.configure_experiment(parameters=PARAMETERS)
-        with pytest.raises(InputDataError, match="configure_optimization"):
-            delay_aware_generation_strategy(client)
-
     def test_other_problems(self) -> None:
         for objective, constraints in (("y, z", ()), ("y + z", ()), ("y", ("z <= 1",))):
             client = Client()
@@ -270,7 +263,3 @@ class TestErrors:
         with pytest.raises(UnsupportedError, match="acquisition"):
             new_client(acquisition="ts", calibrated=config)
         new_client(acquisition="ucb", calibrated=config)
-
-    def test_a_delayed_configuration_within_another(self) -> None:
-        with pytest.raises(InputDataError, match="calibrated"):
-            delayed_model_config(calibrated=delayed_model_config())

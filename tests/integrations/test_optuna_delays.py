@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import pickle
 import threading
@@ -29,11 +28,9 @@ from torch import Tensor
 
 from botorch_calib import (
     CalibratedModel,
-    CalibratedPosterior,
     LocalizedConformal,
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
 )
-from botorch_calib.acquisition import thompson
 from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy
 from botorch_calib.asynchronous.overdue import overdue
 from botorch_calib.integrations import optuna_delays
@@ -356,43 +353,6 @@ def line_of(x: float) -> float:
     return -abs(x - 30.0)
 
 
-@pytest.mark.parametrize(("strategy", "num_running"), [("ts", 3), ("hallucinate", 22)])
-def test_draws_of_calibrated_models(
-    strategy: str, num_running: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They know what runs; by default they are made where more than 20 trials do."""
-    drawn: list[set[float]] = []
-    original = thompson.draw_path
-
-    def watched(model: Any, nu: Tensor, seed: int) -> Any:
-        assert isinstance(model.posterior(model.X_pending[:1]), CalibratedPosterior)
-        drawn.append({round(100 * x, 6) for x in model.X_pending.flatten().tolist()})
-        return original(model, nu, seed)
-
-    monkeypatch.setattr(thompson, "draw_path", watched)
-    sampler = new_sampler(
-        strategy, calibrator=LocalizedConformal(0.2), n_startup_trials=num_running + 8
-    )
-    study = optuna.create_study(direction="maximize", sampler=sampler)
-    space: dict[str, BaseDistribution] = {"x": FloatDistribution(0.0, 100.0)}
-    running: list[Any] = []
-    for number in range(num_running + 16):
-        before, known = len(drawn), {round(trial.params["x"], 6) for trial in running}
-        running.append(study.ask(space))
-        # Of a trial that many later ones have overtaken no value is expected.
-        assert all(len(known) - 2 <= len(pending & known) for pending in drawn[before:])
-        assert all(pending <= known for pending in drawn[before:])
-        if len(running) > num_running:
-            done = running.pop(-2 if number % 3 else 0)
-            if number == num_running + 10:
-                study.tell(done, state=optuna.trial.TrialState.FAIL)
-            else:
-                study.tell(done, line_of(done.params["x"]))
-    asked = [trial.params["x"] for trial in study.trials]
-    assert len(set(asked)) == len(asked)
-    assert len(drawn) == (8 if strategy == "ts" else 4)
-
-
 SPREAD = DelayStrategy("ts", "hallucinate", window=None, spread_beyond=2)
 
 
@@ -420,19 +380,6 @@ def test_threads_share_one_design() -> None:
         xs.append(study.ask(space).params["x"])
         add(x + 0.5, optuna.trial.TrialState.COMPLETE, line_of(x + 0.5))
     assert sorted(int(x / 100.0 * 16) for x in xs) == list(range(16))
-
-
-def test_copies_are_reseeded_and_threads_are_not() -> None:
-    sampler = new_sampler()
-    seed = sampler._search.seed
-    sampler.reseed_rng()
-    assert sampler._search.seed == seed
-    copies = [copy.deepcopy(sampler), pickle.loads(pickle.dumps(sampler))]
-    assert [each._search.seed for each in copies] == [seed, seed]
-    for each in copies:
-        each.reseed_rng()
-        assert each._proposer(1).search is each._search
-    assert len({seed, *(each._search.seed for each in copies)}) == 3
 
 
 def test_points_of_a_design_are_asked_once() -> None:

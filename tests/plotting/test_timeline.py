@@ -31,11 +31,6 @@ def test_bars_last_from_submission_to_arrival_or_to_now(ledger):
     assert_beside_data(ax)
 
 
-def test_without_now_bars_end_at_the_last_time_known(ledger):
-    ax = plot_timeline(ledger.trials_at(8.0))
-    assert max(bar.get_x() + bar.get_width() for bar in ax.patches) == 8.0
-
-
 def test_no_trials_is_an_error():
     with pytest.raises(InputDataError, match="trials"):
         plot_timeline([])

@@ -19,7 +19,6 @@ from ax.storage.sqa_store.db import init_engine_and_session_factory
 
 from botorch_calib.decisions.budget import Budget
 from botorch_calib.integrations import ax_decisions
-from tests.integrations import test_ax_decisions as ax_tests
 from tests.integrations.test_ax import quiet
 
 __all__ = ["quiet"]  # a fixture
@@ -132,19 +131,6 @@ def test_sixty_trials(kind: str, tmp_path: Path) -> None:
     assert books.account[:3] == (T, V, out)
     # Four abandoned ones at most are out for good.
     assert out == sum(t.status.is_abandoned for t in client._experiment.trials.values()) > 0
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:To copy construct from a tensor:UserWarning")
-def test_several_objectives() -> None:
-    """By the hypervolume, which is sampled."""
-
-    def evaluate(p: Any) -> dict[str, float]:
-        return {**ax_tests.outcome(p), "x": -p["a"]}
-
-    client = ax_tests.new_client(objective="y, x", evaluate=evaluate)
-    ax_tests.play(client, 1, evaluate)
-    assert ax_tests.decision(client, ax_tests.NUM)["certified"]
 
 
 def counted(client: Client) -> tuple[int, int, int]:
