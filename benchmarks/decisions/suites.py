@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.decisions import further, methods, random_functions, real_limits, untuned
 from benchmarks.decisions.analysis import ARCHIVED
 from benchmarks.decisions.oracle import Oracle, RightProcess
-from benchmarks.decisions.oracle_report import FurtherReport, OracleReport
+from benchmarks.decisions.oracle_report import OracleReport
 from benchmarks.decisions.replicate import DecisionMethod, replicate
 from benchmarks.decisions.report import DecisionReport
 from benchmarks.decisions.tasks import CASES, LEVEL, tasks
@@ -138,7 +138,8 @@ FURTHER = Suite(
     baseline="budget",
     seeds=range(16000, 16009),
     replicate=further.replicate,
-    report=FurtherReport(
+    report=OracleReport(
+        page="decisions_further",
         stated=round(1.0 - LEVEL, 12),
         cases=tuple(further.CASES),
         primary="plain",
