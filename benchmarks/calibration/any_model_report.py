@@ -38,7 +38,6 @@ class Coverage:
     level: float = 0.8
 
     def __call__(self, result: Result) -> float:
-        """See `Score`."""
         pits = np.array(trace(result, f"pit_{self.statement}"))
         tail = round(0.5 - self.level / 2, 3)
         return float(np.mean((tail < pits) & (pits <= round(1.0 - tail, 3))))
@@ -55,7 +54,6 @@ class CentralError:
     statement: str
 
     def __call__(self, result: Result) -> float:
-        """See `Score`."""
         gaps = [abs(Coverage(self.statement, level)(result) - level) for level in LEVELS]
         return float(np.mean(gaps))
 
@@ -71,7 +69,6 @@ class LogMean:
     name: str
 
     def __call__(self, result: Result) -> float:
-        """See `Score`."""
         return math.log(np.mean(trace(result, self.name)))
 
 
@@ -100,7 +97,6 @@ class AnyModelReport:
     methods: tuple[str, ...]
 
     def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
-        """The comparisons over all problems, then coverage, error and loss by case."""
         margin = margin_of(suite)
         every = list(collected.values())
         return page(
@@ -121,7 +117,6 @@ class AnyModelReport:
         )
 
     def figure(self, collected: Collected) -> Figure:
-        """The calibration error of each kind of model by case: before, and after."""
         figure, panels = panel_grid(len(self.methods))
         colors = {name: f"C{i}" for i, name in enumerate(STATEMENTS)}
         for panel, method in zip(panels, self.methods, strict=True):

@@ -44,7 +44,6 @@ class CalibrationReport:
     """Regret and calibration, with a summary over all problems."""
 
     def lines(self, suite: Suite, collected: Collected) -> list[str]:
-        """A legend, the summary and one table for each problem."""
         baseline = suite.baseline
         # There is no percentage of nothing.
         solved = [
@@ -65,7 +64,6 @@ class CalibrationReport:
         )
 
     def figure(self, collected: Collected) -> Figure:
-        """Regret curves."""
         return regret_figure(collected, INFERENCE)
 
 

@@ -62,7 +62,6 @@ class CoverageReport:
     endpoint: str = "gap"
 
     def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
-        """The comparisons, then miscoverage, regret and what else there is of each problem."""
         methods = [method.name for method in suite.methods]
         others = [method for method in methods if method != suite.baseline]
         every = list(collected.values())
@@ -86,7 +85,6 @@ class CoverageReport:
         )
 
     def figure(self, collected: Collected) -> Figure:
-        """Miscoverage on each problem, with 95 % intervals: a panel for each group."""
         colors = method_colors(methods_in(collected.values()))
         figure, panels = panel_grid(len(self.groups))
         for panel, (name, problems) in zip(panels, self.groups.items(), strict=True):

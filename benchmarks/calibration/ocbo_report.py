@@ -41,7 +41,6 @@ class Area:
         )
 
     def __call__(self, result: Result) -> float:
-        """See `Score`."""
         return metrics.area_under_regret(result, INFERENCE, self.scales[result.problem])
 
 
@@ -58,7 +57,6 @@ class OcboReport:
     groups: Mapping[str, tuple[str, ...]]
 
     def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
-        """The comparisons, areas by problem, and what else there is of each problem."""
         area = Area.of(collected, suite.baseline)
         return page(
             "ocbo",
@@ -71,7 +69,6 @@ class OcboReport:
         )
 
     def figure(self, collected: Collected) -> Figure:
-        """Regret curves."""
         return CalibrationReport().figure(collected)
 
     def _comparisons(self, suite: Suite[Any, Any], collected: Collected, area: Area) -> list[str]:

@@ -32,7 +32,6 @@ class PublishedReport:
     others: tuple[Pair, ...] = ()
 
     def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
-        """The comparisons, and what there is of each problem."""
         margin = margin_of(suite)
         with_baseline = [
             (Run(problem.name, method.name), Run(problem.name, suite.baseline))
@@ -58,5 +57,4 @@ class PublishedReport:
         )
 
     def figure(self, collected: Collected) -> Figure:
-        """Regret curves."""
         return CalibrationReport().figure(collected)

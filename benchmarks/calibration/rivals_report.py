@@ -43,7 +43,6 @@ class MeanOf:
     name: str
 
     def __call__(self, result: Result) -> float:
-        """See `Score`."""
         if self.name not in result.extras:
             return np.nan
         return float(np.nanmean(trace(result, self.name)))
@@ -60,7 +59,6 @@ class RivalsReport:
     pairs: Sequence[tuple[str, str]]
 
     def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
-        """The comparisons, then regret by task, times and stated intervals."""
         methods = [method.name for method in suite.methods]
         every = list(collected.values())
         intervals: dict[str, tuple[Score, str]] = {
@@ -81,7 +79,6 @@ class RivalsReport:
         )
 
     def figure(self, collected: Collected) -> Figure:
-        """Regret curves."""
         return regret_figure(collected, EVALUATED)
 
     def _comparisons(self, suite: Suite[Any, Any], every: Sequence[ByMethod]) -> list[str]:

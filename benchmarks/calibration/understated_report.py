@@ -62,7 +62,6 @@ class UnderstatedReport:
     former: tuple[str, ...] = ()
 
     def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
-        """Tables over all problems, and one of each."""
         case = list(collected.values())
         methods = methods_in(case)
         return page(
@@ -80,7 +79,6 @@ class UnderstatedReport:
         )
 
     def figure(self, collected: Collected) -> Figure:
-        """Differences of regret, coverage and false claims, with 95 % intervals."""
         case = list(collected.values())
         methods = methods_in(case)
         colors = method_colors(methods)

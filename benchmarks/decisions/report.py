@@ -48,11 +48,9 @@ class DecisionReport:
     page: str = "decisions"
 
     def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
-        """Tables over the functions of each case, and one for each problem."""
         return page(self.page, **self._slots(suite, collected))
 
     def figure(self, collected: Collected) -> Figure:
-        """One row per case: rates of violations with their intervals, and rewards by rate."""
         cases = self._by_case(collected)
         colors = method_colors(self._shown(collected.values()))
         height = 1.0 + 0.23 * len(colors)  # for their names

@@ -81,7 +81,6 @@ class DelayReport:
     primary: tuple[tuple[str, str], ...]
 
     def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
-        """Comparisons that are declared, a summary, published numbers and a table by problem."""
         return page(
             "delay",
             floor=FLOOR,
@@ -94,7 +93,6 @@ class DelayReport:
         )
 
     def figure(self, collected: Collected) -> Figure:
-        """Regret curves."""
         return delay_figure(collected)
 
     def _comparisons(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:

@@ -31,7 +31,6 @@ class WorkersReport:
     rivals: tuple[str, ...]
 
     def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
-        """Tables by number of workers, comparisons over all problems, a table of problems."""
         methods = [method.name for method in suite.methods]
         groups = {"all": dict(collected), **_by_workers(collected)}
         by_workers = [
@@ -53,7 +52,6 @@ class WorkersReport:
         )
 
     def figure(self, collected: Collected) -> Figure:
-        """Regret curves."""
         return delay_figure(collected)
 
     def _comparisons(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:

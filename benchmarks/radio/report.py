@@ -100,7 +100,6 @@ class RadioReport:
     claims: tuple[Claim, ...] = ()
 
     def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
-        """The claims, the comparisons, capacities over the rounds, a table for each problem."""
         margin = margin_of(suite)
         primary, secondary = (
             family({pair: _scores(pair, collected) for pair in declared})
@@ -117,7 +116,6 @@ class RadioReport:
         )
 
     def figure(self, collected: Collected) -> Figure:
-        """Capacities at the recommended point, round by round."""
         figure, panels = panel_grid(len(collected))
         colors = method_colors(methods_in(collected.values()))
         for panel, (problem, by_method) in zip(panels, collected.items(), strict=True):

@@ -34,7 +34,6 @@ class RobustReport:
     """Regret in expectation over the contexts, and time."""
 
     def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
-        """A legend, the primary comparisons, times, and a table for each problem."""
         return page(
             "robust",
             late=LAST_ROUNDS,
@@ -45,7 +44,6 @@ class RobustReport:
         )
 
     def figure(self, collected: Collected) -> Figure:
-        """Curves of cumulative expected regret."""
         figure, panels = panel_grid(len(collected))
         colors = method_colors(methods_in(collected.values()))
         for panel, (problem, by_method) in zip(panels, collected.items(), strict=True):

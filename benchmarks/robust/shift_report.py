@@ -39,7 +39,6 @@ class ShiftReport:
     """Means by method and shift for each function, and the primary comparisons."""
 
     def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
-        """A legend, the primary comparisons and a table for each function and criterion."""
         return page(
             "robust_shift",
             primary=primary_comparisons(suite, collected, PRIMARY, log_regret),
@@ -47,7 +46,6 @@ class ShiftReport:
         )
 
     def figure(self, collected: Collected) -> Figure:
-        """Regret by shift, a panel for each function."""
         return shift_figure(collected)
 
 

@@ -160,7 +160,6 @@ def standing_in(stands: Sequence[Stand]) -> Iterator[None]:
 def compared(
     ours: Call, stands: Sequence[Stand], theirs: Call | None = None, *, repetitions: int = 15
 ) -> tuple[float, float]:
-    """Time of the simplest form in units of ours, and the largest relative difference."""
     seconds: tuple[list[float], list[float]] = ([], [])
     results: list[Any] = [None, None]
     for repetition in range(repetitions + 2):
@@ -527,7 +526,6 @@ def report(rows: Sequence[Row]) -> str:
 
 
 def main() -> None:
-    """Measure and print."""
     argparse.ArgumentParser(description=__doc__).parse_args()
     with one_torch_thread():
         work = Workload(torch.device("cpu"))

@@ -226,7 +226,6 @@ def markdown(runs: Sequence[dict[str, Any]]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run what is missing, and write the table."""
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)  # Ax tells of each trial
 
