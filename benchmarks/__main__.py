@@ -12,7 +12,6 @@ from typing import Any
 from benchmarks.framework.protocol import ExperimentProtocol
 from benchmarks.framework.report import FIGURES_DIR, TABLES_DIR, Selection, write_report
 from benchmarks.framework.runner import (
-    BACKENDS,
     StaleResultsError,
     parse_seeds,
     print_summary,
@@ -36,8 +35,6 @@ def build_parser() -> argparse.ArgumentParser:
     run.add_argument("--problems", nargs="+", metavar="NAME", help="only these problems")
     run.add_argument("--methods", nargs="+", metavar="NAME", help="only these methods")
     run.add_argument("--jobs", type=int, default=1, help="worker processes")
-    run.add_argument("--backend", choices=BACKENDS, default="loky")
-    run.add_argument("--scheduler", metavar="ADDRESS", help="address of a Dask scheduler")
     run.add_argument("--overwrite", action="store_true", help="run outdated results again")
 
     report = commands.add_parser("report", help="write the table and the figure of a suite")
@@ -113,8 +110,6 @@ def run_command(args: argparse.Namespace) -> int:
         ResultStore(args.results, args.archives),
         args.seeds,
         jobs=args.jobs,
-        backend=args.backend,
-        scheduler=args.scheduler,
         overwrite=args.overwrite,
     )
     print_summary(summary)
@@ -171,11 +166,10 @@ def support_command(args: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status: 2 for what a user has to mend."""
     args = build_parser().parse_args(argv)
     try:
         status: int = args.call(args)
-    except (StaleResultsError, FileNotFoundError, ImportError, ValueError) as error:
+    except (StaleResultsError, FileNotFoundError, ValueError) as error:
         if args.command not in ("run", "report", "archive"):
             raise
         print(error, file=sys.stderr)

@@ -90,7 +90,6 @@ class GivenProcess(Forecaster):
     replays: bool = True
 
     def __call__(self, X: Tensor, Y: Tensor, problem: Problem) -> Model:
-        """See `Forecaster`."""
         return problem.surrogate(X, Y, problem.bounds_tensor(), 0, None)
 
 
@@ -99,7 +98,6 @@ class DefaultProcess(GivenProcess):
     """``SingleTaskGP`` with BoTorch's priors, fitted."""
 
     def __call__(self, X: Tensor, Y: Tensor, problem: Problem) -> Model:
-        """See `Forecaster`."""
         return fitted(SingleTaskGP(X, Y, input_transform=unit_cube(problem)))
 
 
@@ -112,13 +110,11 @@ class LogProcess(GivenProcess):
     """
 
     def outcomes(self, Y: Tensor, problem: Problem) -> Tensor:
-        """See `Forecaster`."""
         assert isinstance(problem.build, NoisyLandscape)
         spread = problem.build.landscape.spread()
         return (problem.optimal_value + spread - Y).clamp(min=0.01 * spread)
 
     def __call__(self, X: Tensor, Y: Tensor, problem: Problem) -> Model:
-        """See `Forecaster`."""
         logarithms = ChainedOutcomeTransform(log=Log(), standardize=Standardize(1))
         scaling = unit_cube(problem)
         return fitted(SingleTaskGP(X, Y, input_transform=scaling, outcome_transform=logarithms))
@@ -129,7 +125,6 @@ class SaasProcesses(GivenProcess):
     """Four processes with SAAS priors of different strength, each at its posterior mode."""
 
     def __call__(self, X: Tensor, Y: Tensor, problem: Problem) -> Model:
-        """See `Forecaster`."""
         return fitted(EnsembleMapSaasSingleTaskGP(X, Y, input_transform=unit_cube(problem)))
 
 
@@ -184,7 +179,6 @@ class Trees(Forecaster):
     replays: bool = False
 
     def __call__(self, X: Tensor, Y: Tensor, problem: Problem) -> Model:
-        """See `Forecaster`."""
         scaling = unit_cube(problem)
         seed = int(torch.randint(2**31, ()))
         forest = RandomForestRegressor(self.num_trees, oob_score=True, random_state=seed)
@@ -235,7 +229,6 @@ class Networks(Forecaster):
     replays: bool = False
 
     def __call__(self, X: Tensor, Y: Tensor, problem: Problem) -> Model:
-        """See `Forecaster`."""
         scaling = unit_cube(problem)
         standard = Standardize(1)
         targets, _ = standard(Y)
@@ -272,7 +265,6 @@ class ForecastStrategy:
     stated: dict[str, CalibratedModel] = field(default_factory=dict, init=False, repr=False)
 
     def fit(self, X: Tensor, Y: Tensor) -> None:
-        """Every fifth time, make the model and what calibrates it."""
         self.step = X.shape[0] - self.problem.num_initial
         is_over = self.step == self.problem.num_evaluations
         if is_over or self.step % EVERY or (self.forecaster.replays and not self.is_judged):
@@ -294,7 +286,6 @@ class ForecastStrategy:
         return self.step >= self.problem.num_evaluations - NUM_JUDGED
 
     def propose(self, model: Model | None, X: Tensor, Y: Tensor) -> Tensor:
-        """The Sobol point of this step, ``1 x d``."""
         return RandomStrategy(self.problem, self.seed).propose(None, X, Y)
 
     @torch.no_grad()
@@ -321,7 +312,6 @@ class ForecastStrategy:
         return found
 
     def objective_covered(self, model: Model | None, X: Tensor, f: Tensor) -> None:
-        """Nothing is stated of the objective."""
         return None
 
 
@@ -336,7 +326,6 @@ FORECASTERS: dict[str, Forecaster] = {
 
 
 def methods() -> tuple[Method, ...]:
-    """One for each kind of model."""
     return tuple(
         Method(name, partial(ForecastStrategy, forecaster=forecaster))
         for name, forecaster in FORECASTERS.items()

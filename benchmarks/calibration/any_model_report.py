@@ -13,7 +13,7 @@ from scipy import stats
 
 from benchmarks.calibration.any_model import NUM_JUDGED, STATEMENTS
 from benchmarks.framework.comparisons import differences, family, percent_of_logarithms
-from benchmarks.framework.markdown import mean_with_interval, table
+from benchmarks.framework.markdown import mean_with_interval, over_seeds, page, table
 from benchmarks.framework.metrics import seconds, trace
 from benchmarks.framework.plots import draw_intervals, panel_grid, share_legend
 from benchmarks.framework.protocol import margin_of
@@ -38,7 +38,6 @@ class Coverage:
     level: float = 0.8
 
     def __call__(self, result: Result) -> float:
-        """See `Score`."""
         pits = np.array(trace(result, f"pit_{self.statement}"))
         tail = round(0.5 - self.level / 2, 3)
         return float(np.mean((tail < pits) & (pits <= round(1.0 - tail, 3))))
@@ -55,7 +54,6 @@ class CentralError:
     statement: str
 
     def __call__(self, result: Result) -> float:
-        """See `Score`."""
         gaps = [abs(Coverage(self.statement, level)(result) - level) for level in LEVELS]
         return float(np.mean(gaps))
 
@@ -71,7 +69,6 @@ class LogMean:
     name: str
 
     def __call__(self, result: Result) -> float:
-        """See `Score`."""
         return math.log(np.mean(trace(result, self.name)))
 
 
@@ -100,19 +97,26 @@ class AnyModelReport:
     methods: tuple[str, ...]
 
     def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
-        """The comparisons over all problems, then coverage, error and loss by case."""
-        every = [collected[p.name] for p in suite.problems if p.name in collected]
-        return [
-            *self._comparisons(margin_of(suite), every),
-            *self._over_problems(every),
-            *self._coverage(collected),
-            *self._errors(collected),
-            *self._losses(collected),
-            *self._times(every),
-        ]
+        margin = margin_of(suite)
+        every = list(collected.values())
+        return page(
+            "any_model",
+            judged=NUM_JUDGED,
+            chance=f"{error_of_chance(NUM_JUDGED):.3f}",
+            margin=margin,
+            comparisons=self._comparisons(margin, every),
+            over_problems=self._over_problems(every),
+            coverage=self._by_case_table(collected, Coverage, ".2f"),
+            errors=self._by_case_table(collected, CentralError, ".3f"),
+            loss=self._changes(collected, "loss"),
+            width=self._changes(collected, "width"),
+            times=table(
+                ["model", "seconds"],
+                [[method, over_seeds(every, method, seconds, ".2f")] for method in self.methods],
+            ),
+        )
 
     def figure(self, collected: Collected) -> Figure:
-        """The calibration error of each kind of model by case: before, and after."""
         figure, panels = panel_grid(len(self.methods))
         colors = {name: f"C{i}" for i, name in enumerate(STATEMENTS)}
         for panel, method in zip(panels, self.methods, strict=True):
@@ -150,19 +154,9 @@ class AnyModelReport:
                 means = (mean_with_interval(list(v.values()), ".3f") for v in values[method][::-1])
                 count, cells = str(len(found.values)), found.cells(".3f", margin)
                 body.append([name, method, statement, count, *means, *cells])
-        legend = (
-            f"The calibration error of a run is the mean of |coverage - level| over the central "
-            f"intervals at {LEVELS[0]:g}, {LEVELS[1]:g}, ..., {LEVELS[-1]:g}, of its last "
-            f"{NUM_JUDGED} outcomes. Chance alone makes it {error_of_chance(NUM_JUDGED):.3f} on "
-            "average if what is stated is true. It is averaged over all problems for each seed; "
-            "differences are paired by seed, and less is better. p is Wilcoxon's, two-sided, after "
-            "Holm's correction within the family; detectable is the difference found with a power "
-            "of 80 % at its strictest step. `equivalent`: the interval lies within "
-            f"± {margin:g}."
-        )
         header = ["family", "model", "calibrated by", "seeds", "plain", "calibrated"]
         header += ["difference", "95 % interval", "p", "detectable", ""]
-        return ["## Comparisons", "", legend, "", *table(header, body), ""]
+        return table(header, body)
 
     def _over_problems(self, every: Sequence[ByMethod]) -> list[str]:
         """Means with intervals over problems, each of them the mean over its seeds."""
@@ -186,14 +180,8 @@ class AnyModelReport:
                 )
                 mean, bounds = percent_of_logarithms(losses.tolist())
                 body.append([method, statement, *cells, f"{mean} ({bounds})"])
-        legend = (
-            "The calibration error, and by how much calibration changes the loss, with 95 % "
-            "intervals over the problems, each of which counts by the mean over its seeds. These "
-            "comparisons were not declared and are not tested. The problems of a seed share points "
-            "and noise, which the intervals ignore."
-        )
         header = ["model", "calibrated by", "plain", "calibrated", "difference", "loss"]
-        return ["## Over problems", "", legend, "", *table(header, body), ""]
+        return table(header, body)
 
     def _by_case_table(self, collected: Collected, score: type, form: str) -> list[str]:
         """Means with intervals, a row for each model and statement and a column for each case."""
@@ -201,53 +189,19 @@ class AnyModelReport:
         body = []
         for method in self.methods:
             for name in STATEMENTS:
-                cells = [
-                    mean_with_interval(list(seed_means(case, method, score(name)).values()), form)
-                    for case in cases.values()
-                ]
+                cells = [over_seeds(case, method, score(name), form) for case in cases.values()]
                 body.append([method, name, *cells])
         return table(["model", "", *cases], body)
 
-    def _coverage(self, collected: Collected) -> list[str]:
-        legend = (
-            f"Share of the last {NUM_JUDGED} outcomes inside their stated 80 % intervals, with "
-            "95 % intervals over seeds."
-        )
-        rows = self._by_case_table(collected, Coverage, ".2f")
-        return ["## Coverage at 80 %", "", legend, "", *rows, ""]
-
-    def _errors(self, collected: Collected) -> list[str]:
-        legend = "As above, by case, without tests."
-        rows = self._by_case_table(collected, CentralError, ".3f")
-        return ["## Calibration error", "", legend, "", *rows, ""]
-
-    def _losses(self, collected: Collected) -> list[str]:
-        """Changes of the loss and of the width, in percent."""
-        cases = self._by_case(collected)
-        headings = {
-            "loss": ("Loss", "loss, the mean of twice the pinball loss over eleven quantiles"),
-            "width": ("Width", "width of the 80 % intervals"),
-        }
-        lines = []
-        for size, (heading, words) in headings.items():
-            body = [
-                [
-                    method,
-                    statement,
-                    *(self._change(case, method, statement, size) for case in cases.values()),
-                    self._change([*collected.values()], method, statement, size),
-                ]
-                for method in self.methods
-                for statement in (PRIMARY, SECONDARY)
-            ]
-            legend = (
-                f"By how much calibration changes a run's mean {words}: differences of "
-                "logarithms, in percent of the plain model's, with 95 % intervals over seeds. Less "
-                "is better for the loss alone."
-            )
-            header = ["model", "calibrated by", *cases, "all"]
-            lines += [f"## {heading}", "", legend, "", *table(header, body), ""]
-        return lines
+    def _changes(self, collected: Collected, size: str) -> list[str]:
+        """Changes of the loss or of the width, in percent."""
+        cases = {**self._by_case(collected), "all": [*collected.values()]}
+        body = [
+            [method, statement, *(self._change(c, method, statement, size) for c in cases.values())]
+            for method in self.methods
+            for statement in (PRIMARY, SECONDARY)
+        ]
+        return table(["model", "calibrated by", *cases], body)
 
     def _change(self, case: Sequence[ByMethod], method: str, statement: str, size: str) -> str:
         own, other = (
@@ -255,12 +209,3 @@ class AnyModelReport:
         )
         mean, bounds = percent_of_logarithms(differences(own, other))
         return f"{mean} ({bounds})"
-
-    def _times(self, every: Sequence[ByMethod]) -> list[str]:
-        score: Score = seconds
-        body = [
-            [method, mean_with_interval(list(seed_means(every, method, score).values()), ".2f")]
-            for method in self.methods
-        ]
-        legend = "Seconds of a run, for its fits and the replays of its calibrators."
-        return ["## Time", "", legend, "", *table(["model", "seconds"], body), ""]

@@ -48,7 +48,6 @@ class ConformalStrategy(AcquisitionStrategy):
     """Conformal Bayesian optimization: weighted by where the plain GP would query next."""
 
     def fit(self, X: Tensor, Y: Tensor) -> Model:
-        """Estimate the density ratio and replay the calibrator with it."""
         gp = self.update_gp(X, Y)
         plain = ACQUISITIONS[self.acquisition, False](gp, Y.max())
         proposals = proposal_samples(plain, self.problem.bounds_tensor(), NUM_PROPOSALS)
@@ -58,7 +57,6 @@ class ConformalStrategy(AcquisitionStrategy):
 
     @property
     def calibrated(self) -> bool:
-        """The calibrator is made anew at each step."""
         return True
 
 

@@ -137,7 +137,6 @@ class Share:
     name: str
 
     def __call__(self, result: Result) -> float:
-        """The mean of one run."""
         if self.name not in result.extras:
             return math.nan
         values = trace(result, self.name)
@@ -161,7 +160,6 @@ class Claims:
     false: bool = False
 
     def __call__(self, result: Result) -> float:
-        """The number of one run; NaN where it makes no such statements."""
         if f"claimed{self.ending}" not in result.extras:
             return math.nan
         claimed, better = trace(result, f"claimed{self.ending}"), trace(result, "better")

@@ -84,10 +84,8 @@ def alpine() -> StudyProblem:
 
 
 def problems() -> tuple[StudyProblem, ...]:
-    """Forrester's function from all designs, and Alpine's."""
     return (*map(forrester, DESIGNS), alpine())
 
 
 def methods() -> tuple[Method, ...]:
-    """The plain GP and what calibrates it."""
     return tuple(study_method(name, calibrator=made) for name, made in RECALIBRATION.items())

@@ -27,6 +27,5 @@ class LogRegret:
     inference: str
 
     def __call__(self, result: Result) -> float:
-        """The logarithm of one run."""
         (spread,) = trace(result, "spread") if "spread" in result.extras else [1.0]
         return math.log10(max(regret_trace(result, self.inference)[-1] / spread, FLOOR))

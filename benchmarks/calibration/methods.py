@@ -39,7 +39,6 @@ RECALIBRATION: dict[str, CalibratorFactory | None] = {
 
 
 def compared() -> tuple[Method, ...]:
-    """The plain GP, localized calibration (tuned and with the paper's lengthscale), and OCBO."""
     return (
         cheap("bo"),
         cheap("locbo", partial(LocalizedConformal, alpha=ALPHA)),

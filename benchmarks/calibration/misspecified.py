@@ -118,5 +118,4 @@ def names_by_case() -> dict[str, tuple[str, ...]]:
 
 
 def problems() -> tuple[Problem, ...]:
-    """All functions in all cases."""
     return tuple(misspecified(function, case) for case in CASES for function in FUNCTIONS)

@@ -71,7 +71,6 @@ class RawInputs(Refitted):
     """A GP with priors for the unit cube on inputs as they are."""
 
     def fit(self, X: Tensor, Y: Tensor, bounds: Tensor) -> SingleTaskGP:
-        """The GP fitted to ``n x d`` points and ``n x 1`` outcomes."""
         return fit_gp(X, Y, bounds, normalized=False)
 
 
@@ -90,7 +89,6 @@ def example(function: str, gp: str) -> Problem:
 
 
 def problems() -> tuple[Problem, ...]:
-    """Both functions with all Gaussian processes."""
     return tuple(example(function, gp) for function in (NOISY, NOISE_FREE) for gp in GPS)
 
 
@@ -135,7 +133,6 @@ def locbo_published(name: str, alpha: float = ALPHA, lengthscale: float = LENGTH
 
 
 def compared() -> tuple[Method, ...]:
-    """The methods of suite `locbo_full`."""
     conformal = partial(LocalizedConformal, alpha=ALPHA)
     ours: dict[str, tuple[Callable[..., Calibrator], float]] = {
         "ocbo": (QuantileRecalibrator, math.inf),

@@ -67,7 +67,6 @@ class RemediedStrategy(AcquisitionStrategy):
         self.surrogate = self.remedy(reported)
 
     def update_gp(self, X: Tensor, Y: Tensor) -> SingleTaskGP:
-        """See `AcquisitionStrategy`."""
         step = X.shape[0] - self.problem.num_initial
         self.gp = self.surrogate(X, Y, self.problem.bounds_tensor(), step, self.gp)
         return self.gp
@@ -93,7 +92,6 @@ class LeaveOneOutScaled:
     def __call__(
         self, X: Tensor, Y: Tensor, bounds: Tensor, step: int, previous: SingleTaskGP | None
     ) -> SingleTaskGP:
-        """See `Surrogate`."""
         factor = loo_residuals(self.reported(X, Y, bounds, step, None)).square().mean()
         scaled = deepcopy(self.reported.template())
         scaled.covar_module.outputscale = factor * scaled.covar_module.outputscale.detach()
@@ -120,7 +118,6 @@ class RelevancePursuit:
     def __call__(
         self, X: Tensor, Y: Tensor, bounds: Tensor, step: int, previous: SingleTaskGP | None
     ) -> SingleTaskGP:
-        """See `Surrogate`."""
         template = self.reported.template()
         variances = self.reported.variances(X)
         if previous is None or step % self.every == 0:
@@ -175,7 +172,6 @@ def remedied(name: str, remedy: Remedy) -> Method:
 
 
 def compared() -> tuple[Method, ...]:
-    """The methods of the suite."""
     return (
         cheap("plain"),
         remedied("refit", fitted_noise),

@@ -101,7 +101,6 @@ class OptunaStrategy:
         }
 
     def fit(self, X: Tensor, Y: Tensor) -> None:
-        """Tell the study what it has not been told."""
         import optuna
 
         self.seconds = -time.process_time()
@@ -114,7 +113,6 @@ class OptunaStrategy:
             self.study.add_trial(told)
 
     def propose(self, model: Model | None, X: Tensor, Y: Tensor) -> Tensor:
-        """The parameters of the study's next trial, ``1 x d``."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.trial = self.study.ask(self.space)
@@ -122,11 +120,9 @@ class OptunaStrategy:
         return point_of(self.trial.params, self.problem)
 
     def extras(self, model: Model | None, x: Tensor, y: Tensor) -> dict[str, float]:
-        """Samplers state nothing; their processor time is recorded."""
         return {"cpu_seconds": self.seconds}
 
     def objective_covered(self, model: Model | None, X: Tensor, f: Tensor) -> None:
-        """Samplers state nothing."""
         return None
 
 
@@ -165,7 +161,6 @@ class AxStrategy:
             self.client.set_generation_strategy(calibrated_generation_strategy(self.client))
 
     def fit(self, X: Tensor, Y: Tensor) -> None:
-        """Tell the client what it has not been told."""
         self.seconds = -time.process_time()
         if self.trial is not None:
             self.client.complete_trial(self.trial, {METRIC: Y[-1].item()})
@@ -175,7 +170,6 @@ class AxStrategy:
             self.client.complete_trial(told, {METRIC: y})
 
     def propose(self, model: Model | None, X: Tensor, Y: Tensor) -> Tensor:
-        """The parameters of the client's next trial, ``1 x d``."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             ((self.trial, parameters),) = self.client.get_next_trials(max_trials=1).items()
@@ -206,7 +200,6 @@ class AxStrategy:
         return {"cpu_seconds": self.seconds, **stated}
 
     def objective_covered(self, model: Model | None, X: Tensor, f: Tensor) -> None:
-        """Nothing is asked of the final model."""
         return None
 
 
@@ -225,7 +218,6 @@ class CqrStrategy:
     seconds: float = field(default=0.0, init=False, repr=False)
 
     def fit(self, X: Tensor, Y: Tensor) -> None:
-        """Tell the process what it has not been told."""
         if self.process is not None:
             self._send({"y": Y[-1].item()})
             return
@@ -246,17 +238,14 @@ class CqrStrategy:
         self._send({"bounds": bounds, "seed": self.seed, "X": points, "Y": values})
 
     def propose(self, model: Model | None, X: Tensor, Y: Tensor) -> Tensor:
-        """The point that the process answers, ``1 x d``."""
         answer = json.loads(self.process.stdout.readline())
         self.seconds = answer["cpu_seconds"]
         return torch.tensor([answer["x"]], dtype=torch.double)
 
     def extras(self, model: Model | None, x: Tensor, y: Tensor) -> dict[str, float]:
-        """What its quantiles are, it does not say; its processor time is recorded."""
         return {"cpu_seconds": self.seconds}
 
     def objective_covered(self, model: Model | None, X: Tensor, f: Tensor) -> None:
-        """Nothing is stated."""
         return None
 
     def _send(self, message: dict[str, Any]) -> None:
@@ -270,7 +259,6 @@ def end(process: subprocess.Popen[str]) -> None:
 
 
 def methods() -> tuple[Method, ...]:
-    """Ours first, in both clients, and then theirs."""
     return (
         Method("optuna_ours", partial(OptunaStrategy, name="delay_aware")),
         Method("ax_ours", partial(AxStrategy, calibrated=True)),

@@ -41,7 +41,6 @@ class StatefulStrategy:
         self.num_seen = 0
 
     def fit(self, X: Tensor, Y: Tensor) -> CalibratedModel:
-        """Score what is new with the last model, then fit the next one."""
         if self.model is not None and len(X) > self.num_seen:
             # The next model is fitted to all data, so the last one need not be conditioned.
             self.model.observe(X[self.num_seen :], Y[self.num_seen :], condition=False)
@@ -50,15 +49,12 @@ class StatefulStrategy:
         return self.model
 
     def propose(self, model: Model | None, X: Tensor, Y: Tensor) -> Tensor:
-        """The maximiser of log calibrated expected improvement, ``1 x d``."""
         return self.stateless.propose(model, X, Y)
 
     def extras(self, model: Model | None, x: Tensor, y: Tensor) -> dict[str, float]:
-        """Coverage of the stated interval."""
         return self.stateless.extras(model, x, y)
 
     def objective_covered(self, model: Model | None, X: Tensor, f: Tensor) -> Tensor | None:
-        """See `Strategy`."""
         return self.stateless.objective_covered(model, X, f)
 
 

@@ -14,7 +14,6 @@ import time
 
 
 def main() -> None:
-    """Answer until the input ends."""
     from syne_tune.backend.trial_status import Trial
     from syne_tune.config_space import uniform
     from syne_tune.optimizer.baselines import CQR

@@ -173,5 +173,4 @@ def study_problem(
 
 
 def problems() -> tuple[StudyProblem, ...]:
-    """All problems of the study."""
     return tuple(study_problem(*row) for row in FUNCTIONS)

@@ -70,12 +70,10 @@ class ChoiceStrategy(AcquisitionStrategy):
     tried: Tensor | None = field(default=None, init=False, repr=False)
 
     def propose(self, model: Model | None, X: Tensor, Y: Tensor) -> Tensor:
-        """See `AcquisitionStrategy`."""
         self.tried = X
         return super().propose(model, X, Y)
 
     def maximise(self, acquisition: AcquisitionFunction) -> Tensor:
-        """See `AcquisitionStrategy`."""
         best, _ = optimize_acqf_discrete(
             acquisition, q=1, choices=choices_of(self.problem), X_avoid=self.tried
         )
@@ -86,7 +84,6 @@ class TabulatedReplicate(SequentialReplicate):
     """Statements about the objective are judged at all choices."""
 
     def space(self) -> Tensor:
-        """See `SequentialReplicate`."""
         return choices_of(self.problem)
 
 
@@ -119,7 +116,6 @@ def tabulated(task: TopicTask | CnnTask) -> TabulatedProblem:
 
 
 def problems() -> tuple[TabulatedProblem, ...]:
-    """The topic model and the network, in all versions."""
     return tuple(tabulated(task(seed=seed)) for task in TASKS for seed in VERSIONS)
 
 
@@ -133,7 +129,6 @@ def groups() -> dict[str, tuple[str, ...]]:
 
 
 def methods() -> tuple[Method, ...]:
-    """The plain GP and what calibrates it."""
     return tuple(
         Method(name, partial(ChoiceStrategy, calibrator=made))
         for name, made in RECALIBRATION.items()

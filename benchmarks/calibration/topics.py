@@ -72,15 +72,12 @@ class TopicTask:
 
     @property
     def name(self) -> str:
-        """See `TabulatedTask`."""
         return "topics"
 
     def choices(self) -> Tensor:
-        """See `TabulatedTask`."""
         return cartesian(self.log_batch_sizes, self.decays, self.log_offsets)
 
     def data_key(self) -> str:
-        """See `TabulatedTask`: the documents are drawn."""
         return ""
 
     def corpora(self) -> tuple[Corpus, Corpus]:
@@ -95,7 +92,6 @@ class TopicTask:
         return found[0], found[1]
 
     def compute(self) -> Tensor:
-        """See `TabulatedTask`: two minutes on one core."""
         train, held_out = self.corpora()
         return torch.tensor(
             [

@@ -49,19 +49,15 @@ class SupportVectorTask:
 
     @property
     def name(self) -> str:
-        """See `TabulatedTask`."""
         return "support_vectors"
 
     def choices(self) -> Tensor:
-        """See `TabulatedTask`."""
         return cartesian(self.log_c, self.log_gamma)
 
     def data_key(self) -> str:
-        """See `TabulatedTask`: the data come with scikit-learn."""
         return ""
 
     def compute(self) -> Tensor:
-        """See `TabulatedTask`: a few seconds on one core."""
         images, labels = load_digits(return_X_y=True)
         parts = train_test_split(images, labels, test_size=0.3, random_state=0, stratify=labels)
         train, held_out, train_labels, held_out_labels = parts
@@ -101,19 +97,15 @@ class RegressionTask:
 
     @property
     def name(self) -> str:
-        """See `TabulatedTask`."""
         return "regression"
 
     def choices(self) -> Tensor:
-        """See `TabulatedTask`."""
         return cartesian(self.log_c, self.log_gamma, self.log_width)
 
     def data_key(self) -> str:
-        """See `TabulatedTask`: the data come with scikit-learn."""
         return ""
 
     def compute(self) -> Tensor:
-        """See `TabulatedTask`: a few seconds on one core."""
         train, held_out, train_targets, held_out_targets = diabetes_halves(self.seed)
         values = []
         for penalty, gamma, width in (10.0 ** self.choices()).tolist():
@@ -139,19 +131,15 @@ class BoostingTask:
 
     @property
     def name(self) -> str:
-        """See `TabulatedTask`."""
         return "boosting"
 
     def choices(self) -> Tensor:
-        """See `TabulatedTask`."""
         return cartesian(self.log_rates, self.depths, self.shares, self.log_numbers)
 
     def data_key(self) -> str:
-        """See `TabulatedTask`: the data come with scikit-learn."""
         return ""
 
     def compute(self) -> Tensor:
-        """See `TabulatedTask`: a few seconds on one core."""
         train, held_out, train_targets, held_out_targets = diabetes_halves(self.seed)
         numbers = [round(2.0**log_number) for log_number in self.log_numbers]
         values = []
@@ -196,13 +184,11 @@ class InterpolatedTable:
         return torch.as_tensor(self.interpolate(X.numpy()))
 
     def observe(self, X: Tensor) -> Tensor:
-        """Outcomes ``n x 1``, each of a random repetition."""
         values = self.repetitions(X)
         drawn = torch.randint(values.shape[-1], (len(X), 1))
         return values.gather(-1, drawn)
 
     def truth(self, X: Tensor) -> Tensor:
-        """Means ``n x 1`` of the repetitions."""
         return self.repetitions(X).mean(dim=-1, keepdim=True)
 
 
@@ -251,5 +237,4 @@ def tuning_problem(name: str) -> Problem:
 
 
 def problems() -> tuple[Problem, ...]:
-    """All tasks."""
     return tuple(map(tuning_problem, TASKS))

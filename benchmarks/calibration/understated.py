@@ -65,7 +65,6 @@ class ReportedErrors:
     def __call__(
         self, X: Tensor, Y: Tensor, bounds: Tensor, step: int, previous: SingleTaskGP | None
     ) -> SingleTaskGP:
-        """See `Surrogate`."""
         return with_data(self.template(), X, Y, self.variances(X))
 
     def template(self) -> SingleTaskGP:
@@ -96,5 +95,4 @@ def understated(function: str) -> Problem:
 
 
 def problems() -> tuple[Problem, ...]:
-    """All functions."""
     return tuple(map(understated, FUNCTIONS))

@@ -14,7 +14,7 @@ from benchmarks.calibration.claims import CLAIM, EXCESS, Claims, Share
 from benchmarks.calibration.log_regret import FLOOR, LogRegret
 from benchmarks.calibration.methods import ALPHA
 from benchmarks.framework import comparisons, metrics, statistics
-from benchmarks.framework.markdown import mean_with_interval, table
+from benchmarks.framework.markdown import mean_with_interval, page, sections, table
 from benchmarks.framework.plots import method_colors, panel_grid
 from benchmarks.framework.protocol import margin_of
 from benchmarks.framework.results import ByMethod, Collected, Score, methods_in, seed_means
@@ -62,24 +62,23 @@ class UnderstatedReport:
     former: tuple[str, ...] = ()
 
     def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
-        """Tables over all problems, and one of each."""
         case = list(collected.values())
         methods = methods_in(case)
-        lines = [
-            *self._comparison_section(suite, case),
-            *_regret_section(case, methods),
-            *self._problem_section(collected, methods),
-            *_coverage_section(case, methods),
-            *_claim_section(case, methods),
-            "## Problems",
-            "",
-        ]
-        for problem, by_method in collected.items():
-            lines += [f"### {problem}", "", *_problem_table(by_method), ""]
-        return lines
+        return page(
+            "understated_noise",
+            floor=FLOOR,
+            margin=margin_of(suite),
+            baseline=self.baseline,
+            comparisons=self._comparisons(suite, case),
+            regret=_regret_table(case, methods),
+            recommended=self._by_problem(collected, methods, "recommended", RECOMMENDED),
+            evaluated=self._by_problem(collected, methods, "best evaluated", EVALUATED),
+            coverage=_coverage_table(case, methods),
+            claims=_claim_table(case, methods),
+            problems=sections(collected, _problem_table, "###"),
+        )
 
     def figure(self, collected: Collected) -> Figure:
-        """Differences of regret, coverage and false claims, with 95 % intervals."""
         case = list(collected.values())
         methods = methods_in(case)
         colors = method_colors(methods)
@@ -89,7 +88,7 @@ class UnderstatedReport:
         _draw_claims(claims, case, methods)
         return figure
 
-    def _comparison_section(self, suite: Suite[Any, Any], case: Sequence[ByMethod]) -> list[str]:
+    def _comparisons(self, suite: Suite[Any, Any], case: Sequence[ByMethod]) -> list[str]:
         margin = margin_of(suite)
         # All that are declared, whether they have been run or not: the correction counts them.
         methods = [method.name for method in suite.methods]
@@ -112,20 +111,11 @@ class UnderstatedReport:
                 body.append([name, " − ".join(pair), str(len(found.values)), *cells])
         header = ["family", "comparison", "seeds", "difference", "95 % interval", "in %", "p"]
         header += ["detectable", "", "best evaluated", "95 % interval"]
-        legend = (
-            "The primary endpoint is the decimal logarithm of the final simple regret at the "
-            "recommended point, the evaluated one with the largest posterior mean, in standard "
-            f"deviations of the objective over the box and {FLOOR:g} at the least. It is averaged "
-            "over the problems for each seed; differences are paired by seed, and less is better. "
-            "In %: the change of the geometric mean of regrets, with its interval. p is "
-            "Wilcoxon's, two-sided, after Holm's correction within the family; detectable is the "
-            "difference found with a power of 80 % at its strictest step. `equivalent`: the "
-            f"interval lies within ± {margin:g}. The last columns show the same for the best point "
-            "evaluated, without a test."
-        )
-        return ["## Comparisons", "", legend, "", *table(header, body), ""]
+        return table(header, body)
 
-    def _problem_section(self, collected: Collected, methods: Sequence[str]) -> list[str]:
+    def _by_problem(
+        self, collected: Collected, methods: Sequence[str], heading: str, score: Score
+    ) -> list[str]:
         others = [method for method in methods if method != self.baseline]
         named = [collected[problem] for problem in self.former if problem in collected]
         groups = {
@@ -133,26 +123,12 @@ class UnderstatedReport:
             f"the {len(named)} of `misspecified`": named,
             **{problem: [by_method] for problem, by_method in collected.items()},
         }
-        legend = (
-            f"Differences of the logarithms of regret to `{self.baseline}`, with 95 % intervals, "
-            "without tests."
-        )
-        lines = ["## By problem", "", legend, ""]
-        for heading, score in (("recommended", RECOMMENDED), ("best evaluated", EVALUATED)):
-            body = []
-            for name, case in groups.items():
-                pairs = [_both(case, (method, self.baseline), score) for method in others]
-                body.append(
-                    [
-                        name,
-                        *(
-                            mean_with_interval(comparisons.differences(*pair), "+.2f")
-                            for pair in pairs
-                        ),
-                    ]
-                )
-            lines += [*table([heading, *others], body), ""]
-        return lines
+        body = []
+        for name, case in groups.items():
+            pairs = [_both(case, (method, self.baseline), score) for method in others]
+            cells = (mean_with_interval(comparisons.differences(*pair), "+.2f") for pair in pairs)
+            body.append([name, *cells])
+        return table([heading, *others], body)
 
     def _draw_regret(
         self,
@@ -182,20 +158,16 @@ class UnderstatedReport:
 # ------------------------------------------------------------ tables
 
 
-def _regret_section(case: Sequence[ByMethod], methods: Sequence[str]) -> list[str]:
+def _regret_table(case: Sequence[ByMethod], methods: Sequence[str]) -> list[str]:
     body = []
     for method in methods:
         scores = [list(seed_means(case, method, s).values()) for s in (RECOMMENDED, EVALUATED)]
         body.append([method, str(len(scores[0])), *map(_geometric, scores)])
-    legend = (
-        "The geometric mean of regrets over problems and seeds, in standard deviations of the "
-        "objective, with its 95 % interval."
-    )
     header = ["method", "seeds", "recommended", "best evaluated"]
-    return ["## Regret", "", legend, "", *table(header, body), ""]
+    return table(header, body)
 
 
-def _coverage_section(case: Sequence[ByMethod], methods: Sequence[str]) -> list[str]:
+def _coverage_table(case: Sequence[ByMethod], methods: Sequence[str]) -> list[str]:
     body = []
     for row in _statements(case, methods):
         cells = []
@@ -205,17 +177,11 @@ def _coverage_section(case: Sequence[ByMethod], methods: Sequence[str]) -> list[
             # Of the outcome nothing changes with whose the excess is.
             cells.append("–" if row.ending else _percentage(case, row.method, Share(record)))
         body.append([str(row), *cells])
-    legend = (
-        f"Coverage of {100 * (1 - ALPHA):g} % intervals, in percent, averaged over the problems "
-        "for each seed, with 95 % intervals over seeds. The last model of a run states intervals "
-        "of the noise-free objective f and of a new outcome y, at the points visited and at points "
-        "of the box. The model that chose a point states that of its outcome, as it came."
-    )
     header = ["method", *OF_OBJECTIVE, *OF_OUTCOME]
-    return ["## Coverage", "", legend, "", *table(header, body), ""]
+    return table(header, body)
 
 
-def _claim_section(case: Sequence[ByMethod], methods: Sequence[str]) -> list[str]:
+def _claim_table(case: Sequence[ByMethod], methods: Sequence[str]) -> list[str]:
     body = []
     for row in _statements(case, methods):
         cells = []
@@ -223,18 +189,10 @@ def _claim_section(case: Sequence[ByMethod], methods: Sequence[str]) -> list[str
             made = seed_means(case, row.method, Claims(over, row.ending))
             cells += [f"{np.mean(list(made.values())):.2f}", _false(case, row, over)]
         body.append([str(row), *cells])
-    legend = (
-        f"A claim is a stated probability of at least {100 * CLAIM:g} %, after the last outcome, "
-        "that the recommended point is better than another: than the start (the initial point with "
-        "the largest outcome), than the incumbent (the largest outcome of all), or than each of "
-        "the points visited. The table shows claims per run, and the percentage of false ones "
-        "among the claims of all runs, with the 95 % interval of this ratio. At most "
-        f"{100 * (1 - CLAIM):g} % would be false if stated probabilities were true."
-    )
     header = ["method"]
     for over in OVER:
         header += [f"over {over}", "false, %"]
-    return ["## Claims of superiority", "", legend, "", *table(header, body), ""]
+    return table(header, body)
 
 
 def _problem_table(by_method: ByMethod) -> list[str]:

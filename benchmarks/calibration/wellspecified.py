@@ -46,7 +46,6 @@ class TrueGP:
     dim: int
 
     def __call__(self) -> SingleTaskGP:
-        """The process; its one data point is there because it needs one."""
         kernel = ScaleKernel(MaternKernel(nu=2.5))
         X = torch.full((1, self.dim), 0.5, dtype=torch.double)
         gp = SingleTaskGP(
@@ -65,7 +64,6 @@ class PriorPath:
     dim: int
 
     def __call__(self, seed: int) -> Oracle:
-        """The oracle, with the path's maximum."""
         return _oracle(self.dim, seed)
 
 
@@ -130,6 +128,5 @@ def wellspecified(dim: int, surrogate: Surrogate, suffix: str = "") -> Problem:
 
 
 def problems() -> tuple[Problem, ...]:
-    """The true model in each dimension, and in two dimensions a fitted one."""
     exact = tuple(wellspecified(dim, Fixed(TrueGP(dim))) for dim in LENGTHSCALES)
     return (*exact, wellspecified(2, Refitted(every=5), "_refitted"))

@@ -80,7 +80,6 @@ class ViolationGap:
     stated: float
 
     def __call__(self, result: Result) -> float:
-        """The gap of one run."""
         return abs(violation_rate(result) - self.stated)
 
 
@@ -95,7 +94,6 @@ class RecommendedSafe:
     stated: float
 
     def __call__(self, result: Result) -> float:
-        """1 or 0."""
         (probability,) = result.extras["recommended_probability"]
         return float(probability is not None and probability <= self.stated)
 
@@ -111,7 +109,6 @@ class RecommendedRegret:
     stated: float
 
     def __call__(self, result: Result) -> float:
-        """The regret of one run."""
         if not RecommendedSafe(self.stated)(result):
             return math.nan
         (best,), (value,) = trace(result, "best_value"), trace(result, "recommended_value")

@@ -86,11 +86,9 @@ class SeveralOutcomes:
 
     @property
     def limit(self) -> float:
-        """Of the probability that any is violated."""
         return 1.0 - self.level
 
     def observe(self, U: Tensor, time: float) -> Tensor:
-        """Outcomes ``n x m`` at ``n x d`` points, with noise from torch's global random state."""
         return torch.cat([part.observe(U, time) for part in self.parts], dim=-1)
 
     def violation_probability(self, U: Tensor, time: float) -> Tensor:
@@ -173,7 +171,6 @@ class JointBudget(JointMethod):
     def constraints(
         self, gps: Sequence[SingleTaskGP], outcome: SeveralOutcomes, last: Constraints
     ) -> Constraints:
-        """See `JointMethod`."""
         if last:
             return [each.with_model(gp) for each, gp in zip(last, gps, strict=True)]
         limits = [(None, part.limit) for part in outcome.parts]
@@ -181,11 +178,9 @@ class JointBudget(JointMethod):
         return joint_chance_constraints(gps, limits, outcome.level, records=nothing)
 
     def commit(self, constraints: Constraints, x: Tensor) -> None:
-        """One commits for all."""
         constraints[0].commit(x)
 
     def observe(self, constraints: Constraints, x: Tensor, y: Tensor) -> None:
-        """Each is told its own outcome."""
         for i, constraint in enumerate(constraints):
             # The next round has models of all data, so these need not be conditioned.
             constraint.observe(x, y[:, [i]], condition=False)
@@ -207,7 +202,6 @@ class JointWidth(JointMethod):
     def constraints(
         self, gps: Sequence[SingleTaskGP], outcome: SeveralOutcomes, last: Constraints
     ) -> Constraints:
-        """See `JointMethod`."""
         limits = [(None, part.limit) for part in outcome.parts]
         nothing: list[list[dict[str, Any]]] = [[] for _ in gps]
         settings: dict[str, Any] = {"budget": math.inf, "records": nothing}
@@ -219,17 +213,14 @@ class JointOracle(JointMethod):
     """Certifies by the true probability that any limit is violated."""
 
     def surrogate(self, given: Surrogate) -> Surrogate:
-        """A model that nothing rests on."""
         return Oracle(self.name).surrogate(given)
 
     def constraints(
         self, gps: Sequence[SingleTaskGP], outcome: SeveralOutcomes, last: Constraints
     ) -> Constraints:
-        """See `JointMethod`."""
         return [TrueConstraint(gps[0], outcome, time=0.0)]
 
     def rooms(self, margins: list[float], num: int) -> list[float]:
-        """It states none, so the limits stand for them."""
         return [0.0] * num
 
 
@@ -265,12 +256,10 @@ class FurtherReplicate(DecisionReplicate):
         self.now, self.out = 0.0, list[Evaluation]()
 
     def prepare(self, step: int) -> None:
-        """Wait for a free worker."""
         while len(self.out) >= self.problem.workers:
             self._arrive()
 
     def fit(self, step: int) -> Round:
-        """Models of what has come, the objective's also of what is out, and the constraints."""
         known = []
         for i, last in enumerate(self.gps):
             gp = self.surrogate(self.X, self.outcomes[:, [i]], self.bounds, step, last)
@@ -284,7 +273,6 @@ class FurtherReplicate(DecisionReplicate):
         return Round(objective, self.constraints[0])
 
     def evaluate(self, x: Tensor, model: Round, step: int) -> None:
-        """Record the decision, and send the point to a worker."""
         with torch.no_grad():
             margins = [each.item() for each in margins_of(self.constraints, x.unsqueeze(-2))]
         self.method.commit(self.constraints, x)
@@ -397,7 +385,6 @@ CASES: dict[str, FurtherCase] = {
 
 
 def tasks() -> tuple[FurtherTask, ...]:
-    """Both pairs of functions in all cases."""
     found = []
     for case, kind in CASES.items():
         levy, dixon_price = (on_square(function, kind.dim) for function in (Levy, DixonPrice))

@@ -18,7 +18,6 @@ Learners, kept from round to round:
 * ``budget_sharp``: likewise, with hyperparameters that were given corrected by `sharpened` in every
   fifth round. Where the task fits its Gaussian process anyway it is ``budget`` over again.
 * ``recalibrated``: the rule before it, `tracked_quantile`.
-* ``localized``: likewise, with a quantile that depends on the inputs.
 
 What is recommended in the end is ``recommend``'s choice for the first two, at a confidence of 95 %,
 and for the others the certified point with the best mean.
@@ -66,13 +65,11 @@ class GaussianQuantile(DecisionMethod):
     noise_every: int | None = None
 
     def surrogate(self, given: Surrogate) -> Surrogate:
-        """See `DecisionMethod`."""
         if self.noise_every is not None and isinstance(given, Fixed):
             return NoiseRefitted(given, self.noise_every)
         return given
 
     def start(self, outcome: Limited) -> Certifier:
-        """See `DecisionMethod`."""
         return Unlearning(outcome, lambda gp: self.factor)
 
 
@@ -85,7 +82,6 @@ class LeaveOneOut(DecisionMethod):
     """
 
     def start(self, outcome: Limited) -> Certifier:
-        """See `DecisionMethod`."""
         return Unlearning(outcome, leave_one_out_factor)
 
 
@@ -107,7 +103,6 @@ class Unlearning:
     factor: Callable[[SingleTaskGP], float]
 
     def constraint(self, gp: SingleTaskGP, time: float = 1.0) -> ChanceConstraint:
-        """See `Certifier`."""
         return fixed_width(gp, self.outcome, self.factor(gp))
 
     def observe(self, constraint: ChanceConstraint, x: Tensor, y: Tensor) -> None:
@@ -135,7 +130,6 @@ class Recalibrated(DecisionMethod):
     integral_gain: float = INTEGRAL_GAIN
 
     def start(self, outcome: Limited) -> Certifier:
-        """See `DecisionMethod`."""
         calibrator = self.calibrator([outcome.level])
         return TrackedQuantile(outcome.limit, outcome.level, calibrator, self.integral_gain)
 
@@ -161,13 +155,11 @@ class Budgeted(DecisionMethod):
     )
 
     def surrogate(self, given: Surrogate) -> Surrogate:
-        """See `DecisionMethod`."""
         if self.sharpening is not None and isinstance(given, Fixed):
             return Sharpened(given, self.sharpening[0], self.sharpening[1:])
         return given
 
     def start(self, outcome: Limited) -> Certifier:
-        """See `DecisionMethod`."""
         return Learning(outcome)
 
 
@@ -183,7 +175,6 @@ class Learning:
         self.kept: ChanceConstraint | None = None
 
     def constraint(self, gp: SingleTaskGP, time: float = 1.0) -> ChanceConstraint:
-        """See `Certifier`."""
         if self.kept is None:
             self.kept = ChanceConstraint(
                 gp, self.outcome.limit, level=self.outcome.level, records=()
@@ -193,7 +184,6 @@ class Learning:
         return self.kept
 
     def observe(self, constraint: ChanceConstraint, x: Tensor, y: Tensor) -> None:
-        """See `Certifier`."""
         # The next round has a model of all data, so this one need not be conditioned.
         constraint.observe(x, y, condition=False)
 
@@ -203,27 +193,19 @@ class Learning:
 DecisionMethods = tuple[GaussianQuantile | LeaveOneOut | Recalibrated | Budgeted, ...]
 
 
-def compared() -> DecisionMethods:
-    """The methods of suite `decisions`, and the multiples of the plain quantile."""
-    # Settings are bound here, defaults of the package too, so that a changed one is noticed.
-    learner = partial(QuantileRecalibrator, step_size=STEP_SIZE)
-    # Lengthscale in units of the cube; forgetting is what the bound on the violations rests on.
-    local = partial(learner, lengthscale=0.25, regularization=0.01)
+def budgeted() -> DecisionMethods:
+    """The methods of suite `decisions_budget`, and the multiples of the plain quantile."""
     return (
+        Budgeted("budget_sharp", SHARPENING),
+        Budgeted("budget"),
         GaussianQuantile("plain"),
         GaussianQuantile("wide", factor=1.5),
         LeaveOneOut("loo"),
         GaussianQuantile("refit", noise_every=REFIT_EVERY),
-        Recalibrated("recalibrated", learner),
-        Recalibrated("localized", local),
+        # Settings are bound here, defaults of the package too, so that a changed one is noticed.
+        Recalibrated("recalibrated", partial(QuantileRecalibrator, step_size=STEP_SIZE)),
         *multiples(),
     )
-
-
-def budgeted() -> DecisionMethods:
-    """The methods of suite `decisions_budget`: the rules themselves in place of the localized."""
-    rivals = tuple(method for method in compared() if method.name != "localized")
-    return (Budgeted("budget_sharp", SHARPENING), Budgeted("budget"), *rivals)
 
 
 def multiples() -> tuple[GaussianQuantile, ...]:
@@ -235,7 +217,7 @@ def factors() -> dict[str, float]:
     """The factors of the plain quantile that are run, by the names of their methods, in order."""
     found = {
         method.name: method.factor
-        for method in compared()
+        for method in budgeted()
         if isinstance(method, GaussianQuantile) and method.noise_every is None
     }
     return dict(sorted(found.items(), key=lambda item: item[1]))

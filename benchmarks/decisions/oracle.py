@@ -48,7 +48,6 @@ class Knowing:
     outcome: Limited
 
     def constraint(self, gp: SingleTaskGP, time: float = 1.0) -> ChanceConstraint:
-        """See `Certifier`."""
         return TrueConstraint(gp, self.outcome, time)
 
     def observe(self, constraint: ChanceConstraint, x: Tensor, y: Tensor) -> None:
@@ -84,7 +83,6 @@ class RightProcess(GaussianQuantile):
     """
 
     def surrogate(self, given: Surrogate) -> Surrogate:
-        """The process with right hyperparameters."""
         if isinstance(given, Fixed):
             return replace(given, lengthscale_factor=1.0, noise_factor=1.0)
         return given

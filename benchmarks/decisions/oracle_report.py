@@ -28,60 +28,41 @@ WORSE_IN = {
 
 @dataclass(frozen=True)
 class OracleReport(DecisionReport):
-    """As `DecisionReport`, with an oracle in place of rewards at matched violations.
+    """As `DecisionReport`, with each method beside the plain quantile and an oracle.
 
     Args:
         yardsticks: The methods that rewards are stated as shares of, an oracle first.
+        beside: Pairs of cases, the first of which is compared with the second.
     """
 
-    yardsticks: tuple[str, ...]
+    page: str = "decisions_with_oracle"
+    yardsticks: tuple[str, ...] = ("oracle",)
+    beside: tuple[tuple[str, str], ...] = ()
 
-    def _case_sections(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
+    def _slots(self, suite: Suite[Any, Any], collected: Collected) -> dict[str, Any]:
         cases = self._by_case(collected)
-        return [
-            *self._violation_section(suite, cases),
-            *self._beside_section(cases),
-            *self._recommendation_section(cases),
-        ]
+        return {
+            **super()._slots(suite, collected),
+            "yardsticks": self._known(),
+            "beside": self._beside(cases),
+            "between_cases": self._between_cases(cases),
+        }
 
-    def _beside_section(self, cases: Mapping[str, list[ByMethod]]) -> list[str]:
+    def _beside(self, cases: Mapping[str, list[ByMethod]]) -> list[str]:
+        def cells(name: str, case: list[ByMethod], method: str) -> list[str]:
+            return [
+                *self._compared(case, method),
+                *(cell for y in self.yardsticks for cell in self._share(case, method, y)),
+                _worst(case, method),
+                self._safe(case, method),
+            ]
+
         plain = self.primary
-        header = [
-            "case",
-            "method",
-            f"violated less {plain}, %",
-            "95 % interval",
-            f"reward less {plain}",
-            "95 % interval",
-            f"worse than {plain} in",
-            *(h for y in self.yardsticks for h in (f"reward of {y}'s, %", "95 % interval")),
-            "worst run violated, %",
-            "recommended, safe",
-        ]
-        body = []
-        for name, case in cases.items():
-            for method in self._shown(case):
-                body.append(
-                    [
-                        name,
-                        method,
-                        *self._compared(case, method),
-                        *(cell for y in self.yardsticks for cell in self._share(case, method, y)),
-                        _worst(case, method),
-                        self._recommended(case, method),
-                    ]
-                )
-        legend = (
-            f"Differences to `{plain}` are paired by seed, between values averaged over the "
-            "functions of a case as above, with Student's 95 % intervals. A method counts as worse "
-            "if the mean difference has the wrong sign, whatever its interval. Reward is also a "
-            f"share of that of {self._known()}: the ratio of sums over seeds and functions. The "
-            "worst run, of one seed and one function, has the largest rate of violations; its "
-            "violated and certified rounds are in brackets. The last column gives the number of "
-            "runs in which a point was recommended, and how many of these points are truly safe."
-        )
-        title = "## Beside the plain quantile and the oracle"
-        return [title, "", legend, "", *table(header, body), ""]
+        header = ["case", "method", f"violated less {plain}, %", "95 % interval"]
+        header += [f"reward less {plain}", "95 % interval", f"worse than {plain} in"]
+        header += [h for y in self.yardsticks for h in (f"reward of {y}'s, %", "95 % interval")]
+        header += ["worst run violated, %", "recommended, safe"]
+        return table(header, self._rows(cases, cells))
 
     def _compared(self, case: Sequence[ByMethod], method: str) -> list[str]:
         """Both differences to the plain quantile with their intervals, and what is worse."""
@@ -115,30 +96,11 @@ class OracleReport(DecisionReport):
         share, low, high = pooled_ratio([own[s] for s in seeds], [best[s] for s in seeds])
         return _percent(share), "–" if np.isnan(low) else f"{_percent(low)} to {_percent(high)}"
 
-    def _recommended(self, case: Sequence[ByMethod], method: str) -> str:
+    def _safe(self, case: Sequence[ByMethod], method: str) -> str:
         runs = _runs(case, method)
         made = sum(r.extras["recommended_probability"] != [None] for r in runs)
         safe = sum(RecommendedSafe(self.stated)(r) for r in runs)
         return f"{made} of {len(runs)}, {safe:.0f}"
-
-
-@dataclass(frozen=True)
-class FurtherReport(OracleReport):
-    """As `OracleReport`, with rewards at matched violations, and cases beside one another.
-
-    Args:
-        beside: Pairs of cases, the first of which is compared with the second.
-    """
-
-    beside: tuple[tuple[str, str], ...]
-
-    def _case_sections(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
-        cases = self._by_case(collected)
-        return [
-            *super()._case_sections(suite, collected),
-            *self._matched_section(cases),
-            *self._between_cases(cases),
-        ]
 
     def _between_cases(self, cases: Mapping[str, list[ByMethod]]) -> list[str]:
         """Reward and violations of a case beside those of another."""
@@ -157,11 +119,7 @@ class FurtherReport(OracleReport):
                 cells = [f"{share:.0f}", "–" if np.isnan(low) else f"{low:.0f} to {high:.0f}"]
                 cells += [f"{np.mean(percent):+.1f}", interval(percent, "+.1f")]
                 body.append([case, other, method, *(cells if seeds else ["–"] * 4)])
-        legend = (
-            "The ratio of sums of rewards over seeds, and the difference of rates of violations "
-            "paired by seed, of values averaged over the functions of a case as above."
-        )
-        return ["## Cases beside one another", "", legend, "", *table(header, body), ""]
+        return table(header, body)
 
 
 def _percent(share: float) -> str:

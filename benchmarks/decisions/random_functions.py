@@ -114,7 +114,6 @@ RELATIONS = {"independent": False, "opposed": True}
 
 
 def tasks() -> tuple[RandomTask, ...]:
-    """All dimensions in both cases."""
     return tuple(
         RandomTask(f"d{dim}_{name}", dim, opposed)
         for name, opposed in RELATIONS.items()

@@ -1,6 +1,9 @@
 """Suite `real_limits`: limits on problems that others made, with noise that is theirs.
 
-The problems are those of `real_tables`, whose 128 settings are the choices of all methods:
+The problems are tables in ``benchmarks/data/real_limits.npz``: repetitions of the outcome and of
+the objective, with their noise, at 128 settings, which are the choices of all methods. The script
+that made them is ``benchmarks/decisions/real_tables.py`` of commit 1ce965b8; it says which packages
+they are from.
 
 * ``real_missed_cases``: at most 6 % of the malignant cases missed. The outcome lies on a coarse
   grid, and its noise is anything from none to a third of the cases.
@@ -19,6 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -27,15 +31,17 @@ from botorch.acquisition import AcquisitionFunction, UpperConfidenceBound
 from botorch.models import SingleTaskGP
 from torch import Tensor
 
-from benchmarks.decisions.real_tables import FILE, settings
 from benchmarks.decisions.replicate import DESIGN, DecisionMethod, DecisionReplicate, Round
-from benchmarks.decisions.tasks import LEVEL
+from benchmarks.decisions.tasks import LEVEL, cube
 from benchmarks.framework.replicate import OBSERVE, Replicate, stream_seed
 from benchmarks.framework.results import Result
 from benchmarks.framework.sequential import Bounds
 from benchmarks.framework.surrogates import DefaultPriors, Surrogate
 from botorch_calib import ChanceConstraint
 from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, best_certified
+
+FILE = Path(__file__).parents[1] / "data" / "real_limits.npz"
+NUM_SETTINGS = 128
 
 # Largest weight of a factor in the portfolio.
 MOST_WEIGHT = 2.0
@@ -52,7 +58,7 @@ class Table(NamedTuple):
 @cache
 def table(name: str) -> Table:
     """The table of a problem, its objective scaled."""
-    U = torch.as_tensor(settings())
+    U = cube(3, NUM_SETTINGS, seed=0)
     with np.load(FILE) as file:
         stored = torch.as_tensor(file[name]).to(U)
     if name == "portfolio":
@@ -103,7 +109,6 @@ class MeanObjective:
     name: str
 
     def __call__(self, U: Tensor) -> Tensor:
-        """Means ``n x 1`` at ``n x d`` settings."""
         return table(self.name).objectives[rows(self.name, U)].mean(dim=-1, keepdim=True)
 
 
@@ -141,7 +146,6 @@ class RealTask:
 
     @property
     def bounds(self) -> Bounds:
-        """The unit cube."""
         return ((0.0, 1.0),) * table(self.outcome.name).settings.shape[-1]
 
     def best_safe_point(self) -> Tensor:
@@ -179,7 +183,6 @@ class RealReplicate(DecisionReplicate):
         self.objectives, self.outcomes = self._observe(self.X, step=0, time=0.0)
 
     def fit(self, step: int) -> Round:
-        """Both Gaussian processes of all data so far, and the method's constraint."""
         self.gp = self.surrogate(self.X, self.outcomes, self.bounds, step, self.gp)
         self.objective_gp = self.problem.surrogate(
             self.X, self.objectives, self.bounds, step, self.objective_gp
@@ -188,7 +191,6 @@ class RealReplicate(DecisionReplicate):
         return Round(self.objective_gp.eval(), constraint)
 
     def propose(self, model: Round) -> Tensor:
-        """The choice of a round, ``1 x d``."""
         acqf = self.method.acquisition(model, self.X, self.problem.outcome.limit)
         self.certifies = acqf is None
         if acqf is None:
@@ -199,7 +201,6 @@ class RealReplicate(DecisionReplicate):
             return settings[acqf(settings.unsqueeze(-2)).argmax()][None]
 
     def evaluate(self, x: Tensor, model: Round, step: int) -> None:
-        """As in `DecisionReplicate`; a method that certifies nothing relies on every round."""
         super().evaluate(x, model, step)
         if not self.certifies:
             self.rounds["certified"][-1] = 1.0

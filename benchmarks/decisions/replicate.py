@@ -124,19 +124,16 @@ class DecisionReplicate(Replicate[Any, DecisionMethod, Round]):
         self.rounds: dict[str, list[float | None]] = {}
 
     def fit(self, step: int) -> Round:
-        """The Gaussian processes of all data so far, and the method's constraint."""
         self.gp = self.surrogate(self.X, self.outcomes, self.bounds, step, self.gp)
         objective = with_data(self.reference(), self.X, self.objectives)
         constraint = self.certifier.constraint(self.gp, self._time(step))
         return Round(objective.eval(), constraint)
 
     def propose(self, model: Round) -> Tensor:
-        """The choice of a round, ``1 x d``."""
         beta = self.problem.search.beta
         return self._best(UpperConfidenceBound(model.objective, beta=beta), model.constraint)[0]
 
     def evaluate(self, x: Tensor, model: Round, step: int) -> None:
-        """Observe both at ``x``, and record what was stated of it and what came of it."""
         time = self._time(step)
         objective, outcome = self._observe(x, step + 1, time)
         limited = self.problem.outcome

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from benchmarks.decisions import analysis
 from benchmarks.decisions.analysis import RecommendedRegret, RecommendedSafe, ViolationGap
 from benchmarks.framework import comparisons, metrics, statistics
-from benchmarks.framework.markdown import interval, table
+from benchmarks.framework.markdown import interval, page, sections, table
 from benchmarks.framework.plots import PANEL_SIZE, method_colors, panel_grid, share_legend
 from benchmarks.framework.protocol import margin_of
 from benchmarks.framework.results import ByMethod, Collected, Score, by_seed, methods_in, seed_means
@@ -37,6 +37,7 @@ class DecisionReport:
         multiples: Factors by the names of the methods that state the plain quantile times them, in
             increasing order.
         hidden: Those of them that are no methods of their own.
+        page: The page that tables stand in.
     """
 
     stated: float
@@ -44,18 +45,12 @@ class DecisionReport:
     primary: str
     multiples: Mapping[str, float]
     hidden: tuple[str, ...]
+    page: str = "decisions"
 
     def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
-        """A legend, tables over the functions of each case, and one for each problem."""
-        lines = self._case_sections(suite, collected)
-        note = "The rate of a problem is that of the certified rounds of all seeds together."
-        lines += ["## Problems", "", note, ""]
-        for problem, by_method in collected.items():
-            lines += [f"## {problem}", "", *self._problem_table(by_method), ""]
-        return lines
+        return page(self.page, **self._slots(suite, collected))
 
     def figure(self, collected: Collected) -> Figure:
-        """One row per case: rates of violations with their intervals, and rewards by rate."""
         cases = self._by_case(collected)
         colors = method_colors(self._shown(collected.values()))
         height = 1.0 + 0.23 * len(colors)  # for their names
@@ -73,64 +68,59 @@ class DecisionReport:
 
     # ------------------------------------------------------------ tables
 
-    def _case_sections(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
+    def _slots(self, suite: Suite[Any, Any], collected: Collected) -> dict[str, Any]:
+        """What fills the slots of the page."""
         cases = self._by_case(collected)
-        return [
-            *self._violation_section(suite, cases),
-            *self._regime_section(collected),
-            *self._matched_section(cases),
-            *self._recommendation_section(cases),
-        ]
+        return {
+            "stated": 100 * self.stated,
+            "baseline": suite.baseline,
+            "plain": self.primary,
+            "margin": margin_of(suite),
+            "violations": self._violations(suite, cases),
+            "not_kept": self._not_kept(collected),
+            "factors": ", ".join(f"{k:g}" for k in self.multiples.values()),
+            "matched": self._matched(cases),
+            "recommended": self._recommended(cases),
+            "problems": sections(collected, self._problem_table),
+        }
 
-    def _violation_section(
-        self, suite: Suite[Any, Any], cases: Mapping[str, list[ByMethod]]
-    ) -> list[str]:
-        baseline, margin = suite.baseline, margin_of(suite)
-        header = [
-            "case",
-            "method",
-            "seeds",
-            "violated, %",
-            "95 % interval",
-            "gap",
-            f"gap less that of {baseline}",
-            "95 % interval",
-            "p",
-            "detectable",
-            "",
-            "missed, %",
-            "true rate, %",
-            "certified, %",
-            "reward",
-        ]
+    def _rows(
+        self, cases: Mapping[str, list[ByMethod]], cells: Callable[..., Sequence[str] | None]
+    ) -> list[list[str]]:
+        """A row for each method in each case; none where ``cells`` has nothing to show."""
+        found = (
+            (name, method, cells(name, case, method))
+            for name, case in cases.items()
+            for method in self._shown(case)
+        )
+        return [[name, method, *row] for name, method, row in found if row is not None]
+
+    def _violations(self, suite: Suite[Any, Any], cases: Mapping[str, list[ByMethod]]) -> list[str]:
         compared = self._comparisons(suite, cases)
-        body = []
-        for name, case in cases.items():
-            for method in self._shown(case):
-                rates = _values(case, method, analysis.violation_rate)
-                gaps = _values(case, method, ViolationGap(self.stated))
-                scores = (
-                    (analysis.miss_rate, 100.0, ".1f"),
-                    (analysis.true_violation_rate, 100.0, ".1f"),
-                    (analysis.certified_share, 100.0, ".0f"),
-                    (analysis.reward, 1.0, ".3f"),
-                )
-                body.append(
-                    [
-                        name,
-                        method,
-                        str(len(rates)),
-                        _mean([100 * rate for rate in rates], ".1f"),
-                        interval([100 * rate for rate in rates], ".1f"),
-                        _mean(gaps, ".4f"),
-                        *compared.get((name, method), ["–"] * 5),
-                        *(
-                            _mean([unit * v for v in _values(case, method, score)], form)
-                            for score, unit, form in scores
-                        ),
-                    ]
-                )
-        return ["## Violations", "", self._legend(baseline, margin), "", *table(header, body), ""]
+        scores: dict[str, tuple[Score, float, str]] = {
+            "missed, %": (analysis.miss_rate, 100.0, ".1f"),
+            "true rate, %": (analysis.true_violation_rate, 100.0, ".1f"),
+            "certified, %": (analysis.certified_share, 100.0, ".0f"),
+            "reward": (analysis.reward, 1.0, ".3f"),
+        }
+
+        def cells(name: str, case: list[ByMethod], method: str) -> list[str]:
+            rates = [100 * rate for rate in _values(case, method, analysis.violation_rate)]
+            return [
+                str(len(rates)),
+                _mean(rates, ".1f"),
+                interval(rates, ".1f"),
+                _mean(_values(case, method, ViolationGap(self.stated)), ".4f"),
+                *compared.get((name, method), ["–"] * 5),
+                *(
+                    _mean([unit * v for v in _values(case, method, score)], form)
+                    for score, unit, form in scores.values()
+                ),
+            ]
+
+        header = ["case", "method", "seeds", "violated, %", "95 % interval", "gap"]
+        header += [f"gap less that of {suite.baseline}", "95 % interval", "p", "detectable", ""]
+        return table([*header, *scores], self._rows(cases, cells))
 
     def _comparisons(
         self, suite: Suite[Any, Any], cases: Mapping[str, list[ByMethod]]
@@ -153,119 +143,51 @@ class DecisionReport:
                 cells[key] = difference.cells(".4f", margin)
         return cells
 
-    def _legend(self, baseline: str, margin: float) -> str:
-        return (
-            "A violation is a certified round whose outcome exceeds the limit; "
-            f"{100 * self.stated:g} % of the certified rounds should be violations. The gap, the "
-            "primary endpoint, is the distance of a run's rate of violations to that (a run "
-            "without a certified round has the rate 0). Values are averaged over the functions of "
-            "a case for each seed, with the numbers of certified rounds as weights for rates and "
-            "gaps; means "
-            "and Student's 95 % intervals are over seeds. p is Wilcoxon's, two-sided, of the gap "
-            f"paired by seed with `{baseline}`, after Holm's correction: over the cases for "
-            f"`{self.primary}`, the primary comparison, and over all other ones together. "
-            "Detectable is the difference found with a power of 80 % at the strictest step. "
-            f"`worse` than `{baseline}` is a larger gap; `equivalent`: the interval lies within "
-            f"± {margin:g}. Missed: the outcome exceeds the stated quantile, which lies below "
-            "the limit where no better point was found at the limit. The true rate is the mean "
-            "true probability of a violation. Reward is the mean noise-free objective over all "
-            "rounds, in standard deviations over the box."
-        )
-
-    def _regime_section(self, collected: Collected) -> list[str]:
+    def _not_kept(self, collected: Collected) -> list[str]:
         """Where the primary method violates too often, and what the others do there."""
-        rates = {
-            problem: {name: analysis.pooled_rate(results)[0] for name, results in by_method.items()}
-            for problem, by_method in collected.items()
-        }
-        failing = {
-            problem: by_method
-            for problem, by_method in rates.items()
-            if by_method.get(self.primary, 0.0) >= FAILING
-        }
+        rates = [
+            {name: analysis.pooled_rate(results)[0] for name, results in by_method.items()}
+            for by_method in collected.values()
+        ]
+        failing = [found for found in rates if found.get(self.primary, 0.0) >= FAILING]
         body = []
-        for method in self._shown(failing.values()):
-            found = [r[method] for r in failing.values() if not np.isnan(r.get(method, np.nan))]
-            if not found:
-                continue
-            body.append(
-                [
-                    method,
-                    str(len(found)),
-                    str(sum(rate <= KEPT for rate in found)),
-                    f"{100 * np.mean(found):.1f}",
-                    f"{100 * max(found):.1f}",
-                ]
-            )
-        legend = (
-            f"The problems in which `{self.primary}` violates the limit in "
-            f"{100 * FAILING:.0f} % or more of the certified rounds of all seeds together. A "
-            f"method keeps the limit if its rate is {100 * KEPT:.0f} % or less."
-        )
+        for method in self._shown(failing):
+            found = [r[method] for r in failing if not np.isnan(r.get(method, np.nan))]
+            if found:
+                kept = str(sum(rate <= KEPT for rate in found))
+                percents = (f"{100 * rate:.1f}" for rate in (np.mean(found), max(found)))
+                body.append([method, str(len(found)), kept, *percents])
         header = ["method", "problems", "kept in", "mean violated, %", "most violated, %"]
-        return ["## Where the limit is not kept", "", legend, "", *table(header, body), ""]
+        return table(header, body)
 
-    def _matched_section(self, cases: Mapping[str, list[ByMethod]]) -> list[str]:
+    def _matched(self, cases: Mapping[str, list[ByMethod]]) -> list[str]:
+        def cells(name: str, case: list[ByMethod], method: str) -> list[str] | None:
+            if method in self.multiples:
+                return None
+            found = analysis.matched_reward(case, method, self.multiples)
+            if found is None:
+                return None
+            low, high = found.interval
+            return [
+                f"{found.difference:+.3f}",
+                f"{low:+.3f} to {high:+.3f}",
+                ", ".join(f"{factor:.2f}" for factor in found.factors),
+                f"{found.outside} outside" if found.outside else "",
+            ]
+
         header = ["case", "method", "reward at matched violations", "95 % interval", "factors", ""]
-        body = []
-        for name, case in cases.items():
-            for method in self._shown(case):
-                found = analysis.matched_reward(case, method, self.multiples)
-                if method in self.multiples or found is None:
-                    continue
-                low, high = found.interval
-                body.append(
-                    [
-                        name,
-                        method,
-                        f"{found.difference:+.3f}",
-                        f"{low:+.3f} to {high:+.3f}",
-                        ", ".join(f"{factor:.2f}" for factor in found.factors),
-                        f"{found.outside} outside" if found.outside else "",
-                    ]
-                )
-        legend = (
-            "The reward of a method, minus that of the plain quantile times a factor. The factor "
-            "is chosen in hindsight for each function, so that both violate the limit equally "
-            "often: the difference is the gain over a fixed width with the same rate. Rates are "
-            "pooled over seeds and interpolated between the factors "
-            f"{', '.join(f'{k:g}' for k in self.multiples.values())}; the nearest factor is taken "
-            "where the rate lies outside of their range. Intervals are from resampled seeds."
-        )
-        return ["## Reward at matched violations", "", legend, "", *table(header, body), ""]
+        return table(header, self._rows(cases, cells))
 
-    def _recommendation_section(self, cases: Mapping[str, list[ByMethod]]) -> list[str]:
+    def _recommended(self, cases: Mapping[str, list[ByMethod]]) -> list[str]:
+        def cells(name: str, case: list[ByMethod], method: str) -> list[str]:
+            safe = [100 * v for v in _values(case, method, RecommendedSafe(self.stated))]
+            regret = Estimate.of(_values(case, method, RecommendedRegret(self.stated)))
+            return [_mean(safe, ".0f"), interval(safe, ".0f"), _estimate(regret)]
+
         header = ["case", "method", "truly safe, %", "95 % interval", "regret if safe"]
-        body = []
-        for name, case in cases.items():
-            for method in self._shown(case):
-                safe = [100 * v for v in _values(case, method, RecommendedSafe(self.stated))]
-                regret = Estimate.of(_values(case, method, RecommendedRegret(self.stated)))
-                body.append(
-                    [name, method, _mean(safe, ".0f"), interval(safe, ".0f"), _estimate(regret)]
-                )
-        legend = (
-            "The certified point with the largest posterior mean of the objective after the last "
-            "round. It is truly safe if its outcome exceeds the limit with a probability of at "
-            f"most {100 * self.stated:g} %; a run without such a point counts as not safe. Regret "
-            "is to the best truly safe value, mean ± standard error."
-        )
-        return ["## Recommended points", "", legend, "", *table(header, body), ""]
+        return table(header, self._rows(cases, cells))
 
     def _problem_table(self, by_method: ByMethod) -> list[str]:
-        header = [
-            "method",
-            "seeds",
-            "violated, %",
-            "95 % interval",
-            "gap",
-            "true rate, %",
-            "certified, %",
-            "reward",
-            "safe, %",
-            "regret if safe",
-            "s",
-        ]
         body = []
         for method, results in by_method.items():
             rate, low, high = (100 * value for value in analysis.pooled_rate(results))
@@ -295,7 +217,8 @@ class DecisionReport:
                     _mean([metrics.seconds(r) for r in results], ".1f"),
                 ]
             )
-        return table(header, body)
+        header = ["method", "seeds", "violated, %", "95 % interval", "gap", "true rate, %"]
+        return table([*header, "certified, %", "reward", "safe, %", "regret if safe", "s"], body)
 
     # ------------------------------------------------------------ panels
 

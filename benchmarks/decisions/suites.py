@@ -9,19 +9,20 @@ from typing import Any
 from benchmarks.decisions import further, methods, random_functions, real_limits, untuned
 from benchmarks.decisions.analysis import ARCHIVED
 from benchmarks.decisions.oracle import Oracle, RightProcess
-from benchmarks.decisions.oracle_report import FurtherReport, OracleReport
+from benchmarks.decisions.oracle_report import OracleReport
 from benchmarks.decisions.replicate import DecisionMethod, replicate
 from benchmarks.decisions.report import DecisionReport
 from benchmarks.decisions.tasks import CASES, LEVEL, tasks
 from benchmarks.decisions.usual_rules import MeanLimit, NoiseFreeBound
 from benchmarks.framework.suite import Suite
 
-# Certified choices under a stated probability, judged by how often they violate the limit.
-DECISIONS = Suite(
-    name="decisions",
+# Certified choices under a stated probability, judged by how often they violate the limit: the
+# budget rule, with the rule before it among its rivals.
+BUDGET = Suite(
+    name="decisions_budget",
     problems=tasks(),
-    methods=methods.compared(),
-    baseline="recalibrated",
+    methods=methods.budgeted(),
+    baseline="budget_sharp",
     seeds=range(10000, 10050),
     replicate=replicate,
     report=DecisionReport(
@@ -31,18 +32,8 @@ DECISIONS = Suite(
         multiples=methods.factors(),
         hidden=tuple(method.name for method in methods.multiples()),
     ),
-    protocol="chance_constraints",
-    archive=ARCHIVED,
-)
-
-# The budget rule, with the rule before it among its rivals, whose replicates are those of
-# `DECISIONS`.
-BUDGET = replace(
-    DECISIONS,
-    name="decisions_budget",
-    methods=methods.budgeted(),
-    baseline="budget_sharp",
     protocol="decisions_budget",
+    archive=ARCHIVED,
 )
 
 
@@ -138,7 +129,8 @@ FURTHER = Suite(
     baseline="budget",
     seeds=range(16000, 16009),
     replicate=further.replicate,
-    report=FurtherReport(
+    report=OracleReport(
+        page="decisions_further",
         stated=round(1.0 - LEVEL, 12),
         cases=tuple(further.CASES),
         primary="plain",
@@ -151,4 +143,4 @@ FURTHER = Suite(
     archive=ARCHIVED,
 )
 
-SUITES = (DECISIONS, BUDGET, FAULTS, SMALL_SETS, RANDOM, REAL, FURTHER)
+SUITES = (BUDGET, FAULTS, SMALL_SETS, RANDOM, REAL, FURTHER)

@@ -80,15 +80,12 @@ class Standardized:
 
     @property
     def bounds(self) -> Bounds:
-        """The unit cube."""
         return ((0.0, 1.0),) * self.dim
 
     def spread(self) -> float:
-        """Standard deviation over the cube."""
         return 1.0
 
     def __call__(self, X: Tensor) -> Tensor:
-        """Values ``n x 1`` of ``n x d`` points."""
         mean, deviation = _moments(self)
         return (self.raw(X) - mean) / deviation
 
@@ -131,11 +128,9 @@ class LimitedOutcome:
 
     @property
     def limit(self) -> float:
-        """The limit."""
         return _limit(self)
 
     def observe(self, U: Tensor, time: float) -> Tensor:
-        """Outcomes ``n x 1`` at ``n x d`` points, with noise from torch's global random state."""
         return self._rounded(self._mean(U, time) + self.noise(U))
 
     def violation_probability(self, U: Tensor, time: float) -> Tensor:
@@ -225,7 +220,6 @@ class DecisionTask:
 
     @property
     def dim(self) -> int:
-        """Number of inputs."""
         return self.objective.dim
 
     def noisy_objective(self) -> NoisyLandscape:
@@ -326,7 +320,6 @@ class Case:
         )
 
     def surrogate(self, outcome: LimitedOutcome) -> Surrogate:
-        """The Gaussian process that methods are given."""
         if self.fitted is not None:
             return self.fitted
         reference = ReferenceGP(NoisyLandscape(outcome.surface, outcome.noise))
@@ -351,5 +344,4 @@ def task(function: str, case: str) -> DecisionTask:
 
 
 def tasks() -> tuple[DecisionTask, ...]:
-    """All functions in all cases."""
     return tuple(task(function, case) for case in CASES for function in FUNCTIONS)

@@ -67,7 +67,6 @@ class TrackedQuantile:
         self.ends: tuple[float, float] | None = None
 
     def constraint(self, gp: SingleTaskGP, time: float = 1.0) -> TrackedConstraint:
-        """The constraint of a round; the first one replays the data of its process."""
         if self.ends is None:
             model = CalibratedModel.from_history(gp, self.calibrator, denoise=False)
             self.calibrator = model.calibrator  # type: ignore[assignment]
@@ -96,7 +95,6 @@ class TrackedQuantile:
 
     @torch.no_grad()
     def observe(self, constraint: ChanceConstraint, x: Tensor, y: Tensor) -> None:
-        """Take in the outcome ``y`` (``1 x 1``) at ``x`` (``1 x d``), chosen by ``constraint``."""
         assert self.ends is not None
         margin = float(constraint.margin(x.unsqueeze(0)))
         certified, outcome = margin >= 0.0, float(y)

@@ -73,7 +73,6 @@ SMALL_SETS: dict[str, Case] = {"quarter": _small(0.25), "tenth": _small(0.1)}
 
 
 def tasks(cases: Mapping[str, Case]) -> tuple[DecisionTask, ...]:
-    """Both functions in all cases."""
     return tuple(
         kind.task(f"{function}_{case}", *pair)
         for case, kind in cases.items()

@@ -38,7 +38,6 @@ class NoiseFreeBound(DecisionMethod):
     deviations: float
 
     def start(self, outcome: Limited) -> Certifier:
-        """See `DecisionMethod`."""
         return Memoryless(outcome, self.deviations)
 
 
@@ -76,7 +75,6 @@ class Memoryless:
     deviations: float
 
     def constraint(self, gp: SingleTaskGP, time: float = 1.0) -> ChanceConstraint:
-        """See `Certifier`."""
         return BoundConstraint(gp, self.outcome, self.deviations)
 
     def observe(self, constraint: ChanceConstraint, x: Tensor, y: Tensor) -> None:

@@ -92,8 +92,6 @@ class DelayedAcquisitionStrategy:
     gp: SingleTaskGP | None = field(default=None, init=False, repr=False)
 
     def fit(self, ledger: FeedbackLedger, step: int) -> Model:
-        """The model of the values observed so far, and of the others as the settings say."""
-
         def fit_gp(X: Tensor, Y: Tensor) -> SingleTaskGP:
             self.gp = self.task.surrogate(X, Y, self.bounds, step, self.gp)
             return self.gp
@@ -109,7 +107,6 @@ class DelayedAcquisitionStrategy:
         )
 
     def propose(self, model: Model, ledger: FeedbackLedger, choices: Tensor | None) -> Tensor:
-        """The maximiser of the acquisition function over the choices or the box, length ``d``."""
         settings = self.settings
         acquisition = self.acquisition_function(model, ledger, choices)
         if choices is None:
@@ -171,7 +168,6 @@ def sdf(name: str, acquisition: str, **changes: Any) -> DelayedAcquisition:
 
 
 def compared() -> tuple[DelayedAcquisition, ...]:
-    """The methods of the suite: eight known ones, and a milder way of censoring, ours."""
     return (
         sdf("ucb_sdf", "ucb"),
         sdf("ucb_sdf_worst", "ucb", censor_at="worst"),

@@ -127,11 +127,9 @@ class LogisticTask(TrainingTask):
 
     @property
     def name(self) -> str:
-        """See `TabulatedTask`."""
         return "logistic"
 
     def accuracies(self, batch_size: int, rates: Tensor, decays: Tensor) -> Tensor:
-        """See `TrainingTask`."""
         data = breast_cancer()
         initial = initial_parameters(((data.train.shape[1], 1),), self.seed)
         weights, biases = initial[0].repeat(1, len(rates)), initial[1].repeat(len(rates))
@@ -167,11 +165,9 @@ class CnnTask(TrainingTask):
 
     @property
     def name(self) -> str:
-        """See `TabulatedTask`."""
         return "cnn"
 
     def accuracies(self, batch_size: int, rates: Tensor, decays: Tensor) -> Tensor:
-        """See `TrainingTask`."""
         data, cells = digit_images(), len(rates)
         patches, labels = image_patches(data.train), data.train_labels
         parameters = [

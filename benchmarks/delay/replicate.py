@@ -118,22 +118,18 @@ class DelayedReplicate(Replicate[DelayedTask, DelayedMethod, Model]):
             self._query(x, delay=0)
 
     def prepare(self, step: int) -> None:
-        """Take in what has arrived."""
         now = len(self.y)
         while self.in_flight and self.in_flight[0][0] <= now:
             arrival, trial, y = heapq.heappop(self.in_flight)
             self.ledger.observe(trial, y, time=arrival)
 
     def fit(self, step: int) -> Model:
-        """The strategy's model of what the ledger holds."""
         return self.strategy.fit(self.ledger, step)
 
     def propose(self, model: Model) -> Tensor:
-        """The strategy's query, of length ``d``."""
         return self.strategy.propose(model, self.ledger, self.evaluator.choices)
 
     def evaluate(self, x: Tensor, model: Model, step: int) -> None:
-        """Make the query; its value is on its way."""
         drawn = draw_delay(self.problem.delay, x, stream_seed(self.seed, DELAYS), step)
         if drawn != int(drawn):
             raise ValueError(f"Delays are counted in rounds, got {drawn}.")
@@ -161,7 +157,6 @@ class DelayedReplicate(Replicate[DelayedTask, DelayedMethod, Model]):
         self.delays.append(delay)
 
     def record(self) -> Record:
-        """The run. Its traces are explained in `Traces`."""
         f = [float(self.evaluator.truth(x)) for x in self.X]
         optimum = self.evaluator.optimal_value
         traces = Traces(self.problem, self.y, f, optimum, self.delays)
@@ -246,7 +241,6 @@ class Traces:
 
 
 def tasks() -> tuple[DelayedTask, ...]:
-    """The tasks of the suite."""
     affordable = (
         objectives.gp_sample(),
         objectives.svm(),

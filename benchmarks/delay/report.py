@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,9 @@ from benchmarks.framework.markdown import (
     estimate,
     interval,
     number,
-    pooled_difference,
+    page,
+    percent,
+    sections,
     table,
 )
 from benchmarks.framework.metrics import trace
@@ -32,7 +35,7 @@ from benchmarks.framework.results import (
     methods_in,
     seed_means,
 )
-from benchmarks.framework.statistics import Estimate, PairedTest
+from benchmarks.framework.statistics import Estimate
 from benchmarks.framework.suite import Suite
 
 # Each method is compared with the one of its kind that ignores delays, and with this one.
@@ -72,26 +75,24 @@ class DelayReport:
     Args:
         primary: The methods of the comparisons that the protocol declares as primary, the first of
             a pair beside the second; those of each method with the one that ignores delays and with
-            `PENDING` are secondary. Without a protocol nothing is declared.
+            `PENDING` are secondary.
     """
 
-    primary: tuple[tuple[str, str], ...] = ()
+    primary: tuple[tuple[str, str], ...]
 
     def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
-        """Comparisons that are declared, a summary, published numbers and a table by problem."""
-        lines = []
-        if suite.protocol is not None:  # which states the margin
-            lines += ["## Comparisons", "", *self._comparisons(suite, collected), ""]
-        lines += [_legend(suite), "", "## All problems", "", *_summary_table(suite, collected), ""]
-        if any(problem in PUBLISHED_SVM for problem in collected):
-            lines += ["## Beside the published means", "", *published_table(collected), ""]
-        for problem, by_method in collected.items():
-            rows = [compare(method, by_method, suite.baseline) for method in by_method]
-            lines += [f"## {problem}", "", *_problem_table(rows), ""]
-        return lines
+        return page(
+            "delay",
+            floor=FLOOR,
+            baseline=suite.baseline,
+            pending=PENDING,
+            comparisons=self._comparisons(suite, collected),
+            summary=_summary_table(suite, collected),
+            published=published_table(collected),
+            problems=sections(collected, partial(_problem_table, baseline=suite.baseline)),
+        )
 
     def figure(self, collected: Collected) -> Figure:
-        """Regret curves."""
         return delay_figure(collected)
 
     def _comparisons(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
@@ -108,20 +109,10 @@ class DelayReport:
             for (own, other), difference_found in found.items():
                 beside = percent_of_logarithms(differences(cumulative[own], cumulative[other]))
                 rows.append([name, own, other, *difference_found.percent_cells(margin), *beside])
-        note = (
-            "How much more or less simple regret the first method has than the second, in percent. "
-            "The regret is that of the values that have arrived, averaged over rounds "
-            f"({FLOOR:g} at the least); the percentage is the mean of the differences of "
-            "logarithms, averaged over the problems for each seed. p is Wilcoxon's, two-sided, "
-            "after Holm's correction within the family; detectable is the difference found with a "
-            "power of 80 % at its strictest step. The last columns compare the cumulative regret "
-            "of all queries, without tests."
-        )
         header = ["family", "regret of", "compared with", "seeds", "difference", "95 % interval"]
         verdict = f"verdict (margin {100 * math.expm1(margin):.0f} %)"
         header += ["corrected p", verdict, "detectable"]
-        header += ["difference of cumulative regret", "95 % interval"]
-        return [note, "", *table(header, rows)]
+        return table([*header, "difference of cumulative regret", "95 % interval"], rows)
 
     def _secondary(self, suite: Suite[Any, Any]) -> list[tuple[str, str]]:
         """All other pairs of a method with the one that ignores delays or with `PENDING`."""
@@ -171,127 +162,77 @@ def counterpart(method: str, baseline: str, known: Sequence[str]) -> str:
     return "ts" if kind == "ts" and "ts" in known else baseline
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """One method on one problem, against its counterpart and against `PENDING`."""
-
-    method: str
-    counterpart: str
-    seeds: int
-    simple: Estimate
-    simple_versus: tuple[PairedTest, PairedTest]
-    arrived: Estimate
-    every: Estimate
-    every_versus: tuple[PairedTest, PairedTest]
-    fit_seconds: float
-    acquisition_seconds: float
+def _paired(
+    by_method: ByMethod, method: str, reference: str, score: Score
+) -> statistics.PairedTest:
+    own, other = (by_seed(by_method.get(name, []), score) for name in (method, reference))
+    return statistics.paired_test(own, other)
 
 
-def compare(method: str, by_method: ByMethod, baseline: str) -> Comparison:
-    """Judge one method's results on one problem."""
-    results = by_method[method]
-    ignoring = counterpart(method, baseline, list(by_method))
-    references = [by_method.get(name, []) for name in (ignoring, PENDING)]
-
-    def versus(score: Score) -> tuple[PairedTest, PairedTest]:
-        first, second = (
-            statistics.paired_test(by_seed(results, score), by_seed(reference, score))
-            for reference in references
-        )
-        return first, second
-
-    def mean(score: Score) -> Estimate:
-        return Estimate.of(list(by_seed(results, score).values()))
-
-    return Comparison(
-        method=method,
-        counterpart=ignoring,
-        seeds=len(results),
-        simple=mean(simple_regret),
-        simple_versus=versus(simple_regret),
-        arrived=mean(cumulative_regret),
-        every=mean(cumulative_regret_all),
-        every_versus=versus(cumulative_regret_all),
-        fit_seconds=float(np.mean([r.fit_seconds for r in results])),
-        acquisition_seconds=float(np.mean([r.acquisition_seconds for r in results])),
-    )
-
-
-def _legend(suite: Suite[Any, Any]) -> str:
-    return (
-        "Simple regret is the optimum minus the largest noise-free value of the queries whose "
-        "values had arrived by the end; initial points count. Cumulative regret is that of the "
-        "queries whose values arrived, and of all queries. All: mean ± standard error over seeds, "
-        "lower is better. Differences are paired by seed, with the method of the same kind that "
-        f"ignores delays (`ts` for Thompson sampling, else `{suite.baseline}`) and with "
-        f"`{PENDING}`; in parentheses, Wilcoxon's two-sided p-values, not corrected. Times are "
-        "per choice."
-    )
-
-
-def _problem_table(rows: Sequence[Comparison]) -> list[str]:
-    header = [
-        "method",
-        "seeds",
-        "simple regret",
-        "to ignoring",
-        f"to {PENDING}",
-        "cumulative, arrived",
-        "cumulative, all",
-        "to ignoring",
-        f"to {PENDING}",
-        "fit s",
-        "acquisition s",
-    ]
+def _problem_table(by_method: ByMethod, baseline: str) -> list[str]:
+    """Each method against the one of its kind that ignores delays, and against `PENDING`."""
     body = []
-    for row in rows:
-        compared = (row.method != row.counterpart, row.method != PENDING)
-        body.append(
-            [
-                row.method,
-                str(row.seeds),
-                estimate(row.simple),
-                *map(difference, row.simple_versus, compared),
-                estimate(row.arrived),
-                estimate(row.every),
-                *map(difference, row.every_versus, compared),
-                number(row.fit_seconds),
-                number(row.acquisition_seconds),
-            ]
+    for method, results in by_method.items():
+        references = (counterpart(method, baseline, list(by_method)), PENDING)
+        simple, arrived, every = (
+            estimate(Estimate.of(list(by_seed(results, score).values())))
+            for score in (simple_regret, cumulative_regret, cumulative_regret_all)
         )
-    return table(header, body)
+        simple_versus, every_versus = (
+            [
+                difference(_paired(by_method, method, other, score), compared=method != other)
+                for other in references
+            ]
+            for score in (simple_regret, cumulative_regret_all)
+        )
+        times = (
+            number(float(np.mean([getattr(r, name) for r in results])))
+            for name in ("fit_seconds", "acquisition_seconds")
+        )
+        count = str(len(results))
+        body.append([method, count, simple, *simple_versus, arrived, every, *every_versus, *times])
+    versus = ["to ignoring", f"to {PENDING}"]
+    header = ["method", "seeds", "simple regret", *versus, "cumulative, arrived"]
+    return table([*header, "cumulative, all", *versus, "fit s", "acquisition s"], body)
 
 
 def _summary_table(suite: Suite[Any, Any], collected: Collected) -> list[str]:
-    header = [
-        "method",
-        "problems",
-        "significantly better",
-        "significantly worse",
-        "simple regret to ignoring, %",
-        "cumulative regret to ignoring, %",
-        f"simple regret to {PENDING}, %",
-        f"cumulative regret to {PENDING}, %",
-    ]
     body = []
     for method in methods_in(collected.values()):
         chosen = [runs for runs in collected.values() if method in runs]
-        rows = [compare(method, runs, suite.baseline) for runs in chosen]
-        compared = method != rows[0].counterpart
-        better, worse = statistics.count_significant([row.simple_versus[0] for row in rows])
-        cells = [method, str(len(rows)), str(better), str(worse)]
-        for reference in (rows[0].counterpart, PENDING):
-            for score in (mean_simple_regret, cumulative_regret_all):
-                cells.append(pooled_difference(chosen, method, reference, score))
-        body.append(cells if compared else [*cells[:2], "–", "–", *cells[4:]])
-    note = (
-        "Significant is Wilcoxon's test, at 5 % after Holm's correction for the number of "
-        "problems, on final simple regret against the method that ignores delays. The other "
-        "columns pool problems: regret in percent of the reference's mean on each problem, "
-        "averaged over problems for each seed, then compared over seeds; here simple regret is "
-        "averaged over rounds."
-    )
-    return [*table(header, body), "", note]
+        ignoring = counterpart(method, suite.baseline, list(chosen[0]))
+        tests = [_paired(runs, method, ignoring, simple_regret) for runs in chosen]
+        counts = map(str, statistics.count_significant(tests))
+        pooled = (
+            pooled_difference(chosen, method, reference, score)
+            for reference in (ignoring, PENDING)
+            for score in (mean_simple_regret, cumulative_regret_all)
+        )
+        decided = counts if method != ignoring else ["–", "–"]
+        body.append([method, str(len(chosen)), *decided, *pooled])
+    header = ["method", "problems", "significantly better", "significantly worse"]
+    header += [
+        f"{regret} regret to {reference}, %"
+        for reference in ("ignoring", PENDING)
+        for regret in ("simple", "cumulative")
+    ]
+    return table(header, body)
+
+
+def pooled_difference(chosen: Sequence[ByMethod], method: str, reference: str, score: Score) -> str:
+    """The difference over all problems that have the score, in percent, with its p-value."""
+    if method == reference:
+        return "–"
+    pairs = [
+        (by_seed(runs[method], score), by_seed(runs[reference], score))
+        for runs in chosen
+        if reference in runs
+    ]
+    pairs = [(own, other) for own, other in pairs if own and other and any(other.values())]
+    if not pairs:
+        return "–"
+    test = statistics.pooled_test(*map(list, zip(*pairs, strict=True)))
+    return f"{estimate(percent(test))} ({number(test.wilcoxon_p_value, 2)})"
 
 
 def published_table(collected: Collected) -> list[str]:
@@ -313,12 +254,7 @@ def published_table(collected: Collected) -> list[str]:
                     number(float(np.mean(values)) - published.mean, 2),
                 ]
             )
-    note = (
-        "The largest validation accuracy that had arrived by the last round: mean ± standard error "
-        "over seeds, with Student's interval for the mean; higher is better. The published means, "
-        "and the standard errors of their ten runs, are from the same split of the data."
-    )
-    return [*table(header, sorted(body, key=lambda cells: cells[0], reverse=True)), "", note]
+    return table(header, sorted(body, key=lambda cells: cells[0], reverse=True))
 
 
 def delay_figure(collected: Collected) -> Figure:

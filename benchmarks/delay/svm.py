@@ -111,20 +111,16 @@ class SvmSearch:
 
     @property
     def name(self) -> str:
-        """See `TabulatedTask`."""
         return "svm_optimum"
 
     def choices(self) -> Tensor:
-        """See `TabulatedTask`."""
         return cartesian(self.log_c, self.log_gamma)
 
     def data_key(self) -> str:
-        """See `TabulatedTask`."""
         patients = pima()
         return digest(patients.features, patients.labels)
 
     def compute(self) -> Tensor:
-        """See `TabulatedTask`: half a minute on one core."""
         patients, rows = pima(), (10.0 ** self.choices()).tolist()
         return torch.tensor([patients.accuracy(c, gamma) for c, gamma in rows], dtype=torch.double)
 
@@ -139,11 +135,9 @@ class SvmEvaluator:
 
     @functools.cached_property
     def optimal_value(self) -> float:
-        """The best accuracy that the search finds, not a proven maximum."""
         return table_values(self.search).max().item()
 
     def truth(self, x: Tensor) -> float:
-        """The accuracy at ``x = (C, gamma)``; ``ValueError`` outside the box."""
         lower, upper = torch.tensor(SVM_BOUNDS, dtype=torch.double).T
         inside = x.clamp(lower, upper) if x.shape == (2,) else None
         if inside is None or not ((x - inside).abs() <= SLACK * (upper - lower)).all():
@@ -152,7 +146,6 @@ class SvmEvaluator:
         return self.patients.accuracy(c, gamma)
 
     def observe(self, x: Tensor, rng: np.random.Generator) -> float:
-        """As `truth`."""
         return self.truth(x)
 
 

@@ -117,7 +117,6 @@ class TableEvaluator:
 
     @property
     def optimal_value(self) -> float:
-        """The largest noise-free value of all."""
         return self.values.max().item()
 
     def row(self, x: Tensor) -> int:
@@ -133,11 +132,9 @@ class TableEvaluator:
         return row
 
     def truth(self, x: Tensor) -> float:
-        """The noise-free value at ``x``, of length ``d``."""
         return self.values[self.row(x)].item()
 
     def observe(self, x: Tensor, rng: np.random.Generator) -> float:
-        """The value at ``x`` with its noise; without noise ``rng`` is left alone."""
         noise = self.noise_std * rng.standard_normal() if self.noise_std > 0 else 0.0
         return self.truth(x) + noise
 

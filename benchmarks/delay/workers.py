@@ -55,16 +55,13 @@ class FunctionEvaluator:
 
     @property
     def optimal_value(self) -> float:
-        """The greatest value."""
         return float(self.function.optimal_value)
 
     def truth(self, x: Tensor) -> float:
-        """The value at ``x``, of length ``d``."""
         lower, upper = self.function.get_buffer("bounds").to(x)
         return float(self.function((lower + x * (upper - lower)).unsqueeze(0)))
 
     def observe(self, x: Tensor, rng: np.random.Generator) -> float:
-        """The same: there is no noise."""
         return self.truth(x)
 
 
@@ -74,7 +71,6 @@ def function_evaluator(seed: int, *, name: str) -> FunctionEvaluator:
 
 
 def tasks() -> tuple[DelayedTask, ...]:
-    """Each objective with each number of workers."""
     made = []
     for name, (make, least) in OBJECTIVES.items():
         dim = make().dim
@@ -139,7 +135,6 @@ class ProposalsStrategy:
         """Nothing: the proposer fits."""
 
     def propose(self, model: None, ledger: FeedbackLedger, choices: Tensor | None) -> Tensor:
-        """The next query, of length ``d``."""
         if self.propose_next is None:
             # From the stream of this replicate's first round.
             seed = int(torch.randint(2**31, (1,)))
@@ -171,13 +166,11 @@ class RandomStrategy:
         """Nothing."""
 
     def propose(self, model: None, ledger: FeedbackLedger, choices: Tensor | None) -> Tensor:
-        """The next query, of length ``d``."""
         unit = torch.rand(self.bounds.shape[-1], dtype=torch.double)
         return self.bounds[0] + unit * (self.bounds[1] - self.bounds[0])
 
 
 def compared() -> tuple[Proposals | RandomQueries, ...]:
-    """The default strategy, its rivals, the paper's rule and random search."""
     return (
         Proposals("default", STRATEGIES["hallucinate"]),
         Proposals("ucb_sdf", DelayStrategy(max_censored=None)),

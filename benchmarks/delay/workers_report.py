@@ -11,19 +11,13 @@ from matplotlib.figure import Figure
 
 from benchmarks.delay.report import delay_figure, simple_regret
 from benchmarks.framework.comparisons import differences, family
-from benchmarks.framework.markdown import estimate, interval, table
+from benchmarks.framework.markdown import estimate, interval, page, table
 from benchmarks.framework.protocol import margin_of
 from benchmarks.framework.results import ByMethod, Collected, by_seed
 from benchmarks.framework.statistics import Estimate
 from benchmarks.framework.suite import Suite
 
 RANDOM = "random"
-
-LEGEND = (
-    "Final simple regret, of the queries whose values had arrived by the end, in percent of random "
-    "search's mean on the problem, averaged over the problems of a row for each seed: mean ± "
-    "standard error over seeds, lower is better."
-)
 
 
 @dataclass(frozen=True)
@@ -37,25 +31,27 @@ class WorkersReport:
     rivals: tuple[str, ...]
 
     def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
-        """Tables by number of workers, comparisons over all problems, a table of problems."""
         methods = [method.name for method in suite.methods]
         groups = {"all": dict(collected), **_by_workers(collected)}
-        rows = [
+        by_workers = [
             [name, *(estimate(_estimate(shares(runs, method))) for method in methods)]
             for name, runs in groups.items()
         ]
-        lines = [LEGEND, "", *table(["workers", *methods], rows), ""]
-        if suite.protocol is not None:  # which states the margin
-            lines += ["## Comparisons", "", *self._comparisons(suite, collected), ""]
-        lines += ["## Differences by number of workers", "", *_differences(suite, groups), ""]
         problems = [
             [problem, *(estimate(_estimate(_regrets(runs, method))) for method in methods)]
             for problem, runs in collected.items()
         ]
-        return [*lines, "## Simple regret", "", *table(["problem", *methods], problems), ""]
+        return page(
+            "delay_workers",
+            baseline=suite.baseline,
+            margin=margin_of(suite),
+            by_workers=table(["workers", *methods], by_workers),
+            comparisons=self._comparisons(suite, collected),
+            differences=_differences(suite, groups),
+            problems=table(["problem", *methods], problems),
+        )
 
     def figure(self, collected: Collected) -> Figure:
-        """Regret curves."""
         return delay_figure(collected)
 
     def _comparisons(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
@@ -64,14 +60,8 @@ class WorkersReport:
         own = shares(collected, baseline)
         found = family({rival: (own, shares(collected, rival)) for rival in self.rivals})
         rows = [[rival, *difference.cells(".1f", margin)] for rival, difference in found.items()]
-        note = (
-            f"`{baseline}` minus the rival, in the same unit, over all problems; Student's "
-            "interval, Wilcoxon's p-value after Holm's correction for the number of declared "
-            "rivals, the difference that would be found with a power of 80 %, and what follows for "
-            f"`{baseline}` with a margin of {margin:.0f}."
-        )
         header = ["rival", "difference", "95 % interval", "p", "detectable", "verdict"]
-        return [note, "", *table(header, rows)]
+        return table(header, rows)
 
 
 def _differences(suite: Suite[Any, Any], groups: Mapping[str, Collected]) -> list[str]:
@@ -87,11 +77,7 @@ def _differences(suite: Suite[Any, Any], groups: Mapping[str, Collected]) -> lis
                 continue
             cells = [f"{np.mean(values):+.1f}", interval(values, "+.1f")]
             rows.append([name, method.name, str(len(values)), *cells])
-    note = (
-        f"`{baseline}` minus the method, in the same unit, paired by seed, with Student's "
-        "interval; secondary, without tests."
-    )
-    return [note, "", *table(["workers", "method", "seeds", "difference", "95 % interval"], rows)]
+    return table(["workers", "method", "seeds", "difference", "95 % interval"], rows)
 
 
 def shares(collected: Collected, method: str) -> dict[int, float]:

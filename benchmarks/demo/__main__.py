@@ -53,7 +53,6 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the demonstration and return its exit status."""
     parser = build_parser()
     args = parser.parse_args(argv)
     budget = Budget(args.seeds, args.iterations, args.rounds, args.jobs)

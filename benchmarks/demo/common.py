@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 
 from benchmarks.framework.plots import method_colors
 from benchmarks.framework.results import Named, Result
-from benchmarks.framework.runner import Failure, Task, parallel_backend, run_task
+from benchmarks.framework.runner import Failure, Task, run_task
 from benchmarks.framework.statistics import Estimate, PairedTest
 from benchmarks.framework.suite import Suite
 
@@ -75,7 +75,7 @@ def run_all(tasks: Sequence[Task], jobs: int, label: str) -> Runs:
         RuntimeError: If a replicate fails.
     """
     runs: dict[str, list[Result]] = {task.method.name: [] for task in tasks}
-    with parallel_backend("loky", jobs, None):
+    with joblib.parallel_config(backend="loky", n_jobs=jobs, inner_max_num_threads=1):
         parallel = joblib.Parallel(return_as="generator", batch_size=1)
         outcomes = parallel(joblib.delayed(run_task)(task) for task in tasks)
         for outcome in tqdm(outcomes, total=len(tasks), desc=label):

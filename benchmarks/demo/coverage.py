@@ -1,8 +1,7 @@
 """The demonstration's first part: posteriors whose stated coverage is true.
 
-It tunes a real model with a calibrated loop, runs plain and calibrated Bayesian optimization
-side by side under heteroscedastic noise, and checks the coverage of prediction intervals on a
-problem in one dimension.
+It runs plain and calibrated Bayesian optimization side by side under heteroscedastic noise, and
+checks the coverage of prediction intervals on a problem in one dimension.
 """
 
 from __future__ import annotations
@@ -12,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.calibration import ackley, stateful
-from benchmarks.demo import interval_study, svc_tuning
+from benchmarks.demo import interval_study
 from benchmarks.demo.common import (
     TITLE_SIZE,
     Budget,
@@ -34,7 +32,7 @@ from benchmarks.framework.runner import Task
 from benchmarks.framework.sequential import Problem
 from benchmarks.framework.statistics import paired_test
 from benchmarks.framework.surrogates import Refitted
-from botorch_calib.plotting import plot_regret, plot_reliability, plot_threshold_map
+from botorch_calib.plotting import plot_regret, plot_reliability
 
 TITLE = "Coverage: posteriors whose stated coverage is true"
 NAMES = {"bo": "BO with LogEI", "locbo_stateful": "LOCBO"}
@@ -44,9 +42,7 @@ LEVELS = np.linspace(0.05, 0.95, 19)
 def run(budget: Budget) -> Figures:
     """Run the part, print its results and return its figures."""
     seeds, iterations = budget.seeds, budget.iterations
-    print("Tune a support vector classifier on scikit-learn's digits\n", flush=True)
-    print(svc_tuning.tuning_report(svc_tuning.tune(min(iterations, 20))), flush=True)
-    print(f"\nAckley with noise that grows outwards: {seeds} runs of {iterations} evaluations\n")
+    print(f"Ackley with noise that grows outwards: {seeds} runs of {iterations} evaluations\n")
     runs = run_ackley(seeds, iterations, budget.jobs)
     print(ackley_report(runs), flush=True)
     print("\nIntervals of observations, x sin 2x + cos(pi x) with noise variance (|x|+1)/10\n")
@@ -57,7 +53,6 @@ def run(budget: Budget) -> Figures:
         "regret.png": regret_figure(runs),
         "reliability.png": reliability_figure(runs),
         "intervals.png": interval_study.intervals_figure(),
-        "threshold_map.png": threshold_figure(runs["locbo_stateful"][0]),
     }
 
 
@@ -134,16 +129,6 @@ def reliability_figure(runs: Runs) -> Figure:
     ax.axvline(0.8, color="0.4", linestyle=":")
     ax.text(0.79, 0.02, "level that LOCBO calibrates", fontsize=11, rotation=90, ha="right")
     return titled(ax, "Intervals stated before each evaluation")
-
-
-def threshold_figure(result: Result) -> Figure:
-    """Half-widths learned in one run of LOCBO on Ackley."""
-    problem = ackley_problem(len(result.X) - result.num_initial)
-    X = torch.tensor(result.X, dtype=torch.double)
-    Y = torch.tensor(result.y, dtype=torch.double).unsqueeze(-1)
-    model = stateful.final_model(problem, X, Y, result.seed)
-    ax = plot_threshold_map(model, problem.bounds_tensor(), X)
-    return titled(ax, f"LOCBO after {len(X)} evaluations")
 
 
 def titled(ax: Axes, title: str) -> Figure:

@@ -4,15 +4,11 @@ The classifier of `demo.screening` is tuned for precision, under a limit on the 
 cases that it misses: in each round only settings are tried that keep the limit with a probability
 of 90 %. The methods differ in who says so. The model with the reported standard errors believes
 what it is told; another one estimates one noise level; the third takes 1.5 times the quantile of
-the first one, a margin of safety by hand. The last two learn from the rounds, with the first
-model: `ChanceConstraint`, and the rule before it, which tracked a quantile. The data, the model of
-the precision and the rule by which it chooses are the same. The limit, the number of training
-records and of rounds were chosen on seeds 0 to 109, before the first run on those shown; how
-constraints learn was changed twice after it, by a look at other problems
-(`benchmarks/protocols/chance_constraints.md` and ``decisions_budget.md``).
-
-An alarm watches what the first model states, and the setting that `ChanceConstraint` keeps in the
-end is tried again until a test confirms it.
+the first one, a margin of safety by hand; `ChanceConstraint` learns from the rounds, with the first
+model. The data, the model of the precision and the rule by which it chooses are the same. The
+limit, the number of training records and of rounds were chosen on seeds 0 to 109, before the first
+run on those shown; how constraints learn was changed twice after it, by a look at other problems
+(``benchmarks/protocols/decisions_budget.md``).
 """
 
 from __future__ import annotations
@@ -33,10 +29,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from benchmarks.decisions.tracked_quantile import (
-    STEP_SIZE,
-    TrackedQuantile,
-)
 from benchmarks.demo.common import (
     TITLE_SIZE,
     Budget,
@@ -64,14 +56,10 @@ from benchmarks.framework.runner import Task
 from benchmarks.framework.statistics import paired_test
 from botorch_calib import (
     ChanceConstraint,
-    QuantileRecalibrator,
-    noise_diagnosis,
     optimize_chance_constrained,
 )
-from botorch_calib.decisions import ConfirmationTest
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, best_certified
-from botorch_calib.diagnostics import CalibrationAlarm
 from botorch_calib.plotting import COLORS
 
 TITLE = "Decisions: limits that are kept as often as stated"
@@ -103,31 +91,26 @@ class Guard:
         name: Names the method.
         uses_reported: Whether the model is given the reported standard errors or fits its noise.
         width: Factor of the model's own quantile; None where it is learned from the rounds.
-        tracks: Whether a quantile is tracked, as before the budget.
     """
 
     name: str
     uses_reported: bool
     width: float | None = None
-    tracks: bool = False
 
 
 GUARDS = {
     "reported": Guard("reported", uses_reported=True, width=1.0),
     "fitted": Guard("fitted", uses_reported=False, width=1.0),
     "wide": Guard("wide", uses_reported=True, width=1.5),
-    "tracked": Guard("tracked", uses_reported=True, tracks=True),
     "budget": Guard("budget", uses_reported=True),
 }
 NAMES = {
     "reported": "GP, reported errors",
     "fitted": "GP, fitted noise",
     "wide": "reported errors x 1.5",
-    "tracked": "reported, tracked quantile",
     "budget": "reported, budget rule",
 }
 CONFIDENCE = 0.95
-MOST_REPEATS = 100
 
 
 def run(budget: Budget) -> Figures:
@@ -143,8 +126,6 @@ def run(budget: Budget) -> Figures:
     runs = run_guards(task, seeds, budget.jobs)
     truth = Screening.load().truth(LIMIT)
     print(decisions_report(runs, truth), flush=True)
-    print(f"\n{certificates_report(runs)}", flush=True)
-    print(f"\n{noise_report(runs['reported'][0])}", flush=True)
     return {"decisions.png": decisions_figure(runs, truth)}
 
 
@@ -182,11 +163,6 @@ class ScreeningReplicate(Replicate[ScreeningTask, Guard, Models]):
         self.settings = SETTINGS[rng.choice(len(SETTINGS), NUM_EARLIER, replace=False)]
         self.trials = [self._try(x, index) for index, x in enumerate(self.settings)]
         self.certified: list[float | None] = []
-        self.alarm = CalibrationAlarm(bounds=BOUNDS)
-        self.tracked: TrackedQuantile | None = None
-        if guard.tracks:
-            calibrator = QuantileRecalibrator([LEVEL], step_size=STEP_SIZE)
-            self.tracked = TrackedQuantile(LIMIT, LEVEL, calibrator)
 
     def _try(self, x: Tensor, index: int) -> Trial:
         rng = np.random.default_rng(stream_seed(self.seed, OBSERVE, index))
@@ -196,23 +172,19 @@ class ScreeningReplicate(Replicate[ScreeningTask, Guard, Models]):
         return torch.tensor([[getattr(trial, name)] for trial in self.trials], dtype=torch.double)
 
     def fit(self, step: int) -> Models:
-        """The models of all data so far; hyperparameters are fitted in some rounds only."""
         last = self.models
         kept = None if last is None or step % REFIT_EVERY == 0 else last
         Yvar = self._column("reported_variance") if self.method.uses_reported else None
         missed = process(self.settings, self._column("missed"), Yvar, kept and kept.missed)
         precision = process(self.settings, self._column("precision"), None, kept and kept.precision)
-        if self.tracked is not None:
-            constraint: ChanceConstraint = self.tracked.constraint(missed)
-        elif last is not None:
-            constraint = last.constraint.with_model(missed)
-        else:
+        if last is None:
             constraint = constraint_on(missed, self.method.width)
+        else:
+            constraint = last.constraint.with_model(missed)
         self.models = Models(missed, precision, constraint)
         return self.models
 
     def propose(self, model: Models) -> Tensor:
-        """The certified setting whose precision may be largest, length 2."""
         acqf = UpperConfidenceBound(model.precision, beta=1.0)
         x, _, certified = optimize_chance_constrained(
             acqf, model.constraint, None, choices=SETTINGS
@@ -221,51 +193,31 @@ class ScreeningReplicate(Replicate[ScreeningTask, Guard, Models]):
         return x.squeeze(0)
 
     def evaluate(self, x: Tensor, model: Models, step: int) -> None:
-        """Try the setting and let the constraint learn from it, before the next fit."""
         trial = self._try(x, len(self.trials))
         self.trials.append(trial)
         self.settings = torch.cat([self.settings, x.unsqueeze(0)])
-        x, missed = x.unsqueeze(0), x.new_tensor([[trial.missed]])
-        self.alarm.watch(model.missed, x, missed)
-        if self.tracked is not None:
-            self.tracked.observe(model.constraint, x, missed)
-        elif self.method.width is None:
+        if self.method.width is None:
+            x, missed = x.unsqueeze(0), x.new_tensor([[trial.missed]])
             model.constraint.observe(x, missed, condition=False)
-
-    def _confirmed(self, x: Tensor) -> ConfirmationTest:
-        """Repeated trials of the setting that is kept, until it is confirmed or a limit of them."""
-        test = ConfirmationTest(LEVEL, CONFIDENCE)
-        while not test.confirmed and test.num_measured < MOST_REPEATS:
-            trial = self._try(x.squeeze(0), len(self.trials) + test.num_measured)
-            test.observe(trial.missed > LIMIT)
-        return test
 
     def record(self) -> Record:
         """The run: outcomes are the rates missed; the last of ``X`` is the setting kept in the end.
 
-        Extras: the ``reported_variance`` of each outcome; for each round, whether its setting was
-        ``certified``; once, the ``bound`` on the number of violations, or None; the round after
-        which the ``alarm`` was raised, or None; with the budget rule, the number of trials that
-        confirmed the setting kept (``repeats``), or None if it was not confirmed.
+        Extras: for each round, whether its setting was ``certified``; once, the ``bound`` on the
+        number of violations, or None.
         """
-        final, method = self.fit(step=0), self.method
-        learns = method.width is None and not method.tracks
+        final, learns = self.fit(step=0), self.method.width is None
         margin = LeastMargin([final.constraint], CONFIDENCE if learns else None)
         acqf = PosteriorMean(final.precision)
         kept, _ = best_certified(acqf, margin, Place(None, choices=SETTINGS))
-        test = self._confirmed(kept) if learns else None
-        raised = [t for t, w in enumerate(self.alarm.history, 1) if w * self.alarm.false_alarm >= 1]
         return Record(
             num_initial=NUM_EARLIER,
             X=torch.cat([self.settings, kept]).tolist(),
             y=[trial.missed for trial in self.trials],
             f=[],
             extras={
-                "reported_variance": [trial.reported_variance for trial in self.trials],
                 "certified": self.certified,
                 "bound": [final.constraint.violation_bound(self.num_steps) if learns else None],
-                "alarm": [float(raised[0]) if raised else None],
-                "repeats": [float(test.num_measured) if test and test.confirmed else None],
             },
         )
 
@@ -385,38 +337,6 @@ def own_minus(runs: Runs, other: str, truth: Truth) -> str:
     )
 
 
-def certificates_report(runs: Runs) -> str:
-    """When alarms were raised, and whether settings that were kept were confirmed."""
-    lines = []
-    for method in ("reported", "fitted"):
-        rounds = [result.extras["alarm"][0] for result in runs[method]]
-        raised = sorted(r for r in rounds if r is not None)
-        after = f", after {raised[len(raised) // 2]:.0f} rounds (median)" if raised else ""
-        lines.append(
-            f"The calibration alarm was raised in {len(raised)} of {len(rounds)} runs of "
-            f"{NAMES[method]}{after}."
-        )
-    repeats = [result.extras["repeats"][0] for result in runs["budget"]]
-    confirmed = [r for r in repeats if r is not None]
-    mean = f", by {np.mean(confirmed):.0f} trials (mean)" if confirmed else ""
-    lines.append(
-        f"Of the settings kept by the budget rule {len(confirmed)} of {len(repeats)} were "
-        f"confirmed within {MOST_REPEATS} more trials{mean}."
-    )
-    return "\n".join(lines)
-
-
-def noise_report(result: Result) -> str:
-    """What the data of one run say about the errors that were reported."""
-    num = len(result.y)
-    X, Y, Yvar = (
-        torch.tensor(values, dtype=torch.double)
-        for values in (result.X[:num], result.y, result.extras["reported_variance"])
-    )
-    gp = process(X, Y.unsqueeze(-1), Yvar.unsqueeze(-1), previous=None)
-    return f"All data of the first run. {noise_diagnosis(gp).summary}."
-
-
 def decisions_figure(runs: Runs, truth: Truth) -> Figure:
     """Violations by round, where settings were tried, and what they are worth."""
     figure, (left, middle, right) = panel_grid(3, 3, (5.0, 4.0))
@@ -455,7 +375,7 @@ def draw_settings(panel: Axes, runs: Runs, truth: Truth) -> None:
         kept = np.array([r.X[-1] for r in results])
         panel.scatter(kept[:, 1], kept[:, 0], marker="*", s=60, color=color, edgecolor="white")
         if method not in ("reported", "budget"):
-            continue  # two clouds can be told apart, five cannot
+            continue  # two clouds can be told apart, four cannot
         late = [np.array(r.X[r.num_initial : -1])[-len(violated(r)) // 2 :] for r in results]
         points, counts = np.unique(np.concatenate(late), axis=0, return_counts=True)
         panel.scatter(points[:, 1], points[:, 0], s=6.0 * counts, color=color, alpha=0.6)

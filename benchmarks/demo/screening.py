@@ -97,7 +97,6 @@ class Screening:
         )
 
     def truth(self, limit: float, num_draws: int = 400, seed: int = 0) -> Truth:
-        """Averages over draws of the training records, for all `SETTINGS`."""
         rng = np.random.default_rng(seed)
         shape = len(LOG_PENALTIES), len(THRESHOLDS)
         violating, precision = np.zeros(shape), np.zeros(shape)

@@ -12,19 +12,14 @@ file               content
 ``surrogates``     `Surrogate`: the Gaussian process that a problem gives to its methods
 ``rbf_surrogate``  the one of `delay` and `robust`, whose fit is written out for speed
 ``runner``         run what is missing of a suite, in parallel
-``result``         `Result`: what is kept of a replicate
-``result_store``   files of results, and the archive behind them
-``condensation``   `Condensation`: what an archive keeps of a result, and how it is rounded
-``archive``        the file format of archives
-``update_archive`` bring an archive up to date with files of results
+``results``        `Result`: what is kept of a replicate; results as reports read them
+``stored_results`` `ResultStore`: files of results, and how they are condensed
 ``protocol``       `ExperimentProtocol`: the header of a protocol, which a suite must match
 ``report``         write a table and a figure: what all reports have in common
-``completeness``   which replicates a report rests on, and what is missing
-``collected``      results by problem and method, and their scores by seed
 ``metrics``        scores: numbers that a result is judged by
 ``statistics``     means with errors, paired tests, intervals and corrections
 ``comparisons``    the comparisons that a protocol declares, corrected for their number
-``markdown``       cells and rows of tables
+``markdown``       pages with slots, and tables that fill them
 ``plots``          panels and what is drawn in them
 ================== =========================================================================
 """

@@ -39,7 +39,6 @@ class Difference:
     detectable: float
 
     def verdict(self, margin: float) -> str:
-        """See `verdict`."""
         return verdict(student_interval(self.values), self.p, margin)
 
     def mean_cells(self, form: str) -> list[str]:
@@ -111,7 +110,6 @@ def family(
 def family_of_runs(
     pairs: Sequence[Pair], collected: Collected, score: Score
 ) -> dict[Pair, Difference]:
-    """See `family`: the first run of each pair less the second."""
     return family(
         {
             (first, second): (

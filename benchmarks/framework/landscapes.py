@@ -38,7 +38,6 @@ class Warp:
     b: float = 1.5
 
     def __call__(self, U: Tensor) -> Tensor:
-        """Warp points of the unit cube, of any shape."""
         return 1.0 - (1.0 - U.clamp(0.0, 1.0) ** self.a) ** self.b
 
     def inverse(self, V: Tensor) -> Tensor:
@@ -75,7 +74,6 @@ class Landscape:
     warp: Warp | None = None
 
     def __call__(self, X: Tensor) -> Tensor:
-        """Values ``n x 1``."""
         if self.warp is not None:
             lower, upper = box(self.bounds)
             X = lower + (upper - lower) * self.warp((X - lower) / (upper - lower))
@@ -83,7 +81,6 @@ class Landscape:
         return -value.unsqueeze(-1)
 
     def spread(self) -> float:
-        """Standard deviation over the box."""
         return _spread(self)
 
 
@@ -118,15 +115,12 @@ class GaussianNoise:
         return self.first + (self.last - self.first) * U[:, :1]
 
     def __call__(self, U: Tensor) -> Tensor:
-        """See `Noise`."""
         return self.deviation(U) * torch.randn_like(U[:, :1])
 
     def exceedance(self, U: Tensor, room: Tensor) -> Tensor:
-        """See `Noise`."""
         return ndtr(-room / self.deviation(U))
 
     def quantile(self, U: Tensor, level: float) -> Tensor:
-        """See `Noise`."""
         return NormalDist().inv_cdf(level) * self.deviation(U)
 
 
@@ -138,16 +132,13 @@ class StudentNoise:
     scale: float
 
     def __call__(self, U: Tensor) -> Tensor:
-        """See `Noise`."""
         distribution = torch.distributions.StudentT(U.new_tensor(self.degrees_of_freedom))
         return self.scale * distribution.sample(torch.Size([len(U), 1]))
 
     def exceedance(self, U: Tensor, room: Tensor) -> Tensor:
-        """See `Noise`."""
         return room.new_tensor(stats.t.sf(room / self.scale, self.degrees_of_freedom))
 
     def quantile(self, U: Tensor, level: float) -> Tensor:
-        """See `Noise`."""
         return U.new_tensor(self.scale * stats.t.ppf(level, self.degrees_of_freedom))
 
 
@@ -166,18 +157,14 @@ class OutlierNoise:
     share: float
 
     def __call__(self, U: Tensor) -> Tensor:
-        """See `Noise`."""
         outlies = torch.rand_like(U[:, :1]) < self.share
         return torch.where(outlies, self.outlying, self.deviation) * torch.randn_like(U[:, :1])
 
     def exceedance(self, U: Tensor, room: Tensor) -> Tensor:
-        """See `Noise`."""
         most, others = ndtr(-room / self.deviation), ndtr(-room / self.outlying)
         return (1.0 - self.share) * most + self.share * others
 
     def quantile(self, U: Tensor, level: float) -> Tensor:
-        """See `Noise`."""
-
         def excess(value: float) -> float:
             room = torch.tensor(value, dtype=torch.double)
             return float(self.exceedance(U, room)) - (1.0 - level)
@@ -195,11 +182,9 @@ class NoisyLandscape:
     noise: Noise
 
     def __call__(self, seed: int) -> Oracle:
-        """The oracle."""
         return Oracle(self.observe, self.landscape)
 
     def observe(self, X: Tensor) -> Tensor:
-        """Outcomes ``n x 1`` at ``n x d`` points."""
         lower, upper = box(self.landscape.bounds)
         noise = self.noise((X - lower) / (upper - lower))
         return self.landscape(X) + self.landscape.spread() * noise
@@ -230,7 +215,6 @@ class ReferenceGP:
     points_per_dimension: int = 60
 
     def __call__(self) -> SingleTaskGP:
-        """The process, fitted once in each process and not to be changed."""
         return _reference_gp(self)
 
 

@@ -1,18 +1,45 @@
-"""Cells and rows of markdown tables."""
+"""Pages of markdown with slots, and the cells and rows of tables that fill them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from benchmarks.framework import statistics
-from benchmarks.framework.results import Result, Score, by_seed
+from benchmarks.framework.results import ByMethod, Score, seed_means
 from benchmarks.framework.statistics import Estimate, PairedTest
+
+PAGES_DIR = Path(__file__).parents[1] / "pages"
 
 # Relative to a mean, what smaller standard errors are no more than.
 ROUNDING = 1e-12
+
+
+def page(name: str, **slots: str | float | Sequence[str]) -> list[str]:
+    """The lines of ``pages/NAME.md``, its slots filled with text, numbers, or lines of tables."""
+    filled = {
+        slot: f"{value:g}"
+        if isinstance(value, (int, float))
+        else value
+        if isinstance(value, str)
+        else "\n".join(value)
+        for slot, value in slots.items()
+    }
+    text = (PAGES_DIR / f"{name}.md").read_text(encoding="utf-8")
+    return text.format(**filled).split("\n")
+
+
+def sections(
+    collected: Mapping[str, ByMethod], make: Callable[[ByMethod], Sequence[str]], level: str = "##"
+) -> list[str]:
+    """A heading and a table for each problem."""
+    lines: list[str] = []
+    for problem, by_method in collected.items():
+        lines += [f"{level} {problem}", "", *make(by_method), ""]
+    return lines[:-1]
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -39,13 +66,6 @@ def estimate(value: Estimate) -> str:
     # Equal values deviate from their mean by its rounding error.
     error = 0.0 if value.standard_error < ROUNDING * abs(value.mean) else value.standard_error
     return f"{value.mean:.3g} ± {error:.2g}"
-
-
-def mean_and_half_width(values: Sequence[float], digits: int) -> str:
-    """A mean ± half of Student's 95 % interval."""
-    low, high = statistics.student_interval(values)
-    mean = round((low + high) / 2, digits) + 0.0  # no -0.0
-    return f"{mean:.{digits}f} ± {(high - low) / 2:.{digits}f}"
 
 
 def difference(test: PairedTest, compared: bool = True) -> str:
@@ -81,24 +101,11 @@ def mean_with_interval(values: Sequence[float], form: str) -> str:
     return f"{np.mean(values):{form}} ({interval(values, form)})" if len(values) else "–"
 
 
+def over_seeds(case: Sequence[ByMethod], method: str, score: Score, form: str) -> str:
+    """A method's score, averaged over problems for each seed: its mean with its interval."""
+    return mean_with_interval(list(seed_means(case, method, score).values()), form)
+
+
 def percent(test: PairedTest) -> Estimate:
     """The difference of a test whose values are in units of the baseline's mean, in percent."""
     return Estimate(100 * test.difference.mean, 100 * test.difference.standard_error)
-
-
-def pooled_difference(
-    chosen: Sequence[Mapping[str, Sequence[Result]]], method: str, reference: str, score: Score
-) -> str:
-    """The difference over all problems that have the score, in percent, with its p-value."""
-    if method == reference:
-        return "–"
-    pairs = [
-        (by_seed(runs[method], score), by_seed(runs[reference], score))
-        for runs in chosen
-        if reference in runs
-    ]
-    pairs = [(own, other) for own, other in pairs if own and other and any(other.values())]
-    if not pairs:
-        return "–"
-    test = statistics.pooled_test(*map(list, zip(*pairs, strict=True)))
-    return f"{estimate(percent(test))} ({number(test.wilcoxon_p_value, 2)})"

@@ -53,7 +53,6 @@ class RefittedRBF(Refitted):
     def __call__(
         self, X: Tensor, Y: Tensor, bounds: Tensor, step: int, previous: SingleTaskGP | None
     ) -> SingleTaskGP:
-        """See `Surrogate`."""
         if previous is None or step % self.every == 0:
             return self.fit(X, Y, bounds, previous)
         return with_data(previous, X, Y)
@@ -61,7 +60,6 @@ class RefittedRBF(Refitted):
     def fit(
         self, X: Tensor, Y: Tensor, bounds: Tensor, previous: SingleTaskGP | None = None
     ) -> SingleTaskGP:
-        """See `fit_rbf_gp`."""
         return fit_rbf_gp(X, Y, bounds, previous)
 
 
@@ -176,7 +174,6 @@ class LogPosterior:
         self.y = y
 
     def __call__(self, parameters: np.ndarray) -> tuple[float, np.ndarray]:
-        """The value and its gradient."""
         lengthscales, outputscale, noise = self._split(parameters)
         kernel, factor = self._factorise(parameters)
         inverse = _inverse(factor)

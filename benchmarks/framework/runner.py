@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import threading
 import traceback
 import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -26,12 +25,6 @@ from benchmarks.framework.results import Named, Result
 from benchmarks.framework.sequential import replicate
 from benchmarks.framework.stored_results import ReplicateKey, ResultStore
 from benchmarks.framework.suite import Suite
-
-BACKENDS = ("loky", "dask")
-
-# Replicates use torch's global random state, so one process runs one at a time. This only
-# ever waits where a Dask worker was started with several threads.
-_ONE_AT_A_TIME = threading.Lock()
 
 
 class StaleResultsError(RuntimeError):
@@ -74,8 +67,6 @@ def run_suite(
     seeds: Iterable[int] | None = None,
     *,
     jobs: int = 1,
-    backend: str = "loky",
-    scheduler: str | None = None,
     overwrite: bool = False,
     progress: bool = True,
 ) -> Summary:
@@ -85,9 +76,7 @@ def run_suite(
         suite: The suite.
         store: Where results are kept.
         seeds: The seeds; by default the suite's.
-        jobs: Worker processes (with a Dask scheduler of its own, the cluster's size rules).
-        backend: ``"loky"`` for local processes or ``"dask"``.
-        scheduler: Address of a Dask scheduler; ``None`` starts a local cluster.
+        jobs: Worker processes.
         overwrite: Run again what is of another configuration, instead of raising
             ``StaleResultsError``. Finished results are skipped in any case.
         progress: Whether to show a progress bar.
@@ -96,7 +85,7 @@ def run_suite(
     summary = Summary(skipped=skipped)
     if not tasks:
         return summary
-    with parallel_backend(backend, jobs, scheduler):
+    with joblib.parallel_config(backend="loky", n_jobs=jobs, inner_max_num_threads=1):
         parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1)
         outcomes = parallel(joblib.delayed(run_task)(task) for task in tasks)
         bar = tqdm(outcomes, total=len(tasks), desc=suite.name, disable=not progress)
@@ -131,7 +120,7 @@ def pending_tasks(
 
 def run_task(task: Task) -> Result | Failure:
     """Run one replicate on one thread; an exception becomes a ``Failure``."""
-    with _ONE_AT_A_TIME, one_torch_thread(), without_expected_warnings():
+    with one_torch_thread(), without_expected_warnings():
         try:
             return task.replicate(task.problem, task.method, task.seed)
         except Exception:
@@ -159,45 +148,6 @@ def one_torch_thread() -> Generator[None, None, None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-@contextmanager
-def parallel_backend(backend: str, jobs: int, scheduler: str | None) -> Generator[None, None, None]:
-    """Set up joblib's back end."""
-    if backend == "loky":
-        if scheduler is not None:
-            raise ValueError("A scheduler address is for the dask back end.")
-        with joblib.parallel_config(backend="loky", n_jobs=jobs, inner_max_num_threads=1):
-            yield
-    elif backend == "dask":
-        with dask_client(jobs, scheduler), joblib.parallel_config(backend="dask", n_jobs=-1):
-            yield
-    else:
-        raise ValueError(f"Unknown back end {backend!r}; choose from {BACKENDS}.")
-
-
-@contextmanager
-def dask_client(jobs: int, scheduler: str | None) -> Generator[Any, None, None]:
-    """A client of the given scheduler, or of a local cluster of ``jobs`` processes.
-
-    Remote workers must be able to import ``benchmarks`` and ``botorch_calib``.
-    """
-    try:
-        from dask.distributed import Client, LocalCluster
-    except ImportError as error:
-        raise ImportError(
-            "The dask back end needs `dask.distributed`: pip install 'dask[distributed]'."
-        ) from error
-    if scheduler is not None:
-        with Client(scheduler) as client:
-            yield client
-        return
-    # No dashboard: its port may be taken, and the progress bar says as much.
-    with (
-        LocalCluster(n_workers=jobs, threads_per_worker=1, dashboard_address=None) as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
 
 
 def _collect(

@@ -128,15 +128,12 @@ class SequentialReplicate(Replicate[Problem, Method, Model | None]):
         self.extras: dict[str, list[float | None]] = {}
 
     def fit(self, step: int) -> Model | None:
-        """The strategy's model of all outcomes so far."""
         return self.strategy.fit(self.X, self.Y)
 
     def propose(self, model: Model | None) -> Tensor:
-        """The strategy's choice, ``1 x d``."""
         return self.strategy.propose(model, self.X, self.Y)
 
     def evaluate(self, x: Tensor, model: Model | None, step: int) -> None:
-        """Observe the outcome and what the strategy records of it."""
         self._infer_by_mean(model)
         y = self._observe(x, step=step + 1)
         for name, value in self.strategy.extras(model, x, y).items():
@@ -145,7 +142,6 @@ class SequentialReplicate(Replicate[Problem, Method, Model | None]):
         self.X, self.Y = torch.cat([self.X, x]), torch.cat([self.Y, y])
 
     def record(self) -> Record:
-        """The run; one last fit gives the inference after the last outcome."""
         with self.choosing(self.num_steps):
             model = self.fit(self.num_steps)
             self._infer_by_mean(model)

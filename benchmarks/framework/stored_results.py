@@ -38,10 +38,6 @@ ARCHIVES_DIR = BENCHMARKS_DIR / "results-archive"
 FORMAT = 1
 ARCHIVE_SUFFIX = ".jsonl.xz"
 
-# Suites whose archive serves another one as well: replicates of the same problem, method and seed
-# with the same configuration are the same replicates.
-LENT = {"decisions_budget": "decisions"}
-
 # Fields of a result that replicates share, and its other ones apart from seed and extras.
 _SHARED = ("problem", "method", "num_initial", "config", "versions")
 _TRACES = tuple(f.name for f in fields(Result) if f.name not in (*_SHARED, "seed", "extras"))
@@ -387,12 +383,7 @@ class ResultStore:
 
     def entries(self, suite: StoredSuite) -> Entries:
         """All results of a suite, whatever their configuration."""
-        found: Entries = {}
-        if suite.name in LENT:
-            lender = LENT[suite.name]
-            found |= read_entries(self.archive_path(lender), lender)[1]
-        found |= read_entries(self.archive_path(suite.name), suite.name)[1]
-        return found | self._added(suite)
+        return read_entries(self.archive_path(suite.name), suite.name)[1] | self._added(suite)
 
     def _added(self, suite: StoredSuite) -> Entries:
         """What runs have added; raises `StoredResultsError` if other things were kept."""

@@ -105,11 +105,9 @@ class RandomStrategy:
     seed: int
 
     def fit(self, X: Tensor, Y: Tensor) -> None:
-        """There is no model."""
         return None
 
     def propose(self, model: Model | None, X: Tensor, Y: Tensor) -> Tensor:
-        """The Sobol point of this step, ``1 x d``."""
         step = X.shape[0] - self.problem.num_initial
         points = draw_sobol_samples(
             self.problem.bounds_tensor(), n=step + 1, q=1, seed=stream_seed(self.seed, SOBOL)
@@ -117,11 +115,9 @@ class RandomStrategy:
         return points[step]
 
     def extras(self, model: Model | None, x: Tensor, y: Tensor) -> dict[str, float]:
-        """There is no prediction to judge."""
         return {}
 
     def objective_covered(self, model: Model | None, X: Tensor, f: Tensor) -> None:
-        """There is no statement to judge."""
         return None
 
 
@@ -160,21 +156,18 @@ class AcquisitionStrategy:
             raise ValueError(f"There is no acquisition function {self.acquisition!r}.")
 
     def fit(self, X: Tensor, Y: Tensor) -> Model:
-        """Make the GP and replay the calibrator over its history."""
         gp = self.update_gp(X, Y)
         if self.calibrator is None:
             return gp
         return calibrate(gp, self.calibrator, self.problem.num_initial)
 
     def update_gp(self, X: Tensor, Y: Tensor) -> SingleTaskGP:
-        """The problem's GP of the data, made from that of the last call."""
         step = X.shape[0] - self.problem.num_initial
         bounds = self.problem.bounds_tensor()
         self.gp = self.problem.surrogate(X, Y, bounds, step, self.gp)
         return self.gp
 
     def propose(self, model: Model | None, X: Tensor, Y: Tensor) -> Tensor:
-        """The maximiser of the acquisition function, ``1 x d``."""
         model = _fitted(model)
         best = posterior_mean(model, X).max() if self.incumbent == "mean" else Y.max()
         return self.maximise(ACQUISITIONS[self.acquisition, self.calibrated](model, best))
@@ -191,15 +184,12 @@ class AcquisitionStrategy:
 
     @property
     def calibrated(self) -> bool:
-        """Whether the model states calibrated distributions."""
         return self.calibrator is not None
 
     def extras(self, model: Model | None, x: Tensor, y: Tensor) -> dict[str, float]:
-        """Coverage of the stated interval."""
         return prediction_extras(_fitted(model), x, y, self.alpha)
 
     def objective_covered(self, model: Model | None, X: Tensor, f: Tensor) -> Tensor | None:
-        """See `Strategy`."""
         return within_interval(_fitted(model), X, f, self.alpha)
 
 

@@ -126,13 +126,11 @@ class Refitted:
     def __call__(
         self, X: Tensor, Y: Tensor, bounds: Tensor, step: int, previous: SingleTaskGP | None
     ) -> SingleTaskGP:
-        """See `Surrogate`."""
         if previous is None or step < self.at_first or step % self.every == 0:
             return self.fit(X, Y, bounds)
         return with_data(previous, X, Y)
 
     def fit(self, X: Tensor, Y: Tensor, bounds: Tensor) -> SingleTaskGP:
-        """The GP fitted to ``n x d`` points and ``n x 1`` outcomes."""
         return fit_gp(X, Y, bounds)
 
 
@@ -141,7 +139,6 @@ class DefaultPriors(Refitted):
     """BoTorch's default kernel and priors on the unit cube."""
 
     def fit(self, X: Tensor, Y: Tensor, bounds: Tensor) -> SingleTaskGP:
-        """The GP fitted to ``n x d`` points and ``n x 1`` outcomes."""
         gp = SingleTaskGP(
             X,
             Y,
@@ -169,7 +166,6 @@ class Fixed:
     def __call__(
         self, X: Tensor, Y: Tensor, bounds: Tensor, step: int, previous: SingleTaskGP | None
     ) -> SingleTaskGP:
-        """See `Surrogate`."""
         return with_data(self.distorted() if previous is None else previous, X, Y)
 
     def distorted(self) -> SingleTaskGP:
@@ -196,7 +192,6 @@ class NoiseRefitted:
     def __call__(
         self, X: Tensor, Y: Tensor, bounds: Tensor, step: int, previous: SingleTaskGP | None
     ) -> SingleTaskGP:
-        """See `Surrogate`."""
         gp = self.given(X, Y, bounds, step, previous)
         if previous is None or step % self.every == 0:
             for name, parameter in gp.named_parameters():
@@ -222,7 +217,6 @@ class Sharpened:
     def __call__(
         self, X: Tensor, Y: Tensor, bounds: Tensor, step: int, previous: SingleTaskGP | None
     ) -> SingleTaskGP:
-        """See `Surrogate`."""
         if previous is not None and step % self.every:
             return with_data(previous, X, Y)
         gp: SingleTaskGP = sharpened(self.given(X, Y, bounds, step, None), *self.settings)

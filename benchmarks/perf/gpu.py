@@ -148,7 +148,6 @@ def report(device: torch.device, size: Size, measurements: list[Measurement]) ->
 
 
 def main(device: str, folder: Path, *, small: bool = False) -> int:
-    """Measure, print and write the table; 2 if there is no such device."""
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         print("CUDA is not available.")
         return 2

@@ -73,7 +73,6 @@ class RandomMoves(RandomStrategy):
     """The first candidate of each round: what the incumbent is worth without a model."""
 
     def propose(self, model: Model | None, X: Tensor, Y: Tensor) -> Tensor:
-        """The candidate, ``1 x 18``."""
         return moves(self.problem, self.seed, X, Y)[:1]
 
 
@@ -95,7 +94,6 @@ class StationStrategy(AcquisitionStrategy):
     num_seen: int = field(default=0, init=False, repr=False)
 
     def fit(self, X: Tensor, Y: Tensor) -> Model:
-        """Score what is new with the last model, then make the next one."""
         if self.calibrator is None:
             return self.update_gp(X, Y)
         learned: Calibrator
@@ -110,7 +108,6 @@ class StationStrategy(AcquisitionStrategy):
         return self.model
 
     def propose(self, model: Model | None, X: Tensor, Y: Tensor) -> Tensor:
-        """The best candidate, ``1 x 18``."""
         assert model is not None
         candidates = moves(self.problem, self.seed, X, Y, self.num_candidates)
         improvement = ACQUISITIONS[self.acquisition, self.calibrated](model, self.best(Y))
@@ -140,7 +137,6 @@ class WeightedStrategy(StationStrategy):
     num_points: int = 512
 
     def fit(self, X: Tensor, Y: Tensor) -> Model:
-        """Estimate the density ratio and replay the residuals with it."""
         gp = self.update_gp(X, Y)
         plain = ACQUISITIONS[self.acquisition, False](gp, self.best(Y))
         proposals = proposal_samples(
@@ -152,7 +148,6 @@ class WeightedStrategy(StationStrategy):
 
     @property
     def calibrated(self) -> bool:
-        """The calibrator is made anew at each step."""
         return True
 
 
@@ -162,7 +157,6 @@ def station_method(name: str, calibrator: Any = None, **settings: Any) -> Method
 
 
 def compared() -> tuple[Method, ...]:
-    """Random points and moves, expected improvement, and four ways to calibrate it."""
     steps: dict[str, Any] = {
         "step_decay": STEP_DECAY,
         "score": GaussianScore(),

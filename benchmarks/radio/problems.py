@@ -66,5 +66,4 @@ def corridors(num_fading: int) -> Problem:
 
 
 def problems() -> tuple[Problem, ...]:
-    """With one draw and with four."""
     return (corridors(1), corridors(4))

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.framework import metrics, statistics
 from benchmarks.framework.comparisons import Difference, family, verdict
-from benchmarks.framework.markdown import estimate, table
+from benchmarks.framework.markdown import estimate, page, sections, table
 from benchmarks.framework.plots import draw_mean, method_colors, panel_grid, share_legend
 from benchmarks.framework.protocol import margin_of
 from benchmarks.framework.results import (
@@ -27,14 +27,6 @@ from benchmarks.framework.results import (
 )
 from benchmarks.framework.statistics import Estimate, student_interval
 from benchmarks.framework.suite import Suite
-
-LEGEND = (
-    "True capacity in bit/s/Hz after the last round, mean ± standard error over seeds, higher is "
-    "better: at the point that would be recommended, which has the largest posterior mean of those "
-    "evaluated (or the largest outcome, without a model); at the point with the largest outcome, "
-    "as in the paper; and at the best point evaluated, which nobody knows. Coverage is that of the "
-    "next outcome; s is the time of fits and choices in seconds, the median over all runs."
-)
 
 
 def capacities(result: Result, point: str) -> list[float]:
@@ -108,25 +100,22 @@ class RadioReport:
     claims: tuple[Claim, ...] = ()
 
     def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
-        """The claims, the comparisons, capacities over the rounds, a table for each problem."""
         margin = margin_of(suite)
         primary, secondary = (
             family({pair: _scores(pair, collected) for pair in declared})
             for declared in self.pairs(suite)
         )
-        lines = ["## Claims of the paper", "", _CLAIMS.format(margin=margin), ""]
-        lines += [*self._claims({**primary, **secondary}, margin), ""]
-        lines += ["## Comparisons", "", _legend(margin), ""]
-        lines += [*_comparisons(primary, margin), "", "Secondary:", ""]
-        lines += [*_comparisons(secondary, margin), ""]
-        lines += ["## Capacity over the rounds", "", _OVER_ROUNDS, ""]
-        lines += [*_over_rounds(collected), ""]
-        for problem, by_method in collected.items():
-            lines += [f"## {problem}", "", LEGEND, "", *_problem_table(by_method), ""]
-        return lines
+        return page(
+            "radio",
+            margin=margin,
+            claims=self._claims({**primary, **secondary}, margin),
+            primary=_comparisons(primary, margin),
+            secondary=_comparisons(secondary, margin),
+            over_rounds=_over_rounds(collected),
+            problems=sections(collected, _problem_table, "###"),
+        )
 
     def figure(self, collected: Collected) -> Figure:
-        """Capacities at the recommended point, round by round."""
         figure, panels = panel_grid(len(collected))
         colors = method_colors(methods_in(collected.values()))
         for panel, (problem, by_method) in zip(panels, collected.items(), strict=True):
@@ -198,26 +187,6 @@ def _scores(pair: Compared, collected: Collected) -> tuple[dict[int, float], dic
     return own, other
 
 
-_CLAIMS = (
-    "The hypotheses of the protocol repeat the claims of the paper: the method's capacity at "
-    "the recommended point is above the rival's by more than the margin of {margin:g}. "
-    "`reproduced`: the 95 % interval lies above the margin, and the corrected p-value is below "
-    "5 %; `reversed`: both hold with the opposite sign; `not reproduced`: the interval lies below "
-    "the margin; else `undecided`. Differences and p-values are those of the comparisons below."
-)
-
-
-def _legend(margin: float) -> str:
-    return (
-        "Capacity at the recommended point, method minus rival, in percent (differences of "
-        "logarithms times 100), paired by seed: mean with Student's 95 % interval, and Wilcoxon's "
-        "two-sided p after Holm's correction for all comparisons that the protocol declares for a "
-        f"table. `equivalent`: the interval lies within ± {margin:g}; `better` or `worse`: p is "
-        f"below {statistics.SIGNIFICANCE:g}. Detectable is the difference found with a power of "
-        "80 % at the strictest step."
-    )
-
-
 def _comparisons(found: Mapping[Compared, Difference], margin: float) -> list[str]:
     """The methods of each pair on each problem."""
     body = []
@@ -236,11 +205,6 @@ def _cells(difference: Difference) -> list[str]:
 
 # Of the 250 rounds.
 ROUNDS = (0, 25, 50, 100, 150, 200, 250)
-
-_OVER_ROUNDS = (
-    "True capacity at the recommended point after so many rounds, mean ± standard error over "
-    "seeds; 0 is after the random points and the start, before the first move."
-)
 
 
 def _over_rounds(collected: Collected) -> list[str]:

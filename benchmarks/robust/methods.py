@@ -182,7 +182,6 @@ class RobustBO:
     maxiter: int = 100
 
     def start(self, task: ContextualTask, problem: ContextualProblem) -> RobustBOStrategy:
-        """See `RobustMethod`."""
         return RobustBOStrategy(self, task, problem)
 
     def maximised(self, acquisition: AcquisitionFunction, bounds: Tensor) -> Tensor:
@@ -213,7 +212,6 @@ class RobustBOStrategy:
     gp: SingleTaskGP | None = field(default=None, init=False, repr=False)
 
     def fit(self, history: History, step: int) -> SingleTaskGP:
-        """The process of all data, on joint inputs or, if contexts are ignored, on decisions."""
         X, bounds = history.X, self.problem.bounds
         if self.settings.acquisition is None:
             kept = self.problem.num_decisions
@@ -222,7 +220,6 @@ class RobustBOStrategy:
         return self.gp
 
     def propose(self, model: Model, history: History) -> Tensor:
-        """The maximiser of the acquisition function over the decisions' box, of length ``d_x``."""
         acquisition = self.acquisition_function(model, history)
         return self.settings.maximised(acquisition, self.problem.decision_bounds).squeeze(0)
 
@@ -235,7 +232,6 @@ class RobustBOStrategy:
 
 
 def compared() -> tuple[RobustBO, ...]:
-    """The methods of the suite: the paper's eight, and the exact Wasserstein ball."""
     return (
         LipschitzBO("wdrbo", wasserstein),
         RobustBO("wdrbo_exact", wasserstein_exact),

@@ -8,11 +8,9 @@ from typing import Any
 
 from benchmarks.framework.comparisons import family_of_runs
 from benchmarks.framework.markdown import table
+from benchmarks.framework.protocol import margin_of
 from benchmarks.framework.results import Collected, Run, Score
 from benchmarks.framework.suite import Suite
-
-# In natural logarithms, by both protocols.
-MARGIN = 0.2
 
 
 def primary_comparisons(
@@ -29,21 +27,14 @@ def primary_comparisons(
         methods: The methods that are compared with the baseline.
         log_regret: The endpoint, a natural logarithm.
     """
+    margin = margin_of(suite)
     pairs = [
         (Run(problem.name, method), Run(problem.name, suite.baseline))
         for problem in suite.problems
         for method in methods
     ]
     found = family_of_runs(pairs, collected, log_regret)
-    rows = [[*run, *difference.percent_cells(MARGIN)] for (run, _), difference in found.items()]
-    header = [
-        "problem",
-        "method",
-        "seeds",
-        f"regret to {suite.baseline}",
-        "95 % interval",
-        "corrected p",
-        f"verdict (margin {100 * math.expm1(MARGIN):.0f} %)",
-        "detectable",
-    ]
-    return table(header, rows)
+    rows = [[*run, *difference.percent_cells(margin)] for (run, _), difference in found.items()]
+    header = ["problem", "method", "seeds", f"regret to {suite.baseline}", "95 % interval"]
+    verdict = f"verdict (margin {100 * math.expm1(margin):.0f} %)"
+    return table([*header, "corrected p", verdict, "detectable"], rows)

@@ -150,19 +150,15 @@ class ContextualReplicate(Replicate[ContextualTask, RobustMethod, Model]):
         return self.function.sample_contexts(num, draws)
 
     def prepare(self, step: int) -> None:
-        """Gather what the method knows."""
         self.history = self._history()
 
     def fit(self, step: int) -> Model:
-        """The strategy's model of the history."""
         return self.strategy.fit(self.history, step)
 
     def propose(self, model: Model) -> Tensor:
-        """The strategy's decisions, of length ``d_x``."""
         return self.strategy.propose(model, self.history)
 
     def evaluate(self, x: Tensor, model: Model, step: int) -> None:
-        """See the context and the outcome of the decisions."""
         self._query(x)
 
     def _history(self) -> History:
@@ -227,7 +223,6 @@ def reference_contexts(task: ContextualTask, problem: ContextualProblem) -> Tens
 
 
 def tasks() -> tuple[ContextualTask, ...]:
-    """The tasks of the suite."""
     shift = ContextualTask(
         "context_shift", ContextShift, radius=0.1, radius_shrinks=False, reference=True
     )

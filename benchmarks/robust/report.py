@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks.framework.comparisons import differences, percent_of_logarithms
-from benchmarks.framework.markdown import estimate, interval, number, table
+from benchmarks.framework.markdown import estimate, interval, number, page, sections, table
 from benchmarks.framework.metrics import seconds, trace
 from benchmarks.framework.plots import draw_mean, method_colors, panel_grid, share_legend
 from benchmarks.framework.results import ByMethod, Collected, Result, by_seed, methods_in
@@ -25,28 +25,35 @@ LAST_ROUNDS = 20
 DASHED = ("gp_ucb", "sbo_kde", "drbo_mmd", "drbo_mmd_minimax", "stable_opt")
 
 
+# Compared with the baseline, as the protocol says.
+PRIMARY = ("wdrbo", "wdrbo_exact", "drbo_kde")
+
+
 @dataclass(frozen=True)
 class RobustReport:
-    """Regret in expectation over the contexts, and time.
-
-    Args:
-        primary: Compared with the baseline, as the protocol says.
-    """
-
-    primary: Sequence[str] = ("wdrbo", "wdrbo_exact", "drbo_kde")
+    """Regret in expectation over the contexts, and time."""
 
     def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
-        """A legend, the primary comparisons, times, and a table for each problem."""
-        primary = primary_comparisons(suite, collected, self.primary, log_regret)
-        lines = [_legend(suite), "", "## Primary comparisons", "", *primary, ""]
-        lines += ["## Time", "", *time_table(collected, suite.baseline), ""]
-        for problem, by_method in collected.items():
-            lines += [f"## {problem}", "", *problem_table(by_method, suite.baseline), ""]
-        return lines
+        return page(
+            "robust",
+            late=LAST_ROUNDS,
+            baseline=suite.baseline,
+            primary=primary_comparisons(suite, collected, PRIMARY, log_regret),
+            times=time_table(collected, suite.baseline),
+            problems=sections(collected, partial(problem_table, baseline=suite.baseline)),
+        )
 
     def figure(self, collected: Collected) -> Figure:
-        """Curves of cumulative expected regret."""
-        return robust_figure(collected)
+        figure, panels = panel_grid(len(collected))
+        colors = method_colors(methods_in(collected.values()))
+        for panel, (problem, by_method) in zip(panels, collected.items(), strict=True):
+            for method, results in by_method.items():
+                curves = np.array([trace(result, "cumulative_regret") for result in results])
+                style = "--" if method in DASHED else "-"
+                draw_mean(panel, method, curves, style, first=1, alpha=0.15, color=colors[method])
+            panel.set(title=problem, xlabel="round", ylabel="cumulative expected regret")
+        share_legend(figure, panels)
+        return figure
 
 
 def cumulative_regret(result: Result) -> float:
@@ -64,32 +71,8 @@ def late_regret(result: Result) -> float:
     return float(np.mean(trace(result, "regret")[-LAST_ROUNDS:]))
 
 
-def _legend(suite: Suite[Any, Any]) -> str:
-    return (
-        "The regret of a round is the largest expected value, under the true distribution of "
-        "contexts, minus that of the decision. Cumulative regret is its sum over the rounds, "
-        f"without initial points; late regret is its mean over the last {LAST_ROUNDS} rounds, with "
-        "its standard error over seeds. Intervals are Student's 95 % intervals over seeds; lower "
-        f"is better. Differences to `{suite.baseline}` are means of differences of logarithms of "
-        "cumulative regret, paired by seed, in percent; only the primary ones are tested. Times "
-        "are in seconds: per round, and of a run of all rounds."
-    )
-
-
 def problem_table(by_method: ByMethod, baseline: str) -> list[str]:
     """Regret and time on one problem: a row for each method."""
-    header = [
-        "method",
-        "seeds",
-        "cumulative regret",
-        "95 % interval",
-        f"to {baseline}",
-        "95 % interval",
-        "late regret",
-        "fit s",
-        "acquisition s",
-        "run s",
-    ]
     reference = by_seed(by_method.get(baseline, []), log_regret)
     rows = []
     for method, results in by_method.items():
@@ -108,7 +91,8 @@ def problem_table(by_method: ByMethod, baseline: str) -> list[str]:
                 number(float(np.mean([seconds(result) for result in results]))),
             ]
         )
-    return table(header, rows)
+    header = ["method", "seeds", "cumulative regret", "95 % interval", f"to {baseline}"]
+    return table([*header, "95 % interval", "late regret", "fit s", "acquisition s", "run s"], rows)
 
 
 def time_table(collected: Collected, baseline: str) -> list[str]:
@@ -132,17 +116,3 @@ def time_table(collected: Collected, baseline: str) -> list[str]:
         by_problem = [number(mean_seconds.get(problem, math.nan)) for problem in collected]
         rows.append([method, *by_problem, ratio])
     return table(["method", *collected, f"run / {baseline}"], rows)
-
-
-def robust_figure(collected: Collected) -> Figure:
-    """One panel per problem: mean cumulative regret by round, with bands of one standard error."""
-    figure, panels = panel_grid(len(collected))
-    colors = method_colors(methods_in(collected.values()))
-    for panel, (problem, by_method) in zip(panels, collected.items(), strict=True):
-        for method, results in by_method.items():
-            curves = np.array([trace(result, "cumulative_regret") for result in results])
-            style = "--" if method in DASHED else "-"
-            draw_mean(panel, method, curves, style, first=1, alpha=0.15, color=colors[method])
-        panel.set(title=problem, xlabel="round", ylabel="cumulative expected regret")
-    share_legend(figure, panels)
-    return figure

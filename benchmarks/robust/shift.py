@@ -108,7 +108,6 @@ class ShiftReplicate(ContextualReplicate):
         return (MEAN + self.problem.shift + STD * z).clamp(lower, upper)
 
     def evaluate(self, x: Tensor, model: Model, step: int) -> None:
-        """Note what the method promises of its decision, then see what happens."""
         strategy = self.strategy
         assert isinstance(strategy, ShiftStrategy)
         self.promised.append(strategy.promise(x))
@@ -210,7 +209,6 @@ class ShiftBO(RobustBO):
     observed: bool = False
 
     def start(self, task: ContextualTask, problem: ContextualProblem) -> ShiftStrategy:
-        """See `RobustMethod`."""
         return ShiftStrategy(self, task, problem)
 
     def maximised(self, acquisition: AcquisitionFunction, bounds: Tensor) -> Tensor:
@@ -266,7 +264,6 @@ def replicate(task: ShiftTask, method: ShiftBO, seed: int) -> Result:
 
 
 def tasks() -> tuple[ShiftTask, ...]:
-    """Each function at each shift."""
     return tuple(
         ShiftTask(f"{name}_{shift:g}", build, num_rounds=NUM_ROUNDS, shift=sign * shift)
         for name, (build, sign) in FUNCTIONS.items()
@@ -275,7 +272,6 @@ def tasks() -> tuple[ShiftTask, ...]:
 
 
 def compared() -> tuple[ShiftBO, ...]:
-    """Plain expectations, and balls of given and of measured radii."""
     balls = {"wdrbo": wasserstein, "exact": wasserstein_exact}
     return (
         ShiftBO("erbo", empirical_risk),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from benchmarks.framework.markdown import estimate, table
+from benchmarks.framework.markdown import estimate, page, table
 from benchmarks.framework.metrics import trace
 from benchmarks.framework.plots import method_colors, panel_grid, share_legend
 from benchmarks.framework.results import Collected, Result, methods_in
@@ -21,13 +21,7 @@ from benchmarks.robust.primary import primary_comparisons
 # Compared with the baseline, as the protocol says.
 PRIMARY = ("exact_0.1", "exact_measured", "observed")
 
-CRITERIA = {
-    "regret": "Regret under the true distribution",
-    "worst_regret": "Regret under the worst distribution within the size of the shift",
-    "nominal_regret": "Regret under the stated distribution",
-    "surplus": "True value less what was promised",
-    "radius": "Radius",
-}
+CRITERIA = ("regret", "worst_regret", "nominal_regret", "surplus", "radius")
 
 
 def mean_of(name: str) -> Callable[[Result], float]:
@@ -45,20 +39,13 @@ class ShiftReport:
     """Means by method and shift for each function, and the primary comparisons."""
 
     def lines(self, suite: Suite[Any, Any], collected: Collected) -> list[str]:
-        """A legend, the primary comparisons and a table for each function and criterion."""
-        legend = (
-            "Means over all rounds, then over seeds, with standard errors. The number after a "
-            "function is the distance between the true and the stated distribution of contexts; "
-            "the number after a method is its radius."
+        return page(
+            "robust_shift",
+            primary=primary_comparisons(suite, collected, PRIMARY, log_regret),
+            **{name: means(collected, name) for name in CRITERIA},
         )
-        primary = primary_comparisons(suite, collected, PRIMARY, log_regret)
-        lines = [legend, "", "## Primary comparisons", "", *primary, ""]
-        for name, title in CRITERIA.items():
-            lines += [f"## {title}", "", *means(collected, name), ""]
-        return lines
 
     def figure(self, collected: Collected) -> Figure:
-        """Regret by shift, a panel for each function."""
         return shift_figure(collected)
 
 

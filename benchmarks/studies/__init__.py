@@ -1,6 +1,3 @@
-"""Studies of one question each, with a report of their own; none is a suite of the registry.
-
-======================== ====================================================================
 file                     content
 ======================== ====================================================================
 ``archived_again``       does the code still give the numbers that the archives hold?
@@ -19,3 +16,5 @@ file                     content
 ``two_theorems``         do stated gains and misses of the objective keep their bounds?
 ======================== ====================================================================
 """
+=======
+"""Studies of one question each, with a report of their own; none is a suite of the registry."""

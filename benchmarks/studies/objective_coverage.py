@@ -132,7 +132,6 @@ def case_problem(function: str, case: str) -> Problem:
 
 
 def problems() -> dict[str, tuple[Problem, ...]]:
-    """The problems of each case."""
     drawn = tuple(
         wellspecified.wellspecified(dim, Fixed(wellspecified.TrueGP(dim)))
         for dim in wellspecified.LENGTHSCALES
@@ -429,7 +428,6 @@ def summary(outcomes: Outcomes, cases: Sequence[str], name: str) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the study, print the report and write it."""
     args = study_parser(COMMAND, __doc__, SEEDS, "0:10").parse_args(argv)
     text = markdown(study(args.seeds), len(args.seeds))
     print(text)

@@ -223,7 +223,6 @@ def _ways(predictive: PiecewisePredictive, own: Tensor | None) -> Iterator[tuple
 
 
 def main() -> None:
-    """Print the table."""
     torch.set_num_threads(1)
     print("| method against a simpler one | b | ms | ms, simpler | ratio | operations | error | |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")

@@ -48,6 +48,8 @@ from unittest.mock import patch
 
 import torch
 from botorch.models import SingleTaskGP
+from botorch_calib.models.fourier_paths import FourierPaths
+from botorch_calib.robust.gp.pairwise_moments import PairwiseMoments
 from gpytorch.kernels import RBFKernel
 from torch import Tensor
 
@@ -65,12 +67,10 @@ from botorch_calib.calibration.learners import aggregated
 from botorch_calib.calibration.learners.radial_sum import PairedSums
 from botorch_calib.distributions import piecewise
 from botorch_calib.models import fourier_paths, radial_kernels
-from botorch_calib.models.fourier_paths import FourierPaths
 from botorch_calib.robust import contextual_function
 from botorch_calib.robust.contextual_function import norm_and_direction
 from botorch_calib.robust.gp.bonus import CalibratedBonus
 from botorch_calib.robust.gp.closed_form_bound import ClosedFormConfidenceBound
-from botorch_calib.robust.gp.pairwise_moments import PairwiseMoments
 from botorch_calib.robust.gp.pointwise_function import PointwiseFunction
 from botorch_calib.robust.gp.stationary_gp import stationary_gp
 from botorch_calib.robust.sets import kullback_leibler, wasserstein
@@ -160,7 +160,6 @@ def standing_in(stands: Sequence[Stand]) -> Iterator[None]:
 def compared(
     ours: Call, stands: Sequence[Stand], theirs: Call | None = None, *, repetitions: int = 15
 ) -> tuple[float, float]:
-    """Time of the simplest form in units of ours, and the largest relative difference."""
     seconds: tuple[list[float], list[float]] = ([], [])
     results: list[Any] = [None, None]
     for repetition in range(repetitions + 2):
@@ -527,7 +526,6 @@ def report(rows: Sequence[Row]) -> str:
 
 
 def main() -> None:
-    """Measure and print."""
     argparse.ArgumentParser(description=__doc__).parse_args()
     with one_torch_thread():
         work = Workload(torch.device("cpu"))

@@ -92,7 +92,6 @@ MODELS: dict[str, Callable[[], Calibrator]] = {
 
 @cache
 def problems() -> dict[str, dict[str, Problem]]:
-    """The problems of each case, by name."""
     cases = objective_coverage.problems()
     return {case: {each.name: each for each in found} for case, found in cases.items()}
 
@@ -237,7 +236,6 @@ def markdown(runs: Runs) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run what is missing, print the report and write it."""
     cells = [
         {"case": case, "problem": name, "model": model}
         for case, found in problems().items()
