@@ -10,7 +10,7 @@ from typing import Any
 
 from botorch.exceptions.errors import BotorchError, InputDataError
 
-from botorch_calib.ledger.argument_checks import as_number
+from botorch_calib._validation import check_number
 
 # What an objective may return by name, beside its value: arguments of `FeedbackLedger.tell`.
 BESIDE = ("yvar", "outcomes", "context")
@@ -40,7 +40,7 @@ class Outcome:
                     "value must be a number, or a dict of it as 'y' and beside it at most "
                     f"{', '.join(map(repr, BESIDE))}, got a dict of {[*named]}."
                 )
-            return cls(End.VALUE, as_number("value", named.pop("y")), named)
+            return cls(End.VALUE, check_number("value", named.pop("y")), named)
         except BotorchError as no_number:
             return cls.refused(no_number)
         except Exception as unreadable:  # such as a tensor without data

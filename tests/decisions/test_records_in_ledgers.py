@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from botorch_calib import AsynchronousOptimizer, ChanceConstraint, FeedbackLedger
-from botorch_calib.ledger import DecidedQuery, file_storage
+from botorch_calib.ledger import DecidedQuery, storage
 from tests.decisions import ledger_loops as loops
 from tests.gps import DOUBLE
 from tests.long_grids import mostly_slow
@@ -19,7 +19,7 @@ from tests.long_grids import mostly_slow
 
 @pytest.fixture(autouse=True)
 def without_waiting_for_disks(monkeypatch) -> None:
-    monkeypatch.setattr(file_storage, "SYNCHRONOUS", "OFF")
+    monkeypatch.setattr(storage, "SYNCHRONOUS", "OFF")
 
 
 @pytest.mark.parametrize(
