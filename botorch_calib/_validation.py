@@ -1,69 +1,85 @@
 """Checks of arguments: each returns a valid one, or raises a ``botorch.exceptions`` error.
 
-Errors name the argument. Public entry points validate before they change anything.
+Errors name the argument. Public entry points validate before they change anything. Checks of what a
+model must have are in ``models/requirements.py``.
 """
 
 from __future__ import annotations
 
 import math
 import operator
+import reprlib
 from collections.abc import Collection, Mapping
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models.model import Model
+from numpy.typing import NDArray
 from torch import Tensor
 
 
+def _refuse(name: str, wanted: str, value: Any) -> NoReturn:
+    # ``value`` may be anything that an objective returns: ``reprlib`` keeps the text short, and
+    # also works if the value's own ``__repr__`` fails.
+    shown = value.__name__ if isinstance(value, type) else reprlib.repr(value)
+    raise InputDataError(f"`{name}` must be {wanted}, got {shown}.") from None
+
+
+# ---------------------------------------------------------------- single values
+
+
 def _number(value: Any) -> float:
-    """A number; NaN for anything else, such as a string that reads as one, or a boolean."""
-    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    """A number, or the one element of a tensor or array; NaN for all else, such as a boolean."""
+    is_single = str(getattr(value, "dtype", "")).endswith("float32")
+    is_array = isinstance(value, Tensor | np.ndarray) and not np.ma.is_masked(value)
+    if is_array and math.prod(value.shape) == 1:
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return math.nan
+    try:
+        number = float(value)
+    except OverflowError:
+        return math.inf
+    return as_written(number) if is_single else number
 
 
-def _element(value: Any) -> Any:
-    """The one element of a tensor or an array, as of a number that was computed."""
-    is_array = isinstance(value, Tensor | np.ndarray) and math.prod(value.shape) == 1
-    return value.item() if is_array else value
-
-
-def check_number(name: str, value: float) -> float:
-    """A finite number, which may be the one element of a tensor."""
-    if not math.isfinite(number := _number(_element(value))):
-        raise InputDataError(f"`{name}` must be a finite number, got {value!r}.")
+def check_number(name: str, value: Any, *, allow_inf: bool = False) -> float:
+    """A number, infinite only if ``allow_inf``."""
+    number = _number(value)
+    if math.isnan(number) or (math.isinf(number) and not allow_inf):
+        _refuse(name, "a number" if allow_inf else "a finite number", value)
     return number
 
 
-def check_open_unit(name: str, value: float) -> float:
+def check_open_unit(name: str, value: Any) -> float:
     """A number strictly between 0 and 1."""
     if not 0.0 < (number := _number(value)) < 1.0:
-        raise InputDataError(
-            f"`{name}` must be a number in the open interval (0, 1), got {value!r}."
-        )
+        _refuse(name, "a number in the open interval (0, 1)", value)
     return number
 
 
-def check_positive(name: str, value: float, *, allow_inf: bool = False) -> float:
+def check_positive(name: str, value: Any, *, allow_inf: bool = False) -> float:
     """A positive number, infinite only if ``allow_inf``."""
     if not (number := _number(value)) > 0.0 or (math.isinf(number) and not allow_inf):
-        raise InputDataError(f"`{name}` must be a positive number, got {value!r}.")
+        _refuse(name, "a positive number", value)
     return number
 
 
-def check_nonnegative(name: str, value: float | Tensor) -> float:
-    """A finite number of at least 0, which may be the one element of a tensor."""
-    if not 0.0 <= (number := _number(_element(value))) < math.inf:
-        raise InputDataError(f"`{name}` must be a finite number of at least 0, got {value!r}.")
-    return number
+def check_nonnegative(name: str, value: Any, *, allow_inf: bool = False) -> float:
+    """A number of at least 0, infinite only if ``allow_inf``."""
+    if not (number := _number(value)) >= 0.0 or (math.isinf(number) and not allow_inf):
+        _refuse(name, f"a {'' if allow_inf else 'finite '}number of at least 0", value)
+    return number + 0.0  # no -0.0
 
 
-def check_limit(name: str, limit: float | None) -> float | None:
-    """A finite number, which may be the one element of a tensor, or None."""
-    if limit is not None and not math.isfinite(number := _number(_element(limit))):
-        raise InputDataError(f"`{name}` must be a finite number or None, got {limit!r}.")
+def check_limit(name: str, limit: Any) -> float | None:
+    """A finite number or None."""
+    if limit is not None and not math.isfinite(number := _number(limit)):
+        _refuse(name, "a finite number or None", limit)
     return None if limit is None else number
 
 
@@ -72,18 +88,36 @@ def check_count(name: str, value: Any, least: int = 1) -> int:
     try:
         count = operator.index(value)
     except TypeError:
-        count = None
+        count = least - 1
     # A boolean is an index in Python, but never a count that somebody meant.
-    if count is None or count < least or isinstance(value, bool):
-        raise InputDataError(f"`{name}` must be an integer of at least {least}, got {value!r}.")
+    if count < least or isinstance(value, bool):
+        _refuse(name, f"an integer of at least {least}", value)
     return count
 
 
 def check_flag(name: str, value: Any) -> bool:
     """True or False, as a ``bool``; a text such as "False" would count as True."""
     if not isinstance(value, (bool, np.bool_)):
-        raise InputDataError(f"`{name}` must be True or False, got {value!r}.")
+        _refuse(name, "True or False", value)
     return bool(value)
+
+
+def check_one_of(name: str, value: Any, known: Collection[Any]) -> Any:
+    """One of the ``known`` values."""
+    if value not in known:
+        _refuse(name, f"one of {', '.join(map(repr, known))}", value)
+    return value
+
+
+def as_written(number: float) -> float:
+    """The shortest decimal that is this number in single precision.
+
+    0.8 in single precision is 0.80000001 in double, and would not meet a limit of 0.8.
+    """
+    return float(str(np.float32(number)))
+
+
+# ---------------------------------------------------------------- lists and objects
 
 
 def check_list(name: str, values: Any, of: str) -> list[Any]:
@@ -91,9 +125,7 @@ def check_list(name: str, values: Any, of: str) -> list[Any]:
     try:
         return [*values]
     except TypeError:
-        raise InputDataError(
-            f"`{name}` must be a list of {of}, got {type(values).__name__}."
-        ) from None
+        _refuse(name, f"a list of {of}", type(values))
 
 
 def check_columns(name: str, columns: Any) -> tuple[int, ...]:
@@ -103,49 +135,21 @@ def check_columns(name: str, columns: Any) -> tuple[int, ...]:
             raise TypeError
         return tuple(operator.index(column) for column in columns)
     except TypeError:
-        raise InputDataError(
-            f"`{name}` must be a sequence of integers, one for each column, got {columns!r}."
-        ) from None
+        _refuse(name, "a sequence of integers, one for each column", columns)
 
 
 def check_fixed_features(fixed: Any, num: int) -> dict[int, float]:
     """Values of fixed features by column, counted from the front; an empty dictionary for None."""
     if not isinstance(fixed, Mapping | None):
-        raise InputDataError(
-            "`fixed_features` must be a dictionary from columns to values, got "
-            f"{type(fixed).__name__}."
-        )
+        _refuse("fixed_features", "a dictionary from columns to values", type(fixed))
     checked: dict[int, float] = {}
     for column, value in (fixed or {}).items():
         if not isinstance(column, Integral) or not -num <= int(column) < num:
             raise InputDataError(f"`fixed_features` names column {column!r} of {num} columns.")
         if int(column) % num in checked:
             raise InputDataError(f"`fixed_features` names column {column} twice.")
-        number = check_finite("fixed_features", check_numbers("fixed_features", value))
-        if number.numel() != 1:
-            raise BotorchTensorDimensionError(
-                f"`fixed_features` must hold one number for column {column}, got {value!r}."
-            )
-        checked[int(column) % num] = float(number)
+        checked[int(column) % num] = check_number(f"fixed_features[{column}]", value)
     return checked
-
-
-def check_one_of(name: str, value: Any, known: Collection[Any]) -> Any:
-    """One of the ``known`` values."""
-    if value not in known:
-        choices = ", ".join(map(repr, known))
-        raise InputDataError(f"`{name}` must be one of {choices}, got {value!r}.")
-    return value
-
-
-def check_tensor(name: str, value: Any) -> Tensor:
-    """A tensor."""
-    if not isinstance(value, Tensor):
-        raise InputDataError(
-            f"`{name}` must be a tensor, got {type(value).__name__}: convert it by "
-            "`torch.as_tensor`, in the precision of the model."
-        )
-    return value
 
 
 def check_instance(name: str, value: Any, kind: Any, example: str = "") -> Any:
@@ -153,9 +157,7 @@ def check_instance(name: str, value: Any, kind: Any, example: str = "") -> Any:
     if not isinstance(value, kind):
         article = "an" if kind.__name__[0] in "AEIOU" else "a"
         such = f" such as {example}" if example else ""
-        raise InputDataError(
-            f"`{name}` must be {article} {kind.__name__}{such}, got {type(value).__name__}."
-        )
+        _refuse(name, f"{article} {kind.__name__}{such}", type(value))
     return value
 
 
@@ -176,6 +178,77 @@ def check_acquisition(acq_function: Any) -> None:
         )
 
 
+# ---------------------------------------------------------------- tensors
+
+
+def check_tensor(name: str, value: Any) -> Tensor:
+    """A tensor."""
+    if not isinstance(value, Tensor):
+        raise InputDataError(
+            f"`{name}` must be a tensor, got {type(value).__name__}: convert it by "
+            "`torch.as_tensor`, in the precision of the model."
+        )
+    return value
+
+
+def check_finite(name: str, value: Tensor) -> Tensor:
+    """A tensor without NaN and infinity."""
+    if not torch.isfinite(check_tensor(name, value)).all():
+        raise InputDataError(f"`{name}` contains NaN or infinite values.")
+    return value
+
+
+def in_double(name: str, value: Any, device: torch.device | None = None) -> Tensor:
+    """A number or a tensor of numbers, NaN among them, as a tensor in double precision."""
+    if isinstance(value, Tensor):
+        return value.to(device, torch.double)
+    try:
+        return torch.tensor(value, dtype=torch.double, device=device)
+    except (TypeError, ValueError, RuntimeError):
+        _refuse(name, "a number or a tensor", value)
+
+
+def check_numbers(name: str, value: Any) -> Tensor:
+    """One number or a tensor of numbers, none NaN, as a tensor: in double precision if new."""
+    numbers = value if isinstance(value, Tensor) else in_double(name, value)
+    if numbers.is_complex() or not numbers.numel() or numbers.isnan().any():
+        raise InputDataError(f"`{name}` must hold real numbers, none of them NaN, got {value}.")
+    return numbers
+
+
+def numbers_of(values: Tensor) -> list[float]:
+    """A vector as numbers, those in single precision `as_written`."""
+    numbers = map(float, values.tolist())
+    return [*map(as_written, numbers)] if values.dtype == torch.float else [*numbers]
+
+
+def check_array(name: str, values: Any, *shapes: tuple[int | None, ...]) -> NDArray[np.float64]:
+    """A tensor or array-like of one of the ``shapes``, None for any length, in double precision."""
+    if isinstance(values, Tensor):  # bfloat16 has no counterpart in NumPy
+        values = values.detach().cpu().to(torch.cdouble if values.is_complex() else torch.double)
+    try:
+        array = np.asarray(values)
+    except ValueError:  # lists of different lengths
+        array = np.empty(0, dtype=object)
+    if array.dtype.kind not in "biuf":
+        raise InputDataError(
+            f"`{name}` must hold real numbers, in rows of equal length, got {reprlib.repr(values)}."
+        )
+
+    def fits(shape: tuple[int | None, ...]) -> bool:
+        pairs = zip(shape, array.shape, strict=False)
+        return len(shape) == array.ndim and all(wanted in (None, n) for wanted, n in pairs)
+
+    if not any(map(fits, shapes)):
+        texts = (" x ".join("n" if k is None else str(k) for k in shape) for shape in shapes)
+        raise BotorchTensorDimensionError(
+            f"`{name}` must have shape {' or '.join(texts)}, got {array.shape}."
+        )
+    if not np.isfinite(array).all():
+        raise InputDataError(f"`{name}` contains NaN or infinite values.")
+    return array.astype(np.float64)
+
+
 def check_bounds(bounds: Any) -> Tensor:
     """Finite lower and upper bounds ``2 x d``, in order."""
     check_tensor("bounds", bounds)
@@ -188,45 +261,6 @@ def check_bounds(bounds: Any) -> Tensor:
     if (check_finite("bounds", bounds)[0] > bounds[1]).any():
         raise InputDataError("`bounds` must hold the lower bounds first, then the upper ones.")
     return bounds
-
-
-def in_double(name: str, value: Any, device: torch.device | None = None) -> Tensor:
-    """A number or a tensor of numbers, NaN among them, as a tensor in double precision."""
-    if isinstance(value, Tensor):
-        return value.to(device, torch.double)
-    try:
-        return torch.tensor(value, dtype=torch.double, device=device)
-    except (TypeError, ValueError, RuntimeError):
-        raise InputDataError(f"`{name}` must be a number or a tensor, got {value!r}.") from None
-
-
-def check_numbers(name: str, value: Any) -> Tensor:
-    """One number or a tensor of numbers, none NaN, as a tensor: in double precision if new."""
-    numbers = value if isinstance(value, Tensor) else in_double(name, value)
-    if numbers.is_complex() or not numbers.numel() or numbers.isnan().any():
-        raise InputDataError(f"`{name}` must hold real numbers, none of them NaN, got {value}.")
-    return numbers
-
-
-def check_finite(name: str, value: Tensor) -> Tensor:
-    """A tensor without NaN and infinity."""
-    if not torch.isfinite(check_tensor(name, value)).all():
-        raise InputDataError(f"`{name}` contains NaN or infinite values.")
-    return value
-
-
-def as_written(number: float) -> float:
-    """The shortest decimal that is this number in single precision.
-
-    0.8 in single precision is 0.80000001 in double, and would not meet a limit of 0.8.
-    """
-    return float(str(np.float32(number)))
-
-
-def numbers_of(values: Tensor) -> list[float]:
-    """A vector as numbers, those in single precision `as_written`."""
-    numbers = map(float, values.tolist())
-    return [*map(as_written, numbers)] if values.dtype == torch.float else [*numbers]
 
 
 def check_variances(name: str, value: Any) -> Tensor:

@@ -17,6 +17,7 @@ from botorch.optim import optimize_acqf_discrete
 from torch import Tensor
 
 from botorch_calib._validation import (
+    check_array,
     check_count,
     check_finite,
     check_fixed_features,
@@ -40,7 +41,6 @@ from botorch_calib.asynchronous.ledger_model import LedgerModel
 from botorch_calib.asynchronous.overdue import with_overdue_failed
 from botorch_calib.asynchronous.refits import WarmStartedFit, check_refit_every
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
-from botorch_calib.ledger.argument_checks import as_array
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.fit_to_ledger import Fit
 from botorch_calib.models.inspection import like, unit_of_targets
@@ -151,7 +151,7 @@ class DelayAwareProposer:
             self.num_initial = check_count("num_initial", num_initial, 0)
         self.choices = None
         if choices is not None:
-            self.choices = torch.from_numpy(as_array("choices", choices, (None, self.dim)))
+            self.choices = torch.from_numpy(check_array("choices", choices, (None, self.dim)))
             if not len(self.choices):
                 raise InputDataError("`choices` holds no points.")
         self.fixed_features = fixed_features
@@ -369,7 +369,7 @@ def _best_of(choices: Tensor, acqf: AcquisitionFunction, model: Model) -> Tensor
 
 
 def _checked_bounds(bounds: Any) -> Tensor:
-    box = torch.from_numpy(as_array("bounds", bounds, (2, None)))
+    box = torch.from_numpy(check_array("bounds", bounds, (2, None)))
     widths = check_finite("bounds[1] - bounds[0]", box.diff(dim=0))
     if not widths.numel() or (widths <= 0).any():
         raise InputDataError(

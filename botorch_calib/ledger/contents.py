@@ -14,10 +14,15 @@ import numpy as np
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from numpy.typing import NDArray
 
-from botorch_calib._validation import check_count, check_flag, check_one_of
+from botorch_calib._validation import (
+    check_count,
+    check_flag,
+    check_nonnegative,
+    check_number,
+    check_one_of,
+)
 from botorch_calib.exceptions import UnknownTrialError
-from botorch_calib.ledger.argument_checks import DOUBLE, as_number
-from botorch_calib.ledger.trials import NUMBERS, Entry
+from botorch_calib.ledger.trials import DOUBLE, NUMBERS, Entry
 
 Numbers = NDArray[np.float64]
 
@@ -35,12 +40,10 @@ class Settings:
 
     def __post_init__(self) -> None:
         checked: dict[str, Any] = {"dim": check_count("dim", self.dim)}
+        # Adding 0 turns -0.0 into 0.0.
         if self.censor_value is not None:
-            # Adding 0 turns -0.0 into 0.0.
-            checked["censor_value"] = as_number("censor_value", self.censor_value) + 0.0
-        wait = as_number("max_wait", self.max_wait, finite=False) + 0.0
-        if wait < 0.0:
-            raise InputDataError(f"`max_wait` must be at least 0, got {self.max_wait!r}.")
+            checked["censor_value"] = check_number("censor_value", self.censor_value) + 0.0
+        wait = check_nonnegative("max_wait", self.max_wait, allow_inf=True)
         late = self.late
         if late is None:
             late = "use" if math.isinf(wait) else "discard"
@@ -69,7 +72,7 @@ class Contents:
 
     settings: Settings
     entries: Sequence[Entry] = ()  # the position of each is its id
-    latest: float = 0.0  # the latest time that the ledger's clock has told
+    latest: float = 0.0  # the ledger's clock at the last change
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -94,14 +97,27 @@ class Contents:
             )
         return place
 
+    def changed(self, entries: Sequence[Entry], latest: float) -> Contents:
+        """The contents after a change, with some new or replaced entries."""
+        after = [*self.entries]
+        for entry in entries:
+            after[entry.id : entry.id + 1] = [entry]
+        contents = Contents(self.settings, after, latest)
+        if any(entry.context for entry in entries) and len(contents.context_dims) > 1:
+            numbers = [f"{num} in trial {entry.id}" for num, entry in contents.context_dims.items()]
+            raise BotorchTensorDimensionError(
+                f"`context` must have as many elements in all trials, got {' and '.join(numbers)}. "
+                "If another trial's is wrong, `amend` it with the right one, or with `[]`, first."
+            )
+        return contents
+
     # Views of thousands of trials need no loop in Python: there is one here, after each change.
 
     @cached_property
     def X(self) -> Numbers:
         """The queries, ``n x d``."""
-        queries = b"".join(entry.x for entry in self.entries)
-        doubles = np.frombuffer(queries, dtype=DOUBLE).astype(np.float64)
-        return doubles.reshape(len(self), self.settings.dim)
+        doubles = np.frombuffer(b"".join(entry.x for entry in self.entries), dtype=DOUBLE)
+        return doubles.astype(np.float64).reshape(len(self), self.settings.dim)
 
     @cached_property
     def columns(self) -> dict[str, Numbers]:
@@ -115,16 +131,6 @@ class Contents:
     def context_dims(self) -> dict[int, Entry]:
         """The numbers of elements that contexts have, with a trial of each."""
         return {len(entry.context): entry for entry in self.entries if entry.context is not None}
-
-    def check_contexts(self) -> None:
-        """Raise ``BotorchTensorDimensionError`` unless all contexts have one length."""
-        if len(self.context_dims) > 1:
-            numbers = [f"{num} in trial {entry.id}" for num, entry in self.context_dims.items()]
-            raise BotorchTensorDimensionError(
-                "`context` must have as many elements in all trials, got "
-                f"{' and '.join(numbers)}. If that of another trial is wrong, `amend` it with the "
-                "right one, or with `[]`, first."
-            )
 
     @cached_property
     def amended(self) -> list[Entry]:

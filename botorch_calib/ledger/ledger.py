@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
+import reprlib
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from botorch.exceptions.errors import InputDataError
 from botorch.exceptions.warnings import InputDataWarning
+from numpy.typing import NDArray
 from torch import Tensor
 
-from botorch_calib.ledger.argument_checks import (
-    as_array,
-    as_context,
-    as_decisions,
-    as_number,
-    as_outcomes,
-    as_query,
-    as_time,
-    as_variance,
-)
+from botorch_calib._validation import check_array, check_list, check_nonnegative, check_number
+from botorch_calib.exceptions import level_of_caller
 from botorch_calib.ledger.arrival_probability import ArrivalProbability, kaplan_meier
 from botorch_calib.ledger.contents import Contents, Settings
-from botorch_calib.ledger.file_storage import FileStorage, read_file
 from botorch_calib.ledger.storage import Storage, Transition
-from botorch_calib.ledger.trials import Entry, Told, Trial, TrialStatus
+from botorch_calib.ledger.trials import DOUBLE, Entry, Told, Trial, TrialStatus
 from botorch_calib.ledger.view_at_time import ViewAtTime
 
 if TYPE_CHECKING:
@@ -155,7 +151,7 @@ class FeedbackLedger:
         values = zip(names, (dim, censor_value, max_wait, late, clock, maximize), strict=True)
         given = {name: value for name, value in values if value is not None}
         propose = _checked_proposer(propose)
-        ledger = cls._of(FileStorage.open(path, given))
+        ledger = cls._of(Storage.open(path, given))
         ledger._propose = propose
         if maximize is not None:
             ledger.declare(maximize)
@@ -172,7 +168,7 @@ class FeedbackLedger:
         path = Path(path).resolve()
         if not path.is_file():
             raise InputDataError(f"There is no file {path}.")
-        return cls._of(Storage(read_file(path)[1]))
+        return cls._of(Storage.read(path))
 
     @classmethod
     def _of(cls, storage: Storage) -> Self:
@@ -236,9 +232,7 @@ class FeedbackLedger:
 
     def declare(self, maximize: bool) -> None:
         """Record whether the greatest value is best; the ledger must not say otherwise."""
-        maximize = self.checked_maximize(maximize)
-        with self._storage.transaction() as change:
-            change.settings = replace(change.settings, maximize=maximize)
+        self._storage.declare(self.checked_maximize(maximize))
 
     @property
     def path(self) -> Path | None:
@@ -271,10 +265,11 @@ class FeedbackLedger:
         Raises:
             BotorchError: If an argument is malformed, or a decision is about another point.
         """
-        query, at = as_query(x, self.dim), as_time(time)
-        records = as_decisions(decisions, query)
-        with self._storage.transaction() as change:
-            return change.append(query, at, decisions=records)
+        return self._storage.append([self._query(x, decisions)], _checked_time(time))[0]
+
+    def _query(self, x: Any, decisions: Any, name: str = "x") -> dict[str, Any]:
+        query = check_array(name, x, (self.dim,), (1, self.dim)).ravel()
+        return {"x": query.astype(DOUBLE).tobytes(), "decisions": _recorded(decisions, query)}
 
     def ask(self, propose: Propose | None = None) -> Trial:
         """Choose a query, and submit it: a new trial, whose value is to be told by `tell`.
@@ -301,13 +296,9 @@ class FeedbackLedger:
                 num_trials = len(self)
                 chosen = propose(self)
                 x, decisions = chosen if isinstance(chosen, DecidedQuery) else (chosen, None)
-                query = as_query(x, self.dim, "propose(ledger)")
-                records = as_decisions(decisions, query)
-                with self._storage.transaction() as change:
-                    if len(change.entries) == num_trials:
-                        trial_id = change.append(query, None, decisions=records)
-                        break
-        return self[trial_id]
+                query = self._query(x, decisions, "propose(ledger)")
+                if ids := self._storage.append([query], expected=num_trials):
+                    return self[ids[0]]
 
     def tell(
         self,
@@ -346,8 +337,17 @@ class FeedbackLedger:
         self._tell(trial_id, self._told(y), time)
 
     def _told(self, y: Any, yvar: Any = None, outcomes: Any = None, context: Any = None) -> Told:
-        numbers = {"y": as_number("y", y), "yvar": as_variance("yvar", yvar)}
-        return {**numbers, "outcomes": as_outcomes(outcomes), "context": as_context(context)}
+        if outcomes is not None:
+            several = check_list("outcomes", outcomes, "outcomes, one for each decision")
+            outcomes = tuple(y if y is None else check_number("outcomes", y) for y in several)
+        if context is not None:
+            context = tuple(check_array("context", context, (None,), (1, None)).ravel().tolist())
+        return {
+            "y": check_number("y", y),
+            "yvar": None if yvar is None else check_nonnegative("yvar", yvar),
+            "outcomes": outcomes,
+            "context": context,
+        }
 
     def _tell(self, trial_id: int, told: Told, time: Any) -> None:
         self._change(trial_id, lambda entry, at: entry.observed(told, at), time)
@@ -359,7 +359,7 @@ class FeedbackLedger:
                 "abandoned: it is recorded, but not used, and the trial stays expired. Wait longer "
                 "or, to use such values, make the ledger with `late='use'`.",
                 InputDataWarning,
-                stacklevel=3,
+                stacklevel=level_of_caller(),
             )
 
     def amend(
@@ -405,23 +405,22 @@ class FeedbackLedger:
         Raises:
             BotorchError: If an argument is malformed.
         """
-        queries = as_array("X", X, (None, self.dim))
-        shapes = (len(queries), 1), (len(queries),)
-        values = as_array("Y", Y, *shapes).ravel().tolist()
-        given = [None] * len(queries) if Yvar is None else as_array("Yvar", Yvar, *shapes).ravel()
-        variances = [as_variance("Yvar", variance) for variance in given]
-        came: list[Any] = [None] * len(queries)
+        queries = check_array("X", X, (None, self.dim))
+        num, shapes = len(queries), ((len(queries), 1), (len(queries),))
+        values = check_array("Y", Y, *shapes).ravel().tolist()
+        variances, came = [None] * num, [None] * num
+        if Yvar is not None:
+            given = check_array("Yvar", Yvar, *shapes).ravel().tolist()
+            variances = [check_nonnegative("Yvar", variance) for variance in given]
         if contexts is not None:
-            rows = as_array("contexts", contexts, (len(queries), None)).tolist()
+            rows = check_array("contexts", contexts, (num, None)).tolist()
             came = [tuple(row) or None for row in rows]
-        at = as_time(time)
-        ids = []
-        with self._storage.transaction() as change:
-            for x, y, yvar, context in zip(queries, values, variances, came, strict=True):
-                moment = change.submission_time() if at is None else at
-                told = {"y": y, "yvar": yvar, "context": context, "observed_at": moment}
-                ids.append(change.append(x.tobytes(), moment, **told))
-        return ids
+        named = zip(queries.astype(DOUBLE), values, variances, came, strict=True)
+        trials = [
+            {"x": x.tobytes(), "y": y, "yvar": yvar, "context": context}
+            for x, y, yvar, context in named
+        ]
+        return self._storage.append(trials, _checked_time(time))
 
     def fail(self, trial_id: int, reason: str = "", time: float | None = None) -> None:
         """Record that no value will arrive for a trial, and why: it is left out of all data.
@@ -442,9 +441,7 @@ class FeedbackLedger:
         self._change(trial_id, Entry.abandoned, time)
 
     def _change(self, trial_id: int, transition: Transition, time: Any) -> None:
-        at = as_time(time)
-        with self._storage.transaction() as change:
-            change.replace(trial_id, transition, at)
+        self._storage.replace(trial_id, transition, _checked_time(time))
 
     # ------------------------------------------------------------ trials
 
@@ -556,7 +553,7 @@ class FeedbackLedger:
         """
         if now is None and self.clock == "iterations":
             now = self.now() - 1.0
-        wait = self.max_wait if wait is None else as_number("wait", wait, finite=False)
+        wait = self.max_wait if wait is None else check_number("wait", wait, allow_inf=True)
         if not 0.0 <= wait < math.inf:
             raise InputDataError(
                 f"`wait` must be finite and at least 0, got {wait!r}: give one where the ledger's "
@@ -627,7 +624,7 @@ class FeedbackLedger:
 
     def _view(self, now: float | None) -> ViewAtTime:
         contents = self._storage.contents
-        now = contents.now() if now is None else as_number("now", now, finite=False)
+        now = contents.now() if now is None else check_number("now", now, allow_inf=True)
         return ViewAtTime(contents, now)
 
 
@@ -635,3 +632,31 @@ def _checked_proposer(propose: Propose | None) -> Propose | None:
     if propose is not None and not callable(propose):
         raise InputDataError(f"`propose` must be callable, got {propose!r}.")
     return propose
+
+
+def _checked_time(time: Any) -> float | None:
+    return None if time is None else check_number("time", time) + 0.0  # no -0.0
+
+
+def _recorded(decisions: Any, query: NDArray[np.float64]) -> str:
+    """The record of a decision about a query, or several, as JSON."""
+    known = [] if decisions is None else decisions
+    keys = itemgetter("point", "quantiles", "level", "certified")
+    try:
+        several = [known] if isinstance(known, Mapping) else [*known]
+        points = [[*map(float, point)] for point, *_ in map(keys, several)]
+        text = json.dumps([dict(record) for record in several])
+    except (LookupError, OverflowError, TypeError, ValueError) as error:
+        raise InputDataError(
+            "`decisions` must be records such as `ChanceConstraint.decisions` holds, got "
+            f"{reprlib.repr(decisions)}."
+        ) from error
+    for point in points:
+        # Up to single precision, and in order: contexts, or a task's column, may be left out.
+        columns, is_close = iter(query), partial(math.isclose, rel_tol=1e-6, abs_tol=1e-12)
+        if not point or not all(any(is_close(v, p) for v in columns) for p in point):
+            raise InputDataError(
+                f"`decisions` are about the point {point}, and the query is {query.tolist()}: give "
+                "the record of the decision about this query."
+            )
+    return text

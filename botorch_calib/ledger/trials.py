@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
@@ -36,13 +37,21 @@ class TrialStatus(StrEnum):
     FAILED = "failed"
 
 
+def _parsed(text: str | None) -> Any:
+    """A list in JSON as a tuple."""
+    return None if text is None else _frozen(json.loads(text))
+
+
+def _frozen(stored: Any) -> Any:
+    return tuple(stored) if isinstance(stored, list) else stored
+
+
 def are_among(statuses: Iterable[TrialStatus], wanted: Collection[TrialStatus]) -> Tensor:
     """Which trials are in one of some states, booleans by id."""
     return torch.tensor([status in wanted for status in statuses], dtype=torch.bool)
 
 
-@dataclass(frozen=True)
-class EarlierValue:
+class EarlierValue(NamedTuple):
     """A value of a trial that `FeedbackLedger.amend` has replaced.
 
     Attributes:
@@ -103,12 +112,13 @@ class Trial:
         return hash(self._comparable())
 
 
+# Little-endian, so that the bytes of a query are the same on every machine.
+DOUBLE = np.dtype("<f8")
 # The numbers of an `Entry` beside its query, in order.
 NUMBERS = ("submitted_at", "y", "observed_at", "abandoned_at", "failed_at", "yvar")
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """The stored form of one trial. Times of events that have not happened are None."""
 
     id: int
@@ -125,6 +135,14 @@ class Entry:
     outcomes: Outcomes = None
     context: Context = None
 
+    @classmethod
+    def restored(cls, row: Sequence[Any]) -> Entry:
+        """The trial in a row whose lists are JSON, which keeps every bit of a number."""
+        entry = cls(*row)
+        earlier = tuple(EarlierValue(*map(_frozen, value)) for value in json.loads(entry.earlier))
+        outcomes, context = map(_parsed, (entry.outcomes, entry.context))
+        return entry._replace(earlier=earlier, outcomes=outcomes, context=context)
+
     @property
     def last_event(self) -> tuple[str, float]:
         """The event that no change may come before, and its time."""
@@ -136,7 +154,7 @@ class Entry:
         """This trial with its value, which arrived at a time."""
         self._refuse_if_closed("observed")
         self._check_outcomes(told["outcomes"])
-        return replace(self, **{**told, "context": told["context"] or None}, observed_at=at)
+        return self._replace(**{**told, "context": told["context"] or None}, observed_at=at)
 
     def amended(self, told: Told, at: float) -> Entry:
         """This trial with another value from a time on."""
@@ -149,21 +167,21 @@ class Entry:
         if "context" in given:
             given["context"] = given["context"] or None  # taken back if it is empty
         before = EarlierValue(self.y, self.yvar, at, self.outcomes, self.context)
-        amended = replace(self, **given, earlier=(*self.earlier, before))
+        amended = self._replace(**given, earlier=(*self.earlier, before))
         amended._check_outcomes(amended.outcomes)
         return amended
 
     def failed(self, reason: str, at: float) -> Entry:
         """This trial marked as failed at a time."""
         self._refuse_if_closed("marked as failed")
-        return replace(self, note=reason, failed_at=at)
+        return self._replace(note=reason, failed_at=at)
 
     def abandoned(self, at: float) -> Entry:
         """This trial, expired from a time on."""
         self._refuse_if_closed("abandoned")
         if self.abandoned_at is not None:
             raise TrialStateError(f"Trial {self.id} has been abandoned already.")
-        return replace(self, abandoned_at=at)
+        return self._replace(abandoned_at=at)
 
     def _check_outcomes(self, outcomes: Outcomes) -> None:
         num = len(json.loads(self.decisions))

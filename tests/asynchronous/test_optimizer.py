@@ -303,7 +303,7 @@ class TestObjective:
             ({}, "`outcomes` must hold one for each of the 2 decisions"),
             ({"outcomes": [0.1]}, "`outcomes` must hold one for each of the 2 decisions"),
             ({"outcomes": 0.1}, "`outcomes` must be a list"),
-            ({"outcomes": [0.1, 0.2], "yvar": -1.0}, "`yvar` is a variance"),
+            ({"outcomes": [0.1, 0.2], "yvar": -1.0}, "`yvar` must be"),
         ],
     )
     def test_outcomes_of_decisions(self, beside: Any, note: str) -> None:

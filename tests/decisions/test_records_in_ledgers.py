@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from botorch_calib import AsynchronousOptimizer, ChanceConstraint, FeedbackLedger
-from botorch_calib.ledger import DecidedQuery, file_storage
+from botorch_calib.ledger import DecidedQuery, storage
 from tests.decisions import ledger_loops as loops
 from tests.gps import DOUBLE
 
 
 @pytest.fixture(autouse=True)
 def without_waiting_for_disks(monkeypatch) -> None:
-    monkeypatch.setattr(file_storage, "SYNCHRONOUS", "OFF")
+    monkeypatch.setattr(storage, "SYNCHRONOUS", "OFF")
 
 
 def test_restarted_at_each_step_it_is_the_one_that_was_carried(tmp_path) -> None:

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from botorch_calib.ledger import FeedbackLedger, file_storage
+from botorch_calib.ledger import FeedbackLedger, storage
 
 
 @pytest.fixture(autouse=True)
 def without_waiting_for_disks(monkeypatch) -> None:
     """None of these tests needs files that outlast power."""
-    monkeypatch.setattr(file_storage, "SYNCHRONOUS", "OFF")
+    monkeypatch.setattr(storage, "SYNCHRONOUS", "OFF")
 
 
 @pytest.fixture(params=["memory", "file"])

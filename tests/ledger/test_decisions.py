@@ -12,7 +12,6 @@ from botorch.exceptions.errors import InputDataError
 from botorch.exceptions.warnings import InputDataWarning
 
 from botorch_calib.ledger import DecidedQuery, FeedbackLedger
-from botorch_calib.ledger.__main__ import main
 
 
 def record(x: float, certified: bool = True) -> dict[str, Any]:
@@ -78,7 +77,7 @@ def test_amendments_and_views_of_the_past(make) -> None:
         assert outcomes(ledger, 0, now) == first and outcomes(ledger, 1, now) == second
 
 
-def test_files_keep_them(tmp_path, capsys) -> None:
+def test_files_keep_them(tmp_path) -> None:
     path = tmp_path / "ledger.db"
     with FeedbackLedger.open(path, 1) as ledger:
         ledger.submit([1.0], decisions=[record(1.0), record(1.0)])
@@ -89,9 +88,6 @@ def test_files_keep_them(tmp_path, capsys) -> None:
     again = FeedbackLedger.read(path)
     assert [again.decisions(i, now) for i in (0, 1) for now in (0.0, 1.0, None)] == held
     assert again.trials == ledger.trials and again.snapshot().decisions() == held[2]
-    assert main(["tell", str(path), "1", "5", "--outcomes", "-2.5"]) == 0
-    capsys.readouterr()
-    assert outcomes(FeedbackLedger.read(path)) == [math.pi, -2.5]
 
 
 def test_a_decision_may_be_in_single_precision_or_leave_out_contexts(make) -> None:

@@ -417,7 +417,7 @@ def test_a_query_is_copied(make) -> None:
 def test_values_of_all_kinds(make) -> None:
     ledger = make()
     one = torch.tensor([1.0], requires_grad=True)
-    for y in (1, 1.0, np.float32(1), np.array([[1.0]]), one, True):
+    for y in (1, 1.0, np.float32(1), np.array([[1.0]]), one):
         trial = ledger.submit(point(0))
         ledger.observe(trial, y)
         assert type(ledger[trial].y) is float and ledger[trial].y == 1.0
@@ -456,7 +456,8 @@ MISUSE = {
     "infinite value": (lambda b: b.observe(0, torch.tensor(-INF)), InputDataError, "`y`"),
     "huge integer": (lambda b: b.observe(0, 10**400), InputDataError, "`y`"),
     "text as value": (lambda b: b.observe(0, "1.0"), InputDataError, "`y`"),
-    "two values": (lambda b: b.observe(0, torch.ones(2)), BotorchTensorDimensionError, "`y`"),
+    "two values": (lambda b: b.observe(0, torch.ones(2)), InputDataError, "`y`"),
+    "boolean": (lambda b: b.observe(0, True), InputDataError, "`y`"),
     "before submission": (lambda b: b.observe(0, 1.0, time=9.0), InputDataError, "`time` 9.0"),
     "abandoned too soon": (lambda b: b.abandon(0, time=9.0), InputDataError, "`time` 9.0"),
     "infinite time": (lambda b: b.submit(point(1), time=INF), InputDataError, "`time`"),

@@ -18,6 +18,7 @@ import os
 import random
 import resource
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -30,8 +31,9 @@ from pathlib import Path
 from typing import Any
 
 from botorch_calib.exceptions import LedgerError
-from botorch_calib.ledger import FeedbackLedger, writer_lock
+from botorch_calib.ledger import FeedbackLedger, storage
 
+ROOT = Path(__file__).parents[2]
 DIM = 3
 Report = Callable[[dict[str, Any]], object]
 
@@ -221,7 +223,7 @@ def cut(folder: Path, rounds: int, seed: int) -> dict[str, int]:
 def contend(folder: Path, rounds: int, writers: int) -> dict[str, int]:
     """Let several processes open a ledger at the same time: one gets it, and the others its pid."""
     path, num_lost = folder / "contended.db", 0
-    writer_lock.WAIT = 0.2
+    storage.WRITER_TIMEOUT = 0.2
 
     def attempt(start: float, report: Report) -> None:
         time.sleep(max(0.0, start - time.monotonic()))
@@ -242,7 +244,7 @@ def contend(folder: Path, rounds: int, writers: int) -> dict[str, int]:
         events = [event for child in children for event in child.reports()]
         errors = [event["error"] for event in events if "error" in event]
         (winner,) = (event for event in events if "pid" in event)
-        assert all(f"(pid {winner['pid']} on " in error for error in errors), errors
+        assert all(f"held by process {winner['pid']} " in error for error in errors), errors
         num_lost += len(errors)
     assert len(FeedbackLedger.read(path)) == rounds
     return {"rounds": rounds, "lost": num_lost}
@@ -329,6 +331,21 @@ def fork(folder: Path, forks: int) -> dict[str, int]:
             assert len(events) == 1, "a forked process could not use the ledgers"
     assert len(file) == counts[1] == len(FeedbackLedger.read(path)) and len(memory) == counts[0]
     return {"forks": forks, "trials": len(file)}
+
+
+def run_writers(folder: Path, *tasks: str) -> dict[str, dict[str, int]]:
+    """Do tasks such as ``"kill,10,1,0"``: with real synchronisation, and away from any threads.
+
+    Returns:
+        For each task what it counted; a task that finds a fault fails the test.
+    """
+    command = [sys.executable, "-m", "tests.ledger.writers", str(folder), *tasks]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr
+    tallies: dict[str, dict[str, int]] = json.loads(done.stdout.splitlines()[-1])
+    for task, tally in tallies.items():
+        print(f"\n{task}: {tally}", end="")
+    return tallies
 
 
 def main() -> None:

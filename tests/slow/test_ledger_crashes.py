@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ledger.running import run_writers
+from tests.ledger.writers import run_writers
 
 pytestmark = [
     pytest.mark.slow,

@@ -11,8 +11,6 @@ import os
 import re
 import warnings
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout, suppress
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +38,6 @@ from botorch_calib import (
 from botorch_calib.asynchronous import DelayStrategy, EvaluationLimits, SearchSettings
 from botorch_calib.decisions import ConfirmationTest
 from botorch_calib.diagnostics import CalibrationAlarm, report_from_moments
-from botorch_calib.ledger.__main__ import main
 from tests.gps import make_data, make_gp
 
 HERE = Path(__file__).parent
@@ -134,25 +131,10 @@ def message(act: Callable[[], Any]) -> str | None:
     return None
 
 
-def command_line() -> str:
-    with FeedbackLedger.open("run.ledger", 2) as ledger:
-        ledger.add(X[:2].round(decimals=2), [0.5, 1.5])
-        ledger.submit([0.25, 0.75])
-    lines = ("--help", "tell --help", "salvage --help", "status FILE", "tell FILE 2 -1e-3")
-    output = StringIO()
-    with redirect_stdout(output), redirect_stderr(output):
-        for line in (*lines, "amend FILE 2 3", "tell FILE 9 1"):
-            print("\n$ python -m botorch_calib.ledger", line)
-            with suppress(SystemExit):  # argparse's end of `--help`
-                main(line.replace("FILE", "run.ledger").split())
-    return output.getvalue().strip()
-
-
-@pytest.mark.parametrize("show", [reports, reprs, decisions, errors, command_line])
+@pytest.mark.parametrize("show", [reports, reprs, decisions, errors])
 def test_texts_are_as_approved(
     show: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # where ledgers are made
     monkeypatch.setenv("COLUMNS", "90")
     file, text = HERE / f"{show.__name__}.txt", show() + "\n"
     if "UPDATE_SNAPSHOTS" in os.environ:
