@@ -10,13 +10,11 @@ import torch
 from botorch.acquisition import PosteriorMean
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models.model import Model
-from botorch.optim import optimize_acqf
 from botorch.utils.sampling import draw_sobol_samples, manual_seed
 from botorch.utils.transforms import is_ensemble
 from torch import Tensor
 
 from botorch_calib._validation import (
-    check_bounds,
     check_count,
     check_flag,
     check_model,
@@ -27,7 +25,6 @@ from botorch_calib.decisions.chance_constrained_search import (
     LeastMargin,
     Place,
     best_certified,
-    checked_choices,
     checked_combinations,
     evaluated,
     repeated_points,
@@ -113,34 +110,29 @@ def recommend(
         >>> recommended = recommend(gp, constraint, bounds, baseline=X[:1])
         >>> stated = recommended.lower, recommended.upper, recommended.better
     """
-    check_objective(check_model(objective))
+    _check_objective(check_model(objective))
     check_open_unit("confidence", confidence)
-    check_place(objective, bounds, choices, baseline=baseline)
+    _check_place(objective, bounds, choices, baseline)
     check_count("raw_samples", raw_samples)
     check_flag("maximize", maximize)
     acqf = PosteriorMean(objective, maximize=maximize)
-    margin = None
-    several = chance_constraints_of(constraints, least=0)
+    margin = LeastMargin(chance_constraints_of(constraints, least=0), confidence)
     place = Place(bounds, choices, raw_samples=raw_samples, fixed_features_list=fixed_features_list)
-    if several or fixed_features_list is not None:
-        margin = LeastMargin(several, confidence)
-        candidate, certified = best_certified(acqf, margin, place)
-        if not certified:
-            warnings.warn(
-                f"No point is certified with a confidence of {confidence:g}: the one returned may "
-                "meet the limits, and nothing is stated of it. Measure more near the best points.",
-                NotCertifiedWarning,
-                stacklevel=level_of_caller(),
-            )
-    else:
-        candidate, certified = best_mean(acqf, bounds, choices, raw_samples), True
+    candidate, certified = best_certified(acqf, margin, place)
+    if not certified:
+        warnings.warn(
+            f"No point is certified with a confidence of {confidence:g}: the one returned may "
+            "meet the limits, and nothing is stated of it. Measure more near the best points.",
+            NotCertifiedWarning,
+            stacklevel=level_of_caller(),
+        )
     with torch.no_grad(), repeated_points():
         X = torch.cat([candidate, _rivals(acqf, margin, place)])
         stated = _stated(objective, X, baseline, confidence, 1.0 if maximize else -1.0)
     return Recommendation(candidate, certified, *stated)
 
 
-def check_objective(objective: Any) -> None:
+def _check_objective(objective: Any) -> None:
     """Raise unless the objective has one value at each point."""
     transform = getattr(observed_process(objective), "input_transform", None)
     if objective.num_outputs > 1 or getattr(transform, "is_one_to_many", False):
@@ -152,40 +144,25 @@ def check_objective(objective: Any) -> None:
         raise UnsupportedError(f"`objective` is a batch of models, {[*objective.batch_shape]}.")
 
 
-def check_place(
-    objective: Model, bounds: Tensor | None, choices: Tensor | None, **points: Tensor | None
+def _check_place(
+    objective: Model, bounds: Tensor | None, choices: Tensor | None, baseline: Tensor | None
 ) -> None:
-    """Raise unless a box or choices, and points ``1 x d`` by name, suit the objective."""
+    """Raise unless a box or choices, and the baseline, suit the objective."""
     if bounds is None and choices is None:
         raise InputDataError("Give `bounds` or `choices`: one of them says where to choose.")
     if bounds is not None and choices is not None:
         raise InputDataError("`choices` excludes `bounds`: give one of them, None for the other.")
-    for name, point in points.items():
-        if point is not None and check_tensor(name, point).shape[:-1] != (1,):
-            raise BotorchTensorDimensionError(
-                f"`{name}` must have shape 1 x d, got {tuple(point.shape)}."
-            )
-    for name, X in {"bounds": bounds, "choices": choices, **points}.items():
+    if baseline is not None and check_tensor("baseline", baseline).shape[:-1] != (1,):
+        raise BotorchTensorDimensionError(
+            f"`baseline` must have shape 1 x d, got {tuple(baseline.shape)}."
+        )
+    observed = observed_process(objective)
+    for name, X in {"bounds": bounds, "choices": choices, "baseline": baseline}.items():
         if X is not None:
-            observed = observed_process(objective)
             check_fits(observed, with_task_feature(observed, check_tensor(name, X)), name)
 
 
-def best_mean(
-    acqf: PosteriorMean, bounds: Tensor | None, choices: Tensor | None, raw_samples: int
-) -> Tensor:
-    """The point ``1 x d`` with the best posterior mean, in a box or among choices."""
-    if choices is not None:
-        X = checked_choices(choices)
-        with torch.no_grad():
-            return X[evaluated(acqf, X.unsqueeze(-2)).argmax()].unsqueeze(0)
-    candidate, _ = optimize_acqf(
-        acqf, check_bounds(bounds), q=1, num_restarts=8, raw_samples=raw_samples
-    )
-    return candidate
-
-
-def _rivals(acqf: PosteriorMean, margin: LeastMargin | None, place: Place) -> Tensor:
+def _rivals(acqf: PosteriorMean, margin: LeastMargin, place: Place) -> Tensor:
     """Points ``n x d`` that the candidate was selected from, of these the best by their mean."""
     bounds, choices, *_ = place
     if choices is not None:
@@ -200,8 +177,7 @@ def _rivals(acqf: PosteriorMean, margin: LeastMargin | None, place: Place) -> Te
         if several := checked_combinations(place):
             regions = [Region.checked(bounds, fixed, None) for fixed in several]
             X = torch.cat([region.placed(X) for region in regions])
-    if margin is not None:
-        X = X[evaluated(margin, X.unsqueeze(-2)) >= 0.0]
+    X = X[evaluated(margin, X.unsqueeze(-2)) >= 0.0]
     if not len(X):
         return X
     values = evaluated(acqf, X.unsqueeze(-2))

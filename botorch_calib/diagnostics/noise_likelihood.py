@@ -57,41 +57,8 @@ def whitened(prior: TrainingPrior) -> WhitenedTargets:
     covariance, noise, deviation = _given_exact(prior)
     weights = noise.rsqrt()
     matrix, targets = weights.unsqueeze(-1) * covariance * weights, weights * deviation
-    if (root := _low_rank_root(matrix)) is None:
-        eigenvalues, vectors = torch.linalg.eigh(matrix)
-        return WhitenedTargets(eigenvalues.clamp(min=0.0), (vectors.mT @ targets).square())
-    # With R = Q T orthogonal to the rest, R R^T has the eigenvectors Q U, T T^T = U diag U^T.
-    basis, triangle = torch.linalg.qr(root)
-    eigenvalues, vectors = torch.linalg.eigh(triangle @ triangle.mT)
-    known = basis.mT @ targets
-    rest = (targets - basis @ known).square()
-    squares = torch.zeros_like(rest)
-    squares[: len(known)] = (vectors.mT @ known).square()
-    # The coordinates in the null space count by the sum of their squares alone.
-    squares[-1] += rest.sum()
-    padded = torch.zeros_like(rest)
-    padded[: len(known)] = eigenvalues.clamp(min=0.0)
-    return WhitenedTargets(padded, squares)
-
-
-def _low_rank_root(matrix: Tensor) -> Tensor | None:
-    """``R``, ``n x r`` with ``R R^T`` equal to a covariance up to rounding, if ``r`` is small.
-
-    By Cholesky's method with pivots, until the rest of the diagonal is rounding, in ``O(n r^2)``:
-    an eigendecomposition takes 40 times as long where thousands of points lie close together.
-    """
-    n = len(matrix)
-    rest, least = matrix.diagonal().clone(), torch.finfo(matrix.dtype).eps * matrix.diagonal().max()
-    root = matrix.new_zeros(n, n // 4)
-    for rank in range(n // 4):
-        pivot = int(rest.argmax())
-        if rest[pivot] <= least:
-            return root[:, :rank]
-        column = matrix[pivot] - root[:, :rank] @ root[pivot, :rank]
-        root[:, rank] = column / rest[pivot].sqrt()
-        rest = (rest - root[:, rank].square()).clamp(min=0.0)
-        rest[pivot] = 0.0
-    return None
+    eigenvalues, vectors = torch.linalg.eigh(matrix)
+    return WhitenedTargets(eigenvalues.clamp(min=0.0), (vectors.mT @ targets).square())
 
 
 def _given_exact(prior: TrainingPrior) -> tuple[Tensor, Tensor, Tensor]:

@@ -13,7 +13,6 @@ file                     content
 ``ax_delays``            delay-aware proposals in Ax
 ``ax_decisions``         certified trials in Ax, and what to recommend
 ``ax_cards``             analysis cards for Ax
-``_ax_own_search``       acquisitions of Ax with a search of their own
 ``optuna``               calibrated models in Optuna
 ``optuna_delays``        delay-aware proposals in Optuna
 ``optuna_decisions``     chance constraints in Optuna

@@ -28,7 +28,6 @@ from ax.core.experiment import Experiment
 from ax.core.optimization_config import OptimizationConfig
 from ax.generation_strategy.generation_strategy import GenerationStrategy
 from ax.generation_strategy.generator_spec import GeneratorSpec
-from ax.generators.torch.botorch_modular.acquisition import Acquisition
 from ax.generators.torch.botorch_modular.surrogate import SurrogateSpec
 from ax.generators.torch.botorch_modular.utils import ModelConfig
 from botorch.acquisition import AcquisitionFunction
@@ -134,17 +133,6 @@ def strategy_with(
     return strategy, spec.generator_kwargs
 
 
-def spec_with(
-    acquisition_class: type[Acquisition], strategy: GenerationStrategy | None, maker: str
-) -> GeneratorSpec:
-    """The part of a strategy that comes after the initial trials, if ``maker`` has made it."""
-    node = None if strategy is None else strategy.nodes_by_name.get("MBM")
-    spec = None if node is None else node.generator_specs[0]
-    if spec is None or spec.generator_kwargs.get("acquisition_class") is not acquisition_class:
-        raise InputDataError(f"The client's strategy is not one by `{maker}`.")
-    return spec
-
-
 def fitted_adapter(spec: GeneratorSpec, experiment: Experiment) -> Any:
     """The adapter of a part of a strategy, with models of all data."""
     _, config = configured_experiment(experiment)
@@ -164,13 +152,3 @@ def configured_experiment(client: Client | Experiment) -> tuple[Experiment, Opti
             "`client` has nothing to optimise yet: call `client.configure_optimization` first."
         )
     return experiment, experiment.optimization_config
-
-
-def experiment_with_one_objective(
-    client: Client | Experiment, otherwise: str
-) -> tuple[Experiment, OptimizationConfig]:
-    """As `configured_experiment`; ``UnsupportedError`` unless there is one objective alone."""
-    experiment, config = configured_experiment(client)
-    if not config.objective.is_single_objective or config.outcome_constraints:
-        raise UnsupportedError(otherwise)
-    return experiment, config

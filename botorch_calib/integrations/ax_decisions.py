@@ -20,7 +20,7 @@ limits are about. Importing this module teaches Ax to load such a strategy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -31,7 +31,6 @@ from botorch_calib.integrations.ax import (
     calibrated_generation_strategy,
     configured_experiment,
     fitted_adapter,
-    spec_with,
 )
 
 # isort: split
@@ -52,7 +51,7 @@ from ax.core.experiment import Experiment
 from ax.core.generator_run import GeneratorRun
 from ax.core.observation import ObservationFeatures
 from ax.core.optimization_config import OptimizationConfig
-from ax.core.search_space import SearchSpace
+from ax.core.search_space import SearchSpace, SearchSpaceDigest
 from ax.core.trial_status import TrialStatus
 from ax.core.types import ComparisonOp
 from ax.generation_strategy.generation_strategy import GenerationStrategy
@@ -81,6 +80,7 @@ from botorch_calib.decisions import (
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import (
     LeastMargin,
+    Place,
     evaluated,
     expands,
     known_points,
@@ -88,7 +88,6 @@ from botorch_calib.decisions.chance_constrained_search import (
 )
 from botorch_calib.integrations._ax_acquisition import ConstrainedClosedForm
 from botorch_calib.integrations._ax_infinite_values import LeaveOutInfinite
-from botorch_calib.integrations._ax_own_search import OwnSearch
 from botorch_calib.integrations._mixed_spaces import MixedSpace
 from botorch_calib.integrations._stored_decisions import (
     KEY,
@@ -97,6 +96,7 @@ from botorch_calib.integrations._stored_decisions import (
     Limits,
     StoredDecision,
 )
+from botorch_calib.optim.region import LinearConstraints
 
 #: Ax's transforms, of parameters alone. `AddExecutionViability` of Ax may be added.
 TRANSFORMS: list[type[Transform]] = [LeaveOutInfinite, *MBM_X_trans, Derelativize]
@@ -106,7 +106,7 @@ NEVER_RUN = (TrialStatus.FAILED, TrialStatus.STALE)
 _INITIAL = 8
 
 
-class CertifiedPoints(OwnSearch, ConstrainedClosedForm):
+class CertifiedPoints(ConstrainedClosedForm):
     """Ax's acquisition, maximised over the points that chance constraints certify."""
 
     recommended: Recommendation
@@ -139,6 +139,28 @@ class CertifiedPoints(OwnSearch, ConstrainedClosedForm):
         index = int(weights.abs().argmax())
         means = model.models[index].posterior(X[certified]).mean
         return means.max() if bool(weights[index] > 0.0) else means.min()
+
+    def optimize(
+        self,
+        n: int,
+        search_space_digest: SearchSpaceDigest,
+        inequality_constraints: LinearConstraints | None = None,
+        equality_constraints: LinearConstraints | None = None,
+        fixed_features: dict[int, float] | None = None,
+        rounding_func: Callable[[Tensor], Tensor] | None = None,
+        optimizer_options: dict[str, Any] | None = None,
+        candidate_set: Tensor | None = None,
+        sampling_strategy: Any = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Ax's, of a search of its own, which has no options."""
+        if candidate_set is not None or sampling_strategy is not None:
+            raise UnsupportedError(f"{type(self).__name__} does not choose among given candidates.")
+        bounds = self.surrogate.Xs[0].new_tensor(search_space_digest.bounds).mT
+        linear = (inequality_constraints, equality_constraints)
+        place = Place(bounds, None, fixed_features or {}, *linear)
+        choices = {i: sorted(each) for i, each in search_space_digest.discrete_choices.items()}
+        points, values = self._chosen(n, MixedSpace(place, choices, rounding_func))
+        return points, values, torch.ones(len(points), dtype=self.dtype)
 
     def _chosen(self, n: int, space: MixedSpace) -> tuple[Tensor, Tensor]:
         """The best certified points, one after the other, each entered into the books."""
@@ -487,7 +509,13 @@ def recommendation(
 
 def certifying_spec(strategy: GenerationStrategy | None) -> GeneratorSpec:
     """The part of a strategy that comes after the initial trials."""
-    return spec_with(CertifiedPoints, strategy, "chance_constrained_generation_strategy")
+    node = None if strategy is None else strategy.nodes_by_name.get("MBM")
+    spec = None if node is None else node.generator_specs[0]
+    if spec is None or spec.generator_kwargs.get("acquisition_class") is not CertifiedPoints:
+        raise InputDataError(
+            "The client's strategy is not one by `chance_constrained_generation_strategy`."
+        )
+    return spec
 
 
 GENERATOR_KEY_TO_GENERATOR_SETUP[CertifyingGenerators.CERTIFIED.value] = GeneratorSetup(

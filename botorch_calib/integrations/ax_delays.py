@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from botorch_calib.integrations.ax import experiment_with_one_objective, strategy_with
+from botorch_calib.integrations.ax import configured_experiment, strategy_with
 
 # isort: split
 from ax.api.client import Client
@@ -161,11 +161,12 @@ def delay_aware_generation_strategy(
         >>> running = client.get_next_trials(max_trials=3)
     """
     check_one_of("acquisition", acquisition, ACQUISITION_CLASSES)
-    _, config = experiment_with_one_objective(
-        client,
-        "Delay-aware proposals are for one objective without outcome constraints: "
-        "`calibrated_generation_strategy` takes account of pending trials too.",
-    )
+    _, config = configured_experiment(client)
+    if not config.objective.is_single_objective or config.outcome_constraints:
+        raise UnsupportedError(
+            "Delay-aware proposals are for one objective without outcome constraints: "
+            "`calibrated_generation_strategy` takes account of pending trials too."
+        )
     denoised = calibrated_or_plain(calibrated).model_options.get("denoise", True)
     if acquisition == "ts" and not denoised:
         raise UnsupportedError(

@@ -12,11 +12,11 @@ from scipy.stats import binom
 
 from botorch_calib._validation import check_count, check_open_unit
 from botorch_calib.diagnostics import CalibrationAlarm, CalibrationReport, NoiseDiagnosis
-from botorch_calib.diagnostics.simultaneous_bands import (
+from botorch_calib.plotting import style
+from botorch_calib.plotting.simultaneous_bands import (
     simultaneous_band,
     simultaneous_histogram_band,
 )
-from botorch_calib.plotting import style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

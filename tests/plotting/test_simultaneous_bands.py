@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, multinomial
 
-from botorch_calib.diagnostics.simultaneous_bands import (
+from botorch_calib.plotting.simultaneous_bands import (
     simultaneous_band,
     simultaneous_histogram_band,
 )
