@@ -30,7 +30,6 @@ SHOWN_BY = {
     "NoiseDiagnosis": "noise_diagnosis",
     "Recommendation": "recommend",
     "RemainingGain": "remaining_gain",
-    "RunSummary": "AsynchronousOptimizer",
     "StatedGains": "stated_gains",
     "Trial": "FeedbackLedger",
 }

@@ -38,7 +38,7 @@ from botorch_calib import (
     calibration_report,
     optimize_chance_constrained,
 )
-from botorch_calib.asynchronous import DelayStrategy, EvaluationLimits, SearchSettings
+from botorch_calib.asynchronous import DelayStrategy, SearchSettings
 from botorch_calib.decisions import ConfirmationTest
 from botorch_calib.diagnostics import CalibrationAlarm, report_from_moments
 from botorch_calib.ledger.__main__ import main
@@ -86,7 +86,6 @@ def reprs() -> str:
         FeedbackLedger(2),
         DelayStrategy(),
         SearchSettings(),
-        EvaluationLimits(),
     )
     return "\n\n".join(map(repr, shown))
 
