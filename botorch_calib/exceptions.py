@@ -31,11 +31,7 @@ class DamagedLedgerError(LedgerError):
 
 
 class EvaluationError(BotorchError, RuntimeError):
-    """An objective cannot be evaluated: its executor is broken, or it fails every time."""
-
-
-class EvaluationWarning(BotorchWarning):
-    """A late evaluation cannot be ended and keeps its worker, or a callback has failed."""
+    """An objective cannot be evaluated: its executor is lost, or it fails every time."""
 
 
 def level_of_caller() -> int:

@@ -27,28 +27,31 @@
 import json
 import os
 import tempfile
+from functools import partial
 
 import matplotlib.pyplot as plt
 from experiments.kiln import FAULT, LOG, hardness
 
 if __name__ == "__main__":  # worker processes import this file, if it is a script
     from botorch_calib import AsynchronousOptimizer, DelayAwareProposer, FeedbackLedger
+    from botorch_calib.asynchronous import PebbleExecutor
     from botorch_calib.plotting import COLORS
 
     os.chdir(tempfile.mkdtemp())  # where workers write their log
     FAULT.touch()  # the first one that sees it dies
     ledger = FeedbackLedger.open("run.ledger", dim=2)
     propose = DelayAwareProposer([[0, 0], [1, 1]])
-    optimizer = AsynchronousOptimizer(objective=hardness, ledger=ledger, propose=propose, workers=4)
-    summary = optimizer.run(num_evaluations=16, progress=False)
-    print(f"values: {summary.num_observed}, failed trials: {summary.num_failed}")
-    print(f"best hardness: {summary.best.y:.3f} of 1")
+    kilns = partial(PebbleExecutor, 4)
+    optimizer = AsynchronousOptimizer(kilns, hardness, ledger, propose, max_parallel=4)
+    best = optimizer.run(num_evaluations=16, progress=False)
+    print("failed:", [trial.note for trial in ledger if trial.y is None])
+    print(f"best hardness: {best.y:.3f} of 1")
 
 # %% [markdown]
-# Nothing is missing. The query of the dead worker was run again, while the others went on. In the
+# One trial has failed, and the others went on: a new process took the place of the dead one. In the
 # picture each row is a process, and each bar a firing with the number of its trial.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "A timeline with one row per process and a bar for each firing. The row of one process ends in a cross, and the number beside the cross appears once more, as a bar in another row. The other processes go on."}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "A timeline with one row per process and a bar for each firing. The row of one process ends in a cross, and a fifth process takes its place. The other processes go on."}}
 if __name__ == "__main__":
     events = [json.loads(line) for line in LOG.read_text().splitlines()]
     origin = events[0][3]

@@ -100,8 +100,8 @@ def test_shortest_script_runs_as_a_file(tmp_path: Path) -> None:
     """In under ten lines, with worker processes; `tests/asynchronous` has it go on."""
     page = (DOCS / "guides" / "delays.md").read_text(encoding="utf-8")
     script = page.partition("```{code-block} python\n")[2].partition("```")[0]
-    assert "workers=4" in script and len([line for line in script.splitlines() if line]) < 10
-    script = script.replace("workers=4", "workers=2")
+    assert len([line for line in script.splitlines() if line]) < 10
+    script = script.replace("partial(PebbleExecutor, 4)", "partial(PebbleExecutor, 2)")
     # Workers import the script, but neither BoTorch nor this package, which takes seconds.
     fails = "    assert 'botorch' not in __import__('sys').modules\n"
     script = script.replace("    return", f"{fails}    return", 1)

@@ -27,7 +27,6 @@ SHOWN_BY = {
     "draw_delay": "FixedDelay",
     "NoiseDiagnosis": "noise_diagnosis",
     "Recommendation": "recommend",
-    "RunSummary": "AsynchronousOptimizer",
     "Trial": "FeedbackLedger",
 }
 # Their subclasses have examples.

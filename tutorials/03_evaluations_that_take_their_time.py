@@ -259,8 +259,7 @@ for record in ledger.to_records()[:3]:
 # * **Write queries into a `FeedbackLedger`** before they start: `FeedbackLedger.open(path, dim)`.
 # * **Tell the model what is running**: `CensoredDelayModel.from_ledger(ledger, fit)`, or, with a
 #   model at hand, `CensoredDelayModel(gp, ledger.incomplete(), censor_value)`.
-# * **Or let it all be done**: `AsynchronousOptimizer(..., workers=4)` with
-#   `propose = DelayAwareProposer(bounds)` in four processes of its own, or with an executor on
-#   threads, processes or Dask.
+# * **Or let it all be done**: `AsynchronousOptimizer` with `propose = DelayAwareProposer(bounds)`
+#   and an executor on threads, processes or Dask.
 # * **Or be asked**, where people evaluate: `trial = ledger.ask(propose)`, and hours later
 #   `ledger.tell(trial.id, y)`, or the same at the command line: `python -m botorch_calib.ledger`.

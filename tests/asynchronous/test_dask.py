@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from tests.asynchronous.objectives import (
     wait_until,
 )
 from tests.asynchronous.runs import ids, make_optimizer, observed, squares
+from tests.documentation import DOCS
 
 distributed = pytest.importorskip("distributed")
 
@@ -114,6 +116,15 @@ def test_cluster_that_is_lost(tmp_path: Path) -> None:
         distributed.Client(cluster, set_as_default=False) as own,
     ):
         run_until_it_fails(own, tmp_path, cluster.close)
+
+
+@pytest.mark.filterwarnings("ignore:Port 8787 is already in use")
+def test_the_guides_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (DOCS / "guides" / "delays.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```\{code-block\} python\n([^`]*LocalCluster[^`]*)```", page)
+    exec(block, {"__name__": "__main__"})
+    assert len(FeedbackLedger.read("dask.ledger").to_observations()[0]) == 10
 
 
 @pytest.mark.slow  # a worker that is killed is tested above; this is another queue's recipe

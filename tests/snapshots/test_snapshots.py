@@ -35,7 +35,7 @@ from botorch_calib import (
     calibration_report,
     optimize_chance_constrained,
 )
-from botorch_calib.asynchronous import DelayStrategy, EvaluationLimits, SearchSettings
+from botorch_calib.asynchronous import DelayStrategy, SearchSettings
 from botorch_calib.decisions import ConfirmationTest
 from botorch_calib.diagnostics import CalibrationAlarm, report_from_moments
 from tests.gps import make_data, make_gp
@@ -81,7 +81,6 @@ def reprs() -> str:
         FeedbackLedger(2),
         DelayStrategy(),
         SearchSettings(),
-        EvaluationLimits(),
     )
     return "\n\n".join(map(repr, shown))
 

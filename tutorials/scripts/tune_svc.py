@@ -9,6 +9,7 @@ was running is run again.
 
 import argparse
 import time
+from functools import partial
 
 import numpy as np
 from sklearn.datasets import load_digits
@@ -34,7 +35,7 @@ def main() -> None:
     import torch
 
     from botorch_calib import AsynchronousOptimizer, DelayAwareProposer, FeedbackLedger
-    from botorch_calib.asynchronous import EvaluationLimits
+    from botorch_calib.asynchronous import PebbleExecutor
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("ledger", help="file of the ledger, created if it does not exist")
@@ -45,15 +46,9 @@ def main() -> None:
     # No accuracy is below 0: this is the value of an evaluation while it runs.
     ledger = FeedbackLedger.open(arguments.ledger, dim=2, censor_value=0.0)
     propose = DelayAwareProposer(torch.tensor([LOWER, UPPER], dtype=torch.double))
-    optimizer = AsynchronousOptimizer(
-        objective=accuracy,
-        ledger=ledger,
-        propose=propose,
-        limits=EvaluationLimits(timeout=60.0),
-        workers=NUM_WORKERS,
-    )
-    summary = optimizer.run(arguments.evaluations)
-    print(summary)
+    make_processes = partial(PebbleExecutor, NUM_WORKERS, timeout=60.0)
+    optimizer = AsynchronousOptimizer(make_processes, accuracy, ledger, propose, NUM_WORKERS)
+    print(optimizer.run(arguments.evaluations))
 
 
 if __name__ == "__main__":
