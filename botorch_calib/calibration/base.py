@@ -157,7 +157,7 @@ class TrackedCalibrator(Calibrator):
             known, version, predictive = self._common
             if known is source and version == source._version:
                 if predictive is None:
-                    predictive = self._predictive_from(row).kept()
+                    predictive = self._predictive_from(row)
                     self._common = source, version, predictive
                 return predictive
         self._common = source, source._version, None
