@@ -19,6 +19,7 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
 from torch import Tensor
 
+from botorch_calib._roots import bracketed_root
 from botorch_calib._validation import check_instance
 from botorch_calib.acquisition.robust import at_observations
 from botorch_calib.decisions.outcome_quantiles import LEAST, MOST
@@ -90,10 +91,9 @@ class WorstContexts:
     ) -> Tensor:
         r"""The least ``t`` with the worst probability ``Phi(z)``, ``...``, differentiable.
 
-        Newton's steps on the normal score of the probability, which is nearly linear in ``t``; a
-        step out of the bracket is replaced by its middle. The last step is taken with a graph, so
-        that the gradient is that of the implicit function. (By Danskin's theorem the worst
-        distribution counts as constant in it.)
+        Newton's steps on the normal score of the probability, which is nearly linear in ``t``. The
+        last step is taken with a graph, so that the gradient is that of the implicit function. (By
+        Danskin's theorem the worst distribution counts as constant in it.)
 
         Args:
             z: Normal scores of the levels, one number or ``... x 1``.
@@ -106,25 +106,23 @@ class WorstContexts:
         level = torch.special.ndtr(torch.as_tensor(z).to(ends)).expand(ends[..., :1].shape)[..., 0]
         low, high = (end.detach() for end in ends.aminmax(dim=-1))
         wanted = torch.special.ndtri(level.detach())
-        t = -self.expectation(-ends.detach(), model)
-        t, slope = t.clamp(low, high), torch.ones_like(t)
-        for _ in range(_STEPS):
+        start = (-self.expectation(-ends.detach(), model)).clamp(low, high)
+
+        def kept_and_slope(t: Tensor) -> tuple[Tensor, Tensor]:
             with torch.enable_grad():
-                t = t.requires_grad_()
+                t = t.detach().requires_grad_()
                 p = self._kept(score, t, model)
-                (slope,) = torch.autograd.grad(p.sum(), t)
-            t, p = t.detach(), p.detach()
-            low, high = torch.where(p < level, t, low), torch.where(p < level, high, t)
-            reached = torch.special.ndtri(p.clamp(LEAST, MOST))
+                (slope,) = torch.autograd.grad(p.sum(), t, retain_graph=True)
+            return p, slope
+
+        def excess_score(t: Tensor) -> tuple[Tensor, Tensor, float]:
+            p, slope = kept_and_slope(t)
+            reached = torch.special.ndtri(p.detach().clamp(LEAST, MOST))
             density = (-0.5 * reached.square()).exp() / (2.0 * torch.pi) ** 0.5
-            new = t + (wanted - reached) * density / slope
-            inside = (low <= new) & (new <= high)
-            new = torch.where(inside, new, 0.5 * (low + high))
-            # The loop ends early where that does not have to wait for a device.
-            if t.device.type == "cpu" and torch.allclose(new, t, rtol=1e-12, atol=0.0):
-                break
-            t = new
-        p = self._kept(score, t, model)
+            return reached - wanted, slope / density, 0.0
+
+        t = bracketed_root(excess_score, start, low, high, _STEPS)
+        p, slope = kept_and_slope(t)
         return (t + (level - p) / torch.where(slope > 0.0, slope, torch.inf)).to(dtype)
 
     def _kept(self, score: Callable[[Tensor], Tensor], t: Tensor, model: Any) -> Tensor:

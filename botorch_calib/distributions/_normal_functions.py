@@ -11,6 +11,7 @@ units). All functions work elementwise on tensors of any shape.
 from __future__ import annotations
 
 import math
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -127,48 +128,30 @@ def first_tails(x: Tensor) -> Tensor:
 
 
 def _polynomials(x: Tensor, polynomials: tuple[tuple[float, ...], ...]) -> Tensor:
-    """Polynomials in ``t = (x - 5) / (x + 5) = 1 - 10 / (x + 5)``, ``num x shape``.
+    """Polynomials in ``t = (x - 5) / (x + 5)`` by Horner's rule, side by side, ``num x shape``.
 
-    Each is split into polynomials in ``t^2`` or ``t^4``, as ``p(t) = p_0(t^2) + t p_1(t^2)``, which
-    run through Horner's rule side by side: fewer, larger operations. For many numbers on a CPU,
-    where an operation costs what it moves, they are split less.
+    Many numbers pass through a CPU's cache in parts.
     """
     if x.numel() > CHUNK and not x.is_cuda:
-        parts = [
-            _polynomials(part, polynomials) for part in x.reshape(-1).chunk(-(-x.numel() // CHUNK))
-        ]
-        return torch.cat(parts, dim=1).view(-1, *x.shape)
-    num_parts = 2 if x.numel() > _MANY and not x.is_cuda else 4
-    *rest, value = _coefficients(polynomials, num_parts, x.dtype, x.device)
+        parts = x.reshape(-1).chunk(-(-x.numel() // CHUNK))
+        return torch.cat([_polynomials(part, polynomials) for part in parts], dim=1).view(
+            -1, *x.shape
+        )
+    *rest, last, value = _coefficients(polynomials, x.dtype, x.device)
     t = torch.add(x.reshape(-1), 5.0).reciprocal_().mul_(-10.0).add_(1.0)
-    powers = [t, t * t]
-    if num_parts == 4:
-        powers.append(powers[1] * powers[1])
-    value = torch.addcmul(rest.pop(), value, powers[-1])
+    value = torch.addcmul(last, value, t)
     for row in reversed(rest):
-        torch.addcmul(row, value, powers[-1], out=value)
-    for power in reversed(powers[:-1]):
-        even, odd = value.chunk(2)
-        value = torch.addcmul(even, odd, power)
+        torch.addcmul(row, value, t, out=value)
     return value.view(len(polynomials), *x.shape)
 
 
 @kept_constant
 def _coefficients(
-    polynomials: tuple[tuple[float, ...], ...],
-    num_parts: int,
-    dtype: torch.dtype,
-    device: torch.device,
+    polynomials: tuple[tuple[float, ...], ...], dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, ...]:
-    """Coefficients of each power of ``t^num_parts``, from the lowest, ``num_parts x num x 1``.
-
-    Part ``i`` belongs to the polynomial that is multiplied by ``t^i``.
-    """
-    num_rows = -(-max(map(len, polynomials)) // num_parts)
-    padded = [[*row, *[0.0] * (num_rows * num_parts - len(row))] for row in polynomials]
-    table = torch.tensor(padded, dtype=dtype, device=device)
-    table = table.view(-1, num_rows, num_parts).permute(1, 2, 0).contiguous()
-    return table.unsqueeze(-1).unbind()
+    """Coefficients of each power of ``t``, from the lowest, ``num x 1``."""
+    rows = zip_longest(*polynomials, fillvalue=0.0)
+    return torch.tensor(list(rows), dtype=dtype, device=device).unsqueeze(-1).unbind()
 
 
 class _LogH(Function):

@@ -7,9 +7,7 @@ beyond all other pieces, there are these ways:
 
 * normal pieces are differences of the tails beyond their knots, on the side away from zero
   (`bivariate_tails`), and of the whole normal distribution;
-* uniform pieces are integrated by Gauss and Legendre's rule on either side of ``x``;
-* if a single uniform piece around zero has the mass that the normal distribution has there (a
-  stretched form), one smooth integral is the difference from the whole normal distribution.
+* uniform pieces are integrated by Gauss and Legendre's rule on either side of ``x``.
 
 Other distributions are integrated piece by piece (`_piece_integrals`).
 
@@ -44,25 +42,21 @@ from botorch_calib.distributions._normal_functions import (
     INV_SQRT_2PI,
     LEAST,
     LOG_ZERO,
-    SQRT_2PI,
     TINY,
     first_tails,
     graded_rule,
     less,
     log_h,
     log_normal_interval,
-    unit_legendre,
 )
 from botorch_calib.distributions._normal_pieces import NormalShares
 from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces, piece_logs
 from botorch_calib.distributions.form import PiecewiseForm
 
-_SQRT_2, _SQRT_HALF, _SQRT_PI = math.sqrt(2.0), math.sqrt(0.5), math.sqrt(math.pi)
 # Ratios of the noise to the scale: below the smallest, noise is not felt (its square adds to the
 # variance), above the largest, nothing else is.
 MIN_RATIO, MAX_RATIO = 1e-6, 1e6
 _ORDER = 20  # of the rule on either side of x
-_NODES = 32  # of the rule over the reach of the noise
 _CUT = 72.0  # where the rule ends: the integrand has fallen by exp(-36)
 EXCESS, SURVIVAL = 0, 1
 
@@ -118,8 +112,7 @@ def parts_of(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> Parts:
     normal = form.is_normal(knots)
     flat = (1.0 - normal) / (ends[1:] - ends[:-1]).masked_fill(normal > 0, 1.0)
     at_low, at_high, heights = at_low * normal, at_high * normal, masses * flat
-    if not form.only_tails:  # a uniform piece around zero is no part of the normal distribution
-        shares.around.mul_(normal)
+    shares.around.mul_(normal)  # a uniform piece is no part of the normal distribution
     jumps = _jumps(masses * at_low, masses * at_high, form)
     steps = _jumps(heights, heights, form)
     return Parts(jumps, steps, at_low + flat, at_high + flat, shares)
@@ -156,10 +149,8 @@ def _log_integral(
     inputs = x, noise, torch.ones_like(x) if scale is None else scale, knots, masses
     if noise is not None and not form.covered:
         return _by_pieces(*inputs, form, which)
-    if not form.around_zero:
-        knots = off_zero(knots)
-    if parts is None:
-        parts = parts_of(knots, masses, form)
+    knots = off_zero(knots)
+    parts = parts_of(knots, masses, form) if parts is None else parts
     out: Tensor = _Integral.apply(*inputs[:3], knots, masses, parts, form, which)
     return out
 
@@ -187,24 +178,20 @@ def _by_pieces(
     return value + scale.log() if which == EXCESS else value
 
 
-def norm_of(r: Tensor) -> Tensor:
-    """Standard deviation of ``z + r eps`` for a standard normal ``z``."""
-    return (r * r).add_(1.0).sqrt_()
-
-
 class Values:
     """``E``, ``S`` and ``p`` at ``x`` over ``exp(log_scale)``, without a graph.
 
     Attributes:
         totals: ``E`` and ``S``, ``2 x n``.
         density: ``p``.
-        normal_density: The share of the normal pieces in it, a function, as few ask for it.
-        of_pieces: ``E``, ``S`` and ``p`` of each piece, taken as a distribution,
-            ``3 x num_pieces x n``; a function, None for a stretched form unless ``with_pieces``.
+        normal_density: The share of the normal pieces in it.
+        of_pieces: A function that returns ``E``, ``S`` and ``p`` of each piece, taken as a
+            distribution, ``3 x num_pieces x n``.
     """
 
-    norm: Tensor
     log_scale: Tensor
+    normal_density: Tensor
+    of_pieces: Callable[[], Tensor]
 
     def __init__(
         self,
@@ -214,41 +201,17 @@ class Values:
         masses: Tensor,
         parts: Parts,
         form: PiecewiseForm,
-        norm: Tensor | None = None,
-        with_pieces: bool = False,
     ) -> None:
         if r is None:
-            self._set_pieces(self._without_noise(x, knots, masses, form), x, masses, form)
-            return
-        self.norm = norm_of(r) if norm is None else norm
-        c = x / self.norm
-        if not form.stretched or with_pieces:
-            self._set_tails(x, c, r, knots, masses, parts, form)
-            return
-        self.log_scale = c.clamp(min=0.0).square_().mul_(-0.5)
-        values = _whole_line(c, self.norm, first_tails(c.abs()))
-        change, uniform = _beside_normal(x, r, knots, parts, self.log_scale)
-        self._set_totals(values.add_(change), lambda: values[2] - uniform())
-
-    def _set_pieces(self, pieces: Tensor, x: Tensor, masses: Tensor, form: PiecewiseForm) -> None:
-        shares = pieces * masses
-        self._set_totals(
-            shares.sum(dim=1), lambda: (shares[2] * form.is_normal(x)).sum(dim=0), lambda: pieces
-        )
-
-    def _set_totals(
-        self,
-        values: Tensor,
-        normal_density: Callable[[], Tensor],
-        of_pieces: Callable[[], Tensor] | None = None,
-    ) -> None:
+            values = self._without_noise(x, knots, masses, form)
+        else:
+            values = self._with_noise(x, r, knots, masses, parts, form)
         self.totals, self.density = values[:2].clamp_(min=0.0), values[2]
-        self.normal_density, self.of_pieces = normal_density, of_pieces
 
     def _without_noise(
         self, x: Tensor, knots: Tensor, masses: Tensor, form: PiecewiseForm
     ) -> Tensor:
-        """All pieces in closed form; also those of a bounded distribution."""
+        """``E``, ``S`` and ``p``; all pieces in closed form, bounded distributions too."""
         (log_e, log_s), natural = piece_logs(x, None, knots, form)
         ends = form.pad(knots)
         log_p = torch.where(form.is_normal(x) > 0, log_phi(x), 0.0).expand_as(log_e)
@@ -257,37 +220,31 @@ class Values:
         logs = torch.stack([log_e.sub_(natural), log_s, log_p - natural])
         levels = logs[:2].amax(dim=0).masked_fill(masses == 0.0, LOG_ZERO)
         self.log_scale = levels.amax(dim=0).clamp_(min=LOG_ZERO)
-        units = (logs - self.log_scale).clamp_(LEAST, -LEAST).exp_()
-        return units.masked_fill_(logs <= LOG_ZERO, 0.0)
+        pieces = (logs - self.log_scale).clamp_(LEAST, -LEAST).exp_()
+        pieces.masked_fill_(logs <= LOG_ZERO, 0.0)
+        shares = pieces * masses
+        self.normal_density = (shares[2] * form.is_normal(x)).sum(dim=0)
+        self.of_pieces = lambda: pieces
+        return shares.sum(dim=1)
 
-    def _set_tails(
-        self,
-        x: Tensor,
-        c: Tensor,
-        r: Tensor,
-        knots: Tensor,
-        masses: Tensor,
-        parts: Parts,
-        form: PiecewiseForm,
-    ) -> None:
-        """Sum the tails beyond the knots, each weighted by the jump of the density there."""
+    def _with_noise(
+        self, x: Tensor, r: Tensor, knots: Tensor, masses: Tensor, parts: Parts, form: PiecewiseForm
+    ) -> Tensor:
+        """Sums of tails beyond the knots, each weighted by the jump of the density there."""
+        norm = (r * r).add_(1.0).sqrt_()
+        c = x / norm
         ratios, side = first_tails(c.abs()), knots.sign()
-        last = knots[-1] if form.around_zero else knots[-1].clamp(min=0.0)
-        self.log_scale, log_at_c = scale_beyond(x, c, r, self.norm, last)
-        tails = bivariate_tails(
-            x, c, r, self.norm, knots, ratios, parts.normal.mills[1:-1], log_at_c
-        )
-        tails[0].mul_(self.norm)
-        tails[2].div_(self.norm)
+        self.log_scale, log_at_c = scale_beyond(x, c, r, norm, knots[-1].clamp(min=0.0))
+        tails = bivariate_tails(x, c, r, norm, knots, ratios, parts.normal.mills[1:-1], log_at_c)
+        tails[0].mul_(norm)
+        tails[2].div_(norm)
         tails.mul_(side)
+        whole = _whole_line(c, norm, ratios)
+        # From the density at max(c, 0), which is no nearer than the region beyond the last knot
+        whole.mul_(log_at_c.masked_fill(c < 0.0, 0.0).clamp_(min=LEAST).exp_())
         values = (tails * parts.jumps).sum(dim=1)
-        whole: Tensor | None = None
-        if not form.only_tails:
-            whole = _whole_line(c, self.norm, ratios)
-            # From the density at max(c, 0), which is no nearer than the region beyond the last knot
-            whole.mul_(log_at_c.masked_fill(c < 0.0, 0.0).clamp_(min=LEAST).exp_())
-            values.addcmul_(whole, (masses * parts.normal.around).sum(dim=0))
-        normal_density = values[2]
+        values.addcmul_(whole, (masses * parts.normal.around).sum(dim=0))
+        self.normal_density = values[2]
         flat: dict[int, Tensor] = {}
         if any(form.uniform):
             rows = [i for i, is_flat in enumerate(form.uniform) if is_flat]
@@ -299,35 +256,29 @@ class Values:
         def of_pieces() -> Tensor:
             above = parts.at_low[1:] * tails
             pieces = pad(above, (0, 0, 1, 0)) - pad(parts.at_high[:-1] * tails, (0, 0, 0, 1))
-            if whole is not None:
-                pieces.addcmul_(parts.normal.around, whole.unsqueeze(1))
+            pieces.addcmul_(parts.normal.around, whole.unsqueeze(1))
             if not flat:
                 return pieces
             return torch.stack([flat.get(i, v) for i, v in enumerate(pieces.unbind(1))], dim=1)
 
-        self._set_totals(values, lambda: normal_density, of_pieces)
+        self.of_pieces = of_pieces
+        return values
 
 
-def density_slopes(
+def density_slope(
     x: Tensor, r: Tensor, knots: Tensor, parts: Parts, normal_density: Tensor, log_scale: Tensor
-) -> tuple[Tensor, Tensor]:
-    """``p'`` and ``p''`` over ``exp(log_scale)``, given ``p`` of the normal part on that scale.
+) -> Tensor:
+    """``p'`` over ``exp(log_scale)``, given ``p`` of the normal part on that scale.
 
     With ``phi_r`` the density of the noise, ``p' = int f'(z) phi_r(x - z) dz`` and what the jumps
     of ``f`` add, ``sum_k j_k phi_r(x - k)``. A uniform piece has ``f' = 0``. A normal one has
     ``f' = -z f``, and given ``z + r eps = x`` the mean of ``z`` is ``x / norm^2`` plus such a sum
     again: ``p' = (sum_k j_k phi_r(x - k) - x p) / norm^2``. Nothing here has a graph.
     """
-    t, shrink = (knots - x) / r, (r * r).add_(1.0).reciprocal_()
-    noise = log_phi(t).sub_(r.log() + log_scale).clamp_(LEAST, -LEAST).exp_()
-    edge = parts.jumps * noise
-    slope = torch.addcmul(edge.sum(dim=0), x, normal_density, value=-1).mul_(shrink)
-    curve = torch.addcmul((edge * t).sum(dim=0).div_(r).sub_(normal_density), x, slope, value=-1)
-    curve.mul_(shrink)
-    if parts.steps is not None:
-        edge = parts.steps * noise
-        slope, curve = slope + edge.sum(dim=0), curve + (edge * t).sum(dim=0).div_(r)
-    return slope, curve
+    noise = log_phi((knots - x) / r).sub_(r.log() + log_scale).clamp_(LEAST, -LEAST).exp_()
+    slope = torch.addcmul((parts.jumps * noise).sum(dim=0), x, normal_density, value=-1)
+    slope.div_((r * r).add_(1.0))
+    return slope if parts.steps is None else slope + (parts.steps * noise).sum(dim=0)
 
 
 def _rows(values: Tensor, rows: list[int]) -> Tensor:
@@ -347,51 +298,6 @@ def _whole_line(c: Tensor, norm: Tensor, ratios: Tensor) -> Tensor:
     tail, h = ratios * phi
     tail.lerp_(1.0 - tail, less(c, 0.0))
     return torch.stack([h.add_(up).mul_(norm), tail, phi.div_(norm)])
-
-
-def _beside_normal(
-    x: Tensor, r: Tensor, knots: Tensor, parts: Parts, log_scale: Tensor
-) -> tuple[Tensor, Callable[[], Tensor]]:
-    r"""``E``, ``S`` and ``p`` of a stretched form less those of the normal distribution.
-
-    Both agree beyond ``-c`` and ``c``. Between, their densities differ by ``D = u - phi``,
-    which has neither mass nor mean: its antiderivative ``D_1 = u z - erf(z / sqrt(2)) / 2``,
-    and that of it, ``D_2 = u (z^2 + c^2) / 2 + phi(c) - phi(z) - z erf(z / sqrt(2)) / 2``,
-    vanish at both ends. Integrated by parts, the differences are convolutions of ``D_2``,
-    ``-D_1`` and ``D`` with the density of the noise, of which the first has the second and
-    third as derivatives:
-
-        ``int D(z) r h((z - x) / r) dz = int D_2(z) phi((z - x) / r) / r dz``.
-
-    There is no kink at ``x`` however small the noise: one Gauss-Legendre rule on what the noise
-    reaches of the interval is exact to about 1e-11 of the total. Here ``tau`` and ``y`` are
-    ``(z - x) / r`` and ``z`` over ``sqrt(2)``.
-
-    Returns:
-        ``3 x n``, and a function that returns the uniform piece's share of ``p``; all over
-        ``exp(log_scale)``.
-    """
-    ends = (knots - x).div_(_SQRT_2 * r)
-    start = torch.maximum(ends[0], -ends[1]).clamp_(min=0.0)
-    reach = (start * start).add_(0.5 * _CUT).sqrt_()
-    ends = torch.clamp(ends, -reach, reach)
-    length = ends[1] - ends[0]
-    nodes, weights = unit_legendre(_NODES, x.dtype, x.device)
-    tau = torch.addcmul(ends[0], nodes.unsqueeze(-1), length)
-    mass = torch.addcmul(-log_scale, tau, tau, value=-1)
-    mass = mass.clamp_(LEAST, -LEAST).exp_()
-    y = torch.addcmul(x * _SQRT_HALF, tau, r)
-
-    flat, at_end = parts.steps[:1] * SQRT_2PI, parts.jumps[1:]  # type: ignore[index]
-    half = torch.addcmul(at_end * SQRT_2PI, 0.5 * flat, knots[1:].square())
-    bell, side = (y * y).neg_().exp_(), torch.erf(y)
-    once = torch.addcmul(side, y, flat * (2.0 / _SQRT_PI), value=-1)  # -2 D_1
-    twice = torch.addcmul(half - bell, y, side.add_(once), value=-0.5 * _SQRT_PI)
-    rows = torch.stack([twice, once, flat - bell], dim=1).mul_(mass.unsqueeze(1))
-    length.mul_(_SQRT_HALF / math.pi)
-    change = (weights @ rows.flatten(1)).view(3, -1).mul_(length)
-    change[1].mul_(0.5 * SQRT_2PI)
-    return change, lambda: (weights @ mass).mul_(flat[0] * length)
 
 
 def _flats(x: Tensor, r: Tensor, low: Tensor, high: Tensor, log_scale: Tensor) -> Tensor:
@@ -443,11 +349,11 @@ class _Integral(Function):
         form: PiecewiseForm,
         which: int,
     ) -> Tensor:
-        with_pieces, unit, held = any(ctx.needs_input_grad[3:5]), scale, None
+        unit, held = scale, None
         if noise is not None:
             unit, held = held_ratio(scale, noise)
         at = x / unit
-        values = Values(at, held, knots.contiguous(), masses, parts, form, with_pieces=with_pieces)
+        values = Values(at, held, knots, masses, parts, form)
         total = values.totals[which]
         log_total = total.clamp(min=TINY).log_().add_(values.log_scale)
         # Where nothing is above x, no derivative is either.
@@ -458,13 +364,13 @@ class _Integral(Function):
         if noise is not None and held is not None:
             ratio, rate = noise / unit, values.density
             if which == SURVIVAL:
-                rest = values.normal_density(), values.log_scale
-                rate = -density_slopes(at, held, knots, parts, *rest)[0]
+                rest = values.normal_density, values.log_scale
+                rate = -density_slope(at, held, knots, parts, *rest)
             rows.append(ratio * rate / total)
             by_scale.addcmul_(ratio, rows[1], value=-1)
         rows.append(by_scale.add_(1.0) if which == EXCESS else by_scale)
         saved: list[Tensor | None] = [None] * 4
-        if with_pieces and values.of_pieces is not None:
+        if any(ctx.needs_input_grad[3:5]):
             log_sum = log_total.masked_fill(nothing, math.inf)
             saved = [at, held, log_sum, values.of_pieces()[which] / total]
         slopes = torch.stack(rows).div_(unit)

@@ -36,6 +36,7 @@ import torch
 from botorch.utils.probability.utils import log_ndtr, log_phi
 from torch import Tensor
 
+from botorch_calib._roots import bracketed_root
 from botorch_calib.distributions._normal_functions import (
     log_h,
     ndtri_exp,
@@ -59,7 +60,6 @@ _LEAST_WIDTH = 0.01  # of the noise, in scores
 _FARTHEST = 40.0  # score about which panels are graded
 _LEAST_NOISE = 1e-12  # over the deviation of the observation, which stands for none
 _QUANTILE_STEPS = 12
-_CLOSE = 1e-10  # distance in scores from a quantile
 
 
 class DenoisedMixture(_WithTails):
@@ -285,24 +285,17 @@ class DenoisedMixture(_WithTails):
         low, high = low.amin(dim=0), high.amax(dim=0)
         mean, variance = self.moments()
         x = torch.minimum(torch.maximum(mean + zeta * variance.sqrt(), low), high)
-        last = torch.full_like(x, math.inf)
-        for _ in range(_QUANTILE_STEPS):
+
+        def excess_score(x: Tensor) -> tuple[Tensor, Tensor, float]:
             parts = self._components(x)
             t = parts.residuals(x)
             above, below = parts.total(log_ndtr(t)), parts.total(log_ndtr(-t))
-            log_p = parts.total(log_phi(t), -parts.deviation.log())
             score = ndtri_exp(torch.minimum(above, below))
             score = torch.where(below < above, score, -score)
-            gap = zeta - score
-            size = gap.abs()
-            low, high = torch.where(gap >= 0, x, low), torch.where(gap <= 0, x, high)
-            new = x + gap * (log_phi(score) - log_p).exp()
-            good = (new >= low) & (new <= high) & (size < 0.5 * last)
-            x = torch.where(size <= _CLOSE, x, torch.where(good, new, 0.5 * (low + high)))
-            last = size
-            if x.device.type == "cpu" and bool((size <= _CLOSE).all()):
-                break
-        return x
+            log_p = parts.total(log_phi(t), -parts.deviation.log())
+            return score - zeta, (log_p - log_phi(score)).exp(), 0.0
+
+        return bracketed_root(excess_score, x, low, high, _QUANTILE_STEPS)
 
     def at_score(self, z: Tensor) -> Tensor:
         """Quantiles of an observation, with normal scores that broadcast against ``shape``."""

@@ -23,13 +23,9 @@ class PiecewiseForm:
             that of a truncated normal distribution).
         open_low: Whether the first knot is minus infinity.
         open_high: Whether the last knot is plus infinity.
-        around_zero: Whether zero is known to lie between the finite knots. Then each outer
-            piece lies on one side of zero.
-        stretched: Whether it is a uniform piece around zero, no wider than seven deviations,
-            between the tails of a normal distribution that has the same masses there.
+        stretched: Whether it is a uniform piece around zero between the tails of a normal
+            distribution that has the same masses there.
         hollow: Whether an open outer piece may hold next to no mass.
-        rare_tails: Whether the outer pieces, or all others, hold next to no mass; quantiles then
-            take more steps.
 
     Example:
         >>> PiecewisePredictive.gaussian().form.uniform
@@ -39,10 +35,8 @@ class PiecewiseForm:
     uniform: tuple[bool, ...]
     open_low: bool = False
     open_high: bool = False
-    around_zero: bool = False
     stretched: bool = False
     hollow: bool = False
-    rare_tails: bool = False
 
     @property
     def num_pieces(self) -> int:
@@ -63,19 +57,6 @@ class PiecewiseForm:
     def is_gaussian(self) -> bool:
         """Whether there is one normal piece without bounds, and nothing else."""
         return self.uniform == (False,) and self.is_open
-
-    @cached_property
-    def is_normal_throughout(self) -> bool:
-        """Whether all pieces are normal and the support is the real line."""
-        return self.is_open and not any(self.uniform)
-
-    @cached_property
-    def only_tails(self) -> bool:
-        """Whether every normal piece is the tail beyond a finite knot, away from zero."""
-        if not self.around_zero or self.num_pieces < 2:
-            return False
-        first, *inner, last = self.uniform
-        return (first or self.open_low) and (last or self.open_high) and all(inner)
 
     def mirrored(self) -> PiecewiseForm:
         """The form of the distribution of ``-z``."""

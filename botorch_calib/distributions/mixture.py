@@ -17,8 +17,8 @@ import torch
 from botorch.utils.probability.utils import ndtr
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
+from botorch_calib._roots import bracketed_root
 from botorch_calib.distributions._normal_functions import (
     HALF_LOG_2PI,
     INV_SQRT_2PI,
@@ -27,11 +27,9 @@ from botorch_calib.distributions._normal_functions import (
     mills_ratio,
 )
 
-# Evaluations to the root: some 30 halve a bracket that is 1e9 times as wide as the narrowest member
-# between far-apart ones, and a few of Halley's steps follow. On a CPU, where reading costs nothing,
-# they end as soon as all points are there: after 3 or 4 where members overlap.
+# Steps to the root: some 30 halve a bracket that is 1e9 times as wide as the narrowest member
+# between far-apart ones, and a few of Halley's follow. Where members overlap 3 or 4 are enough.
 _NUM_STEPS = 48
-_CLOSE = 1e-13  # distance in scores at which a point has converged
 # Nodes of a table: evenly spaced, and about some members, so many deviations from the mean
 _NUM_BULK, _NUM_CHOSEN, _ABOUT = 49, 16, (-1.5, 0.0, 1.5)
 _SHOULDER = (0.7, 1.1, 2.2, 3.2)  # and about those beside the widest gap, on the side of it
@@ -39,7 +37,6 @@ _STEEPEST = 1e26  # slope
 _THIN = 1e-12  # cell of a table
 _SHALLOW = 600.0  # exponents up to which densities and tails do not underflow
 _BELOW_ONE = -1e-16  # logarithm of a cdf that rounding has made 1
-_ROUNDING = 1e-15  # relative width of a bracket that no number lies in
 _LARGEST = 700.0  # of exponents, so that nothing overflows
 
 
@@ -120,8 +117,10 @@ class ScoreTable:
             self._unit = spread.mean(dim=0).sqrt()
             nodes = self._nodes((mean - self._center) / self._unit, deviation / self._unit)
         x = self._center + self._unit * nodes
-        z, slope = _Curve.apply(x, mean, deviation)
-        slope = (slope * self._unit).clamp(1.0 / _STEEPEST, _STEEPEST)
+        z = mixture_score(x, mean, deviation)
+        _, log_density = log_shares(x, mean, deviation)
+        log_slope = log_density + 0.5 * z.square() + HALF_LOG_2PI
+        slope = (log_slope.clamp(max=_LARGEST).exp() * self._unit).clamp(1 / _STEEPEST, _STEEPEST)
         self._nodes_x, self._nodes_z, self._slope = (
             values.movedim(0, -1).contiguous() for values in (nodes, z, slope)
         )
@@ -187,7 +186,9 @@ class _Score(Function):
 
     @staticmethod
     def forward(ctx: Any, t: Tensor) -> Tensor:
-        z = _score(t)
+        below, above = _LowerTail(t).log_mass, _LowerTail(-t).log_mass
+        z = lower_quantile(torch.minimum(below, above))
+        z = torch.where(below < above, z, -z)
         ctx.save_for_backward(t, z)
         return z
 
@@ -196,44 +197,6 @@ class _Score(Function):
         t, z = ctx.saved_tensors
         log_rate = 0.5 * (z - t) * (z + t)
         return grad * log_rate.clamp(max=_LARGEST).exp() / len(t)
-
-
-def _score(t: Tensor) -> Tensor:
-    """`score_of_members` without a graph."""
-    below, above = _LowerTail(t).log_mass, _LowerTail(-t).log_mass
-    z = lower_quantile(torch.minimum(below, above))
-    return torch.where(below < above, z, -z)
-
-
-class _Curve(Function):
-    """`mixture_score` of constants ``y``, ``num x shape``, and its slope, with derivatives of both.
-
-    It takes 0.6 to 0.9 of the time of autograd (tables of 16 members at 128 points).
-    With ``D_s = phi(t_s) / (S s_s)`` the score is ``z`` with the slope ``g = sum_s D_s / phi(z)``,
-    ``dz/dmu_s = -D_s / phi(z)``, ``dz/ds_s = t_s dz/dmu_s``, and ``dg`` is
-    ``g z dz + D_s t_s / (s_s phi(z)) dmu_s + D_s (t_s^2 - 1) / (s_s phi(z)) ds_s``.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, y: Tensor, mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
-        mean, deviation = (align_members(values, y.dim()) for values in (mean, deviation))
-        inverse = deviation.reciprocal()
-        t = (y - mean) * inverse
-        z = _score(t)
-        log_rate = (t * t).sub_(z * z).mul_(-0.5).clamp_(max=_LARGEST)
-        rate = log_rate.exp_().mul_(inverse).div_(len(t))  # D_s / phi(z)
-        slope = rate.sum(dim=0)
-        ctx.save_for_backward(t, inverse, rate, z, slope)
-        return z, slope
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, by_z: Tensor, by_slope: Tensor) -> tuple[Tensor | None, ...]:
-        t, inverse, rate, z, slope = ctx.saved_tensors
-        by_z, pull = torch.addcmul(by_z, by_slope, slope * z), by_slope * inverse
-        by_mean = (t * pull).sub_(by_z).mul_(rate)
-        by_deviation = t.mul(by_mean).sub_(pull.mul_(rate))
-        return None, by_mean.sum(dim=1), by_deviation.sum(dim=1)
 
 
 class _Quantile(Function):
@@ -286,15 +249,13 @@ class _LowerTail:
         return (self._t * self._t).mul_(-0.5).add_(self.half).clamp_(min=LEAST).exp_()
 
 
-@torch.no_grad()
 def _solve(z: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
     """The root of the increasing ``score(y) = z`` by Halley's method within a bracket.
 
     The members' own quantiles ``mu_s + s_s z`` bracket it, since the score is a mean of theirs in
     probability. With ``g`` the score, ``g' = mean_s phi(t_s) / (s_s phi(g))`` and, with the shares
-    ``p_s`` of the density, ``g'' / g' = g g' - sum_s p_s t_s / s_s``. A step out of the bracket, or
-    after one that did not halve the distance in scores, is replaced by a bisection. Positive scores
-    are mirrored, so that the tail is the lower one.
+    ``p_s`` of the density, ``g'' / g' = g g' - sum_s p_s t_s / s_s``. Positive scores are mirrored,
+    so that the tail is the lower one.
     """
     sign = torch.where(z > 0, -1.0, 1.0).to(z)
     center = mean.mean(dim=0)
@@ -302,30 +263,18 @@ def _solve(z: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
     inverse = deviation.reciprocal()
     ends = mean + deviation * z
     low, high = ends.amin(dim=0), ends.amax(dim=0)
-    x = (mean.square() + deviation.square()).mean(dim=0).sqrt_().mul_(z)
-    x = torch.minimum(torch.maximum(x, low), high)
-    root, error, last = x, torch.full_like(x, math.inf), torch.full_like(x, math.inf)
-    for _ in range(_NUM_STEPS):
+    start = (mean.square() + deviation.square()).mean(dim=0).sqrt_().mul_(z)
+
+    def excess_score(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         t = (x - mean).mul_(inverse)
         tail = _LowerTail(t)
         score = lower_quantile(tail.log_mass.clamp_(max=_BELOW_ONE))
-        gap = z - score
-        size = gap.abs()
-        low, high = torch.where(gap >= 0, x, low), torch.where(gap <= 0, x, high)
         pull = tail.density * inverse
         total = pull.sum(dim=0)
         rate = (score.square() * 0.5 - tail.half).clamp_(max=_LARGEST).exp_()
         rate.mul_(total).div_(len(t))
         curve = score * rate - t.mul_(pull).mul_(inverse).sum(dim=0).div_(total)
-        step = gap / rate
-        new = x + step / (curve * step).mul_(0.5).clamp_(-0.5, 1.0).add_(1.0)
-        good = (new >= low) & (new <= high) & (size < 0.5 * last)
-        # The error shrinks to its third power, at the rate just seen.
-        expected = torch.where(good & (last < math.inf), size * (size / last) ** 3, size)
-        root = torch.where(expected < error, torch.where(expected < size, new, x), root)
-        error = torch.minimum(expected, error)
-        x, last = torch.where(good, new, 0.5 * (low + high)), size
-        done = (error <= _CLOSE) | (high - low <= _ROUNDING * torch.maximum(low.abs(), high.abs()))
-        if x.device.type == "cpu" and bool(done.all()):
-            break
-    return root * sign + center
+        return score - z, rate, curve
+
+    start = torch.minimum(torch.maximum(start, low), high)
+    return bracketed_root(excess_score, start, low, high, _NUM_STEPS) * sign + center

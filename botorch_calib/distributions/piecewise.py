@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
-from statistics import NormalDist
 from typing import Any
 
 import torch
@@ -31,12 +30,9 @@ from botorch_calib._validation import (
     check_tensor,
     in_double,
 )
-from botorch_calib.distributions._bivariate_tails import off_zero
 from botorch_calib.distributions._kept_constants import kept_constant
 from botorch_calib.distributions._normal_functions import LOG_ZERO, log_normal_interval
 from botorch_calib.distributions._normal_pieces import normal_moments
-from botorch_calib.distributions._smoothed_integrals import Parts, parts_of
-from botorch_calib.distributions._smoothed_quantile import QuantileTable, normal_points
 from botorch_calib.distributions._transport import cuts, probabilities, transported
 from botorch_calib.distributions.form import PiecewiseForm
 from botorch_calib.distributions.moments import WithMoments
@@ -49,10 +45,7 @@ MIN_GAP = 1e-6
 # Smallest mass of an open outer piece beside which cancellation in those within does not show.
 MIN_COVER = 1e-6
 _FAR = 1e30  # stands for an infinite knot where the form does not say that it is one
-_LARGEST_STRETCHED = 3.5  # half-width over the scale up to which the form's rule is exact
-_RARE = 0.01  # mass below which the tails of a conformal distribution, or its centre, are rare
 NO_BATCH = torch.Size()
-_MOST_REMEMBERED = 100  # results that a distribution keeps
 
 
 class PiecewisePredictive(WithMoments):
@@ -135,65 +128,12 @@ class PiecewisePredictive(WithMoments):
         self.scale, self._expanded = None, NO_BATCH
         # If this one has a scale or is expanded, that of scale 1 which has its own batch shape
         self._standard: PiecewisePredictive | None = None
-        # Results of a distribution that is used again and again; see `kept`
-        self._memory: dict[Any, Any] | None = None
 
     def _viewed(self, scale: Tensor | None, expanded: torch.Size = NO_BATCH) -> PiecewisePredictive:
         """The distribution of ``scale z`` in a batch shape, where this one has scale 1."""
         view = copy(self)
         view.scale, view._expanded, view._standard = scale, expanded, self
         return view
-
-    def kept(self) -> PiecewisePredictive:
-        """The same distribution, a single one, which keeps results for many batches.
-
-        It does not where it needs gradients, and in inference mode.
-        """
-        standard = self.standardized()
-        tensors = standard._knots, standard.masses
-        if standard._memory is None and not any(
-            x.requires_grad or x.is_inference() for x in tensors
-        ):
-            standard._memory = {}
-        return self
-
-    @property
-    def _known(self) -> dict[Any, Any] | None:
-        return None if torch.is_inference_mode_enabled() else self._memory
-
-    def _remembered(self, key: Any, make: Callable[[], Any]) -> Any:
-        known = self._known
-        if known is None:
-            return make()
-        if key not in known:
-            made = make()
-            known[key] = made.kept() if isinstance(made, PiecewisePredictive) else made
-        return known[key]
-
-    def quantile_table(self, tail: float) -> QuantileTable | None:
-        """Quantiles of it plus noise, beyond which the probability ``tail`` in (0, 1/2] lies.
-
-        None if there are many tables already, or if results are not kept. A table costs as much as
-        ten solves; it is made the first time, so that a value is always the same.
-        """
-        known = self._known
-        if known is None or (tail not in known and len(known) >= _MOST_REMEMBERED):
-            return None
-        return self._remembered(tail, lambda: self._table(tail))
-
-    def _table(self, tail: float) -> QuantileTable:
-        z = self.transport(normal_points(tail, self._knots.device)[0].squeeze(-1))
-        return QuantileTable(self._knots.reshape(-1), self.masses, self.form, z, tail)
-
-    def known_parts(self) -> Parts | None:
-        """The `Parts` of a single distribution that keeps them; else None."""
-        if self._known is None or not self.form.covered:
-            return None
-        return self._remembered("parts", self._parts)
-
-    def _parts(self) -> Parts:
-        knots = self._knots if self.form.around_zero else off_zero(self._knots)
-        return parts_of(knots.reshape(-1, 1), self.masses.reshape(-1, 1), self.form)
 
     # ---------------------------------------------------------------- constructors
 
@@ -244,7 +184,7 @@ class PiecewisePredictive(WithMoments):
         if tails == "stretched":
             return standard._viewed(width / standard._knots[1])
         knots = torch.stack([-width, width], dim=-1)
-        return cls.from_form(knots, standard.masses, replace(standard.form, stretched=False))
+        return cls.from_form(knots, standard.masses, _CONFORMAL)
 
     @classmethod
     def recalibrated(
@@ -329,9 +269,6 @@ class PiecewisePredictive(WithMoments):
         """The distribution of ``-z``."""
         if self._standard is not None:
             return self._standard.mirrored()._viewed(self.scale, self._expanded)
-        return self._remembered("mirrored", self._mirrored)
-
-    def _mirrored(self) -> PiecewisePredictive:
         knots, masses = -self._knots.flip(-1), self.masses.flip(-1)
         return PiecewisePredictive.from_form(knots, masses, self.form.mirrored())
 
@@ -360,9 +297,6 @@ class PiecewisePredictive(WithMoments):
         if self._standard is not None:
             scale = None if self.scale is None else self.scale.to(dtype)
             return self._standard.to(dtype)._viewed(scale, self._expanded)
-        return self._remembered(dtype, lambda: self._converted(dtype))
-
-    def _converted(self, dtype: torch.dtype) -> PiecewisePredictive:
         knots = self._knots.to(dtype)
         if torch.finfo(dtype).eps > torch.finfo(self._knots.dtype).eps:
             # Rounding may have merged some.
@@ -513,9 +447,6 @@ class PiecewisePredictive(WithMoments):
         if dtype != torch.float64:  # narrow pieces need the digits
             mean, variance = self.to(torch.float64).moments()
             return mean.to(dtype), variance.to(dtype)
-        return self._remembered("moments", self._moments)
-
-    def _moments(self) -> tuple[Tensor, Tensor]:
         finite, masses = self.finite_knots, self.masses
         dim = max(finite.dim(), masses.dim())
         finite, masses = (v[(None,) * (dim - v.dim())].movedim(-1, 0) for v in (finite, masses))
@@ -544,7 +475,7 @@ def _moments_of_pieces(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> tu
 
 
 _GAUSSIAN = PiecewiseForm((False,), open_low=True, open_high=True)
-_CONFORMAL = PiecewiseForm((False, True, False), open_low=True, open_high=True, around_zero=True)
+_CONFORMAL = PiecewiseForm((False, True, False), open_low=True, open_high=True)
 
 
 @kept_constant
@@ -555,12 +486,7 @@ def _standard_conformal(
     masses = torch.tensor([alpha / 2, 1 - alpha, alpha / 2], dtype=dtype, device=device)
     quantile = -torch.special.ndtri(masses[0])
     knots = torch.stack([-quantile, quantile])
-    form = replace(
-        _CONFORMAL,
-        stretched=NormalDist().inv_cdf(1 - alpha / 2) <= _LARGEST_STRETCHED,
-        rare_tails=min(alpha, 1 - alpha) < _RARE,
-    )
-    return PiecewisePredictive.from_form(knots, masses, form).kept()
+    return PiecewisePredictive.from_form(knots, masses, replace(_CONFORMAL, stretched=True))
 
 
 def _times(knots: Tensor, factor: Tensor | None) -> Tensor:

@@ -21,18 +21,17 @@ is that of round ``t + 1``; and the variance given ``y'`` is ``s^2``, without no
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 
 import torch
-from botorch.utils.probability.utils import log_ndtr, log_phi
+from botorch.utils.probability.utils import log_ndtr
 from torch import Tensor
 
 from botorch_calib.distributions import _smoothed_integrals
-from botorch_calib.distributions._normal_functions import log1mexp, log_h, quick_log_interval
+from botorch_calib.distributions._normal_functions import log1mexp, log_h
 from botorch_calib.distributions._smoothed_integrals import held_ratio
 from botorch_calib.distributions._smoothed_quantile import (
-    SmoothedQuantile,
     normal_points,
+    smoothed_quantile,
     upper_score,
 )
 from botorch_calib.distributions.moments import WithMoments
@@ -122,35 +121,6 @@ class _OfPieces(_WithTails):
         # Masses that sum to 1 up to rounding make no probability above 1.
         return self._integral(x, _smoothed_integrals.log_survival).clamp(max=0.0)
 
-    def log_exponential(self, x: Tensor, rate: Tensor) -> tuple[Tensor, Tensor]:
-        """``log P(v > x)`` and ``log E[exp(rate v); v > x]``, where all pieces are normal.
-
-        With the weight ``exp(rate v)`` the scale ``s`` and the noise ``n`` make of ``v`` a number
-        of the same form, moved by ``rate (s^2 + n^2)``: a normal piece keeps its height, up to a
-        common factor, and its ends lie ``rate s`` lower in units of the scale.
-        """
-        shape, standard = self._shape(x, rate), self.predictive.standardized()
-        tilt = (rate * self._scale).expand(shape).unsqueeze(-1)
-        knots = standard.knots.expand(*shape, -1)
-        moved = torch.cat([knots[..., :1], knots[..., 1:-1] - tilt, knots[..., -1:]], dim=-1)
-        ends = torch.stack([knots, moved])
-        natural = quick_log_interval(ends[..., :-1], ends[..., 1:])
-        log_growth = natural[1] - natural[0]
-        most = log_growth.detach().amax(dim=-1, keepdim=True)
-        # Not normalised: the survival is linear in the masses.
-        grown = standard.masses * (log_growth - most).exp()
-        masses = torch.stack([standard.masses.expand_as(grown), grown])
-        both = copy(self)
-        knots = ends[..., 1:-1]
-        both.predictive = PiecewisePredictive.from_form(knots, masses, standard.form, self._scale)
-        square = self._scale.square()
-        square = square if self.noise is None else square + self.noise.square()
-        shift = rate * square
-        log_above, log_tilted = both.log_survival(
-            torch.stack([x.expand(shape), (x - shift).expand(shape)])
-        )
-        return log_above, log_tilted + most.squeeze(-1) + 0.5 * rate * shift
-
     def _deviation(self) -> Tensor:
         """Standard deviation, if there is a single normal piece."""
         scale = self._scale.expand(self._shape())
@@ -169,7 +139,7 @@ class _OfPieces(_WithTails):
         x, scale = (v.expand(shape).reshape(-1) for v in (x, self._scale))
         noise = None if self.noise is None else self.noise.expand(shape).reshape(-1)
         rows = _rows(standard, shape)
-        return way(x, noise, *rows, standard.form, standard.known_parts(), scale).view(shape)
+        return way(x, noise, *rows, standard.form, scale=scale).view(shape)
 
 
 class SmoothedPredictive(_OfPieces):
@@ -236,17 +206,10 @@ class SmoothedPredictive(_OfPieces):
         shape, standard = self._shape(*several), self.predictive.standardized()
         scale, ratio = held_ratio(self._scale, self.noise)
         ratio = ratio.expand(shape).reshape(-1)
-        if isinstance(tail, Tensor):
-            table, tail = None, tail.expand(shape).reshape(-1)
-        else:
-            table = standard.quantile_table(tail)
-        if table is None:
-            points = _candidates(standard, ratio, shape, tail)
-        else:
-            points = table(ratio).unsqueeze(0)
+        tail = tail.expand(shape).reshape(-1) if isinstance(tail, Tensor) else tail
+        points = _candidates(standard, ratio, shape, tail)
         rows = _rows(standard, shape)
-        form, parts = standard.form, standard.known_parts()
-        x = SmoothedQuantile.apply(ratio, *rows, points, tail, form, parts)
+        x = smoothed_quantile(ratio, *rows, points, tail, standard.form)
         return x.view(shape) * scale
 
 
@@ -267,37 +230,6 @@ class UnsmoothedPredictive(_OfPieces):
     def mirrored(self) -> UnsmoothedPredictive:
         return UnsmoothedPredictive(self.predictive.mirrored())
 
-    def log_excess(self, x: Tensor) -> Tensor:
-        """Logarithm of the mean excess over ``x``.
-
-        In units of the scale let a uniform piece between stretched tails reach from ``-c`` to
-        ``c``, with the mass ``p`` between two tails of mass ``q = Phi(-c)``. They are those of the
-        normal distribution, and so is the mean, 0: for ``|x| >= c`` the excess is ``h(-x)``.
-        Between, with ``v = c - x``, the tail adds ``h(-c) + q v`` and the uniform piece
-        ``p v^2 / (4 c)``.
-        """
-        if not self.predictive.form.stretched:
-            return super().log_excess(x)
-        x, c, room, tail, center = self._in_stretched_units(x)
-        at_end = log_phi(c).exp() - c * tail
-        inner = torch.addcmul(at_end, room, tail + room * (center / (4.0 * c))).log()
-        return torch.where(x.abs() < c, inner, log_h(-x)) + self._scale.log()
-
-    def log_survival(self, x: Tensor) -> Tensor:
-        """Log probability of a value above ``x``, with the same symbols."""
-        if not self.predictive.form.stretched:
-            return super().log_survival(x)
-        x, c, room, tail, center = self._in_stretched_units(x)
-        inner = (tail + room * (center / (2.0 * c))).log()
-        return torch.where(x.abs() < c, inner, log_ndtr(-x))
-
-    def _in_stretched_units(self, x: Tensor) -> tuple[Tensor, ...]:
-        """``x``, ``c`` and ``max(0, c - x)`` in units of the scale, ``q`` and ``p``."""
-        tail, center, _ = self.predictive.masses.unbind(-1)
-        c = -torch.special.ndtri(tail)
-        x = (x / self._scale).expand(self._shape(x))
-        return x, c, (c - x).clamp(min=0.0), tail, center
-
     def log_prob(self, x: Tensor) -> Tensor:
         """Log density at ``x``, ``-inf`` beyond the ends of a bounded support."""
         return self.predictive.log_prob(x)
@@ -315,7 +247,7 @@ class UnsmoothedPredictive(_OfPieces):
 def _candidates(
     predictive: PiecewisePredictive, ratio: Tensor, shape: torch.Size, tail: float | Tensor
 ) -> Tensor:
-    """Points ``T(u) + r eps`` for `SmoothedQuantile`, ``7 x n``."""
+    """Points ``T(u) + r eps`` for `smoothed_quantile`, ``7 x n``."""
     u, eps = normal_points(tail, ratio.device)
     if isinstance(tail, Tensor):
         z = predictive.transport(u.view(len(u), *shape)).view(u.shape)

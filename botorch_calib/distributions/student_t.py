@@ -14,10 +14,11 @@ import torch
 from botorch.utils.probability.utils import log_ndtr
 from torch import Tensor
 
+from botorch_calib._roots import bracketed_root, with_derivatives
 from botorch_calib.distributions._normal_functions import HALF_LOG_2PI, graded_rule
 
 _ORDER = 24
-_STEPS = 5  # of Newton's method; from one within 0.1 the error is rounding
+_STEPS = 8  # of Newton's method, from within 0.1
 _CUT = 72.0  # the integral ends where the integrand has fallen by exp(-36)
 _LARGEST = 1200.0  # logarithm of the square of a number that overflows
 _HUGE = 1e100  # beyond it a square may overflow, and adding 1 changes nothing
@@ -34,19 +35,24 @@ def student_t_score(t: Tensor, df: Tensor) -> Tensor:
 
 
 def student_t_quantile(score: Tensor, df: Tensor) -> Tensor:
-    """``F^-1(Phi(score))`` of the standard t distribution, float64, with first derivatives.
+    """``F^-1(Phi(score))`` of the standard t distribution, float64, differentiable.
 
     Those beyond 1e260, which occur with few degrees of freedom, are next to it.
     """
     z = score.abs().clamp(max=_FARTHEST)
-    target = log_ndtr(-z)
-    with torch.no_grad():
-        w = z * (8.0 * df + 3.0) / (8.0 * df + 1.0)  # Wallace (1959)
-        for _ in range(_STEPS):
-            log_tail, slope = _log_tail(w, df), _log_density(w, df)
-            w = (w + (log_tail - target) * (log_tail - slope).exp()).clamp(min=0.0)
-        rate = (_log_tail(w, df) - _log_density(w, df)).exp()
-    w = w + (_log_tail(w, df) - target) * rate  # whose derivatives are those of the root
+    target = log_ndtr(-z.detach())
+
+    def depth(w: Tensor) -> tuple[Tensor, Tensor, float]:
+        log_tail = _log_tail(w, df)
+        return target - log_tail, (_log_density(w, df) - log_tail).exp(), 0.0
+
+    def excess(w: Tensor, z: Tensor, df: Tensor) -> Tensor:
+        return log_ndtr(-z) - _log_tail(w, df)
+
+    start = (z * (8.0 * df + 3.0) / (8.0 * df + 1.0)).detach()  # Wallace (1959)
+    low, high = torch.zeros_like(start), 4.0 * start + 1.0
+    w = bracketed_root(depth, start, low, high, _STEPS, close=1e-12)
+    w = with_derivatives(excess, w, z, df)
     # t^2 = nu (exp(a) - 1) = w^2 (1 - exp(-a)) exp(a) / a
     a = (w.square() / df).clamp(max=_LARGEST)
     return score.sign() * w * (0.5 * a - _log_factor(a)).exp()

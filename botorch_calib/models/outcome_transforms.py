@@ -17,7 +17,6 @@ from torch import Tensor
 
 from botorch_calib.models.inspection import inputs_of_transform, like
 from botorch_calib.posteriors import OutcomeMap
-from botorch_calib.posteriors.outcome_maps import Exponential
 
 # How far beyond the data, in units of their range, a transform of a user's own has to increase
 _BEYOND = 3.0
@@ -52,15 +51,6 @@ class InverseTransform(OutcomeMap):
             least, greatest = self.outcome(-far), self.outcome(far)
         target = torch.where(outcome < least, -torch.inf, target)
         return torch.where(outcome >= greatest, torch.inf, target)
-
-    def exponential(self) -> Exponential | None:
-        """That of ``Log``, alone or before ``Standardize``."""
-        kinds = [type(part) for part in self._parts]
-        last: Any = self._parts[-1]
-        if kinds == [Log, Standardize]:
-            return Exponential(1.0, last.means.double(), last.stdvs.double())
-        one = torch.ones((), dtype=torch.float64)
-        return Exponential(1.0, torch.zeros_like(one), one) if kinds == [Log] else None
 
     @torch.no_grad()
     def kinks(self, ref: Tensor) -> Tensor | None:

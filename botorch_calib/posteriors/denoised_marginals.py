@@ -145,15 +145,6 @@ class DenoisedMarginals(StatedPosterior):
         # Masses that were rounded may add up to slightly more than 1.
         return self._distribution.log_between(*ends).clamp(max=0.0).to(self.dtype)
 
-    def log_exponential(self, threshold: Tensor, rate: Tensor) -> tuple[Tensor, Tensor]:
-        """``log P(f~ > c)`` and ``log E[exp(rate f~); f~ > c]``, where all pieces are normal.
-
-        There are no derivatives by ``threshold``, which is ``c``, as in `rule_above`.
-        """
-        above = self._from_location("threshold", threshold.detach())
-        log_above, log_weighted = self._distribution.log_exponential(above, rate)
-        return log_above, log_weighted + rate * self.location
-
     def rule_above(
         self, threshold: Tensor, growth: Tensor, order: int, kinks: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:

@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from typing import NamedTuple
 
 from torch import Tensor
-
-
-class Exponential(NamedTuple):
-    """The map ``offset + sign exp(log_weight + rate latent)``, ``sign rate`` being positive."""
-
-    sign: float
-    log_weight: Tensor
-    rate: Tensor
-    offset: float = 0.0
 
 
 class OutcomeMap(ABC):
@@ -42,10 +31,6 @@ class OutcomeMap(ABC):
         """
         return None
 
-    def exponential(self) -> Exponential | None:
-        """The map as an exponential function; None if it is another one."""
-        return None
-
     def affine(self, weight: float, offset: float) -> OutcomeMap:
         """The increasing map to ``weight y + offset``, from ``-latent`` if ``weight < 0``."""
         return _Affine(self, weight, offset)
@@ -62,14 +47,6 @@ class _Affine(OutcomeMap):
     def kinks(self, ref: Tensor) -> Tensor | None:
         kinks = self._base.kinks(ref)
         return kinks if kinks is None or self._sign > 0.0 else -kinks.flip(0)
-
-    def exponential(self) -> Exponential | None:
-        base = self._base.exponential()
-        if base is None:
-            return None
-        log_weight = base.log_weight + math.log(abs(self._weight))
-        offset = self._weight * base.offset + self._offset
-        return Exponential(self._sign * base.sign, log_weight, self._sign * base.rate, offset)
 
     def latent(self, outcome: Tensor) -> Tensor:
         return self._sign * self._base.latent((outcome - self._offset) / self._weight)

@@ -131,26 +131,13 @@ class TransformedOutcomePosterior(StatedPosterior, TransformedPosterior):
 
     def _log_improvement(self, best_f: Tensor | float, order: int = _COARSE) -> Tensor:
         best = self._outcomes("best_f", best_f)
-        total, largest = self._sum_above(best, order)
-        log_ei = total.clamp(min=torch.finfo(total.dtype).tiny).log() + largest
-        # Where the threshold itself is infinite, so is the improvement, or its logarithm.
-        return torch.where(best.isinf(), -best, log_ei)
-
-    def _sum_above(self, best: Tensor, order: int) -> tuple[Tensor, Tensor]:
-        """``E(g(f) - best)+`` over the exponential of a scale, and that scale."""
-        form = self.outcome_map.exponential()
-        if form is not None and self.posterior.predictive.form.is_normal_throughout:
-            gap = (form.offset - best).clamp(-_GREATEST, _GREATEST)
-            threshold = ((-form.sign * gap).clamp(min=0.0).log() - form.log_weight) / form.rate
-            log_above, log_weighted = self.posterior.log_exponential(threshold, form.rate)
-            log_weighted = log_weighted + form.log_weight
-            largest = torch.maximum(log_weighted, log_above + gap.abs().log()).detach()
-            total = gap * (log_above - largest).exp() + form.sign * (log_weighted - largest).exp()
-            return total, largest
         values, log_weights = self._rule(self.outcome_map.latent(best), order)
         # Not `logsumexp`, whose logarithms and exponentials cost a third of all
         largest = log_weights.detach().amax(dim=0)
-        return ((log_weights - largest).exp() * (values - best)).sum(dim=0), largest
+        total = ((log_weights - largest).exp() * (values - best)).sum(dim=0)
+        log_ei = total.clamp(min=torch.finfo(total.dtype).tiny).log() + largest
+        # Where the threshold itself is infinite, so is the improvement, or its logarithm.
+        return torch.where(best.isinf(), -best, log_ei)
 
     def _rule(self, threshold: Tensor, order: int, powers: float = 1.0) -> tuple[Tensor, Tensor]:
         """Outcomes above that of ``threshold``, a latent value, and log weights, ``N x shape``."""

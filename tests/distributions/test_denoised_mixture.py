@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from botorch_calib.distributions import PiecewisePredictive, SmoothedPredictive
+from botorch_calib.distributions import PiecewisePredictive
 from botorch_calib.distributions.denoised_mixture import DenoisedMixture
 from botorch_calib.distributions.mixture import mixture_quantile
 from tests.long_grids import mostly_slow
@@ -132,23 +132,6 @@ def test_nothing_corrected():
         assert_close(mixture.moments()[0], mean.mean(), rtol=1e-13, atol=0)
         total = v.mean() + mean.var(correction=0)
         assert_close(mixture.moments()[1], total, rtol=1e-13, atol=0)
-
-
-@pytest.mark.parametrize(("name", "num"), [*zip(PREDICTIVES, [1, 7, 7, 7], strict=True)])
-def test_coinciding_members_are_one(name, num):
-    """As a single process, whose integrals are in closed form elsewhere."""
-    mean, variance, noise = (torch.full((num,), x, dtype=torch.double) for x in (2.0, 0.6, 0.2))
-    mixture = DenoisedMixture(mean, variance, noise, PREDICTIVES[name], True)
-    gain, scale = 0.75, 0.8**0.5
-    single = SmoothedPredictive(PREDICTIVES[name], torch.tensor((0.2 / 0.6) ** 0.5).double())
-    for x in torch.tensor([0.5, 2.0, 3.1]).double():
-        t = (x - 2.0) / (gain * scale)
-        for value, expected in (
-            (mixture.log_excess(x), single.log_excess(t) + math.log(gain * scale)),
-            (mixture.log_survival(x), single.log_survival(t)),
-            (mixture.log_prob(x), single.log_prob(t) - math.log(gain * scale)),
-        ):
-            assert_close(value, expected.reshape(()), rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize(

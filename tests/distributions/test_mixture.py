@@ -5,12 +5,10 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import norm
-from torch.autograd import gradcheck
 from torch.testing import assert_close
 
 from botorch_calib.distributions.mixture import (
     ScoreTable,
-    _Curve,
     mixture_quantile,
     mixture_score,
     score_of_members,
@@ -79,21 +77,6 @@ def test_derivatives():
     far = torch.tensor([[0.0], [1e6]], dtype=torch.double, requires_grad=True)
     y = mixture_quantile(torch.tensor([-1.0]).double(), far, torch.ones_like(far))
     assert_close(torch.autograd.grad(y, far)[0].squeeze(), torch.tensor([1.0, 0.0]).double())
-
-
-def test_derivatives_of_the_curve():
-    """Its scores are `mixture_score`; slopes, and derivatives of both, against differences."""
-    y = torch.linspace(-6.0, 7.0, 9, dtype=torch.double).view(-1, 1)
-    arguments = [values.requires_grad_() for values in members("overlapping", 5)]
-
-    def curve(mean, deviation):
-        return _Curve.apply(y, mean, deviation)
-
-    z, slope = curve(*arguments)
-    assert_close(z, mixture_score(y, *arguments))
-    ahead, behind = (mixture_score(y + step, *arguments) for step in (1e-5, -1e-5))
-    assert_close(slope, (ahead - behind) / 2e-5, rtol=1e-7, atol=1e-9)
-    assert gradcheck(curve, arguments, rtol=1e-5, atol=1e-7)
 
 
 def test_single_precision_and_batches():

@@ -92,31 +92,6 @@ def test_second_derivatives(name):
     assert torch.autograd.gradgradcheck(lambda k: normal_moments(k, MASSES), (knots,), atol=1e-4)
 
 
-def test_random_distributions():
-    """Pieces from narrow to wide, anywhere: to the digits that their width leaves."""
-    generator = torch.Generator().manual_seed(0)
-    widths = 10 ** (4 * torch.rand(20, 5, generator=generator, dtype=torch.double) - 3)
-    start = 20 * torch.rand(20, 1, generator=generator, dtype=torch.double) - 15
-    knots = start + widths.cumsum(dim=-1)
-    expected = knots.new_tensor([by_quadrature(row) for row in knots.tolist()])
-    assert_close(
-        torch.stack(normal_moments(knots, MASSES), dim=-1), expected, rtol=1e-10, atol=1e-10
-    )
-
-
-def test_scale():
-    """Knots over the scale, and moments in its units; derivatives of every order by both."""
-    generator = torch.Generator().manual_seed(0)
-    knots = torch.randn(2, 3, 5, generator=generator, dtype=torch.double).sort(dim=-1).values
-    scale = 0.5 + torch.rand(3, generator=generator, dtype=torch.double)
-    knots.requires_grad_(), scale.requires_grad_()
-    mean, variance = normal_moments(knots / scale.unsqueeze(-1), MASSES)
-    expected = mean * scale, variance * scale.square()
-    assert_close(normal_moments(knots, MASSES, scale), expected, rtol=1e-12, atol=1e-12)
-    assert torch.autograd.gradcheck(normal_moments, (knots, MASSES, scale))
-    assert torch.autograd.gradgradcheck(normal_moments, (knots, MASSES, scale))
-
-
 @pytest.mark.parametrize("shape", [(6000,), (40, 150, 1), (1, 6000)])
 def test_many_pieces(shape):
     """Those that pass through the cache in parts are as they are by themselves."""
@@ -134,17 +109,6 @@ def test_many_pieces(shape):
     halves = zip(found(slice(0, 3000)), found(slice(3000, 6000)), strict=True)
     for got, parts, dim in zip(found(slice(None)), halves, (1, 0), strict=True):
         assert_close(got, torch.cat(parts, dim=dim), rtol=1e-12, atol=1e-12)
-
-
-def test_one_distribution_of_very_many_pieces():
-    """Its pieces do not pass in parts; together they are the standard normal distribution."""
-    levels = torch.linspace(0.0, 1.0, 40_001, dtype=torch.double)[1:-1]
-    single = PiecewisePredictive.recalibrated(levels, torch.special.ndtri(levels))
-    mean, variance = single.moments()
-    assert mean.shape == ()
-    assert_close(
-        torch.stack([mean, variance]), torch.tensor([0.0, 1.0]).double(), rtol=0, atol=1e-9
-    )
 
 
 def test_narrowest():

@@ -3,14 +3,12 @@
 import math
 
 import mpmath as mp
-import numpy as np
 import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
 from botorch_calib.distributions import _normal_functions as functions
-from tests import oracles
 
 ARGUMENTS = [0.0, 1e-12, 1e-3, 0.7, 1.0, 4.9, 5.0, 12.0, 19.9, 29.9, 30.1, 55.0, 300.0]
 INTERVALS = [
@@ -159,30 +157,6 @@ def test_ndtri_exp():
     expected = double(*(Phi(v) / phi(v) for v in z))
     assert_close(slope, expected, rtol=1e-9, atol=0.0)
     assert gradgradcheck(functions.ndtri_exp, (safe,), atol=1e-6)
-
-
-def test_ndtri_exp_has_a_zero_slope_where_it_is_infinite():
-    log_p = double(0.0).requires_grad_()
-    value = functions.ndtri_exp(log_p)
-    assert value.tolist() == [math.inf]
-    assert torch.autograd.grad(value.sum(), log_p)[0].tolist() == [0.0]
-
-
-@pytest.mark.parametrize("order", [1, 5, 20])
-def test_unit_legendre(order):
-    cpu = torch.device("cpu")
-    nodes, weights = functions.unit_legendre(order, torch.double, cpu)
-    powers = torch.arange(2 * order, dtype=torch.double)
-    integral = (weights * nodes ** powers.unsqueeze(-1)).sum(-1)
-    assert_close(integral, 1 / (powers + 1), rtol=1e-13, atol=0.0)
-    assert nodes.dtype == torch.double
-    assert functions.unit_legendre(order, torch.float32, cpu)[0].dtype == torch.float32
-
-
-def test_log_h_of_the_oracles():
-    t = np.array([-300.0, -38.0, -26.0, -25.001, -24.999, -5.0, -1e-9, 0.0, 1e-9, 0.5, 9.0, 1e4])
-    expected = np.array([float(mp.log(h(v))) for v in t])
-    np.testing.assert_allclose(oracles.log_h(t), expected, rtol=1e-14, atol=1e-12)
 
 
 @pytest.mark.parametrize(("low", "high"), INTERVALS)

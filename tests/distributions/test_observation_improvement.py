@@ -104,20 +104,6 @@ def test_narrow_pieces(center, width):
         assert_close(distribution.log_survival(points), survival, rtol=0.0, atol=1e-10)
 
 
-def test_far_tail_of_a_law_that_ends_in_nothing():
-    """Masses that are zero add nothing, and the logarithm keeps its digits below them."""
-    masses = double(0.5, 0.5, 0.0)
-    distribution = PiecewisePredictive(double(-1.0, 1.0), masses, (False, True, False))
-    below = UnsmoothedPredictive(distribution).log_excess(double(1 - 1e-150, 1.0, 5.0))
-    assert_close(below[1:], double(LOG_ZERO, LOG_ZERO))
-    full = PiecewisePredictive(double(-1.0, 1.0), double(1.0, 0.0, 0.0), (False, True, False))
-    mirrored = UnsmoothedPredictive(full.mirrored())
-    # The tail beyond 1 of a normal distribution, with mass 1
-    x = double(2.0, 10.0, 37.0)
-    expected = torch.special.log_ndtr(-x) - torch.special.log_ndtr(-double(1.0))
-    assert_close(mirrored.log_survival(x), expected, rtol=0.0, atol=1e-10)
-
-
 class TestBeyondTheEnds:
     knots, masses = double(-1.0, 0.5, 2.0), double(0.4, 0.6)
 
@@ -187,25 +173,6 @@ class TestDerivatives:
 
         assert gradgradcheck(function, inputs_of(3), atol=1e-5, rtol=1e-4)
 
-    def test_quantile(self, kind):
-        def function(parameters, scale):
-            return make(kind, parameters, scale).quantile(0.8) + 0.0 * scale
-
-        assert gradcheck(function, inputs_of(4)[:2], atol=1e-6, rtol=1e-5)
-
-    def test_both_ways_agree(self, kind):
-        """The closed form of the first derivatives, and the graph that replaces it."""
-        parameters, scale, x = inputs_of(300)
-        distribution = make(kind, parameters, scale)
-        inputs = [v for v in (parameters, scale, x) if kind != "stretched" or v is not scale]
-        for name in ("log_excess", "log_survival"):
-            value = getattr(distribution, name)(x)
-            value = value[value > -1e9].sum()
-            closed = torch.autograd.grad(value, inputs, retain_graph=True)
-            graph = torch.autograd.grad(value, inputs, create_graph=True)
-            for a, b in zip(closed, graph, strict=True):
-                assert_close(a, b.detach(), rtol=1e-9, atol=1e-9)
-
     @pytest.mark.parametrize("size", [1e-3, 1.0, 20.0])
     def test_finite_everywhere(self, kind, size):
         far = double(-1e6, -300.0, -1.0, 0.0, 1e-8, 3.4, 35.0, 1e3, 1e6).requires_grad_()
@@ -254,29 +221,3 @@ class TestConsistency:
             assert_close(got[seen], expected[seen], rtol=1e-5, atol=1e-5)
         assert_close(distribution.mean, noisy.mean)
         assert_close(distribution.variance, noisy.variance, rtol=1e-9, atol=1e-9)
-
-    def test_mirrored(self, kind):
-        distribution, x = random_case(kind, 50)
-        twin = distribution.mirrored()
-        assert_close(twin.cdf(-x), distribution.log_survival(x).exp(), rtol=1e-9, atol=1e-12)
-        # E(z - x)+ - E(x - z)+ = E z - x
-        gain = distribution.log_excess(x).exp() - twin.log_excess(-x).exp()
-        assert_close(gain, distribution.mean - x, rtol=1e-8, atol=1e-9)
-        assert_close(twin.quantile(0.2), -distribution.quantile(0.8), rtol=1e-8, atol=1e-8)
-
-    @pytest.mark.parametrize("level", [1e-12, 0.3, 1 - 1e-9])
-    def test_quantile(self, kind, level):
-        distribution = UnsmoothedPredictive(random_predictive(kind, 30, seed=1))
-        x = distribution.quantile(level).expand(30)
-        assert_close(distribution.cdf(x), torch.full_like(x, level), rtol=1e-6, atol=1e-8)
-
-    def test_shapes_and_dtypes(self, kind):
-        distribution = UnsmoothedPredictive(random_predictive(kind, 4))
-        x = torch.randn(2, 3, 4, dtype=torch.double, generator=Generator().manual_seed(0))
-        single = UnsmoothedPredictive(random_predictive(kind, 4).to(torch.float32))
-        for name in FUNCTIONS:
-            got = getattr(distribution, name)(x)
-            rows = torch.stack([getattr(distribution, name)(row) for row in x.reshape(-1, 4)])
-            assert_close(got, rows.reshape(x.shape))
-            assert getattr(single, name)(x).dtype == torch.double
-            assert getattr(distribution, name)(x[0, 0, 0]).shape == (4,)

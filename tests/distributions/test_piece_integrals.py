@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from botorch.posteriors import GPyTorchPosterior
-from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
@@ -19,9 +17,6 @@ from botorch_calib.distributions import (
     SmoothedPredictive,
     UnsmoothedPredictive,
 )
-from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
-from botorch_calib.distributions.form import PiecewiseForm
-from botorch_calib.posteriors import CalibratedPosterior
 from tests import oracles
 
 INF = math.inf
@@ -129,29 +124,6 @@ def test_finite_at_any_distance(flags: tuple[bool, ...], ratio: float) -> None:
 
 
 @pytest.mark.parametrize("flat", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_one_bounded_piece_as_a_posterior(flat: bool, dtype: torch.dtype) -> None:
-    """Improvement far out, quantiles and samples of the objective and of the observation."""
-    mean = torch.zeros(3, 2, dtype=dtype)
-    base = GPyTorchPosterior(MultivariateNormal(mean, torch.eye(2, dtype=dtype).expand(3, 2, 2)))
-    predictive = PiecewisePredictive(
-        torch.tensor([-1.0, 2.0], dtype=dtype), torch.ones(1, dtype=dtype), (flat,)
-    )
-    for noise, denoise in [(0.0, True), (0.01, True), (0.01, False)]:
-        posterior = CalibratedPosterior(base, predictive, noise, denoise=denoise)
-        for best in (-1e3, 0.0, 1e3):
-            log_ei = posterior.log_expected_improvement(best)
-            assert log_ei.isfinite().all() and log_ei.dtype == dtype
-        quantiles = posterior.quantile(double(0.01, 0.5, 0.999))
-        assert quantiles.isfinite().all() and (quantiles.diff(dim=0) > 0).all()
-        samples = posterior.rsample(torch.Size([50]))
-        assert samples.shape == (50, 3, 2, 1) and samples.isfinite().all()
-        if noise == 0.0 or not denoise:
-            scale = math.sqrt(1 + noise)
-            assert (samples >= -1.001 * scale).all() and (samples <= 2.001 * scale).all()
-
-
-@pytest.mark.parametrize("flat", [True, False])
 def test_an_empty_tail_is_no_tail(flat: bool) -> None:
     x = double(-30.0, -2.0, 0.1, 0.6, 30.0, 1e3)
     ratio = torch.tensor(0.05, dtype=torch.double)
@@ -167,32 +139,6 @@ def test_an_empty_tail_is_no_tail(flat: bool) -> None:
     for name in ("log_excess", "log_survival"):
         pair = [getattr(UnsmoothedPredictive(p), name)(inside) for p in (bounded, hollow)]
         assert_close(pair[1], pair[0], rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("open_low", [False, True])
-@pytest.mark.parametrize("flags", [(False, False), (False, True), (True, True)])
-def test_knots_that_are_common(open_low: bool, flags: tuple[bool, bool]) -> None:
-    form = PiecewiseForm((False, *flags) if open_low else flags, open_low=open_low)
-    x, r = torch.linspace(-3.0, 4.0, 9).double(), torch.full((9,), 0.3).double()
-    knots = double(-1.0, 0.5, 2.0).unsqueeze(-1)
-    masses = torch.full((form.num_pieces, 1), 1 / form.num_pieces, dtype=torch.double)
-    each = (knots.expand(-1, 9).clone(), masses.expand(-1, 9).clone())
-    pair = [log_integrals_by_pieces(x, r, *shared, form) for shared in ((knots, masses), each)]
-    for common, own in zip(*pair, strict=True):
-        assert_close(common, own, rtol=0.0, atol=0.0)
-
-
-@pytest.mark.parametrize("flags", [(False, True), (True, False, True)])
-def test_quantiles_of_one_bounded_distribution_with_any_noise(flags: tuple[bool, ...]) -> None:
-    knots = torch.linspace(-1.0, 2.0, len(flags) + 1, dtype=torch.double, requires_grad=True)
-    masses = torch.full((len(flags),), 1 / len(flags), dtype=torch.double)
-    ratio = double(0.01, 0.3, 2.0)
-    one = PiecewisePredictive(knots, masses, flags)
-    several = PiecewisePredictive(knots.expand(3, -1).clone(), masses, flags)
-    pair = [SmoothedPredictive(p, ratio).quantile(0.9) for p in (one, several)]
-    assert_close(pair[0], pair[1], rtol=1e-9, atol=1e-9)
-    pair = [torch.autograd.grad(value.sum(), knots)[0] for value in pair]
-    assert_close(pair[0], pair[1], rtol=1e-8, atol=1e-9)
 
 
 @pytest.mark.parametrize("outer", [1e-8, 1e-12, 1e-14])

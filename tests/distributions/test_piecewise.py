@@ -10,6 +10,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.special import log_ndtr, ndtr, ndtri
 from torch.testing import assert_close
 
+from botorch_calib.distributions.form import PiecewiseForm
 from botorch_calib.distributions.piecewise import MIN_GAP, MIN_HALF_WIDTH, PiecewisePredictive
 from botorch_calib.exceptions import CalibrationWarning
 from tests import oracles
@@ -56,14 +57,6 @@ class TestConstructors:
         assert_close(quantiles, ndtri(thresholds).sort(dim=-1).values, rtol=0.0, atol=1e-5)
         assert (predictive.knots.diff(dim=-1) >= 0.99 * MIN_GAP).all()
 
-    def test_recalibrated_clamps_knots(self):
-        predictive = from_pits(double(0.1, 0.2, 0.5, 0.6), double(-0.2, 0.0, 1.0, 1.3))
-        assert_close(predictive.knots[1:-1], double(-8.0, -8.0, 8.0, 8.0), rtol=0.0, atol=1e-2)
-        predictive = PiecewisePredictive.recalibrated(
-            double(0.5), knots=double(70.0), max_width=3.0
-        )
-        assert_close(predictive.knots[1], double(3.0)[0])
-
     def test_gaussian(self):
         predictive = PiecewisePredictive.gaussian((2, 3), dtype=torch.double)
         z = normal(5, 2, 3)
@@ -74,13 +67,6 @@ class TestConstructors:
         assert_close(predictive.mean, torch.zeros(2, 3).double())
         assert_close(predictive.variance, torch.ones(2, 3).double())
         assert PiecewisePredictive.gaussian().knots.dtype == torch.get_default_dtype()
-
-    def test_inner_knots_suffice(self):
-        masses = double(0.2, 0.5, 0.3)
-        predictive = PiecewisePredictive(double(-1.0, 1.0), masses, (False, True, False))
-        assert_close(predictive.knots, double(-math.inf, -1.0, 1.0, math.inf))
-        assert predictive.num_pieces == 3 and not predictive.is_gaussian
-        assert repr(predictive) == "PiecewisePredictive(batch_shape=(), pieces='gug')"
 
     def test_equal_knots_are_moved_apart(self):
         predictive = PiecewisePredictive(
@@ -130,13 +116,6 @@ class TestFunctions:
             assert_close(lower, log_ndtr(z[left, None]).expand_as(lower), rtol=1e-8, atol=1e-8)
             assert_close(upper, log_ndtr(-z[right, None]).expand_as(upper), rtol=1e-8, atol=1e-8)
 
-    def test_quantile(self, kind):
-        predictive, p = random_predictive(kind, 30), double(1e-6, 0.1, 0.5, 0.8)
-        assert_close(
-            predictive.cdf(predictive.quantile(p.unsqueeze(-1))), p.unsqueeze(-1).expand(4, 30)
-        )
-        assert predictive.quantile(double(0.3)[0]).shape == (30,)
-
     def test_mirrored(self, kind):
         predictive, z = random_predictive(kind, 30), normal(4, 30)
         twin = predictive.mirrored()
@@ -157,14 +136,6 @@ class TestFunctions:
         value = single.transport(z.float())
         assert value.dtype == torch.float32
         assert_close(single.cdf(value).double(), ndtr(z), rtol=0.0, atol=1e-4)
-
-    def test_batch_shape_and_broadcasting(self, kind):
-        predictive, z = random_predictive(kind, 6), normal(3, 6)
-        assert predictive.batch_shape == (6,)
-        for name in ("cdf", "log_prob", "transport"):
-            rows = torch.stack([getattr(predictive, name)(row) for row in z])
-            assert_close(getattr(predictive, name)(z), rows)
-        assert predictive.mean.expand(6).shape == predictive.variance.expand(6).shape == (6,)
 
 
 class TestDerivatives:
@@ -285,27 +256,6 @@ def test_quantile_refuses_levels_outside(p, convert):
         conformal(0.2, KNOTS[1:]).quantile(convert(p))
 
 
-@pytest.mark.parametrize("dtype", [torch.float, torch.double])
-def test_numbers_are_taken_for_tensors(dtype):
-    """In the constructors in double precision, in the methods in that of the distribution."""
-    for made, same in [
-        (conformal(0.2, 1.5), conformal(0.2, double(1.5)[0])),
-        (recalibrated([0.2, 0.5], [-1.0, 1.0]), recalibrated(double(0.2, 0.5), KNOTS)),
-        (
-            PiecewisePredictive([-1.0, 1.0], [0.3, 0.4, 0.3], FLAGS, scale=2.0),
-            PiecewisePredictive(KNOTS, MASSES, FLAGS, scale=double(2.0)[0]),
-        ),
-    ]:
-        assert made.knots.dtype == torch.double and torch.equal(made.knots, same.knots)
-        made, number = made.to(dtype), torch.tensor(0.3, dtype=dtype)
-        for value, expected in [
-            (made.cdf(0.3), made.cdf(number)),
-            (made.log_prob(0.3), made.log_prob(number)),
-            (made.variance, same.to(dtype).variance),
-        ]:
-            assert_close(value, expected, rtol=0.0, atol=0.0)
-
-
 @pytest.mark.parametrize("p", [1e-50, 1e-9, 0.3, 1.0 - 1e-9])
 def test_levels_that_single_precision_takes_for_0_or_1(p):
     for double_one in [
@@ -320,43 +270,12 @@ def test_levels_that_single_precision_takes_for_0_or_1(p):
         assert torch.equal(expected, double_one.quantile(double(p)[0]))
 
 
-def test_masses_and_scale_take_the_precision_of_the_knots():
-    for scale in (2.0, double(2.0)[0]):
-        made = PiecewisePredictive(KNOTS.float(), [0.3, 0.4, 0.3], FLAGS, scale=scale)
-        assert made.masses.dtype == made.scale.dtype == torch.float
-        for value in (made.cdf(0.3), made.log_prob(0.3), made.quantile(0.3), made.variance):
-            assert value.dtype == torch.float
-
-
-def test_gradients_of_crossing_knots():
-    """They go back to where a knot came from, and stop at the cap."""
-    raw = double(0.3, 1.4, -2.0, 0.9, 5.0, -7.0).view(2, 3).requires_grad_()
-
-    def knots(raw):
-        return PiecewisePredictive.recalibrated(double(0.2, 0.5, 0.7), raw, 4.0).finite_knots
-
-    assert_close(knots(raw), double(-2.0, 0.3, 1.4, -4.0, 0.9, 4.0).view(2, 3))
-    weights = double(1.0, 2.0, 4.0).expand(2, 3)
-    (slopes,) = torch.autograd.grad((knots(raw) * weights).sum(), raw)
-    assert_close(slopes, double(2.0, 4.0, 1.0, 2.0, 0.0, 0.0).view(2, 3))
-    assert gradcheck(knots, (raw,)) and gradgradcheck(lambda v: knots(v).square(), (raw,))
-
-
 def test_gradient_of_a_capped_knot_is_zero_whatever_comes_back():
     raw = double(-9.0, 0.3, 7.0).requires_grad_()
     knots = PiecewisePredictive.recalibrated(double(0.2, 0.5, 0.7), raw, 4.0).finite_knots
     coming = double(math.nan, 2.0, math.inf)
     (slopes,) = torch.autograd.grad(knots, raw, coming)
     assert_close(slopes, double(0.0, 2.0, 0.0))
-
-
-def test_gradients_of_knots_that_meet():
-    """Of knots pushed apart all move with the largest before them."""
-    raw = double(0.5, 0.5, 2.0).requires_grad_()
-    predictive = PiecewisePredictive.recalibrated(double(0.2, 0.5, 0.7), raw)
-    assert predictive.finite_knots.diff().min() >= 0.9 * MIN_GAP
-    total = sum(torch.autograd.grad(predictive.finite_knots[1], raw))
-    assert_close(total.sum(), double(1.0).squeeze())
 
 
 @pytest.mark.parametrize("uniform", [False, True])
@@ -366,22 +285,34 @@ def test_cdf_of_nan_is_nan(uniform):
     assert_close(found, double(math.nan, 0.3, 1.0, 0.0), equal_nan=True)
 
 
-@pytest.mark.parametrize("scaled", [False, True])
-@pytest.mark.parametrize(
-    ("knot_shape", "mass_shape"), [((), (3, 2)), ((3, 1), (2,)), ((2,), (3, 1)), ((3, 2), ())]
-)
-def test_moments_of_knots_and_masses_that_broadcast(knot_shape, mass_shape, scaled):
-    generator = Generator().manual_seed(0)
-    knots = torch.randn(*knot_shape, 4, dtype=torch.double, generator=generator).sort().values
-    masses = torch.rand(*mass_shape, 5, dtype=torch.double, generator=generator)
-    masses = masses / masses.sum(dim=-1, keepdim=True)
-    flags = [False, True, False, True, False]
-    scale = torch.tensor([0.5, 2.0], dtype=torch.double) if scaled else None
-    moments = PiecewisePredictive(knots, masses, flags, scale).moments()
-    for i in range(3):
-        for j in range(2):
-            ends, shares = knots.expand(3, 2, 4)[i, j], masses.expand(3, 2, 5)[i, j]
-            own = PiecewisePredictive(ends, shares, flags, scale[j] if scaled else None).moments()
-            for all_of_them, one in zip(moments, own, strict=True):
-                assert all_of_them.shape == (3, 2)
-                assert_close(all_of_them[i, j], one, rtol=1e-12, atol=1e-14)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_distribution_keeps_its_form(kind):
+    predictive = random_predictive(kind, 5)
+    form = predictive.form
+    assert predictive.mirrored().form == form.mirrored()
+    assert predictive.mirrored().mirrored().form == form
+    assert predictive.to(torch.float32).form == form
+    assert predictive.to(torch.float64) is predictive
+    assert predictive.finite_knots.isfinite().all()
+    padded = form.pad(predictive.finite_knots, -math.inf, math.inf, dim=-1)
+    assert torch.equal(padded, predictive.knots)
+    pieces = (predictive.standardized().finite_knots, predictive.masses, form)
+    twin = PiecewisePredictive.from_form(*pieces, scale=predictive.scale)
+    z = torch.linspace(-3, 3, 5).double()
+    assert torch.equal(twin.cdf(z), predictive.cdf(z))
+
+
+@pytest.mark.parametrize("validate", [True, False])
+def test_both_forms_of_knots(validate):
+    masses, flags = double(0.2, 0.5, 0.3), (False, True, False)
+    inner = PiecewisePredictive(double(-1.0, 1.0), masses, flags, validate=validate)
+    knots = double(-math.inf, -1.0, 1.0, math.inf)
+    full = PiecewisePredictive(knots, masses, flags, validate=validate)
+    assert torch.equal(inner.knots, full.knots)
+    assert inner.form == PiecewiseForm(flags, True, True)
+    # Without a look at the values nothing is known of their ends.
+    assert full.form == PiecewiseForm(flags, validate, validate)
+    z = double(-40.0, -3.0, -1.0, 0.0, 5.0)
+    assert_close(inner.cdf(z), full.cdf(z))
+    assert_close(inner.mean, full.mean)
+    assert_close(inner.transport(z), full.transport(z))

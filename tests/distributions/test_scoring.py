@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from scipy.stats import binomtest, norm, truncnorm
 from torch import Tensor
 
-from botorch_calib.calibration.learners.aggregated import pinball_loss
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.distributions.scoring import (
     binomial_interval,
@@ -106,26 +105,12 @@ def test_crps_with_knots_far_out(knots: Tensor) -> None:
     check(predictive, tensor(-3.0, 0.0, 11.0, 49.99999, 51.0))
 
 
-def test_crps_with_knots_in_a_heap() -> None:
-    # Pieces 1e-6 wide: their masses come from differences of logarithms with 10 digits.
-    predictive = PiecewisePredictive.recalibrated(DECILES, knots=torch.zeros(4, 19).double())
-    check(predictive, tensor(0.0, 1e-5, -0.4, 3.0), rtol=1e-10)
-
-
 def test_crps_of_the_normal_law() -> None:
     z = torch.linspace(-40, 40, 161).double()
     x = z.numpy()
     known = x * (2 * norm.cdf(x) - 1) + 2 * norm.pdf(x) - 1 / math.sqrt(math.pi)
     predictive = PiecewisePredictive.gaussian((161,), dtype=torch.double)
     np.testing.assert_allclose(crps(predictive, z), known, rtol=1e-14, atol=0.0)
-
-
-def test_crps_is_mirrored_and_broadcasts() -> None:
-    predictives = random_predictive("mixed", 5)
-    z = torch.linspace(-4, 4, 7).double().unsqueeze(-1)
-    result = crps(predictives, z)
-    assert result.shape == (7, 5)
-    torch.testing.assert_close(crps(predictives.mirrored(), -z), result, rtol=1e-13, atol=0.0)
 
 
 def test_crps_in_single_precision_is_the_rounded_double_one() -> None:
@@ -150,27 +135,10 @@ def test_interval_score_pays_for_width_and_misses() -> None:
     torch.testing.assert_close(interval_score(lower, upper, y, alpha=0.2), expected)
 
 
-def test_interval_score_is_a_sum_of_pinball_scores() -> None:
-    # Gneiting & Raftery 2007, section 6.2: 2 / alpha times those of both ends
-    y, alpha = torch.linspace(-3, 3, 13).double(), 0.3
-    ends = tensor(-1.0, 0.5).expand(13, 2)
-    both = pinball_loss(y.unsqueeze(-1), ends, tensor(alpha / 2, 1 - alpha / 2)).sum(dim=-1)
-    torch.testing.assert_close(interval_score(ends[:, 0], ends[:, 1], y, alpha), 2 / alpha * both)
-
-
 def test_frequencies_and_calibration_error() -> None:
     pits, levels = tensor(0.05, 0.3, 0.5, 0.9), tensor(0.25, 0.5, 0.8)
     torch.testing.assert_close(observed_frequencies(pits, levels), tensor(0.25, 0.75, 0.75))
     assert calibration_error(pits, levels).item() == pytest.approx(0.25**2 + 0.05**2)
-
-
-def test_calibration_error_of_true_statements_has_the_stated_expectation() -> None:
-    generator = torch.Generator().manual_seed(0)
-    levels, num, runs = DECILES, 50, 1000
-    pits = torch.rand(runs, num, dtype=torch.double, generator=generator)
-    errors = torch.stack([calibration_error(row, levels) for row in pits])
-    expected = (levels * (1 - levels)).sum() / num
-    assert (errors.mean() - expected).abs() < 4 * errors.std() / math.sqrt(runs)
 
 
 @pytest.mark.parametrize("confidence", [0.8, 0.95])

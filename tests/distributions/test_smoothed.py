@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from torch import Generator, Tensor
-from torch.autograd import gradcheck, gradgradcheck
+from torch.autograd import gradcheck
 from torch.testing import assert_close
 
 from botorch_calib.distributions import _smoothed_integrals
@@ -72,28 +72,6 @@ def test_against_quadrature(kind):
     compare(kind, 21 if "calibrated" in kind else 42, TOLERANCE.get(kind, 1e-9), floor=-700.0)
 
 
-@pytest.mark.parametrize("kind", ["gaussian", "knots", "calibrated"])
-@pytest.mark.parametrize("noise", [True, False])
-def test_exponentials_of_a_batch_with_two_dimensions(kind, noise):
-    """What a call option on ``exp(rate v)`` costs, from the two parts of its price."""
-    generator = Generator().manual_seed(5)
-    shape, kept = (3, 4), random_predictive(kind, 12, seed=1)
-    ratio, u, v = uniform(3, *shape, generator=generator)
-    rate, x = 0.1 + 1.5 * u, 4.0 * v - 2.0
-    knots, masses = (
-        each.expand(12, each.shape[-1]).reshape(*shape, each.shape[-1])
-        for each in (kept.finite_knots, kept.masses)
-    )
-    law = PiecewisePredictive.from_form(knots, masses, kept.form)
-    smoothed = SmoothedPredictive(law, ratio) if noise else UnsmoothedPredictive(law)
-    above, weighted = smoothed.log_exponential(x, rate)
-    assert above.shape == weighted.shape == shape
-    rows = [each.flatten().tolist() for each in (noise * ratio, x, rate)]
-    expected = map(oracles.exponential_excess, oracles.unbatched(kept), *rows)
-    found = (weighted.exp() - (rate * x + above).exp()).log().flatten()
-    assert_close(found, torch.tensor([*expected]).double(), rtol=0.0, atol=1e-6)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_quantiles_at_many_levels(kind):
     """Found together they are as exact as each alone, in the order of the levels."""
@@ -154,26 +132,6 @@ def test_derivative_of_mean_below(kind, level):
         assert gradcheck(function, (parameters, ratio), atol=1e-6, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("kind", "level"), [("stretched", 0.1), ("recalibrated", 0.7)])
-def test_second_derivative_of_mean_below(kind, level):
-    """To second order the quantile is felt."""
-    parameters, ratio, _ = parameters_of(kind, 2)
-    assert gradgradcheck(
-        lambda p, r: make(kind, p, r).mean_below(level), (parameters, ratio), atol=1e-5, rtol=1e-4
-    )
-
-
-@pytest.mark.parametrize("kind", ["stretched", "recalibrated"])
-def test_second_derivatives_of_mean_below_without_noise(kind):
-    parameters, ratio, _ = parameters_of(kind, 2)
-    parameters = parameters.detach().requires_grad_()
-
-    def function(p):
-        return UnsmoothedPredictive(make(kind, p, ratio).predictive).mean_below(0.2)
-
-    assert gradgradcheck(function, (parameters,), atol=1e-5, rtol=1e-4)
-
-
 class TestShapes:
     """Arguments broadcast against the batch shape, with leading dimensions of their own."""
 
@@ -186,15 +144,6 @@ class TestShapes:
             assert got.shape == x.shape
             rows = torch.stack([getattr(distribution, name)(row) for row in x.reshape(-1, 4)])
             assert_close(got, rows.reshape(x.shape))
-
-    def test_one_law_many_points_and_ratios(self):
-        piecewise = PiecewisePredictive.conformal(0.2, half_width=torch.tensor(1.3).double())
-        x, ratio = torch.linspace(-2, 2, 5).double(), torch.tensor([[0.1], [1.0]]).double()
-        for name in FUNCTIONS:
-            assert getattr(SmoothedPredictive(piecewise, ratio[0, 0]), name)(x).shape == (5,)
-            assert getattr(SmoothedPredictive(piecewise, ratio), name)(x).shape == (2, 5)
-        assert SmoothedPredictive(piecewise, ratio).quantile(0.3).shape == (2, 1)
-        assert SmoothedPredictive(piecewise, ratio).variance.shape == (2, 1)
 
     def test_computes_in_double_precision(self):
         piecewise = PiecewisePredictive.conformal(0.2, half_width=torch.rand(3) + 1.0)
@@ -247,22 +196,6 @@ class TestDerivatives:
             return getattr(make(kind, parameters, ratio), name) + 0.0 * ratio
 
         assert gradcheck(function, parameters_of(kind, 8)[:2], atol=1e-6, rtol=1e-5)
-
-    def test_quantiles(self, kind):
-        levels = torch.tensor([[0.9], [0.02], [0.6]], dtype=torch.double)
-
-        def function(parameters, ratio):
-            return make(kind, parameters, ratio).quantile(levels)
-
-        assert gradcheck(function, parameters_of(kind, 3)[:2], atol=1e-5, rtol=1e-4)
-
-    def test_second(self, kind):
-        def function(parameters, ratio, x):
-            return make(kind, parameters, ratio).log_excess(x)
-
-        parameters, ratio, x = parameters_of(kind, 6)
-        ratio = (ratio.detach() + 0.3).requires_grad_()
-        assert gradgradcheck(function, (parameters, ratio, x), atol=1e-4, rtol=1e-3)
 
     @pytest.mark.parametrize("ratio", [0.0, 1e-12, 1e-3, 1e3, 1e12])
     def test_finite_everywhere(self, kind, ratio):
@@ -325,37 +258,6 @@ def test_finite_with_zero_masses(center, masses, ratio):
     for value in (*values[:3], values[3].exp(), distribution.quantile(0.3)):
         grads = torch.autograd.grad(value.sum(), inputs, retain_graph=True, allow_unused=True)
         assert all(v is None or v.isfinite().all() for v in (value, *grads))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_noise_alone(kind):
-    ratio = torch.full((40,), 1e5, dtype=torch.double)
-    distribution = SmoothedPredictive(random_predictive(kind, 40, seed=1), ratio)
-    t = torch.randn(40, dtype=torch.double, generator=Generator().manual_seed(0))
-    assert_close(distribution.cdf(ratio * t), torch.special.ndtr(t), rtol=0.0, atol=1e-3)
-
-
-@pytest.mark.parametrize("alpha", [1e-3, 0.2, 1 - 1e-6])
-def test_stretched_without_noise_is_the_sum_of_its_pieces(alpha):
-    """The closed form against the pieces, far below, at and near the ends, within and above."""
-    width = torch.tensor([0.02, 1.0, 7.0], dtype=torch.double, requires_grad=True)
-    share = [-200, -3, -1 - 1e-9, -1, -0.999999, -0.4, 0, 0.7, 0.999999, 1, 1 + 1e-9, 1.5, 8]
-    points = torch.tensor(share, dtype=torch.double).unsqueeze(-1) * width.detach()
-    points.requires_grad_()
-    stretched = PiecewisePredictive.conformal(alpha, width, max_width=50.0, tails="stretched")
-    knots, scale = stretched.finite_knots, stretched.scale
-    pieces = PiecewisePredictive(knots, stretched.masses, (False, True, False), scale=scale)
-    assert stretched.form.stretched and not pieces.form.stretched
-    for name in ("log_excess", "log_survival"):
-        results = []
-        for predictive in (stretched, pieces):
-            value = getattr(UnsmoothedPredictive(predictive), name)(points)
-            # At the ends the density jumps.
-            smooth = value[[i for i, at in enumerate(share) if abs(at) != 1]].sum()
-            slopes = torch.autograd.grad(smooth, (points, width), retain_graph=True)
-            results.append((value, *slopes))
-        for own, expected in zip(*results, strict=True):
-            assert_close(own, expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["conformal", "stretched", "recalibrated"])

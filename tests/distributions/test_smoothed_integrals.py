@@ -6,13 +6,10 @@ import pytest
 import torch
 from torch import Generator, Tensor
 from torch.autograd import gradcheck, gradgradcheck
-from torch.testing import assert_close
 
-from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
 from botorch_calib.distributions._smoothed_integrals import log_excess, log_survival
 from botorch_calib.distributions.form import PiecewiseForm
 from tests.long_grids import mostly_slow
-from tests.oracles import log_h
 
 
 def double(*values: float) -> torch.Tensor:
@@ -76,37 +73,6 @@ def test_derivatives_of_both_orders(name, noise):
     assert gradgradcheck(function, inputs, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name in FORMS if name != "uniform"])
-def test_little_noise_is_no_noise(name):
-    x, r, knots, masses = (v.detach() for v in case(FORMS[name], 200, seed=1))
-    noisy, exact = (
-        (
-            log_excess(x, ratio, knots, masses, FORMS[name]),
-            log_survival(x, ratio, knots, masses, FORMS[name]),
-        )
-        for ratio in (1e-6 + 0 * r, None)
-    )
-    seen = (x < knots[-1] - 1e-3) & ((x - knots).abs().amin(dim=0) > 1e-3)
-    assert seen.sum() > 50
-    for a, b in zip(noisy, exact, strict=False):
-        assert_close(a[seen], b[seen], rtol=0.0, atol=1e-6)
-
-
-def test_narrow_uniform_piece():
-    """A shift of the whole piece moves its means by those of the derivatives."""
-    a = double(-3.0, 0.0, 0.7).requires_grad_()
-    knots, one = torch.stack([a, a + 1e-6]), torch.ones(3, dtype=torch.double)
-    values = log_integrals_by_pieces(0 * one, one, knots, one.unsqueeze(0), FORMS["uniform"])
-    t = a.detach()
-    slopes = [
-        (torch.special.log_ndtr(t) - torch.tensor(log_h(t.numpy()))).exp(),
-        (-0.5 * t.square() - torch.special.log_ndtr(t)).exp() / math.sqrt(2 * math.pi),
-    ]
-    for value, slope in zip(values[:2], slopes, strict=True):
-        (grad,) = torch.autograd.grad(value.sum(), a, retain_graph=True)
-        assert_close(grad, slope, rtol=1e-5, atol=0.0)
-
-
 def check_finite(inputs: list[Tensor], form: PiecewiseForm) -> None:
     x, r, knots, masses = inputs
     values = [way(x, r, knots, masses, form) for way in (log_excess, log_survival)]
@@ -124,11 +90,3 @@ def test_finite_at_extremes(c, k, r):
         x, ratio = double(c * math.sqrt(1 + r * r)), double(r)
         knots, masses = double(side * k).unsqueeze(0), double(0.5, 0.5).unsqueeze(-1)
         check_finite([v.requires_grad_() for v in (x, ratio, knots, masses)], form)
-
-
-def test_uniform_piece_finite_at_extremes():
-    a = double(-60.0, -37.0, -1e-9, 0.0, 30.0, -1e4, -1e6)
-    b = double(-59.0, 40.0, 1e-9, 1e-12, 1e4, 1e4, 1e6)
-    one = torch.ones_like(a)
-    inputs = [v.requires_grad_() for v in (0 * one, one, torch.stack([a, b]), one.unsqueeze(0))]
-    check_finite(inputs, FORMS["uniform"])

@@ -10,10 +10,9 @@ from torch import Generator, Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
-from botorch_calib.distributions import _smoothed_integrals, _smoothed_quantile, piecewise
 from botorch_calib.distributions._normal_functions import ndtri_exp
 from botorch_calib.distributions.piecewise import MIN_HALF_WIDTH, PiecewisePredictive
-from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedPredictive
+from botorch_calib.distributions.smoothed import SmoothedPredictive
 from tests.long_grids import mostly_slow
 from tests.predictive_examples import DECILES, KINDS, from_pits, random_predictive
 from tests.random_numbers import uniform
@@ -112,57 +111,6 @@ def test_a_root_that_was_found_is_not_left_again(thresholds, ratio):
     assert score_errors(distribution, 0.999).max() <= 1e-8
 
 
-def test_the_early_end_on_a_cpu_loses_nothing(monkeypatch):
-    half_width = torch.linspace(0.5, 2.0, 50, dtype=torch.double).unsqueeze(-1)
-    predictive = PiecewisePredictive.conformal(0.2, half_width, tails="gaussian")
-    distribution = SmoothedPredictive(predictive, torch.full((50, 1), 0.5, dtype=torch.double))
-    evaluations = []
-    evaluate = _smoothed_quantile.SurvivalCurve.__call__
-
-    def counted(self, x):
-        evaluations.append(len(x))
-        return evaluate(self, x)
-
-    monkeypatch.setattr(_smoothed_quantile.SurvivalCurve, "__call__", counted)
-    early, num_early = distribution.quantile(0.9), len(evaluations)
-    evaluations.clear()
-    monkeypatch.setattr(_smoothed_quantile, "all_there", lambda *_: False)
-    full = distribution.quantile(0.9)
-    assert num_early == 2 < len(evaluations)  # after the second one comes the last step
-    assert_close(early, full, rtol=0.0, atol=1e-10)
-
-
-@pytest.mark.parametrize("kind", ["recalibrated", "knots", "conformal", "uniform"])
-def test_the_early_end_of_single_points(kind):
-    """None of them waits for another one that takes more steps."""
-    ratios = 10 ** (3 * uniform(40, generator=Generator().manual_seed(1)) - 2)
-    rows = random_predictive(kind, 40, seed=6)
-    masses = rows.masses.expand(40, -1)
-    for i, ratio in enumerate(ratios):
-        row = PiecewisePredictive(rows.knots[i], masses[i], rows.uniform)
-        assert score_errors(SmoothedPredictive(row, ratio), 0.95) <= 1e-9
-
-
-def test_properties_of_pieces_are_computed_once(monkeypatch):
-    """By the search and not again for its derivatives; those of a kept distribution never again."""
-    counted, parts_of = [], _smoothed_integrals.parts_of
-
-    def count(*arguments):
-        counted.append(1)
-        return parts_of(*arguments)
-
-    for module in (_smoothed_quantile, _smoothed_integrals, piecewise):
-        monkeypatch.setattr(module, "parts_of", count)
-    parameters, ratio = arguments("recalibrated")
-    make("recalibrated", parameters, ratio).quantile(0.9).sum().backward()
-    assert len(counted) == 1
-    row = kept_row("knots", 1)
-    SmoothedPredictive(row.expand(ratio.shape), ratio).quantile(0.9)
-    counted.clear()
-    SmoothedPredictive(row.expand(ratio.shape), ratio).quantile(0.9).sum().backward()
-    assert not counted
-
-
 def make(kind: str, parameters: Tensor, ratio: Tensor) -> SmoothedPredictive:
     """A distribution as a function of half-widths ``n``, thresholds ``n x 3`` or masses."""
     if kind == "recalibrated":
@@ -195,31 +143,6 @@ class TestDerivatives:
         assert gradcheck(function, arguments(kind), atol=1e-7, rtol=1e-6)
         assert gradgradcheck(function, arguments(kind), atol=1e-6, rtol=1e-5)
 
-    def test_the_two_ways_to_the_first(self, kind, level):
-        """With a graph it comes from the quantile's equation, without one from the solve."""
-        inputs = arguments(kind)
-        value = make(kind, *inputs).quantile(level).sum()
-        plain = torch.autograd.grad(value, inputs, retain_graph=True)
-        with_graph = torch.autograd.grad(value, inputs, create_graph=True)
-        for a, b in zip(plain, with_graph, strict=True):
-            assert_close(a, b.detach(), rtol=1e-8, atol=1e-9)
-
-
-def test_a_row_that_is_common_stays_one():
-    """The same numbers, whether a distribution is expanded or repeated in memory."""
-    row = random_predictive("recalibrated", 1, seed=2)
-    ratio = torch.logspace(-3, 3, 40, dtype=torch.double)
-    common = row.expand(torch.Size([40]))
-    assert common.finite_knots.stride(0) == 0 and common.standardized() is row
-    copied = PiecewisePredictive.from_form(common.finite_knots.contiguous(), row.masses, row.form)
-    assert common.batch_shape == copied.batch_shape == common.mean.shape == (40,)
-    z = torch.tensor(0.3, dtype=torch.double)
-    for name in ("cdf", "log_prob", "transport"):
-        assert_close(getattr(common, name)(z), getattr(copied, name)(z))
-    for level in (0.02, 0.9, 1 - 1e-9):
-        values = [SmoothedPredictive(p, ratio).quantile(level) for p in (common, copied)]
-        assert_close(*values, rtol=1e-9, atol=1e-9)
-
 
 @pytest.mark.parametrize("kind", ["stretched", "recalibrated", "knots"])
 @pytest.mark.parametrize("batch", [(1,), (1, 1), (2, 1)])
@@ -243,91 +166,6 @@ def test_distributions_have_fewer_dimensions_than_the_noise(kind, batch):
         assert_close(*values, rtol=1e-9, atol=1e-9)
 
 
-def kept_row(kind: str, row: int) -> PiecewisePredictive:
-    """One distribution of a batch, with a memory."""
-    batch = random_predictive(kind, row + 1, seed=7)
-    scale = None if batch.scale is None else batch.scale[row]
-    knots = batch.finite_knots[row] / (1.0 if scale is None else scale)
-    masses = batch.masses if batch.masses.dim() == 1 else batch.masses[row]
-    return PiecewisePredictive.from_form(knots, masses, batch.form, scale=scale).kept()
-
-
-OF_COMMON = list(product([kind for kind in KINDS if kind != "gaussian"], [0, 4]))
-
-
-class TestCommonDistribution:
-    """Of a distribution that all points share the quantiles are tabulated."""
-
-    ratio = torch.logspace(-9, 11, 301, dtype=torch.double)[torch.randperm(301)]
-
-    @pytest.mark.parametrize(
-        ("kind", "row"),
-        mostly_slow(OF_COMMON, OF_COMMON[::3]),
-    )
-    def test_accuracy(self, kind, row):
-        distribution = SmoothedPredictive(kept_row(kind, row).expand(self.ratio.shape), self.ratio)
-        for level in LEVELS:
-            for _ in range(2):  # from a solve, and from the table
-                assert score_errors(distribution, level).max() <= 1e-8
-        row = distribution.predictive.standardized()
-        assert row.quantile_table(0.5) is not None
-
-    @pytest.mark.parametrize("level", [0.02, 0.77])
-    def test_derivatives(self, level):
-        row = kept_row("knots", 1)
-        predictive = row.expand(torch.Size([4]))
-        ratio = torch.tensor([0.05, 0.4, 1.0, 7.0], dtype=torch.double, requires_grad=True)
-
-        def function(ratio):
-            return SmoothedPredictive(predictive, ratio).quantile(level)
-
-        assert gradcheck(function, (ratio,), atol=1e-7, rtol=1e-6)
-        assert gradgradcheck(function, (ratio,), atol=1e-6, rtol=1e-5)
-
-    @pytest.mark.parametrize("level", [0.02, 0.77])
-    def test_nan_stays_nan(self, level):
-        """And leaves the others; as an index into the table it would be an error."""
-        ratio = torch.tensor([0.5, math.nan, math.inf, 2.0, 0.0], dtype=torch.double)
-        for row in (kept_row("knots", 1), kept_row("stretched", 1)):
-            value, same = (
-                SmoothedPredictive(row.expand(r.shape), r).quantile(level)
-                for r in (ratio, ratio.nan_to_num(1.0))
-            )
-            assert value[1].isnan() and torch.equal(value[[0, 3, 4]], same[[0, 3, 4]])
-
-    def test_what_is_remembered(self):
-        row = kept_row("knots", 1)
-        batch = row.expand(torch.Size([5]))
-        assert batch.standardized() is row
-        assert batch.mirrored().standardized() is row.mirrored() is row.mirrored()
-        table = row.quantile_table(0.1)
-        assert table is not None and row.quantile_table(0.1) is table
-        single = row.expand(torch.Size([5])).to(torch.float32)
-        assert single.standardized() is row.to(torch.float32)
-        plain = PiecewisePredictive.from_form(row.finite_knots, row.masses, row.form)
-        assert plain.quantile_table(0.1) is None and plain.mirrored() is not plain.mirrored()
-
-    def test_nothing_is_remembered_in_inference_mode_or_with_gradients(self):
-        with torch.inference_mode():
-            row = kept_row("knots", 1)
-            assert row.quantile_table(0.1) is row.quantile_table(0.1) is None
-        kept = kept_row("knots", 1)
-        with torch.inference_mode():
-            assert kept.quantile_table(0.1) is kept.quantile_table(0.1) is None
-        knots = kept.finite_knots.clone().requires_grad_()
-        row = PiecewisePredictive.from_form(knots, kept.masses, kept.form).kept()
-        assert row.quantile_table(0.1) is row.quantile_table(0.1) is None
-
-    def test_stretched_tails_are_common_whatever_the_widths(self):
-        width = torch.linspace(0.1, 9.0, 7, dtype=torch.double)
-        a = PiecewisePredictive.conformal(0.2, width, max_width=50.0, tails="stretched")
-        b = PiecewisePredictive.conformal(0.2, 2 * width, max_width=50.0, tails="stretched")
-        assert a.standardized() is b.standardized()
-        assert a.to(torch.float32).standardized().finite_knots.dtype == torch.float32
-        knots = a.finite_knots / a.scale.unsqueeze(-1)
-        assert_close(a.standardized().finite_knots.expand(7, 2), knots)
-
-
 @pytest.mark.parametrize("ratio", [0.0, 1e-12, 1e12])
 @pytest.mark.parametrize("kind", KINDS)
 def test_finite_at_the_limits(kind, ratio):
@@ -342,20 +180,6 @@ def test_finite_at_the_limits(kind, ratio):
             expected = noise * NormalDist().inv_cdf(level)
             assert_close(value, expected, rtol=0.0, atol=1e-5 * ratio)
             assert_close(slope, value / noise, rtol=1e-9, atol=0.0)
-
-
-@pytest.mark.parametrize("kind", ["gaussian", "stretched", "recalibrated", "masses"])
-@pytest.mark.parametrize("level", [0.02, 0.95])
-def test_second_derivatives_without_noise(kind, level):
-    parameters, ratio = arguments(kind)
-
-    def function(parameters):
-        return UnsmoothedPredictive(make(kind, parameters, ratio.detach()).predictive).quantile(
-            level
-        )
-
-    assert gradcheck(function, (parameters,), atol=1e-7, rtol=1e-6)
-    assert gradgradcheck(function, (parameters,), atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

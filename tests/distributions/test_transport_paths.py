@@ -81,42 +81,6 @@ class TestStretched:
         by_width = short[2]
         assert (by_width[[0, -1]] == 0).all() and (by_width[1:-2] != 0).all()
 
-    def test_derivatives(self):
-        z, width = 2 * normal(9, seed=3), self.widths[1:-2].clone()
-        inputs = (z.unsqueeze(-1).requires_grad_(), width.requires_grad_())
-        assert gradcheck(lambda z, w: self.predictive(w).transport(z), inputs, atol=1e-7)
-
-    def test_what_keeps_the_form_and_what_does_not(self):
-        predictive, z = self.predictive(self.widths), self.points(DOUBLE)
-        mirrored, single = predictive.mirrored(), predictive.to(SINGLE)
-        assert mirrored.form.stretched and single.form.stretched
-        assert torch.equal(mirrored.transport(-z), -predictive.transport(z))
-        back = single.to(DOUBLE)
-        assert_close(back.transport(z), by_pieces(back, z), rtol=1e-6, atol=1e-6)
-        tails = PiecewisePredictive.conformal(0.2, self.widths[:-1], tails="gaussian")
-        assert not tails.form.stretched
-        # Those of the same pieces are not told apart by them: the form says it.
-        same = PiecewisePredictive(
-            predictive.knots, predictive.masses, (False, True, False), scale=predictive.scale
-        )
-        assert not same.form.stretched
-        assert_close(same.transport(z), predictive.transport(z), rtol=1e-14, atol=1e-14)
-
-    def test_the_narrowest_interval_is_finite(self):
-        value = self.predictive(torch.zeros(1, dtype=DOUBLE)).transport(self.points(DOUBLE))
-        assert value.isfinite().all() and value.abs().max() <= 37 * MIN_HALF_WIDTH / CUT + 1e-12
-
-    def test_masses_of_their_own(self):
-        """What builds on the form may give each distribution its miscoverage."""
-        predictives = [self.predictive(self.widths[4:7], alpha) for alpha in (0.1, 0.3)]
-        masses = torch.stack([p.masses.expand(3, 3) for p in predictives])
-        knots = torch.stack([p.standardized().finite_knots.expand(3, 2) for p in predictives])
-        scale = torch.stack([p.scale for p in predictives])
-        batch = PiecewisePredictive.from_form(knots, masses, predictives[0].form, scale=scale)
-        z = self.points(DOUBLE)
-        values = torch.stack([p.transport(z) for p in predictives], dim=1)
-        assert_close(batch.transport(z.unsqueeze(-1)), values, rtol=1e-15, atol=1e-15)
-
 
 class TestManyNormalPieces:
     """Recalibrated distributions, whose masses are common to the batch."""
@@ -194,9 +158,3 @@ class TestManyNormalPieces:
             )
             assert all(result.isfinite().all() for result in results)
             assert (results[0].diff(dim=0) >= 0).all()
-
-    def test_single_precision(self):
-        predictive = self.predictive(self.knots(2))
-        single = predictive.to(SINGLE).transport(normal(2, dtype=SINGLE))
-        assert single.dtype == SINGLE
-        assert_close(single.double(), predictive.transport(normal(2)), rtol=1e-4, atol=1e-4)

@@ -274,17 +274,6 @@ class TestEachKind:
         log_ei = [p.log_expected_improvement(BEST) for p in (posterior, normal)]
         assert_close(*log_ei, rtol=1e-3, atol=1e-3)
 
-    def test_without_variance(self, kind):
-        """A point whose objective is known stays known, whatever is said of observations."""
-        X = make_points(3, q=2)
-        posterior = CalibratedPosterior(make_base(X, factor=1e-8), make_predictive(kind, X), NOISE)
-        mean, deviation = posterior.base_posterior.mean, posterior.base_posterior.variance.sqrt()
-        assert_close(posterior.mean, mean, rtol=0.0, atol=1e-6)
-        assert_close(posterior.variance.sqrt(), deviation, rtol=1e-3, atol=0.0)
-        for level in (0.1, 0.9):
-            value = posterior.quantile(torch.tensor(level, dtype=torch.double))
-            assert_close(value, mean, rtol=0.0, atol=1e-3)
-
     @pytest.mark.parametrize("noise", [0.0, 1e-6, 1e12])
     def test_gradients_are_finite(self, kind, noise):
         X = torch.cat([make_points(4, q=1), torch.zeros(1, 1, 2).double()]).requires_grad_()
@@ -319,24 +308,6 @@ class TestEachKind:
         best = torch.tensor(0.6, dtype=torch.double)
         inputs = tuple(v.requires_grad_() for v in (X, noise, best))
         assert gradcheck(function, inputs, atol=1e-5, rtol=1e-3)
-
-    def test_single_precision(self, kind):
-        double, single = (
-            make(kind, make_points(3, q=2, dtype=t)) for t in (torch.double, torch.float)
-        )
-        for name in ("mean", "variance"):
-            value = getattr(single, name)
-            assert value.dtype == torch.float32
-            assert_close(value.double(), getattr(double, name), rtol=1e-4, atol=1e-4)
-        for best in (-2.0, BEST, 2.5):
-            value = single.log_expected_improvement(best)
-            assert value.dtype == torch.float32
-            expected = double.log_expected_improvement(best)
-            assert_close(value.double(), expected, rtol=1e-3, atol=1e-3)
-        draws = torch.randn(4, *double.base_sample_shape, generator=Generator().manual_seed(0))
-        samples = double.rsample_from_base_samples(Size([4]), draws.double())
-        got = single.rsample_from_base_samples(Size([4]), draws)
-        assert_close(got.double(), samples, rtol=1e-3, atol=1e-3)
 
 
 X = make_points(3, q=2)
@@ -426,33 +397,6 @@ def test_method_errors():
         posterior.affine(0.0)
     with pytest.raises(RuntimeError, match="sample_shape"):
         posterior.rsample_from_base_samples(Size([3]), torch.zeros(2, *posterior.base_sample_shape))
-
-
-@pytest.mark.parametrize(
-    ("kind", "denoise", "dtype"),
-    [
-        ("skewed", True, torch.double),
-        ("recalibrated", True, torch.float),
-        ("stretched", False, torch.double),
-    ],
-)
-def test_many_quantiles_cost_few_operations(kind, denoise, dtype):
-    """A thousand levels take about as many as three, and each gives what it gives alone."""
-    posterior = make(kind, make_points(2, q=3, dtype=dtype), denoise=denoise)
-    levels = (torch.arange(1000, dtype=torch.double) + 0.5) / 1000
-    counts = []
-    for some in (levels[498:501], levels):
-        with torch.profiler.profile() as profile, torch.no_grad():
-            values = posterior.quantile(some)
-        counts.append(len(profile.events()))
-    assert counts[1] < 5 * counts[0]  # the last point to arrive ends the search
-    assert values.shape == (1000, 2, 3, 1) and values.dtype == dtype
-    table = levels[:12].view(3, 4)
-    assert_close(posterior.quantile(table), values[:12].view(3, 4, 2, 3, 1))
-    for row in (0, 313, 999):
-        assert_close(posterior.quantile(float(levels[row])), values[row])
-    with pytest.raises(InputDataError, match="levels in"):
-        posterior.quantile(torch.tensor([0.5, 1.0]))
 
 
 @pytest.mark.parametrize("kind", KINDS)

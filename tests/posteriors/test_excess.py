@@ -13,7 +13,6 @@ from torch.testing import assert_close
 from botorch_calib.distributions.form import PiecewiseForm
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.posteriors import CalibratedPosterior
-from botorch_calib.posteriors.calibrated import EXCESS
 from tests.contracts import PosteriorContract
 from tests.posteriors.examples import (
     CORRECTED,
@@ -66,27 +65,6 @@ def test_fixed_point_of_em(scale):
     once = CalibratedPosterior(base, predictive, NOISE).variance
     gain = base.variance / (base.variance + NOISE)
     assert_close(once, gain.square() * total + gain * NOISE)
-
-
-def test_narrow_distributions_leave_the_gain():
-    X = make_points(3, q=2)
-    width = torch.full((3, 2, 1), 0.5, dtype=torch.double)
-    predictive = PiecewisePredictive.conformal(0.2, width, tails="stretched")
-    posteriors = [
-        CalibratedPosterior(make_base(X), predictive, NOISE, excess=name) for name in EXCESS
-    ]
-    draws = draws_for(posteriors[0], 9)
-    expected, got = (
-        [
-            p.mean,
-            p.variance,
-            p.log_expected_improvement(0.4),
-            p.quantile(torch.tensor([0.1, 0.9])),
-            p.rsample_from_base_samples(Size([9]), draws),
-        ]
-        for p in posteriors
-    )
-    assert_close(got, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -159,16 +159,6 @@ def test_single_precision_shapes_and_gradients():
     assert gradient.isfinite().all() and (gradient.sum() - math.prod(SHAPE)).abs() < 1.0
 
 
-def test_equal_points_have_equal_samples():
-    """The noise belongs to the input, and later points do not matter."""
-    mean = base().distribution.mean[..., :1].expand(SHAPE)
-    covariance = torch.ones(*SHAPE, 3, dtype=torch.double) + 1e-6 * torch.eye(3).double()
-    same = GaussianMixturePosterior(MultivariateNormal(mean, covariance))
-    calibrated = CalibratedMixturePosterior(same, PREDICTIVES["conformal"], noise())
-    samples = calibrated.rsample(torch.Size([20]))
-    assert_close(samples, samples[..., :1, :].expand_as(samples), rtol=0, atol=1e-2)
-
-
 def test_arguments_are_checked():
     predictive = PREDICTIVES["conformal"]
     single = GPyTorchPosterior(MultivariateNormal(torch.zeros(3), torch.eye(3)))

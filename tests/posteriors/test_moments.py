@@ -32,14 +32,6 @@ def test_they_are_those_of_the_posterior(calibrated: bool, dtype: torch.dtype) -
     assert_close(deviation, posterior.variance.sqrt())
 
 
-def test_both_are_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    X = torch.linspace(0, 1, 5, dtype=torch.double).unsqueeze(-1)
-    model = CalibratedModel.from_history(SingleTaskGP(X, X.sin()), OnlineConformal(0.2))
-    posterior = model.posterior(X.unsqueeze(-2))
-    monkeypatch.setattr(type(posterior), "mean", property(lambda self: pytest.fail("asked twice")))
-    mean_and_deviation(posterior)
-
-
 def test_without_spread_the_slope_is_finite() -> None:
     variance = torch.zeros(1, dtype=torch.double, requires_grad=True)
     certain: Any = SimpleNamespace(mean=torch.ones_like(variance), variance=variance)

@@ -88,17 +88,6 @@ def test_tails_are_told_apart_in_single_precision_as_in_double(kind: Any) -> Non
     assert_close(scores.outcome(z), known.outcome(z.double()), rtol=1e-5, atol=1e-5)
 
 
-def test_laplace_scores() -> None:
-    """Their tails are ``exp(-|y|) / 2``, and are told apart up to 35 scales."""
-    scores = normal_scores(TorchPosterior(Laplace(torch.zeros(1, 1), torch.ones(1, 1))))
-    y = torch.tensor([-200.0, -20.0, 17.0, 20.0, 200.0]).view(-1, 1, 1)
-    expected = torch.special.ndtri(
-        0.5 * torch.tensor([-35.4, -20.0, -17.0, -20.0, -35.4]).double().exp()
-    )
-    expected[2:] *= -1.0
-    assert_close(scores.latent(y).flatten(), expected, rtol=2e-3, atol=0.0)
-
-
 def test_beyond_the_support() -> None:
     uniform = normal_scores(TorchPosterior(TORCH["uniform"]))
     assert (uniform.latent(LOC - 1.0) == -torch.inf).all()
@@ -128,16 +117,6 @@ def test_histograms(shape: tuple[int, ...]) -> None:
     first, last = (low - BORDERS[0]) / 3.0, (BORDERS[-1] - high) / 7.0
     for tail in (first * shares[..., :1], last * shares[..., -1:]):
         assert_close(tail, torch.special.ndtr(far[0]).expand_as(tail), rtol=1e-5, atol=0.0)
-
-
-@pytest.mark.parametrize("shape", [(0, 1), (2, 0, 1)])
-def test_empty_batches(shape: tuple[int, ...]) -> None:
-    ends = torch.zeros(*shape, 1).double(), torch.ones(*shape, 1).double()
-    for posterior in (histogram(*shape), TorchPosterior(Laplace(*ends))):
-        scores = normal_scores(posterior)
-        z = Z.view(-1, *[1] * (len(shape) + 1))
-        for values in (scores.outcome(z), scores.latent(z)):
-            assert values.shape == (len(Z), *shape, 1)
 
 
 def test_gradients() -> None:

@@ -11,7 +11,6 @@ from gpytorch.distributions import MultivariateNormal
 from linear_operator.operators import RootLinearOperator
 from scipy.stats import kstest
 from torch import Generator, Size, Tensor
-from torch.autograd import gradcheck
 from torch.testing import assert_close
 
 from botorch_calib.posteriors import CalibratedPosterior
@@ -161,31 +160,3 @@ def test_paths_of_low_rank(least):
     assert samples.shape == (2**14, 6, 1)
     assert_close(samples.mean(dim=0), posterior.mean, rtol=0.01, atol=0.01)
     assert_close(samples.var(dim=0), posterior.variance, rtol=0.02, atol=0.01)
-
-
-@pytest.mark.parametrize("kind", CORRECTED)
-@pytest.mark.parametrize(("denoise", "noise"), [(True, 0.0), (False, 0.3)])
-def test_gradients_of_samples(kind, denoise, noise):
-    """Those of the denoised objective are in `test_calibrated`."""
-    X = make_points(2, q=2).requires_grad_()
-    draws = draws_for(make(kind, X, noise), 3)
-
-    def samples(X: Tensor) -> Tensor:
-        posterior = make(kind, X, noise, denoise=denoise)
-        return posterior.rsample_from_base_samples(Size([3]), draws)
-
-    assert gradcheck(samples, X)
-
-
-@pytest.mark.filterwarnings("ignore:Negative variance values detected")
-@pytest.mark.parametrize("kind", CORRECTED)
-@pytest.mark.parametrize("factor", [1e-6, 1e-10, 1e-14])
-def test_known_points(kind, factor):
-    """Where the objective is known, samples are its mean, with finite gradients."""
-    X = make_points(q=3).requires_grad_()
-    posterior = CalibratedPosterior(make_base(X, factor), make_predictive(kind, X), NOISE)
-    samples = posterior.rsample_from_base_samples(Size([100]), draws_for(posterior, 100))
-    reach = 20 * max(1e-5, factor**0.5)
-    assert_close(samples, posterior.base_posterior.mean.expand_as(samples), rtol=0.0, atol=reach)
-    (grad,) = torch.autograd.grad(samples.sum(), X)
-    assert grad.isfinite().all()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import product
 from typing import Any, ClassVar
 
 import pytest
@@ -13,7 +12,6 @@ from torch import Size, Tensor
 from torch.testing import assert_close
 
 from botorch_calib.posteriors import OutcomeMap, TransformedOutcomePosterior
-from botorch_calib.posteriors.outcome_maps import Exponential as ExponentialForm
 from tests import oracles
 from tests.contracts import PosteriorContract
 from tests.posteriors.examples import KINDS, NOISE, make, make_points
@@ -29,10 +27,6 @@ class Exponential(OutcomeMap):
     def latent(self, outcome: Tensor) -> Tensor:
         value = outcome.log() / self.rate
         return torch.where(outcome <= 0.0, -torch.inf, value)
-
-    def exponential(self) -> ExponentialForm | None:
-        rate = torch.tensor(self.rate, dtype=torch.double)
-        return ExponentialForm(1.0, torch.zeros_like(rate), rate)
 
 
 class Sinh(OutcomeMap):
@@ -121,31 +115,6 @@ def test_slopes_of_a_mean_below_a_knot(level: float) -> None:
         assert_close(slopes[..., j], expected, rtol=1e-5, atol=1e-5)
 
 
-class ByRule(Exponential):
-    """The same map, of which nothing but its values is known."""
-
-    def exponential(self) -> None:
-        return None
-
-
-@pytest.mark.parametrize("denoise", [True, False])
-@pytest.mark.parametrize("rate", [1e-3, 0.7, 2.0])
-@pytest.mark.parametrize("kind", ["gaussian", "recalibrated", "skewed"])
-def test_exponentials_of_normal_pieces(kind, rate, denoise) -> None:
-    """In closed form, and by quadrature, for either sign of the outcome."""
-    X = make_points(4, q=1)
-    exact, rule = (
-        transformed(kind, X, outcome_map(rate), denoise=denoise)
-        for outcome_map in (Exponential, ByRule)
-    )
-    assert exact.posterior.predictive.form.is_normal_throughout
-    pairs = ((exact, rule), 1.0), ((exact.affine(-2.0), rule.affine(-2.0)), -2.0)
-    for (pair, weight), best in product(pairs, (-1.0, 0.3, 40.0, math.inf)):
-        found, expected = (each.log_expected_improvement(weight * best) for each in pair)
-        seen = expected > -300.0
-        assert_close(found[seen], expected[seen], rtol=0.0, atol=2e-5)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_log_normal_improvement(kind: str) -> None:
     """Options on log-normal numbers; below the least outcome the mean less the incumbent."""
@@ -208,19 +177,6 @@ def test_gradient_of_improvement(kind: str) -> None:
         (slope,) = torch.autograd.grad(value.sum(), moved, retain_graph=True)
         rise = ahead.log_expected_improvement(best) - behind.log_expected_improvement(best)
         assert_close(slope[:, 0, 0], rise.reshape(-1) / 2e-5, rtol=1e-3, atol=1e-3)
-
-
-def test_single_precision() -> None:
-    X = make_points(4, q=1)
-    exact, rounded = (
-        transformed("recalibrated", X.to(dtype), Exponential())
-        for dtype in (torch.double, torch.float)
-    )
-    names = ("log_expected_improvement", "probability_of_improvement")
-    for name, best in product(names, (0.3, 2.0)):
-        value = getattr(rounded, name)(best)
-        assert value.dtype == torch.float
-        assert_close(value.double(), getattr(exact, name)(best), rtol=1e-4, atol=1e-4)
 
 
 def test_outcomes_that_overflow() -> None:

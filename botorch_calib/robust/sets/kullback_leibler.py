@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from botorch_calib._roots import bracketed_root
 from botorch_calib.robust.contexts import ContextDistribution
 from botorch_calib.robust.sets.base import Ball
 
@@ -16,9 +17,8 @@ _FLOOR = 800.0
 _LEAST = 1e-300
 # Where |t| is below this, r log r - r + 1 with r = exp(t) is summed as a power series in t.
 _SMALL = 0.1
-# The search: points at once and rounds of such a grid, each of which leaves a fifth of the bracket,
-# then Newton steps inside it, and accurate ones. Far more than needed but for the worst instances.
-_POINTS, _ROUNDS, _STEPS, _ACCURATE_STEPS = 4, 5, 4, 2
+# Newton's steps in a bracket, far more than needed but for the worst instances, and accurate ones
+_STEPS, _ACCURATE_STEPS = 25, 2
 # From this radius on a divergence may be computed as a difference of terms of order 1.
 _LARGE = 1e-3
 
@@ -27,10 +27,9 @@ class KLBall(Ball):
     """Distributions ``p`` with ``sum_i p_i log(p_i / w_i) <= radius``, zero where ``w`` is.
 
     The worst-case distribution is exponentially tilted, ``p_i = w_i exp(-s u_i)`` up to a factor,
-    with the ``s`` at which the radius is met, found by a search on grids and Newton's method in a
-    fixed number of steps, so that a device is never waited for. If the radius is at least
-    ``-log W``, with the weight ``W`` of the atoms of the smallest value, it is the centre
-    restricted to these.
+    with the ``s`` at which the radius is met, found by Newton's method without waiting for a
+    device. If the radius is at least ``-log W``, with the weight ``W`` of the atoms of the smallest
+    value, it is the centre restricted to these.
 
     Args:
         radius: Bound of the divergence, in nats (see `Ball`).
@@ -72,26 +71,16 @@ class KLBall(Ball):
         low = torch.full_like(u[:, 0], 0.5 * math.log(8 * self.radius))
         gap = u.masked_fill(u <= 0, math.inf).amin(dim=-1)
         high = torch.maximum((_FLOOR / gap).log(), low)
-        parts = torch.arange(_POINTS + 2, dtype=u.dtype, device=u.device) / (_POINTS + 1)
-        for _ in range(_ROUNDS):
-            grid = torch.lerp(low.unsqueeze(-1), high.unsqueeze(-1), parts)
-            size, _ = self._divergence(u.unsqueeze(-2), weights, grid[:, 1:-1].exp())
-            place = (size < self.radius).sum(dim=-1, keepdim=True)
-            low, high = (grid.gather(-1, place + i).squeeze(-1) for i in (0, 1))
-        # What rounding leaves of the divergence; steps below that are Newton's, whatever it says.
-        noise = 1e-9 + 1e-14 / math.sqrt(self.radius)
-        x = 0.5 * (low + high)
-        for _ in range(_STEPS):
-            size, slope = self._divergence(u, weights, x.exp())
+
+        def log_excess(log_s: Tensor) -> tuple[Tensor, Tensor, float]:
+            size, slope = self._divergence(u, weights, log_s.exp())
             size = size.clamp(min=_LEAST)
-            error = (size / self.radius).log()
-            below = error < 0
-            low, high = torch.where(below, x, low), torch.where(below, high, x)
-            step = x - error * size / slope.clamp(min=_LEAST)
-            is_newton = ((step > low) & (step < high)) | (error.abs() < noise)
-            step = torch.minimum(torch.maximum(step, low), high)
-            x = torch.where(is_newton, step, 0.5 * (low + high))
-        return x
+            return (size / self.radius).log(), slope / size, 0.0
+
+        mean = (u @ weights).unsqueeze(-1)
+        start = 0.5 * (2 * self.radius / ((u - mean).square() @ weights)).log()
+        start = torch.minimum(torch.maximum(start, low), high)
+        return bracketed_root(log_excess, start, low, high, _STEPS)
 
     def _divergence(self, u: Tensor, weights: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
         """Divergence at tilts ``s``, and its derivative by ``log s``, both of the shape of ``s``.

@@ -1,0 +1,96 @@
+"""Roots of increasing functions, many at once, and their derivatives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+_ROUNDING = 1e-15  # relative width of a bracket in which no number lies
+_MOST_STEPS = 100  # on a CPU, where most searches end after three
+_EXACT = 1e-13  # value from which no step is taken
+
+
+@torch.no_grad()
+def bracketed_root(
+    function: Callable[[Tensor], tuple[Tensor, Tensor, Tensor | float]],
+    start: Tensor,
+    low: Tensor,
+    high: Tensor,
+    num_steps: int,
+    close: float = 1e-8,
+) -> Tensor:
+    """The roots of an increasing function by Halley's method, or Newton's, within a bracket.
+
+    A step out of the bracket, or after one that has not halved the value, is replaced by a
+    bisection. On a device the number of steps is fixed, so that nothing is read back; on a CPU the
+    search ends as soon as all roots are found. No graph is recorded.
+
+    Args:
+        function: Returns the values ``v`` at points, the slopes ``v'``, and ``v'' / v'`` for
+            Halley's method, or 0 for Newton's. Best are units in which ``v`` is nearly linear, such
+            as normal scores.
+        start: First points.
+        low: Numbers below the roots.
+        high: Numbers above them.
+        num_steps: Number of steps on a device.
+        close: Value from which one step reaches the root.
+    """
+    x, last = start, torch.full_like(start, math.inf)
+    found = torch.zeros_like(start, dtype=torch.bool)
+    on_cpu = start.device.type == "cpu"
+    for _ in range(_MOST_STEPS if on_cpu else num_steps):
+        value, slope, curve = function(x)
+        size = value.abs()
+        low, high = torch.where(value <= 0, x, low), torch.where(value >= 0, x, high)
+        step = -value / slope
+        new = x + step / (0.5 * curve * step).clamp(-0.5, 1.0).add_(1.0)
+        inside = (new >= low) & (new <= high)
+        arrives, is_root = inside & (size <= close), ~(size > _EXACT)
+        new = torch.where(inside & (arrives | (size < 0.5 * last)), new, 0.5 * (low + high))
+        x, last = torch.where(found | is_root, x, new), size
+        narrow = high - low <= _ROUNDING * torch.maximum(low.abs(), high.abs())
+        found = found | arrives | is_root | narrow
+        if on_cpu and found.numpy().all():
+            break
+    return x
+
+
+def with_derivatives(function: Callable[..., Tensor], root: Tensor, *inputs: Tensor) -> Tensor:
+    """The same root, ``function(root, *inputs) = 0``, with derivatives by the inputs.
+
+    Those of the implicit function, of as many orders as ``function`` has.
+    """
+    out: Tensor = _ImplicitFunction.apply(function, root, *inputs)
+    return out
+
+
+class _ImplicitFunction(Function):
+    """`with_derivatives`: ``droot/dinput = -(df/dinput) / (df/droot)``."""
+
+    @staticmethod
+    def forward(ctx: Any, function: Callable[..., Tensor], root: Tensor, *inputs: Tensor) -> Tensor:
+        root = root.view_as(root)
+        ctx.function = function
+        ctx.save_for_backward(root, *inputs)
+        return root
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        with_graph = torch.is_grad_enabled()
+        needed = [True, *ctx.needs_input_grad[2:]]
+        with torch.enable_grad():
+            # Views, so that the root's own dependence on the inputs is not counted
+            root, *inputs = (
+                value.view_as(value) if with_graph else value.detach().requires_grad_(need)
+                for value, need in zip(ctx.saved_tensors, needed, strict=True)
+            )
+            value = ctx.function(root, *inputs)
+            (slope,) = torch.autograd.grad(value.sum(), root, create_graph=True)
+            wanted = [value for value, need in zip(inputs, needed[1:], strict=True) if need]
+            slopes = iter(torch.autograd.grad(value, wanted, -grad / slope, None, with_graph))
+        return None, None, *(next(slopes) if need else None for need in needed[1:])
