@@ -204,15 +204,6 @@ def test_options_reach_the_calibrator_and_the_model() -> None:
     assert config.name != calibrated_model_config(Mine, alpha=0.2).name
 
 
-def test_residuals_from_leaving_one_out() -> None:
-    options: dict[str, Any] = {"method": "exact", "step_size": 0.5}
-    model = fitted(calibrated_model_config(QuantileRecalibrator, residuals="loo", **options))
-    expected = CalibratedModel.from_history(
-        model.model, QuantileRecalibrator(**options), residuals="loo"
-    )
-    torch.testing.assert_close(predictions(model), predictions(expected), rtol=0, atol=0)
-
-
 @pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
 def test_an_ensemble_beneath() -> None:
     """Fitted by Ax, replayed, and predicted by the mixture's moments."""

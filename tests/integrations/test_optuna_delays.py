@@ -327,16 +327,6 @@ def test_calibrated() -> None:
     assert calibrator.num_updates == 0
 
 
-def test_seeds() -> None:
-    def asked(seed: int | None) -> list[float]:
-        study = optuna.create_study(direction="maximize", sampler=new_sampler(seed=seed))
-        study.optimize(line, n_trials=NUM_INITIAL + 2)
-        return [trial.params["x"] for trial in study.trials]
-
-    assert asked(3) == asked(3)
-    assert asked(None) != asked(None)
-
-
 def line_of(x: float) -> float:
     return -abs(x - 30.0)
 
