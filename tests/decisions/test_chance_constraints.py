@@ -572,6 +572,7 @@ def test_records_of_others_are_refused() -> None:
     refused("leave it None", [second | {"outcome": math.nan}])
     refused("must hold numbers", [second | {"outcome": "none"}])
     refused("True or False, got 'False'", [second | {"certified": "False"}])
+    refused("`records` must be a list of dictionaries, got None: give", None)
     refused("Record 1 .* no finite one", [first, second | {"point": [0.5, math.nan]}])
     for point in ([0.5], [0.5, 0.5, 0.5]):
         strange = r"`records\[1\]\['point'\]` must have 2 columns .* got \d. Give a `model` of"
