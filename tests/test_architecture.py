@@ -101,13 +101,6 @@ def component(name: str) -> str:
     return [*name.split("."), ""][1]
 
 
-def component_graph(graph: Graph) -> Graph:
-    result: Graph = {component(name): set() for name in graph}
-    for name, targets in graph.items():
-        result[component(name)] |= {component(t) for t in targets} - {component(name)}
-    return result
-
-
 def find_cycle(graph: Graph) -> list[str]:
     """A closed path of the graph, or an empty list."""
     done: set[str] = set()
@@ -147,44 +140,6 @@ def is_allowed(source: str, target: str) -> bool:
     return target in SIDE or CHAIN.index(target) < CHAIN.index(source)
 
 
-def unranked(sources: list[Source]) -> list[str]:
-    known = {"", *CHAIN, SEARCH, *SIDE, *LEAVES}
-    return sorted({component(source.name) for source in sources} - known)
-
-
-def forbidden_imports(sources: list[Source]) -> list[str]:
-    graph = import_graph(sources)
-    return [
-        f"{name} imports {target}"
-        for name in sorted(graph)
-        for target in sorted(graph[name])
-        if component(name) != component(target)
-        and not is_allowed(component(name), component(target))
-    ]
-
-
-def trespasses(sources: list[Source]) -> list[str]:
-    """Imports of a private module, or of a private name of one, from outside of its package."""
-    graph = import_graph(sources)
-    found = []
-    for name in sorted(graph):
-        for target in sorted(graph[name]):
-            home, _, last = target.rpartition(".")
-            if last.startswith("_") and component(target) != last:
-                if not f"{name}.".startswith(f"{home}."):
-                    found.append(f"{name} imports {target}")
-    return found
-
-
-def undocumented(sources: list[Source]) -> list[str]:
-    return [
-        source.name
-        for source in sources
-        if not any(part.startswith("_") for part in source.name.split("."))
-        and not ast.get_docstring(ast.parse(source.text))
-    ]
-
-
 def wrong_tables(sources: list[Source]) -> list[str]:
     """Packages whose docstring has a table of their files that is not theirs."""
     names = {source.name for source in sources}
@@ -209,34 +164,39 @@ def sources() -> list[Source]:
 
 
 def test_every_component_has_a_rank(sources: list[Source]) -> None:
-    names = unranked(sources)
+    known = {"", *CHAIN, SEARCH, *SIDE, *LEAVES}
+    names = sorted({component(source.name) for source in sources} - known)
     assert not names, f"{names}: give them a place in CHAIN, SIDE or LEAVES of {__file__}"
 
 
 def test_import_graph_is_acyclic(sources: list[Source]) -> None:
     graph = import_graph(sources)
     assert not find_cycle(graph), " -> ".join(find_cycle(graph))
-    parts = component_graph(graph)
+    parts: Graph = {component(name): set() for name in graph}
+    for name, targets in graph.items():
+        parts[component(name)] |= {component(t) for t in targets} - {component(name)}
     assert not find_cycle(parts), " -> ".join(find_cycle(parts))
 
 
 def test_import_graph_of_the_benchmarks_is_acyclic() -> None:
-    found = read_sources(ROOT / "benchmarks")
-    assert found, "no modules of benchmarks"
-    cycle = find_cycle(import_graph(found))
+    cycle = find_cycle(import_graph(read_sources(ROOT / "benchmarks")))
     assert not cycle, " -> ".join(cycle)
 
 
 def test_imports_run_one_way(sources: list[Source]) -> None:
-    if names := unranked(sources):
-        pytest.fail(f"rank {names} first")
-    found = forbidden_imports(sources)
-    assert not found, "\n".join(found)
+    for name, targets in import_graph(sources).items():
+        for target in targets:
+            parts = component(name), component(target)
+            assert parts[0] == parts[1] or is_allowed(*parts), f"{name} imports {target}"
 
 
 def test_private_modules_stay_in_their_package(sources: list[Source]) -> None:
-    found = trespasses(sources)
-    assert not found, "\n".join(found)
+    """Neither they nor private names of modules are imported from outside of it."""
+    for name, targets in import_graph(sources).items():
+        for target in targets:
+            home, _, last = target.rpartition(".")
+            is_private = last.startswith("_") and component(target) != last
+            assert not is_private or f"{name}.".startswith(f"{home}."), f"{name} imports {target}"
 
 
 def test_no_loose_modules_at_the_root(sources: list[Source]) -> None:
@@ -248,7 +208,9 @@ def test_no_loose_modules_at_the_root(sources: list[Source]) -> None:
 
 
 def test_public_modules_have_docstrings(sources: list[Source]) -> None:
-    assert not undocumented(sources)
+    for source in sources:
+        is_private = any(part.startswith("_") for part in source.name.split("."))
+        assert is_private or ast.get_docstring(ast.parse(source.text)), source.name
 
 
 def test_tables_of_files_are_complete(sources: list[Source]) -> None:

@@ -18,7 +18,7 @@ from botorch.acquisition.objective import (
     ScalarizedPosteriorTransform,
 )
 from botorch.acquisition.risk_measures import CVaR
-from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.errors import BotorchError, InputDataError, UnsupportedError
 from botorch.exceptions.warnings import BotorchWarning
 from botorch.models import ModelListGP, MultiTaskGP, SingleTaskGP
 from botorch.models.model import Model, ModelList
@@ -391,6 +391,15 @@ class TestArguments:
             assert build(CalibratedModelList(*apart.models))(points(2, q=1)).isfinite().all()
         plain = ModelList(rough_gp(), rough_gp(-1.0))  # of which BoTorch keeps no root either
         assert NEI(plain, X, objective=LINEAR)(points(2, q=1)).isfinite().all()
+
+    def test_what_is_no_point_is_named(self) -> None:
+        model: Any = SEVERAL["calibrated"]()
+        for ref_point in (None, -1.0, ["a"], [-1.0]):
+            with pytest.raises(BotorchError, match="`ref_point"):
+                NEHVI(model, ref_point, X)
+        for baseline in (None, [0.5], X[0]):
+            with pytest.raises(BotorchError, match="`X_baseline"):
+                NEHVI(model, REF_POINT, baseline)
 
     def test_a_sampler_for_each_outcome(self) -> None:
         """Without the root, but with the value."""

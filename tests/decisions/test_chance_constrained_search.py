@@ -10,6 +10,7 @@ import pytest
 import torch
 from botorch.acquisition import AcquisitionFunction, UpperConfidenceBound
 from botorch.exceptions.errors import (
+    BotorchError,
     BotorchTensorDimensionError,
     InfeasibilityError,
     InputDataError,
@@ -462,6 +463,9 @@ def test_bad_arguments_are_named() -> None:
     both: dict[str, Any] = {"fixed_features": {0: 0.5}, "fixed_features_list": [{1: 0.5}]}
     refused(InputDataError, "excludes `fixed_features`", **both)
     refused(InfeasibilityError, None, inequality_constraints=beyond)
+    for name in ("inequality_constraints", "equality_constraints"):
+        for lines in (5, ["a"]):
+            refused(BotorchError, f"`{name}", **{name: lines})
     refused(InputDataError, "expansion_share", expansion_share=1.0)
     for name in ("num_restarts", "raw_samples"):
         refused(InputDataError, name, **{name: 0})

@@ -46,7 +46,7 @@ from botorch_calib.decisions.budget import Account, together
 from botorch_calib.decisions.chance_constraints import margins_of
 from botorch_calib.decisions.decision_records import decision_of
 from botorch_calib.decisions.outcome_quantiles import OutcomeQuantiles
-from botorch_calib.decisions.quantile_width import leave_one_out_factor, width
+from botorch_calib.decisions.quantile_width import width
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models import loo_residuals
 from tests.gps import make_data, make_gp, make_multitask
@@ -190,36 +190,6 @@ def test_a_width_beyond_all_bounds_leaves_numbers(k: float) -> None:
         X = points(4, dtype or model.train_targets.dtype)  # type: ignore[arg-type]
         margin = ChanceConstraint(model, upper=1.0, width=k).margin(X)
         assert not margin.isnan().any()
-
-
-def test_ensembles_state_the_quantile_of_their_mixture() -> None:
-    X, Y, _ = make_data()
-    ensemble, at = EnsembleMapSaasSingleTaskGP(X, Y, num_taus=3).eval(), points(4)
-    k = 1.05 * float(leave_one_out_factor(ensemble))
-    assert k != 1.05
-    level = torch.tensor(NormalDist().cdf(k * NormalDist().inv_cdf(0.9))).double()
-    tested = ChanceConstraint(ensemble, upper=0.8)
-    noisy = ensemble.posterior(at, observation_noise=True)
-    assert_close(tested.margin(at), 0.8 - noisy.quantile(level).flatten(), rtol=1e-6, atol=1e-6)
-    assert torch.autograd.gradcheck(tested.margin, at[:2].requires_grad_())
-    tested.observe(points(4).squeeze(1), value(0.0, 4))
-    assert tested.num_observed == 4 and tested.optimism(at).isfinite().all()
-
-
-def test_a_transformed_outcome_has_its_limit_in_its_own_units() -> None:
-    """The quantile of a logarithm, mapped back, against a limit on the outcome."""
-    X, Y, _ = make_data()
-    logarithmic = SingleTaskGP(X, Y.exp(), outcome_transform=Log()).eval()
-    targets = SingleTaskGP(X, Y, outcome_transform=None).eval()
-    k, at = 1.05 * leave_one_out(targets), points(5)
-    noisy = targets.posterior(at, observation_noise=True)
-    upper = (noisy.mean + k * NormalDist().inv_cdf(0.9) * noisy.variance.sqrt()).exp()
-    tested = ChanceConstraint(logarithmic, upper=2.0)
-    assert_close(tested.margin(at), (2.0 - upper).flatten(), rtol=1e-6, atol=1e-6)
-    x = at[tested.margin(at).argmax()]
-    tested.observe(x, value(3.0))
-    assert tested.num_violations == tested.num_certified
-    assert len(tested.model.train_targets) == 13
 
 
 def test_confidence_is_about_what_is_known_of_the_point() -> None:
@@ -602,6 +572,7 @@ def test_records_of_others_are_refused() -> None:
     refused("leave it None", [second | {"outcome": math.nan}])
     refused("must hold numbers", [second | {"outcome": "none"}])
     refused("True or False, got 'False'", [second | {"certified": "False"}])
+    refused("`records` must be a list of dictionaries, got None: give", None)
     refused("Record 1 .* no finite one", [first, second | {"point": [0.5, math.nan]}])
     for point in ([0.5], [0.5, 0.5, 0.5]):
         strange = r"`records\[1\]\['point'\]` must have 2 columns .* got \d. Give a `model` of"

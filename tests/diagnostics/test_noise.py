@@ -271,7 +271,7 @@ def drawn(gp: Any, multiplier: float, generator: torch.Generator) -> Tensor:
 
 
 def test_interval_covers_the_true_multiplier() -> None:
-    multiplier, generator, repeats = 9.0, torch.Generator().manual_seed(5), 200
+    multiplier, generator, repeats = 9.0, torch.Generator().manual_seed(5), 80
     X, Y, Yvar = make_data(40)
     gp = make_given(X, Y, Yvar.squeeze(-1))
     covered = {0.8: 0, 0.95: 0}

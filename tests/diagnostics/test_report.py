@@ -89,18 +89,6 @@ def test_report_of_a_gp_equals_refits(
     check_normal(report.base, rows)
 
 
-def test_held_out_report_of_a_gp() -> None:
-    gp = make_gp(transforms=True)
-    X, Y, _ = make_data(9, transforms=True, seed=8)
-    with torch.no_grad():
-        posterior = gp.posterior(X, observation_noise=True)
-    columns = (posterior.mean, posterior.variance.sqrt(), Y)
-    rows = list(zip(*(column.flatten().tolist() for column in columns), strict=True))
-    report = calibration_report(gp, X, Y, alpha=0.3, levels=LEVELS)
-    assert report.source == "held-out"
-    check_normal(report.base, rows)
-
-
 # ------------------------------------------------------------ calibrated models
 
 
@@ -167,17 +155,6 @@ def test_held_out_report_is_that_of_the_observation_distribution() -> None:
     assert scores.covered.tolist() == ((low <= Y) & (Y <= high)).flatten().tolist()
     assert scores.mean_width == pytest.approx((high - low).mean().item())
     assert scores.mean_deviation == pytest.approx(posterior.variance.sqrt().mean().item())
-
-
-def test_report_after_new_observations_covers_them() -> None:
-    model = make_model(transforms=True)
-    X, Y, _ = make_data(3, transforms=True, seed=8)
-    model.observe(X, Y)
-    report = calibration_report(model)
-    assert report.num_observations == N + 3
-    highest = torch.stack([region.upper for region in report.base.regions]).amax(dim=0)
-    everything = torch.cat([make_data(transforms=True)[0], X])
-    torch.testing.assert_close(highest, everything.amax(dim=0))
 
 
 # ------------------------------------------------------------ regions

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import warnings
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -47,7 +46,6 @@ from botorch_calib import (
     CalibratedModelList,
     CalibratedUpperConfidenceBound,
     DelayedThompsonSampling,
-    GaussianScore,
     LocalizedConformal,
     LogCalibratedConstrainedExpectedImprovement,
     LogCalibratedExpectedImprovement,
@@ -204,32 +202,6 @@ def test_options_reach_the_calibrator_and_the_model() -> None:
     assert not model.denoise and model.excess == "objective"
     assert type(model.model.covar_module) is ScaleMaternKernel
     assert config.name != calibrated_model_config(Mine, alpha=0.2).name
-
-
-def test_residuals_from_leaving_one_out() -> None:
-    options: dict[str, Any] = {"method": "exact", "step_size": 0.5}
-    model = fitted(calibrated_model_config(QuantileRecalibrator, residuals="loo", **options))
-    expected = CalibratedModel.from_history(
-        model.model, QuantileRecalibrator(**options), residuals="loo"
-    )
-    torch.testing.assert_close(predictions(model), predictions(expected), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "match"),
-    [
-        ({"calibrator": LocalizedConformal(alpha=0.2)}, InputDataError, "must be a class"),
-        ({"residuals": "all"}, InputDataError, "residuals"),
-        ({"alpha": 0.2, "score": GaussianScore()}, InputDataError, "`score` is not a plain"),
-        ({"alfa": 0.2}, TypeError, "alfa"),
-        ({"lengthscale": 0.5}, TypeError, "alpha"),  # one option, and no default for the others
-    ],
-)
-def test_wrong_arguments_are_refused_at_once(
-    arguments: Any, error: type[Exception], match: str
-) -> None:
-    with pytest.raises(error, match=match):
-        calibrated_model_config(**arguments)
 
 
 @pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
@@ -671,37 +643,3 @@ def test_experiment_can_be_saved_and_cross_validated(tmp_path: Path) -> None:
     assert calibrator.num_updates == NUM_INITIAL
     assert len(cross_validate(adapter_of(loaded))) == NUM_INITIAL
     assert adapter_of(loaded).feature_importances("y").keys() == {"a", "b"}
-
-
-@pytest.mark.parametrize("is_good", [True, False])
-def test_infinite_metrics(is_good: bool) -> None:
-    """Ax winsorizes values that are too bad; those that are too good are left out."""
-    metric = "y"
-    client = Client(random_seed=0)
-    client.configure_experiment(parameters=CONTINUOUS)
-    client.configure_optimization(objective="y", outcome_constraints=["z <= 0.5"])
-    struct = GenerationStrategyDispatchStruct(
-        method="custom", initialization_budget=6, initialization_random_seed=0
-    )
-    client.set_generation_strategy(calibrated_generation_strategy(client, struct=struct))
-    play(client, 5, z=other_hill)
-    ((trial, parameters),) = client.get_next_trials(max_trials=1).items()
-    outcome = {"y": hill(parameters), "z": other_hill(parameters)}
-    infinite = math.inf if is_good else -math.inf
-    client.complete_trial(trial, outcome | {metric: infinite})
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        (following,) = client.get_next_trials(max_trials=1)
-    message = f"The metric {metric!r} is infinite in the trials [{trial}]"
-    assert any(message in str(each.message) for each in caught) is is_good
-    numbers = {
-        name: len(data.Y)
-        for data in adapter_of(client).generator.surrogate.training_data
-        for name in data.outcome_names
-    }
-    assert numbers == {"y": 6, "z": 6} | {metric: 6 - is_good}
-    for data in adapter_of(client).generator.surrogate.training_data:
-        assert data.Y.isfinite().all()
-    restored = Client._from_json_snapshot(client._to_json_snapshot())
-    assert following in restored._experiment.trials
-    assert restored.get_next_trials(max_trials=1)

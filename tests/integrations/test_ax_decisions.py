@@ -17,15 +17,10 @@ import torch
 pytest.importorskip("ax")
 
 from ax.api.client import Client
-from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig, StorageConfig
+from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
 from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
 from ax.api.utils.structs import GenerationStrategyDispatchStruct
 from ax.generators.torch.botorch_modular.utils import ModelConfig
-from ax.storage.sqa_store.db import (
-    create_all_tables,
-    get_engine,
-    init_engine_and_session_factory,
-)
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.exceptions.warnings import InputDataWarning
 from botorch.models import ModelListGP, SingleTaskGP
@@ -88,13 +83,12 @@ def new_client(
     evaluate: Callable[[Any], Any] = outcome,
     objective: str = "y",
     parameter_constraints: Sequence[str] = (),
-    storage: StorageConfig | None = None,
     baseline: dict[str, Any] | None = None,
     strategy: Callable[..., Any] = chance_constrained_generation_strategy,
     **options: Any,
 ) -> Client:
     """A client whose next trial is the first certified one."""
-    client = Client(random_seed=0, storage_config=storage)
+    client = Client(random_seed=0)
     client.configure_experiment(
         parameters, parameter_constraints=parameter_constraints, name="certified"
     )
@@ -268,23 +262,13 @@ def test_cards_before_there_are_models() -> None:
     assert all("the initial trials come first" in card.subtitle for card in cards[1:])
 
 
-@pytest.mark.filterwarnings("ignore:TypeDecorator")  # SQLAlchemy says so of Ax's tables
-@pytest.mark.parametrize("kind", ["json", pytest.param("sql", marks=pytest.mark.slow)])
-def test_stored_and_loaded(kind: str, tmp_path: Path, seeded: None) -> None:
-    """The same next trial, and the same books."""
-    config = None
-    if kind == "sql":
-        config = StorageConfig(url=f"sqlite:///{tmp_path}/ax.db")
-        init_engine_and_session_factory(url=config.url)
-        create_all_tables(get_engine())
-    client = new_client(storage=config)
+def test_stored_and_loaded(tmp_path: Path, seeded: None) -> None:
+    """The same next trial, and the same books. In SQL: tests/slow/test_ax_certified_trials.py."""
+    client = new_client()
     play(client, 2, at_a_time=2)  # the first time one alone, says Ax
     running = client.get_next_trials(max_trials=1)
-    if kind == "sql":
-        loaded = Client.load_from_database("certified", config)
-    else:
-        client.save_to_json_file(str(tmp_path / "client.json"))
-        loaded = Client.load_from_json_file(str(tmp_path / "client.json"))
+    client.save_to_json_file(str(tmp_path / "client.json"))
+    loaded = Client.load_from_json_file(str(tmp_path / "client.json"))
     assert counted(loaded) == account(loaded) == account(client) == (4, counted(client)[1], 1)
     loaded._random_seed = 0
     for trial, parameters in running.items():

@@ -24,7 +24,7 @@ from botorch_calib import (
     OnlineConformal,
 )
 from botorch_calib.acquisition import delayed, thompson
-from botorch_calib.integrations.ax import ReplayedModel, calibrated_model_config
+from botorch_calib.integrations.ax import calibrated_model_config
 from botorch_calib.integrations.ax_delays import (
     PendingAwareModel,
     delay_aware_generation_strategy,
@@ -205,24 +205,6 @@ def test_draws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert max(done) > -0.01
     # Three rounds, in each of which further pending points make further draws.
     assert len(set(seeds)) >= 12
-
-
-def test_a_run_that_is_stored_and_loaded(tmp_path: Path) -> None:
-    client = new_client(calibrated=calibrated_model_config(OnlineConformal, alpha=0.2))
-    start(client)
-    client.get_next_trials(max_trials=2)
-    path = str(tmp_path / "client.json")
-    client.save_to_json_file(path)
-    loaded = Client.load_from_json_file(path)
-    for trial in (NUM_INITIAL, NUM_INITIAL + 1):
-        parameters = loaded._experiment.trials[trial].arms[0].parameters
-        loaded.complete_trial(trial, {"y": hill(parameters)})
-    asked = loaded.get_next_trials(max_trials=2)
-    assert len(asked) == 2
-    adapter: Any = loaded._generation_strategy.adapter
-    model: Any = adapter.generator.surrogate.model
-    assert type(model) is PendingAwareModel and type(model.model) is ReplayedModel
-    assert model.model.calibrator.num_updates == NUM_INITIAL + 2
 
 
 def test_predictions_know_nothing_of_what_is_pending() -> None:

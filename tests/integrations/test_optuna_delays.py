@@ -22,7 +22,6 @@ from botorch.models.transforms import Standardize
 from optuna.distributions import (
     BaseDistribution,
     FloatDistribution,
-    IntDistribution,
 )
 from torch import Tensor
 
@@ -328,27 +327,6 @@ def test_calibrated() -> None:
     assert calibrator.num_updates == 0
 
 
-def test_seeds() -> None:
-    def asked(seed: int | None) -> list[float]:
-        study = optuna.create_study(direction="maximize", sampler=new_sampler(seed=seed))
-        study.optimize(line, n_trials=NUM_INITIAL + 2)
-        return [trial.params["x"] for trial in study.trials]
-
-    assert asked(3) == asked(3)
-    assert asked(None) != asked(None)
-
-
-def asked_of_many(study: optuna.Study, count: int, running: int, space: Any) -> list[Any]:
-    """Parameters of trials, of which so many run at a time."""
-    trials = []
-    for _ in range(count):
-        trials.append(study.ask(space))
-        if len(trials) > running:
-            done = trials[-1 - running]
-            study.tell(done, line_of(done.params["x"]))
-    return [tuple(trial.params.values()) for trial in trials]
-
-
 def line_of(x: float) -> float:
     return -abs(x - 30.0)
 
@@ -380,41 +358,6 @@ def test_threads_share_one_design() -> None:
         xs.append(study.ask(space).params["x"])
         add(x + 0.5, optuna.trial.TrialState.COMPLETE, line_of(x + 0.5))
     assert sorted(int(x / 100.0 * 16) for x in xs) == list(range(16))
-
-
-def test_points_of_a_design_are_asked_once() -> None:
-    """Also where steps are rounded in two ways: 0.1 + 2 times 0.1 exceeds 0.3."""
-    space: dict[str, BaseDistribution] = {
-        "x": FloatDistribution(0.1, 0.7, step=0.1),
-        "y": IntDistribution(1, 4),
-    }
-    study = optuna.create_study(
-        direction="maximize", sampler=new_sampler(SPREAD, n_startup_trials=0, seed=7)
-    )
-    for x in (0.3, 0.7):
-        study.enqueue_trial({"x": x, "y": 1})
-    found = [(round(x, 6), y) for x, y in asked_of_many(study, 24, 4, space)]
-    for place in range(4, 24, 2):
-        assert found[place] not in found[:place]
-
-
-def test_a_trial_that_leaves_no_trace_does_not_turn_the_design_back() -> None:
-    """It fails before its parameters are known, and the next trials have its numbers again."""
-    study = optuna.create_study(
-        direction="maximize", sampler=new_sampler(SPREAD, n_startup_trials=0)
-    )
-    space: dict[str, BaseDistribution] = {"x": FloatDistribution(0.0, 100.0)}
-    asked_of_many(study, 10, 4, space)
-    sampler = study.sampler
-    lost = study.ask()
-    sampler.sample_relative(study, lost._cached_frozen_trial, space)
-    for _ in range(2):
-        study.ask(space)
-    study.tell(lost, state=optuna.trial.TrialState.FAIL)
-    for _ in range(2):
-        study.ask(space)
-    xs = [trial.params["x"] for trial in study.trials if trial.params]
-    assert len(set(xs)) == len(xs) == 14
 
 
 @pytest.mark.parametrize(

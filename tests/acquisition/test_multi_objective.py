@@ -1,7 +1,6 @@
 """BoTorch's acquisition functions of several outcomes take a `CalibratedModelList`.
 
-If nothing is corrected, their values and gradients are those of the ``ModelListGP`` beneath, with
-the same base samples.
+That values are those of the processes where nothing is corrected: tests/test_botorch_tutorials.py.
 """
 
 from __future__ import annotations
@@ -14,17 +13,11 @@ import torch
 from botorch.acquisition.multi_objective.hypervolume_knowledge_gradient import (
     qHypervolumeKnowledgeGradient,
 )
-from botorch.acquisition.multi_objective.logei import (
-    qLogExpectedHypervolumeImprovement,
-)
-from botorch.models import ModelListGP, SingleTaskGP
+from botorch.models import SingleTaskGP
 from botorch.optim import optimize_acqf
 from botorch.sampling.normal import SobolQMCNormalSampler
-from botorch.utils.multi_objective.box_decompositions.non_dominated import (
-    FastNondominatedPartitioning,
-)
 from gpytorch.kernels import MaternKernel
-from torch import Generator, Size, Tensor
+from torch import Generator, Size
 from torch.testing import assert_close
 
 from botorch_calib import (
@@ -34,7 +27,7 @@ from botorch_calib import (
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
 )
 from tests.botorch_tutorials import value_and_gradient
-from tests.gps import DOUBLE, GaussianLaw, far_from_gaussian, make_data
+from tests.gps import DOUBLE, far_from_gaussian, make_data
 
 X, Y, _ = make_data(10)
 Y = torch.cat([Y, X[:, :1] - Y, X.sum(dim=-1, keepdim=True)], dim=-1)
@@ -57,14 +50,6 @@ def gps(num: int) -> list[SingleTaskGP]:
     return models
 
 
-def plain(num: int) -> Any:
-    return ModelListGP(*gps(num)).eval()
-
-
-def uncorrected(num: int) -> Any:
-    return CalibratedModelList(*(CalibratedModel(gp, GaussianLaw()) for gp in gps(num)))
-
-
 def corrected(num: int) -> Any:
     models = [CalibratedModel(gp, far_from_gaussian()) for gp in gps(num)]
     return CalibratedModelList(*models[:-1], gps(num)[-1])
@@ -72,41 +57,6 @@ def corrected(num: int) -> Any:
 
 def seeded() -> Generator:
     return Generator().manual_seed(5)
-
-
-def boxes() -> Any:
-    return FastNondominatedPartitioning(REF_POINT, Y[:, :2])
-
-
-def hypervolume(model: Any, sampler: Any) -> Any:
-    boxes = FastNondominatedPartitioning(REF_POINT, Y[:, :2])
-    return qLogExpectedHypervolumeImprovement(model, REF_POINT, boxes, sampler=sampler)
-
-
-@pytest.mark.slow
-def test_values_vary_over_seeds_as_those_of_the_processes() -> None:
-    """Relative deviations of the hypervolume at 128 samples: at most 1.5 times as large.
-
-    Standard deviations of 40 numbers have a relative standard error of 11 %; this is the mean of
-    those at 16 points.
-    """
-    X_new = torch.rand(64, 1, 2, generator=seeded(), **DOUBLE)
-    many = hypervolume(plain(2), SobolQMCNormalSampler(Size([1024]), seed=0))(X_new)
-    X_new = X_new[many.topk(16).indices]
-
-    def deviation(model: Any) -> Tensor:
-        values = torch.stack(
-            [
-                hypervolume(model, SobolQMCNormalSampler(Size([128]), seed=seed))(X_new).exp()
-                for seed in range(40)
-            ]
-        )
-        return (values.std(dim=0) / values.mean(dim=0)).mean()
-
-    with torch.no_grad():
-        reference = deviation(plain(2))
-        assert deviation(uncorrected(2)) < 1.5 * reference
-        assert deviation(corrected(2)) < 1.5 * reference
 
 
 def test_samples_estimate_the_closed_form() -> None:
