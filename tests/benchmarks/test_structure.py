@@ -55,14 +55,6 @@ def test_rooms_with_suites_do_not_know_the_registry() -> None:
             assert not imported_rooms(path) & {"suites", "perf", "demo", "studies"}, path
 
 
-def test_what_a_protocol_names_is_there() -> None:
-    """Protocols are not edited: what they refer to keeps its place."""
-    for protocol in (ROOT / "protocols").glob("*.md"):
-        text = protocol.read_text(encoding="utf-8")
-        for named in re.findall(r"`benchmarks/\s*([\w/]+/)\s*(\w+\.py)`", text):
-            assert (ROOT / "".join(named)).is_file(), f"{protocol.name}: {named}"
-
-
 def test_the_readme_names_what_is_there(capsys: pytest.CaptureFixture[str]) -> None:
     readme = ROOT / "README.md"
     for path in re.findall(

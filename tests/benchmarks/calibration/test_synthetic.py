@@ -43,21 +43,6 @@ def test_optima_by_dense_search(name) -> None:
     assert found == pytest.approx(problem.optimal_value, abs=5e-5)
 
 
-@pytest.mark.parametrize("cls", [Forrester, Alpine1, Cosines, McCormick, Powers, CrossInTray])
-def test_stated_optimizers_attain_the_optimum(cls) -> None:
-    function = cls()
-    values = function(function.optimizers)
-    assert values.tolist() == pytest.approx([function.optimal_value] * len(values), abs=1e-10)
-
-
-def test_alpine_is_bounded_by_its_optimum() -> None:
-    problem = PROBLEMS["alpine10"]
-    X = draw_sobol_samples(problem.bounds_tensor(), n=1024, q=1, seed=0).squeeze(-2)
-    assert (problem.build(0).truth(X) < 0.0).all()
-    x = torch.zeros(1, 10, dtype=torch.double)
-    assert problem.build(0).truth(x).item() == problem.optimal_value == 0.0
-
-
 def row(*values: float) -> Tensor:
     return torch.tensor([values], dtype=torch.double)
 
@@ -76,21 +61,6 @@ def row(*values: float) -> Tensor:
 )
 def test_values_by_hand(function, x, value) -> None:
     assert function(x).item() == pytest.approx(value)
-
-
-def test_the_protocol() -> None:
-    assert {p.num_evaluations for p in PROBLEMS.values()} == {25}
-    assert {name for name, p in PROBLEMS.items() if p.num_initial != 3} == {"alpine10"}
-    others = {name: p.acquisition for name, p in PROBLEMS.items() if p.acquisition != "ei"}
-    assert others == {
-        "forrester": "ucb",
-        "six_hump_camel_ucb": "ucb",
-        "six_hump_camel_pi": "pi",
-    }
-    for problem in PROBLEMS.values():
-        X = problem.initial_design(problem.num_initial, 0)
-        oracle = problem.build(0)
-        assert torch.equal(oracle.observe(X), oracle.truth(X))
 
 
 def test_forrester_starts_outside_the_basin_of_its_optimum() -> None:

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from botorch.acquisition import UpperConfidenceBound
-from botorch.models import SingleTaskGP
-from botorch.models.model import Model
 from torch import Tensor
 
 from benchmarks.delay.methods import DelayedAcquisition, compared, default, sdf
-from benchmarks.delay.replicate import replicate, tasks
+from benchmarks.delay.replicate import replicate
 from benchmarks.framework.rbf_surrogate import hyperparameters
 from botorch_calib.asynchronous import DelayAwareProposer
 from botorch_calib.ledger import FeedbackLedger
-from botorch_calib.models import CensoredDelayModel
-from botorch_calib.test_functions.delayed import FixedDelay, PoissonDelay
+from botorch_calib.test_functions.delayed import FixedDelay
 from tests.benchmarks.delay.toys import (
-    CONTEXTUAL,
     GRID,
-    continuous,
-    hat,
     toy,
 )
 
@@ -70,13 +62,6 @@ def dense_posterior(gp: Any, X: Tensor, Y: Tensor, at: Tensor) -> tuple[Tensor, 
     mean = found.mean + weights.T @ ((Y - shift) / scale - found.mean)
     variance = found.outputscale - (kernel(at, X).T * weights).sum(dim=0)
     return shift + scale * mean.squeeze(-1), scale * variance.sqrt()
-
-
-def test_ucb_ignores_what_is_pending() -> None:
-    acquisition, strategy = acquisition_of(method_named("ucb"))
-    plain = UpperConfidenceBound(strategy.gp, beta=1.0)
-    with torch.no_grad():
-        assert torch.allclose(acquisition(GRID.unsqueeze(-2)), plain(GRID.unsqueeze(-2)))
 
 
 def test_ucb_sdf_is_that_of_the_paper() -> None:
@@ -144,49 +129,6 @@ def test_a_discrete_choice_is_the_maximum(name) -> None:
     assert len(result.y) == 5
 
 
-@pytest.mark.parametrize("name", ["ucb_sdf", "ts_sdf", "qlogei_pending"])
-def test_methods_run_on_a_box(name) -> None:
-    method = replace(method_named(name), raw_samples=16, num_restarts=2)
-    result = replicate(toy(PoissonDelay(2.0), continuous, num_rounds=3), method, 0)
-    points = torch.tensor(result.X)
-    assert points.shape == (5, 1)
-    assert ((points >= 0) & (points <= 1)).all()
-    assert points.unique(dim=0).shape[0] == 5
-
-
-def test_methods_run_with_contexts() -> None:
-    result = replicate(CONTEXTUAL, method_named("ucb_sdf"), 0)
-    assert [x[-1] for x in result.X] == [0.0] * 5 + [1.0] * 3
-
-
-def test_what_a_censored_value_is_taken_to_be() -> None:
-    ledger = FeedbackLedger(1, censor_value=-5.0)
-    for x, y in ((0.1, 0.3), (0.5, 0.2), (0.9, 0.7)):
-        ledger.observe(ledger.submit([x]), y)
-    ledger.submit([0.3])
-    bounds = torch.tensor([[0.0], [1.0]], dtype=torch.double)
-    methods = {"least": -5.0, "worst": 0.2, "prior": None}
-    for censor_at, value in methods.items():
-        strategy = sdf("x", "ucb", censor_at=censor_at).start(tasks()[0], bounds)
-        model = strategy.fit(ledger, 0)
-        if value is None:
-            # The constant mean, 0.4 at about the middle of the values, in their units.
-            gp: Any = strategy.gp
-            constant = gp.mean_module.constant.item()
-            value = 0.4 + constant * torch.tensor([0.3, 0.2, 0.7]).std().item()
-            assert 0.2 < value < 0.7
-        assert isinstance(model, CensoredDelayModel)
-        assert model.X_pending.tolist() == [[0.3]]
-        assert model.Y_imputed.item() == pytest.approx(value, abs=1e-7)
-
-
-def test_unknown_settings() -> None:
-    with pytest.raises(ValueError, match="nope"):
-        DelayedAcquisition("x", "nope")
-    with pytest.raises(ValueError, match="nope"):
-        DelayedAcquisition("x", censor_at="nope")
-
-
 def test_the_default_is_that_of_the_proposer() -> None:
     taken = DelayAwareProposer([[0.0], [1.0]]).strategy
     ours = default()
@@ -195,10 +137,3 @@ def test_the_default_is_that_of_the_proposer() -> None:
     assert ours.beta**2 == taken.beta  # a multiplier of the standard deviation here
     # So that it is the same rule with ten queries under way.
     assert taken.spread_beyond is None or taken.spread_beyond > 10
-
-
-def test_a_strategy_needs_a_model() -> None:
-    strategy = method_named("ucb").start(toy(FixedDelay(1.0)), torch.zeros(2, 1))
-    model: Model = SingleTaskGP(GRID, hat(GRID).unsqueeze(-1))
-    with pytest.raises(ValueError, match="fitted"):
-        strategy.acquisition_function(model, ledger_with_pending(), GRID)

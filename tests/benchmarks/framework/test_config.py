@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-import torch
 
 from benchmarks.framework.config import config_hash, describe, normalised
 from benchmarks.framework.results import replicate_config
@@ -35,23 +34,11 @@ class Plain:
         self.level = level
 
 
-def test_plain_values() -> None:
-    value = {"a": [1, 2.5, None, True], "b": ("x", float("inf")), "c": torch.float64}
-    expected = {"a": [1, 2.5, None, True], "b": ["x", "inf"], "c": "torch.float64"}
-    assert describe(value) == expected
-
-
 def test_defaults_and_bound_arguments_are_described() -> None:
     name = f"{PACKAGE}.settings"
     assert describe(settings) == {"callable": name, "b": 2.0, "c": "c"}
     bound = partial(partial(settings, 1, c="old"), c="new")
     assert describe(bound) == {"callable": name, "b": 2.0, "c": "new", "positional": [1]}
-
-
-def test_objects_are_described_by_their_parts() -> None:
-    assert describe(Inner(4)) == {"type": f"{PACKAGE}.Inner", "size": 4}
-    assert describe(Inner) == {"callable": f"{PACKAGE}.Inner", "size": 3}
-    assert describe(Plain(0.5)) == {"type": f"{PACKAGE}.Plain", "level": 0.5}
 
 
 def test_what_has_no_name_or_no_parts_is_refused() -> None:

@@ -88,13 +88,6 @@ def test_inference_by_posterior_mean_uses_the_data_so_far() -> None:
     assert result.regret_by_mean == [0.5, 0.0, 0.0]
 
 
-def test_coverage_of_the_objective_at_visited_points_and_in_the_box() -> None:
-    result = replicate(HAT, scripted(0.75, 0.25, -0.5, model=True), seed=0)
-    assert result.extras["objective_covered"] == [0.0, 1.0, 1.0, 1.0, 0.0]
-    assert result.extras["objective_covered_in_box"] == [pytest.approx(0.5, abs=0.01)]
-    assert "objective_covered" not in replicate(HAT, scripted(0.75, 0.25, 0.5), seed=0).extras
-
-
 def test_regret_is_of_the_truth_not_of_the_outcome() -> None:
     problem = replace(HAT, build=partial(hat, offset=5.0))
     result = replicate(problem, scripted(0.75, 0.25, 0.5), seed=0)
@@ -150,25 +143,3 @@ def test_methods_of_one_seed_share_the_initial_data_and_the_noise() -> None:
 def test_streams_are_distinct() -> None:
     seeds = {stream_seed(s, stream, t) for s in range(4) for stream in range(3) for t in range(50)}
     assert len(seeds) == 600
-
-
-def test_json_round_trip() -> None:
-    result = replicate(small_noisy_ackley(), random_search(), 0)
-    copy = Result.from_json(result.to_json())
-    assert copy == result
-    assert copy.config_hash == result.config_hash
-    assert {"python", "torch", "botorch", "gpytorch", "botorch_calib"} <= copy.versions.keys()
-
-
-def test_other_json_is_refused() -> None:
-    for text in ("", "{", "[]", "{}", '{"problem": "hat"}'):
-        with pytest.raises(ValueError):
-            Result.from_json(text)
-
-
-def test_bad_problems_are_refused() -> None:
-    problem = replace(HAT, build=partial(hat, offset=float("nan")))
-    with pytest.raises(ValueError, match="returned"):
-        replicate(problem, scripted(0.0, 0.0, 0.0), 0)
-    with pytest.raises(ValueError, match="design has shape"):
-        replicate(replace(HAT, num_initial=3), scripted(0.0), 0)

@@ -12,8 +12,6 @@ from botorch.models import SingleTaskGP
 from scipy.stats import norm
 
 from benchmarks.calibration.ackley import heteroscedastic_ackley
-from benchmarks.calibration.misspecified import misspecified
-from benchmarks.calibration.suites import LOCBO, MISSPECIFIED, WELLSPECIFIED
 from benchmarks.framework.results import Result
 from benchmarks.framework.runner import Failure, Task, run_task
 from benchmarks.framework.sequential import Method
@@ -26,8 +24,7 @@ from benchmarks.framework.strategies import (
     within_interval,
 )
 from benchmarks.framework.surrogates import fit_gp
-from botorch_calib.calibration import LocalizedConformal, QuantileRecalibrator
-from tests.long_grids import mostly_slow
+from botorch_calib.calibration import QuantileRecalibrator
 
 PROBLEM = heteroscedastic_ackley(num_evaluations=2)
 QUICK = partial(AcquisitionStrategy, num_restarts=2, raw_samples=16)
@@ -65,15 +62,6 @@ def test_plain_bo_is_reproducible_and_records_its_interval() -> None:
         assert covered == float(0.1 <= pit <= 0.9)
 
 
-def test_gp_is_isotropic_matern_in_the_unit_cube() -> None:
-    X = PROBLEM.initial_design(PROBLEM.num_initial, 0)
-    gp = fit_gp(X, PROBLEM.build(0).truth(X), PROBLEM.bounds_tensor())
-    assert gp.covar_module.base_kernel.nu == 2.5
-    assert gp.covar_module.base_kernel.lengthscale.numel() == 1
-    corners = gp.transform_inputs(PROBLEM.bounds_tensor())
-    assert corners.tolist() == [[0.0, 0.0], [1.0, 1.0]]
-
-
 def test_extras_of_a_gp_by_hand() -> None:
     X = torch.linspace(0, 1, 6, dtype=torch.double).unsqueeze(-1)
     gp = SingleTaskGP(X, torch.sin(4 * X))
@@ -86,14 +74,6 @@ def test_extras_of_a_gp_by_hand() -> None:
         assert extras["pit"] == pytest.approx(norm.cdf(deviations))
         assert extras["covered"] == float(abs(deviations) <= norm.ppf(0.9))
         assert extras["width"] == pytest.approx(2 * norm.ppf(0.9) * spread)
-
-
-@pytest.mark.parametrize("method", LOCBO.methods[2:], ids=lambda method: method.name)
-def test_calibrated_methods_run_and_are_reproducible(method) -> None:
-    quick = Method(method.name, partial(method.build, num_restarts=2, raw_samples=16))
-    result, again = run(quick), run(quick)
-    assert (result.X, result.y, result.extras) == (again.X, again.y, again.extras)
-    assert set(result.extras) == {"pit", "covered", "width", *OF_OBJECTIVE}
 
 
 def test_intervals_of_the_objective() -> None:
@@ -119,14 +99,6 @@ def test_methods_differ_in_nothing_but_what_they_state() -> None:
     assert replace(one, extras={}).config != other.config
 
 
-@pytest.mark.parametrize("acquisition", mostly_slow(["pi", "ucb"], ["ucb"]))
-def test_other_acquisition_functions(acquisition) -> None:
-    calibrator = partial(LocalizedConformal, alpha=0.2, lengthscale=0.25)
-    for factory in (None, calibrator):
-        method = Method("m", partial(QUICK, calibrator=factory, acquisition=acquisition))
-        assert run(method).X != run(Method("ei", partial(QUICK, calibrator=factory))).X
-
-
 @pytest.mark.parametrize("acquisition", ["ei", "pi", "ucb"])
 def test_acquisitions_agree_where_nothing_was_learned(acquisition) -> None:
     X = torch.linspace(0, 1, 6, dtype=torch.double).unsqueeze(-1)
@@ -141,28 +113,6 @@ def test_acquisitions_agree_where_nothing_was_learned(acquisition) -> None:
     assert torch.allclose(plain, other, rtol=1e-6)
 
 
-def test_a_strategy_hands_its_gp_on() -> None:
-    problem = misspecified("ackley", "student_t")
-    strategy = AcquisitionStrategy(problem, 0)
-    X = problem.initial_design(7, 0)
-    Y = problem.build(0).truth(X)
-    lengthscales = [
-        strategy.update_gp(X[:n], Y[:n]).covar_module.base_kernel.lengthscale.item()
-        for n in (5, 6, 7)
-    ]
-    assert len(set(lengthscales)) == 1
-
-
-@pytest.mark.parametrize("method", MISSPECIFIED.methods, ids=lambda m: m.name)
-def test_compared_methods_run(method) -> None:
-    problem = misspecified("ackley", "lengthscale")
-    if method.name == "bo":
-        (problem,) = (p for p in WELLSPECIFIED.problems if p.name == "matern_2d_refitted")
-    result = run_task(Task(replace(problem, num_evaluations=2), method, 0))
-    assert isinstance(result, Result)
-    assert set(result.extras) == {"pit", "covered", "width", *OF_OBJECTIVE}
-
-
 @pytest.mark.parametrize("incumbent", ["outcome", "mean"])
 def test_value_to_improve_upon(incumbent, monkeypatch) -> None:
     X = torch.linspace(0, 1, 6, dtype=torch.double).unsqueeze(-1)
@@ -175,9 +125,3 @@ def test_value_to_improve_upon(incumbent, monkeypatch) -> None:
     expected = Y.max() if incumbent == "outcome" else gp.posterior(X).mean.max()
     assert seen[0].best_f.item() == pytest.approx(expected.item())
     assert Y.max().item() != pytest.approx(gp.posterior(X).mean.max().item())
-
-
-@pytest.mark.parametrize("options", [{"incumbent": "median"}, {"acquisition": "kg"}])
-def test_unknown_settings_are_refused(options) -> None:
-    with pytest.raises(ValueError, match="There is no"):
-        AcquisitionStrategy(PROBLEM, 0, **options)

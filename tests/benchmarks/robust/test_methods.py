@@ -11,13 +11,12 @@ from botorch.models import SingleTaskGP
 from torch import Tensor
 
 from benchmarks.robust import methods as robust_methods
-from benchmarks.robust.methods import BETA, Situation, compared, grid
+from benchmarks.robust.methods import BETA, Situation, grid
 from benchmarks.robust.replicate import (
     History,
-    replicate,
 )
-from botorch_calib.test_functions import ModifiedBranin, ThreeHumpCamel
-from tests.benchmarks.robust.toys import CAMEL, method_named, quick
+from botorch_calib.test_functions import ModifiedBranin
+from tests.benchmarks.robust.toys import CAMEL, method_named
 
 SAMPLES = torch.tensor([[0.2, 0.4], [0.3, 0.8], [0.6, 0.5], [0.7, 0.1]], dtype=torch.double)
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
@@ -74,11 +73,6 @@ def test_distributions_of_the_samples() -> None:
     assert ((smoothed.points >= 0) & (smoothed.points <= 1)).all()
 
 
-def test_empirical_risk_is_the_mean_of_the_bound() -> None:
-    value, gp = value_and_gp("erbo", AT)
-    assert value == pytest.approx(bound(gp, AT, SAMPLES).mean().item(), rel=1e-6)
-
-
 def test_wdrbo_subtracts_the_largest_gradient_over_the_draws() -> None:
     value, gp = value_and_gp("wdrbo", AT, radius=0.25)
     torch.manual_seed(0)
@@ -118,27 +112,6 @@ def test_balls_of_radius_zero_are_their_centres(name) -> None:
         contexts = Situation(SAMPLES, UNIT, 0.0).gridded(robust_methods.MINIMAX_POINTS)
         expected = (bound(gp, AT, contexts.points) @ contexts.weights).item()
     assert value == pytest.approx(expected, rel=1e-6)
-
-
-@pytest.mark.parametrize("name", ["wdrbo", "wdrbo_exact", "drbo_kde", "drbo_mmd"])
-def test_larger_balls_are_worse(name) -> None:
-    values = [value_and_gp(name, AT, radius=radius)[0] for radius in (0.0, 0.05, 0.2)]
-    assert values[0] > values[1] > values[2]
-
-
-@pytest.mark.parametrize(
-    ("name", "build"),
-    [*((method.name, ModifiedBranin) for method in compared()), ("wdrbo", ThreeHumpCamel)],
-)
-def test_methods_run(name, build) -> None:
-    task = replace(CAMEL, build=build, num_rounds=2, num_initial=4)
-    result = replicate(task, quick(name), 0)
-    problem = build()
-    chosen = torch.tensor(result.X)[:, : problem.num_decisions]
-    lower, upper = problem.decision_bounds
-    assert chosen.shape == (6, problem.num_decisions)
-    assert ((chosen >= lower) & (chosen <= upper)).all()
-    assert min(float(value or 0.0) for value in result.extras["regret"]) >= 0.0
 
 
 def test_the_choice_is_a_maximum() -> None:

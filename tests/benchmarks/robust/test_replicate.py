@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,17 +11,15 @@ import torch
 
 from benchmarks.framework.results import Result
 from benchmarks.robust.replicate import (
-    ContextualTask,
     reference_contexts,
     replicate,
     tasks,
 )
-from botorch_calib.test_functions import ContextShift, ModifiedBranin, ThreeHumpCamel
+from botorch_calib.test_functions import ContextShift, ThreeHumpCamel
 from tests.benchmarks.robust.toys import (
     CAMEL,
     STARTED,
     Scripted,
-    ScriptedStrategy,
     quick,
     without_times,
 )
@@ -93,19 +90,3 @@ def test_replicate_is_deterministic_and_leaves_the_random_state_alone() -> None:
     torch.rand(5)
     assert without_times(replicate(CAMEL, method, 3)) == without_times(first)
     assert replicate(CAMEL, method, 4).X != first.X
-
-
-def test_decisions_of_the_wrong_width_are_refused() -> None:
-    task = replace(CAMEL, build=ModifiedBranin)
-    strategy = Scripted().start(task, ModifiedBranin())
-    strategy.num_decisions = 1
-
-    @dataclass(frozen=True)
-    class Wrong:
-        name: str = "wrong"
-
-        def start(self, task: ContextualTask, problem: Any) -> ScriptedStrategy:
-            return strategy
-
-    with pytest.raises(ValueError, match="2 decisions"):
-        replicate(task, Wrong(), 0)
