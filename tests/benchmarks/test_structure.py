@@ -11,17 +11,6 @@ import pytest
 from tests.documentation import IN_CHECKOUT, run_blocks
 
 ROOT = Path(__file__).parents[2] / "benchmarks"
-ROOMS = {
-    "calibration",
-    "decisions",
-    "delay",
-    "radio",
-    "robust",
-    "perf",
-    "demo",
-    "studies",
-    "support",
-}
 
 
 def imported_rooms(path: Path) -> set[str]:
@@ -33,15 +22,6 @@ def imported_rooms(path: Path) -> set[str]:
         elif isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
     return {name.split(".")[1] for name in names if name.startswith("benchmarks.")}
-
-
-def test_few_files_lie_outside_the_rooms() -> None:
-    assert {path.stem for path in ROOT.glob("*.py")} == {"__init__", "__main__", "suites"}
-
-
-def test_every_file_lies_in_a_room() -> None:
-    rooms = {path.relative_to(ROOT).parts[0] for path in ROOT.glob("*/**/*.py")}
-    assert rooms == {"framework", *ROOMS}
 
 
 def test_the_framework_knows_no_room() -> None:

@@ -13,7 +13,7 @@ from sklearn.ensemble import RandomForestRegressor
 from torch import Tensor
 
 from benchmarks.calibration import any_model, misspecified
-from benchmarks.calibration.any_model import FORECASTERS, STATEMENTS, Networks, Trees
+from benchmarks.calibration.any_model import FORECASTERS, STATEMENTS, Trees
 from benchmarks.calibration.any_model_report import (
     LEVELS,
     CentralError,
@@ -46,19 +46,6 @@ def short(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> Problem:
 # ------------------------------------------------------------ ensembles
 
 
-def test_members_of_the_forest_are_its_trees() -> None:
-    X, Y = data()
-    model: Any = Trees(num_trees=20)(X, Y, PROBLEM)
-    new = X.view(3, 4, 2) + 0.01
-    values = model.model.posterior(new).values
-    assert values.shape == (3, 20, 4, 1)
-    low, high = PROBLEM.bounds_tensor()
-    U = ((new - low) / (high - low)).reshape(-1, 2).float().numpy()
-    for i, tree in enumerate(model.model.trees):
-        expected = torch.as_tensor(tree.predict(U)).view(3, 4, 1)
-        torch.testing.assert_close(values[:, i], expected)
-
-
 def test_noise_of_the_forest_is_its_error_out_of_bag() -> None:
     X, Y = data()
     torch.manual_seed(5)
@@ -71,17 +58,6 @@ def test_noise_of_the_forest_is_its_error_out_of_bag() -> None:
     errors = forest.oob_prediction_ - Y.flatten().numpy()
     noise: Any = model.likelihood
     assert float(noise.noise) == pytest.approx(np.mean(errors**2))
-
-
-def test_noise_of_the_networks_is_their_error_at_what_they_have_not_seen() -> None:
-    X, Y = data(13)
-    model: Any = Networks(num_epochs=40)(X, Y, PROBLEM)
-    values = model.model.posterior(X).values
-    assert values.shape == (5, 13, 1)
-    errors = [float(values[i % 5, i] - Y[i]) for i in range(13)]
-    noise = float(model.likelihood.noise)
-    assert noise == pytest.approx(np.mean(np.square(errors)))
-    assert noise < float(Y.var())  # they have learned something
 
 
 # ------------------------------------------------------------ runs

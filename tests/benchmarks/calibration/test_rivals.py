@@ -10,12 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from sklearn.datasets import load_diabetes
-from sklearn.ensemble import GradientBoostingRegressor
-from sklearn.model_selection import train_test_split
 
 from benchmarks.calibration import rivals, tuning_tables
-from benchmarks.calibration.tuning_tables import BoostingTask, SupportVectorTask, interpolated
+from benchmarks.calibration.tuning_tables import SupportVectorTask, interpolated
 from benchmarks.delay import value_tables
 from benchmarks.framework.runner import without_expected_warnings
 from benchmarks.framework.sequential import Problem, replicate, sobol_design
@@ -46,19 +43,6 @@ def small_problem() -> Problem:
 # ------------------------------------------------------------ tasks
 
 
-def test_values_of_boosting_are_those_of_separate_fits() -> None:
-    """With as many trees as asked for, where the table reads off the stages of one fit."""
-    task = BoostingTask((-1.0,), (2.0,), (0.5,), (2.0, 3.0), seed=1)
-    features, targets = load_diabetes(return_X_y=True)
-    X, X_out, y, y_out = train_test_split(features, targets, test_size=0.5, random_state=1)
-    for number, value in zip((4, 8), task.compute().tolist(), strict=True):
-        model = GradientBoostingRegressor(
-            learning_rate=0.1, max_depth=2, subsample=0.5, n_estimators=number, random_state=1
-        ).fit(X, y)
-        share = 1.0 - model.score(X_out, y_out)  # of the variance that is left
-        assert value == pytest.approx(-math.log(math.sqrt(share)), rel=1e-9)
-
-
 def test_interpolation_meets_the_grid_and_is_linear_between() -> None:
     table = interpolated(SMALL)
     choices = SMALL().choices()
@@ -69,16 +53,6 @@ def test_interpolation_meets_the_grid_and_is_linear_between() -> None:
     torch.testing.assert_close(table.truth(choices).squeeze(-1), expected.mean(dim=-1))
     middle = table.repetitions(choices[:2].mean(dim=0, keepdim=True))
     torch.testing.assert_close(middle[0], expected[:2].mean(dim=0))
-
-
-def test_outcomes_are_those_of_repetitions() -> None:
-    table = interpolated(SMALL)
-    X = sobol_design(64, 1, bounds=small_problem().bounds)
-    torch.manual_seed(0)
-    gaps = (table.observe(X) - table.repetitions(X)).abs()
-    assert (gaps.min(dim=-1).values == 0.0).all()
-    drawn = gaps.argmin(dim=-1)
-    assert set(drawn.tolist()) == {0, 1, 2, 3}
 
 
 # ------------------------------------------------------------ clients

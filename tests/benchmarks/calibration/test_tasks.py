@@ -50,18 +50,6 @@ def test_documents_are_drawn_from_their_topics() -> None:
     assert not np.array_equal(train.counts, replace(SMALL, seed=1).corpora()[0].counts)
 
 
-def test_the_true_perplexity_by_a_loop() -> None:
-    _, held_out = SMALL.corpora()
-    surprise = [
-        -count * np.log(probability)
-        for counts, probabilities in zip(held_out.counts, held_out.probabilities, strict=True)
-        for count, probability in zip(counts, probabilities, strict=True)
-        if count
-    ]
-    expected = np.exp(sum(surprise) / held_out.counts.sum())
-    assert held_out.true_perplexity() == pytest.approx(expected)
-
-
 def test_values_are_perplexities_of_the_choices() -> None:
     choices, values = SMALL.choices(), SMALL.compute()
     assert choices.shape == (12, 3)

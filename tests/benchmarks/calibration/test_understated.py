@@ -54,29 +54,6 @@ def by_hand(X: Tensor, Y: Tensor, variances: Tensor, at: Tensor) -> tuple[Tensor
     return shift + scale * mean, scale**2 * variance
 
 
-def test_reported_variances_are_ten_times_too_small() -> None:
-    X, _ = data(6)
-    with manual_seed(1):
-        at = X[:1].expand(20_000, -1)
-        outcomes = PROBLEM.build(0).observe(at)
-    reported = REPORTED.variances(X)
-    assert reported.shape == (6, 1)
-    # Four relative standard errors sqrt(2 / n).
-    assert outcomes.var().item() == pytest.approx(10 * reported[0].item(), rel=0.04)
-
-
-def test_the_reported_errors_are_taken_for_true() -> None:
-    X, Y = data(12)
-    at, _ = data(7)
-    gp = REPORTED(X, Y, BOUNDS, 0, None)
-    expected = by_hand(X, Y, REPORTED.variances(X), at)
-    for value, reference in zip(predicted(gp, at), expected, strict=True):
-        torch.testing.assert_close(value, reference)
-    # Nothing is carried over from an earlier step.
-    again = REPORTED(X, Y, BOUNDS, 3, REPORTED(*data(5), BOUNDS, 2, None))
-    torch.testing.assert_close(predicted(again, at)[0], expected[0])
-
-
 def test_refit_fits_the_noise_and_nothing_else() -> None:
     X, Y = data(60)
     surrogate = fitted_noise(REPORTED)

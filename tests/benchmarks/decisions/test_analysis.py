@@ -10,8 +10,6 @@ import pytest
 
 from benchmarks.decisions import analysis
 from benchmarks.decisions.analysis import (
-    RecommendedRegret,
-    RecommendedSafe,
     ViolationGap,
     matched_reward,
 )
@@ -67,15 +65,6 @@ def test_rates_are_over_certified_rounds() -> None:
     assert analysis.miss_rate(EXAMPLE) == pytest.approx(1.0)
     assert analysis.true_violation_rate(EXAMPLE) == pytest.approx((0.0 + 0.1 + 0.3) / 3)
     assert ViolationGap(0.1)(EXAMPLE) == pytest.approx(1 / 3 - 0.1)
-
-
-def test_recommendations() -> None:
-    safe, unsafe = run([FINE], recommended=(2.5, 0.1)), run([FINE], recommended=(3.5, 0.11))
-    none = run([FINE])
-    assert [RecommendedSafe(0.1)(r) for r in (safe, unsafe, none)] == [1.0, 0.0, 0.0]
-    assert RecommendedRegret(0.1)(safe) == 0.5
-    assert math.isnan(RecommendedRegret(0.1)(unsafe))
-    assert math.isnan(RecommendedRegret(0.1)(none))
 
 
 def test_seeds_are_averaged_over_the_functions_that_all_have_them() -> None:

@@ -89,27 +89,6 @@ def test_ucb_hallucinate_keeps_the_mean_and_shrinks_the_deviation() -> None:
     assert torch.allclose(values, mean + sigma, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["qlogei_pending", "qucb_pending"])
-def test_botorch_is_given_the_pending_points_and_the_model_of_the_data(name) -> None:
-    acquisition, strategy = acquisition_of(method_named(name))
-    assert torch.equal(acquisition.X_pending, ledger_with_pending().pending())
-    assert acquisition.model is strategy.gp
-    assert len(strategy.gp.train_targets) == 4
-
-
-def test_thompson_samples_change_from_round_to_round_and_methods_share_them() -> None:
-    torch.manual_seed(0)
-    first, _ = acquisition_of(method_named("ts"))
-    second, _ = acquisition_of(method_named("ts"))
-    with torch.no_grad():
-        values = [a(GRID.unsqueeze(-2)) for a in (first, second)]
-    assert not torch.allclose(*values)
-    torch.manual_seed(0)
-    with torch.no_grad():
-        again = acquisition_of(method_named("ts"))[0](GRID.unsqueeze(-2))
-    assert torch.equal(again, values[0])
-
-
 # A choice that is pending already makes a joint covariance singular.
 @pytest.mark.filterwarnings("ignore:A not p.d.")
 @pytest.mark.parametrize("name", [method.name for method in compared()])

@@ -6,9 +6,7 @@ one test that runs where the environment names the real file.
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ import pytest
 import torch
 from numpy.random import default_rng
 from sklearn.datasets import load_breast_cancer, load_digits
-from sklearn.gaussian_process.kernels import RBF
 from sklearn.model_selection import train_test_split
 from sklearn.svm import SVC
 from torch import Tensor, nn
@@ -28,11 +25,9 @@ from benchmarks.delay import value_tables as delay_tables
 from benchmarks.delay.networks import CnnTask, LogisticTask, batches, initial_parameters
 from benchmarks.delay.svm import (
     PIMA_VARIABLE,
-    pima,
 )
 from benchmarks.delay.value_tables import (
     TableEvaluator,
-    table_evaluator,
     table_values,
 )
 
@@ -66,13 +61,6 @@ def patients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[np.ndarra
 
 
 # ------------------------------------------------------------ functions drawn from a process
-
-
-def test_gp_sample_has_its_kernel() -> None:
-    grid = np.linspace(0.0, 1.0, 1000).reshape(-1, 1)
-    factor = delay_objectives.covariance_factor(1000, 0.02)
-    # The diagonal's jitter is 1e-9.
-    np.testing.assert_allclose(factor @ factor.T, RBF(0.02)(grid), atol=2e-9, rtol=0.0)
 
 
 # ------------------------------------------------------------ trained models, cell by cell
@@ -186,19 +174,6 @@ def test_svm_by_the_plain_recipe(patients) -> None:
 # ------------------------------------------------------------ the data file
 
 
-@pytest.mark.skipif(PIMA_VARIABLE not in os.environ, reason="the Pima data are not at hand")
-def test_landscape_of_the_real_data() -> None:
-    evaluator = delay_objectives.svm().build(0)
-
-    def right(c: float, gamma: float) -> float:
-        return evaluator.truth(torch.tensor([c, gamma], dtype=torch.double)) * 231
-
-    assert len(pima().labels) == 768 and len(pima().validation) == 231
-    assert right(10**0.95, 1e-4) == pytest.approx(182)  # the stated optimum
-    assert right(50.0, 0.3) == right(1.0, 5.0) == pytest.approx(150)  # the larger class alone
-    assert right(50.0, 1e-4) == pytest.approx(175)  # halfway along the good edge
-
-
 # ------------------------------------------------------------ tables and their files
 
 
@@ -235,18 +210,6 @@ def computed() -> list[Squares]:
 def forget() -> None:
     """What a new process does not know."""
     delay_tables._values.cache_clear()
-
-
-def test_tables_are_computed_once(tables_folder: Path, computed: list[Squares]) -> None:
-    values = table_values(Squares())
-    assert values.tolist() == [0.0, 1.0, 4.0, 9.0]
-    forget()
-    assert torch.equal(table_values(Squares()), values)
-    assert table_evaluator(5, task=Squares()).optimal_value == 9.0
-    assert len(computed) == 1
-    (file,) = tables_folder.iterdir()
-    assert file.name.startswith("squares-")
-    assert json.loads(file.read_text())["config"]["task"]["num"] == 4
 
 
 def test_damaged_tables_are_computed_anew(tables_folder: Path, computed: list[Squares]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
 
@@ -87,16 +86,3 @@ def test_replicate_is_deterministic_and_leaves_the_random_state_alone() -> None:
     other = replicate(task, method, 4)
     assert other.X != first.X
     assert other.extras["delay"] != first.extras["delay"]
-
-
-def test_methods_of_one_seed_share_initial_points_noise_and_delays() -> None:
-    task = toy(PoissonDelay(2.0), partial(discrete, noise_std=0.1))
-    one, two = (replicate(task, Scripted(path=path), 3) for path in [(0,) * 6, (5,) * 6])
-    assert one.X[:2] == two.X[:2]
-    assert one.extras["delay"] == two.extras["delay"]
-    noise = [np.subtract(result.y, result.f) for result in (one, two)]
-    assert noise[0] == pytest.approx(noise[1])
-    assert abs(noise[0]).min() > 0
-    other = replicate(task, Scripted(path=(0,) * 6), 4)
-    assert other.extras["delay"] != one.extras["delay"]
-    assert np.subtract(other.y, other.f) != pytest.approx(noise[0])

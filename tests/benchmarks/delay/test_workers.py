@@ -22,22 +22,6 @@ SUITE = get_suite("delay_workers")
 METHODS = {method.name: method for method in workers.compared()}
 
 
-@pytest.mark.parametrize("name", workers.OBJECTIVES)
-def test_objectives(name: str) -> None:
-    """Values on the box lie between the censoring value and the greatest value."""
-    evaluator = workers.function_evaluator(0, name=name)
-    function: Any = evaluator.function
-    dim = function.dim
-    X = torch.rand(2000, dim, dtype=torch.double)
-    values = torch.tensor([evaluator.truth(x) for x in X])
-    assert values.min() > workers.OBJECTIVES[name][1]
-    assert values.max() < evaluator.optimal_value
-    optimizer = torch.tensor(function._optimizers[0], dtype=torch.double)
-    lower, upper = function.bounds.double()
-    best = evaluator.truth((optimizer - lower) / (upper - lower))
-    assert best == pytest.approx(evaluator.optimal_value, abs=1e-4)
-
-
 @pytest.mark.parametrize("name", mostly_slow(METHODS, {"default", "qlogei_pending", "random"}))
 def test_each_method_runs_with_all_workers_busy(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A replicate is a function of the seed, and the others are pending at each choice."""

@@ -41,15 +41,6 @@ def test_spread_is_that_of_the_function(function) -> None:
     assert landscape(X).std().item() == pytest.approx(landscape.spread(), rel=0.045)
 
 
-def test_gaussian_noise_is_linear_in_the_first_coordinate() -> None:
-    U = torch.tensor([[0.0, 0.9], [0.5, 0.1], [1.0, 0.5]], dtype=torch.double)
-    noise = GaussianNoise(0.05, 0.8)
-    with manual_seed(0):
-        values = noise(U.repeat_interleave(NUM, dim=0)).reshape(3, NUM)
-    # Four relative standard errors 1 / sqrt(2 NUM) of a standard deviation.
-    assert values.std(dim=-1).tolist() == pytest.approx([0.05, 0.425, 0.8], rel=0.02)
-
-
 NOISES = (GaussianNoise(0.1, 0.5), StudentNoise(2.5, 0.3), OutlierNoise(0.3, 2.0, 0.05))
 
 

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from benchmarks.framework.rbf_surrogate import (
     LogPosterior,
-    RefittedRBF,
     fit_rbf_gp,
     hyperparameters,
     rbf_gp,
@@ -68,17 +67,6 @@ def test_fit_finds_a_maximum(data) -> None:
     # Started from itself with another start or without, it stays.
     again = hyperparameters(fit_rbf_gp(X, Y, bounds, previous=gp))
     assert again.lengthscales == pytest.approx(hyperparameters(gp).lengthscales, rel=0.01)
-
-
-def test_hyperparameters_are_fitted_every_tenth_step(data) -> None:
-    X, Y, bounds = data
-    surrogate = RefittedRBF()
-    first = surrogate(X[:10], Y[:10], bounds, 0, None)
-    between = surrogate(X[:20], Y[:20], bounds, 9, first)
-    assert hyperparameters(between) == hyperparameters(first)
-    assert len(between.train_targets) == 20
-    tenth = surrogate(X[:20], Y[:20], bounds, 10, between)
-    assert hyperparameters(tenth) != hyperparameters(first)
 
 
 # ------------------------------------------------------------ zero mean, raw outcomes, no priors

@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from botorch.models import SingleTaskGP
 from botorch.utils.sampling import manual_seed
 from torch import Tensor
 
 from benchmarks.calibration.misspecified import misspecified
-from benchmarks.framework import surrogates
-from benchmarks.framework.surrogates import Fixed, Refitted, fit_gp, with_data
+from benchmarks.framework.surrogates import Fixed, fit_gp, with_data
 
 BOUNDS = torch.tensor([[0.0, 0.0], [2.0, 2.0]], dtype=torch.double)
 
@@ -32,37 +30,6 @@ def hyperparameters(gp: Any) -> dict[str, float]:
         "noise": gp.likelihood.noise.item(),
         "mean": gp.mean_module.constant.item(),
     }
-
-
-@pytest.fixture
-def counted(monkeypatch) -> list[int]:
-    """The numbers of points of all fits."""
-    sizes: list[int] = []
-
-    def fit(X: Tensor, Y: Tensor, bounds: Tensor) -> SingleTaskGP:
-        sizes.append(len(X))
-        return SingleTaskGP(X / 2.0, Y)
-
-    monkeypatch.setattr(surrogates, "fit_gp", fit)
-    return sizes
-
-
-@pytest.mark.parametrize(
-    ("surrogate", "steps"),
-    [
-        (Refitted(), [0, 1, 2, 3, 4, 5, 6]),
-        (Refitted(every=5), [0, 5]),
-        (Refitted(every=5, at_first=3), [0, 1, 2, 5]),
-    ],
-)
-def test_steps_that_fit(surrogate, steps, counted) -> None:
-    gp = None
-    for step in range(7):
-        gp = surrogate(*data(4 + step), BOUNDS, step, gp)
-    assert counted == [4 + step for step in steps]
-    # The first call does so at any step.
-    surrogate(*data(11), BOUNDS, 3, None)
-    assert counted[-1] == 11
 
 
 def test_other_data_under_the_same_hyperparameters() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import pytest
 import torch
@@ -37,47 +36,6 @@ def test_ratio_of_interleaved_times_by_hand(monkeypatch, work) -> None:
     assert calls == ["A", "B"] * 5
     assert (result.ratio, result.lower_quartile, result.upper_quartile) == (3.0, 2.5, 3.5)
     assert (result.measured_ms, result.reference_ms) == (6000.0, 2000.0)
-
-
-RECALIBRATED = [
-    name
-    for name in perf.COMPARISONS
-    if "19 levels" in name
-    and not any(other in name for other in ("roots cached", "plain batch", "robust"))
-]
-
-
-@pytest.mark.parametrize("name", RECALIBRATED)
-def test_recalibration_runs(work, name) -> None:
-    if "leave-one-out" in name:
-        pytest.skip("fits a large GP")
-    measured, reference = perf.COMPARISONS[name].build(work)
-    for gradient in (measured(0), reference(0)):
-        assert isinstance(gradient, torch.Tensor) and gradient.shape[1:] == work.batch.shape[1:]
-
-
-def results(work: Workload, name: str) -> list[Any]:
-    return [call(0) for call in perf.COMPARISONS[name].build(work)]
-
-
-def test_draws(work) -> None:
-    name = "calibrated TS / delayed TS, value and gradient"
-    of_calibrated, of_process = results(work, name)
-    assert of_calibrated.shape == of_process.shape == work.batch.shape
-    assert not torch.allclose(of_calibrated, of_process)
-    for kind in ("calibrated", "recalibrated"):
-        name = f"{kind} TS / delayed TS, build and optimise, 10 pending"
-        points = results(work, name)
-        for point in points:
-            assert ((work.bounds[0] <= point) & (point <= work.bounds[1])).all()
-        assert not torch.equal(*points)
-
-
-def test_unknown_comparisons_and_missing_devices_are_reported(capsys, monkeypatch) -> None:
-    assert command.main(only=["nope"]) == 2
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert command.main("cuda") == 2
-    assert "CUDA is not available." in capsys.readouterr().out
 
 
 def test_a_comparison_that_fails_does_not_cost_the_others(capsys, monkeypatch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,28 +15,14 @@ from scipy.stats import norm
 from torch import Tensor
 
 from benchmarks.framework.replicate import stream_seed
-from benchmarks.framework.results import Result
-from benchmarks.framework.runner import without_expected_warnings
-from benchmarks.framework.sequential import Problem, replicate
-from benchmarks.radio.methods import StationStrategy, compared, moves
-from benchmarks.radio.problems import MOVES, corridors, problems
+from benchmarks.radio.methods import StationStrategy, moves
+from benchmarks.radio.problems import MOVES, corridors
 from botorch_calib import CalibratedModel
 from botorch_calib.calibration import OnlineConformal
 from botorch_calib.test_functions import RadioCorridors
 
-METHODS = {method.name: method for method in compared()}
 BOUNDS = corridors(1).bounds_tensor()
 SMALL = replace(corridors(1), num_initial=8, num_evaluations=11)
-
-
-def run(problem: Problem, name: str, seed: int = 0) -> Result:
-    with without_expected_warnings():
-        return replicate(problem, METHODS[name], seed)
-
-
-@cache
-def small_run(name: str) -> Result:
-    return run(SMALL, name)
 
 
 def data(n: int) -> tuple[Tensor, Tensor]:
@@ -47,17 +33,6 @@ def data(n: int) -> tuple[Tensor, Tensor]:
 
 
 # ------------------------------------------------------------ problems
-
-
-def test_initial_designs() -> None:
-    one, four = problems()
-    design = one.initial_design(51, 3)
-    assert design.shape == (51, 18)
-    assert design.min() >= 0.0 and design.max() <= 1.0 and len(design.unique(dim=0)) == 51
-    # The start: full power, and level antennas.
-    assert design[-1].tolist() == [1.0] * 9 + [0.5] * 9
-    assert torch.equal(design, four.initial_design(51, 3))
-    assert not torch.equal(design, one.initial_design(51, 4))
 
 
 @pytest.mark.parametrize("num_fading", [1, 4])
@@ -90,13 +65,6 @@ def test_one_station_moves_from_the_incumbent() -> None:
     generator = torch.Generator().manual_seed(stream_seed(0, MOVES, 5))
     pairs = torch.rand(100, 2, generator=generator, dtype=torch.double)
     assert torch.equal(found[:, [5, 14]], pairs)
-
-
-def test_methods_share_design_and_noise() -> None:
-    runs = [small_run(name) for name in METHODS]
-    for result in runs:
-        assert result.X[:8] == runs[0].X[:8] and result.y[:8] == runs[0].y[:8]
-    assert len({str(result.X) for result in runs}) > 3
 
 
 # ------------------------------------------------------------ choices

@@ -49,30 +49,6 @@ def value_and_gp(name: str, at: Tensor, radius: float = 0.1) -> tuple[float, Sin
 AT = torch.tensor([0.3, 0.6], dtype=torch.double)
 
 
-def test_grid() -> None:
-    points = grid(torch.tensor([[0.0, -1.0], [1.0, 1.0]], dtype=torch.double), 9)
-    assert len(points) == 9
-    assert points[0].tolist() == [0.0, -1.0]
-    assert points[-1].tolist() == [1.0, 1.0]
-    assert points[1].tolist() == [0.0, 0.0]
-    assert grid(UNIT[:, :1], 5).flatten().tolist() == [0.0, 0.25, 0.5, 0.75, 1.0]
-
-
-def test_distributions_of_the_samples() -> None:
-    situation = Situation(SAMPLES, UNIT, 0.1)
-    snapped = situation.gridded(9)
-    kept = snapped.points[snapped.weights > 0]
-    # (0.2, 0.4) -> (0, 0.5), (0.3, 0.8) -> (0.5, 1), (0.6, 0.5) -> (0.5, 0.5), (0.7, 0.1) -> ...
-    assert kept.tolist() == [[0.0, 0.5], [0.5, 0.0], [0.5, 0.5], [0.5, 1.0]]
-    assert snapped.weights.sum().item() == pytest.approx(1.0)
-    extended = situation.with_candidates(9)
-    assert extended.num_points == 13
-    assert (extended.weights > 0).sum() == 4
-    torch.testing.assert_close(extended.mean, SAMPLES.mean(dim=0))
-    smoothed = situation.smoothed()
-    assert ((smoothed.points >= 0) & (smoothed.points <= 1)).all()
-
-
 def test_wdrbo_subtracts_the_largest_gradient_over_the_draws() -> None:
     value, gp = value_and_gp("wdrbo", AT, radius=0.25)
     torch.manual_seed(0)
@@ -83,15 +59,6 @@ def test_wdrbo_subtracts_the_largest_gradient_over_the_draws() -> None:
     (gradient,) = torch.autograd.grad(values.sum(), draws)
     expected = bound(gp, AT, SAMPLES).mean() - 0.25 * gradient.norm(dim=-1).max()
     assert value == pytest.approx(expected.item(), rel=1e-6)
-
-
-def test_gp_ucb_ignores_contexts() -> None:
-    value, gp = value_and_gp("gp_ucb", AT)
-    assert gp.train_inputs[0].shape[-1] == 2
-    with torch.no_grad():
-        posterior = gp.posterior(AT.unsqueeze(0))
-    expected = posterior.mean + 1.5 * posterior.variance.sqrt()
-    assert value == pytest.approx(expected.item(), rel=1e-8)
 
 
 def test_stable_opt_takes_the_worst_of_the_box() -> None:

@@ -70,18 +70,6 @@ def test_with_a_reference_distribution_methods_are_given_that() -> None:
     assert reference_contexts(CAMEL, ThreeHumpCamel()) is None
 
 
-def test_methods_of_one_seed_share_initial_points_contexts_and_noise() -> None:
-    one, two = (replicate(CAMEL, Scripted(path=path), 3) for path in [(0.0,), (0.7,)])
-    assert one.X[:2] == two.X[:2]
-    assert [x[1] for x in one.X] == [x[1] for x in two.X]
-    noise = [np.subtract(result.y, result.f) for result in (one, two)]
-    assert noise[0] == pytest.approx(noise[1])
-    other = replicate(CAMEL, Scripted(), 4)
-    assert [x[1] for x in one.X] != [x[1] for x in other.X]
-    assert one.X[0][0] != other.X[0][0]
-    assert np.subtract(other.y, other.f) != pytest.approx(noise[0])
-
-
 def test_replicate_is_deterministic_and_leaves_the_random_state_alone() -> None:
     method = quick("sbo_kde")
     before = torch.random.get_rng_state()

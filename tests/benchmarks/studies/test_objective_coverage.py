@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.framework.surrogates import with_data
 from benchmarks.studies import objective_coverage as study
 from benchmarks.studies.objective_coverage import RULES, Data, Statement
 from botorch_calib import CalibratedModel, LocalizedConformal
@@ -69,17 +68,6 @@ def test_other_rules_in_their_order(data: Data) -> None:
     deviation = at.base.variance.sqrt().flatten()
     expected = 2 * half_width.flatten() * deviation
     torch.testing.assert_close(widths(data, "shared", data.X), expected)
-
-
-def test_gains_of_the_history(data: Data) -> None:
-    """The gain by which each observation was met is that of the data before it."""
-    last = data.X[-1:]
-    before = with_data(data.gp, data.X[:-1], data.truth(data.X[:-1])).eval()
-    gain = Statement(replace(data, gp=before), last).gain.flatten()
-    centers = data.calibrator(by_gain=True).state_dict()
-    (learned,) = (v for k, v in centers.items() if k.endswith("centers"))
-    torch.testing.assert_close(learned[-1, -1:], gain)
-    torch.testing.assert_close(learned[-1, :-1], last.flatten())
 
 
 def test_fitted_noise_is_the_likeliest(data: Data) -> None:
