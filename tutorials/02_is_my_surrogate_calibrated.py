@@ -159,8 +159,8 @@ ax = plot_intervals(calibrated, grid, X, Y, truth=objective(grid))
 # place that was not missed, and next to nothing elsewhere. So it has learned that intervals are too
 # wide, on the right as well, where they are far too narrow.
 #
-# Is this the rule? The command `python -m benchmarks.studies.forrester` repeats the search from 20
-# random starts, with four calibrators in the loop from the beginning and the bound at two
+# Is this the rule? A study (`benchmarks/studies/forrester.py` of commit 1ce965b8) repeats the search
+# from 20 random starts, with four calibrators in the loop from the beginning and the bound at two
 # levels: 0.9, as here, and 0.975. Its table is `benchmarks/tables/forrester.md`. At level 0.9 the
 # plain search finds the optimum's hill in 5 of 20 runs, the calibrated ones in 6 to 8; at
 # level 0.975 the plain one in 15, the calibrated ones in 12 to 16. Differences of three or four

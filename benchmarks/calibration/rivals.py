@@ -70,8 +70,20 @@ def sampler(name: str, seed: int) -> Any:
     return DelayAwareSampler(calibrator=LocalizedConformal(ALPHA), seed=seed)
 
 
+class ClientStrategy:
+    """What the strategies of clients share: they state nothing, and record processor time."""
+
+    seconds: float = 0.0
+
+    def extras(self, model: Model | None, x: Tensor, y: Tensor) -> dict[str, float]:
+        return {"cpu_seconds": self.seconds}
+
+    def objective_covered(self, model: Model | None, X: Tensor, f: Tensor) -> None:
+        return None
+
+
 @dataclass
-class OptunaStrategy:
+class OptunaStrategy(ClientStrategy):
     """A sampler at work in a study.
 
     Args:
@@ -85,7 +97,6 @@ class OptunaStrategy:
     name: str
     study: Any = field(default=None, init=False, repr=False)
     trial: Any = field(default=None, init=False, repr=False)
-    seconds: float = field(default=0.0, init=False, repr=False)
 
     def __post_init__(self) -> None:
         import optuna
@@ -119,15 +130,9 @@ class OptunaStrategy:
         self.seconds += time.process_time()
         return point_of(self.trial.params, self.problem)
 
-    def extras(self, model: Model | None, x: Tensor, y: Tensor) -> dict[str, float]:
-        return {"cpu_seconds": self.seconds}
-
-    def objective_covered(self, model: Model | None, X: Tensor, f: Tensor) -> None:
-        return None
-
 
 @dataclass
-class AxStrategy:
+class AxStrategy(ClientStrategy):
     """A client of Ax at work.
 
     Args:
@@ -141,7 +146,6 @@ class AxStrategy:
     calibrated: bool
     client: Any = field(default=None, init=False, repr=False)
     trial: Any = field(default=None, init=False, repr=False)
-    seconds: float = field(default=0.0, init=False, repr=False)
 
     def __post_init__(self) -> None:
         from ax.api.client import Client
@@ -199,12 +203,9 @@ class AxStrategy:
         stated = {"covered": float(covered), "width": 2.0 * REACH * deviation, "pit": pit}
         return {"cpu_seconds": self.seconds, **stated}
 
-    def objective_covered(self, model: Model | None, X: Tensor, f: Tensor) -> None:
-        return None
-
 
 @dataclass
-class CqrStrategy:
+class CqrStrategy(ClientStrategy):
     """Conformal quantile regression of Syne Tune, in a process of the environment that has it.
 
     Args:
@@ -215,7 +216,6 @@ class CqrStrategy:
     problem: Problem
     seed: int
     process: Any = field(default=None, init=False, repr=False)
-    seconds: float = field(default=0.0, init=False, repr=False)
 
     def fit(self, X: Tensor, Y: Tensor) -> None:
         if self.process is not None:
@@ -241,12 +241,6 @@ class CqrStrategy:
         answer = json.loads(self.process.stdout.readline())
         self.seconds = answer["cpu_seconds"]
         return torch.tensor([answer["x"]], dtype=torch.double)
-
-    def extras(self, model: Model | None, x: Tensor, y: Tensor) -> dict[str, float]:
-        return {"cpu_seconds": self.seconds}
-
-    def objective_covered(self, model: Model | None, X: Tensor, f: Tensor) -> None:
-        return None
 
     def _send(self, message: dict[str, Any]) -> None:
         print(json.dumps(message), file=self.process.stdin, flush=True)

@@ -107,19 +107,7 @@ class SeveralOutcomes:
 
 @dataclass(frozen=True)
 class FurtherTask(DecisionTask):
-    """A task with several limited outcomes, and workers.
-
-    Args:
-        name: As in `DecisionTask`, like all others.
-        objective: The objective.
-        outcome: The limited outcomes.
-        surrogate: Makes the Gaussian process of each of them.
-        num_initial: Number of initial points.
-        num_rounds: Number of choices after them.
-        objective_noise: Standard deviation of the objective's noise.
-        search: How methods look for the best certified point.
-        workers: Number of points under evaluation at a time.
-    """
+    """A `DecisionTask` with several limited outcomes, and so many points under evaluation."""
 
     outcome: Any  # `SeveralOutcomes`, which has no single surface
     workers: int = 1

@@ -24,7 +24,7 @@ from benchmarks.framework.markdown import (
     table,
 )
 from benchmarks.framework.metrics import trace
-from benchmarks.framework.plots import draw_mean, method_colors, panel_grid, share_legend
+from benchmarks.framework.plots import curves_figure
 from benchmarks.framework.protocol import margin_of
 from benchmarks.framework.results import (
     ByMethod,
@@ -258,19 +258,15 @@ def published_table(collected: Collected) -> list[str]:
 
 
 def delay_figure(collected: Collected) -> Figure:
-    """One panel per problem: mean regret by round and method, with bands of one standard error.
-
-    It is the simple regret of what has arrived.
-    """
-    figure, panels = panel_grid(len(collected))
-    colors = method_colors(methods_in(collected.values()))
-    for panel, (problem, by_method) in zip(panels, collected.items(), strict=True):
-        for method, results in by_method.items():
-            curves = np.array([trace(result, "simple_regret") for result in results])
-            draw_mean(panel, method, curves, style_of(method), alpha=0.15, color=colors[method])
-        panel.set(title=problem, xlabel="round", ylabel="simple regret, arrived")
-    share_legend(figure, panels)
-    return figure
+    """The simple regret of what has arrived, by round."""
+    return curves_figure(
+        collected,
+        lambda result: trace(result, "simple_regret"),
+        "round",
+        "simple regret, arrived",
+        style_of,
+        alpha=0.15,
+    )
 
 
 def style_of(method: str) -> str:

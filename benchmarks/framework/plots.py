@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -13,7 +14,7 @@ from matplotlib.figure import Figure
 from PIL import Image  # matplotlib depends on it
 
 from benchmarks.framework.metrics import regret_trace
-from benchmarks.framework.results import Collected, methods_in
+from benchmarks.framework.results import Collected, Result, methods_in
 from benchmarks.framework.statistics import student_interval
 
 #: Panels beside one another, and their size in inches. At this width a page shows letters as large
@@ -61,6 +62,35 @@ def regret_figure(collected: Collected, inference: str = "outcome") -> Figure:
         if all(np.min(line.get_ydata()) > 0 for line in panel.lines):
             panel.set_yscale("log", nonpositive="clip")
             panel.set_ylim(*_drawn_range(panel))
+    share_legend(figure, panels)
+    return figure
+
+
+def curves_figure(
+    collected: Collected,
+    curve: Callable[[Result], Sequence[float]],
+    xlabel: str,
+    ylabel: str,
+    style: Callable[[str], str] = lambda method: "-",
+    **drawn: Any,
+) -> Figure:
+    """One panel per problem: a mean curve by method, with bands of one standard error.
+
+    Args:
+        collected: Results by problem and method.
+        curve: A result's curve.
+        xlabel: Of the panels.
+        ylabel: Of the panels.
+        style: A method's line.
+        drawn: Options of `draw_mean`.
+    """
+    figure, panels = panel_grid(len(collected))
+    colors = method_colors(methods_in(collected.values()))
+    for panel, (problem, by_method) in zip(panels, collected.items(), strict=True):
+        for method, results in by_method.items():
+            curves = np.array([curve(result) for result in results])
+            draw_mean(panel, method, curves, style(method), color=colors[method], **drawn)
+        panel.set(title=problem, xlabel=xlabel, ylabel=ylabel)
     share_legend(figure, panels)
     return figure
 

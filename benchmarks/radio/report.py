@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from matplotlib.figure import Figure
 from benchmarks.framework import metrics, statistics
 from benchmarks.framework.comparisons import Difference, family, verdict
 from benchmarks.framework.markdown import estimate, page, sections, table
-from benchmarks.framework.plots import draw_mean, method_colors, panel_grid, share_legend
+from benchmarks.framework.plots import curves_figure
 from benchmarks.framework.protocol import margin_of
 from benchmarks.framework.results import (
     ByMethod,
@@ -22,7 +23,6 @@ from benchmarks.framework.results import (
     Run,
     Score,
     by_seed,
-    methods_in,
     scores_of,
 )
 from benchmarks.framework.statistics import Estimate, student_interval
@@ -116,15 +116,9 @@ class RadioReport:
         )
 
     def figure(self, collected: Collected) -> Figure:
-        figure, panels = panel_grid(len(collected))
-        colors = method_colors(methods_in(collected.values()))
-        for panel, (problem, by_method) in zip(panels, collected.items(), strict=True):
-            for method, results in by_method.items():
-                curves = np.array([capacities(result, "recommended") for result in results])
-                draw_mean(panel, method, curves, color=colors[method])
-            panel.set(title=problem, xlabel="rounds", ylabel="capacity, bit/s/Hz")
-        share_legend(figure, panels)
-        return figure
+        return curves_figure(
+            collected, partial(capacities, point="recommended"), "rounds", "capacity, bit/s/Hz"
+        )
 
     def pairs(self, suite: Suite[Any, Any]) -> tuple[list[Compared], list[Compared]]:
         """The primary family, and the secondary one: all other methods with the baseline."""

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from benchmarks.framework.comparisons import differences, percent_of_logarithms
 from benchmarks.framework.markdown import estimate, interval, number, page, sections, table
 from benchmarks.framework.metrics import seconds, trace
-from benchmarks.framework.plots import draw_mean, method_colors, panel_grid, share_legend
+from benchmarks.framework.plots import curves_figure
 from benchmarks.framework.results import ByMethod, Collected, Result, by_seed, methods_in
 from benchmarks.framework.statistics import Estimate
 from benchmarks.framework.suite import Suite
@@ -44,16 +44,15 @@ class RobustReport:
         )
 
     def figure(self, collected: Collected) -> Figure:
-        figure, panels = panel_grid(len(collected))
-        colors = method_colors(methods_in(collected.values()))
-        for panel, (problem, by_method) in zip(panels, collected.items(), strict=True):
-            for method, results in by_method.items():
-                curves = np.array([trace(result, "cumulative_regret") for result in results])
-                style = "--" if method in DASHED else "-"
-                draw_mean(panel, method, curves, style, first=1, alpha=0.15, color=colors[method])
-            panel.set(title=problem, xlabel="round", ylabel="cumulative expected regret")
-        share_legend(figure, panels)
-        return figure
+        return curves_figure(
+            collected,
+            lambda result: trace(result, "cumulative_regret"),
+            "round",
+            "cumulative expected regret",
+            lambda method: "--" if method in DASHED else "-",
+            first=1,
+            alpha=0.15,
+        )
 
 
 def cumulative_regret(result: Result) -> float:

@@ -1,58 +1,8 @@
 """Whose is the excess of spread? Coverage of 80 % intervals of the objective by several rules.
 
-A calibrator keeps the coverage of *observations*. What that says about the objective depends on how
-an excess of spread is shared between objective and noise. The protocol, fixed before the first run:
+What is run and what is concluded is in ``benchmarks/protocols/objective_coverage.md``.
 
-* Functions: Branin, Hartmann-3 and Ackley (2-d, on [-5, 5]^2), maximised, with noise in units of
-  their standard deviation over the box; in the case ``drawn``, paths of the Gaussian process itself
-  in 1, 2 and 3 dimensions, as in the suite ``wellspecified``.
-* Cases. The Gaussian process has fixed hyperparameters: those of the path's prior, or, as in the
-  suite ``misspecified``, those fitted to 60 d other noisy points.
-
-  - ``drawn``: the process is right. Noise of size 0.1.
-  - ``right``: as right as a fitted one can be. Noise 0.5.
-  - ``noise``: its noise variance is ten times too small. Noise 0.5.
-  - ``heteroscedastic``: it has one noise level, the noise rises from 0.05 to 0.8.
-  - ``lengthscale``: its lengthscale is five times too long. Noise 0.1.
-* Points: 5 initial ones (8 in three dimensions), scrambled Sobol, and 50 more: ``random`` ones, or
-  those of a ``search`` by the plain process, which takes the largest log expected improvement over
-  the best posterior mean among 256 random points. All rules see the same data. Seeds 0 to 9.
-* After 20, 35 and 50 points each rule states central 80 % intervals of the objective at the points
-  visited and at 512 Sobol points of the box. Calibrators are `LocalizedConformal` with its
-  defaults, replayed over the history. A rule's coverage, its mean width and its mean interval
-  score (Gneiting and Raftery 2007) are averaged over the three times; widths and scores are in
-  units of the plain process' own on the same data.
-* Rules:
-
-  - ``plain``: the Gaussian process.
-  - ``noise``: calibrated, with the process' gain, ``excess="noise"``.
-  - ``objective``: calibrated, with the calibrated gain where that is larger
-    (``excess="objective"``).
-  - ``objective, no floor``: with the calibrated gain also where it is smaller.
-  - ``widened only``: as ``noise``, with intervals of the observation at least as wide as the
-    process'; ``objective, widened only``: likewise.
-  - ``gain-localized``: as ``objective``, with thresholds localized on the process' gain as well as
-    on ``x``.
-  - ``shared``: objective and noise share the excess in proportion to their variances:
-    ``mu + sqrt(v) z``.
-  - ``observation at 90 %``: the interval of the observation, calibrated at 90 %. By Lemma 2 of
-    LOCBO it misses the objective at most twice as often as the observation, in expectation.
-  - ``noise fitted``: the process with its noise variance at the maximum of its likelihood, all
-    else fixed; ``noise fitted, calibrated``: with that, as ``noise``.
-* Decision. Cells are the 5 cases, 2 kinds of points and 2 places. The *shortfall* of a rule is the
-  mean over cells of what its coverage lacks to 0.8. A rule that lacks more than 0.02 more than the
-  plain process in any cell of ``drawn`` or ``right`` is out. Of the others that need no more than
-  the calibrated model has at hand (that is, all but the last two, which change the model), the one
-  with the least shortfall is offered for claims about the objective; if several lie within 0.02 of
-  it, the one with the least interval score.
-
-Added after the run: ``objective`` (shortfall 0.022), ``gain-localized`` (0.022) and ``objective,
-widened only`` (0.021) lie within 0.02 of the least. The interval score of ``gain-localized`` is the
-least of them, by 0.3 % (95 % interval of the paired difference over seeds: -0.7 to +0.1 %). The
-package offers ``objective`` all the same: the difference may be chance, and the other rule needs
-calibrators that see the process' gain.
-
-Added later, and not in the committed table: ``observation at 90 %``, the one rule with a bound.
+    python -m benchmarks.studies.objective_coverage
 """
 
 from __future__ import annotations

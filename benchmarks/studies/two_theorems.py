@@ -1,45 +1,6 @@
 """Two theorems, counted in searches: gains beside stated ones, and misses of the objective.
 
-Theorem 1 of OCBO (`stated_gains`): a gain reaches ``r`` times the stated one in at most a share
-``1 / r`` of the rounds, up to the calibration error. Its proof has two steps. Whatever the model, a
-gain of ``r`` times the stated one or more lies above the stated ``(1 - 1 / r)``-quantile; and with
-calibration a share ``1 / r`` of the outcomes lies there. Lemma 2 of LOCBO
-(`objective_coverage_bound`): an interval of the observation misses the objective at most ``1 / b``
-times as often as the observation, here twice, as the noise has a median of zero. The protocol,
-fixed before the first run:
-
-* Problems: the five cases of the study `objective_coverage`, three functions each. The Gaussian
-  process has fixed hyperparameters, and is right in ``drawn`` and ``right``.
-* Models: the process itself (``plain``), and the same with `QuantileRecalibrator` (OCBO's) and with
-  `LocalizedConformal` at ``alpha = 0.2`` (LOCBO's), both with their defaults. Calibrators learn one
-  step ahead, from the first outcome after the initial design on.
-* A search of its own for each model: 50 rounds, in each of which it takes the largest stated gain
-  among 256 random points, the same ones for all models. The stated gain is the expected improvement
-  of the *observation* over the best outcome so far, the gain is that of the outcome. Seeds 10000 to
-  10014, which share initial points and noise between models.
-* Counted: gains of at least 2, 5 and 10 times the stated one; outcomes at or above the stated
-  quantiles at 1/2, 4/5 and 9/10; runs whose evidence against the stated gains reaches 20; outcomes
-  and values of the objective outside the central 80 % interval of the observation at the point
-  chosen, stated before its outcome.
-* Means over functions for each seed; Student's 95 % intervals over seeds, and of ratios those of
-  `pooled_ratio`.
-
-Hypotheses, written with a look at one tuning seed (1000), on which gains of twice the stated amount
-were met in at most 6 of 50 rounds:
-
-1. In no case and for no model is the share of gains of ``r`` times the stated one shown to be above
-   ``1 / r`` (no interval lies above), right or wrong: the bound is a wide one.
-2. The share of outcomes at or above the stated quantiles, of which those gains are a part, is what
-   tells: where the noise is understated it is more than a tenth at 9/10 for the plain process, and
-   nearer to a tenth with recalibration.
-3. Where the process is right, evidence reaches 20 in at most 5 % of the plain runs.
-4. In each case and for each model the objective is missed at most twice as often as the
-   observation: no interval of the ratio lies above 2.
-5. The share of misses of the localized intervals, of observations and of the objective, stays below
-   the bounds of LOCBO's Lemma 1 and Lemma 2. (50 rounds are few, and the bounds therefore wide.)
-
-Added after the run: it stopped after 309 of 675 searches, as gains were handed to `stated_gains` in
-single precision and a stated one was 0 there. It went on in double precision; the 309 were kept.
+What is run and what is concluded is in ``benchmarks/protocols/two_theorems.md``.
 
     python -m benchmarks.studies.two_theorems
 """

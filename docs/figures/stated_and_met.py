@@ -1,15 +1,12 @@
 """How many outcomes fell outside intervals that were stated at 80 %, by fault of the model."""
 
-from pathlib import Path
-
 import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from benchmarks.framework.stored_results import read_archive
+from benchmarks.framework.stored_results import ResultStore, read_entries
 from botorch_calib.plotting import COLORS
 
-ARCHIVES = Path(__file__).parents[2] / "benchmarks" / "results-archive"
 METHODS = {"bo": "Gaussian process", "locbo": "calibrated"}
 FAULTS = {
     "noise": "noise stated too small",
@@ -25,10 +22,9 @@ def missed() -> dict[tuple[str, str], list[float]]:
 
     One for each of four functions, from suite `misspecified`: 30 runs of 40 evaluations.
     """
-    archive = read_archive(ARCHIVES, "misspecified")
-    assert archive is not None
+    _, entries = read_entries(ResultStore().archive_path("misspecified"), "misspecified")
     flags: dict[tuple[str, str], list[str]] = {}
-    for key, entry in archive.entries.items():
+    for key, entry in entries.items():
         covered = entry.kept["extras"]["covered"]
         flags.setdefault((key.method, key.problem), []).append(covered[len(covered) // 2 :])
     shares: dict[tuple[str, str], list[float]] = {}

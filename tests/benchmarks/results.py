@@ -1,12 +1,8 @@
 """Results for tests of reports and statistics, which read little of them."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
 
-from benchmarks.framework.results import Collected, Result, replicate_config
-from benchmarks.framework.stored_results import Entry
-from benchmarks.framework.suite import Suite
+from benchmarks.framework.results import Result
 
 ByProblem = dict[str, dict[str, list[Result]]]
 
@@ -28,31 +24,3 @@ def result_with(problem: str, method: str, seed: int, **fields: Any) -> Result:
         "config": {},
     }
     return Result(problem=problem, method=method, seed=seed, **{**empty, **fields})
-
-
-def made_up(
-    suite: Suite[Any, Any], seeds: Iterable[int], make: Callable[[str, str, int], Result]
-) -> ByProblem:
-    """A suite's results: ``make`` has the names of problem and method, and the seed's number."""
-    found: ByProblem = {}
-    for problem in suite.problems:
-        found[problem.name] = {}
-        for method in suite.methods:
-            names: dict[str, Any] = {"problem": problem.name, "method": method.name}
-            config = replicate_config(problem, method)
-            found[problem.name][method.name] = [
-                replace(make(problem.name, method.name, i), **names, seed=seed, config=config)
-                for i, seed in enumerate(seeds)
-            ]
-    return found
-
-
-def archived(suite: Suite[Any, Any], collected: Collected) -> ByProblem:
-    """What the archive of a suite keeps of its results."""
-    return {
-        problem: {
-            method: [Entry.of(result, suite.archive).result() for result in results]
-            for method, results in by_method.items()
-        }
-        for problem, by_method in collected.items()
-    }

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import main, restrict
-from benchmarks.calibration.suites import LOCBO
+from benchmarks.calibration.suites import WELLSPECIFIED
 from benchmarks.framework.runner import parse_seeds
 
 
@@ -45,19 +45,10 @@ def test_an_archive_is_reported_and_not_run_again(tmp_path: Path, capsys) -> Non
         assert "cannot be read" in capsys.readouterr().err
 
 
-def test_list(capsys) -> None:
-    assert main(["list"]) == 0
-    text = capsys.readouterr().out
-    for name in ("locbo", "smoke", "heteroscedastic_ackley", "locbo_published"):
-        assert name in text
-
-
-def test_stale_results_are_reported_not_raised(tmp_path: Path, capsys) -> None:
-    path = tmp_path / "smoke" / "small_noisy_ackley" / "random" / "seed_0000.json"
-    path.parent.mkdir(parents=True)
-    path.write_text("{")
+def test_damaged_results_are_reported_not_raised(tmp_path: Path, capsys) -> None:
+    (tmp_path / "smoke.jsonl").write_text("{\n")
     assert main(["run", "smoke", "--results", str(tmp_path)]) == 2
-    assert "--overwrite" in capsys.readouterr().err
+    assert "cannot be read" in capsys.readouterr().err
 
 
 def test_unknown_names_and_missing_results_are_reported(tmp_path: Path, capsys) -> None:
@@ -78,8 +69,8 @@ def test_seeds() -> None:
 
 
 def test_restrict() -> None:
-    suite = restrict(LOCBO, ["noise_free_ackley"], ["locbo", "random"])
-    assert [p.name for p in suite.problems] == ["noise_free_ackley"]
-    assert [m.name for m in suite.methods] == ["random", "locbo"]
-    assert suite.baseline == "random"
-    assert restrict(LOCBO, None, None) == LOCBO
+    suite = restrict(WELLSPECIFIED, ["matern_2d"], ["ocbo", "locbo"])
+    assert [p.name for p in suite.problems] == ["matern_2d"]
+    assert [m.name for m in suite.methods] == ["locbo", "ocbo"]
+    assert suite.baseline == "locbo"
+    assert restrict(WELLSPECIFIED, None, None) == WELLSPECIFIED

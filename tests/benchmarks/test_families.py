@@ -15,8 +15,6 @@ from benchmarks.suites import SUITES
 DECLARED = {
     # Six kinds of model, each with itself.
     "any_model": (6,),
-    # Five cases; four other methods in each.
-    "decisions": (5, 20),
     # Five other methods in each.
     "decisions_budget": (5, 25),
     # Six cases; two other methods in each.
@@ -31,7 +29,6 @@ DECLARED = {
     "delay": (4, 13),
     "delay_workers": (3,),
     "locbo_full": (3, 67),
-    "locbo_sweeps": (2, 18),
     # Five cases; two other methods in each.
     "misspecified": (5, 10),
     "ocbo_designs": (2, 4),
@@ -44,18 +41,7 @@ DECLARED = {
     "rivals": (3, 6),
     # Three methods on six problems.
     "robust": (18,),
-    # Two methods on three problems.
-    "robust_further": (6,),
     "robust_shift": (36,),
-    # The confidence bound with one rival, Thompson sampling with two.
-    "sdf_contexts": (3,),
-    "sdf_hyperparameters": (2,),
-    # Seven problems and three ways of censoring.
-    "sdf_published": (10, 21),
-    # Seven problems and two ways of censoring.
-    "sdf_sweeps": (13, 14),
-    # The confidence bound and Thompson sampling, with two rivals each.
-    "sdf_tasks": (4,),
     "understated_noise": (2, 5),
     "wellspecified": (2, 4),
 }

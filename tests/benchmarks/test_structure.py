@@ -11,19 +11,8 @@ import pytest
 from tests.documentation import IN_CHECKOUT, run_blocks
 
 ROOT = Path(__file__).parents[2] / "benchmarks"
-ROOMS = {
-    "calibration",
-    "decisions",
-    "delay",
-    "radio",
-    "robust",
-    "perf",
-    "demo",
-    "studies",
-    "support",
-}
 # What several rooms use.
-SHARED = {"baselines", "framework", "problems", "theory"}
+SHARED = ("baselines", "framework", "problems", "theory")
 
 
 def imported_rooms(path: Path) -> set[str]:
@@ -37,33 +26,16 @@ def imported_rooms(path: Path) -> set[str]:
     return {name.split(".")[1] for name in names if name.startswith("benchmarks.")}
 
 
-def test_few_files_lie_outside_the_rooms() -> None:
-    assert {path.stem for path in ROOT.glob("*.py")} == {"__init__", "__main__", "suites"}
-
-
-def test_every_file_lies_in_a_room() -> None:
-    rooms = {path.relative_to(ROOT).parts[0] for path in ROOT.glob("*/**/*.py")}
-    assert rooms == SHARED | ROOMS
-
-
-def test_what_is_shared_knows_no_room() -> None:
-    for name in SHARED:
-        for path in (ROOT / name).glob("*.py"):
-            assert imported_rooms(path) <= {name}, path
+@pytest.mark.parametrize("name", SHARED)
+def test_what_is_shared_knows_no_room(name: str) -> None:
+    for path in (ROOT / name).glob("*.py"):
+        assert imported_rooms(path) <= {name}, path
 
 
 def test_rooms_with_suites_do_not_know_the_registry() -> None:
     for room in ("calibration", "decisions", "delay", "radio", "robust"):
         for path in (ROOT / room).glob("*.py"):
             assert not imported_rooms(path) & {"suites", "perf", "demo", "studies"}, path
-
-
-def test_what_a_protocol_names_is_there() -> None:
-    """Protocols are not edited: what they refer to keeps its place."""
-    for protocol in (ROOT / "protocols").glob("*.md"):
-        text = protocol.read_text(encoding="utf-8")
-        for named in re.findall(r"`benchmarks/\s*([\w/]+/)\s*(\w+\.py)`", text):
-            assert (ROOT / "".join(named)).is_file(), f"{protocol.name}: {named}"
 
 
 def test_the_readme_names_what_is_there(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.__main__ import main
 from benchmarks.framework import plots
 from benchmarks.framework.report import TABLES_DIR
-from benchmarks.framework.stored_results import ARCHIVES_DIR, SUFFIX
+from benchmarks.framework.stored_results import ARCHIVE_SUFFIX, ARCHIVES_DIR
 from benchmarks.suites import SUITES
 from tests.documentation import IN_CHECKOUT
 from tests.long_grids import mostly_slow
@@ -20,32 +20,29 @@ from tests.long_grids import mostly_slow
 TABLES = [
     path
     for path in sorted(TABLES_DIR.glob("*.md"))
-    if (ARCHIVES_DIR / f"{path.stem}{SUFFIX}").exists()
+    if (ARCHIVES_DIR / f"{path.stem}{ARCHIVE_SUFFIX}").exists()
 ]
 
 QUICK = {
     "decisions_further",
     "delay",
     "delay_workers",
-    "locbo_sweeps",
     "misspecified",
     "ocbo_designs",
     "radio",
     "rivals",
-    "robust_further",
     "robust_shift",
-    "sdf_published",
 }
 
 
 def test_archives_are_of_suites() -> None:
     files = [path for path in ARCHIVES_DIR.rglob("*") if path.is_file()]
     assert all(path.parent in (ARCHIVES_DIR, ARCHIVES_DIR / "unreported") for path in files)
-    names = {path.name.removesuffix(SUFFIX) for path in files}
+    names = {path.name.removesuffix(ARCHIVE_SUFFIX) for path in files}
     assert names <= SUITES.keys()
     tables = {path.stem for path in TABLES}
     assert "misspecified" in tables
-    assert {"ocbo_designs", "robust_shift", "sdf_published"} <= tables or not IN_CHECKOUT
+    assert {"ocbo_designs", "robust_shift"} <= tables or not IN_CHECKOUT
 
 
 @pytest.mark.parametrize(

@@ -42,11 +42,3 @@ def run(
         "versions": {"python": "3"},
     }
     return result_with(**{**made, **fields})
-
-
-def cells(text: str, *start: str) -> list[str]:
-    """The cells of the one row that starts with those, without them."""
-    (row,) = (
-        line for line in text.splitlines() if line.startswith("| " + " | ".join(start) + " |")
-    )
-    return row.strip("| ").split(" | ")[len(start) :]

@@ -13,23 +13,19 @@ from sklearn.ensemble import RandomForestRegressor
 from torch import Tensor
 
 from benchmarks.calibration import any_model, misspecified
-from benchmarks.calibration.any_model import FORECASTERS, STATEMENTS, Networks, Trees
+from benchmarks.calibration.any_model import FORECASTERS, STATEMENTS, Trees
 from benchmarks.calibration.any_model_report import (
     LEVELS,
     CentralError,
     Coverage,
     error_of_chance,
 )
-from benchmarks.calibration.suites import ANY_MODEL
-from benchmarks.framework.report import markdown
 from benchmarks.framework.results import Result
 from benchmarks.framework.runner import without_expected_warnings
-from benchmarks.framework.sequential import Problem, replicate
-from tests.benchmarks.calibration.runs import cells
-from tests.benchmarks.results import made_up, result_with
+from benchmarks.framework.sequential import Problem
+from tests.benchmarks.results import result_with
 
 PROBLEM = misspecified.misspecified("six_hump_camel", "heteroscedastic")
-METHODS = {method.name: method for method in any_model.methods()}
 
 
 def data(n: int = 12) -> tuple[Tensor, Tensor]:
@@ -50,19 +46,6 @@ def short(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> Problem:
 # ------------------------------------------------------------ ensembles
 
 
-def test_members_of_the_forest_are_its_trees() -> None:
-    X, Y = data()
-    model: Any = Trees(num_trees=20)(X, Y, PROBLEM)
-    new = X.view(3, 4, 2) + 0.01
-    values = model.model.posterior(new).values
-    assert values.shape == (3, 20, 4, 1)
-    low, high = PROBLEM.bounds_tensor()
-    U = ((new - low) / (high - low)).reshape(-1, 2).float().numpy()
-    for i, tree in enumerate(model.model.trees):
-        expected = torch.as_tensor(tree.predict(U)).view(3, 4, 1)
-        torch.testing.assert_close(values[:, i], expected)
-
-
 def test_noise_of_the_forest_is_its_error_out_of_bag() -> None:
     X, Y = data()
     torch.manual_seed(5)
@@ -77,44 +60,7 @@ def test_noise_of_the_forest_is_its_error_out_of_bag() -> None:
     assert float(noise.noise) == pytest.approx(np.mean(errors**2))
 
 
-def test_noise_of_the_networks_is_their_error_at_what_they_have_not_seen() -> None:
-    X, Y = data(13)
-    model: Any = Networks(num_epochs=40)(X, Y, PROBLEM)
-    values = model.model.posterior(X).values
-    assert values.shape == (5, 13, 1)
-    errors = [float(values[i % 5, i] - Y[i]) for i in range(13)]
-    noise = float(model.likelihood.noise)
-    assert noise == pytest.approx(np.mean(np.square(errors)))
-    assert noise < float(Y.var())  # they have learned something
-
-
-def test_networks_side_by_side_are_each_a_network() -> None:
-    X, Y = data()
-    model: Any = Networks(num=3, num_epochs=2)(X, Y, PROBLEM)
-    networks, inputs = model.model, model.model.transform_inputs(X)
-    together = networks.standardized(inputs)
-    for i in range(3):
-        H = 2 * inputs - 1
-        for layer, weights in enumerate(networks.weights):
-            H = H.tanh() if layer else H
-            H = H @ weights[i, :-1] + weights[i, -1]
-        torch.testing.assert_close(together[i], H)
-
-
 # ------------------------------------------------------------ runs
-
-
-def test_every_kind_of_model_is_judged_at_the_same_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = short(PROBLEM, monkeypatch)
-    with without_expected_warnings():
-        results = {name: replicate(problem, METHODS[name], 1000) for name in FORECASTERS}
-    for name, result in results.items():
-        assert (result.X, result.y) == (results["given"].X, results["given"].y)
-        assert {key.partition("_")[2] for key in result.extras} == STATEMENTS.keys()
-        for key, values in result.extras.items():
-            assert len(values) == 2, (name, key)
-            assert all(value is not None and value > 0.0 for value in values), (name, key)
-        assert all(value is not None and value < 1.0 for value in result.extras["pit_plain"])
 
 
 def test_a_plain_statement_is_the_prediction_of_the_process(
@@ -136,14 +82,6 @@ def test_a_plain_statement_is_the_prediction_of_the_process(
         inner = gp.likelihood(gp(gp.transform_inputs(X[10:11])))
         z = (logs.squeeze() - inner.mean.squeeze()) / inner.variance.squeeze().sqrt()
     assert found["pit_plain"] == pytest.approx(float(torch.special.ndtr(z)), rel=1e-9)
-
-
-def test_losses_are_positive() -> None:
-    objective: Any = PROBLEM.build
-    spread = objective.landscape.spread()
-    Y = PROBLEM.optimal_value + spread * torch.tensor([[0.0], [-2.0], [3.0]], dtype=torch.double)
-    found = FORECASTERS["log"].outcomes(Y, PROBLEM)
-    torch.testing.assert_close(found, spread * torch.tensor([[1.0], [3.0], [0.01]]).double())
 
 
 # ------------------------------------------------------------ what is reported
@@ -175,31 +113,3 @@ def test_error_of_chance_is_that_of_uniform_pits() -> None:
     # Four standard errors of the mean.
     tolerance = float(4 * np.std(errors) / math.sqrt(len(errors)))
     assert np.mean(errors) == pytest.approx(error_of_chance(20), abs=tolerance)
-
-
-def test_declared_comparisons_are_reported() -> None:
-    rng = np.random.default_rng(0)
-
-    def make(problem: str, method: str, i: int) -> Result:
-        result = with_pits(rng.random(20).tolist())
-        # All outcomes are in the middle of what a plain model states.
-        result.extras.update(pit_plain=[0.5] * 20, loss_plain=[4.0] * 20)
-        return result
-
-    branin = tuple(p for p in ANY_MODEL.problems if p.name.startswith("branin"))
-    suite = replace(ANY_MODEL, problems=branin)
-    collected = made_up(suite, range(10000, 10009), make)
-    axes = suite.report.figure(collected).axes
-    assert [panel.get_title() for panel in axes] == list(FORECASTERS)
-    text = markdown(suite, collected)
-    plain = np.mean([1.0 - level for level in LEVELS])
-    for name in FORECASTERS:
-        found = cells(text, "primary", name, "recalibrated")
-        assert found[0] == "9" and float(found[1].split()[0]) == pytest.approx(plain, abs=6e-4)
-        assert found[-1] == "better"
-        cells(text, "secondary", name, "localized")
-        (row,) = (
-            line for line in text.splitlines() if line.startswith(f"| {name} | localized | 0.2")
-        )
-        assert row.endswith("-50 % (-50 to -50 %) |")
-        assert "-50 %" in text

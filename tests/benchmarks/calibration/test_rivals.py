@@ -10,18 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from sklearn.datasets import load_diabetes
-from sklearn.ensemble import GradientBoostingRegressor
-from sklearn.model_selection import train_test_split
 
 from benchmarks.calibration import rivals, tuning_tables
-from benchmarks.calibration.rivals_report import coverage, final_regret, mean_regret
-from benchmarks.calibration.tuning_tables import BoostingTask, SupportVectorTask, interpolated
+from benchmarks.calibration.tuning_tables import SupportVectorTask, interpolated
 from benchmarks.delay import value_tables
-from benchmarks.framework.results import Result
 from benchmarks.framework.runner import without_expected_warnings
 from benchmarks.framework.sequential import Problem, replicate, sobol_design
-from tests.benchmarks.results import result_with
 
 SMALL = partial(SupportVectorTask, log_c=(0.0, 1.0, 2.0), log_gamma=(-4.0, -2.0), num_images=60)
 
@@ -49,19 +43,6 @@ def small_problem() -> Problem:
 # ------------------------------------------------------------ tasks
 
 
-def test_values_of_boosting_are_those_of_separate_fits() -> None:
-    """With as many trees as asked for, where the table reads off the stages of one fit."""
-    task = BoostingTask((-1.0,), (2.0,), (0.5,), (2.0, 3.0), seed=1)
-    features, targets = load_diabetes(return_X_y=True)
-    X, X_out, y, y_out = train_test_split(features, targets, test_size=0.5, random_state=1)
-    for number, value in zip((4, 8), task.compute().tolist(), strict=True):
-        model = GradientBoostingRegressor(
-            learning_rate=0.1, max_depth=2, subsample=0.5, n_estimators=number, random_state=1
-        ).fit(X, y)
-        share = 1.0 - model.score(X_out, y_out)  # of the variance that is left
-        assert value == pytest.approx(-math.log(math.sqrt(share)), rel=1e-9)
-
-
 def test_interpolation_meets_the_grid_and_is_linear_between() -> None:
     table = interpolated(SMALL)
     choices = SMALL().choices()
@@ -72,29 +53,6 @@ def test_interpolation_meets_the_grid_and_is_linear_between() -> None:
     torch.testing.assert_close(table.truth(choices).squeeze(-1), expected.mean(dim=-1))
     middle = table.repetitions(choices[:2].mean(dim=0, keepdim=True))
     torch.testing.assert_close(middle[0], expected[:2].mean(dim=0))
-
-
-def test_each_halving_of_the_error_counts_alike() -> None:
-    errors = torch.tensor([0.4, 0.2, 0.1], dtype=torch.double)
-    gains = tuning_tables.log_error(1.0005 - errors).diff()
-    torch.testing.assert_close(gains, torch.full_like(gains, math.log(2.0)))
-
-
-def test_no_point_is_better_than_the_optimum() -> None:
-    table = interpolated(SMALL)
-    X = sobol_design(256, 0, bounds=small_problem().bounds)
-    assert table.truth(X).max() <= table.optimal_value
-    assert table.truth(SMALL().choices()).max() == pytest.approx(table.optimal_value)
-
-
-def test_outcomes_are_those_of_repetitions() -> None:
-    table = interpolated(SMALL)
-    X = sobol_design(64, 1, bounds=small_problem().bounds)
-    torch.manual_seed(0)
-    gaps = (table.observe(X) - table.repetitions(X)).abs()
-    assert (gaps.min(dim=-1).values == 0.0).all()
-    drawn = gaps.argmin(dim=-1)
-    assert set(drawn.tolist()) == {0, 1, 2, 3}
 
 
 # ------------------------------------------------------------ clients
@@ -124,31 +82,3 @@ def test_clients_go_on_from_the_same_trials(method: Any) -> None:
 
 
 # ------------------------------------------------------------ the report
-
-
-def make(problem: str, method: str, i: int) -> Result:
-    """A run whose regret falls from 1 to 0.5 to 0.25, twice that with other people's methods."""
-    factor = 1.0 if method.endswith("ours") else 2.0 + 0.01 * i
-    regrets = [1.0, 0.5 * factor, 0.25 * factor]
-    extras: dict[str, Any] = {"regret_evaluated": regrets, "cpu_seconds": [0.5, 1.0]}
-    if method.startswith("ax"):
-        extras |= {"covered": [1.0, None], "pit": [0.4, None], "width": [2.0, None]}
-    return result_with(
-        problem,
-        method,
-        i,
-        regret_by_outcome=regrets,
-        inference_by_outcome=[0, 1, 2],
-        fit_seconds=[0.1, 0.1],
-        acquisition_seconds=[0.2, 0.2],
-        extras=extras,
-        versions={"python": "3"},
-    )
-
-
-def test_scores_by_hand() -> None:
-    result = make("problem", "ax_ours", 0)
-    assert mean_regret(result) == pytest.approx(0.375)
-    assert final_regret(result) == 0.25
-    assert coverage(result) == 1.0
-    assert math.isnan(coverage(make("problem", "optuna_gp", 0)))

@@ -12,8 +12,7 @@ import torch
 from sklearn.decomposition import LatentDirichletAllocation
 
 from benchmarks.calibration import tasks
-from benchmarks.calibration.ackley import small_noisy_ackley
-from benchmarks.calibration.topics import TopicTask, bars
+from benchmarks.calibration.topics import TopicTask
 from benchmarks.delay import value_tables
 from benchmarks.framework.runner import without_expected_warnings
 
@@ -38,16 +37,6 @@ def tables_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # ------------------------------------------------------------ the topic model
 
 
-def test_topics_are_the_rows_and_columns_of_a_square() -> None:
-    topics = bars(3)
-    assert topics.shape == (6, 9)
-    for i in range(3):
-        for topic, index in ((topics[i], np.s_[i, :]), (topics[3 + i], np.s_[:, i])):
-            expected = np.zeros((3, 3))
-            expected[index] = 1 / 3
-            assert np.allclose(topic.reshape(3, 3), expected)
-
-
 def test_documents_are_drawn_from_their_topics() -> None:
     train, held_out = replace(SMALL, num_documents=400, num_words=100).corpora()
     assert train.counts.shape == (400, 9)
@@ -59,18 +48,6 @@ def test_documents_are_drawn_from_their_topics() -> None:
     variances = 100 * (train.probabilities * (1 - train.probabilities)).sum(0)
     assert (np.abs(gaps) < 5 * np.sqrt(variances)).all()
     assert not np.array_equal(train.counts, replace(SMALL, seed=1).corpora()[0].counts)
-
-
-def test_the_true_perplexity_by_a_loop() -> None:
-    _, held_out = SMALL.corpora()
-    surprise = [
-        -count * np.log(probability)
-        for counts, probabilities in zip(held_out.counts, held_out.probabilities, strict=True)
-        for count, probability in zip(counts, probabilities, strict=True)
-        if count
-    ]
-    expected = np.exp(sum(surprise) / held_out.counts.sum())
-    assert held_out.true_perplexity() == pytest.approx(expected)
 
 
 def test_values_are_perplexities_of_the_choices() -> None:
@@ -98,28 +75,6 @@ def test_values_are_perplexities_of_the_choices() -> None:
 # ------------------------------------------------------------ problems and search
 
 
-def test_initial_points_are_different_choices() -> None:
-    X, again, other = (tasks.random_choices(5, seed, task=SMALL) for seed in (1, 1, 2))
-    assert torch.equal(X, again)
-    assert not torch.equal(X, other)
-    assert len(X.unique(dim=0)) == 5
-    assert all((SMALL.choices() == x).all(-1).any() for x in X)
-
-
-@pytest.mark.parametrize("name", ["bo", "ocbo_l"])
-def test_methods_try_each_choice_once(name: str) -> None:
-    problem = replace(tasks.tabulated(replace(SMALL, decays=(0.5, 1.0))), num_evaluations=3)
-    with without_expected_warnings():
-        result = tasks.replicate(problem, METHODS[name], 2000)
-    # All eight, so that the optimum is among them.
-    assert len({tuple(x) for x in result.X}) == 8
-    assert result.regret_by_outcome[-1] == 0.0
-    assert result.f == result.y
-    expected = problem.build(0).truth(torch.tensor(result.X, dtype=torch.double))
-    assert result.f == expected.flatten().tolist()
-    assert len(result.extras["objective_covered"]) == 8
-
-
 def test_the_choice_maximises_the_acquisition_function() -> None:
     problem = tasks.tabulated(SMALL)
     strategy: Any = METHODS["bo"].build(problem, 0)
@@ -134,8 +89,3 @@ def test_the_choice_maximises_the_acquisition_function() -> None:
     left = [x for x in SMALL.choices() if not (X == x).all(-1).any()]
     best = max(left, key=lambda x: float(x.square().sum()))
     assert torch.equal(strategy.maximise(farthest), best.unsqueeze(0))
-
-
-def test_other_problems_are_refused() -> None:
-    with pytest.raises(TypeError, match="is not a tabulated problem"):
-        tasks.choices_of(small_noisy_ackley())

@@ -13,14 +13,11 @@ from torch import Tensor
 from benchmarks.calibration.remedies import (
     LeaveOneOutScaled,
     RelevancePursuit,
-    RemediedStrategy,
     fitted_noise,
 )
 from benchmarks.calibration.understated import (
-    problems,
     understated,
 )
-from benchmarks.calibration.wellspecified import problems as other_problems
 from benchmarks.framework.surrogates import NoiseRefitted
 from botorch_calib.models import loo_residuals
 
@@ -55,35 +52,6 @@ def by_hand(X: Tensor, Y: Tensor, variances: Tensor, at: Tensor) -> tuple[Tensor
     mean = constant + k @ torch.linalg.solve(K, residual)
     variance = prior - (k * torch.linalg.solve(K, k.T).T).sum(dim=-1)
     return shift + scale * mean, scale**2 * variance
-
-
-def test_nothing_in_the_box_is_better_than_the_optimum() -> None:
-    for problem in problems():
-        X = problem.initial_design(500, 10000)
-        assert problem.build(0).truth(X).max() <= problem.optimal_value
-
-
-def test_reported_variances_are_ten_times_too_small() -> None:
-    X, _ = data(6)
-    with manual_seed(1):
-        at = X[:1].expand(20_000, -1)
-        outcomes = PROBLEM.build(0).observe(at)
-    reported = REPORTED.variances(X)
-    assert reported.shape == (6, 1)
-    # Four relative standard errors sqrt(2 / n).
-    assert outcomes.var().item() == pytest.approx(10 * reported[0].item(), rel=0.04)
-
-
-def test_the_reported_errors_are_taken_for_true() -> None:
-    X, Y = data(12)
-    at, _ = data(7)
-    gp = REPORTED(X, Y, BOUNDS, 0, None)
-    expected = by_hand(X, Y, REPORTED.variances(X), at)
-    for value, reference in zip(predicted(gp, at), expected, strict=True):
-        torch.testing.assert_close(value, reference)
-    # Nothing is carried over from an earlier step.
-    again = REPORTED(X, Y, BOUNDS, 3, REPORTED(*data(5), BOUNDS, 2, None))
-    torch.testing.assert_close(predicted(again, at)[0], expected[0])
 
 
 def test_refit_fits_the_noise_and_nothing_else() -> None:
@@ -143,26 +111,3 @@ def test_relevance_pursuit_gives_outliers_variance_of_their_own() -> None:
     torch.testing.assert_close(noise[:-1], gp.likelihood.noise)
     unit = REPORTED.template().outcome_transform.stdvs.item() ** 2
     assert noise[-1].item() * unit == pytest.approx(REPORTED.variances(new).item())
-
-
-def test_the_template_stays_as_it_is() -> None:
-    before = {name: value.clone() for name, value in REPORTED.template().state_dict().items()}
-    X, Y = data(10)
-    for surrogate in (
-        REPORTED,
-        fitted_noise(REPORTED),
-        LeaveOneOutScaled(REPORTED),
-        RelevancePursuit(REPORTED),
-    ):
-        surrogate(X, Y, BOUNDS, 0, None)
-    after = REPORTED.template().state_dict()
-    assert before.keys() == after.keys()
-    assert all(torch.equal(after[name], value) for name, value in before.items())
-    assert all(p.requires_grad for p in REPORTED.template().parameters())
-
-
-def test_a_remedy_needs_reported_errors() -> None:
-    with pytest.raises(ValueError, match="reported errors"):
-        RemediedStrategy(other_problems()[0], 0, remedy=LeaveOneOutScaled)
-    with pytest.raises(ValueError, match="remedy is needed"):
-        RemediedStrategy(PROBLEM, 0)

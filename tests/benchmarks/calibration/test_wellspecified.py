@@ -9,9 +9,7 @@ import torch
 from botorch.utils.sampling import manual_seed
 
 from benchmarks.calibration import wellspecified
-from benchmarks.calibration.wellspecified import LENGTHSCALES, PriorPath, TrueGP, problems
-from benchmarks.framework.sequential import replicate
-from benchmarks.framework.strategies import random_search
+from benchmarks.calibration.wellspecified import LENGTHSCALES, PriorPath, TrueGP
 from tests.long_grids import mostly_slow
 
 
@@ -56,46 +54,3 @@ def test_paths_have_the_covariance_of_the_prior() -> None:
     tol = 4 * (2 / num) ** 0.5
     assert (paths.T @ paths / num - expected).abs().max() < tol
     assert paths.mean(dim=0).abs().max() < 4 / num**0.5
-
-
-@pytest.mark.usefixtures("quick_paths")
-def test_paths_depend_on_the_seed_alone() -> None:
-    X = torch.rand(4, 2, dtype=torch.double)
-    first = PriorPath(2)(1)
-    wellspecified._oracle.cache_clear()
-    torch.rand(3)
-    assert torch.equal(PriorPath(2)(1).truth(X), first.truth(X))
-    assert not torch.equal(PriorPath(2)(2).truth(X), first.truth(X))
-
-
-def test_noise_has_the_stated_size() -> None:
-    oracle, X = PriorPath(1)(0), torch.full((4000, 1), 0.4, dtype=torch.double)
-    with manual_seed(0):
-        noise = oracle.observe(X) - oracle.truth(X)
-    # Four relative standard errors 1 / sqrt(2 n).
-    assert noise.std().item() == pytest.approx(0.1, rel=0.045)
-
-
-@pytest.mark.usefixtures("quick_paths")
-@pytest.mark.parametrize("dim", LENGTHSCALES)
-def test_the_model_given_is_the_true_one(dim) -> None:
-    (problem,) = (p for p in problems() if p.name == f"matern_{dim}d")
-    X = problem.initial_design(problem.num_initial, 0)
-    Y = problem.build(0).truth(X)
-    gp = problem.surrogate(X, Y, problem.bounds_tensor(), 0, None)
-    gp = problem.surrogate(X, Y, problem.bounds_tensor(), 1, gp)
-    assert gp.covar_module.base_kernel.lengthscale.item() == pytest.approx(LENGTHSCALES[dim])
-    assert gp.covar_module.outputscale.item() == pytest.approx(1.0)
-    assert gp.likelihood.noise.item() == pytest.approx(0.01)
-    assert gp.mean_module.constant.item() == 0.0
-    assert torch.equal(gp.train_targets, Y.squeeze(-1))
-
-
-def test_regret_is_against_the_maximum_of_the_path() -> None:
-    (problem,) = (p for p in problems() if p.name == "matern_1d")
-    result = replicate(problem, random_search(), 3)
-    optimum = PriorPath(1)(3).optimal_value
-    assert optimum is not None
-    best = result.f[result.inference_by_outcome[-1]]
-    assert result.regret_by_outcome[-1] == pytest.approx(optimum - best)
-    assert min(result.regret_by_outcome) >= 0.0

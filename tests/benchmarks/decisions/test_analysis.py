@@ -10,8 +10,6 @@ import pytest
 
 from benchmarks.decisions import analysis
 from benchmarks.decisions.analysis import (
-    RecommendedRegret,
-    RecommendedSafe,
     ViolationGap,
     matched_reward,
 )
@@ -67,26 +65,6 @@ def test_rates_are_over_certified_rounds() -> None:
     assert analysis.miss_rate(EXAMPLE) == pytest.approx(1.0)
     assert analysis.true_violation_rate(EXAMPLE) == pytest.approx((0.0 + 0.1 + 0.3) / 3)
     assert ViolationGap(0.1)(EXAMPLE) == pytest.approx(1 / 3 - 0.1)
-
-
-def test_a_run_without_a_certified_round_is_as_far_off_as_one_without_violations() -> None:
-    assert analysis.violation_rate(NOTHING) == 0.0
-    assert ViolationGap(0.1)(NOTHING) == ViolationGap(0.1)(run([FINE] * 5)) == 0.1
-    assert math.isnan(analysis.miss_rate(NOTHING))
-    assert math.isnan(analysis.true_violation_rate(NOTHING))
-
-
-def test_rewards_are_over_all_rounds_but_not_the_initial_points() -> None:
-    assert analysis.reward(EXAMPLE) == 2.0
-
-
-def test_recommendations() -> None:
-    safe, unsafe = run([FINE], recommended=(2.5, 0.1)), run([FINE], recommended=(3.5, 0.11))
-    none = run([FINE])
-    assert [RecommendedSafe(0.1)(r) for r in (safe, unsafe, none)] == [1.0, 0.0, 0.0]
-    assert RecommendedRegret(0.1)(safe) == 0.5
-    assert math.isnan(RecommendedRegret(0.1)(unsafe))
-    assert math.isnan(RecommendedRegret(0.1)(none))
 
 
 def test_seeds_are_averaged_over_the_functions_that_all_have_them() -> None:
@@ -160,14 +138,6 @@ def test_matched_rewards(violations: int, factor: float, matched: float, outside
     assert found.outside == outside
 
 
-def test_matched_rewards_are_averaged_over_functions() -> None:
-    case = [function(rated(3, 5.0)), function(rated(2, 5.0))]
-    found = matched_reward(case, "method", MULTIPLES)
-    assert found is not None
-    assert found.difference == pytest.approx(0.5 * ((5.0 - 7.0) + (5.0 - 6.0)))
-    assert found.factors == pytest.approx((1.5, 2.0))
-
-
 def test_a_multiple_is_matched_with_itself() -> None:
     rng = np.random.default_rng(1)
     case = [
@@ -184,30 +154,3 @@ def test_a_multiple_is_matched_with_itself() -> None:
     assert found.difference == pytest.approx(0.0, abs=1e-12)
     assert found.interval == pytest.approx((0.0, 0.0), abs=1e-12)
     assert found.factors == pytest.approx((2.0,))
-
-
-def test_of_factors_with_equal_rates_the_smallest_is_the_rival() -> None:
-    runs = {**function(rated(2, 5.0)), "widest": rated(2, 1.0)}
-    found = matched_reward([runs], "method", MULTIPLES)
-    assert found is not None
-    assert found.factors == pytest.approx((2.0,))
-    # A rate that rises again counts as the least so far.
-    runs = {**function(rated(2, 5.0)), "widest": rated(3, 1.0)}
-    again = matched_reward([runs], "method", MULTIPLES)
-    assert again is not None
-    assert again.factors == pytest.approx((2.0,))
-
-
-def test_rates_are_pooled_over_seeds() -> None:
-    """8 violations in 10 rounds and none in 30 are a fifth, not two fifths."""
-    method = [run([BAD] * 8 + [FINE] * 2, 0, 5.0), run([FINE] * 30, 1, 5.0)]
-    found = matched_reward([function(method)], "method", MULTIPLES)
-    assert found is not None
-    assert found.factors == pytest.approx((2.0,))
-    assert found.interval[0] < found.difference < found.interval[1]
-
-
-def test_nothing_is_matched_without_common_seeds() -> None:
-    runs = {**function(rated(2, 5.0)), "wide": rated(2, 6.0, seeds=(7,))}
-    assert matched_reward([runs], "method", MULTIPLES) is None
-    assert matched_reward([function(rated(2, 5.0))], "other", MULTIPLES) is None

@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.decisions import further
 from benchmarks.decisions import replicate as loop
-from benchmarks.decisions.further import CASES, METHODS, FurtherReplicate, FurtherTask
+from benchmarks.decisions.further import METHODS, FurtherReplicate, FurtherTask
 from benchmarks.decisions.methods import Budgeted, GaussianQuantile
 from benchmarks.decisions.replicate import DecisionMethod
 from benchmarks.decisions.tasks import DecisionTask, cube
@@ -22,14 +22,6 @@ BY_NAME = {method.name: method for method in METHODS}
 
 def short(name: str, num_rounds: int) -> FurtherTask:
     return replace(TASKS[name], num_rounds=num_rounds)
-
-
-def test_there_are_two_functions_in_each_case() -> None:
-    assert list(TASKS) == [f"{f}_{case}" for case in CASES for f in ("levy", "dixon_price")]
-    # `DecisionReport` finds the problems of a case by the ends of their names.
-    assert not any(a != b and f"_{a}".endswith(f"_{b}") for a in CASES for b in CASES)
-    assert {task.dim for task in TASKS.values()} == {5, 10}
-    assert [TASKS[f"levy_start_{n}"].num_initial for n in (5, 20, 100)] == [5, 20, 100]
 
 
 @pytest.mark.parametrize(
@@ -123,13 +115,3 @@ def test_outcomes_come_late_and_the_books_stay_exact() -> None:
     for one, other in zip(constraints, again, strict=True):
         assert torch.equal(one.margin(X), other.margin(X))
         assert one.budget_left == other.budget_left
-
-
-def test_all_methods_run_on_two_limits_with_workers() -> None:
-    for method in METHODS:
-        result = further.replicate(short("dixon_price_both", num_rounds=3), method, seed=1)
-        assert len(result.extras["certified"]) == 3
-        assert len(result.X) == 23
-    # The last one is the oracle, which certifies nothing that is not safe.
-    certified = np.array(result.extras["certified"], dtype=bool)
-    assert (np.array(result.extras["probability"])[certified] <= 0.1 + 1e-12).all()

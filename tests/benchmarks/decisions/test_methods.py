@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from statistics import NormalDist
-
 import pytest
 import torch
 from botorch.models import SingleTaskGP
@@ -15,20 +13,15 @@ from benchmarks.decisions.methods import (
     Budgeted,
     GaussianQuantile,
     LeaveOneOut,
-    Recalibrated,
     budgeted,
-    compared,
-    factors,
     leave_one_out_factor,
 )
 from benchmarks.decisions.tasks import DecisionTask, task
 from benchmarks.decisions.tracked_quantile import TrackedQuantile
 from benchmarks.framework.surrogates import Fixed, NoiseRefitted, with_data
 from botorch_calib import ChanceConstraint
-from botorch_calib.models import sharpened
 
-METHODS = {method.name: method for method in (*compared(), *budgeted())}
-Z = NormalDist().inv_cdf(0.9)
+METHODS = {method.name: method for method in budgeted()}
 TASK = task("ackley", "noise")
 BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
 
@@ -42,17 +35,6 @@ def data(t: DecisionTask, num: int = 20) -> tuple[Tensor, Tensor]:
 @pytest.fixture(scope="module")
 def gp() -> SingleTaskGP:
     return TASK.surrogate(*data(TASK), BOUNDS, 0, None)
-
-
-def test_multiples_of_the_gaussian_quantile(gp: SingleTaskGP) -> None:
-    X = torch.rand(50, 1, 2, dtype=torch.double)
-    with torch.no_grad():
-        posterior = gp.posterior(X, observation_noise=True)
-    for name, factor in factors().items():
-        quantile = posterior.mean + factor * Z * posterior.variance.sqrt()
-        margin = METHODS[name].start(TASK.outcome).constraint(gp).margin(X)
-        assert torch.allclose(margin, TASK.outcome.limit - quantile.flatten(), atol=1e-10)
-    assert list(factors().values()) == [0.5, 0.75, 1.0, 1.5, 2.0, 3.0]
 
 
 def test_leave_one_out_by_leaving_out(gp: SingleTaskGP) -> None:
@@ -96,37 +78,6 @@ def test_refitting_changes_the_noise_alone_and_finds_its_maximum(gp: SingleTaskG
     assert max(values, key=values.__getitem__) == 1.0
 
 
-def test_the_noise_is_fitted_in_every_tenth_round() -> None:
-    surrogate = METHODS["refit"].surrogate(TASK.surrogate)
-    X, Y = data(TASK, 40)
-    noises, previous = [], None
-    for step in (0, 1, 9, 10, 11):
-        previous = surrogate(X[: 20 + step], Y[: 20 + step], BOUNDS, step, previous)
-        noises.append(previous.likelihood.noise.item())
-    assert noises[0] == noises[1] == noises[2] != noises[3] == noises[4]
-
-
-def test_given_hyperparameters_are_corrected_in_every_fifth_round(gp: SingleTaskGP) -> None:
-    surrogate = METHODS["budget_sharp"].surrogate(TASK.surrogate)
-    X, Y = data(TASK, 40)
-    previous, states = None, []
-    for step in (0, 1, 4, 5):
-        previous = surrogate(X[: 20 + step], Y[: 20 + step], BOUNDS, step, previous)
-        assert len(previous.train_targets) == 20 + step
-        states.append(previous.state_dict())
-    for state, number in zip(states, (20, 20, 20, 25), strict=True):
-        expected = sharpened(with_data(gp, X[:number], Y[:number])).state_dict()
-        assert all(torch.equal(value, expected[name]) for name, value in state.items())
-
-
-def test_where_the_model_is_fitted_anyway_refitting_is_plain() -> None:
-    given = task("ackley", "drift").surrogate
-    assert METHODS["refit"].surrogate(given) is given
-    assert METHODS["budget_sharp"].surrogate(given) is given
-    for name in METHODS.keys() - {"refit", "budget_sharp"}:
-        assert METHODS[name].surrogate(TASK.surrogate) is TASK.surrogate
-
-
 def test_the_rule_is_the_default_of_the_package(gp: SingleTaskGP) -> None:
     constraint = METHODS["budget"].start(TASK.outcome).constraint(gp)
     default = ChanceConstraint(gp, TASK.outcome.limit, level=0.9)
@@ -136,33 +87,6 @@ def test_the_rule_is_the_default_of_the_package(gp: SingleTaskGP) -> None:
     method = METHODS["budget"]
     assert isinstance(method, Budgeted)
     assert method.constants == (10.0, 1.05, 0.2, 0.1, 7, 8.0, 3.0, 1.25)
-
-
-def state(constraint: ChanceConstraint) -> int:
-    assert constraint.calibrator is not None
-    return constraint.calibrator.num_updates
-
-
-@pytest.mark.parametrize("name", ["recalibrated", "localized", "budget"])
-def test_learners_are_carried_on(gp: SingleTaskGP, name: str) -> None:
-    method = METHODS[name]
-    certifier = method.start(TASK.outcome)
-    first = certifier.constraint(gp)
-    with torch.no_grad():
-        X = torch.rand(200, 1, 2, dtype=torch.double)
-        x = X[first.margin(X).argmax()]
-        stated = first.margin(x.unsqueeze(0)).item()
-    assert stated > 0.0
-    certifier.observe(first, x, torch.full((1, 1), TASK.outcome.limit + 5.0, dtype=torch.double))
-    second = certifier.constraint(gp)
-    # A violation makes it more cautious there.
-    assert second.margin(x.unsqueeze(0)).item() < stated
-    # Replicates do not share what they learn.
-    again = method.start(TASK.outcome).constraint(gp)
-    if isinstance(method, Recalibrated):
-        assert (state(second), state(again)) == (21, 20)
-    else:
-        assert (second.num_violations, again.num_violations) == (1, 0)
 
 
 def test_the_rule_before_keeps_its_inequality(gp: SingleTaskGP) -> None:

@@ -41,32 +41,6 @@ def test_draws_have_the_covariance_of_their_kernel(dim: int) -> None:
     )
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_each_seed_has_functions_of_its_own(name: str) -> None:
-    task = TASKS[name]
-    one, again, other = (task.drawn(seed) for seed in (1, 1, 2))
-    U = torch.rand(4000, task.dim, dtype=torch.double)
-    for part in (lambda t: t.objective, lambda t: t.outcome.surface):
-        first, same, different = (part(t)(U).squeeze(-1) for t in (one, again, other))
-        assert torch.equal(first, same) and not torch.allclose(first, different, atol=0.1)
-        assert first.mean().abs() < 0.1 and first.std() == pytest.approx(1.0, abs=0.1)
-    safe = one.outcome.safe(U, time=0.5).double().mean()
-    # Four standard errors, and that of the limit.
-    assert safe.item() == pytest.approx(0.25, abs=4 * (0.25 * 0.75 / len(U)) ** 0.5 + 0.005)
-    assert (one.num_initial, one.num_rounds) == (4 * task.dim, 120)
-
-
-def test_opposed_objectives_share_half_of_their_variance_with_the_outcome() -> None:
-    correlations = []
-    for seed in range(20):
-        task = TASKS["d5_opposed"].drawn(seed)
-        U = torch.rand(500, 5, dtype=torch.double)
-        both = torch.cat([task.objective(U), task.outcome.surface(U)], dim=-1)
-        correlations.append(torch.corrcoef(both.mT)[0, 1])
-    found = torch.stack(correlations)
-    assert abs(found.mean() - 0.5**0.5) < 4 * found.std() / len(found) ** 0.5
-
-
 def test_a_replicate_is_that_of_its_draw(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = random_functions.RandomTask.drawn
 

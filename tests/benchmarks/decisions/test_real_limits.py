@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from botorch.utils.sampling import manual_seed
 
-from benchmarks.decisions.oracle import Oracle
-from benchmarks.decisions.real_limits import MOST_WEIGHT, TASKS, RealReplicate, replicate, table
-from benchmarks.decisions.real_tables import FILE
+from benchmarks.decisions.real_limits import FILE, MOST_WEIGHT, TASKS, RealReplicate, table
 from benchmarks.decisions.suites import REAL
 from benchmarks.decisions.usual_rules import MeanLimit, NoiseFreeBound
 from benchmarks.framework.runner import without_expected_warnings
-from tests.benchmarks.decisions.test_replicate import without_times
 
 PORTFOLIO = next(task for task in TASKS if task.in_order)
 METHODS = {method.name: method for method in REAL.methods}
@@ -52,26 +47,6 @@ def test_months_follow_each_other() -> None:
     torch.testing.assert_close(run.outcomes.squeeze(-1), first, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["budget", "mean_limit", "safe_ucb"])
-def test_replicates_are_deterministic_and_stay_in_the_table(name: str) -> None:
-    task = replace(TASKS[0], num_rounds=3)
-    with without_expected_warnings():
-        runs = [replicate(task, METHODS[name], seed=2) for _ in range(2)]
-    assert without_times(runs[0]) == without_times(runs[1])
-    chosen = [tuple(x) for x in runs[0].X]
-    assert set(chosen) <= {tuple(x) for x in table(task.outcome.name).settings.tolist()}
-    assert len(set(chosen[:15])) == 15
-
-
-def test_all_methods_meet_the_same_noise() -> None:
-    task = replace(TASKS[0], num_rounds=2)
-    first, second = (RealReplicate(task, METHODS[m], seed=5) for m in ("plain", "safe_ucb"))
-    torch.testing.assert_close(first.X, second.X)
-    torch.testing.assert_close(first.outcomes, second.outcomes)
-    x = first.X[:1]
-    torch.testing.assert_close(first._observe(x, 1, 0.5), second._observe(x, 1, 0.5))
-
-
 def test_the_usual_rules_state_bounds_on_the_noise_free_outcome() -> None:
     task = TASKS[0]
     run = RealReplicate(task, METHODS["plain"], seed=2)
@@ -83,15 +58,3 @@ def test_the_usual_rules_state_bounds_on_the_noise_free_outcome() -> None:
         margin = method.start(task.outcome).constraint(gp).margin(settings)
         expected = posterior.mean + method.deviations * posterior.variance.sqrt()
         torch.testing.assert_close(margin, task.outcome.limit - expected[..., 0, 0])
-
-
-def test_a_rule_that_certifies_nothing_relies_on_every_round() -> None:
-    task = replace(TASKS[0], num_rounds=3)
-    with without_expected_warnings():
-        run = replicate(task, METHODS["mean_limit"], seed=2)
-        knowing = replicate(task, Oracle("oracle"), seed=2)
-    assert run.extras["certified"] == [1.0] * 3
-    chosen = torch.tensor(knowing.X[15:], dtype=torch.double)
-    certified = torch.tensor(knowing.extras["certified"]) > 0.5
-    probability = task.outcome.violation_probability(chosen, 1.0).squeeze(-1)
-    assert torch.equal(certified, probability <= 0.1)

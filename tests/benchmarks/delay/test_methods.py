@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from botorch.acquisition import UpperConfidenceBound
-from botorch.models import SingleTaskGP
-from botorch.models.model import Model
 from torch import Tensor
 
 from benchmarks.delay.methods import DelayedAcquisition, compared, default, sdf
-from benchmarks.delay.replicate import replicate, tasks
+from benchmarks.delay.replicate import replicate
 from benchmarks.framework.rbf_surrogate import hyperparameters
 from botorch_calib.asynchronous import DelayAwareProposer
 from botorch_calib.ledger import FeedbackLedger
-from botorch_calib.models import CensoredDelayModel
-from botorch_calib.test_functions.delayed import FixedDelay, PoissonDelay
+from botorch_calib.test_functions.delayed import FixedDelay
 from tests.benchmarks.delay.toys import (
-    CONTEXTUAL,
     GRID,
-    continuous,
-    hat,
     toy,
 )
 
@@ -72,13 +64,6 @@ def dense_posterior(gp: Any, X: Tensor, Y: Tensor, at: Tensor) -> tuple[Tensor, 
     return shift + scale * mean.squeeze(-1), scale * variance.sqrt()
 
 
-def test_ucb_ignores_what_is_pending() -> None:
-    acquisition, strategy = acquisition_of(method_named("ucb"))
-    plain = UpperConfidenceBound(strategy.gp, beta=1.0)
-    with torch.no_grad():
-        assert torch.allclose(acquisition(GRID.unsqueeze(-2)), plain(GRID.unsqueeze(-2)))
-
-
 def test_ucb_sdf_is_that_of_the_paper() -> None:
     acquisition, strategy = acquisition_of(sdf("ucb_sdf", "ucb", feedback_bound=0.7))
     ledger = ledger_with_pending()
@@ -104,27 +89,6 @@ def test_ucb_hallucinate_keeps_the_mean_and_shrinks_the_deviation() -> None:
     assert torch.allclose(values, mean + sigma, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["qlogei_pending", "qucb_pending"])
-def test_botorch_is_given_the_pending_points_and_the_model_of_the_data(name) -> None:
-    acquisition, strategy = acquisition_of(method_named(name))
-    assert torch.equal(acquisition.X_pending, ledger_with_pending().pending())
-    assert acquisition.model is strategy.gp
-    assert len(strategy.gp.train_targets) == 4
-
-
-def test_thompson_samples_change_from_round_to_round_and_methods_share_them() -> None:
-    torch.manual_seed(0)
-    first, _ = acquisition_of(method_named("ts"))
-    second, _ = acquisition_of(method_named("ts"))
-    with torch.no_grad():
-        values = [a(GRID.unsqueeze(-2)) for a in (first, second)]
-    assert not torch.allclose(*values)
-    torch.manual_seed(0)
-    with torch.no_grad():
-        again = acquisition_of(method_named("ts"))[0](GRID.unsqueeze(-2))
-    assert torch.equal(again, values[0])
-
-
 # A choice that is pending already makes a joint covariance singular.
 @pytest.mark.filterwarnings("ignore:A not p.d.")
 @pytest.mark.parametrize("name", [method.name for method in compared()])
@@ -144,49 +108,6 @@ def test_a_discrete_choice_is_the_maximum(name) -> None:
     assert len(result.y) == 5
 
 
-@pytest.mark.parametrize("name", ["ucb_sdf", "ts_sdf", "qlogei_pending"])
-def test_methods_run_on_a_box(name) -> None:
-    method = replace(method_named(name), raw_samples=16, num_restarts=2)
-    result = replicate(toy(PoissonDelay(2.0), continuous, num_rounds=3), method, 0)
-    points = torch.tensor(result.X)
-    assert points.shape == (5, 1)
-    assert ((points >= 0) & (points <= 1)).all()
-    assert points.unique(dim=0).shape[0] == 5
-
-
-def test_methods_run_with_contexts() -> None:
-    result = replicate(CONTEXTUAL, method_named("ucb_sdf"), 0)
-    assert [x[-1] for x in result.X] == [0.0] * 5 + [1.0] * 3
-
-
-def test_what_a_censored_value_is_taken_to_be() -> None:
-    ledger = FeedbackLedger(1, censor_value=-5.0)
-    for x, y in ((0.1, 0.3), (0.5, 0.2), (0.9, 0.7)):
-        ledger.observe(ledger.submit([x]), y)
-    ledger.submit([0.3])
-    bounds = torch.tensor([[0.0], [1.0]], dtype=torch.double)
-    methods = {"least": -5.0, "worst": 0.2, "prior": None}
-    for censor_at, value in methods.items():
-        strategy = sdf("x", "ucb", censor_at=censor_at).start(tasks()[0], bounds)
-        model = strategy.fit(ledger, 0)
-        if value is None:
-            # The constant mean, 0.4 at about the middle of the values, in their units.
-            gp: Any = strategy.gp
-            constant = gp.mean_module.constant.item()
-            value = 0.4 + constant * torch.tensor([0.3, 0.2, 0.7]).std().item()
-            assert 0.2 < value < 0.7
-        assert isinstance(model, CensoredDelayModel)
-        assert model.X_pending.tolist() == [[0.3]]
-        assert model.Y_imputed.item() == pytest.approx(value, abs=1e-7)
-
-
-def test_unknown_settings() -> None:
-    with pytest.raises(ValueError, match="nope"):
-        DelayedAcquisition("x", "nope")
-    with pytest.raises(ValueError, match="nope"):
-        DelayedAcquisition("x", censor_at="nope")
-
-
 def test_the_default_is_that_of_the_proposer() -> None:
     taken = DelayAwareProposer([[0.0], [1.0]]).strategy
     ours = default()
@@ -195,10 +116,3 @@ def test_the_default_is_that_of_the_proposer() -> None:
     assert ours.beta**2 == taken.beta  # a multiplier of the standard deviation here
     # So that it is the same rule with ten queries under way.
     assert taken.spread_beyond is None or taken.spread_beyond > 10
-
-
-def test_a_strategy_needs_a_model() -> None:
-    strategy = method_named("ucb").start(toy(FixedDelay(1.0)), torch.zeros(2, 1))
-    model: Model = SingleTaskGP(GRID, hat(GRID).unsqueeze(-1))
-    with pytest.raises(ValueError, match="fitted"):
-        strategy.acquisition_function(model, ledger_with_pending(), GRID)

@@ -11,34 +11,15 @@ from torch import Tensor
 
 from benchmarks.delay import workers
 from benchmarks.delay.replicate import replicate
-from benchmarks.delay.report import compare
-from benchmarks.delay.workers_report import WorkersReport, shares
+from benchmarks.delay.workers_report import shares
 from benchmarks.framework.results import Result
-from benchmarks.framework.stored_results import Entry
 from benchmarks.suites import get_suite
 from botorch_calib.ledger import FeedbackLedger
-from botorch_calib.test_functions.delayed import FixedDelay
 from tests.benchmarks.results import ByProblem, result_with
 from tests.long_grids import mostly_slow
 
 SUITE = get_suite("delay_workers")
 METHODS = {method.name: method for method in workers.compared()}
-
-
-@pytest.mark.parametrize("name", workers.OBJECTIVES)
-def test_objectives(name: str) -> None:
-    """Values on the box lie between the censoring value and the greatest value."""
-    evaluator = workers.function_evaluator(0, name=name)
-    function: Any = evaluator.function
-    dim = function.dim
-    X = torch.rand(2000, dim, dtype=torch.double)
-    values = torch.tensor([evaluator.truth(x) for x in X])
-    assert values.min() > workers.OBJECTIVES[name][1]
-    assert values.max() < evaluator.optimal_value
-    optimizer = torch.tensor(function._optimizers[0], dtype=torch.double)
-    lower, upper = function.bounds.double()
-    best = evaluator.truth((optimizer - lower) / (upper - lower))
-    assert best == pytest.approx(evaluator.optimal_value, abs=1e-4)
 
 
 @pytest.mark.parametrize("name", mostly_slow(METHODS, {"default", "qlogei_pending", "random"}))
@@ -99,34 +80,3 @@ def test_shares() -> None:
     # An average over fewer problems than the others' could not be compared with theirs.
     del incomplete["f_20"]["default"]
     assert shares(incomplete, "default") == {}
-
-
-def test_a_suite_for_settings_is_reported_without_tests() -> None:
-    """There is no margin without a protocol."""
-    settings = get_suite("delay_workers_settings")
-    names = {"default": settings.baseline, "ucb_hallucinate": "ucb", "random": "random"}
-    found = {
-        problem: {names[method]: results for method, results in by_method.items()}
-        for problem, by_method in collected().items()
-    }
-    text = "\n".join(settings.report.lines(settings, found))
-    assert "| 10 | 50 ± 0 | – | 37.5 ± 12 | 100 ± 25 |" in text
-    assert "## Comparisons" not in text and "verdict" not in text
-
-
-def test_what_is_archived_suffices_for_the_report() -> None:
-    task = replace(SUITE.problems[0], num_rounds=20, max_wait=3, delay=FixedDelay(3.0))
-    raw = [SUITE.replicate(task, METHODS["random"], seed) for seed in range(2)]
-    kept = [Entry.of(result, SUITE.archive).result() for result in raw]
-    for ours, theirs in zip(kept, raw, strict=True):
-        assert ours.inference_by_outcome == theirs.inference_by_outcome
-        assert ours.regret_by_outcome == pytest.approx(theirs.regret_by_outcome, rel=5e-4)
-        for name in ("simple_regret", "cumulative_regret", "cumulative_regret_all"):
-            assert ours.extras[name] == pytest.approx(theirs.extras[name], rel=5e-4)
-        assert ours.extras["best_arrived"] == pytest.approx(theirs.extras["best_arrived"], rel=5e-6)
-    runs = {task.name: {"default": kept, "random": kept}}
-    report = WorkersReport(("random",))
-    assert "| all | 100 ±" in "\n".join(report.lines(SUITE, runs))
-    assert len(report.figure(runs).axes) == 1
-    compared = compare("default", runs[task.name], "random")
-    assert compared.seeds == 2 and compared.fit_seconds >= 0.0

@@ -6,16 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from benchmarks.delay.objectives import DelayedObjective
 from benchmarks.delay.replicate import DelayedTask
-from benchmarks.delay.value_tables import ContextualTableEvaluator, TableEvaluator
+from benchmarks.delay.value_tables import TableEvaluator
 from benchmarks.framework.results import Result
 from botorch_calib.ledger import FeedbackLedger
-from botorch_calib.test_functions.delayed import DelayDistribution, FixedDelay
+from botorch_calib.test_functions.delayed import DelayDistribution
 
 GRID = torch.linspace(0.0, 1.0, 11, dtype=torch.double).unsqueeze(-1)
 
@@ -29,33 +28,8 @@ def discrete(seed: int, noise_std: float = 0.0) -> TableEvaluator:
     return TableEvaluator(GRID, hat(GRID), noise_std)
 
 
-@dataclass(frozen=True)
-class ContinuousHat:
-    choices: Tensor | None = None
-    optimal_value: float = 1.0
-
-    def truth(self, x: Tensor) -> float:
-        return hat(x).item()
-
-    def observe(self, x: Tensor, rng: np.random.Generator) -> float:
-        return self.truth(x) + 0.01 * rng.standard_normal()
-
-
-def continuous(seed: int) -> ContinuousHat:
-    return ContinuousHat()
-
-
-def contextual(seed: int) -> ContextualTableEvaluator:
-    """Three points in each of two contexts, where the best values are 0.2 and 0.9."""
-    choices = torch.tensor(
-        [[x, c] for c in (0.0, 1.0) for x in (0.0, 0.5, 1.0)], dtype=torch.double
-    )
-    values = torch.tensor([0.0, 0.1, 0.2, 0.9, 0.5, 0.0], dtype=torch.double)
-    return ContextualTableEvaluator(choices, values)
-
-
-def objective(build: Callable[[int], Any] = discrete, **options: int) -> DelayedObjective:
-    return DelayedObjective("hat", build, ((0.0, 1.0),), 0.0, **options)
+def objective(build: Callable[[int], Any] = discrete) -> DelayedObjective:
+    return DelayedObjective("hat", build, ((0.0, 1.0),), 0.0)
 
 
 def toy(
@@ -63,16 +37,6 @@ def toy(
 ) -> DelayedTask:
     settings = {"max_wait": 4, "num_rounds": 6, "num_initial": 2, **options}
     return DelayedTask("toy", objective(build), delay, **settings)
-
-
-CONTEXTUAL = DelayedTask(
-    "contexts",
-    objective(contextual, num_contexts=2, rounds_per_context=3),
-    FixedDelay(2.0),
-    max_wait=4,
-    num_rounds=6,
-    num_initial=2,
-)
 
 
 @dataclass(frozen=True)

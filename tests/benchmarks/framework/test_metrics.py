@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -43,17 +42,6 @@ def test_miscoverage_is_that_of_the_last_half() -> None:
     assert math.isnan(metrics.miscoverage(result([1.0])))
 
 
-def test_coverage_of_the_objective_where_it_was_recorded() -> None:
-    extras: dict[str, list[float | None]] = {
-        "objective_covered": [1, 1, 0, 1],
-        "objective_covered_in_box": [0.6],
-    }
-    known = replace(result([1.0]), extras=extras)
-    assert metrics.objective_coverage(known, "visited") == pytest.approx(0.75)
-    assert metrics.objective_coverage(known, "box") == pytest.approx(0.6)
-    assert math.isnan(metrics.objective_coverage(result([1.0]), "visited"))
-
-
 def test_calibration_error_by_hand() -> None:
     # All PITs at 1: no level is reached, so the error is the sum of (j / 20)^2.
     expected = sum(j**2 for j in range(1, 20)) / 400
@@ -72,10 +60,3 @@ def test_area_is_of_the_least_regret_so_far() -> None:
     assert metrics.area_under_regret(noisy, "mean", scale=5.0) == pytest.approx(1 / 3)
     assert metrics.area_under_regret(noisy, "outcome", scale=5.0) == pytest.approx(1 / 6)
     assert metrics.initial_scale([noisy, result([6.0, 1.0])], "mean") == 5.0
-
-
-def test_a_trace_that_is_missing() -> None:
-    with pytest.raises(ValueError, match="Unknown inference"):
-        metrics.regret_trace(result([1.0]), "hope")
-    with pytest.raises(ValueError, match="no posterior mean"):
-        metrics.regret_trace(replace(result([1.0]), regret_by_mean=None), "mean")

@@ -7,9 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from benchmarks.framework.completeness import Selection
 
-from benchmarks.__main__ import main
 from benchmarks.calibration.suites import SMOKE
 from benchmarks.framework.protocol import (
     PROTOCOLS_DIR,
@@ -136,34 +134,6 @@ def test_the_hash_depends_on_all_that_is_run() -> None:
     assert configuration_hash(replace(SUITE, seeds=range(5))) == configuration_hash(SUITE)
 
 
-def test_the_report_states_the_protocol_and_counts_its_seeds_alone(folder: Path) -> None:
-    store = ResultStore(folder / "results")
-    run_suite(SUITE, store, [7, 100], progress=False)
-    text = write_report(SUITE, store, folder, folder)
-    assert f"configuration `{HEADER['configuration']}`" in text
-    assert "- test: Wilcoxon's, two-sided" in text
-    assert "- deviations: none" in text
-    assert "**Incomplete: 1 of 2 replicates have been run.**" in text
-    assert "| random | 1 |" in text
-    run_suite(SUITE, store, SUITE.seeds, progress=False)
-    text = write_report(SUITE, store, folder, folder)
-    assert "\n2 of 2 replicates have been run.\n" in text
-    assert (folder / "smoke.md").read_text() == text
-
-
-def test_other_seeds_are_reported_as_a_pilot_under_another_name(folder: Path) -> None:
-    store = ResultStore(folder / "results")
-    run_suite(SUITE, store, [7], progress=False)
-    with pytest.raises(FileNotFoundError):
-        write_report(SUITE, store, folder, folder)
-    text = write_report(SUITE, store, folder, folder, Selection(seeds=[7]))
-    assert "**A pilot on the seeds 7, no evidence.**" in text
-    assert "report smoke --seeds 7`" in text
-    assert "\n1 of 1 replicates have been run.\n" in text
-    assert not (folder / "smoke.md").exists()
-    assert (folder / "smoke_pilot.md").read_text() == text
-
-
 def test_the_report_refuses_results_of_another_configuration(folder: Path) -> None:
     store = ResultStore(folder / "results")
     (problem,) = SUITE.problems
@@ -174,24 +144,6 @@ def test_the_report_refuses_results_of_another_configuration(folder: Path) -> No
         write_report(SUITE, store, folder, folder)
     # Without a protocol, they are left out.
     assert "1 unreadable" in write_report(replace(SUITE, protocol=None), store, folder, folder)
-
-
-def test_the_command_line_prints_the_protocol_and_refuses_another_suite(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(SUITES, "smoke", SUITE)
-    results = ["--results", str(folder / "results")]
-    # Parts of a suite are run under the protocol of the whole.
-    assert main(["run", "smoke", "--seeds", "100", "--methods", "random", *results]) == 0
-    assert "- primary endpoint: regret" in capsys.readouterr().out
-    main(["list"])
-    assert "protocol: trial" in capsys.readouterr().out
-    write(folder, configuration="0123456789abcdef")
-    assert main(["run", "smoke", "--seeds", "101", *results]) == 2
-    assert "was written for 0123456789abcdef" in capsys.readouterr().err
-    assert not list((folder / "results").rglob("seed_0101.json"))
-    assert main(["report", "smoke", *results, "--tables", str(folder)]) == 2
-    assert "was written for 0123456789abcdef" in capsys.readouterr().err
 
 
 def test_suites_are_what_their_protocols_say() -> None:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
 from botorch.models import SingleTaskGP
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from scipy.optimize import approx_fprime
-from scipy.stats import multivariate_normal
 from torch import Tensor
 
 from benchmarks.framework.rbf_surrogate import (
     LogPosterior,
-    RawLogLikelihood,
-    RawRBF,
-    RefittedRBF,
-    best_hyperparameters,
     fit_rbf_gp,
     hyperparameters,
     rbf_gp,
@@ -76,61 +69,4 @@ def test_fit_finds_a_maximum(data) -> None:
     assert again.lengthscales == pytest.approx(hyperparameters(gp).lengthscales, rel=0.01)
 
 
-def test_short_lengthscales_are_found() -> None:
-    # Five periods of a sine, which a long lengthscale can only call noise.
-    X = np.linspace(0.0, 1.0, 60)[:, None]
-    y = np.sin(2 * math.pi * X[:, 0] / 0.2)
-    found = best_hyperparameters(X, y / y.std(ddof=1))
-    assert found.lengthscales[0] < 0.2
-    assert found.noise < 0.01
-
-
-def test_hyperparameters_are_fitted_every_tenth_step(data) -> None:
-    X, Y, bounds = data
-    surrogate = RefittedRBF()
-    first = surrogate(X[:10], Y[:10], bounds, 0, None)
-    between = surrogate(X[:20], Y[:20], bounds, 9, first)
-    assert hyperparameters(between) == hyperparameters(first)
-    assert len(between.train_targets) == 20
-    tenth = surrogate(X[:20], Y[:20], bounds, 10, between)
-    assert hyperparameters(tenth) != hyperparameters(first)
-
-
 # ------------------------------------------------------------ zero mean, raw outcomes, no priors
-
-
-def test_raw_log_likelihood_by_the_density(data) -> None:
-    X, Y, _ = data
-    unit, y = ((X + 2) / 4).numpy(), Y.squeeze(-1).numpy()
-    value, _ = RawLogLikelihood(unit, y)(np.log([0.4, 1.3, 0.02]))
-    squares = ((unit[:, None] - unit) ** 2).sum(axis=-1)
-    covariance = 1.3 * np.exp(-0.5 * squares / 0.4**2) + 0.02 * np.eye(len(y))
-    density = multivariate_normal(np.zeros(len(y)), covariance).logpdf(y)
-    assert value == pytest.approx(-density, rel=1e-9)
-
-
-def test_gradient_of_raw_log_likelihood(data) -> None:
-    X, Y, _ = data
-    own = RawLogLikelihood(((X + 2) / 4).numpy(), Y.squeeze(-1).numpy())
-    at = np.log([0.4, 1.3, 0.02])
-    differences = approx_fprime(at, lambda p: own(p)[0], 1e-7)
-    assert own(at)[1] == pytest.approx(differences, rel=1e-4, abs=1e-4)
-
-
-def test_raw_process_is_fitted_to_outcomes_as_they_are(data) -> None:
-    X, Y, bounds = data
-    surrogate = RawRBF()
-    gp = surrogate(X[:20], Y[:20], bounds, 0, None)
-    found = hyperparameters(gp)
-    assert found.mean == 0.0 and len(set(found.lengthscales)) == 1
-    assert torch.equal(gp.train_targets, Y[:20, 0])
-    own = RawLogLikelihood(((X[:20] + 2) / 4).numpy(), Y[:20, 0].numpy())
-    at = np.log([found.lengthscales[0], found.outputscale, found.noise])
-    inside = np.exp(at) < np.array([20.0, 100.0, 10.0]) * 0.999
-    assert abs(own(at)[1][inside]).max() < 0.01
-    between = surrogate(X, Y, bounds, 9, gp)
-    assert hyperparameters(between) == found and torch.equal(between.train_targets, Y[:, 0])
-    # Far from the data it goes back to zero, and not to their mean of about 5.
-    with torch.no_grad():
-        far = gp.posterior(torch.full((1, 2), 1e3, dtype=torch.double)).mean
-    assert far.item() == pytest.approx(0.0, abs=1e-9)

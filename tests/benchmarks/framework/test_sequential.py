@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-import pytest
 import torch
 from botorch.models import SingleTaskGP
 from botorch.models.model import Model
@@ -13,13 +12,10 @@ from botorch.models.transforms import Normalize
 from torch import Tensor
 
 from benchmarks.calibration.ackley import (
-    heteroscedastic_ackley,
-    noise_free_ackley,
     small_noisy_ackley,
 )
-from benchmarks.framework.replicate import stream_seed
 from benchmarks.framework.results import Result
-from benchmarks.framework.sequential import Method, Oracle, Problem, incumbents, replicate
+from benchmarks.framework.sequential import Method, Oracle, Problem, replicate
 from benchmarks.framework.strategies import random_search
 
 
@@ -88,24 +84,6 @@ def test_inference_by_posterior_mean_uses_the_data_so_far() -> None:
     assert result.regret_by_mean == [0.5, 0.0, 0.0]
 
 
-def test_coverage_of_the_objective_at_visited_points_and_in_the_box() -> None:
-    result = replicate(HAT, scripted(0.75, 0.25, -0.5, model=True), seed=0)
-    assert result.extras["objective_covered"] == [0.0, 1.0, 1.0, 1.0, 0.0]
-    assert result.extras["objective_covered_in_box"] == [pytest.approx(0.5, abs=0.01)]
-    assert "objective_covered" not in replicate(HAT, scripted(0.75, 0.25, 0.5), seed=0).extras
-
-
-def test_regret_is_of_the_truth_not_of_the_outcome() -> None:
-    problem = replace(HAT, build=partial(hat, offset=5.0))
-    result = replicate(problem, scripted(0.75, 0.25, 0.5), seed=0)
-    assert result.y == [value + 5.0 for value in result.f]
-    assert result.regret_by_outcome == [0.5, 0.5, 0.25, 0.25]
-
-
-def test_incumbents_by_hand() -> None:
-    assert incumbents([1.0, 3.0, 2.0, 3.0, 4.0], num_initial=2) == [1, 1, 1, 4]
-
-
 def test_replicate_is_deterministic_in_the_seed() -> None:
     problem, method = small_noisy_ackley(), random_search()
     first = replicate(problem, method, 3)
@@ -113,22 +91,6 @@ def test_replicate_is_deterministic_in_the_seed() -> None:
     assert without_times(replicate(problem, method, 3)) == without_times(first)
     other = replicate(problem, method, 4)
     assert (other.X, other.y) != (first.X, first.y)
-
-
-def test_replicate_leaves_the_global_random_state_alone() -> None:
-    before = torch.random.get_rng_state()
-    replicate(small_noisy_ackley(), random_search(), 0)
-    assert torch.equal(torch.random.get_rng_state(), before)
-
-
-def test_problems_of_one_seed_share_points_and_noise() -> None:
-    # Same method, so same points: the two problems differ by the noise alone.
-    noisy = replicate(heteroscedastic_ackley(2), random_search(), 1)
-    clean = replicate(noise_free_ackley(2), random_search(), 1)
-    assert noisy.X == clean.X
-    assert noisy.f == pytest.approx(clean.f)
-    assert clean.y == clean.f
-    assert noisy.y != noisy.f
 
 
 def noisy_hat(seed: int) -> Oracle:
@@ -145,30 +107,3 @@ def test_methods_of_one_seed_share_the_initial_data_and_the_noise() -> None:
     noise = [torch.tensor(result.y) - torch.tensor(result.f) for result in (one, other)]
     torch.testing.assert_close(*noise)
     assert len(noise[0].unique()) == 5
-
-
-def test_streams_are_distinct() -> None:
-    seeds = {stream_seed(s, stream, t) for s in range(4) for stream in range(3) for t in range(50)}
-    assert len(seeds) == 600
-
-
-def test_json_round_trip() -> None:
-    result = replicate(small_noisy_ackley(), random_search(), 0)
-    copy = Result.from_json(result.to_json())
-    assert copy == result
-    assert copy.config_hash == result.config_hash
-    assert {"python", "torch", "botorch", "gpytorch", "botorch_calib"} <= copy.versions.keys()
-
-
-def test_other_json_is_refused() -> None:
-    for text in ("", "{", "[]", "{}", '{"problem": "hat"}'):
-        with pytest.raises(ValueError):
-            Result.from_json(text)
-
-
-def test_bad_problems_are_refused() -> None:
-    problem = replace(HAT, build=partial(hat, offset=float("nan")))
-    with pytest.raises(ValueError, match="returned"):
-        replicate(problem, scripted(0.0, 0.0, 0.0), 0)
-    with pytest.raises(ValueError, match="design has shape"):
-        replicate(replace(HAT, num_initial=3), scripted(0.0), 0)

@@ -23,13 +23,6 @@ def test_pooling_puts_each_problem_in_its_own_units() -> None:
     assert test.difference.standard_error == pytest.approx(error)
 
 
-def test_fraction_won_counts_ties_as_halves() -> None:
-    values, baseline = {0: 1.0, 1: 2.0, 2: 3.0, 9: 0.0}, {0: 2.0, 1: 2.0, 2: 1.0, 8: 9.0}
-    assert statistics.fraction_won(values, baseline) == pytest.approx(0.5)
-    assert statistics.fraction_won({0: 1.0, 1: 1.0}, {0: 2.0, 1: 1.0}) == 0.75
-    assert math.isnan(statistics.fraction_won({0: 1.0}, {1: 1.0}))
-
-
 def test_holm_by_hand() -> None:
     # 4 x 0.01, 3 x 0.02, then 2 x 0.03 which is raised to no less than the one before.
     adjusted = statistics.holm([0.03, 0.01, 0.9, 0.02])

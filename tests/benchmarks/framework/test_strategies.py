@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,8 +11,6 @@ from botorch.models import SingleTaskGP
 from scipy.stats import norm
 
 from benchmarks.calibration.ackley import heteroscedastic_ackley
-from benchmarks.calibration.misspecified import misspecified
-from benchmarks.calibration.suites import LOCBO, MISSPECIFIED, WELLSPECIFIED
 from benchmarks.framework.results import Result
 from benchmarks.framework.runner import Failure, Task, run_task
 from benchmarks.framework.sequential import Method
@@ -26,8 +23,7 @@ from benchmarks.framework.strategies import (
     within_interval,
 )
 from benchmarks.framework.surrogates import fit_gp
-from botorch_calib.calibration import LocalizedConformal, QuantileRecalibrator
-from tests.long_grids import mostly_slow
+from botorch_calib.calibration import QuantileRecalibrator
 
 PROBLEM = heteroscedastic_ackley(num_evaluations=2)
 QUICK = partial(AcquisitionStrategy, num_restarts=2, raw_samples=16)
@@ -43,17 +39,6 @@ def run(method: Method, seed: int = 0) -> Result:
     return outcome
 
 
-def test_random_search_visits_distinct_points_of_the_box() -> None:
-    strategy = RandomStrategy(PROBLEM, seed=0)
-    lower, upper = PROBLEM.bounds_tensor()
-    X = torch.zeros(PROBLEM.num_initial, 2, dtype=torch.double)
-    for _ in range(20):
-        X = torch.cat([X, strategy.propose(None, X, X[:, :1])])
-    visited = X[PROBLEM.num_initial :]
-    assert ((visited >= lower) & (visited <= upper)).all()
-    assert len({tuple(point) for point in visited.tolist()}) == 20
-
-
 def test_plain_bo_is_reproducible_and_records_its_interval() -> None:
     result, again = run(BO), run(BO)
     assert (result.X, result.y, result.extras) == (again.X, again.y, again.extras)
@@ -63,15 +48,6 @@ def test_plain_bo_is_reproducible_and_records_its_interval() -> None:
     for pit, covered in zip(result.extras["pit"], result.extras["covered"], strict=True):
         assert pit is not None
         assert covered == float(0.1 <= pit <= 0.9)
-
-
-def test_gp_is_isotropic_matern_in_the_unit_cube() -> None:
-    X = PROBLEM.initial_design(PROBLEM.num_initial, 0)
-    gp = fit_gp(X, PROBLEM.build(0).truth(X), PROBLEM.bounds_tensor())
-    assert gp.covar_module.base_kernel.nu == 2.5
-    assert gp.covar_module.base_kernel.lengthscale.numel() == 1
-    corners = gp.transform_inputs(PROBLEM.bounds_tensor())
-    assert corners.tolist() == [[0.0, 0.0], [1.0, 1.0]]
 
 
 def test_extras_of_a_gp_by_hand() -> None:
@@ -88,14 +64,6 @@ def test_extras_of_a_gp_by_hand() -> None:
         assert extras["width"] == pytest.approx(2 * norm.ppf(0.9) * spread)
 
 
-@pytest.mark.parametrize("method", LOCBO.methods[2:], ids=lambda method: method.name)
-def test_calibrated_methods_run_and_are_reproducible(method) -> None:
-    quick = Method(method.name, partial(method.build, num_restarts=2, raw_samples=16))
-    result, again = run(quick), run(quick)
-    assert (result.X, result.y, result.extras) == (again.X, again.y, again.extras)
-    assert set(result.extras) == {"pit", "covered", "width", *OF_OBJECTIVE}
-
-
 def test_intervals_of_the_objective() -> None:
     """Marginal ones, without noise: a value is held if it lies within 1.28 deviations."""
     X = torch.rand(12, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0))
@@ -110,23 +78,6 @@ def test_intervals_of_the_objective() -> None:
     assert strategies[1].objective_covered(None, X, f) is None
 
 
-def test_methods_differ_in_nothing_but_what_they_state() -> None:
-    wide = Method("bo", partial(QUICK, alpha=0.01))
-    one, other = run(BO), run(wide)
-    assert one.X == other.X
-    widths = zip(one.extras["width"], other.extras["width"], strict=True)
-    assert all(a is not None and b is not None and a < b for a, b in widths)
-    assert replace(one, extras={}).config != other.config
-
-
-@pytest.mark.parametrize("acquisition", mostly_slow(["pi", "ucb"], ["ucb"]))
-def test_other_acquisition_functions(acquisition) -> None:
-    calibrator = partial(LocalizedConformal, alpha=0.2, lengthscale=0.25)
-    for factory in (None, calibrator):
-        method = Method("m", partial(QUICK, calibrator=factory, acquisition=acquisition))
-        assert run(method).X != run(Method("ei", partial(QUICK, calibrator=factory))).X
-
-
 @pytest.mark.parametrize("acquisition", ["ei", "pi", "ucb"])
 def test_acquisitions_agree_where_nothing_was_learned(acquisition) -> None:
     X = torch.linspace(0, 1, 6, dtype=torch.double).unsqueeze(-1)
@@ -139,45 +90,3 @@ def test_acquisitions_agree_where_nothing_was_learned(acquisition) -> None:
     if acquisition == "pi":
         plain = plain.exp()
     assert torch.allclose(plain, other, rtol=1e-6)
-
-
-def test_a_strategy_hands_its_gp_on() -> None:
-    problem = misspecified("ackley", "student_t")
-    strategy = AcquisitionStrategy(problem, 0)
-    X = problem.initial_design(7, 0)
-    Y = problem.build(0).truth(X)
-    lengthscales = [
-        strategy.update_gp(X[:n], Y[:n]).covar_module.base_kernel.lengthscale.item()
-        for n in (5, 6, 7)
-    ]
-    assert len(set(lengthscales)) == 1
-
-
-@pytest.mark.parametrize("method", MISSPECIFIED.methods, ids=lambda m: m.name)
-def test_compared_methods_run(method) -> None:
-    problem = misspecified("ackley", "lengthscale")
-    if method.name == "bo":
-        (problem,) = (p for p in WELLSPECIFIED.problems if p.name == "matern_2d_refitted")
-    result = run_task(Task(replace(problem, num_evaluations=2), method, 0))
-    assert isinstance(result, Result)
-    assert set(result.extras) == {"pit", "covered", "width", *OF_OBJECTIVE}
-
-
-@pytest.mark.parametrize("incumbent", ["outcome", "mean"])
-def test_value_to_improve_upon(incumbent, monkeypatch) -> None:
-    X = torch.linspace(0, 1, 6, dtype=torch.double).unsqueeze(-1)
-    Y = torch.sin(4 * X)
-    gp = SingleTaskGP(X, Y)
-    strategy = AcquisitionStrategy(PROBLEM, 0, incumbent=incumbent)
-    seen: list[Any] = []
-    monkeypatch.setattr(strategy, "maximise", lambda acquisition: seen.append(acquisition))
-    strategy.propose(gp, X, Y)
-    expected = Y.max() if incumbent == "outcome" else gp.posterior(X).mean.max()
-    assert seen[0].best_f.item() == pytest.approx(expected.item())
-    assert Y.max().item() != pytest.approx(gp.posterior(X).mean.max().item())
-
-
-@pytest.mark.parametrize("options", [{"incumbent": "median"}, {"acquisition": "kg"}])
-def test_unknown_settings_are_refused(options) -> None:
-    with pytest.raises(ValueError, match="There is no"):
-        AcquisitionStrategy(PROBLEM, 0, **options)

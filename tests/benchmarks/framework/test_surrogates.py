@@ -7,16 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from botorch.fit import fit_gpytorch_mll
-from botorch.models import SingleTaskGP
 from botorch.utils.sampling import manual_seed
-from gpytorch.kernels import MaternKernel
-from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from benchmarks.calibration.misspecified import misspecified
-from benchmarks.framework import surrogates
-from benchmarks.framework.surrogates import DefaultPriors, Fixed, Refitted, fit_gp, with_data
+from benchmarks.framework.surrogates import Fixed, fit_gp, with_data
 
 BOUNDS = torch.tensor([[0.0, 0.0], [2.0, 2.0]], dtype=torch.double)
 
@@ -37,51 +32,6 @@ def hyperparameters(gp: Any) -> dict[str, float]:
     }
 
 
-@pytest.fixture
-def counted(monkeypatch) -> list[int]:
-    """The numbers of points of all fits."""
-    sizes: list[int] = []
-
-    def fit(X: Tensor, Y: Tensor, bounds: Tensor) -> SingleTaskGP:
-        sizes.append(len(X))
-        return SingleTaskGP(X / 2.0, Y)
-
-    monkeypatch.setattr(surrogates, "fit_gp", fit)
-    return sizes
-
-
-@pytest.mark.parametrize(
-    ("surrogate", "steps"),
-    [
-        (Refitted(), [0, 1, 2, 3, 4, 5, 6]),
-        (Refitted(every=5), [0, 5]),
-        (Refitted(every=5, at_first=3), [0, 1, 2, 5]),
-    ],
-)
-def test_steps_that_fit(surrogate, steps, counted) -> None:
-    gp = None
-    for step in range(7):
-        gp = surrogate(*data(4 + step), BOUNDS, step, gp)
-    assert counted == [4 + step for step in steps]
-    # The first call does so at any step.
-    surrogate(*data(11), BOUNDS, 3, None)
-    assert counted[-1] == 11
-
-
-def test_default_priors_are_those_of_botorch() -> None:
-    X, Y = data(12)
-    gp = DefaultPriors(every=5)(X, Y, BOUNDS, 0, None)
-    plain = SingleTaskGP(X / 2.0, Y)
-    fit_gpytorch_mll(ExactMarginalLogLikelihood(plain.likelihood, plain))
-    for (name, ours), (other, theirs) in zip(
-        gp.named_parameters(), plain.named_parameters(), strict=True
-    ):
-        assert name == other
-        assert torch.allclose(ours, theirs, atol=1e-6)
-    # A lengthscale for each input.
-    assert gp.covar_module.lengthscale.shape == (1, 2)
-
-
 def test_other_data_under_the_same_hyperparameters() -> None:
     gp: Any = fit_gp(*data(8), BOUNDS)
     before, center = hyperparameters(gp), gp.outcome_transform.means.item()
@@ -98,15 +48,6 @@ def test_other_data_under_the_same_hyperparameters() -> None:
         residual = (Y - center) / scale - before["mean"]
         mean = center + scale * (before["mean"] + cross @ torch.linalg.solve(kernel, residual))
         assert torch.allclose(other.posterior(new).mean, mean)
-
-
-def test_data_without_an_outcome_transform() -> None:
-    X, Y = data(5)
-    bare = SingleTaskGP(X / 2.0, Y, covar_module=MaternKernel(), outcome_transform=None)
-    X, Y = data(6)
-    other = with_data(bare, X / 2.0, Y)
-    assert not hasattr(other, "outcome_transform")
-    assert torch.equal(other.train_targets, Y.squeeze(-1))
 
 
 @pytest.mark.parametrize(

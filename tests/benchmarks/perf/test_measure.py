@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import pytest
 import torch
 
 from benchmarks.perf import command
 from benchmarks.perf import measure as perf
-from benchmarks.perf.measure import Call, Comparison, Measurement, Workload, measure, table
-from benchmarks.perf.operations import Operations
+from benchmarks.perf.measure import Call, Comparison, Workload, measure
 
 
 @pytest.fixture(scope="module")
@@ -38,66 +36,6 @@ def test_ratio_of_interleaved_times_by_hand(monkeypatch, work) -> None:
     assert calls == ["A", "B"] * 5
     assert (result.ratio, result.lower_quartile, result.upper_quartile) == (3.0, 2.5, 3.5)
     assert (result.measured_ms, result.reference_ms) == (6000.0, 2000.0)
-
-
-def test_workload_has_the_stated_size(work) -> None:
-    assert work.X.shape == (100, 2)
-    assert work.Y.shape == (100, 1)
-    assert work.batch.shape == (512, 1, 2)
-    assert Workload(torch.device("cpu"), 200).X.shape == (200, 2)
-
-
-RECALIBRATED = [
-    name
-    for name in perf.COMPARISONS
-    if "19 levels" in name
-    and not any(other in name for other in ("roots cached", "plain batch", "robust"))
-]
-
-
-@pytest.mark.parametrize("name", RECALIBRATED)
-def test_recalibration_runs(work, name) -> None:
-    if "leave-one-out" in name:
-        pytest.skip("fits a large GP")
-    measured, reference = perf.COMPARISONS[name].build(work)
-    for gradient in (measured(0), reference(0)):
-        assert isinstance(gradient, torch.Tensor) and gradient.shape[1:] == work.batch.shape[1:]
-
-
-def results(work: Workload, name: str) -> list[Any]:
-    return [call(0) for call in perf.COMPARISONS[name].build(work)]
-
-
-def test_draws(work) -> None:
-    name = "calibrated TS / delayed TS, value and gradient"
-    of_calibrated, of_process = results(work, name)
-    assert of_calibrated.shape == of_process.shape == work.batch.shape
-    assert not torch.allclose(of_calibrated, of_process)
-    for kind in ("calibrated", "recalibrated"):
-        name = f"{kind} TS / delayed TS, build and optimise, 10 pending"
-        points = results(work, name)
-        for point in points:
-            assert ((work.bounds[0] <= point) & (point <= work.bounds[1])).all()
-        assert not torch.equal(*points)
-
-
-def test_table() -> None:
-    counts = Operations(30, 5, 2), Operations(20, 3, 0)
-    text = table([Measurement("x", 1.234, 1.0, 2.0, 3.0, 4.0, 5, *counts)])
-    assert "| x | 1.23 | 1 to 2 | 3 | 4 | 5 | 30 / 20 | 1.5 | 2 | 5 / 3 |" in text
-
-
-def test_a_name_is_registered_once() -> None:
-    name = next(iter(perf.COMPARISONS))
-    with pytest.raises(ValueError, match="exists already"):
-        perf.comparison(name, repetitions=1, warm_up=0)(lambda work: (print, print))
-
-
-def test_unknown_comparisons_and_missing_devices_are_reported(capsys, monkeypatch) -> None:
-    assert command.main(only=["nope"]) == 2
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert command.main("cuda") == 2
-    assert "CUDA is not available." in capsys.readouterr().out
 
 
 def test_a_comparison_that_fails_does_not_cost_the_others(capsys, monkeypatch) -> None:

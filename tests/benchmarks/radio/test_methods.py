@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,28 +15,14 @@ from scipy.stats import norm
 from torch import Tensor
 
 from benchmarks.framework.replicate import stream_seed
-from benchmarks.framework.results import Result
-from benchmarks.framework.runner import without_expected_warnings
-from benchmarks.framework.sequential import Problem, replicate
 from benchmarks.problems import RadioCorridors
-from benchmarks.radio.methods import StationStrategy, compared, moves
-from benchmarks.radio.problems import MOVES, corridors, network, problems
+from benchmarks.radio.methods import StationStrategy, moves
+from benchmarks.radio.problems import MOVES, corridors
 from botorch_calib import CalibratedModel
 from botorch_calib.calibration import OnlineConformal
 
-METHODS = {method.name: method for method in compared()}
 BOUNDS = corridors(1).bounds_tensor()
 SMALL = replace(corridors(1), num_initial=8, num_evaluations=11)
-
-
-def run(problem: Problem, name: str, seed: int = 0) -> Result:
-    with without_expected_warnings():
-        return replicate(problem, METHODS[name], seed)
-
-
-@cache
-def small_run(name: str) -> Result:
-    return run(SMALL, name)
 
 
 def data(n: int) -> tuple[Tensor, Tensor]:
@@ -47,17 +33,6 @@ def data(n: int) -> tuple[Tensor, Tensor]:
 
 
 # ------------------------------------------------------------ problems
-
-
-def test_initial_designs() -> None:
-    one, four = problems()
-    design = one.initial_design(51, 3)
-    assert design.shape == (51, 18)
-    assert design.min() >= 0.0 and design.max() <= 1.0 and len(design.unique(dim=0)) == 51
-    # The start: full power, and level antennas.
-    assert design[-1].tolist() == [1.0] * 9 + [0.5] * 9
-    assert torch.equal(design, four.initial_design(51, 3))
-    assert not torch.equal(design, one.initial_design(51, 4))
 
 
 @pytest.mark.parametrize("num_fading", [1, 4])
@@ -75,13 +50,6 @@ def test_each_seed_has_its_network(num_fading: int) -> None:
         torch.testing.assert_close(observed.squeeze(-1), own(X))
 
 
-def test_both_weightings_can_be_run() -> None:
-    build = partial(network, num_fading=1, uav_weight=0.3, uav_fading=False)
-    X = SMALL.initial_design(3, 0)
-    expected = RadioCorridors(1, 0.3, False, user_seed=2)(X, noise=False)
-    torch.testing.assert_close(build(2).truth(X).squeeze(-1), expected)
-
-
 # ------------------------------------------------------------ moves
 
 
@@ -97,38 +65,6 @@ def test_one_station_moves_from_the_incumbent() -> None:
     generator = torch.Generator().manual_seed(stream_seed(0, MOVES, 5))
     pairs = torch.rand(100, 2, generator=generator, dtype=torch.double)
     assert torch.equal(found[:, [5, 14]], pairs)
-
-
-def test_the_first_move_is_from_the_start() -> None:
-    X, Y = data(0)
-    Y[:-1] += 100.0
-    found = moves(SMALL, 0, X, Y)
-    assert (found[:, 1:9] == 1.0).all() and (found[:, 10:] == 0.5).all()
-
-
-@pytest.mark.parametrize("name", [name for name in METHODS if name != "random"])
-def test_runs_follow_the_loop(name: str) -> None:
-    result = small_run(name)
-    X, y = torch.tensor(result.X, dtype=torch.double), torch.tensor(result.y).unsqueeze(-1)
-    for n in range(8, 19):
-        candidates = moves(SMALL, 0, X[:n], y[:n])
-        distance = (candidates - X[n]).abs().amax(dim=-1)
-        assert distance.min() == 0.0
-        if name == "random_move":
-            assert distance[0] == 0.0
-
-
-def test_methods_share_design_and_noise() -> None:
-    runs = [small_run(name) for name in METHODS]
-    for result in runs:
-        assert result.X[:8] == runs[0].X[:8] and result.y[:8] == runs[0].y[:8]
-    assert len({str(result.X) for result in runs}) > 3
-
-
-def test_a_replicate_is_a_function_of_the_seed() -> None:
-    first, again, other = small_run("locbo"), run(SMALL, "locbo"), run(SMALL, "locbo", seed=1)
-    assert again.X == first.X and again.y == first.y
-    assert other.X != again.X
 
 
 # ------------------------------------------------------------ choices
@@ -190,17 +126,3 @@ def test_each_outcome_is_scored_once_by_the_model_that_chose_it() -> None:
     found = model.calibrator
     assert isinstance(found, OnlineConformal)
     torch.testing.assert_close(found.half_width(X[:1]), calibrator.half_width(X[:1]))
-
-
-def test_records() -> None:
-    for name in METHODS:
-        result = small_run(name)
-        assert len(result.regret_by_outcome) == 12
-        # The optimal value is 0.
-        best = [-result.f[i] for i in result.inference_by_outcome]
-        assert result.regret_by_outcome == pytest.approx(best)
-        if name.startswith("random"):
-            assert result.regret_by_mean is None and "covered" not in result.extras
-        else:
-            assert len(result.extras["covered"]) == 11
-            assert set(result.extras["covered"]) <= {0.0, 1.0}

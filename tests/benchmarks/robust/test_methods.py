@@ -10,14 +10,13 @@ from botorch.acquisition import UpperConfidenceBound
 from botorch.models import SingleTaskGP
 from torch import Tensor
 
-from benchmarks.problems import ModifiedBranin, ThreeHumpCamel
+from benchmarks.problems import ModifiedBranin
 from benchmarks.robust import methods as robust_methods
-from benchmarks.robust.methods import BETA, Situation, compared, grid
+from benchmarks.robust.methods import BETA, Situation, grid
 from benchmarks.robust.replicate import (
     History,
-    replicate,
 )
-from tests.benchmarks.robust.toys import CAMEL, method_named, quick
+from tests.benchmarks.robust.toys import CAMEL, method_named
 
 SAMPLES = torch.tensor([[0.2, 0.4], [0.3, 0.8], [0.6, 0.5], [0.7, 0.1]], dtype=torch.double)
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
@@ -50,35 +49,6 @@ def value_and_gp(name: str, at: Tensor, radius: float = 0.1) -> tuple[float, Sin
 AT = torch.tensor([0.3, 0.6], dtype=torch.double)
 
 
-def test_grid() -> None:
-    points = grid(torch.tensor([[0.0, -1.0], [1.0, 1.0]], dtype=torch.double), 9)
-    assert len(points) == 9
-    assert points[0].tolist() == [0.0, -1.0]
-    assert points[-1].tolist() == [1.0, 1.0]
-    assert points[1].tolist() == [0.0, 0.0]
-    assert grid(UNIT[:, :1], 5).flatten().tolist() == [0.0, 0.25, 0.5, 0.75, 1.0]
-
-
-def test_distributions_of_the_samples() -> None:
-    situation = Situation(SAMPLES, UNIT, 0.1)
-    snapped = situation.gridded(9)
-    kept = snapped.points[snapped.weights > 0]
-    # (0.2, 0.4) -> (0, 0.5), (0.3, 0.8) -> (0.5, 1), (0.6, 0.5) -> (0.5, 0.5), (0.7, 0.1) -> ...
-    assert kept.tolist() == [[0.0, 0.5], [0.5, 0.0], [0.5, 0.5], [0.5, 1.0]]
-    assert snapped.weights.sum().item() == pytest.approx(1.0)
-    extended = situation.with_candidates(9)
-    assert extended.num_points == 13
-    assert (extended.weights > 0).sum() == 4
-    torch.testing.assert_close(extended.mean, SAMPLES.mean(dim=0))
-    smoothed = situation.smoothed()
-    assert ((smoothed.points >= 0) & (smoothed.points <= 1)).all()
-
-
-def test_empirical_risk_is_the_mean_of_the_bound() -> None:
-    value, gp = value_and_gp("erbo", AT)
-    assert value == pytest.approx(bound(gp, AT, SAMPLES).mean().item(), rel=1e-6)
-
-
 def test_wdrbo_subtracts_the_largest_gradient_over_the_draws() -> None:
     value, gp = value_and_gp("wdrbo", AT, radius=0.25)
     torch.manual_seed(0)
@@ -89,15 +59,6 @@ def test_wdrbo_subtracts_the_largest_gradient_over_the_draws() -> None:
     (gradient,) = torch.autograd.grad(values.sum(), draws)
     expected = bound(gp, AT, SAMPLES).mean() - 0.25 * gradient.norm(dim=-1).max()
     assert value == pytest.approx(expected.item(), rel=1e-6)
-
-
-def test_gp_ucb_ignores_contexts() -> None:
-    value, gp = value_and_gp("gp_ucb", AT)
-    assert gp.train_inputs[0].shape[-1] == 2
-    with torch.no_grad():
-        posterior = gp.posterior(AT.unsqueeze(0))
-    expected = posterior.mean + 1.5 * posterior.variance.sqrt()
-    assert value == pytest.approx(expected.item(), rel=1e-8)
 
 
 def test_stable_opt_takes_the_worst_of_the_box() -> None:
@@ -118,27 +79,6 @@ def test_balls_of_radius_zero_are_their_centres(name) -> None:
         contexts = Situation(SAMPLES, UNIT, 0.0).gridded(robust_methods.MINIMAX_POINTS)
         expected = (bound(gp, AT, contexts.points) @ contexts.weights).item()
     assert value == pytest.approx(expected, rel=1e-6)
-
-
-@pytest.mark.parametrize("name", ["wdrbo", "wdrbo_exact", "drbo_kde", "drbo_mmd"])
-def test_larger_balls_are_worse(name) -> None:
-    values = [value_and_gp(name, AT, radius=radius)[0] for radius in (0.0, 0.05, 0.2)]
-    assert values[0] > values[1] > values[2]
-
-
-@pytest.mark.parametrize(
-    ("name", "build"),
-    [*((method.name, ModifiedBranin) for method in compared()), ("wdrbo", ThreeHumpCamel)],
-)
-def test_methods_run(name, build) -> None:
-    task = replace(CAMEL, build=build, num_rounds=2, num_initial=4)
-    result = replicate(task, quick(name), 0)
-    problem = build()
-    chosen = torch.tensor(result.X)[:, : problem.num_decisions]
-    lower, upper = problem.decision_bounds
-    assert chosen.shape == (6, problem.num_decisions)
-    assert ((chosen >= lower) & (chosen <= upper)).all()
-    assert min(float(value or 0.0) for value in result.extras["regret"]) >= 0.0
 
 
 def test_the_choice_is_a_maximum() -> None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from benchmarks.framework.results import Result
-from benchmarks.problems import ModifiedBranin, ThreeHumpCamel
+from benchmarks.problems import ThreeHumpCamel
 from benchmarks.robust.replicate import (
-    ContextualTask,
     reference_contexts,
     replicate,
     tasks,
@@ -23,7 +21,6 @@ from tests.benchmarks.robust.toys import (
     CAMEL,
     STARTED,
     Scripted,
-    ScriptedStrategy,
     quick,
     without_times,
 )
@@ -74,18 +71,6 @@ def test_with_a_reference_distribution_methods_are_given_that() -> None:
     assert reference_contexts(CAMEL, ThreeHumpCamel()) is None
 
 
-def test_methods_of_one_seed_share_initial_points_contexts_and_noise() -> None:
-    one, two = (replicate(CAMEL, Scripted(path=path), 3) for path in [(0.0,), (0.7,)])
-    assert one.X[:2] == two.X[:2]
-    assert [x[1] for x in one.X] == [x[1] for x in two.X]
-    noise = [np.subtract(result.y, result.f) for result in (one, two)]
-    assert noise[0] == pytest.approx(noise[1])
-    other = replicate(CAMEL, Scripted(), 4)
-    assert [x[1] for x in one.X] != [x[1] for x in other.X]
-    assert one.X[0][0] != other.X[0][0]
-    assert np.subtract(other.y, other.f) != pytest.approx(noise[0])
-
-
 def test_replicate_is_deterministic_and_leaves_the_random_state_alone() -> None:
     method = quick("sbo_kde")
     before = torch.random.get_rng_state()
@@ -94,19 +79,3 @@ def test_replicate_is_deterministic_and_leaves_the_random_state_alone() -> None:
     torch.rand(5)
     assert without_times(replicate(CAMEL, method, 3)) == without_times(first)
     assert replicate(CAMEL, method, 4).X != first.X
-
-
-def test_decisions_of_the_wrong_width_are_refused() -> None:
-    task = replace(CAMEL, build=ModifiedBranin)
-    strategy = Scripted().start(task, ModifiedBranin())
-    strategy.num_decisions = 1
-
-    @dataclass(frozen=True)
-    class Wrong:
-        name: str = "wrong"
-
-        def start(self, task: ContextualTask, problem: Any) -> ScriptedStrategy:
-            return strategy
-
-    with pytest.raises(ValueError, match="2 decisions"):
-        replicate(task, Wrong(), 0)

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from scipy.stats import wasserstein_distance
 
-from benchmarks.framework.metrics import trace
-from benchmarks.framework.protocol import margin_of
-from benchmarks.framework.report import markdown
 from benchmarks.robust import shift as shift_suite
-from benchmarks.robust.primary import MARGIN, primary_comparisons
 from benchmarks.robust.shift import (
     ATOMS,
     FUNCTIONS,
@@ -22,10 +16,7 @@ from benchmarks.robust.shift import (
     measured_radius,
     optima,
     quantiles,
-    replicate,
 )
-from benchmarks.robust.shift_report import PRIMARY, ShiftReport, log_regret, mean_of
-from benchmarks.suites import get_suite
 from botorch_calib.test_functions import ContextShift, Newsvendor
 
 UNIT = torch.tensor([[0.0], [1.0]], dtype=torch.double)
@@ -82,23 +73,6 @@ def test_the_measured_radius() -> None:
     assert measured_radius(stated, stated) == 0.0
 
 
-@pytest.mark.parametrize("name", ["erbo", "observed", "wdrbo_measured", "exact_0.1"])
-def test_a_run(name) -> None:
-    result = replicate(SHORT, METHODS[name], 1000)
-    extras = result.extras
-    assert all(len(extras[key]) == 4 for key in ("regret", "worst_regret", "surplus", "radius"))
-    for key in ("regret", "worst_regret", "nominal_regret"):
-        assert min(trace(result, key)) >= 0.0
-    radius = METHODS[name].radius
-    assert all(r == radius for r in extras["radius"]) or radius is None
-    # Contexts are those of the shifted distribution, and the same for all methods.
-    contexts = torch.tensor(result.X)[:, 1]
-    other = replicate(SHORT, METHODS["erbo"], 1000)
-    assert torch.equal(contexts, torch.tensor(other.X)[:, 1]) and contexts.mean() < 0.45
-    if name == "erbo":
-        assert other.extras == extras and other.X == result.X
-
-
 def test_the_promise_is_the_mean_under_the_centre() -> None:
     class Noting(shift_suite.ShiftReplicate):
         def evaluate(self, x, model, step):
@@ -109,22 +83,3 @@ def test_the_promise_is_the_mean_under_the_centre() -> None:
             assert abs(float(mean) - self.promised[-1]) < 1e-6
 
     Noting(SHORT, METHODS["erbo"], 1000).run()
-
-
-def test_report(tmp_path) -> None:
-    assert MARGIN == margin_of(get_suite("robust")) == margin_of(get_suite("robust_shift"))
-    seeds = (1000, 1001)
-    runs = {
-        name: [replicate(SHORT, METHODS[name], seed) for seed in seeds]
-        for name in ("erbo", "exact_0.1", "observed")
-    }
-    collected = {SHORT.name: runs, "newsvendor_0": runs}
-    suite = replace(get_suite("robust_shift"), protocol=None)
-    text = markdown(suite, collected)
-    assert "Primary comparisons" in text and "## Radius" in text and "exact_0.1" in text
-    assert len(primary_comparisons(suite, collected, PRIMARY, log_regret)) == 2 + 4
-    first = runs["erbo"][0]
-    assert mean_of("radius")(first) == 0.0 and log_regret(first) < 10.0
-    figure = ShiftReport().figure(collected)
-    assert len(figure.axes) == 1
-    figure.savefig(tmp_path / "figure.png")

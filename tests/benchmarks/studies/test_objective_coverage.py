@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.framework.surrogates import with_data
 from benchmarks.studies import objective_coverage as study
 from benchmarks.studies.objective_coverage import RULES, Data, Statement
 from botorch_calib import CalibratedModel, LocalizedConformal
@@ -73,17 +70,6 @@ def test_other_rules_in_their_order(data: Data) -> None:
     torch.testing.assert_close(widths(data, "shared", data.X), expected)
 
 
-def test_gains_of_the_history(data: Data) -> None:
-    """The gain by which each observation was met is that of the data before it."""
-    last = data.X[-1:]
-    before = with_data(data.gp, data.X[:-1], data.truth(data.X[:-1])).eval()
-    gain = Statement(replace(data, gp=before), last).gain.flatten()
-    centers = data.calibrator(by_gain=True).state_dict()
-    (learned,) = (v for k, v in centers.items() if k.endswith("centers"))
-    torch.testing.assert_close(learned[-1, -1:], gain)
-    torch.testing.assert_close(learned[-1, :-1], last.flatten())
-
-
 def test_fitted_noise_is_the_likeliest(data: Data) -> None:
     gp = study.noise_fitted(data.gp)
     K = gp.covar_module(gp.train_inputs[0]).to_dense()
@@ -105,16 +91,6 @@ def test_fitted_noise_is_the_likeliest(data: Data) -> None:
     torch.testing.assert_close(fitted.noise.flatten()[0].item(), noise)
 
 
-def test_histories_are_paired_and_grow() -> None:
-    problem = study.problems()["right"][0]
-    random, search = (list(study.histories(problem, design, 3)) for design in study.DESIGNS)
-    assert [len(d.X) for d in random] == [5 + n for n in study.CHECKPOINTS]
-    assert torch.equal(random[0].X[:5], search[0].X[:5])
-    assert torch.equal(random[0].X, random[-1].X[: len(random[0].X)])
-    assert not torch.equal(random[0].X[5:], search[0].X[5:])
-    assert len(random[0].gp.train_targets) == len(random[0].X)
-
-
 def test_judgement_by_hand(data: Data) -> None:
     f = data.truth(data.X).flatten()
 
@@ -126,29 +102,3 @@ def test_judgement_by_hand(data: Data) -> None:
     # 5 intervals of length 4 that hold, 10 of length 2 that miss by 1 and cost 10 for it.
     assert (covered, width) == pytest.approx((1 / 3, 40 / 15))
     assert score == pytest.approx(40 / 15 + 10 * 10 / 15)
-
-
-def test_summary_by_hand() -> None:
-    outcomes = {
-        (case, design, place, name): np.array([[0.8, 1.0, 1.0]] * 2)
-        for case in ("right", "noise")
-        for design in study.DESIGNS
-        for place in study.PLACES
-        for name in RULES
-    }
-    outcomes["right", "random", study.PLACES[0], "noise"] = np.array([[0.6, 4.0, 2.0]] * 2)
-    outcomes["noise", "search", study.PLACES[1], "noise"] = np.array([[0.2, 4.0, 8.0]] * 2)
-    row = study.summary(outcomes, ["right", "noise"], "noise")
-    # (0.2 + 0.6) / 8, 0.2 where the process is right, 4^(2/8) and 16^(1/8)
-    assert row == ["noise", "0.10", "0.20", "0.20", "1.41", "1.41"]
-
-
-def test_a_tiny_run_writes_the_table(tmp_path: Path, monkeypatch, capsys) -> None:
-    cases = {case: study.problems()[case][:1] for case in ("drawn", "noise")}
-    monkeypatch.setattr(study, "problems", lambda: cases)
-    monkeypatch.setattr(study, "CHECKPOINTS", (2,))
-    assert study.main(["--seeds", "0:2", "--tables", str(tmp_path)]) == 0
-    text = (tmp_path / "objective_coverage.md").read_text(encoding="utf-8")
-    assert text.strip() in capsys.readouterr().out
-    for name in RULES:
-        assert sum(line.startswith(f"| {name} |") for line in text.splitlines()) == 5

@@ -53,48 +53,6 @@ def test_a_search_of_the_plain_process_by_botorch(monkeypatch: pytest.MonkeyPatc
     assert found["evidence"] == pytest.approx(expected.evidence, rel=1e-6)
 
 
-@pytest.mark.parametrize("model", study.MODELS)
-def test_gains_are_among_the_outcomes_above(model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first step of the proof, which holds for any model."""
-    monkeypatch.setattr(study, "ROUNDS", 20)
-    cell = {"case": "noise", "problem": "branin_noise", "model": model}
-    found = study.kept(cell, 1000)
-    assert found["above"][0] > 0
-    assert all(r <= a for r, a in zip(found["reached"], found["above"], strict=True))
-    assert found["evidence"] >= 1.0
-
-
-def test_stated_gains_may_be_as_good_as_none() -> None:
-    """In this search one is below the least positive number of single precision."""
-    cell = {"case": "lengthscale", "problem": "hartmann3_lengthscale", "model": "plain"}
-    assert study.kept(cell, 10006)["y_missed"] > 0
-
-
-def test_a_table_by_hand() -> None:
-    runs = [
-        {
-            "case": "drawn",
-            "model": model,
-            "seed": seed,
-            "reached": [20 + 10 * seed, 5, 0],
-            "above": [25, 10, 5],
-            "evidence": 30.0 if seed else 1.0,
-            "y_missed": 10,
-            "f_missed": 15,
-        }
-        for model in study.MODELS
-        for seed in (0, 1)
-    ]
-    text = study.markdown(runs)
-    # 40 and 60 %: Student's interval for two values reaches 12.7 standard errors of 10.
-    row = "| drawn | plain | 50.0 (-77.1 to 177.1) | 50.0 (50.0 to 50.0) | 10.0 (10.0 to 10.0) |"
-    assert row in text and "| 1 of 2 |" in text
-    misses = (
-        "| drawn | localized | 20.0 (20.0 to 20.0) | 30.0 (30.0 to 30.0) | 1.50 (1.50 to 1.50) |"
-    )
-    assert misses in text
-
-
 def test_a_tiny_run_writes_the_table(tmp_path: Path, monkeypatch, capsys) -> None:
     every = study.problems()
     monkeypatch.setattr(

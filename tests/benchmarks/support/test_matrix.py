@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from botorch.acquisition import qLogExpectedImprovement
-from botorch.acquisition.risk_measures import CVaR
 from botorch.models import ModelListGP, MultiTaskGP, SingleTaskGP
 from botorch.models.robust_relevance_pursuit_model import RobustRelevancePursuitSingleTaskGP
 
@@ -35,12 +34,6 @@ def test_the_tables_are_up_to_date(verdicts: Verdicts) -> None:
     """If not: ``python -m benchmarks support``."""
     assert PAGE.read_text(encoding="utf-8") == page(verdicts)
     assert short_table(verdicts) in README.read_text(encoding="utf-8")
-
-
-def test_a_model_that_supports_nothing_stands_under_not_at_all(verdicts: Verdicts) -> None:
-    last = short_table(verdicts).splitlines()[-1]
-    for name, row in verdicts.items():
-        assert (f"`{name}`" in last) == (not any(each.supported for each in row.values())), name
 
 
 def test_what_is_not_supported_says_what_to_do(verdicts: Verdicts) -> None:
@@ -95,9 +88,3 @@ def test_remedy_where_conditioning_fails() -> None:
     assert model.calibrator.num_updates == 3
     without = improvement(model, X[:3] / 2)
     assert not torch.equal(improvement(model, X[:3] / 2, X_pending=X[5:6] / 2), without)
-
-
-def test_remedy_of_closed_forms_under_perturbed_inputs() -> None:
-    case = ROWS["SingleTaskGP with InputPerturbation"].make()
-    model = CalibratedModel.from_history(case.model, LocalizedConformal(0.2))
-    improvement(model, case.X, objective=CVaR(alpha=0.5, n_w=case.num_points))
