@@ -41,7 +41,7 @@ from botorch_calib.acquisition import thompson
 from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy
 from botorch_calib.asynchronous.overdue import overdue
 from botorch_calib.integrations import optuna_delays
-from botorch_calib.integrations._optuna_search_space import SearchSpace, without
+from botorch_calib.integrations._optuna_encoding import SearchSpace, without
 from botorch_calib.integrations.optuna import StudyData, improvement
 from botorch_calib.integrations.optuna_delays import DelayAwareSampler
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
