@@ -39,7 +39,7 @@ from benchmarks.decisions.tracked_quantile import INTEGRAL_GAIN, STEP_SIZE, Trac
 from benchmarks.framework.surrogates import Fixed, NoiseRefitted, Sharpened, Surrogate
 from botorch_calib import ChanceConstraint
 from botorch_calib.calibration import QuantileRecalibrator
-from botorch_calib.decisions import budget, quantile_width
+from botorch_calib.decisions import budget, widening
 from botorch_calib.models import loo_residuals
 from botorch_calib.models.sharpened import EVIDENCE, LENGTHSCALE_WIDTH, NOISE_WIDTH
 
@@ -149,9 +149,9 @@ class Budgeted(DecisionMethod):
     sharpening: tuple[int, float, float, float] | None = None
     confidence: float | None = 0.95
     constants: tuple[float, ...] = (
-        *(budget.SIZE, quantile_width.START, quantile_width.GAIN, quantile_width.RELIEF),
-        *(budget.MOST_RELIEF, quantile_width.PRIOR_COUNT, quantile_width.MOST_FACTOR),
-        quantile_width.OF_ONE_POINT,
+        *(budget.SIZE, widening.START, widening.GAIN, widening.RELIEF),
+        *(budget.MOST_RELIEF, widening.PRIOR_COUNT, widening.MOST_FACTOR),
+        widening.OF_ONE_POINT,
     )
 
     def surrogate(self, given: Surrogate) -> Surrogate:

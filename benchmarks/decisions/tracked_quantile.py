@@ -21,7 +21,7 @@ from torch import Tensor
 
 from botorch_calib import CalibratedModel, ChanceConstraint
 from botorch_calib.calibration import OnlineQuantileTracker, QuantileRecalibrator
-from botorch_calib.decisions.outcome_quantiles import OutcomeQuantiles
+from botorch_calib.decisions.predicted_outcome import OutcomeQuantiles
 
 INTEGRAL_GAIN = 0.05
 STEP_SIZE = 0.05

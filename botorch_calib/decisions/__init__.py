@@ -7,16 +7,16 @@ file                          content
 ``several_constraints``       several of them with one budget
 ``budget``                    `Budget`: how many violations there may be
 ``shared_risk``               how limits that hold together share the probability of a violation
-``quantile_width``            by which factor the quantile that decides is wider than stated
-``outcome_quantiles``         quantiles of the next outcome, of any model
+``widening``                  by which factor the quantile that decides is wider than stated
+``predicted_outcome``         quantiles of the next outcome, of any model
 ``worst_contexts``            the same for every distribution of a context in an ambiguity set
-``decision_books``            the decisions under the limits, and the budget that is left
-``decision_records``          decisions as plain records
-``traces_of_decisions``       traces that reveal a constraint made without earlier records
+``account``                   the decisions under the limits, and the budget that is left
+``rows``                      decisions as plain records
+``earlier_decisions``         traces that reveal a constraint made without earlier records
 ``chance_constrained_search`` `optimize_chance_constrained`: the best point that is certified
 ``certified_set_expansion``   where an observation would do most for the certified set
 ``recommendation``            `recommend`: the point to stop at
-``confirmation_test``         `ConfirmationTest`: that one point is safe, by repetition
+``confirmation``              `ConfirmationTest`: that one point is safe, by repetition
 ``objective_coverage``        a bound for the objective from one for its outcomes
 ============================= ======================================================================
 """
@@ -27,7 +27,7 @@ from botorch_calib.decisions.chance_constrained_search import (
     optimize_chance_constrained,
 )
 from botorch_calib.decisions.chance_constraints import ChanceConstraint
-from botorch_calib.decisions.confirmation_test import ConfirmationTest
+from botorch_calib.decisions.confirmation import ConfirmationTest
 from botorch_calib.decisions.objective_coverage import objective_coverage_bound
 from botorch_calib.decisions.recommendation import Recommendation, recommend
 from botorch_calib.decisions.several_constraints import joint_chance_constraints

@@ -19,7 +19,7 @@ from botorch_calib.decisions.chance_constraints import (
     chance_constraints_of,
     margins_of,
 )
-from botorch_calib.decisions.outcome_quantiles import OutcomeQuantiles
+from botorch_calib.decisions.predicted_outcome import OutcomeQuantiles
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.inspection import like, observed_process, stated_moments

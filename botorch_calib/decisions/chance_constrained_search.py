@@ -32,8 +32,8 @@ from botorch_calib.decisions.chance_constraints import (
     margins_of,
 )
 from botorch_calib.exceptions import NotCertifiedWarning, level_of_caller
-from botorch_calib.optim.reasons_to_stop import without_reasons_to_stop
 from botorch_calib.optim.region import LinearConstraints, Region
+from botorch_calib.optim.search_warnings import without_search_warnings
 from botorch_calib.optim.separate_starts import SEPARATE_STARTS
 from botorch_calib.optim.side_by_side import Function, side_by_side
 from botorch_calib.optim.unit_box import InUnitBox
@@ -430,7 +430,7 @@ def _maximize(
         )
         return ends
 
-    with without_reasons_to_stop():
+    with without_search_warnings():
         starts = region.in_widths(starts)
         if is_constrained:  # SLSQP takes one start at a time
             ends = side_by_side(functions, starts, search)

@@ -28,19 +28,19 @@ from botorch_calib._validation import (
     numbers_of,
 )
 from botorch_calib.calibration import Calibrator
+from botorch_calib.decisions.account import DecisionAccount
 from botorch_calib.decisions.budget import SIZE
-from botorch_calib.decisions.decision_books import DecisionBooks
-from botorch_calib.decisions.decision_records import KEYS, Record, Side, checked_records
-from botorch_calib.decisions.outcome_quantiles import LEAST, MOST, OutcomeQuantiles
-from botorch_calib.decisions.quantile_width import (
+from botorch_calib.decisions.earlier_decisions import have_decided, leave_traces
+from botorch_calib.decisions.predicted_outcome import LEAST, MOST, OutcomeQuantiles
+from botorch_calib.decisions.rows import KEYS, Record, Side, checked_records
+from botorch_calib.decisions.shared_risk import scores_of_parts
+from botorch_calib.decisions.widening import (
     OF_ONE_POINT,
     leave_one_out_factor,
     narrowed,
     widened,
     width,
 )
-from botorch_calib.decisions.shared_risk import scores_of_parts
-from botorch_calib.decisions.traces_of_decisions import have_decided, leave_traces
 from botorch_calib.decisions.worst_contexts import WorstContexts
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.models import CalibratedModel
@@ -64,7 +64,7 @@ from botorch_calib.robust import AmbiguitySet, ContextDistribution
 _TOLERANCE, _ROOM = 1e-8, 1e-6
 
 
-class ChanceConstraint(DecisionBooks):
+class ChanceConstraint(DecisionAccount):
     r"""``P(lower <= y <= upper) >= level`` for an outcome ``y``, an observation with its noise.
 
     A point is *certified* if the outcome keeps its limits with that probability. The margin at

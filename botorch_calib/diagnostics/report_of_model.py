@@ -161,7 +161,8 @@ def _transformed(
         stated = PiecewisePredictive.gaussian(dtype=torch.double, device=mean.device)
     least = least_variance(targets, base)
     posterior = CalibratedPosterior(base, stated, 0.0, denoise=False, least_variance=least)
-    return TransformedOutcomePosterior(posterior, InverseTransform(gp, raw_train_inputs(gp)[kept]))
+    inputs = cast(Tensor, raw_train_inputs(gp))
+    return TransformedOutcomePosterior(posterior, InverseTransform(gp, inputs[kept]))
 
 
 def _kept(own: Tensor, num_initial: int) -> Tensor:

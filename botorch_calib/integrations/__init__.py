@@ -16,11 +16,11 @@ file                     content
 ``optuna``               calibrated models in Optuna
 ``optuna_delays``        delay-aware proposals in Optuna
 ``optuna_decisions``     chance constraints in Optuna
-``_optuna_search_space`` parameters of Optuna as points of the unit cube
+``_optuna_encoding``     parameters of Optuna as points of the unit cube
 ``xopt``                 calibrated models in Xopt
 ``xopt_decisions``       chance constraints in Xopt
 ``baybe``                chance constraints in BayBE
-``_mixed_spaces``        spaces with discrete parameters, and the best certified point of one
+``_mixed_search``        spaces with discrete parameters, and the best certified point of one
 ``_stored_decisions``    decisions that clients store with trials, and the constraints made of them
 ``stored_calibrators``   calibrators in the files of a client
 ======================== ====================================================================

@@ -29,7 +29,7 @@ from torch import Tensor
 from botorch_calib.decisions.budget import SIZE, Account, Budget
 from botorch_calib.decisions.chance_constrained_search import warn_uncertified
 from botorch_calib.decisions.chance_constraints import ChanceConstraint
-from botorch_calib.decisions.decision_records import Record, account_of, sides_of
+from botorch_calib.decisions.rows import Record, account_of, sides_of
 from botorch_calib.decisions.several_constraints import joint_chance_constraints
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.models import CensoredDelayModel

@@ -88,7 +88,7 @@ from botorch_calib.decisions.chance_constrained_search import (
 )
 from botorch_calib.integrations._ax_acquisition import ConstrainedClosedForm
 from botorch_calib.integrations._ax_infinite_values import LeaveOutInfinite
-from botorch_calib.integrations._mixed_spaces import MixedSpace
+from botorch_calib.integrations._mixed_search import MixedSpace
 from botorch_calib.integrations._stored_decisions import (
     KEY,
     Books,

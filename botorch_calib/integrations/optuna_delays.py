@@ -50,7 +50,7 @@ from botorch_calib.asynchronous.proposer import (
 from botorch_calib.asynchronous.refits import ScheduledFit
 from botorch_calib.calibration import Calibrator
 from botorch_calib.decisions.chance_constrained_search import repeated_points
-from botorch_calib.integrations._optuna_search_space import SearchSpace, unit_cube, without
+from botorch_calib.integrations._optuna_encoding import SearchSpace, unit_cube, without
 from botorch_calib.integrations._stored_decisions import INFINITE
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models import CalibratedModel, CensoredDelayModel

@@ -30,7 +30,7 @@ from botorch_calib._validation import check_open_unit, check_positive
 from botorch_calib.decisions import ChanceConstraint
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place
-from botorch_calib.integrations._mixed_spaces import MixedSpace
+from botorch_calib.integrations._mixed_search import MixedSpace
 from botorch_calib.integrations._stored_decisions import Books, Limits, in_table, trials_in_table
 from botorch_calib.models.marginals import posterior_at
 

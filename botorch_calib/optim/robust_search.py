@@ -30,7 +30,7 @@ from scipy.optimize import OptimizeWarning, minimize
 from torch import Tensor
 
 from botorch_calib._validation import check_acquisition, check_bounds, check_count
-from botorch_calib.optim.reasons_to_stop import without_reasons_to_stop
+from botorch_calib.optim.search_warnings import without_search_warnings
 from botorch_calib.optim.separate_starts import SEPARATE_STARTS
 from botorch_calib.optim.unit_box import optimize_in_unit_box
 
@@ -126,7 +126,7 @@ def _climbed(
         warnings.simplefilter("ignore", BadInitialCandidatesWarning)
         starts, _ = initialize_q_batch(pool, values, num)
     centre = float(values.mean())
-    with torch.enable_grad(), without_reasons_to_stop():
+    with torch.enable_grad(), without_search_warnings():
         warnings.filterwarnings("ignore", "Unknown solver options: factr", OptimizeWarning)
         ends, _ = gen_candidates_scipy(
             starts,

@@ -11,7 +11,7 @@ import pytest
 from botorch.exceptions.errors import InputDataError
 
 from botorch_calib.decisions.budget import Account, Budget, Decision, check_level, together
-from botorch_calib.decisions.quantile_width import width
+from botorch_calib.decisions.widening import width
 
 # What an adversary does who sees all: whether an offered point violates, and when outcomes come.
 Adversary = Callable[[random.Random, int, float], bool]

@@ -44,9 +44,9 @@ from botorch_calib import (
 )
 from botorch_calib.decisions.budget import Account, together
 from botorch_calib.decisions.chance_constraints import margins_of
-from botorch_calib.decisions.decision_records import decision_of
-from botorch_calib.decisions.outcome_quantiles import OutcomeQuantiles
-from botorch_calib.decisions.quantile_width import width
+from botorch_calib.decisions.predicted_outcome import OutcomeQuantiles
+from botorch_calib.decisions.rows import decision_of
+from botorch_calib.decisions.widening import width
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models import loo_residuals
 from tests.gps import make_data, make_gp, make_multitask

@@ -41,7 +41,7 @@ from botorch_calib import (
     optimize_chance_constrained,
 )
 from botorch_calib.decisions import CertifiedSetExpansion
-from botorch_calib.decisions.quantile_width import GAIN, START, leave_one_out_factor
+from botorch_calib.decisions.widening import GAIN, START, leave_one_out_factor
 from botorch_calib.robust import AmbiguitySet, RadiusSchedule
 from tests.decisions.test_chance_constraints import LaplaceModel
 from tests.gps import DOUBLE, far_from_gaussian, make_gp

@@ -22,7 +22,7 @@ from xopt.generators.bayesian.models.standard import StandardModelConstructor
 from botorch_calib import optimize_chance_constrained
 from botorch_calib.decisions import joint_chance_constraints
 from botorch_calib.exceptions import CalibrationWarning
-from botorch_calib.integrations import _mixed_spaces
+from botorch_calib.integrations import _mixed_search
 from botorch_calib.integrations.xopt import load_xopt
 from botorch_calib.integrations.xopt_decisions import ChanceConstrainedGenerator
 from botorch_calib.models.marginals import posterior_at
@@ -135,7 +135,7 @@ def test_discrete_variables_and_batches(variables: Any) -> None:
 def test_no_decisions_of_a_call_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """They would count as violations for ever, as nobody gets the candidates."""
     X = new_xopt()
-    fail_second_call(monkeypatch, _mixed_spaces, "best_certified")
+    fail_second_call(monkeypatch, _mixed_search, "best_certified")
     with pytest.raises(RuntimeError, match="interrupted"):
         X.generator.generate(2)
     assert not X.generator.decisions
@@ -180,7 +180,7 @@ def test_dumped_and_loaded_in_another_process(tmp_path: Path) -> None:
     X.dump(str(file))
     script = f"""
 import json
-from botorch_calib.integrations import _mixed_spaces
+from botorch_calib.integrations import _mixed_search
 from botorch_calib.integrations.xopt import load_xopt
 X = load_xopt({str(file)!r})
 (constraint,) = X.generator.chance_constraints()

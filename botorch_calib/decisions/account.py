@@ -1,4 +1,4 @@
-"""`DecisionBooks`: decisions under limits on an outcome, their outcomes, and the budget left."""
+"""`DecisionAccount`: decisions under limits on an outcome, their outcomes, and the budget left."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from botorch_calib._validation import (
     numbers_of,
 )
 from botorch_calib.decisions.budget import Account, Budget, check_level
-from botorch_calib.decisions.decision_records import (
+from botorch_calib.decisions.rows import (
     Record,
     Side,
     account_of,
@@ -28,7 +28,7 @@ from botorch_calib.decisions.decision_records import (
 )
 
 
-class DecisionBooks:
+class DecisionAccount:
     """Records of decisions about points, and the account and the budget that follow from them.
 
     `ChanceConstraint` keeps them, and explains the arguments; of models they know nothing.

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from botorch_calib import ChanceConstraint
 from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place
-from botorch_calib.integrations._mixed_spaces import MixedSpace
+from botorch_calib.integrations._mixed_search import MixedSpace
 
 # A float, an integer, a choice of three as weights.
 BOUNDS = [(0.0, 1.0), (0, 6), (0.0, 1.0), (0.0, 1.0), (0.0, 1.0)]

@@ -9,7 +9,7 @@ import torch
 from torch.testing import assert_close
 
 from botorch_calib.decisions.budget import Account
-from botorch_calib.decisions.quantile_width import narrowed, widened, width
+from botorch_calib.decisions.widening import narrowed, widened, width
 
 
 def test_the_width_stays_a_number() -> None:

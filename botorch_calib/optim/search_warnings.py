@@ -10,7 +10,7 @@ from botorch.exceptions.warnings import OptimizationWarning
 
 
 @contextmanager
-def without_reasons_to_stop() -> Iterator[None]:
+def without_search_warnings() -> Iterator[None]:
     """Pass on all warnings but those of why a search stops, for callers that check its end.
 
     BoTorch shows these whatever the filter, so all are caught.
