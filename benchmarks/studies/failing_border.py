@@ -52,7 +52,8 @@ from benchmarks.studies.partly_evaluable import DISC, SLOPE, Problem, distance, 
 from botorch_calib.asynchronous import (
     DelayAwareProposer,
     SearchSettings,
-    failing_borders,
+    failed_queries,
+    failure_model,
 )
 from botorch_calib.ledger import FeedbackLedger
 
@@ -87,7 +88,7 @@ PROBLEMS = {
 # The best point of these is not on the border.
 IN_VAIN = ("hills", "ball", "ramp")
 WITH, WITHOUT = "with the rule", "without"
-METHODS = {WITH: float(failing_borders.PATIENCE), WITHOUT: math.inf}
+METHODS = {WITH: float(failed_queries.PATIENCE), WITHOUT: math.inf}
 
 
 def run(problem: Problem, patience: float, seed: int) -> dict[str, float]:
@@ -98,7 +99,7 @@ def run(problem: Problem, patience: float, seed: int) -> dict[str, float]:
     width = math.sqrt(problem.dim)
     best, in_vain, failures = -math.inf, 0, 0
     rows, longest = {"row": 0, "known row": 0}, {"row": 0, "known row": 0}
-    with patch.object(failing_borders, "PATIENCE", patience):
+    with patch.object(failed_queries, "PATIENCE", patience):
         for _ in range(QUERIES):
             trial = ledger.submit(propose(ledger))
             x = ledger[trial].x
@@ -113,7 +114,7 @@ def run(problem: Problem, patience: float, seed: int) -> dict[str, float]:
             lost = [each.x for each in ledger if each.status == "failed"]
             is_at = {
                 "row": failures > 0 and problem.outside(x) < NEAR * width,
-                "known row": any(distance(x, *y) < failing_borders.BORDER * width for y in lost),
+                "known row": any(distance(x, *y) < failure_model.BORDER * width for y in lost),
             }
             in_vain += is_at["row"] and not is_better
             for kind in rows:
@@ -142,7 +143,7 @@ def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
         return [sum(row) / len(row) for row in rows]
 
     longest = int(max(max(values((name, WITH), "row")) for name in PROBLEMS))
-    most = failing_borders.PATIENCE
+    most = failed_queries.PATIENCE
     beyond = sum(
         row > most + lost
         for name in PROBLEMS

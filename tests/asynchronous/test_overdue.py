@@ -66,21 +66,6 @@ def pair_by_pair(starts: list[float], ends: list[float]) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_it_is_the_definition(seed):
-    random.seed(seed)
-    ledger, starts, ends = FeedbackLedger(1, clock="seconds"), [], []
-    for i in range(random.randint(1, 40)):
-        ledger.submit([0.0], time=float(i))
-        # Not whole, so that no value arrives upon a submission; often some arrive at once.
-        arrives = i + (random.choice([1.2, 3.2, 9.2, 9.6]) if i % 5 else 100.0)
-        if arrives <= 40.0:
-            ledger.observe(i, 0.0, time=arrives)
-        starts.append(float(i))
-        ends.append(arrives if arrives <= 40.0 else math.inf)
-    assert overdue(ledger, 40.0) == pair_by_pair(starts, ends)
-
-
 @pytest.mark.parametrize(("clock", "last_first"), [("iterations", True), ("seconds", False)])
 def test_the_values_of_batches_come_in_any_order(clock, last_first):
     """Four batches of twenty; also while a part of one is known."""
@@ -115,43 +100,10 @@ def test_one_that_hangs_while_others_go_on(clock):
     assert late(ledger) == [4]
 
 
-@pytest.mark.parametrize("clock", CLOCKS)
-def test_a_batch_after_queries_one_by_one(clock):
-    """However many are asked at once and however long they take, none has been overtaken."""
-    ledger = FeedbackLedger(1, clock=clock)
-    for i in range(5):
-        submit(ledger, 0.0, i)
-        observe(ledger, i, i)
-    for _ in range(50):
-        submit(ledger, 0.0, 1e6)
-    assert late(ledger) == []
-
-
 def test_imported_values_overtake_nothing():
     ledger = submitted(4)
     ledger.add(torch.zeros(9, 1), torch.zeros(9))
     assert late(ledger) == []
-
-
-def test_what_is_usual_is_the_same_on_both_clocks():
-    """Each slow trial is overtaken by nine others, whose values come together with its own."""
-    for clock in CLOCKS:
-        ledger = FeedbackLedger(1, clock=clock)
-        for start in range(0, 100, 10):
-            submit(ledger, 0.0, start)
-            for i in range(start + 1, start + 10):
-                submit(ledger, 0.0, i)
-                observe(ledger, i, i + 0.5)
-                assert late(ledger) == ([0] if start == 0 and i >= 3 else [])
-            observe(ledger, start, start + 9.5)
-
-
-def test_later_is_by_the_times_of_submission():
-    ledger = FeedbackLedger(1, clock="seconds")
-    ledger.submit([0.9], time=100.0)
-    for time in range(5):
-        ledger.observe(ledger.submit([0.3], time=float(time)), 0.0, time=time + 0.5)
-    assert overdue(ledger, 101.0) == []
 
 
 # Trial 2 hangs beside others that take a unit of time each, two at once.
@@ -193,11 +145,6 @@ def test_trials_of_all_lengths(set_back):
         assert overdue_places(starts, ends) == expected
         found, passed = found + bool(expected), passed + (not expected)
     assert found > 50 and passed > 50
-
-
-def test_no_places():
-    assert overdue_places([], []) == []
-    assert overdue_places([0.0, 1.0], [math.inf, math.inf]) == []
 
 
 def test_a_censored_fit_keeps_its_schedule():
