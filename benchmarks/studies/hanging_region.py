@@ -15,7 +15,7 @@ drawn into it.
   evaluations had none hung, in units of the time-out (those that pass side by side count once);
   and the gap, by which the best value found is below the best one outside of that part.
 
-The rule by which queries count as overdue was chosen on seeds from 1000 on, and these are some of
+The rule by which queries count as hanging was chosen on seeds from 1000 on, and these are some of
 them: figures of another rule could be compared, but they are no proof of this one.
 
     python -m benchmarks.studies.hanging_region

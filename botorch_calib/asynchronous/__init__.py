@@ -11,7 +11,7 @@ file                         content
 ``designs``                  queries that fill the box, whatever the values are
 ``failure_model``            a model of failures: where queries bring values
 ``failed_queries``           which failures count, their values and cost; leaving their borders
-``overdue``                  which queries hang, by how many later ones have overtaken them
+``hanging_queries``          which queries hang, by how many later ones have overtaken them
 ``refits``                   the schedule of fits, and conditioning on later values
 ============================ ===================================================================
 """

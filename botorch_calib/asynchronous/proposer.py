@@ -36,8 +36,8 @@ from botorch_calib.asynchronous.failed_queries import (
     queries_in,
 )
 from botorch_calib.asynchronous.failure_model import FeasibleAcquisition
+from botorch_calib.asynchronous.hanging_queries import with_hanging_failed
 from botorch_calib.asynchronous.ledger_model import LedgerModel
-from botorch_calib.asynchronous.overdue import with_overdue_failed
 from botorch_calib.asynchronous.refits import WarmStartedFit, check_refit_every
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.ledger.argument_checks import as_array
@@ -205,7 +205,7 @@ class DelayAwareProposer:
         self._check_data(ledger, now, fixed)
         real = ledger
         if self.strategy.failures != "ignore":
-            ledger = with_overdue_failed(ledger, now)
+            ledger = with_hanging_failed(ledger, now)
         num_pending = len(ledger.pending(now))
         strategy = self.strategy.with_pending(num_pending)
         place = self._place_among_spread(count) if strategy.spreads(num_pending) else None
