@@ -10,9 +10,8 @@ file                         content
 ``ledger_model``             the model of a ledger, with failed and pending queries
 ``designs``                  queries that fill the box, whatever the values are
 ``failure_model``            a model of failures: where queries bring values
-``failing_borders``          the borders of regions that fail, and when to turn away from them
-``failed_queries``           which failures count, their values, their cost; where not to search
-``overdue``                  which queries hang, by how many later ones have overtaken them
+``failed_queries``           which failures count, their values and cost; leaving their borders
+``hanging_queries``          which queries hang, by how many later ones have overtaken them
 ``refits``                   the schedule of fits, and conditioning on later values
 ============================ ===================================================================
 """

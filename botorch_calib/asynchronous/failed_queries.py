@@ -9,7 +9,7 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy
-from botorch_calib.asynchronous.failure_model import Feasibility, GrowingFactors
+from botorch_calib.asynchronous.failure_model import Feasibility, are_near
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.ledger.trials import are_among
 from botorch_calib.models.conditioning import with_observations
@@ -24,6 +24,10 @@ RISK = 4.0
 
 # Pending queries with a prediction of at least this are left out.
 SAFE = 0.999
+
+
+# So many more queries at borders than elsewhere, with no better value, and the next is elsewhere.
+PATIENCE = 5
 
 
 def queries_in(ledger: FeedbackLedger, now: float, *wanted: TrialStatus) -> Tensor:
@@ -73,11 +77,7 @@ def with_failures_imputed(
 
 
 def feasibility_of(
-    ledger: FeedbackLedger,
-    now: float,
-    strategy: DelayStrategy,
-    bounds: Tensor,
-    factors: GrowingFactors | None = None,
+    ledger: FeedbackLedger, now: float, strategy: DelayStrategy, bounds: Tensor
 ) -> Feasibility | None:
     """Where queries bring values; None if none has failed or failures do not matter.
 
@@ -92,18 +92,16 @@ def feasibility_of(
         return None
     has_value = are_among(statuses, (TrialStatus.OBSERVED,))
     is_pending = are_among(statuses, (TrialStatus.PENDING,))
-    # By id: earlier labels come first, but for trials that others have overtaken.
     X, known = ledger.queries(now), lost | has_value
     cost = _evaluations_lost(ledger, now, lost, has_value)
-    feasibility = Feasibility(X[known], lost[known], bounds, cost, factors)
+    feasibility = Feasibility(X[known], lost[known], bounds, cost)
     risks = 1.0 - feasibility.predict(X[is_pending])
     at_risk = risks > 1.0 - SAFE
     if not at_risk.any():
         return feasibility
-    # At the end, so that the factors of the known labels can still be used.
     failed = torch.cat([lost[known].to(risks), (RISK * risks[at_risk]).clamp_max(1.0)])
     X = torch.cat([X[known], X[is_pending][at_risk]])
-    return Feasibility(X, failed, bounds, cost, factors)
+    return Feasibility(X, failed, bounds, cost)
 
 
 def _evaluations_lost(ledger: FeedbackLedger, now: float, lost: Tensor, has_value: Tensor) -> float:
@@ -111,3 +109,25 @@ def _evaluations_lost(ledger: FeedbackLedger, now: float, lost: Tensor, has_valu
     waits = torch.tensor(ledger.waits(now), dtype=torch.double)
     longest = torch.cat([waits[has_value], waits.new_ones(1)]).max()
     return float((waits[lost] / longest).clamp_min(1.0).sum())
+
+
+def borders_are_overdrawn(
+    ledger: FeedbackLedger, now: float, strategy: DelayStrategy, bounds: Tensor
+) -> bool:
+    """Whether borders have had enough queries in vain, so that the next one belongs elsewhere.
+
+    Each query since the best one, pending or not, adds 1 to a count if it failed or was made within
+    `BORDER` of an earlier failure; each other one takes 1 off it, down to 0. If queries that are
+    made at a count of `PATIENCE` are elsewhere and do not fail, at most ``(PATIENCE + T) / 2`` of
+    any ``T`` in a row are at borders, and no more than `PATIENCE` one after the other. Failures
+    count once they are known. If failures lie all over the box, there is no place elsewhere.
+    """
+    best, X = ledger.best(now=now), ledger.queries(now)
+    lost = are_among(ledger.statuses(now), strategy.lost_statuses).nonzero()[:, 0]
+    since = torch.arange(0 if best is None else best.id + 1, len(X))
+    unit = (X - bounds[0]) / (bounds[1] - bounds[0])
+    near = are_near(unit[since], unit[lost]) & (lost <= since.unsqueeze(-1))
+    count = 0
+    for at_border in near.any(dim=-1).tolist():
+        count = max(count + (1 if at_border else -1), 0)
+    return count >= PATIENCE

@@ -10,7 +10,6 @@ from botorch.models.model import Model
 from botorch.utils.transforms import t_batch_mode_transform
 from torch import Tensor
 
-from botorch_calib.asynchronous.failing_borders import are_near
 from botorch_calib.robust.contexts import pairwise_distances
 
 # Lengthscales to choose from, in units of the box, times the square root of the dimension.
@@ -19,70 +18,20 @@ LENGTHSCALES = (0.1, 0.2, 0.4, 0.8)
 # Variance of a label about the model, in units of its prior variance: neighbours may differ.
 NOISE = 1e-2
 
+# Distance from a failure up to which a query is at its border, in units of the box, times the
+# square root of the dimension.
+BORDER = 0.1
+
 # Width of the step from predicted failure to predicted success.
 WIDTH = 0.1
 
 # After so many lost evaluations the threshold of the prediction is half way from 1/2 to 1.
 CAUTION = 4.0
 
-# Rows that the factors gain at a time.
-BLOCK = 32
 
-
-class GrowingFactors:
-    """Inverse Cholesky factors of the labels' correlations at all `LENGTHSCALES`, which grow.
-
-    A row depends on earlier points alone, so full blocks of rows are kept while these stay: a
-    further label takes 8 ms instead of 165 ms after 1000, and no bit of the result changes. As the
-    condition number is below ``n / NOISE``, inverses cost no digits.
-    """
-
-    def __init__(self) -> None:
-        # Replaced at once and changed nowhere, as threads may share a proposer.
-        self._kept: tuple[Tensor, list[Tensor]] | None = None
-
-    def blocks(self, X: Tensor) -> list[Tensor]:
-        """The factors for ``n x d`` points of the unit cube: ``num_lengthscales x k x end`` each.
-
-        A block holds `BLOCK` rows, the last one fewer, and is as wide as its last row is long.
-        """
-        known, kept = (X[:0], []) if self._kept is None else self._kept
-        num = min(len(X), len(known))
-        same = (X[:num] == known[:num]).all(dim=-1).long().cumprod(dim=0).sum()
-        blocks = kept[: int(same) // BLOCK]
-        for start in range(BLOCK * len(blocks), len(X), BLOCK):
-            blocks.append(_next_rows(blocks, X[: start + BLOCK], start))
-        self._kept = X, blocks
-        return blocks
-
-
-def _next_rows(blocks: list[Tensor], X: Tensor, start: int) -> Tensor:
-    """Rows from ``start`` on of the inverse factors for points ``X``, after those in ``blocks``.
-
-    The root gains the rows ``[V', C]`` with ``V = L^{-1} B'`` and ``C C' = D - V' V``, for rows
-    ``[B, D]`` of the correlations; its inverse gains ``[-C^{-1} V' L^{-1}, C^{-1}]``.
-    """
-    rows = _matern(pairwise_distances(X[start:], X) / _lengthscales(X).view(-1, 1, 1))
-    cross, corner = rows[..., :start], rows[..., start:]
-    corner.diagonal(dim1=-2, dim2=-1).add_(NOISE)
-    known = [cross[..., : block.shape[-1]] @ block.mT for block in blocks]
-    V = torch.cat([cross[..., :0], *known], dim=-1).mT
-    C = torch.linalg.cholesky(corner - V.mT @ V)
-    inverse = torch.linalg.solve_triangular(C, torch.eye(C.shape[-1]).to(C), upper=False)
-    return torch.cat([_transposed_times(blocks, -V @ inverse.mT).mT, inverse], dim=-1)
-
-
-def _transposed_times(blocks: list[Tensor], values: Tensor) -> Tensor:
-    """``L^{-T} v`` for the inverse factors in ``blocks`` and values ``... x n x k``."""
-    result = torch.zeros_like(values)
-    for block in blocks:
-        end = block.shape[-1]
-        result[..., :end, :] += block.mT @ values[..., end - block.shape[-2] : end, :]
-    return result
-
-
-def _lengthscales(X: Tensor) -> Tensor:
-    return X.new_tensor(LENGTHSCALES) * math.sqrt(X.shape[-1])
+def are_near(X: Tensor, failures: Tensor) -> Tensor:
+    """Which of the points ``n x d`` of the unit cube are at the border of which of ``m``."""
+    return pairwise_distances(X, failures) < BORDER * math.sqrt(X.shape[-1])
 
 
 class Feasibility:
@@ -105,17 +54,11 @@ class Feasibility:
     closer to known values it stays.
 
     Of the queries ``X``, ``n x d``, at least one ``failed``: ``n`` booleans, or degrees from 0 to
-    1. They cost the search so many evaluations (default: one each). The ``factors`` are those for
-    earlier labels, the first of ``X``, and grow by the others.
+    1. They cost the search so many evaluations (default: one each).
     """
 
     def __init__(
-        self,
-        X: Tensor,
-        failed: Tensor,
-        bounds: Tensor,
-        cost: float | None = None,
-        factors: GrowingFactors | None = None,
+        self, X: Tensor, failed: Tensor, bounds: Tensor, cost: float | None = None
     ) -> None:
         self.bounds = bounds
         self.X = self._in_unit_cube(X)
@@ -123,16 +66,16 @@ class Feasibility:
         cost = float(failed.sum()) if cost is None else cost
         self.threshold = 1.0 - 0.5 / (1.0 + cost / CAUTION)
         residuals = -failed.to(self.X).unsqueeze(-1)
-        blocks = (GrowingFactors() if factors is None else factors).blocks(self.X)
-        whitened = torch.cat([block @ residuals[: block.shape[-1]] for block in blocks], dim=-2)
+        lengthscales = self.X.new_tensor(LENGTHSCALES) * math.sqrt(X.shape[-1])
+        K = _matern(pairwise_distances(self.X, self.X) / lengthscales.view(-1, 1, 1))
+        K.diagonal(dim1=-2, dim2=-1).add_(NOISE)
+        L = torch.linalg.cholesky(K)
+        whitened = torch.linalg.solve_triangular(L, residuals, upper=False)
         variances = whitened.square().mean(dim=(-2, -1))
-        log_roots = -sum(
-            block.diagonal(block.shape[-1] - block.shape[-2], -2, -1).log().sum(dim=-1)
-            for block in blocks
-        )
+        log_roots = L.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
         best = int((-0.5 * len(X) * variances.log() - log_roots).argmax())
-        self.lengthscale = float(_lengthscales(X)[best])
-        self.weights = _transposed_times([block[best] for block in blocks], whitened[best])
+        self.lengthscale = float(lengthscales[best])
+        self.weights = torch.linalg.solve_triangular(L[best].mT, whitened[best], upper=True)
 
     def _in_unit_cube(self, X: Tensor) -> Tensor:
         return (X - self.bounds[0]) / (self.bounds[1] - self.bounds[0])

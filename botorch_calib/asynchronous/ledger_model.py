@@ -28,7 +28,7 @@ class LedgerModel(ScheduledFit):
     def __call__(
         self, ledger: FeedbackLedger, now: float, strategy: DelayStrategy, real: FeedbackLedger
     ) -> CensoredDelayModel:
-        """The model of a ledger at ``now``, in which overdue queries have failed.
+        """The model of a ledger at ``now``, in which hanging queries have failed.
 
         In the ``real`` one they are pending, for a censored fit, which is as of an earlier time.
         """

@@ -29,16 +29,16 @@ from botorch_calib.acquisition.thompson import DelayedThompsonSampling
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy, strategy_of
 from botorch_calib.asynchronous.designs import Design, with_features
 from botorch_calib.asynchronous.failed_queries import (
+    borders_are_overdrawn,
     choices_left,
     feasibility_of,
     have_failed,
     poor_value,
     queries_in,
 )
-from botorch_calib.asynchronous.failing_borders import borders_are_overdrawn
-from botorch_calib.asynchronous.failure_model import FeasibleAcquisition, GrowingFactors
+from botorch_calib.asynchronous.failure_model import FeasibleAcquisition
+from botorch_calib.asynchronous.hanging_queries import with_hanging_failed
 from botorch_calib.asynchronous.ledger_model import LedgerModel
-from botorch_calib.asynchronous.overdue import with_overdue_failed
 from botorch_calib.asynchronous.refits import WarmStartedFit, check_refit_every
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models import CensoredDelayModel
@@ -168,7 +168,6 @@ class DelayAwareProposer:
             fit = WarmStartedFit(on_device, self.refit_every, self.search.seed)
         stream = self.search.seed, FIT
         self._ledger_model = LedgerModel(fit, self.refit_every, self.device, stream)
-        self._factors = GrowingFactors()
 
     def __call__(self, ledger: FeedbackLedger) -> Tensor:
         """The next query, given a ledger of those so far, which is only read.
@@ -206,13 +205,13 @@ class DelayAwareProposer:
         self._check_data(ledger, now, fixed)
         real = ledger
         if self.strategy.failures != "ignore":
-            ledger = with_overdue_failed(ledger, now)
+            ledger = with_hanging_failed(ledger, now)
         num_pending = len(ledger.pending(now))
         strategy = self.strategy.with_pending(num_pending)
         place = self._place_among_spread(count) if strategy.spreads(num_pending) else None
         feasibility = None
         if place is not None or not strategy.imputes_failures:
-            feasibility = feasibility_of(ledger, now, strategy, self.bounds, self._factors)
+            feasibility = feasibility_of(ledger, now, strategy, self.bounds)
         avoided = feasibility if place is None else None
         if avoided and borders_are_overdrawn(ledger, now, strategy, self.bounds):
             place = count
@@ -229,14 +228,6 @@ class DelayAwareProposer:
             if feasibility is not None and not strategy.imputes_failures:
                 acqf = FeasibleAcquisition(acqf, model, feasibility, poor_value(ledger, now))
             return self._maximizer(acqf, model, choices, fixed, failed)
-
-    def model(self, ledger: FeedbackLedger) -> Model:
-        """The model of the values in a ledger, two or more, without failed and pending queries."""
-        ledger = ledger.snapshot()
-        return self._ledger_model.of_values(ledger, ledger.now(), self.strategy)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_factors": GrowingFactors()}  # which grow again
 
     def _design(self, stream: int, fixed: Mapping[int, float], choices: Tensor | None) -> Design:
         return Design(self.bounds, derived_seed(self.search.seed, stream), fixed, choices)

@@ -40,7 +40,7 @@ from botorch_calib._validation import check_instance
 from botorch_calib.asynchronous.delay_strategy import strategy_of
 from botorch_calib.asynchronous.failed_queries import feasibility_of
 from botorch_calib.asynchronous.failure_model import Feasibility
-from botorch_calib.asynchronous.overdue import with_overdue_failed
+from botorch_calib.asynchronous.hanging_queries import with_hanging_failed
 from botorch_calib.asynchronous.proposer import (
     FIT,
     DelayAwareProposer,
@@ -268,7 +268,7 @@ class DelayAwareSampler(BoTorchSampler):
         """The log improvement of all outcomes, less where trials may fail."""
         now = ledger.now()
         if strategy.failures != "ignore":
-            ledger = with_overdue_failed(ledger, now)
+            ledger = with_hanging_failed(ledger, now)
         pending = ledger.pending(now).to(self._device)
         data = replace(look.data, X_pending=pending if len(pending) else None)
         outcomes = zip(data.outcomes.split(1, dim=-1), look.noise, strict=True)

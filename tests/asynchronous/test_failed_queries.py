@@ -1,7 +1,6 @@
 """Failed and expired queries reach the proposer: none is repeated, their region is left alone."""
 
 import math
-import pickle
 import random
 from functools import partial
 from itertools import product
@@ -21,16 +20,13 @@ from botorch_calib.asynchronous import (
     AsynchronousOptimizer,
     DelayAwareProposer,
     DelayStrategy,
-    EvaluationLimits,
     SearchSettings,
-    failure_model,
 )
 from botorch_calib.asynchronous import failed_queries as failures_module
 from botorch_calib.asynchronous import proposer as proposer_module
 from botorch_calib.asynchronous.delay_strategy import strategy_of
-from botorch_calib.asynchronous.failed_queries import feasibility_of
-from botorch_calib.asynchronous.failing_borders import borders_are_overdrawn
-from botorch_calib.asynchronous.failure_model import BLOCK, Feasibility
+from botorch_calib.asynchronous.failed_queries import borders_are_overdrawn, feasibility_of
+from botorch_calib.asynchronous.failure_model import Feasibility
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models.inspection import raw_train_inputs
 from tests.asynchronous.runs import Held, Inline
@@ -110,14 +106,13 @@ def test_a_run_goes_around_a_region_that_fails(name, tmp_path):
             FeedbackLedger.open(path, dim=2, censor_value=CENSOR),
             DelayAwareProposer(BOUNDS, STRATEGIES[name], fit, search=SEARCH),
             max_parallel=1,
-            limits=EvaluationLimits(max_consecutive_failures=5),
+            max_consecutive_failures=5,
         )
-        summary = optimizer.run(goal, progress=False)
+        best = optimizer.run(goal, progress=False)
     assert len(objective.asked) == 40 == len(set(objective.asked))
     # One of the design, and a few at the edge of the region, where the best values are.
     assert sum(map(fails_in_corner, objective.asked)) <= 5
-    assert summary.best is not None and summary.best.y is not None
-    assert summary.best.y > 1.65 - 0.15
+    assert best is not None and best.y is not None and best.y > 1.65 - 0.15
 
 
 def bowl(x: Any) -> float:
@@ -285,41 +280,6 @@ def test_which_queries_count_as_failures(imputation, monkeypatch):
     near = shares > 0.004
     assert near.any() and torch.equal(extended, torch.cat([given, pending[near]]))
     assert_close(parts, torch.cat([failed.double(), shares[near]]))
-
-
-def test_many_failures_are_remembered_and_a_resumed_run_goes_on(monkeypatch):
-    """Their factors grow from query to query; a proposer that knows none chooses the same."""
-    ledger, propose = (
-        FeedbackLedger(2),
-        DelayAwareProposer(BOUNDS, "hallucinate", fit, 0, search=SEARCH),
-    )
-    X = BOUNDS[0] + torch.rand(2 * BLOCK - 3, 2, **DOUBLE) * (BOUNDS[1] - BOUNDS[0])
-    starts: list[int] = []
-
-    def rows(blocks: list[Tensor], X: Tensor, start: int) -> Tensor:
-        starts.append(start)
-        return next_rows(blocks, X, start)
-
-    next_rows = failure_model._next_rows
-    monkeypatch.setattr(failure_model, "_next_rows", rows)
-    for x in [*X, None, None, None]:
-        point = propose(ledger) if x is None else x
-        trial = ledger.submit(point)
-        if fails_in_corner(point):
-            ledger.fail(trial)
-        else:
-            ledger.observe(trial, slope(point))
-    assert starts == [0, BLOCK, BLOCK, BLOCK]
-    resumed = DelayAwareProposer(BOUNDS, "hallucinate", fit, 0, search=SEARCH)
-    expected = resumed(ledger)
-    # The second block is full now; a copy has to make it again.
-    for each, made in (
-        (propose, [BLOCK]),
-        (propose, []),
-        (pickle.loads(pickle.dumps(propose)), [0, BLOCK]),
-    ):
-        del starts[:]
-        assert torch.equal(each(ledger), expected) and starts == made
 
 
 def test_one_query_at_a_time_tries_the_border_of_a_region_that_fails():

@@ -11,12 +11,10 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from botorch_calib.asynchronous.failure_model import (
-    BLOCK,
     LENGTHSCALES,
     NOISE,
     Feasibility,
     FeasibleAcquisition,
-    GrowingFactors,
 )
 from botorch_calib.models.wrapper import standardized_gp
 from tests.gps import DOUBLE
@@ -105,41 +103,6 @@ def test_many_failures_at_one_point() -> None:
     x = points(1, 1)
     model = feasibility_of(points(4, 2), x.expand(50, -1))
     assert model.predict(x).item() == pytest.approx(0.0, abs=1e-2)
-
-
-# Numbers of labels one after the other: a whole block, less and more than one, and fewer again.
-COUNTS = [1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 5, 3 * BLOCK, BLOCK + 7, 5 * BLOCK + 2]
-
-
-@pytest.mark.parametrize("dtype", [torch.double, torch.float])
-def test_factors_that_grew_beside_dense_ones(dtype: torch.dtype) -> None:
-    """Those of all points at once to the last bit, whatever was known; and inverses by LAPACK."""
-    X, factors = torch.rand(COUNTS[-1], 2, dtype=dtype), GrowingFactors()
-    for count in COUNTS:
-        grown, fresh = factors.blocks(X[:count]), GrowingFactors().blocks(X[:count])
-        assert len(grown) == len(fresh) and all(map(torch.equal, grown, fresh))
-        for i, factor in enumerate(LENGTHSCALES):
-            scaled = math.sqrt(5.0 / 2.0) / factor * torch.cdist(X[:count], X[:count]).double()
-            K = (1.0 + scaled + scaled.square() / 3.0) * (-scaled).exp()
-            K.diagonal().add_(NOISE)
-            rows = [
-                torch.nn.functional.pad(row, (0, count - len(row))) for b in grown for row in b[i]
-            ]
-            inverse = torch.stack(rows).double()
-            # The condition number times the unit roundoff, with a margin.
-            tolerance = 4.0 * torch.finfo(dtype).eps * count / NOISE
-            assert_close(inverse @ K @ inverse.mT, torch.eye(count).to(K), rtol=0.0, atol=tolerance)
-
-
-@pytest.mark.parametrize("place", [0, BLOCK - 1, BLOCK, 2 * BLOCK + 3])
-def test_a_label_that_comes_late_changes_what_follows(place: int) -> None:
-    """A trial that others have overtaken lies among those that were known, at its own place."""
-    X, failed, at = points(3 * BLOCK, 1), torch.arange(3 * BLOCK) % 3 == 0, points(20, 3)
-    others, factors = torch.arange(3 * BLOCK) != place, GrowingFactors()
-    before = Feasibility(X[others], failed[others], BOUNDS, factors=factors).predict(at)
-    grown = Feasibility(X, failed, BOUNDS, factors=factors).predict(at)
-    assert torch.equal(grown, Feasibility(X, failed, BOUNDS).predict(at))
-    assert (grown - before).abs().max() > 1e-4
 
 
 @pytest.mark.parametrize("level", [1e6, 1e9])

@@ -31,7 +31,7 @@ from botorch_calib import (
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
 )
 from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy
-from botorch_calib.asynchronous.overdue import overdue
+from botorch_calib.asynchronous.hanging_queries import hanging
 from botorch_calib.integrations import optuna_delays
 from botorch_calib.integrations.optuna import StudyData, improvement
 from botorch_calib.integrations.optuna_delays import DelayAwareSampler
@@ -384,7 +384,7 @@ def test_infinite_values_count_as_failures(
 
 def late(ledger: FeedbackLedger) -> list[float]:
     """Where trials hang."""
-    return [round(100 * ledger[i].x.item(), 6) for i in overdue(ledger, ledger.now())]
+    return [round(100 * ledger[i].x.item(), 6) for i in hanging(ledger, ledger.now())]
 
 
 def one_after_the_other(study: optuna.Study, count: int) -> None:
@@ -393,7 +393,7 @@ def one_after_the_other(study: optuna.Study, count: int) -> None:
         study.tell(trial, line(trial))
 
 
-def test_a_trial_that_hangs_is_overdue_until_it_brings_a_value(
+def test_a_trial_hangs_until_it_brings_a_value(
     ledgers: list[FeedbackLedger],
 ) -> None:
     """Two at once: the other worker may finish two trials, and the third is a record."""

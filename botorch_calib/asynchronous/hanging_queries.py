@@ -12,13 +12,13 @@ from botorch_calib.exceptions import TrialStateError
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 
 
-def overdue_places(submitted: ArrayLike, arrived: ArrayLike) -> list[int]:
+def hanging_places(submitted: ArrayLike, arrived: ArrayLike) -> list[int]:
     """Trials without a value that more later trials have overtaken than any trial before.
 
     One trial overtakes another if it was submitted later, by its place and by its time, and has
     its value no later. If ``W`` evaluations of similar length run at a time, fewer than ``W``
     overtake one of them; one that hangs is overtaken by all that other workers finish. A trial is
-    overdue if it has been overtaken by more than ``max(W, M)`` trials, where ``W`` is the most
+    hanging if it has been overtaken by more than ``max(W, M)`` trials, where ``W`` is the most
     trials that were without a value at once since it was submitted, and ``M`` the most that have
     overtaken a trial with a value. Only the order of times matters: neither pauses nor batches do.
 
@@ -48,8 +48,8 @@ def _how_many_until(moments: NDArray[np.float64], times: NDArray[np.float64]) ->
     return np.searchsorted(np.sort(times), moments, side="right")
 
 
-def overdue(ledger: FeedbackLedger, now: float) -> list[int]:
-    """Ids of the pending trials of a ledger at ``now`` that are overdue (`overdue_places`).
+def hanging(ledger: FeedbackLedger, now: float) -> list[int]:
+    """Ids of the pending trials of a ledger at ``now`` that are hanging (`hanging_places`).
 
     Trials that failed or expired do not count, nor do values that were known upon submission.
     """
@@ -61,7 +61,7 @@ def overdue(ledger: FeedbackLedger, now: float) -> list[int]:
         if trial.status is TrialStatus.PENDING
         or (trial.status is TrialStatus.OBSERVED and trial.observed_at != trial.submitted_at)
     ]
-    places = overdue_places(
+    places = hanging_places(
         [trial.submitted_at for trial in trials],
         # A value that is recorded ahead of its time has not arrived.
         [math.inf if trial.observed_at is None else trial.observed_at for trial in trials],
@@ -69,16 +69,16 @@ def overdue(ledger: FeedbackLedger, now: float) -> list[int]:
     return [trials[place].id for place in places]
 
 
-def with_overdue_failed(ledger: FeedbackLedger, now: float) -> FeedbackLedger:
-    """The ledger or, if trials are overdue, a copy in which they have failed.
+def with_hanging_failed(ledger: FeedbackLedger, now: float) -> FeedbackLedger:
+    """The ledger or, if trials are hanging, a copy in which they have failed.
 
     Those whose value is recorded ahead of its time, as in simulations, stay pending.
     """
-    late = overdue(ledger, now)
+    late = hanging(ledger, now)
     if not late:
         return ledger
     copy = ledger.snapshot()
     for trial_id in late:
         with suppress(TrialStateError):
-            copy.fail(trial_id, "overdue", now)
+            copy.fail(trial_id, "hangs", now)
     return copy

@@ -12,7 +12,7 @@ from torch import Tensor
 from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy, SearchSettings
 from botorch_calib.asynchronous import proposer as proposer_module
 from botorch_calib.asynchronous.delay_strategy import STRATEGIES
-from botorch_calib.asynchronous.overdue import overdue, overdue_places, with_overdue_failed
+from botorch_calib.asynchronous.hanging_queries import hanging, hanging_places, with_hanging_failed
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from tests.asynchronous.hanging_regions import PROBLEMS, run
 from tests.gps import DOUBLE
@@ -37,7 +37,7 @@ def observe(ledger: FeedbackLedger, trial: int, now: float) -> None:
 
 
 def late(ledger: FeedbackLedger) -> list[int]:
-    return overdue(ledger, ledger.now())
+    return hanging(ledger, ledger.now())
 
 
 def one_hangs(X: Tensor, clock: str = "iterations") -> FeedbackLedger:
@@ -67,21 +67,6 @@ def pair_by_pair(starts: list[float], ends: list[float]) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_it_is_the_definition(seed):
-    random.seed(seed)
-    ledger, starts, ends = FeedbackLedger(1, clock="seconds"), [], []
-    for i in range(random.randint(1, 40)):
-        ledger.submit([0.0], time=float(i))
-        # Not whole, so that no value arrives upon a submission; often some arrive at once.
-        arrives = i + (random.choice([1.2, 3.2, 9.2, 9.6]) if i % 5 else 100.0)
-        if arrives <= 40.0:
-            ledger.observe(i, 0.0, time=arrives)
-        starts.append(float(i))
-        ends.append(arrives if arrives <= 40.0 else math.inf)
-    assert overdue(ledger, 40.0) == pair_by_pair(starts, ends)
-
-
 @pytest.mark.parametrize(("clock", "last_first"), [("iterations", True), ("seconds", False)])
 def test_the_values_of_batches_come_in_any_order(clock, last_first):
     """Four batches of twenty; also while a part of one is known."""
@@ -97,7 +82,7 @@ def test_the_values_of_batches_come_in_any_order(clock, last_first):
 
 @pytest.mark.parametrize("clock", CLOCKS)
 def test_one_that_hangs_while_others_go_on(clock):
-    """Two workers: the other one may finish two queries, and the third makes it overdue."""
+    """Two workers: the other one may finish two queries, and the third makes it hanging."""
     ledger = submitted(2, clock)
     for done in range(1, 4):
         assert late(ledger) == []
@@ -116,43 +101,10 @@ def test_one_that_hangs_while_others_go_on(clock):
     assert late(ledger) == [4]
 
 
-@pytest.mark.parametrize("clock", CLOCKS)
-def test_a_batch_after_queries_one_by_one(clock):
-    """However many are asked at once and however long they take, none has been overtaken."""
-    ledger = FeedbackLedger(1, clock=clock)
-    for i in range(5):
-        submit(ledger, 0.0, i)
-        observe(ledger, i, i)
-    for _ in range(50):
-        submit(ledger, 0.0, 1e6)
-    assert late(ledger) == []
-
-
 def test_imported_values_overtake_nothing():
     ledger = submitted(4)
     ledger.add(torch.zeros(9, 1), torch.zeros(9))
     assert late(ledger) == []
-
-
-def test_what_is_usual_is_the_same_on_both_clocks():
-    """Each slow trial is overtaken by nine others, whose values come together with its own."""
-    for clock in CLOCKS:
-        ledger = FeedbackLedger(1, clock=clock)
-        for start in range(0, 100, 10):
-            submit(ledger, 0.0, start)
-            for i in range(start + 1, start + 10):
-                submit(ledger, 0.0, i)
-                observe(ledger, i, i + 0.5)
-                assert late(ledger) == ([0] if start == 0 and i >= 3 else [])
-            observe(ledger, start, start + 9.5)
-
-
-def test_later_is_by_the_times_of_submission():
-    ledger = FeedbackLedger(1, clock="seconds")
-    ledger.submit([0.9], time=100.0)
-    for time in range(5):
-        ledger.observe(ledger.submit([0.3], time=float(time)), 0.0, time=time + 0.5)
-    assert overdue(ledger, 101.0) == []
 
 
 # Trial 2 hangs beside others that take a unit of time each, two at once.
@@ -174,7 +126,7 @@ ENDS = [1.0, 1.0, math.inf, 2.0, 3.0, 4.0]
     ],
 )
 def test_later_is_by_place_and_by_time(starts, ends, expected):
-    assert overdue_places(starts, ends) == expected
+    assert hanging_places(starts, ends) == expected
 
 
 @pytest.mark.parametrize("set_back", [False, True])
@@ -191,18 +143,13 @@ def test_trials_of_all_lengths(set_back):
                 length = -3.0
             ends.append(math.inf if random.random() < 0.1 else starts[-1] + length)
         expected = pair_by_pair(starts, ends)
-        assert overdue_places(starts, ends) == expected
+        assert hanging_places(starts, ends) == expected
         found, passed = found + bool(expected), passed + (not expected)
     assert found > 50 and passed > 50
 
 
-def test_no_places():
-    assert overdue_places([], []) == []
-    assert overdue_places([0.0, 1.0], [math.inf, math.inf]) == []
-
-
 def test_a_censored_fit_keeps_its_schedule():
-    """Hyperparameters are fitted as often as if no query were overdue."""
+    """Hyperparameters are fitted as often as if no query were hanging."""
     X = torch.rand(24, 2, generator=torch.Generator().manual_seed(1), **DOUBLE)
     sizes: list[list[int]] = []
     for failures in ("avoid", "ignore"):
@@ -226,16 +173,16 @@ def test_a_censored_fit_keeps_its_schedule():
     assert sizes[0] == sizes[1] and len(sizes[0]) >= 3
 
 
-def test_nothing_is_overdue_at_the_start():
+def test_nothing_hangs_at_the_start():
     assert late(FeedbackLedger(1)) == []
     assert late(submitted(5)) == []
 
 
 def test_the_ledger_itself_is_left_alone():
     ledger = one_hangs(torch.zeros(3, 1, **DOUBLE))
-    assert with_overdue_failed(ledger, ledger.now()) is ledger
+    assert with_hanging_failed(ledger, ledger.now()) is ledger
     ledger = one_hangs(torch.zeros(4, 1, **DOUBLE))
-    changed = with_overdue_failed(ledger, ledger.now())
+    changed = with_hanging_failed(ledger, ledger.now())
     assert [trial.status for trial in changed] == ["failed", *3 * ["observed"]]
     assert [trial.status for trial in ledger] == ["pending", *3 * ["observed"]]
 
@@ -243,8 +190,8 @@ def test_the_ledger_itself_is_left_alone():
 def test_a_value_recorded_ahead_of_its_time_will_come():
     ledger = one_hangs(torch.zeros(4, 1, **DOUBLE), "seconds")
     ledger.observe(0, 1.0, time=100.0)
-    assert overdue(ledger, 20.0) == [0]
-    assert with_overdue_failed(ledger, 20.0).trials_at(20.0)[0].status is TrialStatus.PENDING
+    assert hanging(ledger, 20.0) == [0]
+    assert with_hanging_failed(ledger, 20.0).trials_at(20.0)[0].status is TrialStatus.PENDING
 
 
 @pytest.mark.parametrize("failures", ["avoid", "impute", "ignore"])
@@ -258,7 +205,7 @@ def test_proposals_without_and_with_it(failures, monkeypatch):
         [[0, 0], [1, 1]], DelayStrategy(failures=failures), search=SearchSettings(2, 32)
     )
     proposed = propose(ledger)
-    monkeypatch.setattr(proposer_module, "with_overdue_failed", lambda ledger, now: ledger)
+    monkeypatch.setattr(proposer_module, "with_hanging_failed", lambda ledger, now: ledger)
     assert torch.equal(propose(ledger), proposed) == (failures == "ignore")
 
 
