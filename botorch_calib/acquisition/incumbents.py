@@ -15,6 +15,7 @@ from botorch.utils.datasets import SupervisedDataset
 from botorch.utils.sampling import draw_sobol_samples
 from torch import Tensor
 
+from botorch_calib.exceptions import level_of_caller
 from botorch_calib.models.inspection import observed_process, raw_train_inputs
 from botorch_calib.models.outcome_transforms import raw_train_targets
 
@@ -65,7 +66,7 @@ def best_feasible_observation(
         "No observation is feasible: LogCalibratedProbabilityOfFeasibility is to be preferred "
         "until one is.",
         BotorchWarning,
-        stacklevel=2,
+        stacklevel=level_of_caller(),
     )
     if X is None:
         raise _unknown_data()

@@ -35,6 +35,7 @@ from linear_operator.utils.errors import NanError, NotPSDError
 from torch import Tensor
 
 from botorch_calib._validation import check_finite, check_numbers, check_tensor
+from botorch_calib.exceptions import level_of_caller
 from botorch_calib.models import CalibratedModel, CalibratedModelList
 from botorch_calib.models.inspection import predicting_part
 from botorch_calib.models.marginals import beside
@@ -95,7 +96,7 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
                 f"and one sampler, got {type(model).__name__} and {type(sampler).__name__}: "
                 "samples are drawn without it.",
                 BotorchWarning,
-                stacklevel=3,
+                stacklevel=level_of_caller(),
             )
         self._root_is_kept = possible and cache_root is not False
 
@@ -146,7 +147,7 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
                 "The cached root could not be extended, as the covariance of the new points "
                 "is ill-conditioned or NaN: samples are drawn without it.",
                 BotorchWarning,
-                stacklevel=3,
+                stacklevel=level_of_caller(),
             )
             samples = self.get_posterior_samples(joint_posterior())[..., -q_in:, :]
         return samples

@@ -15,6 +15,7 @@ from torch import Tensor
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy
 from botorch_calib.asynchronous.failed_queries import with_failures_imputed
 from botorch_calib.asynchronous.refits import ScheduledFit, fitted_count
+from botorch_calib.exceptions import level_of_caller
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.delayed import queries_to_impute
@@ -62,7 +63,7 @@ class LedgerModel(ScheduledFit):
             "The variances of the noise that the ledger knows are not used, as `fit` has no "
             "`Yvar`: the model learns the noise instead.",
             InputDataWarning,
-            stacklevel=4,
+            stacklevel=level_of_caller(),
         )
         return None
 
@@ -92,7 +93,7 @@ def _warn_of_wrong_sign(ledger: FeedbackLedger, now: float) -> None:
         f"`maximize={ledger.maximize}`. It should be the {kind} value that the objective can "
         "take: queries under evaluation now look attractive.",
         InputDataWarning,
-        stacklevel=4,
+        stacklevel=level_of_caller(),
     )
 
 

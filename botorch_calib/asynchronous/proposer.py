@@ -40,6 +40,7 @@ from botorch_calib.asynchronous.failure_model import FeasibleAcquisition
 from botorch_calib.asynchronous.hanging_queries import with_hanging_failed
 from botorch_calib.asynchronous.ledger_model import LedgerModel
 from botorch_calib.asynchronous.refits import WarmStartedFit, check_refit_every
+from botorch_calib.exceptions import level_of_caller
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.fit_to_ledger import Fit
@@ -268,7 +269,7 @@ class DelayAwareProposer:
                 f"None of {which} lies in the box of `bounds`, by which the model measures "
                 "distances. Are they in other units, or of another problem?",
                 InputDataWarning,
-                stacklevel=3,
+                stacklevel=level_of_caller(),
             )
 
     def _acquisition_function(

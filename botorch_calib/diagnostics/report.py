@@ -27,7 +27,7 @@ from botorch_calib.diagnostics.report_table import (
     row,
     summary_rows,
 )
-from botorch_calib.exceptions import CalibrationWarning
+from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 
 #: With fewer observations than these a report says that its numbers are rough.
 FEW_OBSERVATIONS = 20
@@ -184,7 +184,7 @@ def _warn_if_few(num_observations: int, alpha: float) -> None:
             f"{num_observations} observations cannot tell whether 1 in {1 / alpha:.4g} is missed: "
             f"at least {needed} are needed to judge intervals at alpha = {alpha}.",
             CalibrationWarning,
-            stacklevel=5,
+            stacklevel=level_of_caller(),
         )
 
 

@@ -36,7 +36,7 @@ from botorch_calib.distributions._normal_pieces import normal_moments
 from botorch_calib.distributions._transport import cuts, probabilities, transported
 from botorch_calib.distributions.form import PiecewiseForm
 from botorch_calib.distributions.moments import WithMoments
-from botorch_calib.exceptions import CalibrationWarning
+from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 
 # Smallest half-width of an interval and smallest gap between knots. Both only keep densities
 # finite: the learners' raw thresholds are never changed.
@@ -515,7 +515,7 @@ def _check_half_width(half_width: Tensor, max_width: float) -> None:
             f"capped at {max_width:g}, the interval covers less than stated. Give a larger "
             "`max_width`.",
             CalibrationWarning,
-            stacklevel=3,
+            stacklevel=level_of_caller(),
         )
 
 

@@ -18,6 +18,7 @@ from functools import partial
 from inspect import signature
 from typing import Any, NamedTuple
 
+from botorch_calib.exceptions import level_of_caller
 from botorch_calib.integrations.optuna import StudyData, fit_in_unit_cube, improvement
 
 # isort: split
@@ -448,6 +449,6 @@ def _fitted(
         noise["Yvar"] = Yvar.to(device)
     elif Yvar is not None:
         why = f'The variances in "{YVAR}" are not used, as `fit` has no parameter `Yvar`.'
-        warnings.warn(why, InputDataWarning, stacklevel=2)
+        warnings.warn(why, InputDataWarning, stacklevel=level_of_caller())
     gp = fit(X.to(device), Y.to(device), **noise)
     return gp if calibrator is None else CalibratedModel.from_history(gp, calibrator.fresh())

@@ -24,7 +24,7 @@ from xopt.generators.bayesian.models.standard import StandardModelConstructor
 from xopt.pydantic import remove_none_values
 
 from botorch_calib._validation import check_one_of
-from botorch_calib.exceptions import CalibrationWarning
+from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.integrations.stored_calibrators import (
     calibrator_class,
     checked_options,
@@ -124,7 +124,7 @@ def load_xopt(file: str | Path) -> Xopt:
                 "The file holds data, and no decisions about them: the count of violations starts "
                 "now, and theirs are not in it.",
                 CalibrationWarning,
-                stacklevel=2,
+                stacklevel=level_of_caller(),
             )
     constructor = generator.get("gp_constructor")
     if constructor is not None and constructor["name"] == NAME:

@@ -36,11 +36,7 @@ Propose = Callable[["FeedbackLedger"], Any]
 
 
 class DecidedQuery(NamedTuple):
-    """What a proposer may return in place of a query: it, and the records of decisions about it.
-
-    Args:
-        x: As `FeedbackLedger.submit` takes it.
-        decisions: Likewise.
+    """What a proposer may return in place of a query: the arguments of `FeedbackLedger.submit`.
 
     Example:
         >>> certified = constraint.commit(X[:1])
@@ -128,15 +124,14 @@ class FeedbackLedger:
     ) -> Self:
         """Open the ledger in a file, or create it if the file does not exist or is empty.
 
-        The file is an SQLite database, in a folder that exists. Once a call has returned, its
-        change is on disk. After a process was killed in between, there may be a second file whose
-        name ends in ``-journal``: never delete it, and move or copy it with the ledger.
+        The file is an SQLite database on a local disk. Once a call has returned, its change is on
+        disk. After a process was killed, there may be a second file whose name ends in
+        ``-journal``: never delete it, and move or copy it with the ledger.
 
         One process at a time writes to a ledger: this one, from here to `close`, or until nothing
         refers to the ledger any more, or the process ends. Meanwhile others can `read` it, and a
         file whose name ends in ``.lock`` tells them who writes. Here, all that opens the file
-        shares one ledger. Several processes or machines need Optuna's or Ax's storages. Choose a
-        local disk: not all network file systems have locks that work.
+        shares one ledger. Several processes or machines need Optuna's or Ax's storages.
 
         The settings, which are those of the class, must agree with the file's; None stands for the
         file's, or for the default in a new file, which needs ``dim``. A ``maximize`` that an
@@ -185,8 +180,6 @@ class FeedbackLedger:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    # ------------------------------------------------------------ settings
 
     @property
     def _settings(self) -> Settings:
@@ -250,8 +243,6 @@ class FeedbackLedger:
         settings = ", ".join(f"{name}={value!r}" for name, value in vars(self._settings).items())
         return f"{type(self).__name__}({settings}, path={str(self.path) if self.path else None!r})"
 
-    # ------------------------------------------------------------ recording
-
     def submit(self, x: Any, time: float | None = None, decisions: Any = None) -> int:
         """Record a query, before its evaluation starts; returns the id of the trial, from 0 on.
 
@@ -260,7 +251,7 @@ class FeedbackLedger:
             time: Time of submission (default: now). Times need not be in order.
             decisions: The record of the decision to make it, the last of
                 `ChanceConstraint.decisions` after `ChanceConstraint.commit`, or a list with one of
-                each constraint: recorded with the query, for `decisions` to return.
+                each constraint.
 
         Raises:
             BotorchError: If an argument is malformed, or a decision is about another point.
@@ -330,26 +321,7 @@ class FeedbackLedger:
         Warns:
             InputDataWarning: If the value arrives now, too late to be used; it is recorded.
         """
-        self._tell(trial_id, self._told(y, yvar, outcomes, context), time)
-
-    def observe(self, trial_id: int, y: Any, time: float | None = None) -> None:
-        """Record a value whose noise is not known: `tell` without ``yvar``."""
-        self._tell(trial_id, self._told(y), time)
-
-    def _told(self, y: Any, yvar: Any = None, outcomes: Any = None, context: Any = None) -> Told:
-        if outcomes is not None:
-            several = check_list("outcomes", outcomes, "outcomes, one for each decision")
-            outcomes = tuple(y if y is None else check_number("outcomes", y) for y in several)
-        if context is not None:
-            context = tuple(check_array("context", context, (None,), (1, None)).ravel().tolist())
-        return {
-            "y": check_number("y", y),
-            "yvar": None if yvar is None else check_nonnegative("yvar", yvar),
-            "outcomes": outcomes,
-            "context": context,
-        }
-
-    def _tell(self, trial_id: int, told: Told, time: Any) -> None:
+        told = self._told(y, yvar, outcomes, context)
         self._change(trial_id, lambda entry, at: entry.observed(told, at), time)
         # Whoever gives times, as in simulations, knows which values are late. PyTorch, which could
         # hang in a process that is forked meanwhile, is not used here.
@@ -361,6 +333,10 @@ class FeedbackLedger:
                 InputDataWarning,
                 stacklevel=level_of_caller(),
             )
+
+    def observe(self, trial_id: int, y: Any, time: float | None = None) -> None:
+        """Record a value whose noise is not known: `tell` without ``yvar``."""
+        self.tell(trial_id, y, time=time)
 
     def amend(
         self,
@@ -405,21 +381,19 @@ class FeedbackLedger:
         Raises:
             BotorchError: If an argument is malformed.
         """
-        queries = check_array("X", X, (None, self.dim))
-        num, shapes = len(queries), ((len(queries), 1), (len(queries),))
-        values = check_array("Y", Y, *shapes).ravel().tolist()
-        variances, came = [None] * num, [None] * num
+        queries = check_array("X", X, (None, self.dim)).astype(DOUBLE)
+        num = len(queries)
+        trials = [{"x": x.tobytes()} for x in queries]
+        columns = {"y": check_array("Y", Y, (num, 1), (num,)).ravel().tolist()}
         if Yvar is not None:
-            given = check_array("Yvar", Yvar, *shapes).ravel().tolist()
-            variances = [check_nonnegative("Yvar", variance) for variance in given]
+            given = check_array("Yvar", Yvar, (num, 1), (num,)).ravel().tolist()
+            columns["yvar"] = [check_nonnegative("Yvar", variance) for variance in given]
         if contexts is not None:
             rows = check_array("contexts", contexts, (num, None)).tolist()
-            came = [tuple(row) or None for row in rows]
-        named = zip(queries.astype(DOUBLE), values, variances, came, strict=True)
-        trials = [
-            {"x": x.tobytes(), "y": y, "yvar": yvar, "context": context}
-            for x, y, yvar, context in named
-        ]
+            columns["context"] = [tuple(row) or None for row in rows]
+        for name, column in columns.items():
+            for trial, value in zip(trials, column, strict=True):
+                trial[name] = value
         return self._storage.append(trials, _checked_time(time))
 
     def fail(self, trial_id: int, reason: str = "", time: float | None = None) -> None:
@@ -440,10 +414,21 @@ class FeedbackLedger:
         """
         self._change(trial_id, Entry.abandoned, time)
 
+    def _told(self, y: Any, yvar: Any, outcomes: Any, context: Any) -> Told:
+        if outcomes is not None:
+            several = check_list("outcomes", outcomes, "outcomes, one for each decision")
+            outcomes = tuple(y if y is None else check_number("outcomes", y) for y in several)
+        if context is not None:
+            context = tuple(check_array("context", context, (None,), (1, None)).ravel().tolist())
+        return {
+            "y": check_number("y", y),
+            "yvar": None if yvar is None else check_nonnegative("yvar", yvar),
+            "outcomes": outcomes,
+            "context": context,
+        }
+
     def _change(self, trial_id: int, transition: Transition, time: Any) -> None:
         self._storage.replace(trial_id, transition, _checked_time(time))
-
-    # ------------------------------------------------------------ trials
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -479,8 +464,6 @@ class FeedbackLedger:
         values = view.values(rows).squeeze(-1).numpy()
         index = np.argmax(values) if maximize else np.argmin(values)
         return view.trials(rows[[index]])[0]
-
-    # ------------------------------------------------------------ data
 
     def to_observations(self, now: float | None = None) -> tuple[Tensor, Tensor]:
         """``X`` (``n x d``) and ``Y`` (``n x 1``) of all usable values, in order of arrival."""
@@ -606,17 +589,13 @@ class FeedbackLedger:
 
     def to_dataframe(self, now: float | None = None) -> pandas.DataFrame:
         """The records of `to_records` as a data frame of pandas, one row for each trial."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise ImportError(
-                "`to_dataframe` needs pandas (pip install pandas); `to_records` does without it."
-            ) from error
-        # Columns in which every number is missing would hold None.
-        numbers = dict.fromkeys(("y", "yvar", "submitted_at", "observed_at"), "float64")
-        names = ["id", *(f"x_{i}" for i in range(self.dim)), *numbers, "status", "note"]
+        import pandas
+
+        names = ["id", *(f"x_{i}" for i in range(self.dim)), "y", "yvar", "submitted_at"]
+        names += ["observed_at", "status", "note"]
         frame = pandas.DataFrame(self.to_records(now), columns=names)
-        return frame.astype({"id": "int64", **numbers})
+        # Columns in which every number is missing would hold None.
+        return frame.astype({"id": "int64", "y": "float64", "yvar": "float64"})
 
     def snapshot(self) -> Self:
         """A copy in memory, which later entries do not change, so it is consistent in itself."""

@@ -22,7 +22,7 @@ from botorch_calib._validation import (
     check_variances,
 )
 from botorch_calib.calibration import Calibrator, LocalizedConformal
-from botorch_calib.exceptions import CalibrationWarning
+from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.models.conditioning import conditioned_on
 from botorch_calib.models.inspection import as_in_training, predicting_process, with_task_feature
 from botorch_calib.models.predictors import Correction, predictor_of
@@ -227,7 +227,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
                 f"{needed} to tell its levels: until then its distribution rests on the model or "
                 "on bounds.",
                 CalibrationWarning,
-                stacklevel=3,
+                stacklevel=level_of_caller(),
             )
 
     def fantasize(self, X: Tensor, sampler: Any, *args: Any, **kwargs: Any) -> CalibratedModel:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from botorch.exceptions.errors import InputDataError
-from scipy.stats import CensoredData, binomtest, ecdf, poisson
+from scipy.stats import CensoredData, binomtest, ecdf
 
 from botorch_calib.ledger import ArrivalProbability, FeedbackLedger
 from botorch_calib.ledger.arrival_probability import kaplan_meier
@@ -105,25 +105,6 @@ def test_the_iteration_that_is_not_over_does_not_count():
     assert ledger.arrival_probability(3.0) == ledger.arrival_probability(3.0, now=9)
 
 
-@pytest.mark.slow
-def test_estimates_in_the_middle_of_an_iteration_are_unbiased():
-    """Whether or not its first values have been told; four standard errors of 400 ledgers."""
-    truth = float(poisson.cdf(1, 2.0))  # a delay of 2 at most
-    for told in (0, 2):
-        found = []
-        for seed in range(400):
-            delays = 1 + np.random.default_rng(seed).poisson(2.0, 12)
-            ledger = FeedbackLedger(1)
-            for start in range(12):
-                for trial in np.flatnonzero(np.arange(start) + delays[:start] == start):
-                    ledger.observe(int(trial), 0.0)
-                ledger.submit([0.0])
-            for trial in np.flatnonzero(np.arange(12) + delays == 12)[:told]:
-                ledger.observe(int(trial), 0.0)
-            found.append(ledger.arrival_probability(2.0).estimate)
-        assert abs(np.mean(found) - truth) < 4 * np.std(found) / 20
-
-
 def test_before_anything_is_known():
     empty = FeedbackLedger(1, max_wait=5.0)
     for _ in range(2):
@@ -147,13 +128,3 @@ def test_wait_and_confidence_are_checked():
     with pytest.raises(InputDataError, match="`confidence`"):
         ledger.arrival_probability(3.0, confidence=1.0)
     assert isinstance(ledger.arrival_probability(3.0), ArrivalProbability)
-
-
-def test_ties_and_thousands_of_delays_in_seconds():
-    generator = np.random.default_rng(1)
-    waits = generator.exponential(10.0, 20_000)
-    arrived = generator.random(20_000) < 0.7
-    found = kaplan_meier(waits, arrived, 10.0, 0.95)
-    data = CensoredData.right_censored(waits, ~arrived)
-    assert found.estimate == pytest.approx(1 - ecdf(data).sf.evaluate(10.0), abs=1e-10)
-    assert found.upper - found.lower < 0.03

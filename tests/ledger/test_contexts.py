@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-import time
-
 import pytest
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from torch.testing import assert_close
 
 from botorch_calib.ledger import FeedbackLedger
-from botorch_calib.ledger.storage import LOCK
 
 NAN = float("nan")
 
@@ -114,26 +110,3 @@ def test_several_wrong_lengths_are_taken_back(make) -> None:
     assert ledger.contexts().tolist() == [[1.0, 4.0], [2.0, 5.0]]
     copy = ledger.snapshot()
     assert [value.context for value in copy[0].earlier] == [(1.0,), None, None]
-
-
-def test_of_two_lengths_told_at_once_one_is_refused(make) -> None:
-    ledger = make(1)
-    for _ in range(2):
-        ledger.submit([0.0])
-    refused = []
-
-    def tell(trial_id: int) -> None:
-        try:
-            ledger.tell(trial_id, 1.0, context=[1.0] * (1 + trial_id))
-        except BotorchTensorDimensionError:
-            refused.append(trial_id)
-
-    threads = [threading.Thread(target=tell, args=(trial_id,)) for trial_id in range(2)]
-    with LOCK:  # until both have begun
-        for thread in threads:
-            thread.start()
-        time.sleep(0.1)
-    for thread in threads:
-        thread.join()
-    assert len(refused) == 1
-    assert [trial.y is None for trial in ledger] == [0 in refused, 1 in refused]

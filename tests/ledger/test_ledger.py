@@ -440,12 +440,17 @@ def used(make):
 
 NAN, INF = math.nan, math.inf
 MISUSE = {
-    "second observation": (lambda b: b.observe(1, 2.0), TrialStateError, "Trial 1 has a value"),
-    "observation of a failed trial": (
-        lambda b: b.observe(2, 2.0),
-        TrialStateError,
-        "Trial 2 has f",
-    ),
+    "second observation": (lambda b: b.observe(1, 2.0), TrialStateError, "already: `amend`"),
+    "value of a failure": (lambda b: b.observe(2, 2.0), TrialStateError, "Trial 2 has failed"),
+    "negative variance": (lambda b: b.tell(0, 1.0, -1e-9), InputDataError, "`yvar` must be"),
+    "amending nothing": (lambda b: b.amend(0, 1.0), TrialStateError, "Trial 0 .* has none yet"),
+    "amending a failure": (lambda b: b.amend(2, 1.0), TrialStateError, "Trial 2 .* has failed"),
+    "amending the past": (lambda b: b.amend(1, 1.0, time=2.0), InputDataError, "last value"),
+    "amending by NaN": (lambda b: b.amend(1, 1.0, NAN), InputDataError, "`yvar`"),
+    "adding too few": (lambda b: b.add([[1, 2]], [1, 2]), BotorchTensorDimensionError, "`Y`"),
+    "adding a vector": (lambda b: b.add([1, 2], [1]), BotorchTensorDimensionError, "`X`"),
+    "adding no value": (lambda b: b.add([[1, 2], [3, 4]], [1, NAN]), InputDataError, "`Y`"),
+    "adding bad noise": (lambda b: b.add([[1, 2]], [1], [-1]), InputDataError, "`Yvar`"),
     "failure of an observed trial": (lambda b: b.fail(1), TrialStateError, "Trial 1 has a value"),
     "abandoning a value": (lambda b: b.abandon(1), TrialStateError, "Trial 1 has a value"),
     "abandoning twice": (lambda b: b.abandon(3), TrialStateError, "Trial 3 has been abandoned"),
