@@ -12,7 +12,7 @@ from torch.autograd import Function
 
 _ROUNDING = 1e-15  # relative width of a bracket in which no number lies
 _MOST_STEPS = 100  # on a CPU, where most searches end after three
-_EXACT = 1e-13  # value from which no step is taken
+_NEAR, _EXACT = 1e-5, 1e-13  # values from which one step may do, and from which none is taken
 
 
 @torch.no_grad()
@@ -40,7 +40,7 @@ def bracketed_root(
         num_steps: Number of steps on a device.
         close: Value from which one step reaches the root.
     """
-    x, last = start, torch.full_like(start, math.inf)
+    x, last = start, torch.full_like(start, math.nan)
     found = torch.zeros_like(start, dtype=torch.bool)
     on_cpu = start.device.type == "cpu"
     for _ in range(_MOST_STEPS if on_cpu else num_steps):
@@ -50,8 +50,11 @@ def bracketed_root(
         step = -value / slope
         new = x + step / (0.5 * curve * step).clamp(-0.5, 1.0).add_(1.0)
         inside = (new >= low) & (new <= high)
-        arrives, is_root = inside & (size <= close), ~(size > _EXACT)
-        new = torch.where(inside & (arrives | (size < 0.5 * last)), new, 0.5 * (low + high))
+        # What the step leaves, if it shrinks the value more than the last one did
+        left = size * (size / last).square()
+        arrives = inside & ((size <= close) | ((size <= _NEAR) & (left <= 1e-3 * close)))
+        is_root = ~(size > _EXACT)
+        new = torch.where(inside & (arrives | ~(size >= 0.5 * last)), new, 0.5 * (low + high))
         x, last = torch.where(found | is_root, x, new), size
         narrow = high - low <= _ROUNDING * torch.maximum(low.abs(), high.abs())
         found = found | arrives | is_root | narrow
@@ -90,7 +93,7 @@ class _ImplicitFunction(Function):
                 for value, need in zip(ctx.saved_tensors, needed, strict=True)
             )
             value = ctx.function(root, *inputs)
-            (slope,) = torch.autograd.grad(value.sum(), root, create_graph=True)
+            (slope,) = torch.autograd.grad(value.sum(), root, None, True, with_graph)
             wanted = [value for value, need in zip(inputs, needed[1:], strict=True) if need]
             slopes = iter(torch.autograd.grad(value, wanted, -grad / slope, None, with_graph))
         return None, None, *(next(slopes) if need else None for need in needed[1:])

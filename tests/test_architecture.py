@@ -15,6 +15,7 @@ PACKAGE = ROOT / "botorch_calib"
 CHAIN = (
     "exceptions",
     "_validation",
+    "_roots",
     "distributions",
     "calibration",
     "posteriors",
@@ -34,7 +35,7 @@ LEAVES = ("test_functions", "plotting")
 # Components of the chain that are siblings: neither imports the other.
 STRANGERS = {("acquisition", "diagnostics")}
 # Python files that may stand at the top of the package, besides its subpackages.
-ROOT_FILES = {"", "exceptions", "_validation"}
+ROOT_FILES = {"", "exceptions", "_roots", "_validation"}
 
 Graph = dict[str, set[str]]
 

@@ -108,9 +108,8 @@ def quantile_pair(work: Workload, template: Callable[[], Calibrator]) -> tuple[C
 
 # The cost of a quantile of the denoised posterior.
 QUANTILE_UCB: dict[str, Callable[[], Calibrator]] = {
-    # From a table and one step; at most 1.6.
     "quantile UCB / plain UCB": recalibrator,
-    # Distributions differ by point: five steps from a guess.
+    # Distributions differ by point.
     "quantile UCB, locally recalibrated (19 levels) / plain UCB": local_recalibrator,
     "quantile UCB, normal tails not stretched / plain UCB": unscaled_calibrator,
 }

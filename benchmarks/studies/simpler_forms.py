@@ -30,7 +30,6 @@ from botorch_calib.distributions import (
     _piece_integrals,
     _smoothed_integrals,
     piecewise,
-    smoothed,
 )
 from botorch_calib.distributions._normal_functions import log1mexp, log_ndtr, log_normal_interval
 from botorch_calib.distributions._transport import transported
@@ -54,7 +53,7 @@ def _distributions(num: int) -> dict[str, tuple[PiecewisePredictive, Tensor | No
     return {
         "one interval, stretched tails": (conformal(0.2, width, tails="stretched"), width),
         "one interval, normal tails": (conformal(0.2, width, tails="gaussian"), width),
-        "19 levels": (recalibrated(_LEVELS, row).kept().expand(torch.Size([num])), None),
+        "19 levels": (recalibrated(_LEVELS, row).expand(torch.Size([num])), None),
         "19 levels, localized": (recalibrated(_LEVELS, knots), knots),
     }
 
@@ -94,8 +93,8 @@ def _compared(name: str, num: int, way: Call, simple: Call) -> str:
     )
 
 
-def _by_quadrature(*arguments: object) -> Tensor:
-    x, noise, knots, masses, form, _, scale = arguments
+def _by_quadrature(*arguments: object, scale: Tensor) -> Tensor:
+    x, noise, knots, masses, form = arguments
     inputs = x, noise, scale, knots, masses, form
     return _smoothed_integrals._by_pieces(*inputs, _smoothed_integrals.EXCESS)  # type: ignore[arg-type]
 
@@ -116,14 +115,6 @@ def _excess_by_quadrature(predictive: PiecewisePredictive, x: Tensor, r: Tensor)
         return SmoothedPredictive(predictive, r).log_excess(x)
 
 
-def _without_noise(predictive: PiecewisePredictive, x: Tensor, r: Tensor) -> Tensor:
-    return UnsmoothedPredictive(predictive).log_excess(x)
-
-
-def _quantile(predictive: PiecewisePredictive, x: Tensor, r: Tensor) -> Tensor:
-    return SmoothedPredictive(predictive, r).quantile(0.9)
-
-
 def _paths(x: Tensor) -> Tensor:
     """Normal numbers as those of 128 joint samples, ``128 x n``."""
     return x + torch.linspace(-2.5, 1.0, 128, dtype=x.dtype).unsqueeze(-1)
@@ -137,11 +128,6 @@ def _transported(predictive: PiecewisePredictive, x: Tensor, r: Tensor) -> Tenso
     flags = predictive.form.is_uniform(x.device)
     value = transported(_paths(x), predictive.standardized().knots, predictive.masses, flags)
     return value if predictive.scale is None else value * predictive.scale
-
-
-def _with_botorchs_log_h(predictive: PiecewisePredictive, x: Tensor, r: Tensor) -> Tensor:
-    with mock.patch.object(smoothed, "log_h", _log_ei_helper):
-        return _without_noise(predictive, x, r)
 
 
 def _moments(predictive: PiecewisePredictive, x: Tensor, r: Tensor) -> Tensor:
@@ -207,16 +193,8 @@ def _ways(predictive: PiecewisePredictive, own: Tensor | None) -> Iterator[tuple
     form = predictive.form
     yield "log EI against quadrature", of(_excess), of(_excess_by_quadrature)
     if form.stretched:
-        plain = _without(predictive, stretched=False)
-        yield "log EI at a stroke against bivariate tails", of(_excess), of(_excess, plain)
-        yield "log EI without noise", of(_without_noise), of(_without_noise, plain)
-        label = "log EI without noise, `log_h` against BoTorch's"
-        yield label, of(_without_noise), of(_with_botorchs_log_h)
         yield "transport of 128 samples", of(_samples), of(_transported)
-    if own is None:
-        row = _without(predictive)
-        yield "quantile from a table", of(_quantile), of(_quantile, row)
-    elif own.dim() == 2:
+    if own is not None and own.dim() == 2:
         yield "moments of pieces against autograd", of(_moments), of(_moments_by_autograd)
         label = "log EI without noise, rare tails, a piece 1e-6 wide: intervals against tails"
         yield label, partial(_narrow_excess, own), partial(_narrow_by_differences, own)

@@ -37,10 +37,10 @@ Probabilities of improvement take the same way through ``log_survival``, which q
 * ``_smoothed_integrals.py``: improvement, survival and density with noise, and their derivatives.
 * ``_bivariate_tails.py``: bivariate normal integrals for that.
 * ``_piece_integrals.py``: any piece by itself, with and without noise, with a graph.
-* ``_smoothed_quantile.py``: quantiles, in a fixed number of steps.
+* ``_smoothed_quantile.py``: quantiles by Halley's method.
 * ``_transport.py``: the monotone map from a normal number to a piecewise distribution.
-* ``_normal_pieces.py``: truncated normal pieces as differences of tails.
-* ``_kept_constants.py``: nodes, weights and flags that are made once for each device.
+* ``_truncated_normal.py``: truncated normal pieces as differences of tails.
+* ``_cached_constants.py``: nodes, weights and flags that are made once for each device.
 * ``_normal_functions.py``: special functions of the normal distribution, far into its tails.
 """
 

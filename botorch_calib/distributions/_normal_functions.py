@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from botorch_calib.distributions._kept_constants import kept_constant
+from botorch_calib.distributions._cached_constants import cached_constant
 
 # Stands for log(0): finite, also in float32, so that masked branches carry no NaN into a
 # gradient.
@@ -72,14 +72,14 @@ _UNDERFLOW = 35.0  # normal deviations from which on tails fall below `TINY`
 _MANY = 3000  # numbers from which the polynomial beats ``erfcx`` on a CPU
 
 
-@kept_constant
+@cached_constant
 def unit_legendre(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Gauss-Legendre nodes and weights on [0, 1], each of shape ``order``."""
     nodes, weights = leggauss(order, dtype=dtype, device=device)
     return (nodes + 1) / 2, weights / 2
 
 
-@kept_constant
+@cached_constant
 def graded_rule(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Nodes ``u`` and weights on [0, 1] for a function that falls off exponentially from 0.
 
@@ -145,7 +145,7 @@ def _polynomials(x: Tensor, polynomials: tuple[tuple[float, ...], ...]) -> Tenso
     return value.view(len(polynomials), *x.shape)
 
 
-@kept_constant
+@cached_constant
 def _coefficients(
     polynomials: tuple[tuple[float, ...], ...], dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, ...]:

@@ -36,7 +36,7 @@ from torch.autograd import Function
 from torch.nn.functional import pad
 
 from botorch_calib.distributions._bivariate_tails import bivariate_tails, off_zero, scale_beyond
-from botorch_calib.distributions._kept_constants import kept_constant
+from botorch_calib.distributions._cached_constants import cached_constant
 from botorch_calib.distributions._normal_functions import (
     FAR,
     INV_SQRT_2PI,
@@ -49,8 +49,8 @@ from botorch_calib.distributions._normal_functions import (
     log_h,
     log_normal_interval,
 )
-from botorch_calib.distributions._normal_pieces import NormalShares
 from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces, piece_logs
+from botorch_calib.distributions._truncated_normal import NormalShares
 from botorch_calib.distributions.form import PiecewiseForm
 
 # Ratios of the noise to the scale: below the smallest, noise is not felt (its square adds to the
@@ -326,7 +326,7 @@ def _flats(x: Tensor, r: Tensor, low: Tensor, high: Tensor, log_scale: Tensor) -
     return values
 
 
-@kept_constant
+@cached_constant
 def _rule(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Nodes and weights along the first of four dimensions; 1 below ``x`` and -1 above."""
     nodes, weights = graded_rule(_ORDER, dtype, device)

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from botorch_calib._roots import bracketed_root, with_derivatives
 from botorch_calib.distributions._bivariate_tails import off_zero
-from botorch_calib.distributions._kept_constants import kept_constant
+from botorch_calib.distributions._cached_constants import cached_constant
 from botorch_calib.distributions._normal_functions import TINY
 from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
 from botorch_calib.distributions._smoothed_integrals import (
@@ -65,7 +65,7 @@ def normal_points(tail: float | Tensor, device: torch.device) -> Tensor:
     return by_zeta * upper_score(tail) + by_u * upper_score(tail / 2)
 
 
-@kept_constant
+@cached_constant
 def _directions(device: torch.device) -> tuple[Tensor, Tensor]:
     """Weights of ``zeta`` and of ``u`` in the points, ``2 x 7 x 1`` each."""
     angles = [0.5 * math.pi * i / (_NUM_ANGLES - 1) for i in range(_NUM_ANGLES)]

@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from botorch_calib.distributions._kept_constants import kept_constant
+from botorch_calib.distributions._cached_constants import cached_constant
 from botorch_calib.distributions._normal_functions import (
     TINY,
     graded_rule,
@@ -150,7 +150,7 @@ def _nodes(
     return t, lengths.clamp(min=TINY).log() + log_rule.index_select(1, kind).view(column)
 
 
-@kept_constant
+@cached_constant
 def _panels(form: PiecewiseForm, device: torch.device) -> tuple[Tensor, Tensor]:
     """For each panel in use, its number among the three, and the number of its piece."""
     num = form.num_pieces
@@ -160,7 +160,7 @@ def _panels(form: PiecewiseForm, device: torch.device) -> tuple[Tensor, Tensor]:
     return torch.tensor(kinds, device=device), torch.tensor(pieces, device=device)
 
 
-@kept_constant
+@cached_constant
 def _rules(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Nodes on [0, 1] of the three panels of a piece, and logarithms of weights, ``order x 3``.
 

@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from botorch_calib.distributions._kept_constants import kept_constant
+from botorch_calib.distributions._cached_constants import cached_constant
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class PiecewiseForm:
         last = [values.new_full(shape, high)] if self.open_high else []
         return torch.cat([*first, values, *last], dim=dim)
 
-    @kept_constant
+    @cached_constant
     def is_uniform(self, device: torch.device) -> Tensor:
         """The flags ``uniform`` as a tensor of shape ``K``."""
         return torch.tensor(self.uniform, device=device)
@@ -86,7 +86,7 @@ class PiecewiseForm:
         """1 for the normal and 0 for the uniform pieces, ``K x 1``, as numbers like ``ref``."""
         return self._is_normal(ref.dtype, ref.device)
 
-    @kept_constant
+    @cached_constant
     def _is_normal(self, dtype: torch.dtype, device: torch.device) -> Tensor:
         flags = [[not flag] for flag in self.uniform]
         return torch.tensor(flags, dtype=dtype, device=device)

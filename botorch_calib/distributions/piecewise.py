@@ -30,10 +30,10 @@ from botorch_calib._validation import (
     check_tensor,
     in_double,
 )
-from botorch_calib.distributions._kept_constants import kept_constant
+from botorch_calib.distributions._cached_constants import cached_constant
 from botorch_calib.distributions._normal_functions import LOG_ZERO, log_normal_interval
-from botorch_calib.distributions._normal_pieces import normal_moments
 from botorch_calib.distributions._transport import cuts, probabilities, transported
+from botorch_calib.distributions._truncated_normal import normal_moments
 from botorch_calib.distributions.form import PiecewiseForm
 from botorch_calib.distributions.moments import WithMoments
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
@@ -478,7 +478,7 @@ _GAUSSIAN = PiecewiseForm((False,), open_low=True, open_high=True)
 _CONFORMAL = PiecewiseForm((False, True, False), open_low=True, open_high=True)
 
 
-@kept_constant
+@cached_constant
 def _standard_conformal(
     alpha: float, dtype: torch.dtype, device: torch.device
 ) -> PiecewisePredictive:

@@ -29,7 +29,7 @@ from botorch_calib.models.inspection import as_calibrated, observed_process, raw
 from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.outcome_transforms import check_takes
 from botorch_calib.models.requirements import check_fantasizes, checked_observations, one_outcome_of
-from botorch_calib.posteriors.several_outcomes import CalibratedPosteriorList
+from botorch_calib.posteriors.posterior_list import CalibratedPosteriorList
 from botorch_calib.posteriors.single_points import is_gaussian
 
 

@@ -5,7 +5,7 @@ from botorch_calib.posteriors.calibrated import CalibratedPosterior
 from botorch_calib.posteriors.mixture import CalibratedMixturePosterior
 from botorch_calib.posteriors.normal_scores import normal_scores
 from botorch_calib.posteriors.outcome_maps import OutcomeMap
-from botorch_calib.posteriors.several_outcomes import CalibratedPosteriorList
+from botorch_calib.posteriors.posterior_list import CalibratedPosteriorList
 from botorch_calib.posteriors.stated import StatedPosterior
 from botorch_calib.posteriors.with_outcome_transform import TransformedOutcomePosterior
 

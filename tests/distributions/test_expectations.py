@@ -11,7 +11,6 @@ from torch.testing import assert_close
 
 from botorch_calib.distributions import PiecewisePredictive, SmoothedPredictive
 from botorch_calib.distributions.expectations import rule_above
-from tests import oracles
 from tests.predictive_examples import random_predictive
 
 EVERYWHERE = torch.tensor(-math.inf, dtype=torch.double)
@@ -65,24 +64,6 @@ def test_a_kink(kind: str, ratio: float, threshold: float, gap: float) -> None:
     above, beyond = (distribution.log_excess(number(x)) for x in (threshold, threshold + gap))
     expected = above + (-(beyond - above).expm1()).log()
     assert_close(found, expected.expand_as(found), rtol=0.0, atol=3e-5)
-
-
-@pytest.mark.parametrize(("slope", "ratio"), [(0.1, 0.0), (0.7, 0.05), (2.0, 0.5), (0.7, 2.0)])
-@pytest.mark.parametrize("kind", KINDS)
-def test_exponential(kind: str, ratio: float, slope: float) -> None:
-    predictive = random_predictive(kind, 6)
-    distribution = SmoothedPredictive(predictive, number(ratio))
-    deviations = distribution.moments()[1].sqrt().tolist()
-    for x in (-math.inf, -2.0, 0.3, 5.0):
-        points, log_weights = rule_above(distribution, number(x), number(slope))
-        gain = (slope * points).exp() - (math.exp(slope * x) if x > -math.inf else 0.0)
-        gain = gain.clamp(min=1e-300)
-        found = (log_weights + gain.log()).logsumexp(dim=0).tolist()
-        each = zip(oracles.unbatched(predictive), found, deviations, strict=True)
-        for pieces, value, deviation in each:
-            if slope * deviation < 3.0:  # a log-normal number of a spread that occurs
-                expected = oracles.exponential_excess(pieces, ratio, x, slope)
-                assert value == pytest.approx(expected, abs=3e-5)
 
 
 @pytest.mark.parametrize("threshold", [-1.0, 0.4, 8.0])

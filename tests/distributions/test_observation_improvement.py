@@ -186,26 +186,6 @@ class TestDerivatives:
             distribution = make(kind, parameters.unsqueeze(-2), scale.unsqueeze(-1))
 
 
-@pytest.mark.parametrize("masses", [(0.0, 1.0, 0.0), (0.5, 0.0, 0.5), (0.0, 0.4, 0.6)])
-@pytest.mark.parametrize("center", [True, False], ids=["uniform", "normal"])
-def test_zero_masses(center, masses):
-    knots, weights = double(-1.0, 0.7).requires_grad_(), double(*masses).requires_grad_()
-    x = double(-8.0, -1.0, 0.0, 0.5, 0.7, 3.0).requires_grad_()
-    distribution = UnsmoothedPredictive(PiecewisePredictive(knots, weights, (False, center, False)))
-    for name in ("log_excess", "log_survival", "cdf"):
-        value = getattr(distribution, name)(x)
-        grads = torch.autograd.grad(value.sum(), (knots, weights, x), retain_graph=True)
-        assert all(v.isfinite().all() for v in (value, *grads))
-    # A piece without mass still has its derivative by the mass.
-    value = distribution.log_excess(double(0.0)).exp().sum()
-    (grad,) = torch.autograd.grad(value, weights)
-    for j in range(3):
-        unit = torch.eye(3, dtype=torch.double)[j]
-        alone = PiecewisePredictive(knots.detach(), unit, (False, center, False), validate=False)
-        excess = UnsmoothedPredictive(alone).log_excess(double(0.0)).exp().squeeze()
-        assert_close(grad[j], excess, rtol=1e-9, atol=1e-12)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 class TestConsistency:
     def test_limit_of_little_noise(self, kind):

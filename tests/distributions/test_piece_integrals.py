@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
 from botorch_calib.calibration import QuantileRecalibrator
@@ -74,33 +73,6 @@ def test_against_quadrature(case: Any) -> None:
         smoothed.log_prob(x),
     ]
     assert_close(torch.stack(got), expected, rtol=1e-13, atol=1e-10)
-
-
-SMOOTH = [case for case in CASES if abs(case[-1]) < 100 and case[3] > 1e-3]
-
-
-@pytest.mark.parametrize(
-    ("case", "name"),
-    [(case, "log_excess") for case in SMOOTH]
-    + [(case, name) for case in SMOOTH[::3] for name in ("log_survival", "log_prob")],
-)
-def test_gradients(case: Any, name: str) -> None:
-    """By ``x`` and the finite knots, in units in which the function changes by about 1."""
-    flags, ends, masses, ratio, point = case
-    finite = double(*ends).isfinite()
-    step = 0.05 * min([ratio, *(b - a for a, b in zip(ends, ends[1:], strict=False))])
-
-    def function(moves: Tensor, x: Tensor) -> Tensor:
-        knots = double(*ends)
-        knots = knots.masked_scatter(finite, knots[finite] + step * moves)
-        value: Tensor = getattr(distribution(case, knots), name)(point + step * x)
-        return value
-
-    inputs = torch.zeros(int(finite.sum())).double(), torch.zeros(()).double()
-    arguments = tuple(v.requires_grad_() for v in inputs)
-    assert gradcheck(function, arguments, eps=1e-4, atol=1e-6, rtol=1e-4)
-    if name == "log_excess":
-        assert gradgradcheck(function, arguments, eps=1e-4, atol=1e-5, rtol=1e-3)
 
 
 @pytest.mark.parametrize("flags", [(False,), (True,), (False, True), (True, False)])

@@ -10,7 +10,6 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.special import log_ndtr, ndtr, ndtri
 from torch.testing import assert_close
 
-from botorch_calib.distributions.form import PiecewiseForm
 from botorch_calib.distributions.piecewise import MIN_GAP, MIN_HALF_WIDTH, PiecewisePredictive
 from botorch_calib.exceptions import CalibrationWarning
 from tests import oracles
@@ -256,28 +255,6 @@ def test_quantile_refuses_levels_outside(p, convert):
         conformal(0.2, KNOTS[1:]).quantile(convert(p))
 
 
-@pytest.mark.parametrize("p", [1e-50, 1e-9, 0.3, 1.0 - 1e-9])
-def test_levels_that_single_precision_takes_for_0_or_1(p):
-    for double_one in [
-        conformal(0.2, 1.5),
-        conformal(0.2, 1.5, tails="stretched"),
-        recalibrated([0.2, 0.5], [-1.0, 1.0]),
-        PiecewisePredictive.gaussian(dtype=torch.double),
-    ]:
-        value, expected = double_one.to(torch.float).quantile(p), double_one.quantile(p)
-        assert value.dtype == torch.float
-        assert_close(value.double(), expected, rtol=1e-6, atol=1e-6)
-        assert torch.equal(expected, double_one.quantile(double(p)[0]))
-
-
-def test_gradient_of_a_capped_knot_is_zero_whatever_comes_back():
-    raw = double(-9.0, 0.3, 7.0).requires_grad_()
-    knots = PiecewisePredictive.recalibrated(double(0.2, 0.5, 0.7), raw, 4.0).finite_knots
-    coming = double(math.nan, 2.0, math.inf)
-    (slopes,) = torch.autograd.grad(knots, raw, coming)
-    assert_close(slopes, double(0.0, 2.0, 0.0))
-
-
 @pytest.mark.parametrize("uniform", [False, True])
 def test_cdf_of_nan_is_nan(uniform):
     predictive = PiecewisePredictive([-1.0, 0.0, 2.0], [0.3, 0.7], [uniform, False])
@@ -300,19 +277,3 @@ def test_a_distribution_keeps_its_form(kind):
     twin = PiecewisePredictive.from_form(*pieces, scale=predictive.scale)
     z = torch.linspace(-3, 3, 5).double()
     assert torch.equal(twin.cdf(z), predictive.cdf(z))
-
-
-@pytest.mark.parametrize("validate", [True, False])
-def test_both_forms_of_knots(validate):
-    masses, flags = double(0.2, 0.5, 0.3), (False, True, False)
-    inner = PiecewisePredictive(double(-1.0, 1.0), masses, flags, validate=validate)
-    knots = double(-math.inf, -1.0, 1.0, math.inf)
-    full = PiecewisePredictive(knots, masses, flags, validate=validate)
-    assert torch.equal(inner.knots, full.knots)
-    assert inner.form == PiecewiseForm(flags, True, True)
-    # Without a look at the values nothing is known of their ends.
-    assert full.form == PiecewiseForm(flags, validate, validate)
-    z = double(-40.0, -3.0, -1.0, 0.0, 5.0)
-    assert_close(inner.cdf(z), full.cdf(z))
-    assert_close(inner.mean, full.mean)
-    assert_close(inner.transport(z), full.transport(z))

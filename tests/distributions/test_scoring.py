@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -174,28 +173,3 @@ def test_bad_input_is_rejected(call, message: str) -> None:
 
 
 # ------------------------------------------------------------ arguments
-
-
-def test_what_is_no_tensor_is_named() -> None:
-    one, levels, gaussian = tensor(0.5), tensor(0.5), PiecewisePredictive.gaussian()
-    calls: list[tuple[str, Any]] = [
-        ("predictive", lambda bad: crps(bad, one)),
-        ("z", lambda bad: crps(gaussian, bad)),
-        ("lower", lambda bad: interval_score(bad, one, one, 0.2)),
-        ("upper", lambda bad: interval_score(one, bad, one, 0.2)),
-        ("y", lambda bad: interval_score(one, one, bad, 0.2)),
-        ("pits", lambda bad: observed_frequencies(bad, levels)),
-        ("levels", lambda bad: calibration_error(one, bad)),
-        ("successes", lambda bad: binomial_interval(bad, 3)),
-        ("trials", lambda bad: binomial_interval(1, bad)),
-        ("z", gaussian.cdf),
-        ("z", gaussian.log_prob),
-        ("p", gaussian.quantile),
-        ("z", gaussian.transport),
-        ("factor", gaussian.times),
-        ("dtype", gaussian.to),
-    ]
-    for name, call in calls:
-        for bad in ("1", None, [[1.0], []]):
-            with pytest.raises(InputDataError, match=f"`{name}` must be"):
-                call(bad)

@@ -145,18 +145,6 @@ class TestShapes:
             rows = torch.stack([getattr(distribution, name)(row) for row in x.reshape(-1, 4)])
             assert_close(got, rows.reshape(x.shape))
 
-    def test_computes_in_double_precision(self):
-        piecewise = PiecewisePredictive.conformal(0.2, half_width=torch.rand(3) + 1.0)
-        distribution = SmoothedPredictive(piecewise, torch.rand(3))
-        for name in FUNCTIONS:
-            assert getattr(distribution, name)(torch.zeros(3).double()).dtype == torch.double
-        assert (
-            distribution.quantile(0.3).dtype
-            == distribution.mean.dtype
-            == distribution.variance.dtype
-            == torch.double
-        )
-
 
 def make(kind: str, parameters: Tensor, ratio: Tensor) -> SmoothedPredictive:
     """A distribution as a function of half-widths ``n`` or thresholds ``n x 3``."""

@@ -17,7 +17,6 @@ def double(*values: float) -> torch.Tensor:
 
 
 FORMS = {
-    "tails": PiecewiseForm((False, True, False), True, True, around_zero=True),
     "normal": PiecewiseForm((False, False, False), True, True),
     "open": PiecewiseForm((False, True, False), True, True),
     "halves": PiecewiseForm((False, True), True, False),
@@ -49,8 +48,6 @@ DIFFERENTIABLE = [(name, True) for name in FORMS] + [
     mostly_slow(
         DIFFERENTIABLE,
         [
-            ("tails", True),
-            ("tails", False),
             ("normal", False),
             ("open", True),
             ("halves", True),

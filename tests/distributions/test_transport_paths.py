@@ -119,21 +119,6 @@ class TestManyNormalPieces:
         (expected,) = torch.autograd.grad((weights * tail).sum(), knots)
         assert_close(by_knots, expected, rtol=1e-7, atol=1e-7)
 
-    @pytest.mark.parametrize("batch", [(), (1,), (6,), (2, 1), (2, 6)])
-    def test_shapes(self, batch):
-        """Points and distributions broadcast against one another."""
-        knots = self.knots(*batch)
-        for shape in ((), (5, 1, 6), (6,), (1,)):
-            z = normal(*shape, seed=6)
-            value = self.predictive(knots).transport(z)
-            full = torch.broadcast_shapes(shape, batch)
-            assert value.shape == full
-            rows = zip(
-                knots.expand(*full, 19).reshape(-1, 19), z.expand(full).reshape(-1), strict=True
-            )
-            each = torch.stack([self.predictive(row).transport(at) for row, at in rows])
-            assert_close(value.reshape(-1), each, rtol=1e-14, atol=1e-14)
-
     def test_derivatives(self):
         """First and second ones, by the masses too."""
         z, knots = 2 * normal(4, 1, seed=7), self.knots(2)[:, [3, 9, 15]]

@@ -31,7 +31,6 @@ from tests.contracts import PosteriorContract
 from tests.posteriors.examples import (
     CORRECTED,
     KINDS,
-    NOISE,
     draws_for,
     make,
     make_base,
@@ -166,28 +165,6 @@ def test_against_quadrature(kind, noise, excess):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", [torch.double, torch.float])
-def test_observation_against_quadrature(kind, dtype):
-    """Without denoising, improvement is that of the transported observation."""
-    posterior = make(kind, make_points(2, q=3, dtype=dtype), denoise=False)
-    mean, variance = posterior.base_posterior.mean, posterior.base_posterior.variance
-    deviation, best = (variance.double() + NOISE).sqrt(), 1.4
-    x = (best - mean.double()) / deviation
-    rows = zip(oracles.unbatched(posterior.predictive), x.flatten().tolist(), strict=True)
-    exact = torch.tensor([oracles.log_tail(*row) for row in rows], dtype=torch.double)
-    excess, survival = exact.unbind(-1)
-    tol = 1e-9 if dtype == torch.double else 1e-4
-    values = [
-        (posterior.log_expected_improvement(best), excess + deviation.log().flatten()),
-        (posterior.probability_of_improvement(best).log(), survival),
-        (posterior.cdf(best), -torch.expm1(survival)),
-    ]
-    for value, expected in values:
-        assert value.dtype == dtype
-        assert_close(value.double().flatten(), expected, rtol=tol, atol=tol)
-
-
-@pytest.mark.parametrize("kind", KINDS)
 class TestEachKind:
     @pytest.mark.parametrize("excess", EXCESS)
     def test_affine(self, kind, excess):
@@ -253,26 +230,6 @@ class TestEachKind:
             assert_close(*samples)
         little = make(kind, X, torch.tensor(0.0)).log_expected_improvement(BEST)
         assert_close(posterior.log_expected_improvement(BEST), little, rtol=1e-5, atol=1e-5)
-
-    @pytest.mark.parametrize("ratio", [1e5, 1e12])
-    def test_far_more_noise_than_is_known(self, kind, ratio):
-        """An observation then says nothing, and the objective is left as the process has it.
-
-        Such a noise is what excludes single observations, and its mean that of the next one.
-        """
-        X = make_points(3, q=2)
-        base, levels = make_base(X), torch.tensor([0.1, 0.9], dtype=torch.double)
-        noise = ratio**2 * base.variance.detach()
-        posterior = CalibratedPosterior(base, make_predictive(kind, X), noise)
-        deviation = base.variance.sqrt()
-        # The distribution of z moves the result by its own spread over the ratio, or 1e-6.
-        error = {"rtol": 1e-4, "atol": 1e-4}
-        assert_close((posterior.mean - base.mean) / deviation, torch.zeros_like(deviation), **error)
-        assert_close(posterior.variance, base.variance, **error)
-        assert_close(posterior.quantile(levels), base.quantile(levels), **error)
-        normal = CalibratedPosterior(base, make_predictive("gaussian", X), 0.0)
-        log_ei = [p.log_expected_improvement(BEST) for p in (posterior, normal)]
-        assert_close(*log_ei, rtol=1e-3, atol=1e-3)
 
     @pytest.mark.parametrize("noise", [0.0, 1e-6, 1e12])
     def test_gradients_are_finite(self, kind, noise):

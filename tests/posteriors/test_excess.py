@@ -15,7 +15,6 @@ from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.posteriors import CalibratedPosterior
 from tests.contracts import PosteriorContract
 from tests.posteriors.examples import (
-    CORRECTED,
     KINDS,
     NOISE,
     draws_for,
@@ -115,24 +114,3 @@ def test_gradients(kind):
         return torch.stack(parts)
 
     assert gradcheck(values, X)
-
-
-@pytest.mark.filterwarnings("ignore:Negative variance values detected")
-@pytest.mark.parametrize("kind", CORRECTED)
-@pytest.mark.parametrize("noise", [1e-12, 1e6])
-@pytest.mark.parametrize("factor", [1e-12, 1e6])
-def test_extremes_are_finite(kind, noise, factor):
-    X = make_points(3, q=1).requires_grad_()
-    given = torch.full((3, 1, 1), noise).double()
-    predictive = make_predictive(kind, X)
-    posterior = CalibratedPosterior(make_base(X, factor), predictive, given, excess="objective")
-    values = [
-        posterior.mean,
-        posterior.variance,
-        posterior.quantile(torch.tensor(0.9)),
-        posterior.log_expected_improvement(0.4),
-        posterior.rsample_from_base_samples(Size([20]), draws_for(posterior, 20)),
-    ]
-    for value in values:
-        (grad,) = torch.autograd.grad(value.sum(), X, retain_graph=True)
-        assert value.isfinite().all() and grad.isfinite().all()

@@ -168,20 +168,3 @@ def test_arguments_are_checked():
         CalibratedMixturePosterior(base(), "conformal", noise())
     with pytest.raises(InputDataError, match="`noise_variance` must hold variances"):
         CalibratedMixturePosterior(base(), predictive, -noise())
-
-
-@pytest.mark.parametrize(
-    ("batch_shape", "options"),
-    [((0,), {"excess": "objective"}), ((2, 0), {"denoise": False}), ((2,), {})],
-)
-def test_nothing_to_state(batch_shape, options):
-    """At no points, or at no levels."""
-    covariance = torch.eye(3, dtype=torch.double).expand(*batch_shape, 4, 3, 3)
-    normal = MultivariateNormal(torch.zeros(*batch_shape, 4, 3, dtype=torch.double), covariance)
-    stated = CalibratedMixturePosterior(
-        GaussianMixturePosterior(normal), PREDICTIVES["recalibrated"], noise(), **options
-    )
-    assert stated.mixture_mean.shape == (*batch_shape, 3, 1)
-    for levels in (LEVELS[:0], LEVELS):
-        assert stated.quantile(levels).shape == (len(levels), *batch_shape, 3, 1)
-        assert stated.cdf(levels).shape == (len(levels), *batch_shape, 3, 1)

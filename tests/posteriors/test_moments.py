@@ -8,13 +8,10 @@ from typing import Any
 import pytest
 import torch
 from botorch.models import SingleTaskGP
-from botorch.posteriors import GPyTorchPosterior
-from gpytorch.distributions import MultivariateNormal
-from linear_operator.operators import DiagLinearOperator
 from torch.testing import assert_close
 
 from botorch_calib import CalibratedModel, OnlineConformal
-from botorch_calib.posteriors.moments import MIN_VARIANCE, marginal_variance, mean_and_deviation
+from botorch_calib.posteriors.moments import MIN_VARIANCE, mean_and_deviation
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -39,11 +36,3 @@ def test_without_spread_the_slope_is_finite() -> None:
     (slope,) = torch.autograd.grad(deviation.sum(), variance)
     assert deviation.item() == pytest.approx(MIN_VARIANCE**0.5)
     assert slope.isfinite().all()
-
-
-def test_variances_of_several_means_with_one_covariance() -> None:
-    diagonal = torch.tensor([1e-14, 1e-3, 2.0], dtype=torch.double)
-    normal = MultivariateNormal(diagonal.new_zeros(4, 3), DiagLinearOperator(diagonal))
-    posterior = GPyTorchPosterior(normal)
-    found = marginal_variance(posterior, torch.full((1, 1), 1e-12, dtype=torch.double))
-    assert_close(found, diagonal.clamp(min=1e-12).expand(4, 3).unsqueeze(-1))

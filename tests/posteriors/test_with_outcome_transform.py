@@ -193,13 +193,3 @@ def test_errors() -> None:
         posterior.affine(0.0)
     with pytest.raises(UnsupportedError, match="not multivariate normal"):
         _ = posterior.distribution
-
-
-@pytest.mark.parametrize("batch_shape", [(0,), (2, 0), (3,)])
-def test_nothing_to_state(batch_shape: tuple[int, ...]) -> None:
-    """At no points, or at no levels."""
-    posterior = transformed("skewed", make_points(*batch_shape, q=2), Sinh())
-    for levels in ((), (0.1, 0.9)):
-        numbers = torch.tensor(levels, dtype=torch.double)
-        for method in (posterior.quantile, posterior.cdf, posterior.density):
-            assert method(numbers).shape == (len(levels), *batch_shape, 2, 1)

@@ -1,4 +1,4 @@
-"""`kept_constant`: tensors that depend on hashable arguments alone are made once."""
+"""`cached_constant`: tensors that depend on hashable arguments alone are made once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-def kept_constant(make: Callable[_P, _T]) -> Callable[_P, _T]:
+def cached_constant(make: Callable[_P, _T]) -> Callable[_P, _T]:
     """Keep the results of a function, since a copy to a device waits for it.
 
     They are made outside of inference mode, in which no graph could use them later.

@@ -111,14 +111,6 @@ def test_many_pieces(shape):
         assert_close(got, torch.cat(parts, dim=dim), rtol=1e-12, atol=1e-12)
 
 
-def test_narrowest():
-    """At the least gap the derivatives are inaccurate, and finite."""
-    knots = (0.3 + 1e-6 * torch.arange(5, dtype=torch.double)).requires_grad_()
-    mean, variance = normal_moments(knots, MASSES)
-    (slope,) = torch.autograd.grad(mean + variance, knots)
-    assert mean.isfinite() and variance > 0 and slope.isfinite().all()
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("tails", ["gaussian", "stretched"])
 def test_of_recalibrated_distributions(tails, dtype):
