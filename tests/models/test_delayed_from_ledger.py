@@ -200,31 +200,6 @@ def test_few_values(hyperparameters):
         CensoredDelayModel.from_ledger(ledger, fit, hyperparameters=hyperparameters)
 
 
-@kinds
-def test_nothing_pending(hyperparameters):
-    ledger = FeedbackLedger(2, CENSOR)
-    for x, y in zip(QUERIES, VALUES, strict=True):
-        ledger.observe(ledger.submit(x), y)
-    model = CensoredDelayModel.from_ledger(ledger, fit, "censor", hyperparameters)
-    assert model.conditioned_model is model.model and model.X_pending.shape == (0, 2)
-    assert_same(model, fit(QUERIES, VALUES))
-
-
-def test_other_precision():
-    def fit_in_single_precision(X: Tensor, Y: Tensor) -> SingleTaskGP:
-        return fit(X.float(), Y.float())
-
-    for hyperparameters in ("observed", "censored"):
-        model = CensoredDelayModel.from_ledger(
-            make_ledger(), fit_in_single_precision, hyperparameters=hyperparameters
-        )
-        assert model.X_pending.dtype == torch.float32
-        assert model.posterior(grid().float()).mean.dtype == torch.float32
-        # Queries of the ledger are found among the rounded points.
-        resolved = model.resolve(QUERIES[[9]], VALUES[[9]])
-        assert len(resolved.X_pending) == 2
-
-
 def variational(X: Tensor, Y: Tensor) -> Model:
     return SingleTaskVariationalGP(X, Y, inducing_points=X[:4].clone())
 

@@ -4,7 +4,6 @@ import pytest
 import torch
 from botorch.acquisition.analytic import LogExpectedImprovement, PosteriorMean
 from botorch.acquisition.logei import qLogExpectedImprovement, qLogNoisyExpectedImprovement
-from botorch.cross_validation import ensemble_loo_cv
 from botorch.exceptions import InputDataError, UnsupportedError
 from botorch.optim import optimize_acqf
 from botorch.sampling import SobolQMCNormalSampler
@@ -80,14 +79,6 @@ def test_history_by_conditioning_densely(kind):
             expected = expected[1::2]
         assert_close(z, expected, rtol=1e-6, atol=1e-7)
         assert X.shape == (len(z), 3 if kind == "multi-task" else 2)
-
-
-def test_leave_one_out_is_that_of_botorch():
-    model = make_ensemble()
-    cv = ensemble_loo_cv(model)
-    t = (cv.observed_Y - cv.posterior.mean) / cv.posterior.variance.sqrt()
-    expected = torch.special.ndtri(torch.special.ndtr(t).mean(dim=-3)).flatten()
-    assert_close(predictor_of(model).history("loo")[1], expected.detach(), rtol=1e-6, atol=1e-6)
 
 
 @kinds
@@ -188,18 +179,6 @@ def test_acquisition_functions_and_search():
         LogCalibratedExpectedImprovement(model, 33.0), bounds, q=1, num_restarts=2, raw_samples=8
     )
     assert value >= LogCalibratedExpectedImprovement(model, 33.0)(points(5, 1)).min()
-
-
-def test_single_precision():
-    models = [make_ensemble(dtype=dtype) for dtype in (torch.float32, torch.double)]
-    single, double = (
-        CalibratedModel.from_history(model, OnlineConformal(0.2)).posterior(
-            points(4, 1, dtype=dtype)
-        )
-        for model, dtype in zip(models, (torch.float32, torch.double), strict=True)
-    )
-    assert single.quantile(0.8).dtype == torch.float32
-    assert_close(single.quantile(0.8).double(), double.quantile(0.8), rtol=1e-3, atol=1e-2)
 
 
 def test_point_predictions_with_noise():

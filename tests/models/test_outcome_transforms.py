@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
-from copy import deepcopy
 from typing import Any, NamedTuple
 
 import pytest
@@ -30,7 +28,7 @@ from botorch_calib import (
     calibration_report,
     qLogCalibratedNoisyExpectedImprovement,
 )
-from botorch_calib.models.outcome_transforms import InverseTransform, raw_train_targets
+from botorch_calib.models.outcome_transforms import InverseTransform
 from botorch_calib.models.residuals import prequential_residuals
 from tests import random_numbers
 from tests.gps import GaussianLaw, far_from_gaussian, make_data
@@ -242,31 +240,6 @@ def test_pending_points() -> None:
     )
 
 
-def test_copies_and_states() -> None:
-    gp, _ = pair("chain")
-    model, X = CalibratedModel.from_history(gp, OnlineConformal(0.2)), uniform(3, 1, 2)
-    expected = model.posterior(X).mean
-    for twin in (deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert_close(twin.posterior(X).mean, expected)
-    other = CalibratedModel(pair("chain")[0], OnlineConformal(0.2))
-    other.load_state_dict(model.state_dict())
-    assert_close(other.posterior(X).mean, expected)
-
-
-def test_new_data_and_hyperparameters_are_noticed() -> None:
-    """What stands for the model in the space of its targets is not kept."""
-    gp, _ = pair("log")
-    model, X = CalibratedModel(gp, far_from_gaussian()), uniform(3, 1, 2)
-    before = model.posterior(X).quantile(0.5)
-    gp.covar_module.lengthscale = torch.tensor([0.2, 0.3], dtype=torch.double)
-    changed = model.posterior(X).quantile(0.5)
-    assert not torch.allclose(before, changed)
-    assert_close(
-        changed, CalibratedModel(deepcopy(gp), model.calibrator).posterior(X).quantile(0.5)
-    )
-    assert hasattr(gp, "outcome_transform")
-
-
 @pytest.mark.parametrize("power", [0.5, 2.0, 1.5, 1 / 3, 3.0])
 def test_powers_increase_on_all_numbers(power: float) -> None:
     """Also where a Gaussian target is negative, for which BoTorch states NaN or the wrong sign."""
@@ -326,12 +299,6 @@ def test_transforms_that_do_not_increase(name: str) -> None:
     ):
         with pytest.raises(UnsupportedError, match=f"SingleTaskGP.*{match}"):
             build()
-
-
-def test_the_remedy_of_a_bounded_domain() -> None:
-    gp = own(torch.sqrt, lambda t: t.clamp(min=0.0) ** 2)
-    posterior = CalibratedModel(gp, far_from_gaussian()).posterior(uniform(3, 1, 2))
-    assert posterior.mean.isfinite().all() and (posterior.quantile(1e-6) >= 0.0).all()
 
 
 @pytest.mark.parametrize(("name", "value"), [("log", 0.0), ("chain", -1.0), ("root", -0.1)])
@@ -404,18 +371,6 @@ def test_improvement_beside_a_kink(name: str) -> None:
             found = stated.expected_improvement(best if stated is posterior else -best)
             seen = expected > 1e-12
             assert_close(found[seen], expected[seen], rtol=rtol, atol=0)
-
-
-def test_report_and_outcomes_of_negative_cubes() -> None:
-    """BoTorch's inverse of ``Power(3)`` is NaN for negative targets."""
-    X, Y, _ = make_data()
-    gp = make_gp(X, Y, Power(3.0))
-    assert (Y < 0.0).any()
-    assert_close(raw_train_targets(gp), Y)
-    report = calibration_report(CalibratedModel.from_history(gp, OnlineConformal(0.2)))
-    for scores in report.forecasts.values():
-        assert scores.mean_crps is not None and scores.mean_crps > 0.0
-        assert scores.mean_interval_score is not None and scores.mean_interval_score > 0.0
 
 
 @pytest.mark.parametrize("held_out", [False, True])

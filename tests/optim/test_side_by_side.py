@@ -65,19 +65,6 @@ def test_ends_are_those_of_searches_one_by_one() -> None:
     assert_close(side_by_side(functions, STARTS[:1], search), ends[:1], rtol=0, atol=1e-9)
 
 
-def test_values_and_gradients_are_those_of_the_functions() -> None:
-    def probe(start: Tensor, functions: list[Function]) -> Tensor:
-        X = start.clone().requires_grad_()
-        for own, function in zip((wavy, inside), functions, strict=True):
-            for Z in (X, 0.5 * X, X):
-                assert_close(function(Z), own(Z))
-                (gradient,) = torch.autograd.grad(function(Z).sum(), X, retain_graph=True)
-                assert_close(gradient, torch.autograd.grad(own(Z).sum(), X, retain_graph=True)[0])
-        return start
-
-    assert torch.equal(side_by_side([wavy, inside], STARTS, probe), STARTS)
-
-
 def test_errors_are_passed_on() -> None:
     """Those of a function, and those of one of the searches, while the others go on."""
 

@@ -120,13 +120,8 @@ class QuantileLearner(Module, ABC):
             return self._derived.everywhere.expand(*X.shape[:-1], -1)
         return self.finished(radial.at(X))
 
-    def radial_sum(self) -> RadialSum | None:
-        """The sum over centers from which `finished` makes thresholds; None if there is none."""
-        is_own = type(self).threshold is QuantileLearner.threshold
-        return self._derived.radial if is_own else None
-
     def finished(self, sums: Tensor) -> Tensor:
-        """Raw thresholds ``... x M`` from values of `radial_sum`, differentiable in them."""
+        """Raw thresholds ``... x M`` from values of the radial sum, differentiable in them."""
         return sums
 
     @abstractmethod
