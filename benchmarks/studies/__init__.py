@@ -15,7 +15,6 @@ file                     content
 ``partly_evaluable``     functions of the studies of failing and hanging regions
 ``proposal_time``        how long does a proposal take after thousands of values?
 ``simpler_forms``        what do the special ways of calibrated integrals gain?
-``simpler_forms_robust`` what would simpler forms of robust bounds and calibrators cost?
 ``stopping``             how often is a stopping rule right if the model is wrong?
 ``two_theorems``         do stated gains and misses of the objective keep their bounds?
 ======================== ====================================================================

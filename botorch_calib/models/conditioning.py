@@ -17,13 +17,13 @@ from gpytorch.settings import detach_test_caches
 from gpytorch.utils.memoize import add_to_cache
 from torch import Tensor
 
+from botorch_calib.models.cholesky_factor import keep_in_step, remember_factor
 from botorch_calib.models.inspection import (
     as_in_training,
     inputs_of_transform,
     observed_process,
     with_task_feature,
 )
-from botorch_calib.models.kept_factor import keep_in_step, remember_factor
 from botorch_calib.models.outcome_transforms import check_takes
 from botorch_calib.models.partly_known_noise import PartlyKnownNoiseLikelihood
 from botorch_calib.models.requirements import check_fits

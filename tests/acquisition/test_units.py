@@ -35,7 +35,7 @@ from botorch_calib import (
     qLogCalibratedNoisyExpectedImprovement,
 )
 from botorch_calib.models.inspection import unit_of_targets
-from botorch_calib.optim import unit_box
+from botorch_calib.optim import scaled_search
 
 # Unit and tolerance by precision: GPyTorch states no standard deviation below 1e-5 and 1e-3, which
 # is far above those of outcomes in the small units. Powers of two, so that nothing is rounded.
@@ -203,13 +203,13 @@ def test_the_spread_of_values() -> None:
             return self.function(X.squeeze(-2)[..., 1])
 
     before = torch.get_rng_state()
-    spread = unit_box.spread_of_values(Made(lambda x: 1e6 * x), bounds)
+    spread = scaled_search.spread_of_values(Made(lambda x: 1e6 * x), bounds)
     assert spread == 2.0**20  # next to 4e6 / sqrt(12)
     assert torch.equal(torch.get_rng_state(), before)
     logarithm = Made(lambda x: 1e6 * x, is_log=True)
     functions = [logarithm, Made(torch.ones_like), Made(lambda x: torch.nan * x)]
-    assert [unit_box.spread_of_values(each, bounds) for each in functions] == [1.0, 1.0, 1.0]
-    vanishing = unit_box.spread_of_values(Made(lambda x: 1e-300 * x), bounds)
+    assert [scaled_search.spread_of_values(each, bounds) for each in functions] == [1.0, 1.0, 1.0]
+    vanishing = scaled_search.spread_of_values(Made(lambda x: 1e-300 * x), bounds)
     assert (1.0 / vanishing).square().isfinite()
 
 

@@ -44,8 +44,8 @@ from gpytorch.settings import lazily_evaluate_kernels, max_eager_kernel_size
 from torch import Tensor
 from torch.testing import assert_close
 
+from botorch_calib.models.cholesky_factor import factor_of
 from botorch_calib.models.conditioning import conditioned_on
-from botorch_calib.models.kept_factor import factor_of
 from botorch_calib.models.marginals import (
     beside,
     joint_posterior,

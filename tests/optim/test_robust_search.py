@@ -29,8 +29,7 @@ from botorch_calib import (
     WassersteinUpperConfidenceBound,
     optimize_robust,
 )
-from botorch_calib.optim.separate_starts import SEPARATE_STARTS
-from botorch_calib.optim.unit_box import InUnitBox, spread_of_values
+from botorch_calib.optim.scaled_search import SEPARATE_STARTS, InUnitBox, spread_of_values
 from tests.gps import DOUBLE, make_gp
 from tests.newer_scipy import search_by_scipy
 

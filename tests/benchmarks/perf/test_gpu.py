@@ -8,7 +8,6 @@ import torch
 from benchmarks.__main__ import main
 from benchmarks.perf import gpu
 from benchmarks.perf.measure import Workload
-from botorch_calib.robust.gp.pairwise_moments import rows_per_chunk
 
 
 @pytest.mark.slow
@@ -39,10 +38,3 @@ def test_a_missing_device(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert main(["gpu", "--tables", str(tmp_path)]) == 2
     assert "not available" in capsys.readouterr().out and not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("num", [0, 1, 100, 2000, 10**9])
-def test_chunks_are_larger_on_a_device(num) -> None:
-    few, many = (rows_per_chunk(num, torch.device(kind)) for kind in ("cpu", "cuda"))
-    assert 256 <= few <= 1024 and few <= many
-    assert many * num <= max(2**26, 256 * num)
