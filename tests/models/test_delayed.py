@@ -306,31 +306,6 @@ def test_settings_that_change(setting):
 # ------------------------------------------------------------------ paths and fantasies
 
 
-@pytest.mark.parametrize("transforms", [False, True])
-def test_data_of_the_conditioned_model(transforms):
-    """Its training data are all queries, also after it has been in train mode."""
-    setting = Setting(transforms=transforms)
-    model, X = setting.model(6), grid(setting)
-    conditioned = model.conditioned_model
-    expected = moments(conditioned.posterior(X))
-    conditioned.train()
-    queries = torch.cat([setting.data()[0], setting.pending(6)])
-    assert_close(conditioned.train_inputs[0], queries)
-    assert conditioned.train_targets.shape == (20,)
-    for result, value in zip(moments(conditioned.posterior(X)), expected, strict=True):
-        assert_close(result, value, rtol=0, atol=1e-8)
-
-
-@few_settings
-def test_fantasies(setting):
-    model, X = setting.model(5), grid(setting, 4)
-    fantasies = model.fantasize(X[:2], SobolQMCNormalSampler(torch.Size([3]), seed=0))
-    assert type(fantasies) is SingleTaskGP and fantasies.batch_shape == (3,)
-    gp = model.conditioned_model
-    expected = gp.fantasize(X[:2], SobolQMCNormalSampler(torch.Size([3]), seed=0))
-    assert_same(fantasies, expected, X)
-
-
 # ------------------------------------------------------------------ life as a module
 
 
@@ -386,22 +361,6 @@ def test_bad_states_change_nothing(change, match):
         model.load_state_dict(state)
     assert torch.equal(model.X_pending, pending)
     assert_close(model.posterior(X).mean, before)
-
-
-def test_interface():
-    setting = Setting()
-    model = setting.model()
-    assert model.num_outputs == 1 and model.batch_shape == torch.Size()
-    assert model.likelihood is model.model.likelihood
-    assert model.train_targets is model.model.train_targets
-    assert model.train_inputs is model.model.train_inputs
-    assert model.subset_output([0]) is model
-    with pytest.raises(UnsupportedError, match="output_indices"):
-        model.subset_output([1])
-    with pytest.raises(UnsupportedError, match="output_indices"):
-        model.posterior(grid(setting), output_indices=[1])
-    both: Any = ModelList(model, setting.model(2, "hallucinate"))
-    assert both.posterior(grid(setting)).mean.shape == (9, 2)
 
 
 def test_multi_task_base():

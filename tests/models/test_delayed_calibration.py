@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 import warnings
 from typing import Any
 
@@ -214,19 +212,6 @@ def test_observation_without_conditioning(setting, order):
     assert parts(model)[0] is delayed and delayed.train_targets.shape == (setting.num,)
 
 
-@orders
-@pytest.mark.parametrize("name", ["calibrator", "denoise", "excess"])
-def test_settings_that_change(order, name):
-    """Also those of a calibrated model inside, of which a conditioned copy has been made."""
-    model, X = compose(order), grid(PLAIN)
-    before, calibrated = model.posterior(X).variance, model.model if order == "inside" else model
-    value = {"calibrator": OnlineConformal(0.05), "denoise": False, "excess": "objective"}[name]
-    setattr(calibrated, name, value)
-    expected = copy.deepcopy(model).posterior(X)  # which has nothing cached
-    assert_same_law(model.posterior(X), expected)
-    assert not torch.allclose(expected.variance, before, rtol=1e-3)
-
-
 def test_warning_of_a_calibrator_that_has_seen_little():
     """It comes through, once, though the conditioned model is another one."""
     for order in ("inside", "outside"):
@@ -239,29 +224,6 @@ def test_warning_of_a_calibrator_that_has_seen_little():
 
 
 # ------------------------------------------------------------------ life as a module
-
-
-@pytest.mark.parametrize(("setting", "imputation"), [(PLAIN, "hallucinate"), (GIVEN, "censor")])
-@orders
-def test_states_and_copies(setting, imputation, order):
-    """States load across numbers of pending points and of residuals; copies are independent."""
-    source = compose(order, setting, imputation=imputation)
-    empty = LocalizedConformal(0.3, lengthscale=0.5, step_size=0.1)
-    target = compose(order, setting, empty, imputation, num_pending=2)
-    X = grid(setting)
-    with torch.no_grad():
-        for parameter in source.parameters():
-            parameter.add_(0.2)
-        source.train()
-        target.posterior(X)
-    target.load_state_dict(source.state_dict())
-    expected = source.posterior(X)
-    assert_same_law(target.posterior(X), expected)
-    for twin in (copy.deepcopy(source), pickle.loads(pickle.dumps(source))):
-        assert_same_law(twin.posterior(X), expected)
-        twin.observe(X[:1], setting.values(X[:1]))
-        assert (parts(twin)[1].num_updates, parts(source)[1].num_updates) == (31, 30)
-    assert_same_law(source.posterior(X), expected)
 
 
 # ------------------------------------------------------------------ acquisition functions
@@ -277,23 +239,6 @@ def test_noisy_improvement_of_botorch(order):
         acqf = qLogNoisyExpectedImprovement(model, PLAIN.data()[0], sampler, prune_baseline=False)
         values.append(acqf(grid(PLAIN).unsqueeze(-2)))
     assert_close(*values)
-
-
-@imputations
-def test_further_pending_points_of_confidence_bounds(imputation):
-    """In either order of wrapping the bound is the same, and so is its window."""
-    points, more = grid(PLAIN, 40).unsqueeze(-2), grid(PLAIN, 2)
-    values = []
-    for order in ("inside", "outside"):
-        acqf = DelayedUpperConfidenceBound(compose(order, imputation=imputation))
-        without = acqf(points)
-        acqf.set_X_pending(more)
-        values.append(acqf(points))
-        assert (acqf.nu > 1.0) == (imputation == "censor")
-        assert ((values[-1] - without).abs().max() > 1e-3) == (imputation != "none")
-        acqf.set_X_pending(None)
-        assert torch.equal(acqf(points), without)
-    assert_close(values[1], values[0], rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize(

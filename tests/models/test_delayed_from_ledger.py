@@ -129,17 +129,6 @@ def test_censored_hyperparameters_with_given_noise():
     assert_close(noise[10:], noise[:10].mean().expand(3))
 
 
-@pytest.mark.parametrize("imputation", ["hallucinate", "none"])
-def test_other_imputations_with_censored_hyperparameters(imputation):
-    """The hyperparameters come from censored data, and yet nothing is censored."""
-    ledger = make_ledger()
-    model = CensoredDelayModel.from_ledger(ledger, fit, imputation, "censored")
-    censored = CensoredDelayModel.from_ledger(ledger, fit, hyperparameters="censored")
-    expected = CensoredDelayModel(censored.model, QUERIES[PENDING], None, imputation)
-    assert_same(model, expected)
-    assert_close(model.posterior(grid()).mean, censored.model.posterior(grid()).mean)
-
-
 @kinds
 def test_past_times(hyperparameters):
     """As of an earlier time, the ledger's later entries play no part."""

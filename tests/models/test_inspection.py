@@ -36,10 +36,6 @@ def delayed(model) -> CensoredDelayModel:
     return CensoredDelayModel(model, PENDING, censor_value=0.0)
 
 
-def num_data(model) -> int:
-    return model.train_targets.shape[-1]
-
-
 class Scale(OutcomeTransform):
     """Division by a factor, as a user may write it: it takes no inputs."""
 

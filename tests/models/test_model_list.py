@@ -38,7 +38,6 @@ from botorch.models.transforms import Log, Normalize, Standardize
 from botorch.models.transforms.input import InputPerturbation
 from botorch.sampling.list_sampler import ListSampler
 from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
-from botorch.sampling.pathwise.posterior_samplers import get_matheron_path_model
 from torch import Size, Tensor
 from torch.testing import assert_close
 
@@ -386,23 +385,6 @@ def test_what_cannot_be_observed_changes_no_model() -> None:
 # ------------------------------------------------------------------ what BoTorch reads
 
 
-def test_sample_paths() -> None:
-    """Functions whose marginals are those of the posterior, independent between outcomes.
-
-    Means of 1000 paths are within 5 standard errors; correlations have one of 0.032.
-    """
-    model = corrected()
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        paths = get_matheron_path_model(model, sample_shape=Size([1000]))
-    posterior = model.posterior(T)
-    values = paths(T).detach()
-    assert values.shape == (1000, 3, 2)
-    error = 5 * (posterior.variance / 1000).sqrt()
-    assert ((values.mean(dim=0) - posterior.mean).abs() < error).all()
-    assert torch.corrcoef(values[:, 0].mT)[0, 1].abs() < 4 * 0.032
-
-
 def test_entropy_search_of_several_objectives_takes_the_processes() -> None:
     model = corrected()
     with torch.random.fork_rng():
@@ -425,13 +407,3 @@ def test_entropy_search_of_several_objectives_takes_the_processes() -> None:
     with pytest.raises(UnsupportedError, match=r"`model\.gaussian_model`"):
         values(model)
     assert all(value.isfinite().all() for value in values(model.gaussian_model))
-
-
-def test_pending_points_inside_and_around() -> None:
-    inside = CalibratedModel(CensoredDelayModel(make_gp(), NEW_X, -1.0), far_from_gaussian())
-    around = CensoredDelayModel(make_model(), NEW_X, -1.0)
-    model = CalibratedModelList(inside, around)
-    assert_close(model.posterior(T).mean[:, 0], model.posterior(T).mean[:, 1])
-    expected: Any = CensoredDelayModel(make_gp(), NEW_X, -1.0).posterior(T)
-    gaussian: Any = model.gaussian_model.posterior(T)
-    assert_close(gaussian.mean, expected.mean.expand(3, 2))

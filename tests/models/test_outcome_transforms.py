@@ -13,7 +13,6 @@ from botorch.models import ModelList, MultiTaskGP, SingleTaskGP
 from botorch.models.transforms import Bilog, ChainedOutcomeTransform, Log, Power, Standardize
 from botorch.models.transforms.outcome import OutcomeTransform, StratifiedStandardize
 from botorch.sampling.normal import SobolQMCNormalSampler
-from botorch.sampling.pathwise import draw_matheron_paths
 from torch import Size, Tensor
 from torch.testing import assert_close
 
@@ -26,7 +25,6 @@ from botorch_calib import (
     OnlineConformal,
     QuantileRecalibrator,
     calibration_report,
-    qLogCalibratedNoisyExpectedImprovement,
 )
 from botorch_calib.models.outcome_transforms import InverseTransform
 from botorch_calib.models.residuals import prequential_residuals
@@ -209,23 +207,6 @@ def test_acquisition_functions(name: str, best: float) -> None:
     assert waiting.isfinite().all() and not torch.allclose(waiting, exact)
     both = ModelList(model, CalibratedModel(make_gp(make_data()[0], Y_DATA), far_from_gaussian()))
     assert both.posterior(X).rsample(Size([3])).shape == (3, 5, 1, 2)
-
-
-def test_noisy_improvement_with_a_cached_root() -> None:
-    """Samples at new points are those of the joint posterior, drawn without the root."""
-    gp, _ = pair("chain")
-    model, X = CalibratedModel.from_history(gp, OnlineConformal(0.2)), make_data()[0]
-    sampler = SobolQMCNormalSampler(Size([64]), seed=2)
-    acqf = qLogCalibratedNoisyExpectedImprovement(model, X, sampler=sampler, prune_baseline=False)
-    new = uniform(4, 2, 2, seed=9)
-    samples = acqf._samples_from_root(new)
-    posterior = model.posterior(torch.cat([X.expand(4, -1, -1), new], dim=-2))
-    expected = acqf.get_posterior_samples(posterior)[..., -2:, :]
-    assert acqf._cache_root
-    assert_close(samples, expected, rtol=1e-7, atol=1e-7)
-    assert acqf(new).isfinite().all()
-    with pytest.raises(UnsupportedError, match="Pathwise draws .* map them back"):
-        draw_matheron_paths(model, Size([2]))
 
 
 def test_pending_points() -> None:

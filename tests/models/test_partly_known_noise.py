@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import pickle
 from typing import Any
 
 import pytest
@@ -21,14 +20,12 @@ from torch.distributions import MultivariateNormal
 from botorch_calib import (
     CalibratedModel,
     OnlineConformal,
-    noise_diagnosis,
 )
 from botorch_calib.calibration import NoCalibration
 from botorch_calib.models import (
     PartlyKnownNoiseGP,
     PartlyKnownNoiseLikelihood,
     prequential_residuals,
-    sharpened,
 )
 from botorch_calib.models.conditioning import conditioned_on, given_noise
 from botorch_calib.models.inspection import observation_noise_variance
@@ -42,7 +39,7 @@ from tests.gps import (
     make_data,
     make_partly_known,
 )
-from tests.random_numbers import normal, uniform
+from tests.random_numbers import uniform
 
 # Outcomes stay in the units in which the hyperparameters are known.
 pytestmark = pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
@@ -218,63 +215,7 @@ def test_observing_with_and_without_a_known_error() -> None:
 # ------------------------------------------------------------ what stands around a model
 
 
-def test_sharpening_scales_known_and_learned_noise_alike() -> None:
-    gp = make_partly_known()
-    X, Y = gp.train_inputs[0], gp.train_targets
-    gp.set_train_data(X, Y + 1.5 * normal(N, generator=torch.Generator().manual_seed(4)))
-    twin: Any = sharpened(gp)
-    factor = twin.likelihood.noise_covar.unknown.noise / NOISE
-    assert factor > 1.5
-    known = twin.likelihood.noise_covar.noise / gp.likelihood.noise_covar.noise
-    assert_close(known[KNOWN], factor.expand(4))
-    assert known[~KNOWN].isnan().all()
-
-
-def test_the_diagnosis_judges_the_known_noise() -> None:
-    """By the likelihood of a multiple of it, that of the others being as it is."""
-    gp, (_, Y, Yvar) = make_partly_known(transforms=True), make_data()
-    found = noise_diagnosis(gp)
-    X = gp.train_inputs[0]
-    assert found.given and found.num_observations == 4
-    assert found.stated == pytest.approx(7.0 * float(Yvar[KNOWN].mean().sqrt()))
-    scale = torch.tensor(LENGTHSCALES, **DOUBLE)
-    K = (-0.5 * torch.cdist(X / scale, X / scale).square()).exp()
-
-    def log_density(deviation: float) -> float:
-        m = (deviation / found.stated) ** 2
-        noise = torch.where(KNOWN, m * Yvar.squeeze(-1), NOISE)
-        mean = torch.full((N,), CONSTANT, **DOUBLE)
-        return float(MultivariateNormal(mean, K + noise.diag()).log_prob(Y.squeeze(-1)))
-
-    best = max(map(log_density, found.deviations.tolist()))
-    for deviation, stated in zip(found.deviations[::40], found.log_likelihoods[::40], strict=True):
-        assert log_density(float(deviation)) - best == pytest.approx(float(stated), abs=1e-7)
-
-
 # ------------------------------------------------------------ states, shapes, precision
-
-
-def test_copies_and_states() -> None:
-    gp = make_partly_known(transforms=True)
-    expected = statements(gp)
-    X, Y, Yvar = make_data(transforms=True)
-    loaded: Any = PartlyKnownNoiseGP(
-        X,
-        Y,
-        torch.where(KNOWN.unsqueeze(-1), Yvar, torch.nan),
-        input_transform=copy.deepcopy(gp.input_transform),
-        outcome_transform=copy.deepcopy(gp.outcome_transform),
-    )
-    loaded.load_state_dict(gp.state_dict())
-    for other in (copy.deepcopy(gp), pickle.loads(pickle.dumps(gp)), loaded.eval()):
-        assert_close(statements(other), expected, 1e-12)
-
-
-def test_states_of_a_fold_in_which_all_variances_are_known() -> None:
-    gp, (X, Y, Yvar) = make_partly_known(), make_data()
-    fold: Any = PartlyKnownNoiseGP(X[KNOWN], Y[KNOWN], Yvar[KNOWN], outcome_transform=None)
-    fold.load_state_dict(gp.state_dict())
-    assert_close(fold.covar_module.lengthscale, gp.covar_module.lengthscale)
 
 
 def test_single_precision() -> None:

@@ -27,7 +27,7 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from botorch_calib import CensoredDelayModel
-from botorch_calib.robust import ClosedFormConfidenceBound, contextual_function
+from botorch_calib.robust import ClosedFormConfidenceBound
 from botorch_calib.robust.contextual_function import ContextualFunction
 from botorch_calib.robust.gp import closed_form_bound, stationary_gp
 from botorch_calib.robust.gp.closed_form_bound import confidence_bound, gaussian_process
@@ -267,16 +267,6 @@ class TestValues:
         assert_close(values.flatten(), Z.square().sum(dim=-1))
         assert_close(norms.flatten(), 2 * Z[:, columns.context].norm(dim=-1))
 
-    @pytest.mark.parametrize("gradient", [False, True])
-    def test_one_value_per_input(self, gradient):
-        bound = PointwiseFunction(lambda Z: Z[..., 0], Columns(4, 2))  # N x 1
-        X = decisions(3, Columns(4, 2)).requires_grad_(gradient)
-        C = contexts_of(4, Columns(4, 2))
-        with pytest.raises(UnsupportedError, match=r"12 single inputs, got the shape \(12, 1\)"):
-            bound(X, C)
-        with pytest.raises(UnsupportedError, match="3 single inputs"):
-            bound.gradient_norms(X, C[:1])
-
     def test_no_points(self):
         columns = Columns(4, 2)
         X, C = decisions(3, columns)[:0].requires_grad_(), contexts_of(4, columns)
@@ -448,25 +438,6 @@ class TestGradients:
         with pytest.raises(RuntimeError, match="once_differentiable"):
             gradient.sum().backward()
 
-    @pytest.mark.parametrize("path", PATHS)
-    def test_no_derivatives_unless_needed(self, path, monkeypatch):
-        columns = Columns(4, 2)
-        bound = PATHS[path](make_gp(), columns)
-        X, C = decisions(2, columns).requires_grad_(), contexts_of(3, columns)
-        calls = []
-        evaluate = bound._evaluate
-        monkeypatch.setattr(
-            bound,
-            "_evaluate",
-            lambda X, C, gradients: calls.append(gradients) or evaluate(X, C, gradients),
-        )
-        with torch.no_grad():
-            assert not bound(X, C).requires_grad
-            assert not bound.with_steepness(X, C)[1].requires_grad
-        bound(X.detach(), C)
-        bound(X, C)
-        assert calls == [False, True, False, True]
-
 
 class Shifted(SingleTaskGP):
     def forward(self, x):
@@ -541,15 +512,3 @@ class TestSupport:
     def test_wrong_columns(self, width, num, indices):
         with pytest.raises(InputDataError, match="context"):
             Columns(width, num, indices)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_smooth_maximum_at_extremes(dtype):
-    values = torch.tensor([[0.0, 0.0], [1e-30, 0.0], [1e30, 1e30], [3.0, 1.0]], dtype=dtype)
-    norm, slopes = contextual_function._norm_of_order(32.0, values)
-    assert norm.isfinite().all() and slopes.isfinite().all()
-    assert_close(
-        norm / torch.tensor([1.0, 1e-30, 1e30 * 2 ** (1 / 32), 3.0], dtype=dtype),
-        torch.tensor([0.0, 1.0, 1.0, 1.0], dtype=dtype),
-    )
-    assert (slopes[0] == 0).all() and slopes[3, 0] == 1.0

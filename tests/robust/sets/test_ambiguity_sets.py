@@ -262,17 +262,6 @@ def test_lipschitz_bound_has_no_worst_case_of_values() -> None:
             call(values, centre)
 
 
-@pytest.mark.parametrize("share", [0.0, 1.0])
-def test_wasserstein_looks_at_all_atoms_or_at_some(
-    monkeypatch: pytest.MonkeyPatch, share: float
-) -> None:
-    values, centre = instance(2, num=30, rows=7)
-    values[3] = values[3, 0]  # a row that is settled before the others
-    wanted = WassersteinBall(0.1).worst_case_weights(values, centre)
-    monkeypatch.setattr("botorch_calib.robust.sets.wasserstein._MOST", share)
-    assert torch.equal(WassersteinBall(0.1).worst_case_weights(values, centre), wanted)
-
-
 @pytest.mark.parametrize("blind_steps", [1, 2, 16])
 def test_wasserstein_as_on_a_device(monkeypatch: pytest.MonkeyPatch, blind_steps: int) -> None:
     centre = instance(0, num=60, rows=1)[1]
