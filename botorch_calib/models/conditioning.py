@@ -50,9 +50,10 @@ def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
         check_fits(model, with_task_feature(model, X))
         reason = str(error).partition(". ")[0].rstrip(".")
         raise UnsupportedError(
-            f"{type(model).__name__} cannot be conditioned on observations ({reason}). Use an exact "
-            "GP such as SingleTaskGP, or, to calibrate only, call `observe` with `condition=False` "
-            "and refit; and give pending points to a Monte Carlo acquisition function."
+            f"{type(model).__name__} cannot be conditioned on observations ({reason}). Use an "
+            "exact GP such as SingleTaskGP, or, to calibrate only, call `observe` with "
+            "`condition=False` and refit; and give pending points to a Monte Carlo acquisition "
+            "function."
         ) from error
 
 
