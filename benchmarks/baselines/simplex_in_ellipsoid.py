@@ -11,7 +11,7 @@ joins. The value falls in each step, so the method is finite.
 
 `refined` follows where the ellipsoid is so small that rounding decides. An interior-point method
 takes 3 to 90 times as long where few atoms keep mass, and a half to a tenth of the time where more
-than half of 100 to 256 do (``benchmarks/studies/simpler_forms_robust.py``).
+than half of 100 to 256 do.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.fit_to_ledger import Fit
 from botorch_calib.models.inspection import like, unit_of_targets
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
-from botorch_calib.optim.unit_box import optimize_in_unit_box
+from botorch_calib.optim.scaled_search import optimize_in_unit_box
 
 Features = Mapping[int, float]
 

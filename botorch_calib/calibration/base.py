@@ -18,7 +18,6 @@ from torch.nn import Module
 
 from botorch_calib._validation import check_finite, check_inputs, check_open_unit, check_tensor
 from botorch_calib.calibration.learners.base import QuantileLearner
-from botorch_calib.calibration.learners.radial_sum import RadialSum
 from botorch_calib.calibration.scores import Score
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 
@@ -40,17 +39,6 @@ class Calibrator(Module, ABC):
         Args:
             X: Inputs ``batch_shape x q x d`` in the base model's transformed space.
         """
-
-    def radial_sum(self) -> RadialSum | None:
-        """The sum over past inputs of whose values `predictive_from` makes ``predictive(X)``.
-
-        None if the distributions depend on the inputs in another way, or not at all.
-        """
-        return None
-
-    def predictive_from(self, sums: Tensor) -> PiecewisePredictive:
-        """The distribution made of values ``batch_shape x q x L`` of `radial_sum`."""
-        raise UnsupportedError(f"{type(self).__name__} does not depend on the inputs by a sum.")
 
     @abstractmethod
     def update(self, X: Tensor, z: Tensor) -> PiecewisePredictive:
@@ -127,14 +115,6 @@ class TrackedCalibrator(Calibrator):
 
     def predictive(self, X: Tensor) -> PiecewisePredictive:
         return self._predictive_from(self.tracker.threshold(X))
-
-    def radial_sum(self) -> RadialSum | None:
-        """The sum of the learner, if the distributions are made of its thresholds."""
-        is_own = type(self).predictive is TrackedCalibrator.predictive
-        return self.tracker.radial_sum() if is_own else None
-
-    def predictive_from(self, sums: Tensor) -> PiecewisePredictive:
-        return self._predictive_from(self.tracker.finished(sums))
 
     @torch.no_grad()
     def update(self, X: Tensor, z: Tensor) -> PiecewisePredictive:

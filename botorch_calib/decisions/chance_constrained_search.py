@@ -32,11 +32,10 @@ from botorch_calib.decisions.chance_constraints import (
     margins_of,
 )
 from botorch_calib.exceptions import NotCertifiedWarning, level_of_caller
+from botorch_calib.optim.batched_searches import Function, batched_searches
 from botorch_calib.optim.region import LinearConstraints, Region
+from botorch_calib.optim.scaled_search import SEPARATE_STARTS, InUnitBox
 from botorch_calib.optim.search_warnings import without_search_warnings
-from botorch_calib.optim.separate_starts import SEPARATE_STARTS
-from botorch_calib.optim.side_by_side import Function, side_by_side
-from botorch_calib.optim.unit_box import InUnitBox
 
 # Below this share of certified samples the certified set is searched for, and in, more closely.
 _RARE = 0.05
@@ -433,7 +432,7 @@ def _maximize(
     with without_search_warnings():
         starts = region.in_widths(starts)
         if is_constrained:  # SLSQP takes one start at a time
-            ends = side_by_side(functions, starts, search)
+            ends = batched_searches(functions, starts, search)
         else:
             ends = search(starts, functions)
     return in_widths.inputs(ends).detach()

@@ -29,6 +29,7 @@ from botorch_calib.diagnostics.report import (
 )
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.models.calibrated import CalibratedModel
+from botorch_calib.models.cholesky_factor import in_space_of_targets
 from botorch_calib.models.delayed import CensoredDelayModel
 from botorch_calib.models.inspection import (
     as_in_training,
@@ -39,7 +40,6 @@ from botorch_calib.models.inspection import (
     raw_train_inputs,
     with_task_feature,
 )
-from botorch_calib.models.kept_factor import in_space_of_targets
 from botorch_calib.models.outcome_transforms import InverseTransform, raw_train_targets
 from botorch_calib.models.predictors import Correction, predictor_of
 from botorch_calib.models.predictors.with_outcome_transform import TransformedPredictor

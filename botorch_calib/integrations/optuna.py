@@ -46,7 +46,7 @@ from botorch_calib.integrations._optuna_encoding import unit_cube
 from botorch_calib.integrations._stored_decisions import INFINITE
 from botorch_calib.models import CalibratedModel, CalibratedModelList
 from botorch_calib.models.residuals import RESIDUALS
-from botorch_calib.optim.separate_starts import SEPARATE_STARTS
+from botorch_calib.optim.scaled_search import SEPARATE_STARTS
 from botorch_calib.posteriors.calibrated import EXCESS
 
 #: Returns the next point, given inputs, objectives and constraints of the complete trials, the

@@ -4,7 +4,7 @@
 file                      content
 ========================= ========================================================================
 ``calibrated``            `CalibratedModel`: calibrated marginals
-``several_outcomes``      `CalibratedModelList`: independent outcomes as one model
+``model_list``            `CalibratedModelList`: independent outcomes as one model
 ``delayed``               `CensoredDelayModel`: pending queries
 ``fit_to_ledger``         models of the values in a ledger
 ``hyperparameter_fits``   the search of a fit by marginal likelihood
@@ -18,7 +18,7 @@ file                      content
 ``outcome_transforms``    outcome transforms as increasing maps, and which ones are not
 ``predictors``            how each kind of base model predicts observations
 ``marginals``             posteriors of exact processes, at all points at once
-``kept_factor``           their Cholesky factors, renewed when a process changes
+``cholesky_factor``       their Cholesky factors, renewed when a process changes
 ``conditioning``          conditioning on observations, with errors that help
 ``row_updates``           rows that are added to a Cholesky factor
 ``training_prior``        a process's prior of its training data
@@ -29,11 +29,11 @@ file                      content
 
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.delayed import CensoredDelayModel
+from botorch_calib.models.model_list import CalibratedModelList
 from botorch_calib.models.noisy_ensemble import NoisyEnsemble
 from botorch_calib.models.partly_known_noise import PartlyKnownNoiseGP, PartlyKnownNoiseLikelihood
 from botorch_calib.models.residuals import loo_residuals, prequential_residuals
 from botorch_calib.models.sample_paths import CalibratedPath
-from botorch_calib.models.several_outcomes import CalibratedModelList
 from botorch_calib.models.sharpened import sharpened
 
 __all__ = [

@@ -17,13 +17,13 @@ from gpytorch.settings import detach_test_caches
 from gpytorch.utils.memoize import add_to_cache
 from torch import Tensor
 
+from botorch_calib.models.cholesky_factor import keep_in_step, remember_factor
 from botorch_calib.models.inspection import (
     as_in_training,
     inputs_of_transform,
     observed_process,
     with_task_feature,
 )
-from botorch_calib.models.kept_factor import keep_in_step, remember_factor
 from botorch_calib.models.outcome_transforms import check_takes
 from botorch_calib.models.partly_known_noise import PartlyKnownNoiseLikelihood
 from botorch_calib.models.requirements import check_fits
@@ -48,11 +48,12 @@ def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     except (RuntimeError, AttributeError, TypeError, NotImplementedError) as error:
         # GPyTorch speaks of sizes inside, and of methods that a model lacks.
         check_fits(model, with_task_feature(model, X))
+        reason = str(error).partition(". ")[0].rstrip(".")
         raise UnsupportedError(
-            f"{type(model).__name__} cannot be conditioned on observations "
-            f"({str(error).partition('.')[0]}). Use an exact GP such as SingleTaskGP, or, to "
-            "calibrate only, call `observe` with `condition=False` and refit; and give pending "
-            "points to a Monte Carlo acquisition function."
+            f"{type(model).__name__} cannot be conditioned on observations ({reason}). Use an "
+            "exact GP such as SingleTaskGP, or, to calibrate only, call `observe` with "
+            "`condition=False` and refit; and give pending points to a Monte Carlo acquisition "
+            "function."
         ) from error
 
 

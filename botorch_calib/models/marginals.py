@@ -40,8 +40,8 @@ from gpytorch.settings import max_eager_kernel_size
 from linear_operator import to_linear_operator
 from torch import Size, Tensor
 
+from botorch_calib.models.cholesky_factor import factor_of, may_serve
 from botorch_calib.models.inspection import with_task_feature
-from botorch_calib.models.kept_factor import factor_of, may_serve
 from botorch_calib.models.requirements import check_fits
 from botorch_calib.models.wrapper import WrapperModel
 from botorch_calib.posteriors.single_points import SinglePointPosterior, is_gaussian, raw_variance

@@ -27,9 +27,9 @@ from botorch_calib.models.inspection import (
     raw_train_inputs,
     with_own_hyperparameters,
 )
+from botorch_calib.models.model_list import CalibratedModelList
 from botorch_calib.models.predictors import Correction, GaussianPredictor, predictor_of
 from botorch_calib.models.predictors.with_outcome_transform import TransformedPredictor
-from botorch_calib.models.several_outcomes import CalibratedModelList
 
 
 class CalibratedPath(SamplePath):

@@ -30,9 +30,8 @@ from scipy.optimize import OptimizeWarning, minimize
 from torch import Tensor
 
 from botorch_calib._validation import check_acquisition, check_bounds, check_count
+from botorch_calib.optim.scaled_search import SEPARATE_STARTS, optimize_in_unit_box
 from botorch_calib.optim.search_warnings import without_search_warnings
-from botorch_calib.optim.separate_starts import SEPARATE_STARTS
-from botorch_calib.optim.unit_box import optimize_in_unit_box
 
 Array = npt.NDArray[np.float64]
 

@@ -1,8 +1,6 @@
 """Quantile recalibration: its distribution, its bound, and what leaving one out costs and gives."""
 
-import copy
 import math
-import pickle
 from itertools import product
 
 import pytest
@@ -145,32 +143,6 @@ def test_neighbouring_thresholds_cross_and_their_distribution_does_not():
     assert (quantiles.diff(dim=-1) > 0).all()
 
 
-def test_gradients_are_finite_where_an_open_tail_begins_far_out():
-    calibrator = QuantileRecalibrator(method="exact", step_size=0.5, lengthscale=0.25)
-    calibrator.update(torch.full((40, 1), 0.5, **DOUBLE), torch.full((40,), 0.7, **DOUBLE))
-    X = torch.tensor([[0.5], [0.6]], **DOUBLE, requires_grad=True)
-    predictive = calibrator.predictive(X)
-    for value in (predictive.mean, predictive.variance):
-        (gradient,) = torch.autograd.grad(value.sum(), X, retain_graph=True)
-        assert gradient.isfinite().all()
-
-
-@pytest.mark.parametrize(
-    ("source", "target"),
-    [
-        (QuantileRecalibrator(), QuantileRecalibrator(score=GaussianScore())),
-        (
-            QuantileRecalibrator(lengthscale=[0.1, 0.2, math.inf]),
-            QuantileRecalibrator(lengthscale=[0.3, 0.7, math.inf]),
-        ),
-    ],
-    ids=["score", "members"],
-)
-def test_states_of_other_settings_are_refused(source, target):
-    with pytest.raises(RuntimeError, match="initial|member_settings"):
-        target.load_state_dict(source.state_dict())
-
-
 def make_gp(num=30, noise=0.05):
     X, _ = make_data(num)
     Y = torch.sin(6 * X.sum(dim=-1, keepdim=True)) + noise * torch.randn(num, 1, **DOUBLE)
@@ -215,70 +187,6 @@ def test_leave_one_out_recalibration():
 def test_bad_settings(settings, name):
     with pytest.raises(InputDataError, match=name):
         QuantileRecalibrator(**settings).predictive(torch.zeros(1, 1, **DOUBLE))
-
-
-class TestCommonDistribution:
-    """Without a local part all points share one distribution, remembered while it holds."""
-
-    X = torch.rand(6, 1, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0))
-
-    @staticmethod
-    def learned() -> QuantileRecalibrator:
-        calibrator = QuantileRecalibrator()
-        generator = torch.Generator().manual_seed(1)
-        inputs = torch.rand(30, 2, dtype=torch.double, generator=generator)
-        calibrator.update(inputs, torch.randn(30, dtype=torch.double, generator=generator))
-        return calibrator
-
-    def test_one_row_for_all_points(self):
-        calibrator = self.learned()
-        first, second, third = (calibrator.predictive(self.X) for _ in range(3))
-        expected = calibrator._predictive_from(calibrator.tracker.threshold(self.X).clone())
-        for predictive in (first, second, third):
-            assert predictive.batch_shape == (6, 1, 1)
-            assert torch.equal(predictive.knots, expected.knots)
-        assert second.standardized() is third.standardized() is not first.standardized()
-
-    def test_forgotten_when_something_is_learned(self):
-        calibrator = self.learned()
-        before = [calibrator.predictive(self.X) for _ in range(2)][1]
-        calibrator.update(self.X[:, 0], torch.full((6,), 3.0, dtype=torch.double))
-        after = [calibrator.predictive(self.X) for _ in range(2)][1]
-        fresh = calibrator._predictive_from(calibrator.tracker.threshold(self.X).clone())
-        assert torch.equal(after.knots, fresh.knots)
-        assert not torch.equal(after.knots, before.knots)
-
-    @pytest.mark.parametrize(
-        ("name", "value"), [("tails", "gaussian"), ("score", GaussianScore(1.0))]
-    )
-    def test_forgotten_when_a_setting_is_changed(self, name, value):
-        calibrator = self.learned()
-        before = [calibrator.predictive(self.X) for _ in range(2)][1]
-        setattr(calibrator, name, value)
-        after = calibrator.predictive(self.X)
-        fresh = calibrator._predictive_from(calibrator.tracker.threshold(self.X).clone())
-        torch.testing.assert_close(after.variance, fresh.variance, rtol=1e-14, atol=0.0)
-        assert not torch.allclose(after.variance, before.variance)
-
-    def test_loaded_and_copied(self):
-        calibrator, other = self.learned(), QuantileRecalibrator()
-        for _ in range(2):
-            calibrator.predictive(self.X), other.predictive(self.X)
-        other.load_state_dict(calibrator.state_dict())
-        twin = copy.deepcopy(calibrator)
-        twin = pickle.loads(pickle.dumps(twin))
-        for _ in range(2):
-            expected = calibrator.predictive(self.X).knots
-            assert torch.equal(other.predictive(self.X).knots, expected)
-            assert torch.equal(twin.predictive(self.X).knots, expected)
-
-    def test_local_thresholds_are_not_common(self):
-        calibrator = QuantileRecalibrator(lengthscale=0.3)
-        calibrator.update(self.X[:, 0], torch.randn(6, dtype=torch.double))
-        X = self.X[:1].clone().requires_grad_()
-        predictive = calibrator.predictive(X)
-        (slope,) = torch.autograd.grad(predictive.knots[..., 1:-1].sum(), X)
-        assert slope.abs().max() > 0
 
 
 def test_a_level_is_found_and_read_off_raw():

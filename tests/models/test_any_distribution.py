@@ -92,28 +92,6 @@ def test_observed_scores_are_those_of_the_distribution() -> None:
     assert_close(model.calibrator.state_dict(), twin.state_dict())
 
 
-def test_coverage_of_a_scale_that_is_ten_times_too_small() -> None:
-    """The bound of the tracker, ``(1 + 2 eta) / (T eta)``, whatever the base model."""
-    generator = torch.Generator().manual_seed(5)
-    calibrator = OnlineConformal(0.2, step_size=0.1)
-    model = CalibratedModel(HeavyTails(scale=0.03), calibrator, denoise=False)
-    num = 150
-    X = uniform(num, 2, generator=generator)
-    noise = 0.3 * normal(num, 1, generator=generator)
-    Y, misses = X.sum(dim=-1, keepdim=True).sin() + noise, 0
-    for x, y in zip(X.split(1), Y.split(1), strict=True):
-        stated = model.posterior(x.unsqueeze(0))
-        inside = (stated.quantile(0.1) <= y) & (y <= stated.quantile(0.9))
-        misses += int(not inside.item())
-        model.observe(x, y, condition=False)
-    unlearned = CalibratedModel(HeavyTails(scale=0.03), NoCalibration(), denoise=False)
-    stated = unlearned.posterior(X.unsqueeze(1))
-    lower, upper = stated.quantile(0.1), stated.quantile(0.9)
-    missed = ((Y.unsqueeze(1) < lower) | (Y.unsqueeze(1) > upper)).double().mean()
-    assert missed > 0.6
-    assert abs(misses / num - 0.2) <= calibrator.tracker.coverage_bound(num)
-
-
 def test_acquisition_functions_and_report() -> None:
     model = CalibratedModel(HeavyTails(), learned(), denoise=False)
     X = points(4, 1, 2)

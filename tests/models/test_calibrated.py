@@ -2,7 +2,6 @@
 
 import copy
 import math
-import pickle
 import warnings
 from typing import Any
 
@@ -26,12 +25,8 @@ from botorch.models import (
 )
 from botorch.models.higher_order_gp import HigherOrderGP
 from botorch.models.model import Model
-from botorch.models.transforms import ChainedOutcomeTransform, Log, Standardize
-from botorch.models.transforms.outcome import OutcomeTransform
-from botorch.posteriors import GPyTorchPosterior
+from botorch.models.transforms import Standardize
 from botorch.sampling.normal import SobolQMCNormalSampler
-from botorch.utils.datasets import SupervisedDataset
-from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 
 from botorch_calib import (
@@ -343,21 +338,6 @@ def test_observe_without_conditioning():
     assert_unchanged(model, before, gp)
 
 
-@pytest.mark.parametrize("base", MULTI_TASK)
-def test_observe_multi_task(base):
-    model = CalibratedModel(BASES[base](), LocalizedConformal(**TEMPLATE))
-    X, Y, _ = make_data(3, seed=40)
-    noisy = model.model.posterior(X, observation_noise=True)
-    z = ((Y - noisy.mean) / noisy.variance.sqrt()).detach().flatten()
-    X_full = torch.cat([X, torch.zeros(3, 1, **DOUBLE)], dim=-1)
-    expected = LocalizedConformal(**TEMPLATE)
-    expected.update(X_full, z)
-    model.observe(X_full, Y)
-    widths = model.posterior(X_full).predictive.knots[..., 2]
-    torch.testing.assert_close(widths, expected.half_width(X_full))
-    assert model.train_targets.shape == (15,)
-
-
 GOOD_X, GOOD_Y = torch.tensor([[0.1, 0.2], [0.3, 0.4]]), torch.tensor([[0.5], [-0.5]])
 BAD_X, BAD_Y = GOOD_X.clone(), GOOD_Y.clone()
 BAD_X[1, 1], BAD_Y[1, 0] = math.inf, math.nan
@@ -485,7 +465,6 @@ def test_excess_reaches_every_posterior():
         model.fantasize(X[:2], sampler),
         CalibratedModel.from_history(gp, calibrator, excess="objective"),
         copy.deepcopy(model),
-        repickled(model),
         model.subset_output([0]),
         pending[0],
         CalibratedModel(pending[1], calibrator, excess="objective"),
@@ -513,24 +492,6 @@ def test_excess_reaches_every_posterior():
         torch.testing.assert_close(observed.variance, expected.variance)
     model.observe(X[:2], torch.zeros(2, 1, **DOUBLE))
     assert model.posterior(X).excess == "objective"
-
-
-def test_one_base_evaluation_per_call(monkeypatch):
-    model = make_model(transforms=True)
-    calls = []
-    original = SingleTaskGP.posterior
-
-    def counting(self: SingleTaskGP, *args: Any, **kwargs: Any) -> Any:
-        calls.append(args)
-        return original(self, *args, **kwargs)
-
-    monkeypatch.setattr(SingleTaskGP, "posterior", counting)
-    weight = ScalarizedPosteriorTransform(torch.tensor([-2.0], **DOUBLE))
-    for kwargs in ({}, {"observation_noise": True}, {"posterior_transform": weight}):
-        model.posterior(grid(4, transforms=True), **kwargs).rsample()
-    assert len(calls) == 3
-    model.observe(grid(2, transforms=True), torch.zeros(2, 1, **DOUBLE), condition=False)
-    assert len(calls) == 4
 
 
 @pytest.mark.parametrize(("fixed_noise", "transforms"), [(False, False), (True, True)])
@@ -694,21 +655,6 @@ def test_state_dict_of_another_length(source_num, target_num, transforms):
     torch.testing.assert_close(twin.posterior(X).variance, source.posterior(X).variance)
 
 
-@bases
-def test_state_dict_of_every_base(base):
-    source = calibrated(base)
-    with torch.no_grad():
-        for parameter in source.model.parameters():
-            parameter.add_(0.1)
-    target = CalibratedModel(BASES[base](), LocalizedConformal(0.3, 0.5))
-    assert not torch.allclose(target.posterior(grid()).variance, source.posterior(grid()).variance)
-    # BoTorch's variational models can only be loaded with their transforms.
-    target.load_state_dict(source.state_dict(), keep_transforms=base != "variational")
-    target.train()  # as after fitting: drops what the base model has cached
-    torch.testing.assert_close(target.posterior(grid()).mean, source.posterior(grid()).mean)
-    torch.testing.assert_close(target.posterior(grid()).variance, source.posterior(grid()).variance)
-
-
 @pytest.mark.parametrize("broken", ["unexpected", "calibrator"])
 def test_rejected_state_changes_nothing(broken):
     model = CalibratedModel.from_history(make_gp(), LocalizedConformal(**TEMPLATE))
@@ -752,26 +698,6 @@ def test_to_float32(base):
         torch.testing.assert_close(mean.double(), expected.mean, rtol=1e-3, atol=1e-3)
 
 
-def repickled(model: CalibratedModel) -> CalibratedModel:
-    twin: CalibratedModel = pickle.loads(pickle.dumps(model))
-    return twin
-
-
-@bases
-def test_copies(base):
-    model = calibrated(base)
-    X = grid(4)
-    with torch.no_grad():  # a variational model keeps what it computes, with its graph
-        mean = model.posterior(X).mean
-    # A MultiTaskGP cannot be pickled.
-    for copier in (copy.deepcopy,) if base in MULTI_TASK else (copy.deepcopy, repickled):
-        twin = copier(model)
-        torch.testing.assert_close(twin.posterior(X).mean, mean)
-        twin.observe(X[:1], torch.zeros(1, 1, **DOUBLE), condition=False)
-        assert (twin.calibrator.num_updates, model.calibrator.num_updates) == (31, 30)
-        torch.testing.assert_close(model.posterior(X).mean, mean)
-
-
 @transformed
 def test_gradient_reaches_the_calibrator(transforms):
     model = make_model(transforms=transforms)
@@ -787,16 +713,6 @@ def test_gradient_reaches_the_calibrator(transforms):
     (through,) = torch.autograd.grad(model.posterior(X).variance.sum(), X)
     (around,) = torch.autograd.grad(without.variance.sum(), X)
     assert not torch.allclose(through, around)
-
-
-def test_construct_inputs():
-    X, Y, _ = make_data(transforms=True)
-    data = SupervisedDataset(X, Y, feature_names=["a", "b"], outcome_names=["y"])
-    model = CalibratedModel(**CalibratedModel.construct_inputs(data))
-    assert isinstance(model.calibrator, LocalizedConformal) and model.calibrator.alpha == 0.2
-    assert model.posterior(X[:3]).mean.shape == (3, 1)
-    calibrator = OnlineConformal(0.1)
-    assert CalibratedModel.construct_inputs(data, calibrator)["calibrator"] is calibrator
 
 
 # ------------------------------------------------------------------ what is refused
@@ -835,92 +751,6 @@ def test_unsupported_bases(name, match):
         CalibratedModel(base, OnlineConformal(0.2))
     with pytest.raises(UnsupportedError, match=match):
         CalibratedModel.from_history(base, OnlineConformal(0.2))
-
-
-def test_one_outcome_of_a_model_of_several():
-    """As the error advises."""
-    X, Y, _ = make_data()
-    both = SingleTaskGP(X, torch.cat([Y, 9 - Y], dim=-1), outcome_transform=Standardize(2)).eval()
-    for i in (0, 1):
-        model = CalibratedModel.from_history(both.subset_output([i]), OnlineConformal(0.2))
-        assert model.calibrator.num_updates == len(X)
-        expected = both.posterior(X).mean[:, [i]]
-        torch.testing.assert_close(model.model.posterior(X).mean, expected)
-
-
-def test_posterior_that_is_not_gaussian() -> None:
-    """A transform that claims to be affine, wrongly, is refused where its posterior is stated."""
-
-    class Misleading(Log):
-        _is_linear = True
-
-    X, Y, _ = make_data()
-    gp = SingleTaskGP(X, (Y - Y.mean()).exp(), outcome_transform=Misleading())
-    model = CalibratedModel(gp, OnlineConformal(0.2))
-    with pytest.raises(UnsupportedError, match="not Gaussian.*Standardize"):
-        model.posterior(X[:2])
-    with pytest.raises(UnsupportedError, match="not Gaussian.*Standardize"):
-        model.observe(X[:2], Y[:2].abs())
-
-
-@fixed
-def test_chain_of_affine_outcome_transforms(fixed_noise: bool) -> None:
-    """Twice standardized is standardized once: the same model, by another way to its units."""
-    X, Y, _ = make_data()
-    Y = 50.0 + 7.0 * Y
-    Yvar = torch.full_like(Y, 0.5) if fixed_noise else None
-    chain = ChainedOutcomeTransform(first=Standardize(1), second=Standardize(1))
-    models = [
-        CalibratedModel.from_history(
-            SingleTaskGP(X, Y, Yvar, outcome_transform=transform), LocalizedConformal(**TEMPLATE)
-        )
-        for transform in (chain, Standardize(1))
-    ]
-    points = make_data(4, seed=21)[0]
-    found, expected = (model.posterior(points).moments() for model in models)
-    torch.testing.assert_close(found, expected)
-    for model in models:
-        model.observe(points[:2], Y[:2])
-    found, expected = (model.posterior(points).moments() for model in models)
-    torch.testing.assert_close(found, expected)
-
-
-class Negated(OutcomeTransform):
-    """The outcome with the other sign, as a user may write it."""
-
-    _is_linear = True
-
-    def forward(
-        self, Y: Tensor, Yvar: Tensor | None = None, X: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        return -Y, Yvar
-
-    untransform = forward
-
-    def untransform_posterior(self, posterior: Any, X: Tensor | None = None) -> GPyTorchPosterior:
-        mvn = posterior.distribution
-        return GPyTorchPosterior(MultivariateNormal(-mvn.mean, mvn.lazy_covariance_matrix))
-
-
-@pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
-def test_a_decreasing_outcome_transform_is_refused() -> None:
-    """The lower tail of its residuals is the upper one of what the model states."""
-    X, Y, _ = make_data()
-    chain = ChainedOutcomeTransform(a=Negated(), b=Standardize(1))
-    for transform in (Negated(), chain):
-        gp = SingleTaskGP(X, Y, outcome_transform=transform)
-        with pytest.raises(UnsupportedError, match="decreasing outcome transform.*negate the obs"):
-            CalibratedModel.from_history(gp, OnlineConformal(0.2))
-    # Twice negated is as it was.
-    twice = ChainedOutcomeTransform(a=Negated(), b=Standardize(1), c=Negated())
-    models = [
-        CalibratedModel.from_history(
-            SingleTaskGP(X, Y, outcome_transform=each), OnlineConformal(0.2)
-        )
-        for each in (twice, Standardize(1))
-    ]
-    found, expected = (model.posterior(X[:3]).quantile(0.9) for model in models)
-    torch.testing.assert_close(found, expected)
 
 
 def test_batched_base_cannot_observe():

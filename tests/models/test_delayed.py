@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-import pickle
 from typing import Any
 
-import linear_operator.utils.cholesky
 import pytest
 import torch
 from botorch.exceptions.errors import (
@@ -16,16 +14,14 @@ from botorch.exceptions.errors import (
     UnsupportedError,
 )
 from botorch.models import ModelList, ModelListGP, MultiTaskGP, PairwiseGP, SingleTaskGP
-from botorch.models.transforms import Log, Normalize, Standardize
+from botorch.models.transforms import Log
 from botorch.posteriors import GPyTorchPosterior
 from botorch.sampling.normal import SobolQMCNormalSampler
-from botorch.utils.datasets import SupervisedDataset
 from torch import Tensor
 from torch.testing import assert_close
 
 from botorch_calib import CalibratedModel, OnlineConformal
 from botorch_calib.models import CensoredDelayModel
-from botorch_calib.models.marginals import posterior_at
 from tests.contracts import ModelContract
 from tests.gps import make_multitask, make_variational
 from tests.models.delayed_cases import DOUBLE, Setting
@@ -114,20 +110,6 @@ def test_equation_1(setting, num_pending):
         assert (mean < ignoring).any() and abs(mean - ignoring).max() > 0.05 * scale
 
 
-def test_little_noise_and_many_points():
-    """Coinciding points and a condition number of up to 1e6 cost digits, not correctness.
-
-    A backward stable solution has an error of about 1e-16 times the condition number.
-    """
-    setting = Setting(num=100, noise=1e-4)
-    X, X_pending = grid(setting, 30), setting.pending(20)
-    model = CensoredDelayModel(setting.gp(), X_pending, setting.censor_value)
-    mean, covariance = (tensor.detach().numpy() for tensor in moments(model.posterior(X)))
-    expected_mean, expected_covariance = setting.dense(X, X_pending)
-    assert abs(mean - expected_mean).max() < 1e-8
-    assert abs(covariance - expected_covariance).max() < 1e-10
-
-
 @pytest.mark.parametrize(("noise", "atol", "transforms"), [(0.02, 2e-3, True), (1e-3, 2e-2, False)])
 def test_single_precision(noise, atol, transforms):
     """As accurate as single precision allows: the unit roundoff times the condition number.
@@ -172,31 +154,6 @@ def test_no_imputation(setting):
     for result, expected in zip(moments(model.posterior(X)), moments(gp.posterior(X)), strict=True):
         assert_close(result, expected, rtol=1e-12, atol=1e-12)  # the engine's, and GPyTorch's
     assert CensoredDelayModel(gp, None, 0.0).conditioned_model is gp
-
-
-@few_settings
-def test_batches_of_points(setting):
-    model, shape = setting.model(5), (2, 1, 5)
-    X = grid(setting, math.prod(shape)).view(*shape, setting.dim)
-    posterior = model.posterior(X)
-    flat = model.posterior(X.reshape(-1, setting.dim))
-    assert posterior.mean.shape == (*shape, 1)
-    assert_close(posterior.mean.reshape(-1), flat.mean.reshape(-1))
-    assert_close(posterior.variance.reshape(-1), flat.variance.reshape(-1))
-    assert posterior.rsample(torch.Size([3])).shape == (3, *shape, 1)
-
-
-@few_settings
-@pytest.mark.parametrize("imputation", ["censor", "hallucinate"])
-def test_gradients(setting, imputation):
-    model, X = setting.model(5, imputation), grid(setting, 3).requires_grad_()
-    scale = setting.units()[-1]
-    assert torch.autograd.gradcheck(lambda X: model.posterior(X).mean / scale, X)
-    assert torch.autograd.gradcheck(lambda X: model.posterior(X).variance / scale**2, X)
-    # Nothing of it stays: neither pending points nor what is cached hold graphs.
-    pending = X * 0.9
-    assert not model.with_pending(pending).X_pending.requires_grad
-    assert not model.conditioned_model.train_targets.requires_grad
 
 
 # ------------------------------------------------------------------ pending points come and go
@@ -318,46 +275,6 @@ def test_the_base_model_is_left_alone(setting):
 # ------------------------------------------------------------------ no refit, no factorisation
 
 
-def record_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Sizes of all matrices that are factorised or inverted from now on."""
-    sizes: list[int] = []
-
-    def spy(module: Any, name: str, argument: int = 0) -> None:
-        original = getattr(module, name)
-
-        def recording(*args: Any, **kwargs: Any) -> Any:
-            sizes.append(min(args[argument].shape[-2:]))
-            return original(*args, **kwargs)
-
-        monkeypatch.setattr(module, name, recording)
-
-    for name in ("cholesky", "cholesky_ex", "eigh", "svd", "qr", "inv", "solve", "pinv"):
-        spy(torch.linalg, name)
-    spy(torch.linalg, "solve_triangular", argument=1)  # by its right-hand sides
-    for name in ("cholesky_inverse", "inverse"):
-        spy(torch, name)
-    return sizes
-
-
-@few_settings
-def test_the_factorisation_is_reused(setting, monkeypatch):
-    """Once the base has predicted, nothing of the size of its data is factorised or inverted."""
-    gp, X, pending = setting.gp(), grid(setting)[:8], setting.pending(8, seed=11)
-    posterior_at(gp, X[:1])
-    gp.posterior(X)
-    sizes = record_sizes(monkeypatch)
-    model = CensoredDelayModel(gp, pending[:4], setting.censor_value)
-    model.posterior(X).variance.sum()
-    model.with_pending(pending[4:]).posterior(X).variance.sum()
-    resolved = model.resolve(pending[:1], setting.values(pending[:1]))
-    resolved.posterior(X).variance.sum()
-    resolved.with_pending(pending[4:]).posterior(X).variance.sum()
-    assert sizes and max(sizes) <= 8 < setting.num
-    # The spy sees what it is to see.
-    setting.gp().posterior(X)
-    assert max(sizes) == setting.num
-
-
 @pytest.mark.parametrize(
     ("how", "imputation"), [("through the wrapper", "censor"), ("behind its back", "hallucinate")]
 )
@@ -389,47 +306,7 @@ def test_settings_that_change(setting):
 # ------------------------------------------------------------------ paths and fantasies
 
 
-@pytest.mark.parametrize("transforms", [False, True])
-def test_data_of_the_conditioned_model(transforms):
-    """Its training data are all queries, also after it has been in train mode."""
-    setting = Setting(transforms=transforms)
-    model, X = setting.model(6), grid(setting)
-    conditioned = model.conditioned_model
-    expected = moments(conditioned.posterior(X))
-    conditioned.train()
-    queries = torch.cat([setting.data()[0], setting.pending(6)])
-    assert_close(conditioned.train_inputs[0], queries)
-    assert conditioned.train_targets.shape == (20,)
-    for result, value in zip(moments(conditioned.posterior(X)), expected, strict=True):
-        assert_close(result, value, rtol=0, atol=1e-8)
-
-
-@few_settings
-def test_fantasies(setting):
-    model, X = setting.model(5), grid(setting, 4)
-    fantasies = model.fantasize(X[:2], SobolQMCNormalSampler(torch.Size([3]), seed=0))
-    assert type(fantasies) is SingleTaskGP and fantasies.batch_shape == (3,)
-    gp = model.conditioned_model
-    expected = gp.fantasize(X[:2], SobolQMCNormalSampler(torch.Size([3]), seed=0))
-    assert_same(fantasies, expected, X)
-
-
 # ------------------------------------------------------------------ life as a module
-
-
-@few_settings
-@imputations
-def test_copies(setting, imputation):
-    model, X = setting.model(5, imputation), grid(setting)
-    with torch.no_grad():
-        model.posterior(X)
-    before = model.posterior(X).mean
-    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert twin._cache is None
-        assert_same(twin, model, X)
-        twin.observe(X[:1], setting.values(X[:1]))
-        assert torch.equal(model.posterior(X).mean, before)
-        assert (twin.imputation, twin.censor_value) == (imputation, setting.censor_value)
 
 
 @few_settings
@@ -484,64 +361,6 @@ def test_bad_states_change_nothing(change, match):
         model.load_state_dict(state)
     assert torch.equal(model.X_pending, pending)
     assert_close(model.posterior(X).mean, before)
-
-
-def test_a_state_that_could_not_be_censored():
-    setting = Setting()
-    model = CensoredDelayModel(setting.gp())
-    with pytest.raises(RuntimeError, match="`censor_value`"):
-        model.load_state_dict(setting.model(3).state_dict())
-    model.load_state_dict(CensoredDelayModel(setting.gp()).state_dict())
-    hallucinating = CensoredDelayModel(setting.gp(), imputation="hallucinate")
-    hallucinating.load_state_dict(setting.model(3).state_dict())
-    assert len(hallucinating.X_pending) == 3
-
-
-@few_settings
-@pytest.mark.parametrize("imputation", ["censor", "hallucinate"])
-def test_precision(setting, imputation):
-    """To single precision and back, also after evaluations."""
-    model, X = setting.model(5, imputation), grid(setting)
-    expected, scale = moments(model.posterior(X)), setting.units()[-1]
-    single = model.to(torch.float32)
-    mean, covariance = moments(single.posterior(X.float()))
-    assert mean.dtype == covariance.dtype == single.X_pending.dtype == torch.float32
-    assert_close(mean.double(), expected[0], rtol=0, atol=1e-3 * scale)
-    assert_close(covariance.double(), expected[1], rtol=0, atol=1e-3 * scale**2)
-    # What is given in double precision is taken as it can be.
-    assert single.with_pending(X).X_pending.dtype == torch.float32
-    resolved = single.resolve(single.X_pending[:1].double(), torch.zeros(1, 1, **DOUBLE))
-    assert resolved.posterior(X.float()).mean.dtype == torch.float32
-    mean, covariance = moments(single.to(torch.double).posterior(X))
-    assert mean.dtype == torch.double
-    assert_close(mean, expected[0], rtol=0, atol=1e-3 * scale)
-
-
-def test_interface():
-    setting = Setting()
-    model = setting.model()
-    assert model.num_outputs == 1 and model.batch_shape == torch.Size()
-    assert model.likelihood is model.model.likelihood
-    assert model.train_targets is model.model.train_targets
-    assert model.train_inputs is model.model.train_inputs
-    assert model.subset_output([0]) is model
-    with pytest.raises(UnsupportedError, match="output_indices"):
-        model.subset_output([1])
-    with pytest.raises(UnsupportedError, match="output_indices"):
-        model.posterior(grid(setting), output_indices=[1])
-    both: Any = ModelList(model, setting.model(2, "hallucinate"))
-    assert both.posterior(grid(setting)).mean.shape == (9, 2)
-
-
-def test_construct_inputs():
-    X, Y, _ = Setting(transforms=True).data()
-    data = SupervisedDataset(X, Y, feature_names=["a", "b"], outcome_names=["y"])
-    inputs = CensoredDelayModel.construct_inputs(data, X_pending=X[:2], censor_value=1.0)
-    model = CensoredDelayModel(**inputs)
-    assert (model.censor_value, model.imputation, len(model.X_pending)) == (1.0, "censor", 2)
-    assert isinstance(model.model.input_transform, Normalize)
-    assert isinstance(model.model.outcome_transform, Standardize)
-    assert CensoredDelayModel(**CensoredDelayModel.construct_inputs(data)).Y_imputed.shape == (0, 1)
 
 
 def test_multi_task_base():
@@ -672,10 +491,3 @@ def test_nonlinear_outcome_transform():
         CensoredDelayModel(gp, GOOD, imputation="hallucinate")
     censored = CensoredDelayModel(gp, GOOD, 0.01)
     assert (censored.posterior(GOOD).mean < gp.posterior(GOOD).mean).all()
-
-
-def test_spied_functions_are_those_in_use():
-    """The factorisations that `record_sizes` watches are what GPyTorch's Cholesky calls."""
-    names = linear_operator.utils.cholesky.psd_safe_cholesky.__globals__
-    inner = linear_operator.utils.cholesky._psd_safe_cholesky
-    assert names["torch"] is torch and "cholesky_ex" in inner.__code__.co_names

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 import warnings
 from typing import Any
 
@@ -12,7 +10,6 @@ import torch
 from botorch.acquisition import (
     qLogNoisyExpectedImprovement,
 )
-from botorch.exceptions.errors import InputDataError
 from botorch.sampling.normal import SobolQMCNormalSampler
 from torch import Tensor
 from torch.testing import assert_close
@@ -23,7 +20,6 @@ from botorch_calib import (
     LocalizedConformal,
     OnlineConformal,
     QuantileRecalibrator,
-    calibration_report,
 )
 from botorch_calib.acquisition import DelayedUpperConfidenceBound
 from botorch_calib.calibration import Calibrator
@@ -146,24 +142,6 @@ def test_hallucination_keeps_the_mean_of_the_process(setting, order):
     assert_close(delayed.Y_imputed, gp.posterior(delayed.X_pending).mean.detach())
 
 
-@both
-def test_pending_points_come_and_go(setting, order):
-    model, X = compose(order, setting), grid(setting)
-    delayed, calibrator = parts(model)
-    if order == "inside":
-        changed: Any = delayed.with_pending(X[:2]).resolve(X[1:2], setting.values(X[1:2]))
-        assert changed.model.calibrator is calibrator
-    else:
-        gp_model = delayed.with_pending(X[:2]).resolve(X[1:2], setting.values(X[1:2]))
-        changed = CalibratedModel(gp_model, calibrator)
-    assert calibrator.num_updates == 30  # to resolve is not to teach
-    expected = (
-        setting.model(5).with_pending(X[:1]).with_observations(X[1:2], setting.values(X[1:2]))
-    )
-    reference = CalibratedModel(expected.conditioned_model, calibrator)
-    assert_same_law(changed.posterior(X), reference.posterior(X))
-
-
 # ------------------------------------------------------------------ calibration sees data alone
 
 
@@ -234,60 +212,6 @@ def test_observation_without_conditioning(setting, order):
     assert parts(model)[0] is delayed and delayed.train_targets.shape == (setting.num,)
 
 
-@both
-def test_the_inner_model_may_observe_by_itself(setting, order):
-    """What is conditioned follows the model of observed data, whoever changes that."""
-    model, X = compose(order, setting), grid(setting)
-    delayed, _ = parts(model)
-    model.posterior(X)
-    (delayed.model if order == "inside" else delayed).observe(X[:1], setting.values(X[:1]))
-    expected = setting.model(5).with_observations(X[:1], setting.values(X[:1])).conditioned_model
-    base = model.posterior(X).base_posterior
-    assert_close(base.mean, expected.posterior(X).mean, rtol=0, atol=1e-7)
-    assert_close(base.variance, expected.posterior(X).variance, rtol=0, atol=1e-7)
-
-
-@orders
-@pytest.mark.parametrize("name", ["calibrator", "denoise", "excess"])
-def test_settings_that_change(order, name):
-    """Also those of a calibrated model inside, of which a conditioned copy has been made."""
-    model, X = compose(order), grid(PLAIN)
-    before, calibrated = model.posterior(X).variance, model.model if order == "inside" else model
-    value = {"calibrator": OnlineConformal(0.05), "denoise": False, "excess": "objective"}[name]
-    setattr(calibrated, name, value)
-    expected = copy.deepcopy(model).posterior(X)  # which has nothing cached
-    assert_same_law(model.posterior(X), expected)
-    assert not torch.allclose(expected.variance, before, rtol=1e-3)
-
-
-@both
-def test_failed_observation_changes_nothing(setting, order):
-    calibrator = LocalizedConformal(**TEMPLATE)
-    model, X = compose(order, setting, calibrator), grid(setting)
-    delayed, base = parts(model)[0], parts(model)[0].model
-    gp = base.model if order == "inside" else base
-    before = model.posterior(X).mean
-    with pytest.raises(InputDataError, match="`Y`"):
-        model.observe(X[:1], torch.full((1, 1), torch.nan, **DOUBLE))
-    assert parts(model)[0] is delayed and delayed.model is base
-    assert (base.model if order == "inside" else base) is gp
-    assert calibrator.num_updates == 0 and len(delayed.X_pending) == 5
-    assert torch.equal(model.posterior(X).mean, before)
-
-
-@orders
-def test_report_is_that_of_observed_values(order):
-    calibrated = CalibratedModel.from_history(PLAIN.gp(), OnlineConformal(0.2))
-    if order == "inside":
-        model: Any = CensoredDelayModel(calibrated, PLAIN.pending(5), -2.5)
-    else:
-        delayed = CensoredDelayModel(PLAIN.gp(), PLAIN.pending(5), -2.5)
-        model = CalibratedModel(delayed, calibrated.calibrator)
-    report, expected = calibration_report(model), calibration_report(calibrated)
-    assert report.num_observations == PLAIN.num
-    assert str(report) == str(expected)
-
-
 def test_warning_of_a_calibrator_that_has_seen_little():
     """It comes through, once, though the conditioned model is another one."""
     for order in ("inside", "outside"):
@@ -300,42 +224,6 @@ def test_warning_of_a_calibrator_that_has_seen_little():
 
 
 # ------------------------------------------------------------------ life as a module
-
-
-@pytest.mark.parametrize(("setting", "imputation"), [(PLAIN, "hallucinate"), (GIVEN, "censor")])
-@orders
-def test_states_and_copies(setting, imputation, order):
-    """States load across numbers of pending points and of residuals; copies are independent."""
-    source = compose(order, setting, imputation=imputation)
-    empty = LocalizedConformal(0.3, lengthscale=0.5, step_size=0.1)
-    target = compose(order, setting, empty, imputation, num_pending=2)
-    X = grid(setting)
-    with torch.no_grad():
-        for parameter in source.parameters():
-            parameter.add_(0.2)
-        source.train()
-        target.posterior(X)
-    target.load_state_dict(source.state_dict())
-    expected = source.posterior(X)
-    assert_same_law(target.posterior(X), expected)
-    for twin in (copy.deepcopy(source), pickle.loads(pickle.dumps(source))):
-        assert_same_law(twin.posterior(X), expected)
-        twin.observe(X[:1], setting.values(X[:1]))
-        assert (parts(twin)[1].num_updates, parts(source)[1].num_updates) == (31, 30)
-    assert_same_law(source.posterior(X), expected)
-
-
-@both
-def test_rejected_states_change_nothing(setting, order):
-    model, other, X = compose(order, setting), compose(order, setting, num_pending=2), grid(setting)
-    state = dict(other.state_dict())
-    (name,) = (key for key in state if key.endswith("raw_lengthscale"))
-    del state[name]
-    before, pending = model.posterior(X).mean, parts(model)[0].X_pending
-    with pytest.raises(RuntimeError, match="raw_lengthscale"):
-        model.load_state_dict(state)
-    assert torch.equal(parts(model)[0].X_pending, pending)
-    assert_close(model.posterior(X).mean, before)
 
 
 # ------------------------------------------------------------------ acquisition functions
@@ -351,23 +239,6 @@ def test_noisy_improvement_of_botorch(order):
         acqf = qLogNoisyExpectedImprovement(model, PLAIN.data()[0], sampler, prune_baseline=False)
         values.append(acqf(grid(PLAIN).unsqueeze(-2)))
     assert_close(*values)
-
-
-@imputations
-def test_further_pending_points_of_confidence_bounds(imputation):
-    """In either order of wrapping the bound is the same, and so is its window."""
-    points, more = grid(PLAIN, 40).unsqueeze(-2), grid(PLAIN, 2)
-    values = []
-    for order in ("inside", "outside"):
-        acqf = DelayedUpperConfidenceBound(compose(order, imputation=imputation))
-        without = acqf(points)
-        acqf.set_X_pending(more)
-        values.append(acqf(points))
-        assert (acqf.nu > 1.0) == (imputation == "censor")
-        assert ((values[-1] - without).abs().max() > 1e-3) == (imputation != "none")
-        acqf.set_X_pending(None)
-        assert torch.equal(acqf(points), without)
-    assert_close(values[1], values[0], rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize(

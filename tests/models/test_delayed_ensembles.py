@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from botorch.acquisition import qLogExpectedImprovement
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
@@ -16,7 +15,6 @@ from torch.testing import assert_close
 from botorch_calib import (
     CalibratedModel,
     CensoredDelayModel,
-    DelayedUpperConfidenceBound,
     QuantileRecalibrator,
 )
 from botorch_calib.models import NoisyEnsemble
@@ -149,28 +147,6 @@ def test_calibration_composes_in_either_order(outside: bool) -> None:
     model.observe(PENDING[:1], torch.tensor([[0.3]], **DOUBLE))
     after = model.X_pending if not outside else model.model.X_pending
     assert (len(before), len(after)) == (2, 1)
-
-
-def test_acquisition_functions_average_over_members() -> None:
-    delayed = CensoredDelayModel(ensemble(), PENDING, LEAST)
-    X = AT.unsqueeze(-2).clone().requires_grad_()
-    bound = DelayedUpperConfidenceBound(delayed, 4.0)
-    posterior: Any = delayed.posterior(X)
-    expected = (posterior.mean + 2.0 * posterior.variance.sqrt()).mean(dim=-3).flatten()
-    values = bound(X)
-    assert_close(values, expected, rtol=1e-8, atol=1e-10)
-    torch.autograd.gradcheck(bound, X)
-    assert qLogExpectedImprovement(delayed, best_f=0.0)(X).shape == (3,)
-
-
-def test_single_precision_and_batches() -> None:
-    single = CensoredDelayModel(ensemble(dtype=torch.float), PENDING.float(), LEAST)
-    double = CensoredDelayModel(ensemble(), PENDING, LEAST)
-    assert means(single, AT.float()).dtype == torch.float
-    expected = means(double, AT)
-    assert_close(means(single, AT.float()).double(), expected, rtol=1e-3, atol=1e-3)
-    batched = means(double, AT.expand(2, 4, 3, 2))
-    assert_close(batched, expected.expand(2, 4, MEMBERS, 3, 1))
 
 
 def test_ensembles_that_cannot_be_conditioned() -> None:

@@ -129,17 +129,6 @@ def test_censored_hyperparameters_with_given_noise():
     assert_close(noise[10:], noise[:10].mean().expand(3))
 
 
-@pytest.mark.parametrize("imputation", ["hallucinate", "none"])
-def test_other_imputations_with_censored_hyperparameters(imputation):
-    """The hyperparameters come from censored data, and yet nothing is censored."""
-    ledger = make_ledger()
-    model = CensoredDelayModel.from_ledger(ledger, fit, imputation, "censored")
-    censored = CensoredDelayModel.from_ledger(ledger, fit, hyperparameters="censored")
-    expected = CensoredDelayModel(censored.model, QUERIES[PENDING], None, imputation)
-    assert_same(model, expected)
-    assert_close(model.posterior(grid()).mean, censored.model.posterior(grid()).mean)
-
-
 @kinds
 def test_past_times(hyperparameters):
     """As of an earlier time, the ledger's later entries play no part."""
@@ -198,31 +187,6 @@ def test_few_values(hyperparameters):
     ledger.observe(0, VALUES[0])
     with pytest.raises(InputDataError, match="`ledger` holds 1 observed.*at least 2"):
         CensoredDelayModel.from_ledger(ledger, fit, hyperparameters=hyperparameters)
-
-
-@kinds
-def test_nothing_pending(hyperparameters):
-    ledger = FeedbackLedger(2, CENSOR)
-    for x, y in zip(QUERIES, VALUES, strict=True):
-        ledger.observe(ledger.submit(x), y)
-    model = CensoredDelayModel.from_ledger(ledger, fit, "censor", hyperparameters)
-    assert model.conditioned_model is model.model and model.X_pending.shape == (0, 2)
-    assert_same(model, fit(QUERIES, VALUES))
-
-
-def test_other_precision():
-    def fit_in_single_precision(X: Tensor, Y: Tensor) -> SingleTaskGP:
-        return fit(X.float(), Y.float())
-
-    for hyperparameters in ("observed", "censored"):
-        model = CensoredDelayModel.from_ledger(
-            make_ledger(), fit_in_single_precision, hyperparameters=hyperparameters
-        )
-        assert model.X_pending.dtype == torch.float32
-        assert model.posterior(grid().float()).mean.dtype == torch.float32
-        # Queries of the ledger are found among the rounded points.
-        resolved = model.resolve(QUERIES[[9]], VALUES[[9]])
-        assert len(resolved.X_pending) == 2
 
 
 def variational(X: Tensor, Y: Tensor) -> Model:

@@ -3,28 +3,23 @@
 import pytest
 import torch
 from botorch.acquisition.analytic import LogExpectedImprovement, PosteriorMean
-from botorch.acquisition.logei import qLogExpectedImprovement, qLogNoisyExpectedImprovement
-from botorch.cross_validation import ensemble_loo_cv
+from botorch.acquisition.logei import qLogExpectedImprovement
 from botorch.exceptions import InputDataError, UnsupportedError
-from botorch.optim import optimize_acqf
 from botorch.sampling import SobolQMCNormalSampler
 from botorch.utils.transforms import is_ensemble
 from torch.testing import assert_close
 
 from botorch_calib import (
     CalibratedModel,
-    CalibratedUpperConfidenceBound,
     LocalizedConformal,
     LogCalibratedExpectedImprovement,
     OnlineConformal,
     QuantileRecalibrator,
-    qLogCalibratedNoisyExpectedImprovement,
 )
 from botorch_calib.distributions import PiecewisePredictive
 from botorch_calib.models import NoisyEnsemble
 from botorch_calib.models.marginals import single_point_posterior
 from botorch_calib.models.predictors import predictor_of
-from tests.gps import make_data
 from tests.models.ensembles import KINDS, Lines, make_ensemble
 
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -80,14 +75,6 @@ def test_history_by_conditioning_densely(kind):
             expected = expected[1::2]
         assert_close(z, expected, rtol=1e-6, atol=1e-7)
         assert X.shape == (len(z), 3 if kind == "multi-task" else 2)
-
-
-def test_leave_one_out_is_that_of_botorch():
-    model = make_ensemble()
-    cv = ensemble_loo_cv(model)
-    t = (cv.observed_Y - cv.posterior.mean) / cv.posterior.variance.sqrt()
-    expected = torch.special.ndtri(torch.special.ndtr(t).mean(dim=-3)).flatten()
-    assert_close(predictor_of(model).history("loo")[1], expected.detach(), rtol=1e-6, atol=1e-6)
 
 
 @kinds
@@ -167,41 +154,6 @@ def test_quantiles_are_kept():
     assert_close(after.cdf(q), level.view(-1, 1, 1, 1).expand_as(q), rtol=0, atol=1e-10)
 
 
-def test_acquisition_functions_and_search():
-    model = CalibratedModel.from_history(make_ensemble(), OnlineConformal(0.2))
-    X, _, _ = make_data(12, transforms=True)
-    sampler = SobolQMCNormalSampler(torch.Size([32]), seed=1)
-    for acquisition in (
-        LogCalibratedExpectedImprovement(model, 33.0),
-        CalibratedUpperConfidenceBound(model, 0.9),
-        qLogExpectedImprovement(model, 33.0, sampler=sampler),
-        qLogNoisyExpectedImprovement(model, X, sampler=sampler),
-        qLogCalibratedNoisyExpectedImprovement(model, X, sampler=sampler),
-    ):
-        assert acquisition(points(5, 1)).shape == (5,)
-    with pytest.raises(UnsupportedError, match="qLogExpectedImprovement"):
-        LogCalibratedExpectedImprovement(model, 33.0, X_pending=points(2))
-    remedy = qLogExpectedImprovement(model, 33.0, sampler=sampler, X_pending=points(2) + 0.5)
-    assert remedy(points(5, 1)).shape == (5,)
-    bounds = torch.tensor([[-5.0, -5.0], [5.0, 5.0]]).double()
-    _, value = optimize_acqf(
-        LogCalibratedExpectedImprovement(model, 33.0), bounds, q=1, num_restarts=2, raw_samples=8
-    )
-    assert value >= LogCalibratedExpectedImprovement(model, 33.0)(points(5, 1)).min()
-
-
-def test_single_precision():
-    models = [make_ensemble(dtype=dtype) for dtype in (torch.float32, torch.double)]
-    single, double = (
-        CalibratedModel.from_history(model, OnlineConformal(0.2)).posterior(
-            points(4, 1, dtype=dtype)
-        )
-        for model, dtype in zip(models, (torch.float32, torch.double), strict=True)
-    )
-    assert single.quantile(0.8).dtype == torch.float32
-    assert_close(single.quantile(0.8).double(), double.quantile(0.8), rtol=1e-3, atol=1e-2)
-
-
 def test_point_predictions_with_noise():
     """The objective is the ensemble's; observations are calibrated."""
     ensemble, X = NoisyEnsemble(Lines(), 0.04), points(5, 1)
@@ -240,16 +192,6 @@ def test_refusals_name_the_remedy():
         NoisyEnsemble(Lines(), 0.0)
     with pytest.raises(UnsupportedError, match="EnsembleModel"):
         NoisyEnsemble(make_ensemble(), 0.1)
-
-
-def test_states_are_loaded():
-    """By the ensemble's own method, which takes fewer arguments than other models' do."""
-    model, other = (CalibratedModel(make_ensemble(num=9), OnlineConformal(0.2)) for _ in range(2))
-    model.model.likelihood.noise = 0.3
-    model.observe(points(3), torch.full((3, 1), 1e3).double(), condition=False)
-    other.load_state_dict(model.state_dict())
-    X = points(4, 1)
-    assert_close(other.posterior(X).quantile(0.9), model.posterior(X).quantile(0.9))
 
 
 def test_unfitted():

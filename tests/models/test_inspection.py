@@ -6,19 +6,15 @@ import pytest
 import torch
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models import SingleTaskGP
-from botorch.models.transforms import ChainedOutcomeTransform, Log, Normalize, Standardize
+from botorch.models.transforms import ChainedOutcomeTransform, Log, Standardize
 from botorch.models.transforms.outcome import OutcomeTransform, StratifiedStandardize
 
 from botorch_calib.calibration import OnlineConformal
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
 from botorch_calib.models.inspection import (
     as_calibrated,
-    observed_process,
     outcome_scale,
     outcome_units,
-    predicting_part,
-    predicting_process,
-    raw_train_inputs,
     stated_moments,
 )
 from botorch_calib.models.outcome_transforms import raw_train_targets
@@ -38,44 +34,6 @@ def calibrated(model) -> CalibratedModel:
 
 def delayed(model) -> CensoredDelayModel:
     return CensoredDelayModel(model, PENDING, censor_value=0.0)
-
-
-def num_data(model) -> int:
-    return model.train_targets.shape[-1]
-
-
-def test_a_plain_model_is_left_as_it_is():
-    gp = make_gp()
-    for peel in (observed_process, predicting_process, predicting_part):
-        assert peel(gp) is gp
-
-
-def test_pending_points_are_dropped_or_kept():
-    gp = make_gp()
-    model = delayed(gp)
-    assert observed_process(model) is gp
-    assert num_data(predicting_part(model)) == 7 == num_data(predicting_process(model))
-
-
-def test_calibration_in_either_order():
-    gp = make_gp()
-    outside, inside = calibrated(delayed(gp)), delayed(calibrated(gp))
-    for model in (outside, inside):
-        assert observed_process(model) is gp
-        assert num_data(predicting_process(model)) == 7
-        assert isinstance(predicting_part(model), CalibratedModel)
-
-
-def test_raw_inputs_and_the_scale_of_outcomes():
-    plain = make_gp()
-    units = make_gp(5.0 + 3.0 * Y, input_transform=Normalize(2), outcome_transform=Standardize(1))
-    assert not torch.equal(units.train_inputs[0], X)
-    for gp in (plain, units, units.train()):
-        torch.testing.assert_close(raw_train_inputs(gp), X)
-    assert outcome_scale(plain) == 1
-    assert outcome_scale(units).item() == pytest.approx(3.0)
-    assert outcome_scale(units, squared=True).item() == pytest.approx(9.0)
-    assert outcome_scale(make_gp(Y.exp(), outcome_transform=Log())) is None
 
 
 class Scale(OutcomeTransform):

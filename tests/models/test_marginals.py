@@ -44,8 +44,8 @@ from gpytorch.settings import lazily_evaluate_kernels, max_eager_kernel_size
 from torch import Tensor
 from torch.testing import assert_close
 
+from botorch_calib.models.cholesky_factor import factor_of
 from botorch_calib.models.conditioning import conditioned_on
-from botorch_calib.models.kept_factor import factor_of
 from botorch_calib.models.marginals import (
     beside,
     joint_posterior,
@@ -302,15 +302,6 @@ def test_fantasies_and_conditioned_models(fixed_noise: bool) -> None:
     assert_same(conditioned, deepcopy(conditioned), X)
 
 
-def test_a_batch_of_models_with_their_own_hyperparameters() -> None:
-    X, Y, _ = data()
-    X, Y = torch.stack([X, X.flip(0)]), torch.stack([Y, Y.cos()])
-    model = SingleTaskGP(X, Y, input_transform=Normalize(3, batch_shape=torch.Size([2])))
-    model.covar_module.lengthscale = torch.tensor([[[0.3, 0.5, 0.9]], [[1.0, 0.2, 0.4]]], **DOUBLE)
-    assert_same(model, deepcopy(model), torch.rand(5, 2, 1, 3, **DOUBLE))
-    assert_same(model, deepcopy(model), torch.rand(5, 1, 1, 3, **DOUBLE))
-
-
 def change_targets(model: Any) -> None:
     model.set_train_data(targets=model.train_targets.flip(0), strict=False)
 
@@ -377,15 +368,6 @@ def test_given_noise_that_is_replaced_is_noticed() -> None:
     fresh = deepcopy(model)
     fresh.train()
     assert_same(model, fresh.eval(), X)
-
-
-def test_copies_and_garbage_keep_nothing() -> None:
-    model = make_gp()
-    X = points(model, 4)
-    single_point_posterior(model, X)
-    twin = deepcopy(model)
-    twin.covar_module.lengthscale = 0.1
-    assert_same(model, make_gp(), X)
 
 
 class OwnPosterior(SingleTaskGP):
@@ -515,13 +497,6 @@ def test_a_large_covariance_is_not_evaluated_before_it_is_asked_for() -> None:
     with max_eager_kernel_size(25):
         assert joint_posterior(model, torch.rand(5, 3, **DOUBLE)) is not None
         assert joint_posterior(model, torch.rand(6, 3, **DOUBLE)) is None
-
-
-def test_posteriors_with_noise_come_from_posterior() -> None:
-    model = make_gp()
-    X = points(model, 4)
-    noisy: Any = posterior_at(model, X, observation_noise=True)
-    assert_close(noisy.variance, model.posterior(X, observation_noise=True).variance)
 
 
 def test_a_conditioned_model_has_the_factor_that_conditioning_extended() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
-from copy import deepcopy
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,7 +13,6 @@ from botorch.models import ModelList, MultiTaskGP, SingleTaskGP
 from botorch.models.transforms import Bilog, ChainedOutcomeTransform, Log, Power, Standardize
 from botorch.models.transforms.outcome import OutcomeTransform, StratifiedStandardize
 from botorch.sampling.normal import SobolQMCNormalSampler
-from botorch.sampling.pathwise import draw_matheron_paths
 from torch import Size, Tensor
 from torch.testing import assert_close
 
@@ -28,9 +25,8 @@ from botorch_calib import (
     OnlineConformal,
     QuantileRecalibrator,
     calibration_report,
-    qLogCalibratedNoisyExpectedImprovement,
 )
-from botorch_calib.models.outcome_transforms import InverseTransform, raw_train_targets
+from botorch_calib.models.outcome_transforms import InverseTransform
 from botorch_calib.models.residuals import prequential_residuals
 from tests import random_numbers
 from tests.gps import GaussianLaw, far_from_gaussian, make_data
@@ -213,23 +209,6 @@ def test_acquisition_functions(name: str, best: float) -> None:
     assert both.posterior(X).rsample(Size([3])).shape == (3, 5, 1, 2)
 
 
-def test_noisy_improvement_with_a_cached_root() -> None:
-    """Samples at new points are those of the joint posterior, drawn without the root."""
-    gp, _ = pair("chain")
-    model, X = CalibratedModel.from_history(gp, OnlineConformal(0.2)), make_data()[0]
-    sampler = SobolQMCNormalSampler(Size([64]), seed=2)
-    acqf = qLogCalibratedNoisyExpectedImprovement(model, X, sampler=sampler, prune_baseline=False)
-    new = uniform(4, 2, 2, seed=9)
-    samples = acqf._samples_from_root(new)
-    posterior = model.posterior(torch.cat([X.expand(4, -1, -1), new], dim=-2))
-    expected = acqf.get_posterior_samples(posterior)[..., -2:, :]
-    assert acqf._cache_root
-    assert_close(samples, expected, rtol=1e-7, atol=1e-7)
-    assert acqf(new).isfinite().all()
-    with pytest.raises(UnsupportedError, match="Pathwise draws .* map them back"):
-        draw_matheron_paths(model, Size([2]))
-
-
 def test_pending_points() -> None:
     gp, inner = pair("log")
     X, pending = uniform(4, 1, 2), uniform(2, 2, seed=2)
@@ -240,31 +219,6 @@ def test_pending_points() -> None:
     assert_close(
         posteriors[0].quantile(0.6), posteriors[1].quantile(0.6).exp(), rtol=1e-5, atol=0.0
     )
-
-
-def test_copies_and_states() -> None:
-    gp, _ = pair("chain")
-    model, X = CalibratedModel.from_history(gp, OnlineConformal(0.2)), uniform(3, 1, 2)
-    expected = model.posterior(X).mean
-    for twin in (deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert_close(twin.posterior(X).mean, expected)
-    other = CalibratedModel(pair("chain")[0], OnlineConformal(0.2))
-    other.load_state_dict(model.state_dict())
-    assert_close(other.posterior(X).mean, expected)
-
-
-def test_new_data_and_hyperparameters_are_noticed() -> None:
-    """What stands for the model in the space of its targets is not kept."""
-    gp, _ = pair("log")
-    model, X = CalibratedModel(gp, far_from_gaussian()), uniform(3, 1, 2)
-    before = model.posterior(X).quantile(0.5)
-    gp.covar_module.lengthscale = torch.tensor([0.2, 0.3], dtype=torch.double)
-    changed = model.posterior(X).quantile(0.5)
-    assert not torch.allclose(before, changed)
-    assert_close(
-        changed, CalibratedModel(deepcopy(gp), model.calibrator).posterior(X).quantile(0.5)
-    )
-    assert hasattr(gp, "outcome_transform")
 
 
 @pytest.mark.parametrize("power", [0.5, 2.0, 1.5, 1 / 3, 3.0])
@@ -326,12 +280,6 @@ def test_transforms_that_do_not_increase(name: str) -> None:
     ):
         with pytest.raises(UnsupportedError, match=f"SingleTaskGP.*{match}"):
             build()
-
-
-def test_the_remedy_of_a_bounded_domain() -> None:
-    gp = own(torch.sqrt, lambda t: t.clamp(min=0.0) ** 2)
-    posterior = CalibratedModel(gp, far_from_gaussian()).posterior(uniform(3, 1, 2))
-    assert posterior.mean.isfinite().all() and (posterior.quantile(1e-6) >= 0.0).all()
 
 
 @pytest.mark.parametrize(("name", "value"), [("log", 0.0), ("chain", -1.0), ("root", -0.1)])
@@ -404,18 +352,6 @@ def test_improvement_beside_a_kink(name: str) -> None:
             found = stated.expected_improvement(best if stated is posterior else -best)
             seen = expected > 1e-12
             assert_close(found[seen], expected[seen], rtol=rtol, atol=0)
-
-
-def test_report_and_outcomes_of_negative_cubes() -> None:
-    """BoTorch's inverse of ``Power(3)`` is NaN for negative targets."""
-    X, Y, _ = make_data()
-    gp = make_gp(X, Y, Power(3.0))
-    assert (Y < 0.0).any()
-    assert_close(raw_train_targets(gp), Y)
-    report = calibration_report(CalibratedModel.from_history(gp, OnlineConformal(0.2)))
-    for scores in report.forecasts.values():
-        assert scores.mean_crps is not None and scores.mean_crps > 0.0
-        assert scores.mean_interval_score is not None and scores.mean_interval_score > 0.0
 
 
 @pytest.mark.parametrize("held_out", [False, True])

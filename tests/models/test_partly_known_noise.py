@@ -4,37 +4,28 @@ from __future__ import annotations
 
 import copy
 import math
-import pickle
 from typing import Any
 
 import pytest
 import torch
-from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.errors import InputDataError
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import MultiTaskGP, SingleTaskGP
 from botorch.sampling.normal import SobolQMCNormalSampler
-from botorch.sampling.pathwise import draw_matheron_paths
 from botorch.utils.datasets import SupervisedDataset
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
-from gpytorch.likelihoods.noise_models import HomoskedasticNoise
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
 from botorch_calib import (
     CalibratedModel,
-    CensoredDelayModel,
-    ChanceConstraint,
     OnlineConformal,
-    noise_diagnosis,
 )
 from botorch_calib.calibration import NoCalibration
 from botorch_calib.models import (
     PartlyKnownNoiseGP,
     PartlyKnownNoiseLikelihood,
-    loo_residuals,
     prequential_residuals,
-    sharpened,
 )
 from botorch_calib.models.conditioning import conditioned_on, given_noise
 from botorch_calib.models.inspection import observation_noise_variance
@@ -46,10 +37,9 @@ from tests.gps import (
     NOISE,
     dense_posterior,
     make_data,
-    make_gp,
     make_partly_known,
 )
-from tests.random_numbers import normal, uniform
+from tests.random_numbers import uniform
 
 # Outcomes stay in the units in which the hyperparameters are known.
 pytestmark = pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
@@ -171,22 +161,6 @@ def test_marginal_likelihood_and_its_gradient() -> None:
     assert_close(raw.grad, noise.grad, 1e-9)  # BoTorch's constraint is the identity
 
 
-def test_residuals_are_those_of_sequential_refits() -> None:
-    gp, (X, Y, _), noise = make_partly_known(), make_data(), rows_noise()
-    y = Y.squeeze(-1)
-    expected = []
-    for t in range(N):
-        mean, variance = dense_posterior(X[:t], y[:t], noise[:t], X[t : t + 1])
-        expected.append((y[t] - mean) / (variance + noise[t]).sqrt())
-    assert_close(prequential_residuals(gp), torch.cat(expected), 1e-9)
-    left_out = []
-    for t in range(N):
-        kept = torch.arange(N) != t
-        mean, variance = dense_posterior(X[kept], y[kept], noise[kept], X[t : t + 1])
-        left_out.append((y[t] - mean) / (variance + noise[t]).sqrt())
-    assert_close(loo_residuals(gp), torch.cat(left_out), 1e-9)
-
-
 # ------------------------------------------------------------ new observations
 
 
@@ -238,108 +212,10 @@ def test_observing_with_and_without_a_known_error() -> None:
     check_against_dense(model.model, *data, torch.cat([n, added]))
 
 
-@pytest.mark.parametrize("fixed_noise", [True, False])
-def test_observing_without_a_known_error_by_botorchs_models(fixed_noise: bool) -> None:
-    """As if no variance were given."""
-    models = [CalibratedModel(make_gp(fixed_noise), NoCalibration()) for _ in range(2)]
-    models[0].observe(MORE, VALUES)
-    models[1].observe(MORE, VALUES, UNKNOWN)
-    first, second = (model.posterior(X_NEW) for model in models)
-    assert_close(first.mean, second.mean, 1e-14)
-    if fixed_noise:
-        models[1].observe(MORE, VALUES, NOISES)
-        kept = models[1].model.likelihood.noise_covar.noise[-2]
-        assert_close(kept, make_gp(True).likelihood.noise.mean(), 0.03)
-    else:
-        with pytest.raises(UnsupportedError, match="A PartlyKnownNoiseGP does both"):
-            models[1].observe(MORE, VALUES, NOISES)
-
-
 # ------------------------------------------------------------ what stands around a model
 
 
-def test_a_chance_constraint_states_the_quantile_of_a_new_observation() -> None:
-    gp, (X, Y, _) = make_partly_known(), make_data()
-    constraint = ChanceConstraint(gp, upper=2.0, level=0.9, width=1.0)
-    mean, variance = dense_posterior(X, Y.squeeze(-1), rows_noise(), X_NEW)
-    quantile = mean + 1.2815515655446004 * (variance + NOISE).sqrt()
-    assert_close(constraint.margin(X_NEW.unsqueeze(-2)), 2.0 - quantile, 1e-8)
-
-
-def test_pending_points_and_sample_paths() -> None:
-    gp = make_partly_known()
-    delayed = CensoredDelayModel(gp, MORE, imputation="hallucinate")
-    X, Y, _ = make_data()
-    values = gp.posterior(MORE).mean.detach()
-    noise = torch.cat([rows_noise(), torch.full((3,), NOISE, **DOUBLE)])
-    mean, _ = dense_posterior(
-        torch.cat([X, MORE]), torch.cat([Y, values]).squeeze(-1), noise, X_NEW
-    )
-    posterior: Any = delayed.posterior(X_NEW)
-    assert_close(posterior.mean, mean, 1e-9)
-    paths = draw_matheron_paths(gp, torch.Size([1000]))
-    draws, stated = paths(X_NEW).detach(), gp.posterior(X_NEW)
-    error = (draws.mean(dim=0).flatten() - stated.mean.flatten()) / stated.variance.flatten().sqrt()
-    assert error.abs().max() < 4.0 / math.sqrt(1000)
-
-
-def test_sharpening_scales_known_and_learned_noise_alike() -> None:
-    gp = make_partly_known()
-    X, Y = gp.train_inputs[0], gp.train_targets
-    gp.set_train_data(X, Y + 1.5 * normal(N, generator=torch.Generator().manual_seed(4)))
-    twin: Any = sharpened(gp)
-    factor = twin.likelihood.noise_covar.unknown.noise / NOISE
-    assert factor > 1.5
-    known = twin.likelihood.noise_covar.noise / gp.likelihood.noise_covar.noise
-    assert_close(known[KNOWN], factor.expand(4))
-    assert known[~KNOWN].isnan().all()
-
-
-def test_the_diagnosis_judges_the_known_noise() -> None:
-    """By the likelihood of a multiple of it, that of the others being as it is."""
-    gp, (_, Y, Yvar) = make_partly_known(transforms=True), make_data()
-    found = noise_diagnosis(gp)
-    X = gp.train_inputs[0]
-    assert found.given and found.num_observations == 4
-    assert found.stated == pytest.approx(7.0 * float(Yvar[KNOWN].mean().sqrt()))
-    scale = torch.tensor(LENGTHSCALES, **DOUBLE)
-    K = (-0.5 * torch.cdist(X / scale, X / scale).square()).exp()
-
-    def log_density(deviation: float) -> float:
-        m = (deviation / found.stated) ** 2
-        noise = torch.where(KNOWN, m * Yvar.squeeze(-1), NOISE)
-        mean = torch.full((N,), CONSTANT, **DOUBLE)
-        return float(MultivariateNormal(mean, K + noise.diag()).log_prob(Y.squeeze(-1)))
-
-    best = max(map(log_density, found.deviations.tolist()))
-    for deviation, stated in zip(found.deviations[::40], found.log_likelihoods[::40], strict=True):
-        assert log_density(float(deviation)) - best == pytest.approx(float(stated), abs=1e-7)
-
-
 # ------------------------------------------------------------ states, shapes, precision
-
-
-def test_copies_and_states() -> None:
-    gp = make_partly_known(transforms=True)
-    expected = statements(gp)
-    X, Y, Yvar = make_data(transforms=True)
-    loaded: Any = PartlyKnownNoiseGP(
-        X,
-        Y,
-        torch.where(KNOWN.unsqueeze(-1), Yvar, torch.nan),
-        input_transform=copy.deepcopy(gp.input_transform),
-        outcome_transform=copy.deepcopy(gp.outcome_transform),
-    )
-    loaded.load_state_dict(gp.state_dict())
-    for other in (copy.deepcopy(gp), pickle.loads(pickle.dumps(gp)), loaded.eval()):
-        assert_close(statements(other), expected, 1e-12)
-
-
-def test_states_of_a_fold_in_which_all_variances_are_known() -> None:
-    gp, (X, Y, Yvar) = make_partly_known(), make_data()
-    fold: Any = PartlyKnownNoiseGP(X[KNOWN], Y[KNOWN], Yvar[KNOWN], outcome_transform=None)
-    fold.load_state_dict(gp.state_dict())
-    assert_close(fold.covar_module.lengthscale, gp.covar_module.lengthscale)
 
 
 def test_single_precision() -> None:
@@ -416,18 +292,6 @@ def test_noise_that_is_not_known_where_none_is_learned() -> None:
     gp.posterior(X_NEW)
     with pytest.raises(InputDataError, match="`noise` must be known"):
         gp.condition_on_observations(MORE, VALUES, noise=NOISES)
-
-
-def test_a_likelihood_of_the_users_own() -> None:
-    X, Y, Yvar = make_data()
-    Yvar = torch.where(KNOWN.unsqueeze(-1), Yvar, torch.nan)
-    own = GaussianLikelihood()
-    gp = PartlyKnownNoiseGP(X, Y, Yvar, likelihood=own)
-    unknown: Any = gp.likelihood.noise_covar.unknown
-    assert unknown is own.noise_covar and isinstance(unknown, HomoskedasticNoise)
-    with pytest.raises(InputDataError, match="`likelihood` must be the GaussianLikelihood"):
-        fixed: Any = FixedNoiseGaussianLikelihood(torch.ones(N, **DOUBLE))
-        PartlyKnownNoiseGP(X, Y, Yvar, likelihood=fixed)
 
 
 def test_datasets() -> None:

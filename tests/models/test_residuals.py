@@ -17,7 +17,6 @@ from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from botorch.models.robust_relevance_pursuit_model import RobustRelevancePursuitSingleTaskGP
 from botorch.models.transforms import Log
 
-from botorch_calib import CalibratedModel, OnlineConformal, calibration_report
 from botorch_calib.models.residuals import loo_residuals, prequential_residuals
 from tests.gps import DOUBLE, make_gp
 
@@ -75,14 +74,6 @@ def test_model_is_left_as_it_was(residuals):
     residuals(gp)
     assert gp.training and gp.covar_module.training and not gp.likelihood.training
     assert torch.equal(gp.train_inputs[0], raw)
-
-
-def test_mode_is_restored_after_a_failure():
-    gp = make_gp().train()
-    gp.forward = lambda X: None  # a prior that is no distribution
-    with pytest.raises(UnsupportedError, match="multivariate normal, got NoneType"):
-        prequential_residuals(gp)
-    assert gp.training
 
 
 def test_pit_is_invariant_to_increasing_outcome_transforms():
@@ -163,33 +154,6 @@ def test_given_noise_of_an_outlier_robust_model_is_the_rows_own():
     robust.load_state_dict(gp.state_dict(), strict=False)
     for residuals in (prequential_residuals, loo_residuals):  # without outliers nothing differs
         torch.testing.assert_close(residuals(robust.eval()), residuals(gp))
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
-def test_intervals_of_an_outlier_robust_model_cover_fresh_observations():
-    """A fifth of the observations are outliers, and the model knows which of the training data."""
-    covered = []
-    for seed in range(16):
-        generator = torch.Generator().manual_seed(seed)
-        X = torch.rand(120, 1, **DOUBLE, generator=generator)
-        K = (-0.5 * ((X - X.T) / 0.2).square()).exp() + 1e-8 * torch.eye(120, **DOUBLE)
-        normal = torch.randn(3, 120, 1, **DOUBLE, generator=generator)
-        far = torch.rand(120, 1, **DOUBLE, generator=generator) < 0.2
-        Y = torch.linalg.cholesky(K) @ normal[0] + 0.3 * normal[1] + 4.0 * far * normal[2].sign()
-        robust = outlier_robust(X[:60], Y[:60], far[:60, 0].nonzero().flatten().tolist(), 0.94)
-        robust.covar_module.lengthscale = 0.2
-        robust.likelihood.noise_covar.base_noise.noise = 0.09
-        robust.mean_module.initialize(constant=0.0)
-        model = CalibratedModel.from_history(robust, OnlineConformal(0.2))
-        posterior = model.posterior(X[60:, None], observation_noise=True)
-        low, high = (posterior.quantile(torch.tensor(level, **DOUBLE)) for level in (0.1, 0.9))
-        fresh = Y[60:, None]
-        covered.append(((low <= fresh) & (fresh <= high)).double().mean())
-        covered.append(torch.tensor(calibration_report(model).base.coverage, **DOUBLE))
-    # The process itself covers 80 % of what is no outlier. Four standard errors of 16 sequences:
-    for rates, expected in zip(torch.stack(covered).view(16, 2).T, (0.8, 0.64), strict=True):
-        assert abs(rates.mean() - expected) < 4 * rates.std() / 16**0.5
 
 
 def unsupported_models() -> dict[str, torch.nn.Module]:

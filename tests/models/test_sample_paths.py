@@ -19,7 +19,6 @@ from torch.testing import assert_close
 from botorch_calib import CalibratedModel, CensoredDelayModel, LocalizedConformal
 from botorch_calib.acquisition.thompson import draw_path
 from botorch_calib.calibration import Calibrator, QuantileRecalibrator
-from botorch_calib.models.inspection import with_own_hyperparameters
 from botorch_calib.models.sample_paths import CalibratedPath
 from botorch_calib.posteriors import CalibratedPosterior
 from tests.gps import DOUBLE, make_data, make_gp, make_multitask, make_variational
@@ -221,17 +220,6 @@ def test_paths_stay_what_they_are_when_the_process_is_fitted(order: str, transfo
     assert (gp.posterior(X).mean - before).abs().max() > 0.1
     torch.testing.assert_close(drawn(X), values, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(single(X), value, rtol=1e-12, atol=1e-12)
-
-
-def test_a_path_takes_over_what_the_process_keeps() -> None:
-    # Else the covariance matrix would be factored once more for each draw.
-    gp = make_gp()
-    drawn_from = with_own_hyperparameters(gp)
-    assert drawn_from.prediction_strategy is gp.prediction_strategy
-    assert drawn_from.train_inputs is gp.train_inputs
-    mine, theirs = dict(drawn_from.named_parameters()), dict(gp.named_parameters())
-    assert mine.keys() == theirs.keys()
-    assert not any(mine[name] is theirs[name] for name in mine)
 
 
 def test_samplers_are_passed_on() -> None:

@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from botorch.acquisition import LogExpectedImprovement, UpperConfidenceBound
+from botorch.acquisition import LogExpectedImprovement
 from botorch.acquisition.max_value_entropy_search import qLowerBoundMaxValueEntropy
-from botorch.acquisition.proximal import ProximalAcquisitionFunction
 from botorch.cross_validation import efficient_loo_cv
 from botorch.exceptions.errors import UnsupportedError
-from botorch.models import ModelListGP, SingleTaskGP
-from botorch.models.model import ModelList
+from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
 from botorch.models.transforms.input import InputPerturbation, Warp
 from botorch.optim.initializers import sample_points_around_best
@@ -24,7 +22,7 @@ from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import ConstantMean
 from torch.testing import assert_close
 
-from botorch_calib import CalibratedModel, CensoredDelayModel, LocalizedConformal
+from botorch_calib import CalibratedModel, CensoredDelayModel
 from tests.gps import DOUBLE, GaussianLaw, make_data, make_gp, make_variational
 
 X, Y, _ = make_data(transforms=True)
@@ -77,21 +75,6 @@ def test_raw_samples_are_around_the_best_points_as_they_were_given(
 
 
 @any_wrapper
-@pytest.mark.parametrize("transformed", [False, True])
-def test_proximity_is_to_the_last_point(wrap: Callable[[Any], Any], transformed: bool) -> None:
-    weights = torch.tensor([2.0, 3.0], **DOUBLE)
-    gp = make_gp(transforms=True)
-    plain, ours = (
-        ProximalAcquisitionFunction(
-            UpperConfidenceBound(model, 2.0), weights, transformed_weighting=transformed
-        )(T)
-        for model in (gp, wrap(gp))
-    )
-    assert_close(ours, plain)
-    assert plain.max() > 1e-3
-
-
-@any_wrapper
 def test_modes_are_those_of_the_base_model(wrap: Callable[[Any], Any]) -> None:
     model = wrap(make_gp(transforms=True))
     expected = model.posterior(T).mean
@@ -116,13 +99,6 @@ def test_what_calls_the_model_takes_the_one_inside(wrap: Callable[[Any], Any]) -
     assert entropy[1](T).isfinite().all()
     with pytest.raises(UnsupportedError, match="cross-validation"):
         efficient_loo_cv(model)
-
-
-@pytest.mark.parametrize("kind", [ModelList, ModelListGP])
-def test_a_list_is_wrapped_one_by_one(kind: Any) -> None:
-    models = kind(make_gp())
-    with pytest.raises(UnsupportedError, match="CalibratedModelList.from_history"):
-        CalibratedModel.from_history(models, LocalizedConformal(0.2))
 
 
 # ------------------------------------------------------------ replaced parts

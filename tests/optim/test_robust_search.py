@@ -10,7 +10,6 @@ from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import (
     BotorchTensorDimensionError,
     InputDataError,
-    UnsupportedError,
 )
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Standardize
@@ -22,7 +21,6 @@ from torch.testing import assert_close
 from botorch_calib import (
     CalibratedModel,
     CalibratedUpperConfidenceBound,
-    ContextDistribution,
     LocalizedConformal,
     RobustUpperConfidenceBound,
     TotalVariationBall,
@@ -31,9 +29,7 @@ from botorch_calib import (
     optimize_robust,
 )
 from botorch_calib.acquisition import RobustAcquisition
-from botorch_calib.optim.separate_starts import SEPARATE_STARTS
-from botorch_calib.optim.unit_box import InUnitBox, spread_of_values
-from botorch_calib.robust import ClosedFormConfidenceBound
+from botorch_calib.optim.scaled_search import SEPARATE_STARTS, InUnitBox, spread_of_values
 from tests.gps import DOUBLE, make_gp
 from tests.newer_scipy import search_by_scipy
 
@@ -103,26 +99,6 @@ def test_as_good_as_a_long_search() -> None:
         first, second = norms.topk(2).values[0]
         on_kinks += bool(second > first * (1 - 1e-6))
     assert on_kinks >= 3
-
-
-def test_far_fewer_evaluations(monkeypatch) -> None:
-    counts = {"decisions": 0}
-    evaluate = ClosedFormConfidenceBound._evaluate
-
-    def counting(self, X, contexts, gradients):
-        counts["decisions"] += len(X)
-        return evaluate(self, X, contexts, gradients)
-
-    monkeypatch.setattr(ClosedFormConfidenceBound, "_evaluate", counting)
-    totals = []
-    for search in (optimize_robust, ordinary_search):
-        counts["decisions"] = 0
-        for seed in range(2):
-            with manual_seed(seed):
-                acqf = wasserstein(wavy_gp(seed), lipschitz_contexts=MANY)
-                search(acqf, SQUARE, num_restarts=4, raw_samples=32)
-        totals.append(counts["decisions"])
-    assert totals[0] < 0.6 * totals[1]
 
 
 def test_neither_level_nor_unit_matter() -> None:
@@ -207,17 +183,6 @@ def test_any_model_and_acquisition_function() -> None:
         assert value >= best_on_grid(acqf, 401) - 1e-5
 
 
-def test_context_columns_weights_and_single_precision() -> None:
-    contexts = ContextDistribution.discrete(CONTEXTS, torch.linspace(0.5, 1.5, 7, **DOUBLE) / 7)
-    contexts = contexts.with_indices([0])
-    acqf = WassersteinUpperConfidenceBound(make_gp(), BETA, RADIUS, contexts)
-    assert found(acqf, UNIT)[1] >= best_on_grid(acqf) - 1e-6
-    single = WassersteinUpperConfidenceBound(make_gp(dtype=torch.float32), BETA, RADIUS, contexts)
-    decision, value = found(single, UNIT.float())
-    assert decision.dtype == value.dtype == torch.float32
-    assert value >= best_on_grid(acqf) - 1e-3
-
-
 def test_a_column_may_be_fixed() -> None:
     bounds = torch.tensor([[0.0, 0.3], [1.0, 0.3]], **DOUBLE)
     acqf = wasserstein(wavy_gp())
@@ -273,13 +238,6 @@ def test_no_value_that_is_nan_where_there_are_others() -> None:
     assert decision[0, 0] > 0.5 and value.isfinite()
 
 
-def test_one_sample_is_enough() -> None:
-    decision, value = found(wasserstein(wavy_gp()), num_restarts=1, raw_samples=1)
-    expected, best = found(wasserstein(wavy_gp()))
-    assert_close(decision, expected, rtol=0, atol=1e-3)
-    assert_close(value, best, rtol=0, atol=1e-4)
-
-
 @pytest.mark.parametrize(
     ("change", "error", "match"),
     [
@@ -295,13 +253,3 @@ def test_bad_arguments(change, error, match) -> None:
     arguments = {"bounds": SQUARE, **change}
     with pytest.raises(error, match=match):
         optimize_robust(wasserstein(wavy_gp()), **arguments)
-
-
-def test_what_is_no_acquisition_function_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="`acq_function`.*NoneType"):
-        optimize_robust(None, SQUARE)  # type: ignore[arg-type]
-
-
-def test_width_of_the_bounds() -> None:
-    with pytest.raises(BotorchTensorDimensionError, match="X"):
-        optimize_robust(wasserstein(wavy_gp()), UNIT)

@@ -14,11 +14,7 @@ from torch.testing import assert_close
 
 from botorch_calib.robust import (
     ContextDistribution,
-    KLBall,
     RadiusSchedule,
-    TotalVariationBall,
-    WassersteinBall,
-    WorstCase,
 )
 
 DTYPES = (torch.float32, torch.float64)
@@ -42,16 +38,6 @@ def test_duplicates_are_merged_in_order(dtype: torch.dtype) -> None:
     given = ContextDistribution.discrete(points, torch.tensor([0.1, 0.2, 0.3, 0.4, 0.0]))
     assert_close(given.weights, weighted.weights)
     assert ContextDistribution(points, torch.full((5,), 0.2)).num_points == 5
-
-
-def test_moments_are_those_of_the_samples() -> None:
-    points = samples()[[0, 1, 2, 2, 1, 1]]
-    centre = ContextDistribution.empirical(points)
-    assert_close(centre.mean, points.mean(0))
-    assert_close(centre.std, points.std(0, correction=0))
-    values = points.sin().sum(-1)
-    assert_close(centre.expectation(centre.points.sin().sum(-1)), values.mean())
-    assert centre.expectation(torch.ones(4, 5, 3)).shape == (4, 5)
 
 
 def test_atoms_of_weight_zero_are_kept() -> None:
@@ -88,13 +74,6 @@ def test_conversion_and_copies() -> None:
     assert_close(many.to(torch.double).weights.sum().item(), 1.0, rtol=0, atol=1e-15)
 
 
-def test_distances() -> None:
-    centre = ContextDistribution.empirical(samples(40))
-    wanted = (centre.points[:, None] - centre.points[None]).norm(dim=-1)
-    assert_close(centre.distances(), wanted, rtol=1e-14, atol=0)
-    assert (centre.distances().diagonal() == 0).all()
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_kde_is_the_reflected_density(dtype: torch.dtype) -> None:
     data = samples(8).to(dtype)
@@ -124,20 +103,6 @@ def test_kde_is_deterministic_and_keeps_each_samples_share() -> None:
     narrow = ContextDistribution.kde(data, BOX, 64, bandwidth=1e-6)
     nearest = torch.cdist(narrow.points, data).argmin(-1)
     assert torch.bincount(nearest, minlength=8).tolist() == [8] * 8
-
-
-def test_kde_bandwidths() -> None:
-    data = samples(20)
-    scott = ContextDistribution.kde(data, BOX, 32)
-    given = ContextDistribution.kde(data, BOX, 32, bandwidth=data.std(0) * 20 ** (-1 / 6))
-    assert_close(scott.points, given.points)
-    wide = ContextDistribution.kde(data, BOX, 32, bandwidth=100.0)
-    assert (wide.points >= 0).all() and (wide.points <= BOX[1]).all()
-    # Scott's rule has no width for one sample, or a coordinate without variation.
-    one = ContextDistribution.kde(data[:1], BOX, 32)
-    assert_close(one.points, data[:1])
-    data[:, 0] = 0.5
-    assert (ContextDistribution.kde(data, BOX, 32).points[:, 0] == 0.5).all()
 
 
 def test_from_icdf() -> None:
@@ -237,20 +202,6 @@ def test_candidates_follow_the_atoms(dtype: torch.dtype) -> None:
     assert support is not None and support.tolist() == [0, 2, 3]
 
 
-def test_candidates_are_added_once() -> None:
-    points = torch.tensor([[3.0, 0.0], [1.0, 0.0], [3.0, 0.0]], dtype=torch.double)
-    centre = ContextDistribution(points, torch.tensor([0.2, 0.3, 0.5]))  # atoms stay as they are
-    new = torch.tensor([[1.0, -0.0], [7.0, 1.0], [5.0, 5.0], [3.0, 0.0], [7.0, 1.0], [0.0, 0.0]])
-    extended = centre.with_candidates(new)
-    assert extended.points.tolist() == [*points.tolist(), [7.0, 1.0], [5.0, 5.0], [0.0, 0.0]]
-    assert_close(extended.weights, torch.tensor([0.2, 0.3, 0.5, 0, 0, 0]).double())
-    assert extended.with_candidates(new) is extended
-    assert (
-        centre.with_candidates(points[:2]) is centre
-        and centre.with_candidates(points[:0]) is centre
-    )
-
-
 def test_candidates_leave_the_distribution_as_it_was() -> None:
     centre = ContextDistribution.empirical(samples(4))
     wanted, single = centre.distances().clone(), centre.to(torch.float32)
@@ -263,20 +214,6 @@ def test_candidates_leave_the_distribution_as_it_was() -> None:
     assert extended.support() is not None and (extended.points[4:] > 0).all()
     assert centre.num_points == 4 and centre.support() is None
     assert torch.equal(centre.distances(), wanted) and centre.to(torch.float32) is single
-
-
-def test_a_second_atom_in_the_same_place_changes_no_worst_case() -> None:
-    """So candidates equal to atoms may be left out."""
-    points = samples(5)
-    centre = ContextDistribution.empirical(points)
-    twice = ContextDistribution(
-        torch.cat([points, points]), torch.cat([centre.weights, 0 * centre.weights])
-    )
-    values = torch.randn(4, 5, dtype=torch.double, generator=torch.Generator().manual_seed(0))
-    doubled = torch.cat([values, values], dim=-1)
-    for ambiguity in (WassersteinBall(0.2), TotalVariationBall(0.3), KLBall(0.3), WorstCase()):
-        found = ambiguity.worst_case(doubled, twice)
-        assert_close(found, ambiguity.worst_case(values, centre), rtol=0, atol=1e-12)
 
 
 def test_candidate_arguments() -> None:

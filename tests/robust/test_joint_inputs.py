@@ -53,25 +53,6 @@ def test_batches_broadcast(
         assert found[place].tolist() == joined_by_loops(x, c, [1])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_precision(dtype: torch.dtype) -> None:
-    X, C = numbers(4, 2).to(dtype), torch.full((4, 1), 1 / 3, dtype=dtype)
-    assert join_contexts(X, C, [0]).dtype == dtype
-    # Neither is rounded to what the other one has.
-    for other in (X.float(), X.long()):
-        assert torch.equal(join_contexts(other, C, [1])[:, 1:2], C)
-        assert torch.equal(join_contexts(C, other, [0, 1])[:, 2:], C)
-
-
-def test_gradients() -> None:
-    X, C = numbers(4, 2).requires_grad_(), numbers(3, 1).requires_grad_()
-    found = join_contexts(X.unsqueeze(1), C, [0])
-    weights = torch.tensor([5.0, 1.0, 2.0])
-    (found * weights).sum().backward()
-    assert X.grad is not None and X.grad.tolist() == [[3.0, 6.0]] * 4
-    assert C.grad is not None and C.grad.tolist() == [[20.0]] * 3
-
-
 def test_wrong_arguments() -> None:
     X, C = numbers(4, 3), numbers(4, 2)
     with pytest.raises(BotorchTensorDimensionError, match="broadcast, got .*5, 3.* and .*4, 2"):

@@ -146,10 +146,10 @@ class AggregatedQuantileTracker(QuantileLearner):
         """Present weights of the ``members``, ``K``."""
         return adahedge_weights(self.losses, self.mixability_gap)
 
-    def finished(self, sums: Tensor) -> Tensor:
+    def _finished(self, sums: Tensor, shift: Tensor | float) -> Tensor:
         """Raw thresholds ``... x M``: the members' average held to [0, 1], and shifted."""
         # A clamp whose derivative is a single operation
-        return hardtanh(sums, 0.0, 1.0) + self._derived.shift
+        return hardtanh(sums, 0.0, 1.0) + shift
 
     def _derive(self) -> Thresholds:
         """Average the members' functions, so that only ``M`` are evaluated, not ``K M``."""

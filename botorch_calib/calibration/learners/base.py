@@ -27,9 +27,10 @@ MAX_SPREAD = 1e6
 
 
 class Thresholds(NamedTuple):
-    """Thresholds as a function of the inputs, of which a learner keeps what its state alone makes.
+    """Thresholds as a function of the inputs.
 
-    They are ``everywhere`` the same, or what `QuantileLearner.finished` makes of a ``radial`` sum.
+    They are ``everywhere`` the same, or what `QuantileLearner._finished` makes of a ``radial`` sum
+    and a ``shift``.
     """
 
     everywhere: Tensor
@@ -54,7 +55,6 @@ class QuantileLearner(Module, ABC):
     centers: Tensor
     step_count: Tensor
 
-    _kept: Thresholds | None = None  # by `_derived`
     _payload: ClassVar[str] = "coefficients"
     _settings: ClassVar[tuple[str, ...]] = ("levels", "initial")
 
@@ -75,27 +75,9 @@ class QuantileLearner(Module, ABC):
         self.register_buffer(self._payload, p.new_zeros(0, num_columns))
         self.register_buffer("step_count", torch.zeros((), dtype=torch.long, device=p.device))
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        if name != "_kept":  # that was made of the earlier state
-            self._kept = None
-
-    def _apply(self, *args: Any, **kwargs: Any) -> Any:
-        self._kept = None
-        return super()._apply(*args, **kwargs)
-
     @abstractmethod
     def _derive(self) -> Thresholds:
         """The thresholds of the present state."""
-
-    @property
-    def _derived(self) -> Thresholds:
-        """What `_derive` makes, made once."""
-        if self._kept is None:
-            # A graph may use it later, even if it is first needed in inference mode.
-            with torch.inference_mode(False), torch.no_grad():
-                self._kept = self._derive()
-        return self._kept
 
     @property
     def num_updates(self) -> int:
@@ -115,18 +97,14 @@ class QuantileLearner(Module, ABC):
     def threshold(self, X: Tensor) -> Tensor:
         """Raw thresholds ``... x M`` at inputs ``... x d``, differentiable in them."""
         check_width(X, self.centers.shape[-1])
-        radial = self._derived.radial
+        with torch.no_grad():
+            everywhere, radial, shift = self._derive()
         if radial is None:
-            return self._derived.everywhere.expand(*X.shape[:-1], -1)
-        return self.finished(radial.at(X))
+            return everywhere.expand(*X.shape[:-1], -1)
+        return self._finished(radial.at(X), shift)
 
-    def radial_sum(self) -> RadialSum | None:
-        """The sum over centers from which `finished` makes thresholds; None if there is none."""
-        is_own = type(self).threshold is QuantileLearner.threshold
-        return self._derived.radial if is_own else None
-
-    def finished(self, sums: Tensor) -> Tensor:
-        """Raw thresholds ``... x M`` from values of `radial_sum`, differentiable in them."""
+    def _finished(self, sums: Tensor, shift: Tensor | float) -> Tensor:
+        """Raw thresholds ``... x M`` from values of the radial sum, differentiable in them."""
         return sums
 
     @abstractmethod

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+from botorch_calib.models.cholesky_factor import in_space_of_targets
 from botorch_calib.models.inspection import with_task_feature
-from botorch_calib.models.kept_factor import in_space_of_targets
 from botorch_calib.models.outcome_transforms import InverseTransform, targets_of
 from botorch_calib.models.predictors.base import Correction
 from botorch_calib.models.predictors.gaussian import GaussianPredictor

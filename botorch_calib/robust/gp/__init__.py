@@ -2,8 +2,8 @@
 
 * `closed_form_bound`: `ClosedFormConfidenceBound`, the bound of an exact Gaussian process, plain or
   calibrated; `confidence_bound` takes any model and chooses between it and the fallback.
-* `pairwise_moments`: mean and variance at all pairs of decisions and contexts, with gradients.
 * `bonus`: what the bound adds to the mean, a function of the variance and of the inputs.
+* `radial_profiles`: stationary radial kernels as functions of the squared distance.
 * `stationary_gp`: which models have that closed form, and such a posterior as a few tensors.
 * `pointwise_function`: `PointwiseFunction`, any function of single inputs, by autograd.
 """

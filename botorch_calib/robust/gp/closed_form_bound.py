@@ -95,17 +95,19 @@ class ClosedFormConfidenceBound(ContextualFunction):
         )
         k, g = gp.profile.at(first.unsqueeze(1) + second)
         V, variance = self._solved(k)
-        with torch.set_grad_enabled(gradients):
-            at = variance.requires_grad_(gradients), points.requires_grad_(gradients)
-            bonus = self.bonus(*at)
-        values = self._mean + k @ self._weights + bonus.detach()
+        values = self._mean + k @ self._weights
         if not gradients:
-            return values, values.new_empty(*values.shape, 0)
-        by_variance, by_inputs = torch.autograd.grad(bonus.sum(), at, materialize_grads=True)
+            return values + self.bonus(variance, points), values.new_empty(*values.shape, 0)
+        with torch.enable_grad():
+            at = variance.requires_grad_(), points.requires_grad_()
+            bonus = self.bonus(*at)
+            slopes = torch.autograd.grad(bonus.sum(), at, materialize_grads=True)
+        by_variance, by_inputs = slopes
         by_variance = by_variance * (variance > gp.least_variance)
         factors = g * (self._weights - 2.0 * by_variance.unsqueeze(-1) * V)
         sums = scaled * factors.sum(dim=-1, keepdim=True) - factors @ gp.inputs
-        return values, sums * (2.0 * gp.profile.slope * gp.slope) + by_inputs
+        jacobian = sums * (2.0 * gp.profile.slope * gp.slope) + by_inputs
+        return values + bonus.detach(), jacobian
 
     def _solved(self, k: Tensor) -> tuple[Tensor, Tensor]:
         """``k P`` and the variance ``...`` for covariances ``... x n``."""

@@ -17,13 +17,11 @@ from botorch_calib.robust.sets.base import Ball
 _GAP = 1e-12
 # The cutting planes are finite; this many never occurred.
 _MAX_STEPS = 200
-# Steps before a device is asked for the rest, which makes the host wait: 4 to 14 are needed as a
-# rule. A processor is asked at each, which costs nothing and spares the steps of settled rows.
+# Steps before a device is asked whether anything is left, which makes the host wait: 4 to 14 are
+# needed as a rule. A processor is asked at each, which costs nothing.
 _BLIND_STEPS = 16
 # Numbers in one block of costs: on a processor small enough for its cache.
 _BLOCK, _DEVICE_BLOCK = 2**17, 2**24
-# Share of unsettled sources above which looking at all costs less than gathering those.
-_MOST = 0.4
 
 
 class WassersteinBall(Ball):
@@ -114,8 +112,7 @@ class _Transport:
     ``near`` costs at most the radius, ``far`` costs more. Their lines cross at the next ``gamma``,
     at the height of their mixture that costs exactly the radius: an upper bound of the optimum.
     The plan that is cheapest there gives a lower bound and replaces one of the two. A source, that
-    is an atom with weight, that both plans send to the same place stays with it in between, so it
-    is not looked at again.
+    is an atom with weight, that both plans send to the same place stays with it in between.
     """
 
     def __init__(self, u: Tensor, contexts: ContextDistribution, radius: float) -> None:
@@ -140,17 +137,10 @@ class _Transport:
             gamma = (near.mean - far.mean) / (far.cost - near.cost)
             bound = near.mean + gamma * (near.cost - self.radius)
             unsettled = (near.target != far.target) & ~done.unsqueeze(-1)
-            look_at_all = True
-            if self.on_processor or (step > 0 and step % _BLIND_STEPS == 0):
-                rows, sources = unsettled.nonzero(as_tuple=True)
-                if len(rows) == 0:
-                    break
-                look_at_all = len(rows) > _MOST * unsettled.numel()
-            if look_at_all:
-                target = torch.where(unsettled, self._all_cheapest(gamma), far.target)
-            else:
-                target = far.target.clone()
-                target[rows, sources] = self._cheapest(gamma, rows, sources)
+            looks = self.on_processor or (step > 0 and step % _BLIND_STEPS == 0)
+            if looks and not unsettled.any():
+                break
+            target = torch.where(unsettled, self._cheapest(gamma), far.target)
             plan = _Plan(self, target)
             done = done | (plan.mean + gamma * (plan.cost - self.radius) >= bound - _GAP)
             within = plan.cost <= self.radius
@@ -158,25 +148,14 @@ class _Transport:
             far.update(plan, ~within & ~done)
         return self._mixture(near, far)
 
-    # In both, ``min`` with its indices takes half the time of ``argmin``.
-
-    def _all_cheapest(self, gamma: Tensor) -> Tensor:
-        """Where each source's mass goes at ``gamma``, ``b x m``: no row has to be gathered."""
+    def _cheapest(self, gamma: Tensor) -> Tensor:
+        """Where each source's mass goes at ``gamma``, ``b x m``."""
         block = _BLOCK if self.on_processor else _DEVICE_BLOCK
         size = max(1, block // self.distances.numel())
         parts = zip(self.u.unsqueeze(-2).split(size), gamma.view(-1, 1, 1).split(size), strict=True)
         cost = (torch.addcmul(u, factor, self.distances) for u, factor in parts)
+        # ``min`` with its indices takes half the time of ``argmin``.
         return torch.cat([each.min(dim=-1).indices for each in cost])
-
-    def _cheapest(self, gamma: Tensor, rows: Tensor, sources: Tensor) -> Tensor:
-        """The same for some sources of some rows."""
-        size = max(1, _BLOCK // self.u.shape[-1])
-        found = []
-        for row, source in zip(rows.split(size), sources.split(size), strict=True):
-            u, distances = self.u.index_select(0, row), self.distances.index_select(0, source)
-            cost = u.addcmul_(gamma.index_select(0, row).unsqueeze(-1), distances)
-            found.append(cost.min(dim=-1).indices)
-        return torch.cat(found)
 
     def _mixture(self, near: _Plan, far: _Plan) -> Tensor:
         """Where the mixture of two plans leads that costs the radius, or less if ``far`` does."""

@@ -12,7 +12,6 @@ from botorch.exceptions.errors import InputDataError
 from botorch_calib.calibration import AggregatedQuantileTracker, OnlineQuantileTracker
 from botorch_calib.calibration.learners.aggregated import (
     adahedge,
-    adahedge_weights,
     pinball_loss,
     quantile_learner,
 )
@@ -196,13 +195,6 @@ def test_numbers_make_a_tracker_and_choices_a_bank():
 # ------------------------------------------------------------------ loss and weights
 
 
-def test_loss_is_its_definition():
-    levels = torch.tensor([0.05, 0.2, 0.5, 0.9], **DOUBLE)
-    u, theta = (make_data(50, seed)[1].unsqueeze(-1) for seed in (0, 1))
-    expected = levels * (u - theta).clamp(min=0.0) + (1 - levels) * (theta - u).clamp(min=0.0)
-    torch.testing.assert_close(pinball_loss(u, theta, levels), expected)
-
-
 def hedge(rounds):
     num = rounds.shape[1]
     return adahedge(rounds, torch.zeros(num, **DOUBLE), torch.zeros((), **DOUBLE))
@@ -242,12 +234,6 @@ def test_weights_equal_a_naive_oracle():
     )
 
 
-def test_equal_experts_keep_equal_weights():
-    weights, losses, gap = hedge(torch.rand(20, 1, **DOUBLE).expand(20, 4))
-    torch.testing.assert_close(weights, torch.full((20, 4), 0.25, **DOUBLE))
-    assert gap == 0 and adahedge_weights(losses, gap).sum() == 1
-
-
 def test_regret_bound_against_a_switching_adversary():
     torch.manual_seed(1)
     T, num = 500, 6
@@ -259,12 +245,6 @@ def test_regret_bound_against_a_switching_adversary():
     # Theorem 8 of de Rooij et al. with losses in [0, 1], whose variance is at most 1/4 a round.
     bound = math.sqrt(T * math.log(num)) + (4 / 3) * math.log(num) + 2
     assert 0 < regret < bound
-
-
-def test_no_round_changes_nothing():
-    _, *state = hedge(torch.rand(30, 3, **DOUBLE))
-    empty, *same = adahedge(torch.zeros(0, 3, **DOUBLE), *state)
-    assert empty.shape == (0, 3) and all(map(torch.equal, same, state))
 
 
 def test_a_leader_with_all_the_weight_can_still_fall():

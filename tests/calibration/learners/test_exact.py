@@ -87,14 +87,6 @@ def test_quantiles_do_not_cross_and_weights_are_batched():
     torch.testing.assert_close(result[1, 2], single)
 
 
-def test_gradient_by_weights():
-    u = scores(8)
-    weights = scores(8, seed=3).requires_grad_()
-    assert torch.autograd.gradcheck(
-        lambda w: pinball_minimizer(u, PINBALL_LEVELS, PINBALL_LEVELS, 0.2, w), (weights,)
-    )
-
-
 # ------------------------------------------------------------------ the learner
 
 
@@ -125,10 +117,3 @@ def test_starts_at_the_model_and_returns_to_it():
     learner.reset()
     assert learner.num_updates == 0
     assert torch.equal(learner.threshold(X), initial.expand(20, 3))
-
-
-def test_gradient_reaches_the_inputs():
-    learner = ExactQuantileLearner(LEVELS, 0.1, 0.4)
-    learner.update(*data(20))
-    X = data(3, seed=5)[0].requires_grad_()
-    assert torch.autograd.gradcheck(learner.threshold, (X,))

@@ -119,17 +119,6 @@ def test_threshold_shapes_and_dtypes(shape, dtype, scale):
     assert tracker.constants.dtype == torch.double and tracker.num_updates == 80
 
 
-@pytest.mark.parametrize("lengthscale", [0.4, math.inf])
-def test_threshold_gradient(lengthscale):
-    tracker = OnlineQuantileTracker([0.2, 0.7], 0.3, scale=1.0, lengthscale=lengthscale)
-    X, u = make_data(10)
-    tracker.update(X, u)
-    # Points on centers are included: there distance has no gradient, but the kernel has.
-    X_new = torch.cat([X[:2], make_data(3, seed=5)[0]]).requires_grad_()
-    assert torch.autograd.gradcheck(tracker.threshold, (X_new,))
-    assert torch.autograd.gradgradcheck(tracker.threshold, (X_new,))
-
-
 def test_no_cancellation_far_from_the_origin():
     near = OnlineQuantileTracker([0.2], 0.3, scale=1.0, lengthscale=0.3)
     far = copy.deepcopy(near)
@@ -178,17 +167,6 @@ def test_failed_load_changes_nothing(change, message):
     with pytest.raises(RuntimeError, match=message):
         tracker.load_state_dict(state)
     torch.testing.assert_close(tracker.state_dict(), before, atol=0, rtol=0)
-
-
-def test_inputs_are_copied_and_detached():
-    tracker = OnlineQuantileTracker([0.2], 0.1, scale=1.0, lengthscale=0.5)
-    X, u = make_data(6)
-    X.requires_grad_()
-    tracker.update(X, u)
-    kept = tracker.centers.clone()
-    with torch.no_grad():
-        X += 1.0
-    assert torch.equal(tracker.centers, kept) and not tracker.centers.requires_grad
 
 
 @pytest.mark.parametrize(
@@ -260,8 +238,3 @@ def test_coverage_guarantee_is_nearly_attained():
     tracker = OnlineQuantileTracker([0.2], 0.05)
     error = 0.2 - play(tracker, "above", num_steps=80).double().mean()
     assert 0.7 * tracker.coverage_bound(80) < error <= tracker.coverage_bound(80)
-
-
-def test_coverage_bound_needs_a_step():
-    with pytest.raises(InputDataError, match="num_steps"):
-        OnlineQuantileTracker([0.2], 0.05).coverage_bound(0)

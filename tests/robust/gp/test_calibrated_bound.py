@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from botorch.models import SingleTaskGP
-from botorch.models.transforms import Normalize, Standardize
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -187,18 +185,6 @@ class TestAgainstThePosterior:
         check(CalibratedModel(make_gp(), calibrator))
 
 
-class TestGradients:
-    @pytest.mark.parametrize("name", ["localized, several", "recalibrated, localized"])
-    def test_finite_differences(self, name):
-        columns = Columns(4, 2)
-        bound = closed(calibrated(name, excess="objective"), columns, -1.0)
-        X, C = decisions(3, columns).requires_grad_(), contexts_of(4, columns)
-        assert torch.autograd.gradcheck(lambda x: bound(x, C), (X,), eps=1e-5, atol=1e-4)
-        assert torch.autograd.gradcheck(
-            lambda x: bound.gradient_norms(x, C), (X,), eps=1e-5, atol=1e-4
-        )
-
-
 def changed_state(model: CalibratedModel) -> None:
     other = calibrated("localized")
     other.calibrator.update(uniform(5, 4, seed=21), torch.full((5,), 30.0, **DOUBLE))
@@ -241,21 +227,6 @@ class TestLife:
             expected = ambiguity.evaluate(generic(model, columns), X.squeeze(-2), acqf.contexts)
         assert_close(found, expected, rtol=1e-8, atol=1e-8)
         assert change == "training mode" or (before - found).abs().max() > 1e-4
-
-    @pytest.mark.parametrize("name", ["conformal", "localized"])
-    def test_training_mode_teaches_nothing(self, name):
-        """Here the training inputs are the same in both modes, so nothing is made anew."""
-        X = torch.cat([torch.zeros(1, 4, **DOUBLE), torch.ones(1, 4, **DOUBLE), uniform(8, 4)])
-        Y = (4 * X).sin().sum(dim=-1, keepdim=True)
-        gp = SingleTaskGP(X, Y, input_transform=Normalize(4), outcome_transform=Standardize(1))
-        acqf = RobustUpperConfidenceBound(
-            calibrated(name, gp.eval()), 2.25, TotalVariationBall(0.1), uniform(5, 2, seed=2)
-        )
-        x = uniform(3, 2, seed=3).unsqueeze(-2)
-        expected, kept = acqf(x), acqf._cache
-        gp.train()
-        assert torch.equal(acqf(x), expected) and acqf._cache is kept
-        assert torch.equal(gp.input_transform.offset, torch.zeros(1, 4, **DOUBLE))
 
     @pytest.mark.parametrize("order", ["inside", "outside"])
     def test_warns_once(self, order):
@@ -302,28 +273,6 @@ class TestSupport:
             assert isinstance(confidence_bound(model, columns, BETA), PointwiseFunction)
         model = _OtherPosterior(make_gp(), calibrator)
         assert isinstance(confidence_bound(model, columns, BETA), PointwiseFunction)
-
-    def test_no_posterior_of_the_process(self, monkeypatch):
-        """What the closed form is for: the model's own posterior is never asked for."""
-        columns, model = Columns(4, 2), calibrated("localized")
-        bound = closed(model, columns)
-        monkeypatch.setattr(type(model.model), "posterior", None)
-        # Nor are thresholds at all pairs, input by input; at the steepest contexts they are.
-        monkeypatch.setattr(model.calibrator, "predictive", _at_most(model.calibrator, 3))
-        X = decisions(3, columns).requires_grad_()
-        values, steepness = bound.with_steepness(X, contexts_of(4, columns))
-        assert (values.sum() + steepness.sum()).isfinite()
-
-
-def _at_most(calibrator: Calibrator, num: int) -> Callable[[Tensor], PiecewisePredictive]:
-    """``calibrator.predictive`` that refuses more inputs than that."""
-    predictive = calibrator.predictive
-
-    def checked(X: Tensor) -> PiecewisePredictive:
-        assert X.shape[:-1].numel() <= num
-        return predictive(X)
-
-    return checked
 
 
 class _OtherPredictive(LocalizedConformal):

@@ -149,38 +149,6 @@ class TestSupport:
         assert not is_stationary(gp)
 
 
-class TestContexts:
-    @pytest.mark.parametrize("data", [False, True])
-    def test_changed_in_place(self, data):
-        gp, X, C = make_gp(), uniform(3, 2, seed=1), uniform(5, 2, seed=2)
-        bound = bound_of(gp)
-        bound(X, C)
-        (C.data if data else C)[1] += 0.25
-        assert torch.equal(bound(X, C), bound_of(gp)(X, C))
-
-    def test_other_contexts(self):
-        """Of the same number, of another, in another order, of another type, and back."""
-        gp, X, C = make_gp(), uniform(3, 2, seed=1), uniform(5, 2, seed=2) / 3
-        bound = bound_of(gp)
-        single = C.float()
-        for contexts in (C, uniform(5, 2, seed=3), C[:2], C.flip(0), single, C, C[:0], C[:1]):
-            for gradients in (True, False):
-                got = bound._evaluate(X, contexts, gradients)
-                expected = bound_of(gp)._evaluate(X, contexts, gradients)
-                assert torch.equal(got[0], expected[0]) and torch.equal(got[1], expected[1])
-        assert not torch.equal(bound(X, C), bound(X, single))
-
-    def test_one_pass_and_two(self):
-        """Without gradients, values and steepness are evaluated one after the other."""
-        bound, X = bound_of(make_gp()), uniform(4, 2, seed=1)
-        C, others = uniform(5, 2, seed=2), uniform(7, 2, seed=3)
-        apart = bound.with_steepness(X, C, others)
-        together = bound.with_steepness(X.clone().requires_grad_(), C, others)
-        for a, b in zip(apart, together, strict=True):
-            assert b.requires_grad and not a.requires_grad
-            assert_close(a, b.detach(), rtol=1e-12, atol=1e-12)
-
-
 def refit(gp: Any) -> None:
     inputs, targets = uniform(9, 4, seed=8), uniform(9, seed=9)
     gp.train()

@@ -104,20 +104,6 @@ def test_between_minimum_and_expectation_and_monotone(name: str, seed: int) -> N
     assert (found[-1] >= values.amin(-1) - slack).all()
 
 
-@every_ball
-@pytest.mark.parametrize(("dtype", "seed"), [(torch.double, 1), (torch.float, 5)])
-def test_radii_all_over_the_range_of_numbers(name: str, dtype: torch.dtype, seed: int) -> None:
-    values, centre = instance(seed, num=12)
-    centre, values = centre.to(dtype), values.to(dtype).requires_grad_()
-    kept = centre.weights > 0 if name in ("chi squared", "kl") else centre.weights >= 0
-    ends = centre.expectation(values.detach()), values.detach()[:, kept].amin(dim=-1)
-    for radius in (5e-324, 1e-310, 1e-308, 1e-300, 1e-160, 1e-100, 1e100, 1e160, 1.7e308):
-        found = BALLS[name](radius).worst_case(values, centre)
-        (gradient,) = torch.autograd.grad(found.sum(), values)
-        assert_close(found.detach(), ends[radius > 1.0], rtol=1e-6, atol=1e-7)
-        assert_close(gradient.sum(dim=-1), torch.ones_like(found))
-
-
 @every_set
 @pytest.mark.parametrize("seed", [1, 2])
 def test_batches_levels_scales_and_permutations(name: str, seed: int) -> None:
@@ -224,19 +210,6 @@ def test_small_radii_keep_their_digits(name: str) -> None:
     assert_close(second / first, torch.full_like(first, 4.0**power), rtol=1e-3, atol=0)
 
 
-@every_set
-def test_atoms_without_weight(name: str) -> None:
-    """They receive mass, unless a divergence or density keeps them without."""
-    points = torch.tensor([[0.0], [0.1], [0.2]], dtype=torch.double)
-    centre = ContextDistribution(points, torch.tensor([0.5, 0.5, 0.0], dtype=torch.double))
-    values = torch.tensor([1.0, 2.0, -5.0], dtype=torch.double)
-    weights = SETS[name](0.05).worst_case_weights(values, centre)
-    if name in ("chi squared", "kl", "cvar"):
-        assert weights[2] == 0 and 1 < weights @ values < 1.5
-    else:
-        assert weights[2] > 0
-
-
 def test_known_values() -> None:
     points = torch.tensor([[0.0], [1.0], [3.0], [7.0]], dtype=torch.double)
     centre = ContextDistribution.empirical(points)
@@ -280,24 +253,6 @@ def test_lipschitz_bound_has_no_worst_case_of_values() -> None:
     for call in (ball.worst_case, ball.worst_case_weights):
         with pytest.raises(UnsupportedError, match="`evaluate`"):
             call(values, centre)
-
-
-def test_wasserstein_is_solved_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    values, centre = instance(2, num=30, rows=7)
-    wanted = WassersteinBall(0.1).worst_case(values, centre)
-    monkeypatch.setattr("botorch_calib.robust.sets.wasserstein._BLOCK", 64)
-    assert torch.equal(WassersteinBall(0.1).worst_case(values, centre), wanted)
-
-
-@pytest.mark.parametrize("share", [0.0, 1.0])
-def test_wasserstein_looks_at_all_atoms_or_at_some(
-    monkeypatch: pytest.MonkeyPatch, share: float
-) -> None:
-    values, centre = instance(2, num=30, rows=7)
-    values[3] = values[3, 0]  # a row that is settled before the others
-    wanted = WassersteinBall(0.1).worst_case_weights(values, centre)
-    monkeypatch.setattr("botorch_calib.robust.sets.wasserstein._MOST", share)
-    assert torch.equal(WassersteinBall(0.1).worst_case_weights(values, centre), wanted)
 
 
 @pytest.mark.parametrize("blind_steps", [1, 2, 16])

@@ -1,7 +1,5 @@
 """Balls whose radius is a schedule: what they are at a number of samples, and what they share."""
 
-import copy
-import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +7,6 @@ import pytest
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from torch import Tensor
-from torch.testing import assert_close
 
 from botorch_calib.robust import (
     AmbiguitySet,
@@ -80,23 +77,6 @@ def test_a_schedule_is_not_evaluated(name: str) -> None:
         lipschitz(SCHEDULE).worst_case(values, centre)
 
 
-@every_ball
-def test_copies_do_not_follow_each_other(name: str) -> None:
-    values, centre = instance()
-    ball = BALLS[name](SCHEDULE)
-    first = ball.at(1)
-    wanted = first.worst_case(values, centre)
-    second = ball.at(100)
-    assert (second.worst_case(values, centre) > wanted + 1e-3).all()
-    assert torch.equal(first.worst_case(values, centre), wanted)
-    assert (first.radius, second.radius) == (0.4, 0.04)
-    assert ball.is_scheduled
-    with pytest.raises(AttributeError):
-        first.radius = 3.0  # type: ignore[misc]
-    # The three are objects of their own: an attribute of one is not that of another.
-    assert vars(first) is not vars(ball) and vars(first) is not vars(second)
-
-
 def test_the_schedule_is_asked_once_and_only_by_at() -> None:
     asked: list[int] = []
 
@@ -122,31 +102,3 @@ def test_what_a_schedule_takes_and_returns_is_checked(name: str) -> None:
         for radius in (0.1, lambda t: 1.0 / (t + 0.5)):
             with pytest.raises(InputDataError, match="`t` must be an integer"):
                 BALLS[name](radius).at(t)  # type: ignore[arg-type]
-
-
-@every_ball
-def test_copies_and_repr(name: str) -> None:
-    values, centre = instance()
-    ball = BALLS[name](SCHEDULE)
-    assert "(radius=RadiusSchedule(c=0.4)" in repr(ball)
-    wanted = ball.at(3).worst_case(values, centre)
-    for other in (copy.deepcopy(ball), pickle.loads(pickle.dumps(ball)), copy.copy(ball)):
-        assert other.is_scheduled and repr(other) == repr(ball)
-        assert torch.equal(other.at(3).worst_case(values, centre), wanted)
-        resolved = pickle.loads(pickle.dumps(other.at(3)))
-        assert torch.equal(resolved.worst_case(values, centre), wanted)
-
-
-def test_repr_of_balls_with_numbers() -> None:
-    assert repr(lipschitz(0.1)) == "WassersteinBall(radius=0.1, method='lipschitz')"
-    assert repr(KLBall(torch.tensor(0.25))) == "KLBall(radius=0.25)"
-    assert repr(WorstCase()) == "WorstCase()"
-    assert repr(ConditionalValueAtRisk(0.5)) == "ConditionalValueAtRisk(alpha=0.5)"
-
-
-@pytest.mark.parametrize("make", [*BALLS.values(), lipschitz])
-def test_the_centre_attains_the_value_at_radius_zero(make: Callable[[Any], Ball]) -> None:
-    values, centre = instance()
-    weights = make(0.0).worst_case_weights(values, centre)
-    assert_close(weights, centre.weights.expand_as(weights))
-    assert_close(make(0.0).worst_case(values, centre), centre.expectation(values))

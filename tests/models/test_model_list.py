@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from botorch.acquisition import qUpperConfidenceBound
 from botorch.acquisition.multi_objective.max_value_entropy_search import (
     qLowerBoundMultiObjectiveMaxValueEntropySearch,
 )
-from botorch.acquisition.multi_objective.monte_carlo import qExpectedHypervolumeImprovement
 from botorch.acquisition.multi_objective.predictive_entropy_search import (
     qMultiObjectivePredictiveEntropySearch,
 )
@@ -38,13 +36,9 @@ from botorch.models.deterministic import GenericDeterministicModel
 from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from botorch.models.transforms import Log, Normalize, Standardize
 from botorch.models.transforms.input import InputPerturbation
-from botorch.optim.initializers import sample_points_around_best
 from botorch.sampling.list_sampler import ListSampler
 from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
-from botorch.sampling.pathwise.posterior_samplers import get_matheron_path_model
-from botorch.utils.multi_objective.box_decompositions import FastNondominatedPartitioning
 from torch import Size, Tensor
-from torch.quasirandom import SobolEngine
 from torch.testing import assert_close
 
 from botorch_calib import (
@@ -203,14 +197,6 @@ def test_outcomes_and_noise_are_each_ones_own() -> None:
     assert model.subset_output([1]) is model.models[1]
 
 
-def test_noise_of_a_list_of_botorch_and_the_remedy() -> None:
-    """It gives each model the place of its outcome, where there is one."""
-    noise = torch.full((3, 2), 0.1, **DOUBLE)
-    with pytest.raises(UnsupportedError, match="use a CalibratedModelList"):
-        ModelList(*corrected().models).posterior(T, observation_noise=noise)
-    assert corrected().posterior(T, observation_noise=noise).mean.shape == (3, 2)
-
-
 def test_weighted_sums() -> None:
     """One weight alone is an outcome; of several the error names what to use."""
     model = corrected()
@@ -264,35 +250,6 @@ def test_a_known_outcome() -> None:
         model.fantasize(NEW_X, SobolQMCNormalSampler(Size([4])))
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.NumericsWarning")
-@pytest.mark.parametrize("q", [1, 2])
-def test_hypervolume_varies_over_seeds_as_that_of_processes(q: int) -> None:
-    """Its relative deviation over seeds is at most 1.5 times as great as that of a `ModelListGP`.
-
-    That of 100 values has a relative standard error of ``1 / sqrt(2 * 99)``, the ratio of two one
-    of 10 %, and the mean of squares over 8 points, which the same seeds share, no greater one.
-    """
-    num = 100
-    models = uncorrected(), plain()  # which state the same
-    points = SobolEngine(2 * q, scramble=True, seed=0).draw(8).double().view(8, q, 2)
-    reference = Y.mean() - 2.0 * torch.ones(2, **DOUBLE)
-    partitioning: Any = FastNondominatedPartitioning(reference, Y=torch.cat([Y, -Y], dim=-1))
-
-    def deviation(model: Any) -> Tensor:
-        values = []
-        for seed in range(num):
-            sampler = SobolQMCNormalSampler(Size([128]), seed=seed)
-            acqf = qExpectedHypervolumeImprovement(model, reference, partitioning, sampler)
-            with torch.no_grad():
-                values.append(acqf(points))
-        all_values = torch.stack(values)
-        return (all_values.std(dim=0) / all_values.mean(dim=0)).square().mean().sqrt()
-
-    calibrated, gaussian = (deviation(model) for model in models)
-    assert calibrated < 1.5 * (1.0 + 3.0 / math.sqrt(num - 1)) * gaussian
-
-
 # ------------------------------------------------------------------ conditioning
 
 
@@ -324,20 +281,6 @@ def test_conditioning_is_that_of_the_processes(fixed_noise: bool, transforms: bo
         alone = own.posterior(T)
         assert_close(posterior.mean[..., i : i + 1], alone.mean, rtol=1e-9, atol=1e-9)
         assert_close(posterior.variance[..., i : i + 1], alone.variance, rtol=1e-8, atol=1e-9)
-
-
-def test_conditioning_with_inputs_and_noise_of_each_outcome() -> None:
-    model, noise = uncorrected(fixed_noise=True), torch.full((2, 2), 0.04, **DOUBLE)
-    inputs = [NEW_X, NEW_X * 0.5]
-    conditioned = model.condition_on_observations(inputs, NEW_Y, noise=noise).posterior(T)
-    theirs = plain(fixed_noise=True)
-    theirs.posterior(T)
-    expected = theirs.condition_on_observations(inputs, NEW_Y, noise=noise).posterior(T)
-    assert_close(conditioned.mean, expected.mean, rtol=1e-9, atol=1e-9)
-    assert_close(conditioned.variance, expected.variance, rtol=1e-9, atol=1e-9)
-    for X_bad, Y_bad in ((inputs[:1], NEW_Y), (NEW_X, NEW_Y[:, :1])):
-        with pytest.raises(BotorchTensorDimensionError, match="`Y` must have 2 columns"):
-            model.condition_on_observations(X_bad, Y_bad)
 
 
 def test_noise_of_new_observations_is_checked() -> None:
@@ -442,43 +385,6 @@ def test_what_cannot_be_observed_changes_no_model() -> None:
 # ------------------------------------------------------------------ what BoTorch reads
 
 
-def test_sample_paths() -> None:
-    """Functions whose marginals are those of the posterior, independent between outcomes.
-
-    Means of 1000 paths are within 5 standard errors; correlations have one of 0.032.
-    """
-    model = corrected()
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        paths = get_matheron_path_model(model, sample_shape=Size([1000]))
-    posterior = model.posterior(T)
-    values = paths(T).detach()
-    assert values.shape == (1000, 3, 2)
-    error = 5 * (posterior.variance / 1000).sqrt()
-    assert ((values.mean(dim=0) - posterior.mean).abs() < error).all()
-    assert torch.corrcoef(values[:, 0].mT)[0, 1].abs() < 4 * 0.032
-
-
-def test_samples_around_the_best_points() -> None:
-    objective = LinearMCObjective(torch.tensor([1.0, 0.5], **DOUBLE))
-    for transforms in (False, True):
-        nearby = []
-        for model in (uncorrected(transforms=transforms), plain(transforms=transforms)):
-            function = qUpperConfidenceBound(model, 0.5, objective=objective)
-            bounds = BOUNDS * 10.0 - 5.0 if transforms else BOUNDS
-            with torch.random.fork_rng():
-                torch.manual_seed(0)
-                nearby.append(sample_points_around_best(function, 4, 1e-3, bounds))
-        assert_close(*nearby)
-
-
-def test_training_inputs_are_those_that_were_given() -> None:
-    model = uncorrected(transforms=True)
-    raw = make_data(transforms=True)[0], make_data(9, transforms=True)[0]
-    for own, expected in zip(model.train_inputs, raw, strict=True):
-        assert_close(own, expected)
-
-
 def test_entropy_search_of_several_objectives_takes_the_processes() -> None:
     model = corrected()
     with torch.random.fork_rng():
@@ -501,13 +407,3 @@ def test_entropy_search_of_several_objectives_takes_the_processes() -> None:
     with pytest.raises(UnsupportedError, match=r"`model\.gaussian_model`"):
         values(model)
     assert all(value.isfinite().all() for value in values(model.gaussian_model))
-
-
-def test_pending_points_inside_and_around() -> None:
-    inside = CalibratedModel(CensoredDelayModel(make_gp(), NEW_X, -1.0), far_from_gaussian())
-    around = CensoredDelayModel(make_model(), NEW_X, -1.0)
-    model = CalibratedModelList(inside, around)
-    assert_close(model.posterior(T).mean[:, 0], model.posterior(T).mean[:, 1])
-    expected: Any = CensoredDelayModel(make_gp(), NEW_X, -1.0).posterior(T)
-    gaussian: Any = model.gaussian_model.posterior(T)
-    assert_close(gaussian.mean, expected.mean.expand(3, 2))

@@ -20,7 +20,7 @@ from torch import Tensor
 Function = Callable[[Tensor], Tensor]
 
 
-def side_by_side(
+def batched_searches(
     functions: Sequence[Function],
     starts: Tensor,
     search: Callable[[Tensor, list[Function]], Tensor],
