@@ -190,7 +190,7 @@ def test_search(name: str, device: torch.device) -> None:
     acqf = acquisition_on(device, name)
     width = decisions_of(acqf).shape[-1]
     bounds = torch.tensor([[0.0] * width, [1.0] * width], **DOUBLE, device=device)
-    searches = [partial(optimize_acqf, q=1)]
+    searches: list[Any] = [partial(optimize_acqf, q=1)]
     searches += [optimize_robust] if hasattr(acqf, "ambiguity") else []
     for search in searches:
         candidate, value = search(acqf, bounds=bounds, num_restarts=2, raw_samples=8)

@@ -18,12 +18,9 @@ import optuna
 import torch
 from botorch.acquisition import UpperConfidenceBound
 from botorch.exceptions.errors import InputDataError, UnsupportedError
-from botorch.models import SingleTaskGP
-from botorch.models.transforms import Standardize
 from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
-from torch import Tensor
 
 from botorch_calib import ChanceConstraint, optimize_chance_constrained
 from botorch_calib.asynchronous.proposer import SEARCH
@@ -31,7 +28,7 @@ from botorch_calib.exceptions import CalibrationWarning, NotCertifiedWarning
 from botorch_calib.integrations import optuna_decisions
 from botorch_calib.integrations.optuna_decisions import DECISION, ChanceConstrainedSampler
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
-from tests.integrations.test_optuna import NewStorage, new_storage, quiet
+from tests.integrations.test_optuna import NewStorage, new_storage, quiet, unfitted
 
 __all__ = ["new_storage", "quiet"]  # fixtures
 
@@ -42,10 +39,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Optimization failed:RuntimeWarning"),
     pytest.mark.filterwarnings("ignore:A point is not certified"),
 ]
-
-
-def unfitted(X: Tensor, Y: Tensor) -> SingleTaskGP:
-    return SingleTaskGP(X, Y, outcome_transform=Standardize(1))
 
 
 def new_sampler(level: float = 0.9, **options: Any) -> ChanceConstrainedSampler:

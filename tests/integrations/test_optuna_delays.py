@@ -37,17 +37,13 @@ from botorch_calib.integrations.optuna import StudyData, improvement
 from botorch_calib.integrations.optuna_delays import DelayAwareSampler
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models import PartlyKnownNoiseGP
-from tests.integrations.test_optuna import NewStorage, mixed, new_storage, quiet
+from tests.integrations.test_optuna import NewStorage, mixed, new_storage, quiet, unfitted
 
 __all__ = ["new_storage", "quiet"]  # fixtures
 
 NUM_INITIAL = 4
 
 pytestmark = pytest.mark.filterwarnings("ignore:Optimization failed:RuntimeWarning")
-
-
-def unfitted(X: Tensor, Y: Tensor) -> SingleTaskGP:
-    return SingleTaskGP(X, Y, outcome_transform=Standardize(1))
 
 
 def new_sampler(strategy: Any = "ucb", **options: Any) -> DelayAwareSampler:
