@@ -21,7 +21,7 @@ from botorch.utils.sampling import draw_sobol_samples, manual_seed
 from torch import Tensor
 
 from benchmarks.framework.surrogates import fit_gp
-from benchmarks.perf.operations import Operations, count_operations
+from benchmarks.perf.operation_counts import Operations, count_operations
 from botorch_calib.test_functions import HeteroscedasticAckley
 
 NUM_POINTS = 100

@@ -25,7 +25,7 @@ from botorch.models.transforms.input import AppendFeatures, InputPerturbation
 from botorch.sampling.get_sampler import get_sampler
 from torch import Tensor
 
-from benchmarks.perf.operations import count_operations
+from benchmarks.perf.operation_counts import count_operations
 from botorch_calib import (
     CalibratedExpectedImprovement,
     CalibratedModel,

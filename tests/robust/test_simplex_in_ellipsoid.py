@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from benchmarks.perf.operations import count_operations
+from benchmarks.perf.operation_counts import count_operations
 from botorch_calib.robust import ContextDistribution, MMDBall, simplex_in_ellipsoid
 from botorch_calib.robust.simplex_in_ellipsoid import certified_excess, minimise_linear
 from tests.robust import programs

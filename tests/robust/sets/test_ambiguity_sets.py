@@ -18,7 +18,7 @@ from gpytorch.kernels import RBFKernel
 from torch import Tensor
 from torch.testing import assert_close
 
-from benchmarks.perf.operations import count_operations
+from benchmarks.perf.operation_counts import count_operations
 from botorch_calib.robust import (
     AmbiguitySet,
     ChiSquaredBall,
