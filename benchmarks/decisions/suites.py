@@ -140,11 +140,7 @@ FURTHER = Suite(
         stated=round(1.0 - LEVEL, 12),
         cases=tuple(limits_and_workers.CASES),
         primary="plain",
-        multiples={
-            m.name: m.factor
-            for m in limits_and_workers.METHODS
-            if isinstance(m, limits_and_workers.JointWidth)
-        },
+        multiples=limits_and_workers.factors(),
         hidden=("wide_2", "wide_3"),
         yardsticks=("oracle",),
         beside=(("workers", "d5"), ("both", "two_limits")),
