@@ -2,8 +2,8 @@
 
 Absolute times depend on the machine; a ratio of two calls timed in turn, A, B, A, B, in one
 process hardly does. Beside the times stand the operations of one call and its host reads
-(`perf.operation_counts`), which tell what a device would be bound by. Every comparison is one registered
-function of another file of this package.
+(`perf.operation_counts`), which tell what a device would be bound by. Every comparison is one
+registered function of another file of this package.
 """
 
 from __future__ import annotations

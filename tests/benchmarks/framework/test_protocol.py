@@ -143,7 +143,7 @@ def test_the_report_refuses_results_of_another_configuration(folder: Path) -> No
     with pytest.raises(ProtocolError, match="1 results"):
         write_report(SUITE, store, folder, folder)
     # Without a protocol, they are left out.
-    assert "1 unreadable" in write_report(replace(SUITE, protocol=None), store, folder, folder)
+    assert "1 outdated" in write_report(replace(SUITE, protocol=None), store, folder, folder)
 
 
 def test_suites_are_what_their_protocols_say() -> None:
