@@ -22,7 +22,7 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.perf.operations import count_operations
+from benchmarks.perf.operation_counts import count_operations
 from botorch_calib import acquisition, calibration, decisions, robust
 from botorch_calib.acquisition import (
     CalibratedExpectedImprovement,

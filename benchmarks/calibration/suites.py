@@ -5,16 +5,16 @@ from __future__ import annotations
 from benchmarks.calibration import (
     ackley,
     any_model,
-    baselines,
     claims,
-    designs,
+    locbo_example,
     methods,
     misspecified,
-    published,
+    ocbo_designs,
+    ocbo_tasks,
     remedies,
     rivals,
+    study_methods,
     synthetic,
-    tasks,
     tuning_tables,
     understated,
     wellspecified,
@@ -22,8 +22,8 @@ from benchmarks.calibration import (
 from benchmarks.calibration.any_model_report import AnyModelReport
 from benchmarks.calibration.calibration_report import CalibrationReport
 from benchmarks.calibration.coverage_report import CoverageReport
+from benchmarks.calibration.locbo_report import PublishedReport
 from benchmarks.calibration.ocbo_report import OcboReport
-from benchmarks.calibration.published_report import PublishedReport
 from benchmarks.calibration.rivals_report import RivalsReport
 from benchmarks.calibration.understated_report import UnderstatedReport
 from benchmarks.framework import strategies
@@ -34,21 +34,21 @@ from benchmarks.framework.suite import Suite
 # calibrators, replayed and stateful.
 LOCBO_FULL = Suite(
     name="locbo_full",
-    problems=published.problems(),
-    methods=published.compared(),
+    problems=locbo_example.problems(),
+    methods=locbo_example.compared(),
     baseline="bo",
     seeds=range(10000, 10040),
     report=PublishedReport(
         primary=tuple(
             (
-                Run(f"{published.NOISY}_{gp}", "locbo_published"),
-                Run(f"{published.NOISY}_{gp}", "bo"),
+                Run(f"{locbo_example.NOISY}_{gp}", "locbo_published"),
+                Run(f"{locbo_example.NOISY}_{gp}", "bo"),
             )
-            for gp in published.GPS
+            for gp in locbo_example.GPS
         ),
         others=tuple(
             (Run(f"{function}_{gp}", "bo"), Run(f"{function}_raw", "bo"))
-            for function in (published.NOISY, published.NOISE_FREE)
+            for function in (locbo_example.NOISY, locbo_example.NOISE_FREE)
             for gp in ("normalized", "default")
         ),
     ),
@@ -123,7 +123,7 @@ WELLSPECIFIED = Suite(
 CALIBRATION = Suite(
     name="calibration",
     problems=synthetic.problems(),
-    methods=baselines.study_methods(),
+    methods=study_methods.study_methods(),
     baseline="bo",
     report=CalibrationReport(),
 )
@@ -131,15 +131,15 @@ CALIBRATION = Suite(
 # What online calibrated Bayesian optimization owes to its initial points, and a long run.
 OCBO_DESIGNS = Suite(
     name="ocbo_designs",
-    problems=designs.problems(),
-    methods=designs.methods(),
+    problems=ocbo_designs.problems(),
+    methods=ocbo_designs.methods(),
     baseline="bo",
     seeds=range(10000, 10012),
     report=OcboReport(
         subject="ocbo",
         groups={
-            "Forrester, six designs": tuple(map(designs.forrester_name, designs.DESIGNS)),
-            "Alpine, 100 steps": (designs.ALPINE,),
+            "Forrester, six designs": tuple(map(ocbo_designs.forrester_name, ocbo_designs.DESIGNS)),
+            "Alpine, 100 steps": (ocbo_designs.ALPINE,),
         },
     ),
     protocol="ocbo_designs",
@@ -148,12 +148,12 @@ OCBO_DESIGNS = Suite(
 # Its hyperparameter experiments.
 OCBO_TASKS = Suite(
     name="ocbo_tasks",
-    problems=tasks.problems(),
-    methods=tasks.methods(),
+    problems=ocbo_tasks.problems(),
+    methods=ocbo_tasks.methods(),
     baseline="bo",
     seeds=range(10000, 10016),
-    replicate=tasks.replicate,
-    report=OcboReport(subject="ocbo", groups=tasks.groups()),
+    replicate=ocbo_tasks.replicate,
+    report=OcboReport(subject="ocbo", groups=ocbo_tasks.groups()),
     protocol="ocbo_tasks",
 )
 

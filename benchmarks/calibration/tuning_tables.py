@@ -26,7 +26,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.svm import SVC, SVR
 from torch import Tensor
 
-from benchmarks.delay.networks import LogisticTask
+from benchmarks.delay.trained_models import LogisticTask
 from benchmarks.delay.value_tables import TabulatedTask, cartesian, spaced, table_values
 from benchmarks.framework.sequential import Oracle, Problem, sobol_design
 

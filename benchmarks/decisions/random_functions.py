@@ -25,9 +25,9 @@ from botorch.test_functions.synthetic import SyntheticTestFunction
 from torch import Tensor
 
 from benchmarks.decisions import replicate as decisions
+from benchmarks.decisions.faults_and_small_sets import SMALL_SETS
 from benchmarks.decisions.replicate import DecisionMethod
 from benchmarks.decisions.tasks import DecisionTask, Standardized
-from benchmarks.decisions.untuned import SMALL_SETS
 from benchmarks.framework.replicate import stream_seed
 from benchmarks.framework.results import Result, replicate_config
 

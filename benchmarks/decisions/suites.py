@@ -6,7 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.decisions import further, methods, random_functions, real_limits, untuned
+from benchmarks.decisions import (
+    faults_and_small_sets,
+    limits_and_workers,
+    methods,
+    random_functions,
+    real_limits,
+)
 from benchmarks.decisions.analysis import ARCHIVED
 from benchmarks.decisions.oracle import Oracle, RightProcess
 from benchmarks.decisions.oracle_report import OracleReport
@@ -71,15 +77,15 @@ def _untuned(
 
 FAULTS = _untuned(
     "decisions_faults",
-    untuned.tasks(untuned.FAULTS),
-    untuned.FAULTS,
+    faults_and_small_sets.tasks(faults_and_small_sets.FAULTS),
+    faults_and_small_sets.FAULTS,
     ("budget", "plain", "wide"),
 )
 # Hyperparameters are given in small sets alone, so that there is something to correct.
 SMALL_SETS = _untuned(
     "decisions_small_sets",
-    untuned.tasks(untuned.SMALL_SETS),
-    untuned.SMALL_SETS,
+    faults_and_small_sets.tasks(faults_and_small_sets.SMALL_SETS),
+    faults_and_small_sets.SMALL_SETS,
     ("budget_sharp", "budget", "plain", "wide"),
     (ORACLE, RightProcess("right")),
 )
@@ -124,17 +130,17 @@ REAL = Suite(
 # More inputs, two limits, four workers with late outcomes, few and many initial points.
 FURTHER = Suite(
     name="decisions_further",
-    problems=further.tasks(),
-    methods=further.METHODS,
+    problems=limits_and_workers.tasks(),
+    methods=limits_and_workers.METHODS,
     baseline="budget",
     seeds=range(16000, 16009),
-    replicate=further.replicate,
+    replicate=limits_and_workers.replicate,
     report=OracleReport(
         page="decisions_further",
         stated=round(1.0 - LEVEL, 12),
-        cases=tuple(further.CASES),
+        cases=tuple(limits_and_workers.CASES),
         primary="plain",
-        multiples={m.name: m.factor for m in further.METHODS if isinstance(m, further.JointWidth)},
+        multiples=limits_and_workers.factors(),
         hidden=("wide_2", "wide_3"),
         yardsticks=("oracle",),
         beside=(("workers", "d5"), ("both", "two_limits")),

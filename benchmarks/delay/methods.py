@@ -28,8 +28,7 @@ from botorch_calib.acquisition import DelayedThompsonSampling, DelayedUpperConfi
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import CensoredDelayModel
 
-# The paper's B_y. On samples of a GP with other seeds, 0, 0.1, 0.3 and 1 did not differ by more than
-# chance.
+# The paper's B_y. On other samples of a GP 0, 0.1, 0.3 and 1 did not differ by more than chance.
 FEEDBACK_BOUND = 1.0
 
 ACQUISITIONS = ("ucb", "ts", "qlogei", "qucb")

@@ -29,8 +29,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.delay.networks import CnnTask, LogisticTask, TrainingTask
 from benchmarks.delay.svm import SVM_BOUNDS, svm_evaluator
+from benchmarks.delay.trained_models import CnnTask, LogisticTask, TrainingTask
 from benchmarks.delay.value_tables import TableEvaluator, table_evaluator
 from benchmarks.framework.replicate import stream_seed
 from benchmarks.framework.sequential import Bounds
@@ -118,12 +118,12 @@ def svm() -> DelayedObjective:
 
 
 def logistic() -> DelayedObjective:
-    """Logistic regression on breast cancer, see `benchmarks.delay.networks`."""
+    """Logistic regression on breast cancer, see `benchmarks.delay.trained_models`."""
     return _training(LogisticTask())
 
 
 def cnn() -> DelayedObjective:
-    """A convolutional network on handwritten digits, see `benchmarks.delay.networks`."""
+    """A convolutional network on handwritten digits, see `benchmarks.delay.trained_models`."""
     return _training(CnnTask())
 
 

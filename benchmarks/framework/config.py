@@ -30,7 +30,7 @@ FORMER_CONSTANTS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(
         ("botorch_calib.LocalizedConformal", "botorch_calib.OnlineConformal"), {"score": _SCORE}
     ),
-    # Contexts, and hyperparameters fitted to censored values, were settings of suites that have gone.
+    # Settings of suites that have gone.
     "benchmarks.DelayedObjective": {"num_contexts": 0, "rounds_per_context": 0},
     "benchmarks.DelayedAcquisition": {"hyperparameters": "observed"},
     "botorch_calib.QuantileRecalibrator": {"score": _SCORE, "tails": "stretched"},

@@ -2,8 +2,8 @@
 
 Absolute times depend on the machine; a ratio of two calls timed in turn, A, B, A, B, in one
 process hardly does. Beside the times stand the operations of one call and its host reads
-(`perf.operations`), which tell what a device would be bound by. Every comparison is one registered
-function of another file of this package.
+(`perf.operation_counts`), which tell what a device would be bound by. Every comparison is one
+registered function of another file of this package.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from botorch.utils.sampling import draw_sobol_samples, manual_seed
 from torch import Tensor
 
 from benchmarks.framework.surrogates import fit_gp
-from benchmarks.perf.operations import Operations, count_operations
+from benchmarks.perf.operation_counts import Operations, count_operations
 from botorch_calib.test_functions import HeteroscedasticAckley
 
 NUM_POINTS = 100

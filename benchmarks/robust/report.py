@@ -17,7 +17,7 @@ from benchmarks.framework.plots import curves_figure
 from benchmarks.framework.results import ByMethod, Collected, Result, by_seed, methods_in
 from benchmarks.framework.statistics import Estimate
 from benchmarks.framework.suite import Suite
-from benchmarks.robust.primary import primary_comparisons
+from benchmarks.robust.primary_comparisons import primary_comparisons
 
 LAST_ROUNDS = 20
 

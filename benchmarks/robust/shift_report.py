@@ -16,7 +16,7 @@ from benchmarks.framework.plots import method_colors, panel_grid, share_legend
 from benchmarks.framework.results import Collected, Result, methods_in
 from benchmarks.framework.statistics import Estimate
 from benchmarks.framework.suite import Suite
-from benchmarks.robust.primary import primary_comparisons
+from benchmarks.robust.primary_comparisons import primary_comparisons
 
 # Compared with the baseline, as the protocol says.
 PRIMARY = ("exact_0.1", "exact_measured", "observed")

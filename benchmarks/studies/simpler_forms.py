@@ -22,7 +22,7 @@ from botorch.acquisition.analytic import _log_ei_helper
 from botorch.utils.probability.utils import log_phi
 from torch import Tensor
 
-from benchmarks.perf.operations import count_operations
+from benchmarks.perf.operation_counts import count_operations
 from botorch_calib.distributions import (
     PiecewisePredictive,
     SmoothedPredictive,

@@ -1,1 +1,1 @@
-"""Which models of BoTorch are supported, found by running each: ``python -m benchmarks support``."""
+"""Which models of BoTorch are supported: ``python -m benchmarks support`` runs each."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.support.models import ENTRIES, Entry
-from benchmarks.support.operations import BOTORCHS, OPERATIONS, Verdict, verdict
+from benchmarks.support.trials import BOTORCHS, OPERATIONS, Verdict, verdict
 
 ROOT = Path(__file__).parents[2]
 #: The page of the documentation, and the file with the short table.

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from benchmarks.delay import objectives as delay_objectives
 from benchmarks.delay import value_tables as delay_tables
-from benchmarks.delay.networks import CnnTask, LogisticTask, batches, initial_parameters
 from benchmarks.delay.svm import (
     PIMA_VARIABLE,
 )
+from benchmarks.delay.trained_models import CnnTask, LogisticTask, batches, initial_parameters
 from benchmarks.delay.value_tables import (
     TableEvaluator,
     table_values,

@@ -140,14 +140,15 @@ def test_the_report_refuses_results_of_another_configuration(folder: Path) -> No
     longer = replace(SUITE, problems=(replace(problem, num_evaluations=1),))
     run_suite(longer, store, [100], progress=False)
     run_suite(SUITE, store, [101], progress=False)
-    with pytest.raises(ProtocolError, match="1 result files"):
+    with pytest.raises(ProtocolError, match="1 results"):
         write_report(SUITE, store, folder, folder)
     # Without a protocol, they are left out.
-    assert "1 unreadable" in write_report(replace(SUITE, protocol=None), store, folder, folder)
+    assert "1 outdated" in write_report(replace(SUITE, protocol=None), store, folder, folder)
 
 
 def test_suites_are_what_their_protocols_say() -> None:
     named = {suite.protocol: suite for suite in SUITES.values() if suite.protocol is not None}
-    assert named.keys() == {path.stem for path in PROTOCOLS_DIR.glob("*.md")}
+    # Protocols of suites that have left stay.
+    assert named.keys() <= {path.stem for path in PROTOCOLS_DIR.glob("*.md")}
     for name, suite in named.items():
         ExperimentProtocol.load(name).check(suite)

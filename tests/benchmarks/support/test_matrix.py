@@ -12,7 +12,7 @@ from botorch.models.robust_relevance_pursuit_model import RobustRelevancePursuit
 
 from benchmarks.support.matrix import PAGE, README, Verdicts, page, run_matrix, short_table
 from benchmarks.support.models import ENTRIES, NO_ROW, data, model_classes
-from benchmarks.support.operations import OPERATIONS
+from benchmarks.support.trials import OPERATIONS
 from botorch_calib import CalibratedModel, CalibratedModelList, LocalizedConformal
 
 ROWS = {entry.name: entry for entry in ENTRIES}

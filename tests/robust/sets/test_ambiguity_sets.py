@@ -16,7 +16,7 @@ from botorch.exceptions.errors import (
 from torch import Tensor
 from torch.testing import assert_close
 
-from benchmarks.perf.operations import count_operations
+from benchmarks.perf.operation_counts import count_operations
 from botorch_calib.robust import (
     AmbiguitySet,
     ChiSquaredBall,

@@ -22,8 +22,8 @@ import torch
 from botorch.utils.sampling import manual_seed
 from torch import Tensor
 
-from benchmarks.calibration.baselines import study_method
 from benchmarks.calibration.methods import RECALIBRATION
+from benchmarks.calibration.study_methods import study_method
 from benchmarks.calibration.synthetic import Alpine1, Forrester, StudyProblem, study_problem
 from benchmarks.framework.sequential import Bounds, Method, box, sobol_design
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from benchmarks.perf import calibrated_and_delayed as calibrated_and_delayed  # which registers them
 from benchmarks.perf.measure import COMPARISONS, Workload
-from benchmarks.perf.operations import Operations, count_operations
+from benchmarks.perf.operation_counts import Operations, count_operations
 from botorch_calib._validation import check_finite
 
 X = torch.arange(6.0).view(2, 3)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from sklearn.decomposition import LatentDirichletAllocation
 
-from benchmarks.calibration import tasks
+from benchmarks.calibration import ocbo_tasks
 from benchmarks.calibration.topics import TopicTask
 from benchmarks.delay import value_tables
 from benchmarks.framework.runner import without_expected_warnings
@@ -25,7 +25,7 @@ SMALL = TopicTask(
     num_held_out=8,
     num_words=12,
 )
-METHODS = {method.name: method for method in tasks.methods()}
+METHODS = {method.name: method for method in ocbo_tasks.methods()}
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +76,7 @@ def test_values_are_perplexities_of_the_choices() -> None:
 
 
 def test_the_choice_maximises_the_acquisition_function() -> None:
-    problem = tasks.tabulated(SMALL)
+    problem = ocbo_tasks.tabulated(SMALL)
     strategy: Any = METHODS["bo"].build(problem, 0)
     X = problem.initial_design(5, 0)
     Y = problem.build(0).observe(X)

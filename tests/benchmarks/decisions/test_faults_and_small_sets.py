@@ -9,10 +9,10 @@ import torch
 from botorch.utils.sampling import manual_seed
 from torch import Tensor
 
+from benchmarks.decisions.faults_and_small_sets import FAULTS, SMALL_SETS, tasks
 from benchmarks.decisions.oracle import Oracle
 from benchmarks.decisions.replicate import replicate
 from benchmarks.decisions.tasks import DecisionTask, Search
-from benchmarks.decisions.untuned import FAULTS, SMALL_SETS, tasks
 from benchmarks.framework.runner import without_expected_warnings
 
 CASES = FAULTS | SMALL_SETS

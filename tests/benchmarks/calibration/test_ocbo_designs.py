@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from benchmarks.calibration.designs import latin_design
+from benchmarks.calibration.ocbo_designs import latin_design
 
 BOX = ((-1.0, 3.0), (10.0, 11.0))
 

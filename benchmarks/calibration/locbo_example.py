@@ -35,9 +35,9 @@ from botorch.models import SingleTaskGP
 from torch import Tensor
 
 from benchmarks.calibration.ackley import heteroscedastic_ackley, noise_free_ackley
-from benchmarks.calibration.baselines import SETTINGS, ConformalStrategy
 from benchmarks.calibration.methods import ALPHA
 from benchmarks.calibration.stateful import StatefulStrategy
+from benchmarks.calibration.study_methods import SETTINGS, ConformalStrategy
 from benchmarks.framework.sequential import Method, Problem, Strategy
 from benchmarks.framework.strategies import AcquisitionStrategy
 from benchmarks.framework.surrogates import DefaultPriors, Refitted, fit_gp

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from benchmarks.calibration.methods import RECALIBRATION
 from benchmarks.calibration.topics import TopicTask
-from benchmarks.delay.networks import CnnTask
+from benchmarks.delay.trained_models import CnnTask
 from benchmarks.delay.value_tables import TabulatedTask, table_evaluator
 from benchmarks.framework.results import Result
 from benchmarks.framework.sequential import Method, Oracle, Problem, SequentialReplicate

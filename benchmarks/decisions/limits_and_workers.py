@@ -1,8 +1,8 @@
 """Suite `decisions_further`: more inputs, two limits, four workers, few and many initial points.
 
-Everything else is as in `untuned`: the same functions in other dimensions, hyperparameters by
-`SingleTaskGP` at its defaults, fitted in every tenth of 100 rounds, Gaussian noise of 0.3 on each
-outcome, and half of the box safe.
+Everything else is as in `faults_and_small_sets`: the same functions in other dimensions,
+hyperparameters by `SingleTaskGP` at its defaults, fitted in every tenth of 100 rounds, Gaussian
+noise of 0.3 on each outcome, and half of the box safe.
 
 Functions, by the name of the limited one: ``levy`` with Dixon-Price as the objective, and
 ``dixon_price`` with Levy, both on [-2, 2]^d.
@@ -47,6 +47,7 @@ from botorch.test_functions.base import BaseTestProblem
 from botorch.test_functions.synthetic import DixonPrice, Levy, StyblinskiTang
 from torch import Tensor
 
+from benchmarks.decisions.faults_and_small_sets import NOISE
 from benchmarks.decisions.methods import Budgeted
 from benchmarks.decisions.oracle import Oracle, TrueConstraint
 from benchmarks.decisions.replicate import DESIGN, DecisionMethod, DecisionReplicate, Round
@@ -58,7 +59,6 @@ from benchmarks.decisions.tasks import (
     Standardized,
     cube,
 )
-from benchmarks.decisions.untuned import NOISE
 from benchmarks.framework.landscapes import ReferenceGP
 from benchmarks.framework.replicate import Replicate, stream_seed
 from benchmarks.framework.results import Result
@@ -220,6 +220,11 @@ METHODS = (
     JointWidth("wide_3", 3.0),
     JointOracle("oracle"),
 )
+
+
+def factors() -> dict[str, float]:
+    """The factors of the plain quantiles, by the names of their methods."""
+    return {method.name: method.factor for method in METHODS if isinstance(method, JointWidth)}
 
 
 # ------------------------------------------------------------ replicates

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.decisions import further
+from benchmarks.decisions import limits_and_workers
 from benchmarks.decisions import replicate as loop
-from benchmarks.decisions.further import METHODS, FurtherReplicate, FurtherTask
+from benchmarks.decisions.limits_and_workers import METHODS, FurtherReplicate, FurtherTask
 from benchmarks.decisions.methods import Budgeted, GaussianQuantile
 from benchmarks.decisions.replicate import DecisionMethod
 from benchmarks.decisions.tasks import DecisionTask, cube
 from botorch_calib import joint_chance_constraints
 
-TASKS = {task.name: task for task in further.tasks()}
+TASKS = {task.name: task for task in limits_and_workers.tasks()}
 BY_NAME = {method.name: method for method in METHODS}
 
 
@@ -36,7 +36,7 @@ def test_one_limit_and_one_worker_are_the_loop_of_the_other_suites(
     fields = {**vars(task), "outcome": outcome}
     del fields["workers"]
     expected = loop.replicate(DecisionTask(**fields), single, seed=3)
-    result = further.replicate(task, BY_NAME[method], seed=3)
+    result = limits_and_workers.replicate(task, BY_NAME[method], seed=3)
     assert result.X == expected.X
     assert result.y == expected.y
     for name in ("certified", "violated", "recommended_value", "best_value"):
@@ -65,7 +65,7 @@ class Watched(FurtherReplicate):
     """Notes how many evaluations were out, and in which order they ended."""
 
     def __init__(self, task: FurtherTask, seed: int) -> None:
-        super().__init__(task, further.JointBudget("budget"), seed)
+        super().__init__(task, limits_and_workers.JointBudget("budget"), seed)
         self.num_out: list[int] = []
         self.ended: list[int] = []
 
