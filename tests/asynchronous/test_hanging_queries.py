@@ -5,7 +5,6 @@ import random
 
 import pytest
 import torch
-from benchmarks.studies.hanging_region import PROBLEMS, run
 from botorch.models import SingleTaskGP
 from torch import Tensor
 

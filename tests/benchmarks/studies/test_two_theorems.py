@@ -12,7 +12,7 @@ from botorch.utils.sampling import manual_seed
 
 from benchmarks.framework.replicate import OBSERVE, PROPOSE, stream_seed
 from benchmarks.studies import two_theorems as study
-from botorch_calib.diagnostics import stated_gains
+from benchmarks.theory import stated_gains
 
 
 def test_a_search_of_the_plain_process_by_botorch(monkeypatch: pytest.MonkeyPatch) -> None:
