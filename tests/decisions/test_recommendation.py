@@ -11,11 +11,13 @@ from botorch.exceptions.errors import (
 )
 from botorch.models import SingleTaskGP
 from botorch.models.fully_bayesian import SaasFullyBayesianSingleTaskGP
+from botorch.models.transforms import Normalize, Standardize
 from botorch.models.transforms.input import InputPerturbation
 from botorch.posteriors import GPyTorchPosterior
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from gpytorch.means import ConstantMean
 from torch import Tensor
+from torch.testing import assert_close
 
 from botorch_calib import ChanceConstraint
 from botorch_calib.decisions import recommend
@@ -182,3 +184,22 @@ def test_bad_arguments_are_named() -> None:
         recommend(gp, choices=GRID.repeat(1, 2))
     with pytest.raises(InputDataError, match="ChanceConstraint"):
         recommend(gp, [gp], BOUNDS)
+
+
+@pytest.mark.parametrize(("width", "unit"), [(2.0**20, 1.0), (2.0**-20, 1.0), (2.0**20, 2.0**-24)])
+def test_units_do_not_matter(width: float, unit: float) -> None:
+    """BoTorch's search stops at gradients of 1e-5, at its starts, or ends abnormally."""
+
+    def found(width: float, unit: float) -> Tensor:
+        generator = torch.Generator().manual_seed(0)
+        Z = torch.rand(20, 2, generator=generator, dtype=torch.double)
+        noise = 0.01 * torch.randn(20, 1, generator=generator, dtype=torch.double)
+        Y = unit * (noise - (Z - 0.37).square().sum(dim=-1, keepdim=True))
+        bounds = torch.tensor([[0.0, 0.0], [width, width]], dtype=torch.double)
+        transforms = {
+            "input_transform": Normalize(2, bounds=bounds),
+            "outcome_transform": Standardize(1),
+        }
+        return recommend(SingleTaskGP(width * Z, Y, **transforms), bounds=bounds).candidate / width
+
+    assert_close(found(width, unit), found(1.0, 1.0), rtol=0.0, atol=1e-4)
