@@ -12,7 +12,6 @@ from botorch_calib._validation import check_count, check_nonnegative, check_one_
 from botorch_calib.acquisition.delayed import WINDOWS
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models.delayed import IMPUTATIONS, CensoredDelayModel
-from botorch_calib.models.fit_to_ledger import HYPERPARAMETERS
 
 ACQUISITIONS = ("ucb", "ts")
 FAILURES = ("avoid", "impute", "ignore")
@@ -46,8 +45,6 @@ class DelayStrategy:
         window: Queries whose standard deviations are summed to widen the confidence region:
             ``"pending"`` for those without a value; ``"all"``, as published, for all queries of the
             last ``ledger.max_wait``; None for none.
-        hyperparameters: Data to which the model is fitted: ``"observed"`` values only or, as in
-            the paper, ``"censored"`` ones, for all queries made before the last arrival.
         beta: Factor of the posterior variance if nothing is pending, the square of the paper's.
         feedback_bound: Factor of the sum over the window, in reciprocal units of the outcome. None
             for one over the standard deviation of the values observed so far.
@@ -66,8 +63,7 @@ class DelayStrategy:
             is ``"impute"``.
 
             ``"impute"``: the model of the objective takes its own predictions for their values, but
-            none better than the mean of the observed values less their standard deviation. That
-            also bends it beside a region that fails.
+            none better than the mean of the observed values less their standard deviation.
 
             ``"ignore"``: nothing, for failures that have nothing to do with the query.
         spread_beyond: Number of pending queries beyond which every second query (at random, if
@@ -86,7 +82,6 @@ class DelayStrategy:
     acquisition: str | Callable[[CensoredDelayModel, FeedbackLedger], AcquisitionFunction] = "ucb"
     imputation: str = "censor"
     window: str | None = "pending"
-    hyperparameters: str = "observed"
     beta: float = 1.0
     feedback_bound: float | None = None
     max_censored: int | None = 10
@@ -98,7 +93,6 @@ class DelayStrategy:
             check_one_of("acquisition", self.acquisition, ACQUISITIONS)
         check_one_of("imputation", self.imputation, IMPUTATIONS)
         check_one_of("window", self.window, WINDOWS)
-        check_one_of("hyperparameters", self.hyperparameters, HYPERPARAMETERS)
         check_one_of("failures", self.failures, FAILURES)
         object.__setattr__(self, "beta", check_nonnegative("beta", self.beta))
         if self.feedback_bound is not None:
@@ -123,7 +117,8 @@ class DelayStrategy:
     def with_pending(self, num: int) -> DelayStrategy:
         """The strategy that applies while ``num`` queries are pending."""
         strategy = self
-        if self.imputation == "censor" and _exceeds(num, self.max_censored):
+        limit = self.max_censored
+        if self.imputation == "censor" and limit is not None and num > limit:
             strategy = replace(strategy, imputation="hallucinate", window=None)
         if strategy.acquisition == "ucb" and self.spreads(num):
             strategy = replace(strategy, acquisition="ts", beta=1.0)
@@ -131,11 +126,7 @@ class DelayStrategy:
 
     def spreads(self, num: int) -> bool:
         """Whether every second query is a point of a design while ``num`` are pending."""
-        return _exceeds(num, self.spread_beyond)
-
-
-def _exceeds(num: int, limit: int | None) -> bool:
-    return limit is not None and num > limit
+        return self.spread_beyond is not None and num > self.spread_beyond
 
 
 # Up to so many pending queries bounds did better than draws, or as well, on tuning seeds.

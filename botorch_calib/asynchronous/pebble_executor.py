@@ -17,16 +17,15 @@ from botorch_calib._validation import check_positive
 class PebbleExecutor(Executor):
     """Pebble's ``ProcessPool`` as a ``concurrent.futures`` executor, with a time limit.
 
-    A process that dies, or that takes too long and is killed, costs only the call that it was
-    running, and is replaced. Programs that the call has started are not killed with it. Processes
-    are spawned, as forks may deadlock while torch runs threads.
+    A process that dies, or that takes too long and is killed, costs only its call, and is replaced.
+    Programs that the call has started are not killed with it. Processes are spawned, as forks may
+    deadlock while torch runs threads.
 
     Args:
         max_workers: Number of processes.
         timeout: Longest duration of a call in seconds, from when a process begins it; None for no
             limit. Its future then holds a ``TimeoutError``.
-        pool: Further arguments of the pool, such as ``max_tasks=1`` for a new process each time if
-            a function leaks memory.
+        pool: Further arguments of the pool, such as ``max_tasks=1`` for a new process each time.
 
     Example:
         >>> make = partial(PebbleExecutor, 4, timeout=60.0)  # for `AsynchronousOptimizer`
@@ -34,7 +33,7 @@ class PebbleExecutor(Executor):
 
     def __init__(self, max_workers: int, timeout: float | None = None, **pool: Any) -> None:
         self._timeout = None if timeout is None else check_positive("timeout", timeout)
-        # With ``max_tasks`` processes end regularly, and so they do with exit code 0.
+        # With ``max_tasks`` processes end regularly, with exit code 0.
         context = get_context("spawn") if pool.get("max_tasks") else _Spawn()
         self._pool = ProcessPool(max_workers, **{"context": context, **pool})
 
@@ -51,14 +50,10 @@ class PebbleExecutor(Executor):
 
 
 class _SpawnedProcess(SpawnProcess):
-    """A process whose end is a loss even with exit code 0, which Pebble takes for its regular end.
-
-    A STOP in Fortran ends a process so.
-    """
+    """Exit code 0, as of a STOP in Fortran, is a loss too: Pebble takes it for the regular end."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A plain one where it is unpickled: this class would import torch there.
-        return object.__new__, (SpawnProcess,), self.__dict__
+        return object.__new__, (SpawnProcess,), self.__dict__  # without importing torch there
 
     @property
     def exitcode(self) -> int | None:

@@ -204,7 +204,6 @@ class DelayAwareProposer:
         if count < self.num_initial or len(ledger.to_observations(now)[0]) < 2:
             return self._design(DESIGN, fixed, choices).point(count)
         self._check_data(ledger, now, fixed)
-        real = ledger
         if self.strategy.failures != "ignore":
             ledger = with_hanging_failed(ledger, now)
         num_pending = len(ledger.pending(now))
@@ -222,7 +221,7 @@ class DelayAwareProposer:
             # Where failures lie all over the box, all of it is border, and the model chooses.
             if spread is not None and not (avoided and avoided.are_at_border(spread[None])):
                 return spread
-        model = self._ledger_model(ledger, now, strategy, real)
+        model = self._ledger_model(ledger, now, strategy)
         seed = derived_seed(self.search.seed, SEARCH, count)
         with random_stream(seed, like(model, self.bounds).device):
             acqf = self._acquisition_function(model, ledger, now, choices, strategy)

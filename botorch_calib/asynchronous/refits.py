@@ -190,34 +190,20 @@ class ScheduledFit:
     def of_data(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
         """The model of all values, in order of arrival, fitted to the first of them."""
         count = fitted_count(len(Y), self.refit_every)
-        noise = None if Yvar is None else Yvar[:count]
-        model = self._fit_to_all(X[:count], Y[:count], noise)
-        return self._with_later_values(model, X, Y, Yvar, slice(count, None))
-
-    def _fit_to_all(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
-        """The model fitted to these data; that of the last call if they have not changed."""
-        data = _bits(X, Y, Yvar)
+        first = X[:count], Y[:count], None if Yvar is None else Yvar[:count]
+        data = _bits(*first)
         if self.fitted is None or self.fitted.data != data:
-            noise = {} if Yvar is None else {"Yvar": Yvar}
-            with random_stream(derived_seed(*self.stream, len(Y)), self.device):
-                self.fitted = Remembered(data, self.fit(X, Y, **noise))
+            noise = {} if Yvar is None else {"Yvar": first[2]}
+            with random_stream(derived_seed(*self.stream, count), self.device):
+                self.fitted = Remembered(data, self.fit(*first[:2], **noise))
             self._extended = None
-        model: Model = self.fitted.result
-        return model
-
-    def _with_later_values(
-        self, model: Model, X: Tensor, Y: Tensor, Yvar: Tensor | None, later: slice | list[int]
-    ) -> Model:
-        """The fitted model conditioned on the later ones of these values."""
-        if not len(Y[later]):
-            return model
+        if count == len(Y):
+            return self.fitted.result
         data = _bits(X, Y, Yvar)
         if self._extended is None or self._extended.data != data:
-            noise = None if Yvar is None else Yvar[later]
-            extended = with_later_values(model, X[later], Y[later], noise)
-            self._extended = Remembered(data, extended)
-        extended_model: Model = self._extended.result
-        return extended_model
+            later = X[count:], Y[count:], None if Yvar is None else Yvar[count:]
+            self._extended = Remembered(data, with_later_values(self.fitted.result, *later))
+        return self._extended.result
 
 
 class WarmStartedFit:

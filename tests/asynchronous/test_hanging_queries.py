@@ -5,7 +5,6 @@ import random
 
 import pytest
 import torch
-from botorch.models import SingleTaskGP
 from torch import Tensor
 
 from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy, SearchSettings
@@ -145,31 +144,6 @@ def test_trials_of_all_lengths(set_back):
         assert hanging_places(starts, ends) == expected
         found, passed = found + bool(expected), passed + (not expected)
     assert found > 50 and passed > 50
-
-
-def test_a_censored_fit_keeps_its_schedule():
-    """Hyperparameters are fitted as often as if no query were hanging."""
-    X = torch.rand(24, 2, generator=torch.Generator().manual_seed(1), **DOUBLE)
-    sizes: list[list[int]] = []
-    for failures in ("avoid", "ignore"):
-        sizes.append([])
-
-        def fit(X: Tensor, Y: Tensor, found: list[int] = sizes[-1]) -> SingleTaskGP:
-            found.append(len(Y))
-            return SingleTaskGP(X, Y).eval()
-
-        strategy = DelayStrategy(hyperparameters="censored", failures=failures)
-        propose = DelayAwareProposer(
-            [[0, 0], [1, 1]], strategy, fit, 0, choices=[[0.5, 0.5]], refit_every=10
-        )
-        ledger = FeedbackLedger(2, censor_value=-1.0)
-        for i, x in enumerate(X):
-            if i % 3 == 2:
-                propose(ledger)
-            ledger.submit(x)
-            if i:
-                ledger.observe(i, float(x.sum()))
-    assert sizes[0] == sizes[1] and len(sizes[0]) >= 3
 
 
 def test_nothing_hangs_at_the_start():

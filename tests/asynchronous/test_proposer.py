@@ -2,17 +2,15 @@
 
 import copy
 import pickle
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from botorch.acquisition import (
     AcquisitionFunction,
     ProbabilityOfImprovement,
     UpperConfidenceBound,
-    qKnowledgeGradient,
 )
 from botorch.exceptions.errors import (
     BotorchTensorDimensionError,
@@ -33,15 +31,12 @@ from botorch_calib.acquisition import (
 )
 from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy, SearchSettings
 from botorch_calib.asynchronous import proposer as proposer_module
-from botorch_calib.asynchronous.delay_strategy import STRATEGIES
 from botorch_calib.asynchronous.refits import fit_single_task_gp
 from botorch_calib.calibration import OnlineConformal
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
-from botorch_calib.posteriors import CalibratedPosterior
 from tests.gps import DOUBLE
 from tests.long_grids import mostly_slow
-from tests.newer_scipy import search_by_scipy
 from tests.random_numbers import uniform
 
 BOUNDS = torch.tensor([[-1.0, 0.0], [1.0, 5.0]], **DOUBLE)
@@ -223,30 +218,6 @@ def test_minimisation_mirrors_maximisation():
     assert_close(found[0], found[1], rtol=0, atol=1e-4)
 
 
-def test_choices(monkeypatch):
-    spy = Spy(monkeypatch)
-    candidate = make_proposer(choices=GRID)(make_ledger())
-    (index,) = (candidate == GRID).all(dim=-1).nonzero()
-    values = spy.seen[0](GRID.unsqueeze(-2))
-    assert index == values.argmax()
-
-
-def test_own_acquisition_function():
-    seen = []
-
-    def make(model: CensoredDelayModel, ledger: FeedbackLedger) -> AcquisitionFunction:
-        seen.append((model, ledger))
-        return UpperConfidenceBound(model, beta=0.5)
-
-    ledger = make_ledger()
-    candidate = make_proposer(acquisition=make, imputation="hallucinate")(ledger)
-    ((model, read),) = seen
-    assert isinstance(model, CensoredDelayModel) and model.imputation == "hallucinate"
-    assert torch.equal(model.X_pending, ledger.pending()) and len(read) == 9
-    values = UpperConfidenceBound(model, beta=0.5)(GRID.unsqueeze(-2))
-    assert UpperConfidenceBound(model, beta=0.5)(candidate.unsqueeze(0)) > values.max() - 1e-3
-
-
 def fit_calibrated(X: Tensor, Y: Tensor) -> CalibratedModel:
     return CalibratedModel.from_history(fit(X, Y), OnlineConformal(0.2))
 
@@ -278,23 +249,6 @@ def test_draws_of_calibrated_fits(imputation, choices, monkeypatch):
     assert (other(GRID.unsqueeze(-2)) - values).abs().max() > 0.01
 
 
-@pytest.mark.parametrize("failures", ["avoid", "impute"])
-def test_draws_of_calibrated_fits_where_queries_have_failed(failures, monkeypatch):
-    spy, ledger = Spy(monkeypatch), make_ledger()
-    ledger.fail(8)
-    propose = make_proposer(fit=fit_calibrated, acquisition="ts", failures=failures)
-    queries = []
-    for _ in range(3):
-        queries.append(propose(ledger))
-        ledger.submit(queries[-1])
-    assert len(spy.seen) == 3
-    for acqf in spy.seen:
-        draw = acqf.acqf if failures == "avoid" else acqf
-        assert type(draw) is DelayedThompsonSampling
-        assert isinstance(draw.model.posterior(GRID[:2]), CalibratedPosterior)
-    assert torch.pdist(torch.stack([ledger[8].x, *queries])).min() > 1e-3
-
-
 @pytest.mark.parametrize(
     ("imputation", "gap"),
     mostly_slow([("censor", 0.05), ("hallucinate", 0.005)], {("hallucinate", 0.005)}),
@@ -317,10 +271,9 @@ def test_it_finds_the_optimum(imputation, gap):
 # ------------------------------------------------------------------ fitting and resuming
 
 
-@pytest.mark.parametrize("hyperparameters", ["observed", "censored"])
-def test_it_fits_when_a_value_arrives(hyperparameters):
+def test_it_fits_when_a_value_arrives():
     counted = CountedFit()
-    propose = make_proposer(fit=counted, hyperparameters=hyperparameters, choices=GRID[:9])
+    propose = make_proposer(fit=counted, choices=GRID[:9])
     ledger = make_ledger(9)
     propose(ledger)
     assert len(counted.sizes) == 1
@@ -333,39 +286,9 @@ def test_it_fits_when_a_value_arrives(hyperparameters):
     propose(ledger)
     propose(ledger)
     assert len(counted.sizes) == 2
-    observed, queries = len(ledger.to_observations()[0]), len(ledger.training_data()[0])
-    assert counted.sizes[-1] == {"observed": observed, "censored": queries}[hyperparameters]
+    assert counted.sizes[-1] == len(ledger.to_observations()[0])
     propose(make_ledger(8))  # another ledger
     assert len(counted.sizes) == 3
-
-
-@pytest.mark.parametrize(("clock", "late"), [("iterations", "use"), ("seconds", "discard")])
-def test_censored_hyperparameters(clock, late, monkeypatch):
-    """All queries up to the last arrival enter the fit; all of them condition the model."""
-    spy, fits = Spy(monkeypatch), []
-
-    def record(X: Tensor, Y: Tensor) -> SingleTaskGP:
-        fits.append((X, Y))
-        return fit(X, Y)
-
-    ledger = FeedbackLedger(2, censor_value=CENSOR, max_wait=4, late=late, clock=clock)
-    queries = draw_sobol_samples(BOUNDS, n=9, q=1, seed=7).squeeze(-2)
-    for time, x in enumerate(queries):
-        ledger.submit(x, time=float(time))
-    for trial_id, time in ((0, 0.0), (2, 4.0), (1, 6.0)):  # at once, in time, late
-        ledger.observe(trial_id, 0.1 * trial_id, time=time)
-    ledger.fail(3, time=5.5)
-    monkeypatch.setattr(FeedbackLedger, "now", lambda self: 9.0)
-    make_proposer(fit=record, hyperparameters="censored", failures="ignore")(ledger)
-    X, Y = fits[0]
-    last = 6 if late == "use" else 4
-    expected = [i for i in range(9) if i < last + (clock == "seconds") and (i != 3 or last < 5.5)]
-    assert torch.equal(X, queries[expected])
-    y = {0: 0.0, 2: 0.2, **({1: 0.1} if late == "use" else {})}
-    assert Y.flatten().tolist() == [y.get(i, CENSOR) for i in expected]
-    model = spy.seen[0].model
-    assert torch.equal(model.X_pending, ledger.incomplete(9.0))
-    assert sorted(model.model.train_targets.shape) == [len(y)]
 
 
 class StochasticFit:
@@ -379,7 +302,7 @@ class StochasticFit:
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "ts": {"acquisition": "ts"},
-    "random fit": {"hyperparameters": "censored", "fit": StochasticFit(), "window": "all"},
+    "random fit": {"fit": StochasticFit(), "window": "all"},
     "choices": {"acquisition": "ts", "choices": GRID},
     "default fit": {"fit": None},
     "spread": {"imputation": "hallucinate", "window": None, "spread_beyond": 1},
@@ -417,13 +340,6 @@ def test_the_seed_matters_and_copies_agree():
     for twin in (copy.deepcopy(propose), pickle.loads(pickle.dumps(propose))):
         assert twin._ledger_model.fitted is None  # no stale fit travels
         assert torch.equal(twin(ledger), point)
-
-
-def test_the_ledger_is_only_read():
-    ledger = make_ledger()
-    before = ledger.to_records()
-    make_proposer()(ledger)
-    assert ledger.to_records() == before
 
 
 # ------------------------------------------------------------------ contexts
@@ -517,7 +433,6 @@ def test_bad_arguments_are_named(name):
     [
         (DelayStrategy, "acquisition", ["ei"]),
         (DelayStrategy, "imputation", ["guess"]),
-        (DelayStrategy, "hyperparameters", ["fixed"]),
         (DelayStrategy, "window", ["some"]),
         (DelayStrategy, "beta", [-1.0]),
         (DelayStrategy, "feedback_bound", [-1.0]),
@@ -535,20 +450,6 @@ def test_bad_settings_are_named(kind, name, values):
             kind(**{name: value})
 
 
-def test_names_of_strategies():
-    expected = {
-        "ucb": DelayStrategy(spread_beyond=20),
-        "ts": DelayStrategy(acquisition="ts", spread_beyond=20),
-        "hallucinate": DelayStrategy(
-            imputation="hallucinate", window=None, beta=4.0, spread_beyond=20
-        ),
-    }
-    for name, strategy in expected.items():
-        assert DelayAwareProposer(BOUNDS, name).strategy == strategy
-    assert DelayAwareProposer(BOUNDS).strategy == expected["hallucinate"]
-    assert DelayAwareProposer(BOUNDS).search == SearchSettings(10, 256, 0)
-
-
 def test_bad_ledgers():
     with pytest.raises(BotorchTensorDimensionError, match="`ledger`"):
         make_proposer()(FeedbackLedger(3))
@@ -560,8 +461,6 @@ def test_bad_ledgers():
     unknown = make_ledger(censor_value=None)
     for imputation in ("hallucinate", "none"):  # which need no value to censor by
         assert make_proposer(imputation=imputation)(unknown).shape == (2,)
-    with pytest.raises(InputDataError, match="censor_value"):
-        make_proposer(hyperparameters="censored")(unknown)
 
 
 @pytest.mark.parametrize("maximize", [True, False])
@@ -590,21 +489,6 @@ def test_the_choice_does_not_depend_on_the_unit_of_the_outcome(monkeypatch):
     )
     assert_close(spy.seen[0].nu, reference.seen[0].nu, rtol=1e-4, atol=0.0)
     assert spy.seen[0].nu > 1.0
-
-
-@pytest.mark.parametrize("strategy", ["hallucinate", "ucb", "ts"])
-def test_small_units_of_the_outcome_change_nothing(strategy):
-    """GPyTorch's least variance and BoTorch's stopping rule and least spread are not in units."""
-    X = uniform(9, 2, generator=torch.Generator().manual_seed(0))
-    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], **DOUBLE)
-    chosen = []
-    for unit in (1.0, 2.0**-100):
-        ledger = FeedbackLedger(2)
-        ledger.add(X, unit * (7 * X).sin().prod(dim=-1))
-        ledger.submit(torch.tensor([0.3, 0.3], **DOUBLE))
-        propose = DelayAwareProposer(bounds, strategy=strategy, search=SearchSettings(2, 64))
-        chosen.append(propose(ledger))
-    assert_close(chosen[1], chosen[0], rtol=0, atol=1e-6)
 
 
 def own_bound(model: CensoredDelayModel, ledger: FeedbackLedger) -> AcquisitionFunction:
@@ -661,16 +545,6 @@ def test_the_choice_does_not_depend_on_the_units_of_an_own_function(unit):
     assert_close(make_proposer(acquisition=own)(ledger), expected, rtol=0, atol=1e-4)
 
 
-def test_own_function_of_several_points_at_once():
-    """BoTorch makes the starts of the knowledge gradient, whose argument holds its fantasies."""
-
-    def gradient(model: CensoredDelayModel, ledger: FeedbackLedger) -> AcquisitionFunction:
-        return qKnowledgeGradient(model.model, num_fantasies=2)
-
-    point = make_proposer(acquisition=gradient, fixed_features={1: 0.3})(make_ledger())
-    assert point.shape == (2,) and -1.0 <= point[0] <= 1.0 and point[1] == 0.3
-
-
 @pytest.mark.parametrize("value", [1.0, 7.3])
 def test_an_own_function_is_asked_for_the_fixed_value_alone(value):
     """A task, say, has few values, and a model knows no others."""
@@ -695,13 +569,6 @@ def test_an_own_function_is_asked_for_the_fixed_value_alone(value):
         ledger.observe(ledger.submit(torch.stack([x, torch.full_like(x, value)])), x.item())
     assert propose(ledger)[1] == value
     assert torch.cat(asked).unique().tolist() == [value]
-
-
-def test_numpy_numbers_are_numbers():
-    propose = make_proposer(
-        num_initial=np.int64(3), seed=np.int32(2), fixed_features={np.int64(0): np.float32(0.5)}
-    )
-    assert propose(FeedbackLedger(2))[0] == 0.5
 
 
 def fit_single(X: Tensor, Y: Tensor) -> SingleTaskGP:
@@ -745,13 +612,6 @@ def test_a_censoring_value_of_the_wrong_sign_is_warned_of(maximize):
 
 
 # ------------------------------------------------------------------ what the ledger says
-
-
-def test_bounds_and_choices_may_be_lists():
-    ledger, rows = make_ledger(), GRID.tolist()
-    expected = make_proposer(choices=GRID)(ledger)
-    for choices in (rows, np.array(rows)):
-        assert torch.equal(make_proposer(BOUNDS.tolist(), choices=choices)(ledger), expected)
 
 
 def test_bounds_whose_difference_is_not_finite_are_named():
@@ -812,20 +672,6 @@ def with_noise(ledger: FeedbackLedger, variances: dict[int, float]) -> FeedbackL
         if trial.y is not None:
             copied.tell(trial.id, trial.y, variances.get(trial.id), time=trial.observed_at)
     return copied
-
-
-def test_known_noise_reaches_the_model(monkeypatch):
-    """In the units of the outcome, in the order of the values."""
-    plain = make_ledger()
-    known = {i: 0.01 * (i + 1) for i in range(6)}
-    spy = Spy(monkeypatch)
-    make_proposer(fit=None)(with_noise(plain, known))
-    gp: Any = spy.seen[-1].model.model
-    scale = gp.outcome_transform.stdvs.squeeze() ** 2
-    noise = gp.likelihood.noise_covar.noise * scale
-    expected = torch.tensor(list(known.values()), **DOUBLE)
-    assert len(plain.to_observations()[1]) == 6
-    assert_close(noise[..., :6].squeeze(), expected)
 
 
 def test_a_fit_of_the_users_own_may_take_the_noise():
@@ -916,15 +762,6 @@ def test_more_pending_queries_than_a_limit_are_hallucinated(
     )
 
 
-def test_few_pending_queries_are_censored_by_default():
-    assert DelayStrategy().with_pending(10) == DelayStrategy()
-    assert DelayStrategy().with_pending(11) == DelayStrategy(imputation="hallucinate", window=None)
-    published = DelayStrategy(window="all", max_censored=None)
-    assert published.with_pending(200) is published
-    ignoring = DelayStrategy(imputation="none", window=None)
-    assert ignoring.with_pending(200) is ignoring
-
-
 @pytest.mark.parametrize("strategy", mostly_slow(["ucb", "ts", "hallucinate"], ["hallucinate"]))
 def test_many_workers_do_not_drive_the_search_to_the_bounds(strategy):
     """Of the next 20 queries with 40 pending, most have good values, none lies in a corner."""
@@ -949,15 +786,6 @@ def asked(ledger: FeedbackLedger, num: int, delay: int, **arguments: Any) -> Ten
     for _ in range(num):
         step(ledger, propose(ledger), delay=delay)
     return torch.stack([trial.x for trial in ledger.trials[first:]])
-
-
-def test_strategies_known_by_name_spread_many_queries():
-    for name in ("ucb", "ts", "hallucinate"):
-        strategy = DelayAwareProposer(BOUNDS, name).strategy
-        assert not strategy.spreads(20) and strategy.spreads(21)
-    assert not DelayStrategy().spreads(10**6)
-    assert SPREADING.with_pending(20) is SPREADING
-    assert SPREADING.with_pending(21) == replace(SPREADING, acquisition="ts", beta=1.0)
 
 
 @pytest.mark.parametrize("num, kinds", [(20, "ucb ucb"), (21, "spread draw"), (22, "draw spread")])
@@ -1028,18 +856,6 @@ def test_contexts_in_turns_each_have_their_share_of_spread_queries(monkeypatch):
     places = [propose._place_among_spread(count) for count in range(100)]
     taken = [place for place in places if place is not None]
     assert 40 <= len(taken) == len(set(taken)) <= 60
-
-
-def test_the_search_of_a_newer_scipy_climbs_from_each_start(monkeypatch):
-    ledger, strategies = make_ledger(), ("ucb", "hallucinate")
-    expected = [make_proposer(strategy=STRATEGIES[name])(ledger) for name in strategies]
-    sizes = search_by_scipy(monkeypatch)
-    for name, x in zip(strategies, expected, strict=True):
-        assert_close(make_proposer(strategy=STRATEGIES[name])(ledger), x, rtol=0, atol=1e-3)
-    assert sizes and set(sizes) == {2}
-    sizes.clear()
-    make_proposer(strategy=STRATEGIES["ucb"], fixed_features={1: 2.0})(ledger)
-    assert sizes and set(sizes) == {1}
 
 
 def test_spread_choices_have_not_been_asked():

@@ -83,11 +83,11 @@ def test_numbers_of_numpy_are_schedules():
 # ------------------------------------------------------------------ in a proposer
 
 
-@pytest.mark.parametrize(("hyperparameters", "every"), [("observed", 1.5), ("censored", 4)])
-def test_a_proposer_fits_by_its_schedule_and_knows_every_value(every, hyperparameters):
+@pytest.mark.parametrize("every", [1.5, 4])
+def test_a_proposer_fits_by_its_schedule_and_knows_every_value(every):
     """Between two fits its model is that of all values, with the hyperparameters of the first."""
     counted = CountedFit()
-    strategy = DelayStrategy(hyperparameters=hyperparameters)
+    strategy = DelayStrategy()
     ledger = FeedbackLedger(2, censor_value=-2.0)
     X, Y = data(16)
     for x in X:
@@ -99,14 +99,10 @@ def test_a_proposer_fits_by_its_schedule_and_knows_every_value(every, hyperparam
     )
     expected = []
     for num in range(2, 16):
-        known, before = ledger.to_observations(20.0 + num), len(counted.sizes)
-        model = propose._ledger_model(ledger, 20.0 + num, strategy, ledger)
-        values = fitted_count(num, every)
-        if hyperparameters == "observed":
-            expected = sorted({*expected, values})
-            assert counted.sizes == expected
-        elif values < num:
-            assert len(counted.sizes) == before
+        known = ledger.to_observations(20.0 + num)
+        model = propose._ledger_model(ledger, 20.0 + num, strategy)
+        expected = sorted({*expected, fitted_count(num, every)})
+        assert counted.sizes == expected
         assert torch.equal(model.X_pending, X[num:])
         assert len(model.model.train_targets) == num
         want = fit(*known).posterior(X).mean
@@ -123,9 +119,7 @@ def submit_all(path: Any, num: int) -> FeedbackLedger:
     return ledger
 
 
-@pytest.mark.parametrize(
-    "strategy", mostly_slow(["ucb", "ts", DelayStrategy(hyperparameters="censored")], ["ts"])
-)
+@pytest.mark.parametrize("strategy", mostly_slow(["ucb", "ts"], ["ts"]))
 def test_a_resumed_proposer_repeats_fits_and_starts(strategy, tmp_path, monkeypatch):
     """With warm starts, and between two fits: to the last bit what one proposer computes."""
     monkeypatch.setattr(refits, "LEAST_FOR_WARM_START", 8)
