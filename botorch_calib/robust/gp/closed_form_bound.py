@@ -19,9 +19,11 @@ from botorch_calib.robust.gp.pointwise_function import PointwiseFunction, pairs_
 from botorch_calib.robust.gp.stationary_gp import StationaryGP, is_stationary, stationary_gp
 from botorch_calib.robust.joint_inputs import Columns
 
-# Covariances between pairs and training points at a time, on a processor and on a device, whose
-# launches have to be few.
-_ELEMENTS, _DEVICE_ELEMENTS, _LEAST_PAIRS = 2**20, 2**26, 256
+# Covariances between pairs and training points at a time, few enough for a processor's cache; on a
+# device, whose launches have to be few, there are more.
+_ELEMENTS, _DEVICE_ELEMENTS, _LEAST_PAIRS = 2**17, 2**26, 256
+# Pairs whose bonus is made together.
+_BLOCK, _DEVICE_BLOCK = 2**14, 2**18
 
 
 class ClosedFormConfidenceBound(ContextualFunction):
@@ -61,6 +63,8 @@ class ClosedFormConfidenceBound(ContextualFunction):
         # Columns, and so gradients, have decisions first.
         self.gp = gp = gp.reordered(columns.decision + columns.context)
         self._mean, self._weights = sign * gp.mean, sign * gp.weights
+        # One product with this gives sums over training inputs, and the sum of the factors.
+        self._sums = torch.cat([gp.inputs, torch.ones_like(gp.inputs[:, :1])], dim=-1)
         width = beta**0.5
         self.bonus: Bonus = lambda variance, points: width * variance.sqrt()
         if calibrated is not None:
@@ -68,24 +72,42 @@ class ClosedFormConfidenceBound(ContextualFunction):
 
     @torch.no_grad()
     def _evaluate(self, X: Tensor, contexts: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
-        (b, width), (M, more) = X.shape, contexts.shape
-        values = X.new_empty(b, M)
-        jacobian = X.new_empty(b, M, width + more if gradients else 0)
-        most = _ELEMENTS if X.device.type == "cpu" else _DEVICE_ELEMENTS
-        most = max(_LEAST_PAIRS, most // max(len(self._weights), 1))
-        num_contexts = max(min(M, most), 1)
-        num_decisions = max(most // num_contexts, 1)
-        for i, j in product(range(0, b, num_decisions), range(0, M, num_contexts)):
-            at = slice(i, i + num_decisions), slice(j, j + num_contexts)
-            values[at], jacobian[at] = self._at_pairs(X[at[0]], contexts[at[1]], gradients)
+        shape = len(X), len(contexts)
+        values = X.new_empty(shape)
+        jacobian = X.new_empty(*shape, X.shape[-1] + contexts.shape[-1] if gradients else 0)
+        block = _BLOCK if X.device.type == "cpu" else _DEVICE_BLOCK
+        size = max(block // max(len(contexts), 1), 1)
+        for start in range(0, len(X) if len(contexts) else 0, size):
+            rows = slice(start, start + size)
+            values[rows], jacobian[rows] = self._at_pairs(X[rows], contexts, gradients)
         return values, jacobian
 
     def _at_pairs(self, X: Tensor, contexts: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
         """Values ``b x M`` and gradients ``b x M x d``; without columns if they are not wanted."""
-        gp, split = self.gp, self._split
+        gp = self.gp
         pairs = X.unsqueeze(1).expand(-1, len(contexts), -1), contexts.expand(len(X), -1, -1)
         points = torch.cat([each.to(gp.origin) for each in pairs], dim=-1)
         scaled = gp.scaled(points)
+        values, variance, by_mean, by_variance = self._moments(scaled, gradients)
+        if not gradients:
+            return values + self.bonus(variance, points), values.new_empty(*values.shape, 0)
+        with torch.enable_grad():
+            at = variance.requires_grad_(), points.requires_grad_()
+            bonus = self.bonus(*at)
+            slopes = torch.autograd.grad(bonus.sum(), at, materialize_grads=True)
+        factor = slopes[0] * (variance > gp.least_variance)
+        sums = by_mean.addcmul_(factor.unsqueeze(-1), by_variance, value=-2.0)
+        jacobian = torch.addcmul(-sums[..., :-1], scaled, sums[..., -1:])
+        jacobian = jacobian * (2.0 * gp.profile.slope * gp.slope) + slopes[1]
+        return values + bonus.detach(), jacobian
+
+    def _moments(self, scaled: Tensor, gradients: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Mean and variance ``b x M`` at pairs, and sums ``b x M x (d + 1)`` for their gradients.
+
+        The sums are those of ``g_i weights_i`` and ``g_i V_i`` times a training input, and, last,
+        times 1.
+        """
+        gp, split, (b, M, _) = self.gp, self._split, scaled.shape
         first, second = (
             pairwise_distances(side, inputs).square_()
             for side, inputs in (
@@ -93,21 +115,21 @@ class ClosedFormConfidenceBound(ContextualFunction):
                 (scaled[0, :, split:], gp.inputs[:, split:]),
             )
         )
-        k, g = gp.profile.at(first.unsqueeze(1) + second)
-        V, variance = self._solved(k)
-        values = self._mean + k @ self._weights
-        if not gradients:
-            return values + self.bonus(variance, points), values.new_empty(*values.shape, 0)
-        with torch.enable_grad():
-            at = variance.requires_grad_(), points.requires_grad_()
-            bonus = self.bonus(*at)
-            slopes = torch.autograd.grad(bonus.sum(), at, materialize_grads=True)
-        by_variance, by_inputs = slopes
-        by_variance = by_variance * (variance > gp.least_variance)
-        factors = g * (self._weights - 2.0 * by_variance.unsqueeze(-1) * V)
-        sums = scaled * factors.sum(dim=-1, keepdim=True) - factors @ gp.inputs
-        jacobian = sums * (2.0 * gp.profile.slope * gp.slope) + by_inputs
-        return values + bonus.detach(), jacobian
+        mean, variance = scaled.new_empty(2, b, M)
+        by_mean, by_variance = scaled.new_empty(2, b, M, self._sums.shape[-1] if gradients else 0)
+        weighted = self._weights.unsqueeze(-1) * self._sums
+        most = _ELEMENTS if scaled.device.type == "cpu" else _DEVICE_ELEMENTS
+        most = max(_LEAST_PAIRS, most // max(len(gp.inputs), 1))
+        width = min(M, most)
+        height = max(most // width, 1)
+        for i, j in product(range(0, b, height), range(0, M, width)):
+            at = slice(i, i + height), slice(j, j + width)
+            k, g = gp.profile.at_sum(first[at[0], None], second[None, at[1]])
+            V, variance[at] = self._solved(k)
+            mean[at] = k @ self._weights
+            if gradients:
+                by_mean[at], by_variance[at] = g @ weighted, V.mul_(g) @ self._sums
+        return mean.add_(self._mean), variance, by_mean, by_variance
 
     def _solved(self, k: Tensor) -> tuple[Tensor, Tensor]:
         """``k P`` and the variance ``...`` for covariances ``... x n``."""

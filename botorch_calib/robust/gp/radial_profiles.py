@@ -26,6 +26,10 @@ class RadialProfile(ABC):
     def at(self, s: Tensor) -> tuple[Tensor, Tensor]:
         """``f`` and ``g`` at ``s``, differentiable twice."""
 
+    def at_sum(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        """``f`` and ``g`` at the sum of two tensors that broadcast."""
+        return self.at(first + second)
+
 
 class GaussianProfile(RadialProfile):
     """``exp(-r^2/2)``."""
@@ -36,6 +40,11 @@ class GaussianProfile(RadialProfile):
     def at(self, s: Tensor) -> tuple[Tensor, Tensor]:
         """``exp(-s)``, also ``g``."""
         k = s.neg().exp()
+        return k, k
+
+    def at_sum(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        """As a product: no exponential of the sum."""
+        k = first.neg().exp() * second.neg().exp()
         return k, k
 
 

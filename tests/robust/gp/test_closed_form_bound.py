@@ -218,6 +218,7 @@ class TestValues:
         expected = bound._evaluate(X, C, gradients=True)
         monkeypatch.setattr(closed_form_bound, "_LEAST_PAIRS", pairs)
         monkeypatch.setattr(closed_form_bound, "_ELEMENTS", 1)
+        monkeypatch.setattr(closed_form_bound, "_BLOCK", pairs)
         for got, wanted in zip(bound._evaluate(X, C, gradients=True), expected, strict=True):
             assert_close(got, wanted, rtol=1e-11, atol=1e-11)
 
