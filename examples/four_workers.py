@@ -43,9 +43,9 @@ if __name__ == "__main__":  # worker processes import this file, if it is a scri
     propose = DelayAwareProposer([[0, 0], [1, 1]])
     kilns = partial(PebbleExecutor, 4)
     optimizer = AsynchronousOptimizer(kilns, hardness, ledger, propose, max_parallel=4)
-    best = optimizer.run(num_evaluations=16, progress=False)
+    summary = optimizer.run(num_evaluations=16, progress=False)
     print("failed:", [trial.note for trial in ledger if trial.y is None])
-    print(f"best hardness: {best.y:.3f} of 1")
+    print(f"best hardness: {summary.best.y:.3f} of 1")
 
 # %% [markdown]
 # One trial has failed, and the others went on: a new process took the place of the dead one. In the

@@ -27,6 +27,7 @@ SHOWN_BY = {
     "draw_delay": "FixedDelay",
     "NoiseDiagnosis": "noise_diagnosis",
     "Recommendation": "recommend",
+    "LedgerSummary": "AsynchronousOptimizer",
     "Trial": "FeedbackLedger",
 }
 # Their subclasses have examples.

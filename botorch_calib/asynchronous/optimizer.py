@@ -21,7 +21,7 @@ from tqdm.auto import tqdm
 
 from botorch_calib._validation import check_count, check_instance, check_positive
 from botorch_calib.exceptions import EvaluationError, LedgerError, TrialStateError
-from botorch_calib.ledger import DecidedQuery, FeedbackLedger, Trial, TrialStatus
+from botorch_calib.ledger import DecidedQuery, FeedbackLedger, LedgerSummary, Trial, TrialStatus
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class AsynchronousOptimizer:
         ...     DelayAwareProposer([[0, 0], [1, 1]]),
         ...     max_parallel=2,
         ... )
-        >>> best = optimizer.run(num_evaluations=5, progress=False)
+        >>> best = optimizer.run(num_evaluations=5, progress=False).best
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class AsynchronousOptimizer:
         num_evaluations: int | None = None,
         progress: bool = True,
         seconds: float | None = None,
-    ) -> Trial | None:
+    ) -> LedgerSummary:
         """Evaluate until the ledger holds a number of resolved trials, or for some time.
 
         A trial is resolved when it has failed or its value has arrived, even if too late for the
@@ -133,7 +133,7 @@ class AsynchronousOptimizer:
             seconds: Time in seconds after which no query is chosen; None for no limit.
 
         Returns:
-            The trial with the best value in the ledger, or None if no value has arrived.
+            How the ledger stands: its best trial, and the numbers of others.
 
         Raises:
             BotorchError: If both limits are None, an argument is malformed, or ``propose`` returns
@@ -158,7 +158,7 @@ class AsynchronousOptimizer:
             _Run(self, goal, deadline, progress).evaluate()
         finally:
             _IN_USE.remove(used)
-        return self.ledger.best()
+        return self.ledger.summary()
 
 
 class _Run:

@@ -6,7 +6,7 @@
 """
 
 from botorch_calib.ledger.arrival_probability import ArrivalProbability
-from botorch_calib.ledger.ledger import DecidedQuery, FeedbackLedger
+from botorch_calib.ledger.ledger import DecidedQuery, FeedbackLedger, LedgerSummary
 from botorch_calib.ledger.trials import EarlierValue, Trial, TrialStatus
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "DecidedQuery",
     "EarlierValue",
     "FeedbackLedger",
+    "LedgerSummary",
     "Trial",
     "TrialStatus",
 ]

@@ -7,6 +7,7 @@ import math
 import os
 import reprlib
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
@@ -45,6 +46,22 @@ class DecidedQuery(NamedTuple):
 
     x: Any
     decisions: Any
+
+
+class LedgerSummary(NamedTuple):
+    """How a ledger stands, as `FeedbackLedger.summary` returns it.
+
+    Attributes:
+        best: The trial with the best usable value, or None if no value has arrived.
+        num_observed: Number of trials whose value has arrived, late values included.
+        num_failed: Number of failed trials.
+        num_pending: Number of trials whose value may still arrive.
+    """
+
+    best: Trial | None
+    num_observed: int
+    num_failed: int
+    num_pending: int
 
 
 class FeedbackLedger:
@@ -464,6 +481,17 @@ class FeedbackLedger:
         values = view.values(rows).squeeze(-1).numpy()
         index = np.argmax(values) if maximize else np.argmin(values)
         return view.trials(rows[[index]])[0]
+
+    def summary(self, now: float | None = None) -> LedgerSummary:
+        """The best trial, and the numbers of trials with a value, failed and pending."""
+        trials = self.trials_at(now)
+        status = Counter(trial.status for trial in trials)
+        return LedgerSummary(
+            best=self.best(now=now),
+            num_observed=sum(trial.y is not None for trial in trials),
+            num_failed=status[TrialStatus.FAILED],
+            num_pending=status[TrialStatus.PENDING],
+        )
 
     def to_observations(self, now: float | None = None) -> tuple[Tensor, Tensor]:
         """``X`` (``n x d``) and ``Y`` (``n x 1``) of all usable values, in order of arrival."""

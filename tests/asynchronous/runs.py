@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from botorch_calib.asynchronous import AsynchronousOptimizer
-from botorch_calib.ledger import DecidedQuery, FeedbackLedger, Trial, TrialStatus
+from botorch_calib.ledger import DecidedQuery, FeedbackLedger, LedgerSummary, TrialStatus
 
 
 def count_up(ledger: FeedbackLedger) -> Tensor:
@@ -30,7 +30,7 @@ class Quiet(AsynchronousOptimizer):
         num_evaluations: int | None = None,
         progress: bool = False,
         seconds: float | None = None,
-    ) -> Trial | None:
+    ) -> LedgerSummary:
         return super().run(num_evaluations, progress, seconds)
 
 

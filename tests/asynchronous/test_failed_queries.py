@@ -108,7 +108,7 @@ def test_a_run_goes_around_a_region_that_fails(name, tmp_path):
             max_parallel=1,
             max_consecutive_failures=5,
         )
-        best = optimizer.run(goal, progress=False)
+        best = optimizer.run(goal, progress=False).best
     assert len(objective.asked) == 40 == len(set(objective.asked))
     # One of the design, and a few at the edge of the region, where the best values are.
     assert sum(map(fails_in_corner, objective.asked)) <= 5

@@ -155,10 +155,11 @@ class TestGoal:
             return square(x)
 
         ledger, pool = FeedbackLedger(1, maximize=False), Inline()
-        best = make_optimizer(pool, objective, ledger, max_parallel=7).run(6)
+        summary = make_optimizer(pool, objective, ledger, max_parallel=7).run(6)
+        assert summary == (ledger[0], 3, 3, 0)
         assert ids(ledger, "observed") == [0, 2, 4] and ids(ledger, "failed") == [1, 3, 5]
         assert pool.num_calls == len(ledger) == 6
-        assert best == ledger[0] and ledger[3].note == "ValueError: no value at 3"
+        assert ledger[3].note == "ValueError: no value at 3"
 
     def test_counts_earlier_runs(self) -> None:
         ledger = FeedbackLedger(1)
@@ -171,7 +172,8 @@ class TestGoal:
         # Each value arrives one iteration after its query, which is later than none.
         ledger = FeedbackLedger(1, max_wait=0.0, late="discard")
         with pytest.warns(InputDataWarning, match="`max_wait` .0.*is recorded, but not used"):
-            assert make_optimizer(Inline(), square, ledger).run(4) is None
+            summary = make_optimizer(Inline(), square, ledger).run(4)
+        assert summary.best is None and summary.num_observed == 4
         assert ids(ledger, "expired") == [0, 1, 2, 3]
 
     @pytest.mark.parametrize(("num_pending", "goal", "rerun"), [(2, 6, 2), (3, 4, 2), (2, 2, 0)])
@@ -272,14 +274,14 @@ class TestObjective:
         ("value", "note"),
         [
             (math.nan, "finite"),
-            ("2", "real number"),
-            (1j, "real number"),
+            ("2", "finite number"),
+            (1j, "finite number"),
             (torch.zeros(2), "one number"),
-            (np.ma.masked, "real number"),
-            (Unshowable(), "real number"),
+            (np.ma.masked, "finite number"),
+            (Unshowable(), "finite number"),
             ({"outcomes": [1.0]}, "missing 1 required positional argument: 'y'"),
             ({"y": 1.0, "outcome": 1.0}, "unexpected keyword argument 'outcome'"),
-            ({"y": "2"}, "real number"),
+            ({"y": "2"}, "finite number"),
             (torch.ones((), device="meta"), "cannot be called on meta tensors"),
         ],
     )
