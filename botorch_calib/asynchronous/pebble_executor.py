@@ -17,14 +17,12 @@ from botorch_calib._validation import check_positive
 class PebbleExecutor(Executor):
     """Pebble's ``ProcessPool`` as a ``concurrent.futures`` executor, with a time limit.
 
-    A process that dies, or that takes too long and is killed, costs only its call, and is replaced.
-    Programs that the call has started are not killed with it. Processes are spawned, as forks may
-    deadlock while torch runs threads.
+    A process that dies, or takes too long and is killed, costs only its call, and is replaced;
+    programs that it has started go on. It is spawned, as forks may deadlock beside torch's threads.
 
     Args:
         max_workers: Number of processes.
-        timeout: Longest duration of a call in seconds, from when a process begins it; None for no
-            limit. Its future then holds a ``TimeoutError``.
+        timeout: Longest duration of a call in seconds, from when a process begins it.
         pool: Further arguments of the pool, such as ``max_tasks=1`` for a new process each time.
 
     Example:
@@ -49,17 +47,14 @@ class PebbleExecutor(Executor):
         self._pool.join()
 
 
-class _SpawnedProcess(SpawnProcess):
-    """Exit code 0, as of a STOP in Fortran, is a loss too: Pebble takes it for the regular end."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return object.__new__, (SpawnProcess,), self.__dict__  # without importing torch there
-
-    @property
-    def exitcode(self) -> int | None:
-        code = super().exitcode
-        return 256 if code == 0 else code
-
-
 class _Spawn(SpawnContext):
-    Process = _SpawnedProcess
+    class Process(SpawnProcess):
+        """Exit code 0, as of a STOP in Fortran, is a loss, which Pebble takes for an end."""
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            return object.__new__, (SpawnProcess,), self.__dict__  # without importing torch there
+
+        @property
+        def exitcode(self) -> int | None:
+            code = super().exitcode
+            return 256 if code == 0 else code

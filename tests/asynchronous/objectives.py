@@ -87,11 +87,14 @@ def leave(folder: Path, code: int, by_libc: bool, x: np.ndarray) -> float:
 
 
 def hang(folder: Path, x: np.ndarray) -> float:
-    """As `noted_square`; query 0 never returns, and query 1 outlasts its end."""
+    """As `noted_square`; query 0 never returns, 1 takes a while, and 2 outlasts the end of 0."""
     note_run(folder, x)
     if x[0] == 0:
         signal.pause()
     if x[0] == 1:
+        wait_for_run(folder, 0)
+        time.sleep(1.5)
+    if x[0] == 2:
         wait_until(lambda: not is_alive(wait_for_run(folder, 0)))
     return square(x)
 

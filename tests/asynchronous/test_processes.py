@@ -95,7 +95,7 @@ class TestPebble:
 
     def test_a_time_limit(self, tmp_path: Path) -> None:
         """What runs beside the late one goes on while that is killed, and is not run again."""
-        ledger, make = FeedbackLedger(1), partial(PebbleExecutor, 2, timeout=1.0)
+        ledger, make = FeedbackLedger(1), partial(PebbleExecutor, 2, timeout=3.0)
         make_optimizer(make, partial(hang, tmp_path), ledger, max_parallel=2).run(4)
         assert ids(ledger, "failed") == [0] and ledger[0].note.startswith("TimeoutError")
         assert observed(ledger) == squares(1, 2, 3)
