@@ -138,10 +138,9 @@ class Entry(NamedTuple):
     @classmethod
     def restored(cls, row: Sequence[Any]) -> Entry:
         """The trial in a row whose lists are JSON, which keeps every bit of a number."""
-        entry = cls(*row)
-        earlier = tuple(EarlierValue(*map(_frozen, value)) for value in json.loads(entry.earlier))
-        outcomes, context = map(_parsed, (entry.outcomes, entry.context))
-        return entry._replace(earlier=earlier, outcomes=outcomes, context=context)
+        *values, earlier, decisions, outcomes, context = row
+        before = tuple(EarlierValue(*map(_frozen, value)) for value in json.loads(earlier))
+        return cls(*values, before, decisions, _parsed(outcomes), _parsed(context))
 
     @property
     def last_event(self) -> tuple[str, float]:
