@@ -316,7 +316,8 @@ def read_entries(path: Path, suite: str) -> tuple[dict[str, str], Entries]:
         content = path.read_bytes()
         text = (lzma.decompress(content) if path.suffix == ".xz" else content).decode()
         lines = text.splitlines() if text.endswith("\n") else text.splitlines()[:-1]
-        head = json.loads(lines[0]) if lines else {"format": FORMAT, "archive": suite, "kept": {}}
+        empty: dict[str, Any] = {"format": FORMAT, "archive": suite, "kept": {}}
+        head: dict[str, Any] = json.loads(lines[0]) if lines else empty
         if (head["format"], head["archive"]) != (FORMAT, suite):
             raise ValueError(f"it has the format {head['format']} of suite {head['archive']!r}")
         found: Entries = {}

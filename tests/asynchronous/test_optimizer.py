@@ -276,7 +276,7 @@ class TestObjective:
             (math.nan, "finite"),
             ("2", "finite number"),
             (1j, "finite number"),
-            (torch.zeros(2), "one number"),
+            (torch.zeros(2), "finite number"),
             (np.ma.masked, "finite number"),
             (Unshowable(), "finite number"),
             ({"outcomes": [1.0]}, "missing 1 required positional argument: 'y'"),

@@ -17,7 +17,7 @@ from benchmarks.suites import SUITES
 
 # The pictures of each part.
 PICTURES = {
-    "coverage": ("regret.png", "reliability.png", "intervals.png", "threshold_map.png"),
+    "coverage": ("regret.png", "reliability.png", "intervals.png"),
     "delays": ("delays.png",),
     "robustness": ("robustness.png",),
     "decisions": ("decisions.png",),
@@ -39,7 +39,7 @@ def runs() -> dict[str, list[SimpleNamespace]]:
 
 
 TEXTS = {
-    "coverage": ("best of 7 settings", "LOCBO", "BO with LogEI", "misses of 80 %", "kappa = 2"),
+    "coverage": ("LOCBO", "BO with LogEI", "misses of 80 %", "kappa = 2"),
     "delays": ("GP-UCB-SDF", "UCB, ignoring delays", "GP-BUCB", "qLogEI", "2 queries"),
     "robustness": ("WDRBO, radius 0.1", "ERBO", "difference, run by run", "2 rounds"),
     "decisions": (
@@ -47,7 +47,6 @@ TEXTS = {
         "reported, budget rule",
         "at most 2",
         "2 rounds",
-        "noise: stated",
     ),
 }
 
