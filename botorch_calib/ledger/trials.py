@@ -140,7 +140,7 @@ class Entry(NamedTuple):
         """The trial in a row whose lists are JSON, which keeps every bit of a number."""
         *values, earlier, decisions, outcomes, context = row
         before = tuple(EarlierValue(*map(_frozen, value)) for value in json.loads(earlier))
-        return cls(*values, before, decisions, _parsed(outcomes), _parsed(context))
+        return cls._make([*values, before, decisions, _parsed(outcomes), _parsed(context)])
 
     @property
     def last_event(self) -> tuple[str, float]:
