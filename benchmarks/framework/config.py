@@ -42,12 +42,9 @@ _MOVED = {
     f"benchmarks.{name}": f"botorch_calib.{name}"
     for name in (
         "ContextualAckley",
-        "ContextualAckley2d",
         "ContextualHartmann6",
         "ModifiedBranin",
-        "RadioCorridors",
         "ThreeHumpCamel",
-        "one_sided_initial_design",
     )
 }
 

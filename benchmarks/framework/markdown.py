@@ -75,19 +75,6 @@ def difference(test: PairedTest, compared: bool = True) -> str:
     return f"{estimate(test.difference)} ({number(test.wilcoxon_p_value, 2)})"
 
 
-def paired_header(baseline: str) -> list[str]:
-    """Headers of `paired_cells`."""
-    return [f"difference to {baseline}", "t-test p", "Wilcoxon p"]
-
-
-def paired_cells(test: PairedTest, compared: bool) -> list[str]:
-    """A paired difference and both p-values, a cell each; dashes where nothing is compared."""
-    if not compared:
-        return ["–"] * 3
-    p_values = (test.t_p_value, test.wilcoxon_p_value)
-    return [estimate(test.difference), *(number(p, 2) for p in p_values)]
-
-
 def interval(values: Sequence[float], form: str) -> str:
     """Student's 95 % interval of a mean; a dash for fewer than two values."""
     if len(values) < 2:

@@ -20,7 +20,7 @@ from benchmarks.framework.results import Named, Result, installed_versions, repl
 
 # Numbers of the random streams. Never renumber: published results depend on them. What suites draw
 # besides has other numbers: 3 in `wellspecified` and `delay.objectives`, and from 10 on in `delay`,
-# 20 in `robust`, 30 in `decisions`, 40 in `claims` and `radio`. Two suites may share a number.
+# 20 in `robust`, 30 in `decisions`, 40 in `claims`. Two suites may share a number.
 OBSERVE, PROPOSE, SOBOL = 0, 1, 2
 
 P = TypeVar("P", bound=Named)

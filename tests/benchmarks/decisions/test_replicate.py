@@ -10,7 +10,7 @@ import torch
 from botorch.models import SingleTaskGP
 from torch import Tensor
 
-from benchmarks.decisions.methods import GaussianQuantile, Unlearning, budgeted
+from benchmarks.decisions.methods import GaussianQuantile, budgeted, fixed_width
 from benchmarks.decisions.replicate import CHOICES, DecisionReplicate, Limited, replicate
 from benchmarks.decisions.tasks import DecisionTask, Search, cube, task
 from benchmarks.framework.replicate import stream_seed
@@ -36,17 +36,17 @@ class Watching:
         return given
 
     def start(self, outcome: Limited) -> WatchingCertifier:
-        return WatchingCertifier(self, Unlearning(outcome, lambda gp: self.factor))
+        return WatchingCertifier(self, outcome)
 
 
 @dataclass(frozen=True)
 class WatchingCertifier:
     method: Watching
-    inner: Unlearning
+    outcome: Limited
 
     def constraint(self, gp: SingleTaskGP, time: float = 1.0) -> ChanceConstraint:
         self.method.sizes.append(len(gp.train_targets))
-        return self.inner.constraint(gp)
+        return fixed_width(gp, self.outcome, self.method.factor)
 
     def observe(self, constraint: ChanceConstraint, x: Tensor, y: Tensor) -> None:
         self.method.seen.append((x.squeeze(0).tolist(), y.item()))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from botorch.utils.sampling import manual_seed
-from scipy.optimize import brentq
 
 from benchmarks.calibration.misspecified import FUNCTIONS, misspecified
 from benchmarks.framework.landscapes import (
@@ -24,9 +23,7 @@ def test_warp_is_a_bijection_of_the_unit_interval() -> None:
     V = warp(U)
     assert (V[0].item(), V[-1].item()) == (0.0, 1.0)
     assert (V.diff() > 0).all()
-    assert torch.allclose(warp.inverse(V), U, atol=1e-9)
-    expected = brentq(lambda u: float(warp(torch.tensor(u).double())) - 0.3, 0.0, 1.0, xtol=1e-13)
-    assert warp.inverse(torch.tensor(0.3).double()).item() == pytest.approx(expected)
+    assert warp(torch.tensor(0.25).double()).item() == pytest.approx(1.0 - 0.5**1.5)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

@@ -52,11 +52,3 @@ def test_calibration_error_by_hand() -> None:
     even = [(j + 0.5) / 20 for j in range(20)]
     assert metrics.calibration_error(result([1.0], pit=even)) == pytest.approx(0.0, abs=1e-12)
     assert math.isnan(metrics.calibration_error(result([1.0])))
-
-
-def test_area_is_of_the_least_regret_so_far() -> None:
-    # Least so far after the initial design: 2, 2, 1; a mean of 5 / 3.
-    noisy = result([4.0, 2.0, 3.0, 1.0])
-    assert metrics.area_under_regret(noisy, "mean", scale=5.0) == pytest.approx(1 / 3)
-    assert metrics.area_under_regret(noisy, "outcome", scale=5.0) == pytest.approx(1 / 6)
-    assert metrics.initial_scale([noisy, result([6.0, 1.0])], "mean") == 5.0
