@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from benchmarks.framework import metrics
 from benchmarks.framework.markdown import estimate, page, sections, table
 from benchmarks.framework.plots import regret_figure
-from benchmarks.framework.results import ByMethod, Collected, Score, by_seed
+from benchmarks.framework.replicate_result import ByMethod, Collected, Score, by_seed
 from benchmarks.framework.statistics import Estimate
 from benchmarks.framework.suite import Suite
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from benchmarks.decisions.tasks import DecisionTask, cube
 from benchmarks.framework.landscapes import ReferenceGP
 from benchmarks.framework.replicate import OBSERVE, Record, Replicate, stream_seed
-from benchmarks.framework.results import Result
+from benchmarks.framework.replicate_result import Result
 from benchmarks.framework.sequential import box
 from benchmarks.framework.surrogates import Surrogate, with_data
 from botorch_calib import ChanceConstraint

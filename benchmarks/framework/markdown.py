@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.framework import statistics
-from benchmarks.framework.results import ByMethod, Score, seed_means
+from benchmarks.framework.replicate_result import ByMethod, Score, seed_means
 from benchmarks.framework.statistics import Estimate, PairedTest
 
 PAGES_DIR = Path(__file__).parents[1] / "pages"

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import torch
 
-from benchmarks.framework.results import Result
+from benchmarks.framework.replicate_result import Result
 from botorch_calib.distributions import scoring
 
 # The levels at which PITs are compared with the uniform distribution.

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image  # matplotlib depends on it
 
-from benchmarks.framework.results import Collected, Result, methods_in
+from benchmarks.framework.replicate_result import Collected, Result, methods_in
 from benchmarks.framework.statistics import student_interval
 
 #: Panels beside one another, and their size in inches. At this width a page shows letters as large

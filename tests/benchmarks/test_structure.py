@@ -46,4 +46,4 @@ def test_the_readme_names_what_is_there(capsys: pytest.CaptureFixture[str]) -> N
         assert (ROOT / path).exists(), path
     if IN_CHECKOUT:  # archives are left out of the source distribution
         run_blocks(readme)
-        assert capsys.readouterr().out.count("\n") == 40
+        assert capsys.readouterr().out.count("\n") == 15

@@ -20,10 +20,10 @@ from benchmarks.calibration.any_model_report import (
     Coverage,
     error_of_chance,
 )
-from benchmarks.framework.results import Result
+from benchmarks.framework.replicate_result import Result
 from benchmarks.framework.runner import without_expected_warnings
 from benchmarks.framework.sequential import Problem
-from tests.benchmarks.results import result_with
+from tests.benchmarks.made_up_results import result_with
 
 PROBLEM = misspecified.misspecified("six_hump_camel", "heteroscedastic")
 

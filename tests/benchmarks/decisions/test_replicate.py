@@ -14,7 +14,7 @@ from benchmarks.decisions.methods import GaussianQuantile, budgeted, fixed_width
 from benchmarks.decisions.replicate import CHOICES, DecisionReplicate, Limited, replicate
 from benchmarks.decisions.tasks import DecisionTask, Search, cube, task
 from benchmarks.framework.replicate import stream_seed
-from benchmarks.framework.results import Result
+from benchmarks.framework.replicate_result import Result
 from benchmarks.framework.runner import without_expected_warnings
 from benchmarks.framework.surrogates import Surrogate
 from botorch_calib import ChanceConstraint

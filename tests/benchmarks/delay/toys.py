@@ -12,7 +12,7 @@ from torch import Tensor
 from benchmarks.delay.objectives import DelayedObjective
 from benchmarks.delay.replicate import DelayedTask
 from benchmarks.delay.value_tables import TableEvaluator
-from benchmarks.framework.results import Result
+from benchmarks.framework.replicate_result import Result
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.test_functions.delayed import DelayDistribution
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from benchmarks.framework import metrics
-from benchmarks.framework.results import Result
-from tests.benchmarks.results import result_with
+from benchmarks.framework.replicate_result import Result
+from tests.benchmarks.made_up_results import result_with
 
 
 def result(

@@ -14,7 +14,7 @@ from torch import Tensor
 from benchmarks.calibration.ackley import (
     small_noisy_ackley,
 )
-from benchmarks.framework.results import Result
+from benchmarks.framework.replicate_result import Result
 from benchmarks.framework.sequential import Method, Oracle, Problem, replicate
 from benchmarks.framework.strategies import random_search
 

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.calibration.suites import SMOKE
 from benchmarks.framework import metrics
-from benchmarks.framework.results import Result
+from benchmarks.framework.replicate_result import Result
 from benchmarks.framework.runner import Task, run_task
 from benchmarks.framework.stored_results import (
     ARCHIVES_DIR,

@@ -11,7 +11,7 @@ from botorch.models import SingleTaskGP
 from scipy.stats import norm
 
 from benchmarks.calibration.ackley import heteroscedastic_ackley
-from benchmarks.framework.results import Result
+from benchmarks.framework.replicate_result import Result
 from benchmarks.framework.runner import Failure, Task, run_task
 from benchmarks.framework.sequential import Method
 from benchmarks.framework.strategies import (

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.framework.results import Result
+from benchmarks.framework.replicate_result import Result
 from benchmarks.problems import ThreeHumpCamel
 from benchmarks.robust.methods import RobustBO, compared
 from benchmarks.robust.replicate import (

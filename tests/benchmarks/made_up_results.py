@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from benchmarks.framework.results import Result
+from benchmarks.framework.replicate_result import Result
 
 ByProblem = dict[str, dict[str, list[Result]]]
 
