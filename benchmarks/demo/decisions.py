@@ -54,10 +54,7 @@ from benchmarks.framework.replicate import OBSERVE, Record, Replicate, stream_se
 from benchmarks.framework.replicate_result import Result, Score, by_seed
 from benchmarks.framework.runner import Task
 from benchmarks.framework.statistics import paired_test
-from botorch_calib import (
-    ChanceConstraint,
-    optimize_chance_constrained,
-)
+from botorch_calib import ChanceConstraint, optimize_chance_constrained
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, best_certified
 from botorch_calib.plotting import COLORS

@@ -14,10 +14,7 @@ from statistics import NormalDist
 
 import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
-from botorch.acquisition.analytic import (
-    LogExpectedImprovement,
-    UpperConfidenceBound,
-)
+from botorch.acquisition.analytic import LogExpectedImprovement, UpperConfidenceBound
 from botorch.models import SingleTaskGP
 from botorch.models.model import Model
 from botorch.optim import optimize_acqf

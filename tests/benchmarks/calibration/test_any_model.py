@@ -14,12 +14,7 @@ from torch import Tensor
 
 from benchmarks.calibration import any_model, misspecified
 from benchmarks.calibration.any_model import FORECASTERS, STATEMENTS, Trees
-from benchmarks.calibration.any_model_report import (
-    LEVELS,
-    CentralError,
-    Coverage,
-    error_of_chance,
-)
+from benchmarks.calibration.any_model_report import LEVELS, CentralError, Coverage, error_of_chance
 from benchmarks.framework.replicate_result import Result
 from benchmarks.framework.runner import without_expected_warnings
 from benchmarks.framework.sequential import Problem

@@ -10,14 +10,8 @@ from botorch.models import SingleTaskGP
 from botorch.utils.sampling import manual_seed
 from torch import Tensor
 
-from benchmarks.calibration.remedies import (
-    LeaveOneOutScaled,
-    RelevancePursuit,
-    fitted_noise,
-)
-from benchmarks.calibration.understated import (
-    understated,
-)
+from benchmarks.calibration.remedies import LeaveOneOutScaled, RelevancePursuit, fitted_noise
+from benchmarks.calibration.understated import understated
 from benchmarks.framework.surrogates import NoiseRefitted
 from botorch_calib.models import loo_residuals
 

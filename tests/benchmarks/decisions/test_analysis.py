@@ -9,10 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.decisions import analysis
-from benchmarks.decisions.analysis import (
-    ViolationGap,
-    matched_reward,
-)
+from benchmarks.decisions.analysis import ViolationGap, matched_reward
 from benchmarks.framework.replicate_result import Result, seed_means
 from tests.benchmarks.made_up_results import result_with
 

@@ -7,13 +7,7 @@ import torch
 from botorch.utils.sampling import manual_seed
 from torch import Tensor
 
-from benchmarks.decisions.tasks import (
-    CASES,
-    FUNCTIONS,
-    Standardized,
-    task,
-    tasks,
-)
+from benchmarks.decisions.tasks import CASES, FUNCTIONS, Standardized, task, tasks
 
 TASKS = {task.name: task for task in tasks()}
 SURFACES = [surface for pair in FUNCTIONS.values() for surface in pair]

@@ -15,10 +15,7 @@ from benchmarks.framework.rbf_surrogate import hyperparameters
 from botorch_calib.asynchronous import DelayAwareProposer
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.test_functions.delayed import FixedDelay
-from tests.benchmarks.delay.toys import (
-    GRID,
-    toy,
-)
+from tests.benchmarks.delay.toys import GRID, toy
 
 
 def ledger_with_pending(censor_value: float = 0.0) -> FeedbackLedger:

@@ -22,14 +22,9 @@ from torch import Tensor, nn
 
 from benchmarks.delay import objectives as delay_objectives
 from benchmarks.delay import value_tables as delay_tables
-from benchmarks.delay.svm import (
-    PIMA_VARIABLE,
-)
+from benchmarks.delay.svm import PIMA_VARIABLE
 from benchmarks.delay.trained_models import CnnTask, LogisticTask, batches, initial_parameters
-from benchmarks.delay.value_tables import (
-    TableEvaluator,
-    table_values,
-)
+from benchmarks.delay.value_tables import TableEvaluator, table_values
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,7 @@ from sklearn.metrics import precision_score, recall_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from benchmarks.demo.screening import (
-    Screening,
-)
+from benchmarks.demo.screening import Screening
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,7 @@ import torch
 from botorch.utils.sampling import manual_seed
 
 from benchmarks.calibration.misspecified import FUNCTIONS, misspecified
-from benchmarks.framework.landscapes import (
-    GaussianNoise,
-    Noise,
-    OutlierNoise,
-    StudentNoise,
-    Warp,
-)
+from benchmarks.framework.landscapes import GaussianNoise, Noise, OutlierNoise, StudentNoise, Warp
 
 NUM = 20_000
 

@@ -10,12 +10,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from scipy.optimize import approx_fprime
 from torch import Tensor
 
-from benchmarks.framework.rbf_surrogate import (
-    LogPosterior,
-    fit_rbf_gp,
-    hyperparameters,
-    rbf_gp,
-)
+from benchmarks.framework.rbf_surrogate import LogPosterior, fit_rbf_gp, hyperparameters, rbf_gp
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,7 @@ from botorch.models.model import Model
 from botorch.models.transforms import Normalize
 from torch import Tensor
 
-from benchmarks.calibration.ackley import (
-    small_noisy_ackley,
-)
+from benchmarks.calibration.ackley import small_noisy_ackley
 from benchmarks.framework.replicate_result import Result
 from benchmarks.framework.sequential import Method, Oracle, Problem, replicate
 from benchmarks.framework.strategies import random_search

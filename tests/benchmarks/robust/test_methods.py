@@ -13,9 +13,7 @@ from torch import Tensor
 from benchmarks.problems import ModifiedBranin
 from benchmarks.robust import methods as robust_methods
 from benchmarks.robust.methods import BETA, Situation, grid
-from benchmarks.robust.replicate import (
-    History,
-)
+from benchmarks.robust.replicate import History
 from tests.benchmarks.robust.toys import CAMEL, method_named
 
 SAMPLES = torch.tensor([[0.2, 0.4], [0.3, 0.8], [0.6, 0.5], [0.7, 0.1]], dtype=torch.double)

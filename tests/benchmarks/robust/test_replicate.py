@@ -10,19 +10,9 @@ import pytest
 import torch
 
 from benchmarks.problems import ThreeHumpCamel
-from benchmarks.robust.replicate import (
-    reference_contexts,
-    replicate,
-    tasks,
-)
+from benchmarks.robust.replicate import reference_contexts, replicate, tasks
 from botorch_calib.test_functions import ContextShift
-from tests.benchmarks.robust.toys import (
-    CAMEL,
-    STARTED,
-    Scripted,
-    quick,
-    without_times,
-)
+from tests.benchmarks.robust.toys import CAMEL, STARTED, Scripted, quick, without_times
 
 
 def camel(x: float, c: float) -> float:

@@ -11,10 +11,7 @@ from torch import Tensor
 from benchmarks.framework.replicate_result import Result
 from benchmarks.problems import ThreeHumpCamel
 from benchmarks.robust.methods import RobustBO, compared
-from benchmarks.robust.replicate import (
-    ContextualTask,
-    History,
-)
+from benchmarks.robust.replicate import ContextualTask, History
 
 CAMEL = ContextualTask("camel", ThreeHumpCamel, num_rounds=4, num_initial=2)
 
