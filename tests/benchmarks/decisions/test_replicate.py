@@ -18,6 +18,7 @@ from benchmarks.framework.replicate_result import Result
 from benchmarks.framework.runner import without_expected_warnings
 from benchmarks.framework.surrogates import Surrogate
 from botorch_calib import ChanceConstraint
+from tests.benchmarks.made_up_results import without_times
 
 SMALL = replace(task("ackley", "right"), num_rounds=4, search=Search(num_global=64, num_local=32))
 METHODS = {method.name: method for method in budgeted()}
@@ -55,10 +56,6 @@ class WatchingCertifier:
 def run(task: DecisionTask, method: object, seed: int = 0) -> Result:
     with without_expected_warnings():
         return replicate(task, method, seed)  # type: ignore[arg-type]
-
-
-def without_times(result: Result) -> Result:
-    return replace(result, fit_seconds=[], acquisition_seconds=[])
 
 
 def test_what_is_recorded() -> None:

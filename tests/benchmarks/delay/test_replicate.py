@@ -11,7 +11,8 @@ import torch
 from benchmarks.delay.methods import sdf
 from benchmarks.delay.replicate import Traces, replicate
 from botorch_calib.test_functions.delayed import FixedDelay, PoissonDelay
-from tests.benchmarks.delay.toys import GRID, STARTED, Scripted, discrete, hat, toy, without_times
+from tests.benchmarks.delay.toys import GRID, STARTED, Scripted, discrete, hat, toy
+from tests.benchmarks.made_up_results import without_times
 
 
 def test_traces_by_hand() -> None:

@@ -48,14 +48,3 @@ def test_quantiles_of_noise_by_counting(noise: Noise, level: float) -> None:
     assert (values <= quantile).double().mean().item() == pytest.approx(level, abs=tolerance)
     room = quantile.expand(1, 1)
     assert noise.exceedance(U[:1], room).item() == pytest.approx(1.0 - level, abs=1e-12)
-
-
-@pytest.mark.parametrize("noise", NOISES, ids=lambda noise: type(noise).__name__)
-def test_exceedances_of_noise_by_counting(noise: Noise) -> None:
-    num = 100_000
-    U = torch.tensor([[0.0, 0.5], [1.0, 0.5]], dtype=torch.double)
-    room = torch.tensor([[0.2], [-1.1]], dtype=torch.double)
-    with manual_seed(2):
-        values = noise(U.repeat_interleave(num, dim=0)).view(2, num)
-    counted = (values > room).double().mean(dim=-1, keepdim=True)
-    assert torch.allclose(noise.exceedance(U, room), counted, atol=4 * (0.25 / num) ** 0.5)

@@ -43,10 +43,6 @@ def test_what_waits_for_the_device(call, operations) -> None:
     assert count_operations(call) == Operations(operations, 1, 0)
 
 
-def test_an_index_by_numbers_does_not_wait() -> None:
-    assert count_operations(lambda: X[torch.tensor([1, 0])]).host_reads == 0
-
-
 def test_own_reads_are_told_from_those_of_others() -> None:
     own = count_operations(lambda: check_finite("X", X))
     assert own.own_host_reads == own.host_reads > 0

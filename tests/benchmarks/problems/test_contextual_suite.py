@@ -165,17 +165,6 @@ def test_the_optimal_value_is_attained_and_found_by_a_search(cls) -> None:
         assert found == pytest.approx(stored, abs=1e-8)
 
 
-@pytest.mark.parametrize("index", [0, 1])
-def test_branin_optimum_by_factors(index) -> None:
-    """Each factor has one variable, so a grid shows that the optimum is the global one."""
-    problem = ModifiedBranin()
-    grid = problem.stochastic_optimizer.repeat(4_001, 1)
-    grid[:, index] = torch.linspace(0.0, 1.0, 4_001, dtype=torch.double)
-    values = problem.evaluate_stochastic(grid)
-    assert values.max().item() <= problem.stochastic_optimal_value + 1e-9
-    assert values.max().item() == pytest.approx(problem.stochastic_optimal_value, abs=1e-2)
-
-
 def test_ackley_is_best_at_the_centre_in_every_context() -> None:
     problem = ContextualAckley()
     contexts = torch.linspace(0.0, 1.0, 101, dtype=torch.double).unsqueeze(-1)

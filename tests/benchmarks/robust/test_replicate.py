@@ -12,7 +12,8 @@ import torch
 from benchmarks.problems import ThreeHumpCamel
 from benchmarks.robust.replicate import reference_contexts, replicate, tasks
 from botorch_calib.test_functions import ContextShift
-from tests.benchmarks.robust.toys import CAMEL, STARTED, Scripted, quick, without_times
+from tests.benchmarks.made_up_results import without_times
+from tests.benchmarks.robust.toys import CAMEL, STARTED, Scripted, quick
 
 
 def camel(x: float, c: float) -> float:

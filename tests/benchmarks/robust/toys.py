@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.framework.replicate_result import Result
 from benchmarks.problems import ThreeHumpCamel
 from benchmarks.robust.methods import RobustBO, compared
 from benchmarks.robust.replicate import ContextualTask, History
@@ -45,10 +44,6 @@ class ScriptedStrategy:
 
 
 STARTED: list[ScriptedStrategy] = []
-
-
-def without_times(result: Result) -> Result:
-    return replace(result, fit_seconds=[], acquisition_seconds=[])
 
 
 def method_named(name: str) -> RobustBO:
