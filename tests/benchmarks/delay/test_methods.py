@@ -74,18 +74,6 @@ def test_ucb_sdf_is_that_of_the_paper() -> None:
     assert torch.allclose(values, mean + nu * sigma, rtol=1e-6, atol=1e-6)
 
 
-def test_ucb_hallucinate_keeps_the_mean_and_shrinks_the_deviation() -> None:
-    acquisition, strategy = acquisition_of(method_named("ucb_hallucinate"))
-    ledger = ledger_with_pending()
-    X, Y = ledger.to_observations()
-    mean, _ = dense_posterior(strategy.gp, X, Y, GRID)
-    X = torch.cat([X, ledger.pending()])
-    _, sigma = dense_posterior(strategy.gp, X, torch.zeros_like(X), GRID)
-    with torch.no_grad():
-        values = acquisition(GRID.unsqueeze(-2))
-    assert torch.allclose(values, mean + sigma, rtol=1e-6, atol=1e-6)
-
-
 # A choice that is pending already makes a joint covariance singular.
 @pytest.mark.filterwarnings("ignore:A not p.d.")
 @pytest.mark.parametrize("name", [method.name for method in compared()])

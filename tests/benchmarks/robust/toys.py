@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -49,7 +49,3 @@ STARTED: list[ScriptedStrategy] = []
 def method_named(name: str) -> RobustBO:
     (found,) = (method for method in compared() if method.name == name)
     return found
-
-
-def quick(name: str) -> RobustBO:
-    return replace(method_named(name), num_restarts=2, raw_samples=8, maxiter=5)
