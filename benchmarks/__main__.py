@@ -11,12 +11,7 @@ from typing import Any
 
 from benchmarks.framework.protocol import ExperimentProtocol
 from benchmarks.framework.report import FIGURES_DIR, TABLES_DIR, Selection, write_report
-from benchmarks.framework.runner import (
-    StaleResultsError,
-    parse_seeds,
-    print_summary,
-    run_suite,
-)
+from benchmarks.framework.runner import StaleResultsError, parse_seeds, print_summary, run_suite
 from benchmarks.framework.stored_results import ARCHIVES_DIR, RESULTS_DIR, ResultStore
 from benchmarks.framework.suite import Suite
 from benchmarks.suites import SUITES, get_suite

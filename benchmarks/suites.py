@@ -1,7 +1,4 @@
-"""The registry of suites, which the rooms define.
-
-These are ``calibration``, ``decisions``, ``delay``, ``radio`` and ``robust``.
-"""
+"""The registry of suites, which the rooms define: `calibration`, `decisions`, `delay`, `robust`."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ from benchmarks.calibration import suites as calibration
 from benchmarks.decisions import suites as decisions
 from benchmarks.delay import suites as delay
 from benchmarks.framework.suite import Suite
-from benchmarks.radio import suites as radio
 from benchmarks.robust import suites as robust
 
 
@@ -26,7 +22,7 @@ def by_name(suites: Iterable[Suite[Any, Any]]) -> dict[str, Suite[Any, Any]]:
     return found
 
 
-ROOMS = (calibration, decisions, delay, radio, robust)
+ROOMS = (calibration, decisions, delay, robust)
 
 SUITES = by_name([suite for room in ROOMS for suite in room.SUITES])
 

@@ -7,11 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.exceptions.warnings import NumericsWarning
 from linear_operator import to_dense
 from torch import Tensor

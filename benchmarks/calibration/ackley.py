@@ -1,23 +1,25 @@
-"""Ackley's function from one-sided initial points, with heteroscedastic noise and without."""
+"""Ackley's function: with noise that grows outwards, from one-sided points; and a small problem."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
+import torch
 from botorch.test_functions.synthetic import Ackley
 from torch import Tensor
 
 from benchmarks.framework.sequential import Problem, botorch_oracle, sobol_design
-from benchmarks.problems import one_sided_initial_design
 from botorch_calib.test_functions import HeteroscedasticAckley
 
 ACKLEY_BOX = ((-10.0, 10.0), (-10.0, 10.0))
 
 
-def one_sided_design(n: int, seed: int, **options: Any) -> Tensor:
-    """``n x d`` points, each on one side of the origin in all of its coordinates."""
-    return one_sided_initial_design(n, seed=seed, **options)
+def one_sided_design(n: int, seed: int) -> Tensor:
+    """``n x 2`` points, uniform in [-10, -2]^2 or [2, 10]^2, far from the optimum."""
+    generator = torch.Generator().manual_seed(seed)
+    magnitude = 2.0 + 8.0 * torch.rand(n, 2, generator=generator, dtype=torch.double)
+    right = torch.rand(n, 1, generator=generator, dtype=torch.double) < 0.5
+    return torch.where(right, magnitude, -magnitude)
 
 
 def heteroscedastic_ackley(num_evaluations: int = 50) -> Problem:
@@ -25,19 +27,6 @@ def heteroscedastic_ackley(num_evaluations: int = 50) -> Problem:
     return Problem(
         name="heteroscedastic_ackley",
         build=partial(botorch_oracle, cls=HeteroscedasticAckley),
-        bounds=ACKLEY_BOX,
-        optimal_value=0.0,
-        initial_design=one_sided_design,
-        num_initial=5,
-        num_evaluations=num_evaluations,
-    )
-
-
-def noise_free_ackley(num_evaluations: int = 50) -> Problem:
-    """Ackley without noise, on the same box and from the same initial points."""
-    return Problem(
-        name="noise_free_ackley",
-        build=partial(botorch_oracle, cls=Ackley, dim=2, bounds=list(ACKLEY_BOX), negate=True),
         bounds=ACKLEY_BOX,
         optimal_value=0.0,
         initial_design=one_sided_design,

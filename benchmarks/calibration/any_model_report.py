@@ -17,7 +17,7 @@ from benchmarks.framework.markdown import mean_with_interval, over_seeds, page, 
 from benchmarks.framework.metrics import seconds, trace
 from benchmarks.framework.plots import draw_intervals, panel_grid, share_legend
 from benchmarks.framework.protocol import margin_of
-from benchmarks.framework.results import ByMethod, Collected, Result, Score, seed_means
+from benchmarks.framework.replicate_result import ByMethod, Collected, Result, Score, seed_means
 from benchmarks.framework.suite import Suite
 
 # Of central intervals.

@@ -21,7 +21,7 @@ from benchmarks.calibration.methods import ALPHA
 from benchmarks.framework.landscapes import NoisyLandscape, noise_deviation
 from benchmarks.framework.metrics import regret_evaluated, trace
 from benchmarks.framework.replicate import stream_seed
-from benchmarks.framework.results import Result
+from benchmarks.framework.replicate_result import Result
 from benchmarks.framework.sequential import Method, Problem, SequentialReplicate
 from benchmarks.framework.stored_results import (
     EXACT,

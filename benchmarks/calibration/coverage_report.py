@@ -17,7 +17,7 @@ from benchmarks.framework.comparisons import differences, grouped_families
 from benchmarks.framework.markdown import mean_with_interval, number, over_seeds, page, table
 from benchmarks.framework.plots import draw_intervals, method_colors, panel_grid, share_legend
 from benchmarks.framework.protocol import margin_of
-from benchmarks.framework.results import Collected, Result, Score, by_seed, methods_in
+from benchmarks.framework.replicate_result import Collected, Result, Score, by_seed, methods_in
 from benchmarks.framework.suite import Suite
 
 RECOMMENDED, EVALUATED = LogRegret("mean"), LogRegret("evaluated")

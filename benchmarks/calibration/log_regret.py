@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from benchmarks.framework.metrics import regret_trace, trace
-from benchmarks.framework.results import Result
+from benchmarks.framework.replicate_result import Result
 
 # Regret in units of the objective's spread below which it makes no difference to anyone: a fiftieth
 # of the noise. It keeps lucky hits from ruling the mean of logarithms.

@@ -27,17 +27,6 @@ def cheap(name: str, calibrator: CalibratorFactory | None = None) -> Method:
     return Method(name, build)
 
 
-# What the suites on online calibrated Bayesian optimization compare: the plain GP, every quantile
-# recalibrated (the paper's method), the same with localization, and a localized interval. Where
-# they are localized, the lengthscale is the package's choice.
-RECALIBRATION: dict[str, CalibratorFactory | None] = {
-    "bo": None,
-    "ocbo": QuantileRecalibrator,
-    "ocbo_l": partial(QuantileRecalibrator, lengthscale="auto"),
-    "locbo": partial(LocalizedConformal, alpha=ALPHA),
-}
-
-
 def compared() -> tuple[Method, ...]:
     return (
         cheap("bo"),

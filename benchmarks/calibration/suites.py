@@ -6,54 +6,18 @@ from benchmarks.calibration import (
     ackley,
     any_model,
     claims,
-    locbo_example,
     methods,
     misspecified,
-    ocbo_designs,
-    ocbo_tasks,
     remedies,
-    rivals,
-    study_methods,
-    synthetic,
-    tuning_tables,
     understated,
     wellspecified,
 )
 from benchmarks.calibration.any_model_report import AnyModelReport
 from benchmarks.calibration.calibration_report import CalibrationReport
 from benchmarks.calibration.coverage_report import CoverageReport
-from benchmarks.calibration.locbo_report import PublishedReport
-from benchmarks.calibration.ocbo_report import OcboReport
-from benchmarks.calibration.rivals_report import RivalsReport
 from benchmarks.calibration.understated_report import UnderstatedReport
 from benchmarks.framework import strategies
-from benchmarks.framework.results import Run
 from benchmarks.framework.suite import Suite
-
-# The published example in full: with the Gaussian process of the paper and those of today, and all
-# calibrators, replayed and stateful.
-LOCBO_FULL = Suite(
-    name="locbo_full",
-    problems=locbo_example.problems(),
-    methods=locbo_example.compared(),
-    baseline="bo",
-    seeds=range(10000, 10040),
-    report=PublishedReport(
-        primary=tuple(
-            (
-                Run(f"{locbo_example.NOISY}_{gp}", "locbo_published"),
-                Run(f"{locbo_example.NOISY}_{gp}", "bo"),
-            )
-            for gp in locbo_example.GPS
-        ),
-        others=tuple(
-            (Run(f"{function}_{gp}", "bo"), Run(f"{function}_raw", "bo"))
-            for function in (locbo_example.NOISY, locbo_example.NOISE_FREE)
-            for gp in ("normalized", "default")
-        ),
-    ),
-    protocol="locbo_full",
-)
 
 # The regime that calibration is for, and the one in which it can only do harm.
 MISSPECIFIED = Suite(
@@ -119,57 +83,6 @@ WELLSPECIFIED = Suite(
     protocol="wellspecified",
 )
 
-# Synthetic functions without noise.
-CALIBRATION = Suite(
-    name="calibration",
-    problems=synthetic.problems(),
-    methods=study_methods.study_methods(),
-    baseline="bo",
-    report=CalibrationReport(),
-)
-
-# What online calibrated Bayesian optimization owes to its initial points, and a long run.
-OCBO_DESIGNS = Suite(
-    name="ocbo_designs",
-    problems=ocbo_designs.problems(),
-    methods=ocbo_designs.methods(),
-    baseline="bo",
-    seeds=range(10000, 10012),
-    report=OcboReport(
-        subject="ocbo",
-        groups={
-            "Forrester, six designs": tuple(map(ocbo_designs.forrester_name, ocbo_designs.DESIGNS)),
-            "Alpine, 100 steps": (ocbo_designs.ALPINE,),
-        },
-    ),
-    protocol="ocbo_designs",
-)
-
-# Its hyperparameter experiments.
-OCBO_TASKS = Suite(
-    name="ocbo_tasks",
-    problems=ocbo_tasks.problems(),
-    methods=ocbo_tasks.methods(),
-    baseline="bo",
-    seeds=range(10000, 10016),
-    replicate=ocbo_tasks.replicate,
-    report=OcboReport(subject="ocbo", groups=ocbo_tasks.groups()),
-    protocol="ocbo_tasks",
-)
-
-# Clients' own methods beside ours, on tuning tasks.
-RIVALS = Suite(
-    name="rivals",
-    problems=tuning_tables.problems(),
-    methods=rivals.methods(),
-    baseline="random",
-    seeds=range(11000, 11008),
-    report=RivalsReport(
-        pairs=(("optuna_ours", "optuna_gp"), ("optuna_ours", "optuna_tpe"), ("ax_ours", "ax"))
-    ),
-    protocol="rivals",
-)
-
 # Runs in seconds: for trying out a back end, and for the tests.
 SMOKE = Suite(
     name="smoke",
@@ -181,14 +94,9 @@ SMOKE = Suite(
 )
 
 SUITES = (
-    LOCBO_FULL,
     MISSPECIFIED,
     ANY_MODEL,
     UNDERSTATED_NOISE,
     WELLSPECIFIED,
-    CALIBRATION,
-    OCBO_DESIGNS,
-    OCBO_TASKS,
-    RIVALS,
     SMOKE,
 )

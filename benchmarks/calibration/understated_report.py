@@ -17,7 +17,7 @@ from benchmarks.framework import comparisons, metrics, statistics
 from benchmarks.framework.markdown import mean_with_interval, page, sections, table
 from benchmarks.framework.plots import method_colors, panel_grid
 from benchmarks.framework.protocol import margin_of
-from benchmarks.framework.results import ByMethod, Collected, Score, methods_in, seed_means
+from benchmarks.framework.replicate_result import ByMethod, Collected, Score, methods_in, seed_means
 from benchmarks.framework.statistics import pooled_ratio
 from benchmarks.framework.suite import Suite
 

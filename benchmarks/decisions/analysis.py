@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.framework.metrics import trace
-from benchmarks.framework.results import ByMethod, Result
+from benchmarks.framework.replicate_result import ByMethod, Result
 from benchmarks.framework.statistics import pooled_ratio
 from benchmarks.framework.stored_results import (
     EXACT,

@@ -61,7 +61,7 @@ from benchmarks.decisions.tasks import (
 )
 from benchmarks.framework.landscapes import ReferenceGP
 from benchmarks.framework.replicate import Replicate, stream_seed
-from benchmarks.framework.results import Result
+from benchmarks.framework.replicate_result import Result
 from benchmarks.framework.sequential import box
 from benchmarks.framework.surrogates import DefaultPriors, Surrogate, with_data
 from botorch_calib import CensoredDelayModel, ChanceConstraint, joint_chance_constraints

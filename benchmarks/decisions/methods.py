@@ -33,7 +33,7 @@ from functools import partial
 from botorch.models import SingleTaskGP
 from torch import Tensor
 
-from benchmarks.decisions.replicate import Certifier, DecisionMethod, Limited
+from benchmarks.decisions.replicate import Certifier, DecisionMethod, Limited, Unlearning
 from benchmarks.decisions.tasks import REFIT_EVERY
 from benchmarks.decisions.tracked_quantile import INTEGRAL_GAIN, STEP_SIZE, TrackedQuantile
 from benchmarks.framework.surrogates import Fixed, NoiseRefitted, Sharpened, Surrogate
@@ -70,7 +70,7 @@ class GaussianQuantile(DecisionMethod):
         return given
 
     def start(self, outcome: Limited) -> Certifier:
-        return Unlearning(outcome, lambda gp: self.factor)
+        return Unlearning(lambda gp, time: fixed_width(gp, outcome, self.factor))
 
 
 @dataclass(frozen=True)
@@ -82,31 +82,12 @@ class LeaveOneOut(DecisionMethod):
     """
 
     def start(self, outcome: Limited) -> Certifier:
-        return Unlearning(outcome, leave_one_out_factor)
+        return Unlearning(lambda gp, time: fixed_width(gp, outcome, leave_one_out_factor(gp)))
 
 
 def leave_one_out_factor(gp: SingleTaskGP) -> float:
     """The factor of all deviations with which leave-one-out residuals have the variance 1."""
     return float(loo_residuals(gp).square().mean().sqrt())
-
-
-@dataclass(frozen=True)
-class Unlearning:
-    """States a multiple of the Gaussian's quantile, by the present model alone.
-
-    Args:
-        outcome: The outcome.
-        factor: Maps the model to the multiple.
-    """
-
-    outcome: Limited
-    factor: Callable[[SingleTaskGP], float]
-
-    def constraint(self, gp: SingleTaskGP, time: float = 1.0) -> ChanceConstraint:
-        return fixed_width(gp, self.outcome, self.factor(gp))
-
-    def observe(self, constraint: ChanceConstraint, x: Tensor, y: Tensor) -> None:
-        """There is nothing to learn."""
 
 
 def fixed_width(gp: SingleTaskGP, outcome: Limited, factor: float) -> ChanceConstraint:

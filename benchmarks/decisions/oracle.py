@@ -15,7 +15,7 @@ from botorch.models import SingleTaskGP
 from torch import Tensor
 
 from benchmarks.decisions.methods import GaussianQuantile
-from benchmarks.decisions.replicate import Certifier, DecisionMethod, Limited
+from benchmarks.decisions.replicate import Certifier, DecisionMethod, Limited, Unlearning
 from benchmarks.framework.surrogates import Fixed, Refitted, Surrogate
 from botorch_calib import ChanceConstraint
 
@@ -34,24 +34,7 @@ class Oracle(DecisionMethod):
 
     def start(self, outcome: Limited) -> Certifier:
         """See `DecisionMethod`; it uses all of the outcome."""
-        return Knowing(outcome)
-
-
-@dataclass(frozen=True)
-class Knowing:
-    """States the true quantile.
-
-    Args:
-        outcome: The outcome.
-    """
-
-    outcome: Limited
-
-    def constraint(self, gp: SingleTaskGP, time: float = 1.0) -> ChanceConstraint:
-        return TrueConstraint(gp, self.outcome, time)
-
-    def observe(self, constraint: ChanceConstraint, x: Tensor, y: Tensor) -> None:
-        """There is nothing to learn."""
+        return Unlearning(lambda gp, time: TrueConstraint(gp, outcome, time))
 
 
 class TrueConstraint(ChanceConstraint):

@@ -13,7 +13,7 @@ from benchmarks.decisions.analysis import RecommendedSafe
 from benchmarks.decisions.report import DecisionReport, values_by_seed
 from benchmarks.framework.comparisons import differences
 from benchmarks.framework.markdown import interval, table
-from benchmarks.framework.results import ByMethod, Collected, Result
+from benchmarks.framework.replicate_result import ByMethod, Collected, Result
 from benchmarks.framework.statistics import pooled_ratio
 from benchmarks.framework.suite import Suite
 

@@ -29,7 +29,7 @@ from benchmarks.decisions.faults_and_small_sets import SMALL_SETS
 from benchmarks.decisions.replicate import DecisionMethod
 from benchmarks.decisions.tasks import DecisionTask, Standardized
 from benchmarks.framework.replicate import stream_seed
-from benchmarks.framework.results import Result, replicate_config
+from benchmarks.framework.replicate_result import Result, replicate_config
 
 DIMS, LENGTHSCALE, NUM_FEATURES = (2, 3, 5), 0.25, 512
 

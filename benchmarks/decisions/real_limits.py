@@ -34,7 +34,7 @@ from torch import Tensor
 from benchmarks.decisions.replicate import DESIGN, DecisionMethod, DecisionReplicate, Round
 from benchmarks.decisions.tasks import LEVEL, cube
 from benchmarks.framework.replicate import OBSERVE, Replicate, stream_seed
-from benchmarks.framework.results import Result
+from benchmarks.framework.replicate_result import Result
 from benchmarks.framework.sequential import Bounds
 from benchmarks.framework.surrogates import DefaultPriors, Surrogate
 from botorch_calib import ChanceConstraint

@@ -12,6 +12,7 @@ them.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -24,7 +25,7 @@ from torch import Tensor
 from benchmarks.decisions.tasks import DecisionTask, cube
 from benchmarks.framework.landscapes import ReferenceGP
 from benchmarks.framework.replicate import OBSERVE, Record, Replicate, stream_seed
-from benchmarks.framework.results import Result
+from benchmarks.framework.replicate_result import Result
 from benchmarks.framework.sequential import box
 from benchmarks.framework.surrogates import Surrogate, with_data
 from botorch_calib import ChanceConstraint
@@ -63,6 +64,23 @@ class Certifier(Protocol):
 
     def observe(self, constraint: ChanceConstraint, x: Tensor, y: Tensor) -> None:
         """Take in the outcome ``y`` (``1 x 1``) at ``x`` (``1 x d``), chosen by ``constraint``."""
+
+
+@dataclass(frozen=True)
+class Unlearning:
+    """States the constraint by the present model alone.
+
+    Args:
+        state: Maps the model and the time to the constraint.
+    """
+
+    state: Callable[[SingleTaskGP, float], ChanceConstraint]
+
+    def constraint(self, gp: SingleTaskGP, time: float = 1.0) -> ChanceConstraint:
+        return self.state(gp, time)
+
+    def observe(self, constraint: ChanceConstraint, x: Tensor, y: Tensor) -> None:
+        """There is nothing to learn."""
 
 
 class Round(NamedTuple):

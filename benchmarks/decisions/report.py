@@ -16,7 +16,14 @@ from benchmarks.framework import comparisons, metrics, statistics
 from benchmarks.framework.markdown import interval, page, sections, table
 from benchmarks.framework.plots import PANEL_SIZE, method_colors, panel_grid, share_legend
 from benchmarks.framework.protocol import margin_of
-from benchmarks.framework.results import ByMethod, Collected, Score, by_seed, methods_in, seed_means
+from benchmarks.framework.replicate_result import (
+    ByMethod,
+    Collected,
+    Score,
+    by_seed,
+    methods_in,
+    seed_means,
+)
 from benchmarks.framework.statistics import Estimate
 from benchmarks.framework.suite import Suite
 

@@ -22,7 +22,7 @@ from botorch.acquisition.analytic import (
 from botorch.models import ModelListGP, SingleTaskGP
 from torch import Tensor
 
-from benchmarks.decisions.replicate import Certifier, DecisionMethod, Limited, Round
+from benchmarks.decisions.replicate import Certifier, DecisionMethod, Limited, Round, Unlearning
 from botorch_calib import ChanceConstraint
 
 
@@ -38,7 +38,7 @@ class NoiseFreeBound(DecisionMethod):
     deviations: float
 
     def start(self, outcome: Limited) -> Certifier:
-        return Memoryless(outcome, self.deviations)
+        return Unlearning(lambda gp, time: BoundConstraint(gp, outcome, self.deviations))
 
 
 @dataclass(frozen=True)
@@ -60,25 +60,6 @@ class MeanLimit(NoiseFreeBound):
         if not len(best):
             return LogProbabilityOfFeasibility(pair, {1: (None, limit)})
         return LogConstrainedExpectedImprovement(pair, best.max(), 0, {1: (None, limit)})
-
-
-@dataclass(frozen=True)
-class Memoryless:
-    """States a bound by the present model alone.
-
-    Args:
-        outcome: The outcome.
-        deviations: How many standard deviations above the mean.
-    """
-
-    outcome: Limited
-    deviations: float
-
-    def constraint(self, gp: SingleTaskGP, time: float = 1.0) -> ChanceConstraint:
-        return BoundConstraint(gp, self.outcome, self.deviations)
-
-    def observe(self, constraint: ChanceConstraint, x: Tensor, y: Tensor) -> None:
-        """There is nothing to learn."""
 
 
 class BoundConstraint(ChanceConstraint):

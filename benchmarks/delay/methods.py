@@ -12,11 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from botorch.acquisition import (
-    AcquisitionFunction,
-    qLogExpectedImprovement,
-    qUpperConfidenceBound,
-)
+from botorch.acquisition import AcquisitionFunction, qLogExpectedImprovement, qUpperConfidenceBound
 from botorch.models import SingleTaskGP
 from botorch.models.model import Model
 from botorch.sampling import SobolQMCNormalSampler

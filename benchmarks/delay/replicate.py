@@ -31,7 +31,7 @@ from benchmarks.delay import objectives
 from benchmarks.delay.objectives import DelayedObjective
 from benchmarks.framework.rbf_surrogate import RefittedRBF
 from benchmarks.framework.replicate import OBSERVE, Record, Replicate, stream_seed
-from benchmarks.framework.results import Result
+from benchmarks.framework.replicate_result import Result
 from benchmarks.framework.sequential import box
 from benchmarks.framework.surrogates import Surrogate
 from botorch_calib.ledger import FeedbackLedger

@@ -26,7 +26,7 @@ from benchmarks.framework.markdown import (
 from benchmarks.framework.metrics import trace
 from benchmarks.framework.plots import curves_figure
 from benchmarks.framework.protocol import margin_of
-from benchmarks.framework.results import (
+from benchmarks.framework.replicate_result import (
     ByMethod,
     Collected,
     Result,

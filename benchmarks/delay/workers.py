@@ -16,12 +16,7 @@ import torch
 from botorch.acquisition import AcquisitionFunction, qLogExpectedImprovement
 from botorch.models.model import Model
 from botorch.sampling import SobolQMCNormalSampler
-from botorch.test_functions import (
-    Branin,
-    Hartmann,
-    Levy,
-    SyntheticTestFunction,
-)
+from botorch.test_functions import Branin, Hartmann, Levy, SyntheticTestFunction
 from torch import Tensor
 
 from benchmarks.delay.objectives import DelayedObjective

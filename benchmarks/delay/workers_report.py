@@ -13,7 +13,7 @@ from benchmarks.delay.report import delay_figure, simple_regret
 from benchmarks.framework.comparisons import differences, family
 from benchmarks.framework.markdown import estimate, interval, page, table
 from benchmarks.framework.protocol import margin_of
-from benchmarks.framework.results import ByMethod, Collected, by_seed
+from benchmarks.framework.replicate_result import ByMethod, Collected, by_seed
 from benchmarks.framework.statistics import Estimate
 from benchmarks.framework.suite import Suite
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from tqdm.auto import tqdm
 
 from benchmarks.framework.plots import method_colors
-from benchmarks.framework.results import Named, Result
+from benchmarks.framework.replicate_result import Named, Result
 from benchmarks.framework.runner import Failure, Task, run_task
 from benchmarks.framework.statistics import Estimate, PairedTest
 from benchmarks.framework.suite import Suite

@@ -27,7 +27,7 @@ from benchmarks.demo.common import (
     show,
 )
 from benchmarks.framework import strategies
-from benchmarks.framework.results import Result
+from benchmarks.framework.replicate_result import Result
 from benchmarks.framework.runner import Task
 from benchmarks.framework.sequential import Problem
 from benchmarks.framework.statistics import paired_test

@@ -51,13 +51,10 @@ from benchmarks.demo.screening import (
 from benchmarks.framework.metrics import trace
 from benchmarks.framework.plots import draw_mean, panel_grid
 from benchmarks.framework.replicate import OBSERVE, Record, Replicate, stream_seed
-from benchmarks.framework.results import Result, Score, by_seed
+from benchmarks.framework.replicate_result import Result, Score, by_seed
 from benchmarks.framework.runner import Task
 from benchmarks.framework.statistics import paired_test
-from botorch_calib import (
-    ChanceConstraint,
-    optimize_chance_constrained,
-)
+from botorch_calib import ChanceConstraint, optimize_chance_constrained
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, best_certified
 from botorch_calib.plotting import COLORS

@@ -30,7 +30,7 @@ from benchmarks.demo.common import (
 )
 from benchmarks.framework.metrics import trace
 from benchmarks.framework.plots import draw_mean, panel_grid
-from benchmarks.framework.results import Result, Score, by_seed
+from benchmarks.framework.replicate_result import Result, Score, by_seed
 from benchmarks.framework.statistics import paired_test
 
 TITLE = "Delays: good decisions while evaluations are running"

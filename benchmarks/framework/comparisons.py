@@ -16,7 +16,14 @@ from typing import TypeVar
 import numpy as np
 
 from benchmarks.framework.markdown import interval, number
-from benchmarks.framework.results import ByMethod, Collected, Pair, Score, scores_of, seed_means
+from benchmarks.framework.replicate_result import (
+    ByMethod,
+    Collected,
+    Pair,
+    Score,
+    scores_of,
+    seed_means,
+)
 from benchmarks.framework.statistics import SIGNIFICANCE, holm, paired_test, student_interval
 
 K = TypeVar("K", bound=Hashable)

@@ -30,9 +30,10 @@ FORMER_CONSTANTS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(
         ("botorch_calib.LocalizedConformal", "botorch_calib.OnlineConformal"), {"score": _SCORE}
     ),
-    # Settings of suites that have gone.
+    # Settings that have gone.
     "benchmarks.DelayedObjective": {"num_contexts": 0, "rounds_per_context": 0},
     "benchmarks.DelayedAcquisition": {"hyperparameters": "observed"},
+    "botorch_calib.DelayStrategy": {"hyperparameters": "observed"},
     "botorch_calib.QuantileRecalibrator": {"score": _SCORE, "tails": "stretched"},
 }
 
@@ -42,12 +43,9 @@ _MOVED = {
     f"benchmarks.{name}": f"botorch_calib.{name}"
     for name in (
         "ContextualAckley",
-        "ContextualAckley2d",
         "ContextualHartmann6",
         "ModifiedBranin",
-        "RadioCorridors",
         "ThreeHumpCamel",
-        "one_sided_initial_design",
     )
 }
 

@@ -40,10 +40,6 @@ class Warp:
     def __call__(self, U: Tensor) -> Tensor:
         return 1.0 - (1.0 - U.clamp(0.0, 1.0) ** self.a) ** self.b
 
-    def inverse(self, V: Tensor) -> Tensor:
-        """The points of the unit cube that are warped to ``V``."""
-        return (1.0 - (1.0 - V.clamp(0.0, 1.0)) ** (1.0 / self.b)) ** (1.0 / self.a)
-
 
 class Surface(Protocol):
     """A noise-free objective on a box; like `Landscape`, hashable."""

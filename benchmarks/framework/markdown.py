@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.framework import statistics
-from benchmarks.framework.results import ByMethod, Score, seed_means
+from benchmarks.framework.replicate_result import ByMethod, Score, seed_means
 from benchmarks.framework.statistics import Estimate, PairedTest
 
 PAGES_DIR = Path(__file__).parents[1] / "pages"
@@ -73,19 +73,6 @@ def difference(test: PairedTest, compared: bool = True) -> str:
     if not compared or test.pairs == 0:
         return "–"
     return f"{estimate(test.difference)} ({number(test.wilcoxon_p_value, 2)})"
-
-
-def paired_header(baseline: str) -> list[str]:
-    """Headers of `paired_cells`."""
-    return [f"difference to {baseline}", "t-test p", "Wilcoxon p"]
-
-
-def paired_cells(test: PairedTest, compared: bool) -> list[str]:
-    """A paired difference and both p-values, a cell each; dashes where nothing is compared."""
-    if not compared:
-        return ["–"] * 3
-    p_values = (test.t_p_value, test.wilcoxon_p_value)
-    return [estimate(test.difference), *(number(p, 2) for p in p_values)]
 
 
 def interval(values: Sequence[float], form: str) -> str:

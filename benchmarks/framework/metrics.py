@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import torch
 
-from benchmarks.framework.results import Result
+from benchmarks.framework.replicate_result import Result
 from botorch_calib.distributions import scoring
 
 # The levels at which PITs are compared with the uniform distribution.
@@ -52,11 +51,6 @@ def regret_evaluated(result: Result) -> list[float] | None:
     return (optimum - best).tolist()
 
 
-def final_regrets(results: Sequence[Result], inference: str) -> dict[int, float]:
-    """The last regret by seed."""
-    return {r.seed: regret_trace(r, inference)[-1] for r in results}
-
-
 def seconds(result: Result) -> float:
     """Time of a whole run, fits and choices together."""
     return sum(result.fit_seconds) + sum(result.acquisition_seconds)
@@ -65,20 +59,6 @@ def seconds(result: Result) -> float:
 def seconds_per_evaluation(result: Result) -> float:
     """Mean time of an evaluation's fit and choice."""
     return float(np.mean(np.add(result.fit_seconds, result.acquisition_seconds)))
-
-
-def initial_scale(results: Sequence[Result], inference: str) -> float:
-    """The mean regret after the initial design: a unit for areas under regret curves."""
-    return float(np.mean([regret_trace(r, inference)[0] for r in results]))
-
-
-def area_under_regret(result: Result, inference: str, scale: float) -> float:
-    """The mean over evaluations of the least regret so far, in units of ``scale``.
-
-    The least so far is taken since an inference from noisy outcomes may get worse again.
-    """
-    best = np.minimum.accumulate(regret_trace(result, inference))
-    return float(np.mean(best[1:])) / scale
 
 
 def miscoverage(result: Result) -> float:

@@ -13,8 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image  # matplotlib depends on it
 
-from benchmarks.framework.metrics import regret_trace
-from benchmarks.framework.results import Collected, Result, methods_in
+from benchmarks.framework.replicate_result import Collected, Result, methods_in
 from benchmarks.framework.statistics import student_interval
 
 #: Panels beside one another, and their size in inches. At this width a page shows letters as large
@@ -40,14 +39,10 @@ def mean_and_band(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return mean, curves.std(axis=0, ddof=1) / np.sqrt(len(curves))
 
 
-def regret_figure(collected: Collected, inference: str = "outcome") -> Figure:
+def regret_figure(collected: Collected) -> Figure:
     """One panel per problem: mean simple regret by method, with bands of one standard error.
 
     The scale is logarithmic, unless a mean is zero somewhere.
-
-    Args:
-        collected: Results by problem and method.
-        inference: See `metrics.regret_trace`.
     """
     figure, panels = panel_grid(len(collected))
     colors = method_colors(methods_in(collected.values()))
@@ -55,7 +50,7 @@ def regret_figure(collected: Collected, inference: str = "outcome") -> Figure:
     styles = {method: LINE_STYLES[i // 10 % 4] for i, method in enumerate(colors)}
     for panel, (problem, by_method) in zip(panels, collected.items(), strict=True):
         for method, results in by_method.items():
-            curves = np.array([regret_trace(r, inference) for r in results])
+            curves = np.array([r.regret_by_outcome for r in results])
             draw_mean(panel, method, curves, styles[method], color=colors[method])
         panel.set(title=problem, xlabel="evaluations after the initial design")
         panel.set_ylabel("simple regret")

@@ -16,11 +16,16 @@ import numpy as np
 from botorch.utils.sampling import manual_seed
 from torch import Tensor
 
-from benchmarks.framework.results import Named, Result, installed_versions, replicate_config
+from benchmarks.framework.replicate_result import (
+    Named,
+    Result,
+    installed_versions,
+    replicate_config,
+)
 
 # Numbers of the random streams. Never renumber: published results depend on them. What suites draw
 # besides has other numbers: 3 in `wellspecified` and `delay.objectives`, and from 10 on in `delay`,
-# 20 in `robust`, 30 in `decisions`, 40 in `claims` and `radio`. Two suites may share a number.
+# 20 in `robust`, 30 in `decisions`, 40 in `claims`. Two suites may share a number.
 OBSERVE, PROPOSE, SOBOL = 0, 1, 2
 
 P = TypeVar("P", bound=Named)

@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.framework import plots
 from benchmarks.framework.markdown import table
 from benchmarks.framework.protocol import ExperimentProtocol, ProtocolError
-from benchmarks.framework.results import Collected
+from benchmarks.framework.replicate_result import Collected
 from benchmarks.framework.stored_results import BENCHMARKS_DIR, ResultStore, write_atomically
 from benchmarks.framework.suite import Suite
 

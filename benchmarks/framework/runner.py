@@ -21,7 +21,7 @@ from botorch.exceptions.warnings import BotorchWarning
 from linear_operator.utils.warnings import NumericalWarning
 from tqdm.auto import tqdm
 
-from benchmarks.framework.results import Named, Result
+from benchmarks.framework.replicate_result import Named, Result
 from benchmarks.framework.sequential import replicate
 from benchmarks.framework.stored_results import ReplicateKey, ResultStore
 from benchmarks.framework.suite import Suite

@@ -18,7 +18,7 @@ from botorch.utils.sampling import draw_sobol_samples, manual_seed
 from torch import Tensor
 
 from benchmarks.framework.replicate import OBSERVE, Record, Replicate, stream_seed
-from benchmarks.framework.results import Result
+from benchmarks.framework.replicate_result import Result
 from benchmarks.framework.surrogates import Refitted, Surrogate
 
 # Lower and upper bound of each coordinate.

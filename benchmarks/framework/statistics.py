@@ -101,12 +101,6 @@ def pooled_test(
     return paired_test(means[0], means[1])
 
 
-def fraction_won(values: dict[int, float], baseline: dict[int, float]) -> float:
-    """The fraction of common seeds on which the value is below the baseline's; ties are halves."""
-    a, b = _pairs(values, baseline)
-    return float(np.mean((a < b) + 0.5 * (a == b))) if len(a) else math.nan
-
-
 def _pairs(values: dict[int, float], baseline: dict[int, float]) -> tuple[np.ndarray, np.ndarray]:
     seeds = sorted(values.keys() & baseline.keys())
     return np.array([values[s] for s in seeds]), np.array([baseline[s] for s in seeds])

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 
 from benchmarks.framework.config import config_hash
 from benchmarks.framework.metrics import regret_evaluated
-from benchmarks.framework.results import Collected, Result
+from benchmarks.framework.replicate_result import Collected, Result
 
 BENCHMARKS_DIR = Path(__file__).parents[1]
 RESULTS_DIR = BENCHMARKS_DIR / "results"

@@ -11,7 +11,7 @@ from typing_extensions import TypeVar
 
 from benchmarks.framework import sequential
 from benchmarks.framework.config import config_hash
-from benchmarks.framework.results import Collected, Named, Result, replicate_config
+from benchmarks.framework.replicate_result import Collected, Named, Result, replicate_config
 from benchmarks.framework.stored_results import REGRETS, Condensation
 
 P = TypeVar("P", bound=Named, default=sequential.Problem)

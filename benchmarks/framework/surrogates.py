@@ -14,7 +14,6 @@ from typing import Protocol
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
-from botorch.models.transforms.input import ChainedInputTransform, InputTransform
 from gpytorch.kernels import MaternKernel, ScaleKernel
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.priors import GammaPrior
@@ -45,10 +44,8 @@ def fit_gp(
     X: Tensor,
     Y: Tensor,
     bounds: Tensor,
-    warp: InputTransform | None = None,
-    normalized: bool = True,
 ) -> SingleTaskGP:
-    """Fit a Gaussian process with an isotropic Matern-5/2 kernel.
+    """Fit a Gaussian process with an isotropic Matern-5/2 kernel on the unit cube.
 
     The priors are those of BoTorch's Matern kernel: with a handful of points the maximum
     likelihood alone often explains everything as noise, which would be an unfair baseline.
@@ -57,8 +54,6 @@ def fit_gp(
         X: Points, ``batch_shape x n x d``; each batch gets hyperparameters of its own.
         Y: Outcomes, ``batch_shape x n x 1``.
         bounds: The box, ``2 x d``.
-        warp: Transform of the points after scaling, fitted along with the rest, if given.
-        normalized: Whether points are scaled to the unit cube, for which the priors are meant.
     """
     shape = X.shape[:-2]
     kernel = ScaleKernel(
@@ -66,14 +61,11 @@ def fit_gp(
         outputscale_prior=GammaPrior(2.0, 0.15),
         batch_shape=shape,
     )
-    scaling: InputTransform | None = Normalize(X.shape[-1], bounds=bounds) if normalized else None
-    if warp is not None:
-        scaling = warp if scaling is None else ChainedInputTransform(scaling=scaling, warp=warp)
     gp = SingleTaskGP(
         X,
         Y,
         covar_module=kernel,
-        input_transform=scaling,
+        input_transform=Normalize(X.shape[-1], bounds=bounds),
         outcome_transform=Standardize(1, batch_shape=shape),
     )
     fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))

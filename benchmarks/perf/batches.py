@@ -16,9 +16,7 @@ from botorch.optim import optimize_acqf
 from botorch.utils.sampling import manual_seed
 from torch import Tensor
 
-from benchmarks.perf.calibrated_and_delayed import (
-    NUM_INITIAL,
-)
+from benchmarks.perf.calibrated_and_delayed import NUM_INITIAL
 from benchmarks.perf.measure import Call, Workload, comparison, value_and_gradient
 from benchmarks.perf.noisy import TEMPLATES, sampler
 from botorch_calib import CalibratedModel

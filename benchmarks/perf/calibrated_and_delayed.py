@@ -59,6 +59,14 @@ def local_recalibrator() -> QuantileRecalibrator:
     return QuantileRecalibrator(lengthscale=0.25)
 
 
+# Those whose cost is measured at other sizes, and over ambiguity sets.
+CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
+    "calibrated, lengthscale auto": automatic_calibrator,
+    "recalibrated (19 levels)": recalibrator,
+}
+ALL_CALIBRATORS = {**CALIBRATORS, "locally recalibrated (19 levels)": local_recalibrator}
+
+
 def log_ei_pair(work: Workload, model: Model) -> tuple[Call, Call]:
     """Log expected improvement of a calibrated model, and BoTorch's of the GP beneath it."""
     return (
@@ -166,16 +174,11 @@ def replay_pair(work: Workload, template: Callable[[], Calibrator]) -> tuple[Cal
     return replay, fit
 
 
-@comparison("replay of the history / GP fit", repetitions=11, warm_up=2)
-def replay_ratio(work: Workload) -> tuple[Call, Call]:
-    """Cost of one tracker's replay."""
-    return replay_pair(work, calibrator)
-
-
-@comparison("replay of the history, lengthscale auto / GP fit", repetitions=11, warm_up=2)
-def automatic_replay_ratio(work: Workload) -> tuple[Call, Call]:
-    """Cost of a bank's replay."""
-    return replay_pair(work, automatic_calibrator)
+# Of one tracker, and of a bank of them.
+for _name, _template in (("", calibrator), (", lengthscale auto", automatic_calibrator)):
+    comparison(f"replay of the history{_name} / GP fit", repetitions=11, warm_up=2)(
+        partial(replay_pair, template=_template)
+    )
 
 
 def censored(work: Workload) -> CensoredDelayModel:
@@ -234,18 +237,12 @@ def draw_pair(work: Workload, template: Callable[[], Calibrator]) -> tuple[Call,
     return calibrated, thompson_iteration_ratio(work)[0]
 
 
-@comparison("calibrated TS / delayed TS, build and optimise, 10 pending", repetitions=31, warm_up=2)
-def calibrated_draw_ratio(work: Workload) -> tuple[Call, Call]:
-    """Cost of a choice by a draw of a calibrated model, the replay not counted; at most 4."""
-    return draw_pair(work, calibrator)
-
-
-@comparison(
-    "recalibrated TS / delayed TS, build and optimise, 10 pending", repetitions=31, warm_up=2
-)
-def recalibrated_draw_ratio(work: Workload) -> tuple[Call, Call]:
-    """With many levels, whose draws have kinks where a line search takes more steps."""
-    return draw_pair(work, recalibrator)
+# The replay is not counted. At most 4; draws with many levels have kinks, where a line search takes
+# more steps.
+for _name, _template in (("calibrated", calibrator), ("recalibrated", recalibrator)):
+    comparison(
+        f"{_name} TS / delayed TS, build and optimise, 10 pending", repetitions=31, warm_up=2
+    )(partial(draw_pair, template=_template))
 
 
 @comparison("calibrated TS / delayed TS, value and gradient", repetitions=100, warm_up=10)

@@ -12,7 +12,7 @@ import torch
 from tqdm.auto import tqdm
 
 # Those of this package but for `measure` register their comparisons.
-from benchmarks.framework.results import installed_versions
+from benchmarks.framework.replicate_result import installed_versions
 from benchmarks.framework.runner import one_torch_thread
 from benchmarks.perf import ax_trial as ax_trial
 from benchmarks.perf import batches as batches

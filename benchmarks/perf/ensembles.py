@@ -5,24 +5,18 @@ Importing this module registers the comparisons with `perf.measure`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
 from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from botorch.models.transforms import Normalize
 
-from benchmarks.perf.calibrated_and_delayed import automatic_calibrator, recalibrator
+from benchmarks.perf.calibrated_and_delayed import CALIBRATORS
 from benchmarks.perf.measure import Workload, comparison
 from benchmarks.perf.single_points import log_ei_pair
-from botorch_calib.calibration import Calibrator
 
 NUM_MEMBERS = 16
 SIZES = ((50, 20), (100, 512))  # training points, and points evaluated at a time
-CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
-    "calibrated, lengthscale auto": automatic_calibrator,
-    "recalibrated (19 levels)": recalibrator,
-}
 
 
 def ensemble(work: Workload) -> EnsembleMapSaasSingleTaskGP:

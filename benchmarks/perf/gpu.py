@@ -18,7 +18,7 @@ from botorch.test_functions import Hartmann
 from botorch.utils.sampling import draw_sobol_samples
 from torch import Tensor
 
-from benchmarks.framework.results import installed_versions
+from benchmarks.framework.replicate_result import installed_versions
 from benchmarks.framework.strategies import calibrate
 from benchmarks.perf.calibrated_and_delayed import NUM_INITIAL, calibrator, log_ei_pair
 from benchmarks.perf.measure import Call, Comparison, Measurement, Workload, measure, table

@@ -21,11 +21,7 @@ from botorch.utils.sampling import draw_sobol_samples, manual_seed
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
 from torch import Tensor
 
-from benchmarks.perf.calibrated_and_delayed import (
-    automatic_calibrator,
-    local_recalibrator,
-    recalibrator,
-)
+from benchmarks.perf.calibrated_and_delayed import ALL_CALIBRATORS
 from benchmarks.perf.measure import Call, Workload, comparison, value_and_gradient
 from benchmarks.problems import ContextualAckley
 from botorch_calib import CalibratedModel
@@ -70,12 +66,7 @@ SETS: dict[str, AmbiguitySet] = {
     "worst case": WorstCase(),
 }
 
-# Calibrators whose robust bound is compared with that of the plain model, over these sets.
-CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
-    "calibrated, lengthscale auto": automatic_calibrator,
-    "recalibrated (19 levels)": recalibrator,
-    "locally recalibrated (19 levels)": local_recalibrator,
-}
+# Over these the bounds of calibrated models are compared with that of the plain one.
 CALIBRATED_SETS: dict[str, AmbiguitySet] = {
     "Lipschitz form": WassersteinBall(RADIUS, method="lipschitz"),
     "total variation ball": SETS["total variation ball"],
@@ -269,7 +260,7 @@ def register_calibrated(
 
     @comparison(f"{calibrator} / plain robust UCB, {name}, {end}", repetitions=31, warm_up=3)
     def calibrated_ratio(work: Workload) -> tuple[Call, Call]:
-        build, template = over(CALIBRATED_SETS[name]), CALIBRATORS[calibrator]()
+        build, template = over(CALIBRATED_SETS[name]), ALL_CALIBRATORS[calibrator]()
         return (
             bound_call(work, size, "RBF", build, num_decisions, template),
             bound_call(work, size, "RBF", build, num_decisions),
@@ -284,7 +275,7 @@ for _name in SETS:
     register_set((100, 256), "RBF", _name)
 
 for _name in CALIBRATED_SETS:
-    for _calibrator in CALIBRATORS:
+    for _calibrator in ALL_CALIBRATORS:
         register_calibrated(SMALL, _calibrator, _name)
     register_calibrated(SMALLEST, "calibrated, lengthscale auto", _name, FEW_DECISIONS)
 

@@ -15,12 +15,7 @@ from botorch.models.transforms import Normalize
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from benchmarks.framework.strategies import log_calibrated_ei, log_expected_improvement
-from benchmarks.perf.calibrated_and_delayed import (
-    NUM_INITIAL,
-    automatic_calibrator,
-    local_recalibrator,
-    recalibrator,
-)
+from benchmarks.perf.calibrated_and_delayed import ALL_CALIBRATORS, NUM_INITIAL
 from benchmarks.perf.measure import Call, Workload, comparison, value_and_gradient
 from botorch_calib import CalibratedModel
 from botorch_calib.calibration import Calibrator
@@ -40,11 +35,6 @@ def default_gp(work: Workload) -> SingleTaskGP:
 KERNELS: dict[str, Callable[[Workload], SingleTaskGP]] = {
     "Matern": lambda work: work.gp,
     "RBF": default_gp,
-}
-CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
-    "calibrated, lengthscale auto": automatic_calibrator,
-    "recalibrated (19 levels)": recalibrator,
-    "locally recalibrated (19 levels)": local_recalibrator,
 }
 
 
@@ -67,7 +57,7 @@ def log_ei_pair(
 
 for _size in SIZES:
     for _kernel, _make_gp in KERNELS.items():
-        for _name, _template in CALIBRATORS.items():
+        for _name, _template in ALL_CALIBRATORS.items():
             comparison(
                 f"{_name} / plain log EI, n = {_size[0]}, b = {_size[1]}, {_kernel}",
                 repetitions=100,

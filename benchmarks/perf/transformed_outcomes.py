@@ -14,7 +14,7 @@ from botorch.models.transforms import ChainedOutcomeTransform, Log, Normalize, S
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from benchmarks.framework.strategies import log_calibrated_ei, log_expected_improvement
-from benchmarks.perf.calibrated_and_delayed import NUM_INITIAL, automatic_calibrator, recalibrator
+from benchmarks.perf.calibrated_and_delayed import CALIBRATORS, NUM_INITIAL
 from benchmarks.perf.measure import Call, Workload, comparison, value_and_gradient
 from benchmarks.perf.single_points import SIZES
 from botorch_calib import CalibratedModel
@@ -42,11 +42,6 @@ def log_outcome_pair(
         value_and_gradient(log_expected_improvement(work.gp, work.best_f), batch),
     )
 
-
-CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
-    "calibrated, lengthscale auto": automatic_calibrator,
-    "recalibrated (19 levels)": recalibrator,
-}
 
 for _size in SIZES:
     for _name, _template in CALIBRATORS.items():

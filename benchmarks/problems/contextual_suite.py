@@ -26,8 +26,8 @@ class ContextualAckley(QuadratureProblem):
 
     Coordinates are scaled to [-32.768, 32.768]; the context is N(0.5, 0.2^2), clipped to [0, 1].
     In any context the best decisions are at the centre. There are two decisions, as in the paper's
-    code; its table 1 has one, as `ContextualAckley2d`. Expectations are by quadrature, graded
-    towards the cone at the centre.
+    code; its table 1 has one. Expectations are by quadrature, graded towards the cone at the
+    centre.
 
     Example:
         >>> problem = ContextualAckley()
@@ -38,7 +38,7 @@ class ContextualAckley(QuadratureProblem):
     num_decisions = 2
     _bounds = [(0.0, 1.0)] * 3
     _stochastic_optimum = -12.531436760119306
-    _stochastic_optimizer: tuple[float, ...] = (0.5, 0.5)
+    _stochastic_optimizer = (0.5, 0.5)
     _edges = _GRADED
     _order = 16
 
@@ -48,21 +48,6 @@ class ContextualAckley(QuadratureProblem):
 
     def _evaluate_true(self, X: Tensor) -> Tensor:
         return self._ackley._evaluate_true(65.536 * (X - 0.5))
-
-
-class ContextualAckley2d(ContextualAckley):
-    """`ContextualAckley` with one decision and one context.
-
-    Example:
-        >>> problem = ContextualAckley2d()
-        >>> contexts = problem.context_distribution(64)
-        >>> best = problem.stochastic_optimal_value
-    """
-
-    num_decisions = 1
-    _bounds = [(0.0, 1.0)] * 2
-    _stochastic_optimum = -13.853928029352463
-    _stochastic_optimizer = (0.5,)
 
 
 class ContextualHartmann6(QuadratureProblem):

@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.framework.comparisons import family_of_runs
 from benchmarks.framework.markdown import table
 from benchmarks.framework.protocol import margin_of
-from benchmarks.framework.results import Collected, Run, Score
+from benchmarks.framework.replicate_result import Collected, Run, Score
 from benchmarks.framework.suite import Suite
 
 

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from benchmarks.framework.rbf_surrogate import RefittedRBF
 from benchmarks.framework.replicate import OBSERVE, Record, Replicate, stream_seed
-from benchmarks.framework.results import Result
+from benchmarks.framework.replicate_result import Result
 from benchmarks.framework.surrogates import Surrogate
 from benchmarks.problems import (
     ContextualAckley,

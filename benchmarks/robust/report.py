@@ -14,7 +14,7 @@ from benchmarks.framework.comparisons import differences, percent_of_logarithms
 from benchmarks.framework.markdown import estimate, interval, number, page, sections, table
 from benchmarks.framework.metrics import seconds, trace
 from benchmarks.framework.plots import curves_figure
-from benchmarks.framework.results import ByMethod, Collected, Result, by_seed, methods_in
+from benchmarks.framework.replicate_result import ByMethod, Collected, Result, by_seed, methods_in
 from benchmarks.framework.statistics import Estimate
 from benchmarks.framework.suite import Suite
 from benchmarks.robust.primary_comparisons import primary_comparisons

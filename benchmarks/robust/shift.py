@@ -33,7 +33,7 @@ from scipy.stats import wasserstein_distance
 from torch import Tensor
 
 from benchmarks.framework.replicate import Record
-from benchmarks.framework.results import Result
+from benchmarks.framework.replicate_result import Result
 from benchmarks.problems import ContextualAckley
 from benchmarks.robust.methods import (
     RobustBO,

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from benchmarks.framework.markdown import estimate, page, table
 from benchmarks.framework.metrics import trace
 from benchmarks.framework.plots import method_colors, panel_grid, share_legend
-from benchmarks.framework.results import Collected, Result, methods_in
+from benchmarks.framework.replicate_result import Collected, Result, methods_in
 from benchmarks.framework.statistics import Estimate
 from benchmarks.framework.suite import Suite
 from benchmarks.robust.primary_comparisons import primary_comparisons

@@ -14,7 +14,7 @@ from benchmarks.framework.stored_results import RESULTS_DIR, write_atomically
 
 
 def study_parser(
-    command: str, document: str | None, seeds: Iterable[int], example: str = "1000:1010"
+    command: str, document: str | None, seeds: Iterable[int]
 ) -> argparse.ArgumentParser:
     """A parser with the options of every study.
 
@@ -22,10 +22,9 @@ def study_parser(
         command: How the study is run.
         document: Its docstring, of which the first line is shown.
         seeds: The seeds by default.
-        example: Seeds that the help shows.
     """
     parser = argparse.ArgumentParser(prog=command, description=str(document).split("\n")[0])
-    parser.add_argument("--seeds", type=parse_seeds, default=[*seeds], help=f"as {example}")
+    parser.add_argument("--seeds", type=parse_seeds, default=[*seeds], help="as 1000:1010")
     parser.add_argument("--tables", type=Path, default=TABLES_DIR, metavar="FOLDER")
     return parser
 
@@ -38,19 +37,18 @@ def run_study(
     run: Callable[[Mapping[str, str], int], Mapping[str, Any]],
     report: Callable[[list[dict[str, Any]]], str],
     argv: Sequence[str] | None = None,
-    example: str = "1000:1010",
 ) -> int:
     """Run what is missing of a study, print its report and write it; returns the exit status.
 
-    Both files have the name of the study's module. ``command``, ``document``, ``seeds`` and
-    ``example`` are as of `study_parser`, ``cells`` and ``run`` as of `resumed_runs`.
+    Both files have the name of the study's module. ``command``, ``document`` and ``seeds``
+    are as of `study_parser`, ``cells`` and ``run`` as of `resumed_runs`.
 
     Args:
         report: Maps all runs to the text.
         argv: Arguments in place of those of the command line.
     """
     name = command.rpartition(".")[2]
-    parser = study_parser(command, document, seeds, example)
+    parser = study_parser(command, document, seeds)
     parser.add_argument("--results", type=Path, default=RESULTS_DIR / f"{name}.jsonl")
     args = parser.parse_args(argv)
     text = report(resumed_runs(args.results, args.seeds, cells, run))

@@ -45,12 +45,6 @@ def test_an_archive_is_reported_and_not_run_again(tmp_path: Path, capsys) -> Non
         assert "cannot be read" in capsys.readouterr().err
 
 
-def test_damaged_results_are_reported_not_raised(tmp_path: Path, capsys) -> None:
-    (tmp_path / "smoke.jsonl").write_text("{\n")
-    assert main(["run", "smoke", "--results", str(tmp_path)]) == 2
-    assert "cannot be read" in capsys.readouterr().err
-
-
 def test_unknown_names_and_missing_results_are_reported(tmp_path: Path, capsys) -> None:
     assert main(["report", "smoke", "--results", str(tmp_path)]) == 2
     assert "no results" in capsys.readouterr().err

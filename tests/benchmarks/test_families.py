@@ -28,17 +28,10 @@ DECLARED = {
     # Six with what ignores delays, and seven with `qlogei_pending`.
     "delay": (4, 13),
     "delay_workers": (3,),
-    "locbo_full": (3, 67),
     # Five cases; two other methods in each.
     "misspecified": (5, 10),
-    "ocbo_designs": (2, 4),
-    "ocbo_tasks": (2, 4),
-    # Two problems; five rivals, and six methods with `ei`.
-    "radio": (10, 12),
     # Three problems; five other methods in each.
     "real_limits": (3, 15),
-    # Ours with the clients' own; six methods with random search.
-    "rivals": (3, 6),
     # Three methods on six problems.
     "robust": (18,),
     "robust_shift": (36,),

@@ -4,8 +4,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import torch
-from botorch.exceptions.errors import InputDataError, UnsupportedError
-from gpytorch.kernels import RBFKernel
+from botorch.exceptions.errors import UnsupportedError
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.testing import assert_close
@@ -85,21 +84,6 @@ def test_minimisers_of_smooth_functions(radius: float, lengthscale: float, jitte
     ).all()
 
 
-def test_excess_bounds_the_distance_from_the_optimum() -> None:
-    values, centre = smooth_functions(8)
-    ball = MMDBall(0.1, lengthscale=0.5)
-    root = ball._matrices(centre).root / ball.radius
-    best, _ = minimise_linear(values, centre.weights, root)
-    generator = torch.Generator().manual_seed(0)
-    for size in (0.0, 0.3, 1.0):
-        delta = size * (best - centre.weights)
-        dual = torch.randn(values.shape, generator=generator, dtype=torch.double)
-        excess = certified_excess(values, centre.weights, root, delta, dual)
-        decrease = -(values * delta).sum(dim=-1)
-        missed = (values * (centre.weights + delta - best)).sum(dim=-1)
-        assert (excess * (decrease + 1e-3) >= missed - 1e-9).all()
-
-
 @pytest.mark.parametrize("radius", [1e-200, 1e-14, 1e-6, 3e-6, 1e-4])
 def test_small_radii(radius: float) -> None:
     """A warning that the accuracy is missed would be an error."""
@@ -140,14 +124,3 @@ def test_sensitivity_formula() -> None:
     assert_close(ball.worst_case(values, centre), wanted, rtol=1e-9, atol=0)
     with pytest.raises(UnsupportedError, match="no distribution attains"):
         ball.worst_case_weights(values, centre)
-
-
-def test_kernels() -> None:
-    values, centre = instance(0, num=9, zeros=False)
-    wanted = MMDBall(0.1, lengthscale=0.3).worst_case(values, centre)
-    lazy = RBFKernel()
-    lazy.lengthscale = 0.3
-    found = MMDBall(0.1, kernel=lazy).worst_case(values, centre)
-    assert_close(found, wanted, rtol=1e-5, atol=1e-6)
-    with pytest.raises(InputDataError, match="positive definite"):
-        MMDBall(0.1, kernel=lambda c: -torch.eye(len(c))).worst_case(values, centre)

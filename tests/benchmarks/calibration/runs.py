@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.framework.results import Result
-from tests.benchmarks.results import result_with
+from benchmarks.framework.replicate_result import Result
+from tests.benchmarks.made_up_results import result_with
 
 
 def run(

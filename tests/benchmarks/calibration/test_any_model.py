@@ -9,21 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.ensemble import RandomForestRegressor
 from torch import Tensor
 
 from benchmarks.calibration import any_model, misspecified
-from benchmarks.calibration.any_model import FORECASTERS, STATEMENTS, Trees
-from benchmarks.calibration.any_model_report import (
-    LEVELS,
-    CentralError,
-    Coverage,
-    error_of_chance,
-)
-from benchmarks.framework.results import Result
+from benchmarks.calibration.any_model import FORECASTERS, STATEMENTS
+from benchmarks.calibration.any_model_report import LEVELS, CentralError, Coverage, error_of_chance
+from benchmarks.framework.replicate_result import Result
 from benchmarks.framework.runner import without_expected_warnings
 from benchmarks.framework.sequential import Problem
-from tests.benchmarks.results import result_with
+from tests.benchmarks.made_up_results import result_with
 
 PROBLEM = misspecified.misspecified("six_hump_camel", "heteroscedastic")
 
@@ -41,23 +35,6 @@ def short(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> Problem:
     """A run of seven evaluations, of which the last two are judged."""
     monkeypatch.setattr(any_model, "NUM_JUDGED", 2)
     return replace(problem, num_evaluations=7)
-
-
-# ------------------------------------------------------------ ensembles
-
-
-def test_noise_of_the_forest_is_its_error_out_of_bag() -> None:
-    X, Y = data()
-    torch.manual_seed(5)
-    model = Trees()(X, Y, PROBLEM)
-    torch.manual_seed(5)
-    low, high = PROBLEM.bounds_tensor()
-    forest = RandomForestRegressor(
-        30, oob_score=True, random_state=int(torch.randint(2**31, ()))
-    ).fit(((X - low) / (high - low)).numpy(), Y.flatten().numpy())
-    errors = forest.oob_prediction_ - Y.flatten().numpy()
-    noise: Any = model.likelihood
-    assert float(noise.noise) == pytest.approx(np.mean(errors**2))
 
 
 # ------------------------------------------------------------ runs

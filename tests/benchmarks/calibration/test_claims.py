@@ -24,7 +24,7 @@ from benchmarks.calibration.claims import (
 from benchmarks.calibration.log_regret import LogRegret
 from benchmarks.calibration.remedies import compared
 from benchmarks.calibration.understated import understated
-from benchmarks.framework.results import Score
+from benchmarks.framework.replicate_result import Score
 from benchmarks.framework.runner import without_expected_warnings
 from benchmarks.framework.stored_results import Entry
 from botorch_calib import CalibratedModel, OnlineConformal

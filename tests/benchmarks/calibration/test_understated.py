@@ -10,15 +10,8 @@ from botorch.models import SingleTaskGP
 from botorch.utils.sampling import manual_seed
 from torch import Tensor
 
-from benchmarks.calibration.remedies import (
-    LeaveOneOutScaled,
-    RelevancePursuit,
-    fitted_noise,
-)
-from benchmarks.calibration.understated import (
-    understated,
-)
-from benchmarks.framework.surrogates import NoiseRefitted
+from benchmarks.calibration.remedies import LeaveOneOutScaled, RelevancePursuit
+from benchmarks.calibration.understated import understated
 from botorch_calib.models import loo_residuals
 
 PROBLEM = understated("branin")
@@ -52,24 +45,6 @@ def by_hand(X: Tensor, Y: Tensor, variances: Tensor, at: Tensor) -> tuple[Tensor
     mean = constant + k @ torch.linalg.solve(K, residual)
     variance = prior - (k * torch.linalg.solve(K, k.T).T).sum(dim=-1)
     return shift + scale * mean, scale**2 * variance
-
-
-def test_refit_fits_the_noise_and_nothing_else() -> None:
-    X, Y = data(60)
-    surrogate = fitted_noise(REPORTED)
-    assert isinstance(surrogate, NoiseRefitted)
-    gp: Any = surrogate(X, Y, BOUNDS, 0, None)
-    template: Any = REPORTED.template()
-    kernel = gp.covar_module
-    # Values pass through the transform of a parameter and its inverse, whose rounding is the CPU's.
-    for value, reference in (
-        (kernel.outputscale, template.covar_module.outputscale),
-        (kernel.base_kernel.lengthscale, template.covar_module.base_kernel.lengthscale),
-    ):
-        torch.testing.assert_close(value, reference, rtol=1e-14, atol=0.0)
-    true = 10 * REPORTED.variances(X)[0].item()
-    found = gp.likelihood.noise.item() * template.outcome_transform.stdvs.item() ** 2
-    assert 0.5 * true < found < 2.0 * true
 
 
 def test_leave_one_out_scales_all_variances() -> None:

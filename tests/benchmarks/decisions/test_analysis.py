@@ -9,12 +9,9 @@ import numpy as np
 import pytest
 
 from benchmarks.decisions import analysis
-from benchmarks.decisions.analysis import (
-    ViolationGap,
-    matched_reward,
-)
-from benchmarks.framework.results import Result, seed_means
-from tests.benchmarks.results import result_with
+from benchmarks.decisions.analysis import ViolationGap, matched_reward
+from benchmarks.framework.replicate_result import Result, seed_means
+from tests.benchmarks.made_up_results import result_with
 
 OFF, FINE, BAD = "off", "fine", "bad"
 

@@ -1,4 +1,4 @@
-"""The tasks on which nothing was tuned: what is true of them by counting, and the oracle."""
+"""What is true of limited outcomes, by counting, and the oracle, which knows it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from torch import Tensor
 from benchmarks.decisions.faults_and_small_sets import FAULTS, SMALL_SETS, tasks
 from benchmarks.decisions.oracle import Oracle
 from benchmarks.decisions.replicate import replicate
+from benchmarks.decisions.tasks import CASES as DECISION_CASES
 from benchmarks.decisions.tasks import DecisionTask, Search
 from benchmarks.framework.runner import without_expected_warnings
 
-CASES = FAULTS | SMALL_SETS
+HETEROSCEDASTIC = {"heteroscedastic": DECISION_CASES["heteroscedastic"]}
+CASES = FAULTS | SMALL_SETS | HETEROSCEDASTIC
 TASKS = {task.name: task for task in tasks(CASES)}
 ORACLE = Oracle("oracle")
 

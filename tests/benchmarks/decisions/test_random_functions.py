@@ -13,7 +13,7 @@ from benchmarks.decisions import random_functions
 from benchmarks.decisions.random_functions import LENGTHSCALE, PriorDraw, tasks
 from benchmarks.decisions.suites import RANDOM
 from benchmarks.decisions.tasks import DecisionTask, Search
-from benchmarks.framework.results import replicate_config
+from benchmarks.framework.replicate_result import replicate_config
 from benchmarks.framework.runner import without_expected_warnings
 
 TASKS = {task.name: task for task in tasks()}

@@ -10,14 +10,15 @@ import torch
 from botorch.models import SingleTaskGP
 from torch import Tensor
 
-from benchmarks.decisions.methods import GaussianQuantile, Unlearning, budgeted
+from benchmarks.decisions.methods import GaussianQuantile, budgeted, fixed_width
 from benchmarks.decisions.replicate import CHOICES, DecisionReplicate, Limited, replicate
 from benchmarks.decisions.tasks import DecisionTask, Search, cube, task
 from benchmarks.framework.replicate import stream_seed
-from benchmarks.framework.results import Result
+from benchmarks.framework.replicate_result import Result
 from benchmarks.framework.runner import without_expected_warnings
 from benchmarks.framework.surrogates import Surrogate
 from botorch_calib import ChanceConstraint
+from tests.benchmarks.made_up_results import without_times
 
 SMALL = replace(task("ackley", "right"), num_rounds=4, search=Search(num_global=64, num_local=32))
 METHODS = {method.name: method for method in budgeted()}
@@ -36,17 +37,17 @@ class Watching:
         return given
 
     def start(self, outcome: Limited) -> WatchingCertifier:
-        return WatchingCertifier(self, Unlearning(outcome, lambda gp: self.factor))
+        return WatchingCertifier(self, outcome)
 
 
 @dataclass(frozen=True)
 class WatchingCertifier:
     method: Watching
-    inner: Unlearning
+    outcome: Limited
 
     def constraint(self, gp: SingleTaskGP, time: float = 1.0) -> ChanceConstraint:
         self.method.sizes.append(len(gp.train_targets))
-        return self.inner.constraint(gp)
+        return fixed_width(gp, self.outcome, self.method.factor)
 
     def observe(self, constraint: ChanceConstraint, x: Tensor, y: Tensor) -> None:
         self.method.seen.append((x.squeeze(0).tolist(), y.item()))
@@ -55,10 +56,6 @@ class WatchingCertifier:
 def run(task: DecisionTask, method: object, seed: int = 0) -> Result:
     with without_expected_warnings():
         return replicate(task, method, seed)  # type: ignore[arg-type]
-
-
-def without_times(result: Result) -> Result:
-    return replace(result, fit_seconds=[], acquisition_seconds=[])
 
 
 def test_what_is_recorded() -> None:

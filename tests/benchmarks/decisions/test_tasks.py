@@ -7,13 +7,7 @@ import torch
 from botorch.utils.sampling import manual_seed
 from torch import Tensor
 
-from benchmarks.decisions.tasks import (
-    CASES,
-    FUNCTIONS,
-    Standardized,
-    task,
-    tasks,
-)
+from benchmarks.decisions.tasks import FUNCTIONS, Standardized, tasks
 
 TASKS = {task.name: task for task in tasks()}
 SURFACES = [surface for pair in FUNCTIONS.values() for surface in pair]
@@ -42,23 +36,3 @@ def test_half_of_the_box_is_safe_at_half_time(name: str) -> None:
     later = float(outcome.safe(U, time=1.0).double().mean())
     assert (later < share - 0.02) if outcome.drift else later == share
     assert later > 0.2
-
-
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("time", [0.0, 1.0])
-def test_probabilities_by_counting(case: str, time: float) -> None:
-    outcome = task("hartmann3", case).outcome
-    for u in uniform(3, 3, seed=3):
-        U = u.expand(40000, 3)
-        with manual_seed(4):
-            observed = outcome.observe(U, time)
-        expected = outcome.violation_probability(U[:1], time).item()
-        # Four standard errors.
-        tolerance = 4 * (0.25 / 40000) ** 0.5
-        counted = float((observed > outcome.limit).double().mean())
-        assert counted == pytest.approx(expected, abs=tolerance)
-        quantile = outcome.quantile(U[:1], time)
-        above = float((observed > quantile).double().mean())
-        assert above == pytest.approx(0.1, abs=tolerance)
-        # Safe is where the limit is exceeded with a probability of 10 % at most.
-        assert outcome.safe(U[:1], time).item() == (expected <= 0.1)

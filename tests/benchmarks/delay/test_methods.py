@@ -15,10 +15,7 @@ from benchmarks.framework.rbf_surrogate import hyperparameters
 from botorch_calib.asynchronous import DelayAwareProposer
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.test_functions.delayed import FixedDelay
-from tests.benchmarks.delay.toys import (
-    GRID,
-    toy,
-)
+from tests.benchmarks.delay.toys import GRID, toy
 
 
 def ledger_with_pending(censor_value: float = 0.0) -> FeedbackLedger:
@@ -75,18 +72,6 @@ def test_ucb_sdf_is_that_of_the_paper() -> None:
     with torch.no_grad():
         values = acquisition(GRID.unsqueeze(-2))
     assert torch.allclose(values, mean + nu * sigma, rtol=1e-6, atol=1e-6)
-
-
-def test_ucb_hallucinate_keeps_the_mean_and_shrinks_the_deviation() -> None:
-    acquisition, strategy = acquisition_of(method_named("ucb_hallucinate"))
-    ledger = ledger_with_pending()
-    X, Y = ledger.to_observations()
-    mean, _ = dense_posterior(strategy.gp, X, Y, GRID)
-    X = torch.cat([X, ledger.pending()])
-    _, sigma = dense_posterior(strategy.gp, X, torch.zeros_like(X), GRID)
-    with torch.no_grad():
-        values = acquisition(GRID.unsqueeze(-2))
-    assert torch.allclose(values, mean + sigma, rtol=1e-6, atol=1e-6)
 
 
 # A choice that is pending already makes a joint covariance singular.

@@ -8,18 +8,9 @@ from functools import partial
 import pytest
 import torch
 
-from benchmarks.delay.methods import sdf
 from benchmarks.delay.replicate import Traces, replicate
 from botorch_calib.test_functions.delayed import FixedDelay, PoissonDelay
-from tests.benchmarks.delay.toys import (
-    GRID,
-    STARTED,
-    Scripted,
-    discrete,
-    hat,
-    toy,
-    without_times,
-)
+from tests.benchmarks.delay.toys import GRID, STARTED, Scripted, discrete, hat, toy
 
 
 def test_traces_by_hand() -> None:
@@ -73,16 +64,3 @@ def test_a_strategy_sees_what_the_traces_say_has_arrived(delay) -> None:
         assert strategy.pending[step].tolist() == [result.X[n + s] for s in waited]
         best = max(values)
         assert result.extras["best_arrived"][step] == pytest.approx(best)
-
-
-def test_replicate_is_deterministic_and_leaves_the_random_state_alone() -> None:
-    task = toy(PoissonDelay(2.0), partial(discrete, noise_std=0.1))
-    method = sdf("ts_sdf", "ts")
-    before = torch.random.get_rng_state()
-    first = replicate(task, method, 3)
-    assert torch.equal(torch.random.get_rng_state(), before)
-    torch.rand(5)
-    assert without_times(replicate(task, method, 3)) == without_times(first)
-    other = replicate(task, method, 4)
-    assert other.X != first.X
-    assert other.extras["delay"] != first.extras["delay"]

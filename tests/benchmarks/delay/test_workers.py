@@ -12,10 +12,10 @@ from torch import Tensor
 from benchmarks.delay import workers
 from benchmarks.delay.replicate import replicate
 from benchmarks.delay.workers_report import shares
-from benchmarks.framework.results import Result
+from benchmarks.framework.replicate_result import Result
 from benchmarks.suites import get_suite
 from botorch_calib.ledger import FeedbackLedger
-from tests.benchmarks.results import ByProblem, result_with
+from tests.benchmarks.made_up_results import ByProblem, result_with
 from tests.long_grids import mostly_slow
 
 SUITE = get_suite("delay_workers")

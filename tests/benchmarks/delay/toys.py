@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,7 +12,6 @@ from torch import Tensor
 from benchmarks.delay.objectives import DelayedObjective
 from benchmarks.delay.replicate import DelayedTask
 from benchmarks.delay.value_tables import TableEvaluator
-from benchmarks.framework.results import Result
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.test_functions.delayed import DelayDistribution
 
@@ -71,7 +70,3 @@ class ScriptedStrategy:
 
 
 STARTED: list[ScriptedStrategy] = []
-
-
-def without_times(result: Result) -> Result:
-    return replace(result, fit_seconds=[], acquisition_seconds=[])

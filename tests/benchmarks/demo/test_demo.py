@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import matplotlib.image
 import pytest
@@ -22,20 +21,6 @@ PICTURES = {
     "robustness": ("robustness.png",),
     "decisions": ("decisions.png",),
 }
-
-
-def run(seed: int, regret: float, covered: list[float], pit: list[float]) -> SimpleNamespace:
-    """What the report reads of a result."""
-    extras = {"covered": covered, "pit": pit, "width": [2.0] * len(pit)}
-    return SimpleNamespace(seed=seed, regret_by_outcome=[9.0, regret], extras=extras)
-
-
-@pytest.fixture
-def runs() -> dict[str, list[SimpleNamespace]]:
-    return {
-        "bo": [run(0, 1.0, [1, 1, 0, 0], [0.5] * 4), run(1, 3.0, [1, 1, 1, 0], [0.95] * 4)],
-        "locbo_stateful": [run(0, 0.5, [1] * 4, [0.3] * 4), run(1, 2.0, [1] * 4, [0.7] * 4)],
-    }
 
 
 TEXTS = {

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks.framework.config import config_hash, describe, normalised
-from benchmarks.framework.results import replicate_config
+from benchmarks.framework.replicate_result import replicate_config
 from benchmarks.suites import SUITES
 
 # Descriptions name the package of a function and not its module.

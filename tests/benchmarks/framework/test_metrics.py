@@ -8,55 +8,28 @@ from typing import Any
 import pytest
 
 from benchmarks.framework import metrics
-from benchmarks.framework.results import Result
-from tests.benchmarks.results import result_with
+from benchmarks.framework.replicate_result import Result
+from tests.benchmarks.made_up_results import result_with
 
 
-def result(
-    regret: list[float],
-    pit: list[float] | None = None,
-    covered: list[float] | None = None,
-    method: str = "random",
-    seed: int = 0,
-) -> Result:
-    """A result with the given trace by posterior mean; the trace by outcome is half of it."""
-    extras: dict[str, Any] = {"pit": pit, "covered": covered}
-    return result_with(
-        problem="problem",
-        method=method,
-        seed=seed,
-        num_initial=1,
-        regret_by_outcome=[value / 2 for value in regret],
-        regret_by_mean=regret,
-        fit_seconds=[0.5, 1.5],
-        acquisition_seconds=[2.0, 4.0],
-        extras={name: values for name, values in extras.items() if values is not None},
-        versions={"python": "3"},
-    )
+def result(**extras: Any) -> Result:
+    return result_with("problem", "random", 0, extras=extras)
 
 
 def test_miscoverage_is_that_of_the_last_half() -> None:
-    assert metrics.miscoverage(result([1.0], covered=[0, 0, 1, 0, 1, 1])) == pytest.approx(1 / 3)
+    assert metrics.miscoverage(result(covered=[0, 0, 1, 0, 1, 1])) == pytest.approx(1 / 3)
     # Of five, the last three.
-    assert metrics.miscoverage(result([1.0], covered=[0, 0, 1, 0, 1])) == pytest.approx(1 / 3)
-    assert math.isnan(metrics.miscoverage(result([1.0])))
+    assert metrics.miscoverage(result(covered=[0, 0, 1, 0, 1])) == pytest.approx(1 / 3)
+    assert math.isnan(metrics.miscoverage(result()))
 
 
 def test_calibration_error_by_hand() -> None:
     # All PITs at 1: no level is reached, so the error is the sum of (j / 20)^2.
     expected = sum(j**2 for j in range(1, 20)) / 400
-    assert metrics.calibration_error(result([1.0], pit=[1.0, 1.0])) == pytest.approx(expected)
+    assert metrics.calibration_error(result(pit=[1.0, 1.0])) == pytest.approx(expected)
     # One PIT at 0.5: levels from 0.5 on are reached by all of it, lower ones by none.
     expected = sum((j / 20 - (j >= 10)) ** 2 for j in range(1, 20))
-    assert metrics.calibration_error(result([1.0], pit=[0.5])) == pytest.approx(expected)
+    assert metrics.calibration_error(result(pit=[0.5])) == pytest.approx(expected)
     even = [(j + 0.5) / 20 for j in range(20)]
-    assert metrics.calibration_error(result([1.0], pit=even)) == pytest.approx(0.0, abs=1e-12)
-    assert math.isnan(metrics.calibration_error(result([1.0])))
-
-
-def test_area_is_of_the_least_regret_so_far() -> None:
-    # Least so far after the initial design: 2, 2, 1; a mean of 5 / 3.
-    noisy = result([4.0, 2.0, 3.0, 1.0])
-    assert metrics.area_under_regret(noisy, "mean", scale=5.0) == pytest.approx(1 / 3)
-    assert metrics.area_under_regret(noisy, "outcome", scale=5.0) == pytest.approx(1 / 6)
-    assert metrics.initial_scale([noisy, result([6.0, 1.0])], "mean") == 5.0
+    assert metrics.calibration_error(result(pit=even)) == pytest.approx(0.0, abs=1e-12)
+    assert math.isnan(metrics.calibration_error(result()))

@@ -10,12 +10,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from scipy.optimize import approx_fprime
 from torch import Tensor
 
-from benchmarks.framework.rbf_surrogate import (
-    LogPosterior,
-    fit_rbf_gp,
-    hyperparameters,
-    rbf_gp,
-)
+from benchmarks.framework.rbf_surrogate import LogPosterior, fit_rbf_gp, hyperparameters, rbf_gp
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +62,3 @@ def test_fit_finds_a_maximum(data) -> None:
     # Started from itself with another start or without, it stays.
     again = hyperparameters(fit_rbf_gp(X, Y, bounds, previous=gp))
     assert again.lengthscales == pytest.approx(hyperparameters(gp).lengthscales, rel=0.01)
-
-
-# ------------------------------------------------------------ zero mean, raw outcomes, no priors

@@ -60,15 +60,6 @@ def suite_of(strategy: type[Strategy]) -> Suite:
     return replace(SMOKE, methods=(Method("method", strategy),), baseline="method")
 
 
-def test_finished_replicates_are_skipped(store) -> None:
-    assert run(SMOKE, store, seeds=[0]) == Summary(finished=1)
-    before = content(store)
-    assert run(SMOKE, store, seeds=[0, 1]) == Summary(finished=1, skipped=1)
-    assert run(SMOKE, store) == Summary(skipped=2)
-    assert content(store).startswith(before)
-    assert [key.seed for key in store.entries(SMOKE)] == [0, 1]
-
-
 def test_a_changed_configuration_is_an_error(store) -> None:
     run(SMOKE, store)
     before = content(store)

@@ -11,12 +11,10 @@ from botorch.models.model import Model
 from botorch.models.transforms import Normalize
 from torch import Tensor
 
-from benchmarks.calibration.ackley import (
-    small_noisy_ackley,
-)
-from benchmarks.framework.results import Result
+from benchmarks.calibration.ackley import small_noisy_ackley
 from benchmarks.framework.sequential import Method, Oracle, Problem, replicate
 from benchmarks.framework.strategies import random_search
+from tests.benchmarks.made_up_results import without_times
 
 
 class Scripted:
@@ -58,10 +56,6 @@ HAT = Problem("hat", hat, ((-1.0, 1.0),), 1.0, two_points, num_initial=2, num_ev
 
 def scripted(*path: float, model: bool = False) -> Method:
     return Method("scripted", partial(Scripted, path=path, model=model))
-
-
-def without_times(result: Result) -> Result:
-    return replace(result, fit_seconds=[], acquisition_seconds=[])
 
 
 def test_traces_by_hand() -> None:

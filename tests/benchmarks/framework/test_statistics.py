@@ -50,15 +50,6 @@ def test_wilcoxon(differences: list[float], p: float | None) -> None:
     assert statistics.wilcoxon_p_value(np.array(differences)) == pytest.approx(expected)
 
 
-def test_wilcoxon_is_that_of_scipy() -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(10):
-        differences = rng.integers(-3, 5, 6).astype(float)
-        method = stats.PermutationMethod(n_resamples=math.inf)
-        expected = stats.wilcoxon(differences, method=method).pvalue
-        assert statistics.wilcoxon_p_value(differences) == pytest.approx(expected)
-
-
 def test_the_interval_of_a_ratio() -> None:
     above, below = [1.0, 3.0, 2.0, 0.0], [4.0, 5.0, 2.0, 3.0]
     ratio, low, high = statistics.pooled_ratio(above, below)

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.calibration.suites import SMOKE
 from benchmarks.framework import metrics
-from benchmarks.framework.results import Result
+from benchmarks.framework.replicate_result import Result
 from benchmarks.framework.runner import Task, run_task
 from benchmarks.framework.stored_results import (
     ARCHIVES_DIR,
@@ -137,4 +137,4 @@ def test_committed_archives_are_read() -> None:
     assert stated["extras.covered"] == "exact (0 or 1)"
     assert len(found) == 2400
     with pytest.raises(StoredResultsError, match="of suite 'misspecified'"):
-        read_entries(ARCHIVES_DIR / "misspecified.jsonl.xz", "radio")
+        read_entries(ARCHIVES_DIR / "misspecified.jsonl.xz", "delay")

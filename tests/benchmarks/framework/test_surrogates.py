@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -70,14 +69,3 @@ def test_fixed_hyperparameters_are_wrong_as_stated(case, lengthscale, noise) -> 
         assert hyperparameters(gp) == pytest.approx(expected)
     # The template is shared by all replicates of a process.
     assert hyperparameters(problem.surrogate.template()) == right
-
-
-def test_the_reference_model_knows_the_noise() -> None:
-    problem = misspecified("branin", "noise")
-    assert isinstance(problem.surrogate, Fixed)
-    gp: Any = problem.surrogate.template()
-    deviation = math.sqrt(gp.likelihood.noise.item()) * gp.outcome_transform.stdvs.item()
-    spread = problem.build.landscape.spread()  # type: ignore[attr-defined]
-    # A standard deviation estimated from n = 120 values has a relative error of about
-    # 1 / sqrt(2 n) = 0.065: four of these.
-    assert deviation == pytest.approx(0.5 * spread, rel=0.26)

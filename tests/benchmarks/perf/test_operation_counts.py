@@ -8,7 +8,6 @@ from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 
 from benchmarks.perf import calibrated_and_delayed as calibrated_and_delayed  # which registers them
-from benchmarks.perf.measure import COMPARISONS, Workload
 from benchmarks.perf.operation_counts import Operations, count_operations
 from botorch_calib._validation import check_finite
 
@@ -43,10 +42,6 @@ def test_what_waits_for_the_device(call, operations) -> None:
     assert count_operations(call) == Operations(operations, 1, 0)
 
 
-def test_an_index_by_numbers_does_not_wait() -> None:
-    assert count_operations(lambda: X[torch.tensor([1, 0])]).host_reads == 0
-
-
 def test_own_reads_are_told_from_those_of_others() -> None:
     own = count_operations(lambda: check_finite("X", X))
     assert own.own_host_reads == own.host_reads > 0
@@ -69,11 +64,3 @@ def test_reads_in_a_backward_pass_are_found() -> None:
 
     value = Reads.apply(torch.ones(3, requires_grad=True)).sum()
     assert count_operations(value.backward).own_host_reads > 0
-
-
-def test_equal_calls_have_equal_counts() -> None:
-    call, _ = COMPARISONS["calibrated / plain log EI, value and gradient"].build(
-        Workload(torch.device("cpu"), 12)
-    )
-    call(0)
-    assert count_operations(lambda: call(0)) == count_operations(lambda: call(0))

@@ -12,10 +12,8 @@ from torch import Tensor
 
 from benchmarks.problems import ModifiedBranin
 from benchmarks.robust import methods as robust_methods
-from benchmarks.robust.methods import BETA, Situation, grid
-from benchmarks.robust.replicate import (
-    History,
-)
+from benchmarks.robust.methods import BETA, Situation
+from benchmarks.robust.replicate import History
 from tests.benchmarks.robust.toys import CAMEL, method_named
 
 SAMPLES = torch.tensor([[0.2, 0.4], [0.3, 0.8], [0.6, 0.5], [0.7, 0.1]], dtype=torch.double)
@@ -79,15 +77,3 @@ def test_balls_of_radius_zero_are_their_centres(name) -> None:
         contexts = Situation(SAMPLES, UNIT, 0.0).gridded(robust_methods.MINIMAX_POINTS)
         expected = (bound(gp, AT, contexts.points) @ contexts.weights).item()
     assert value == pytest.approx(expected, rel=1e-6)
-
-
-def test_the_choice_is_a_maximum() -> None:
-    known = history()
-    strategy = method_named("erbo").start(replace(CAMEL, build=ModifiedBranin), ModifiedBranin())
-    gp = strategy.fit(known, 0)
-    acquisition = strategy.acquisition_function(gp, known)
-    torch.manual_seed(0)
-    x = strategy.propose(gp, known)
-    with torch.no_grad():
-        others = acquisition(grid(UNIT, 1600).unsqueeze(-2))
-        assert acquisition(x.reshape(1, 1, -1)).item() >= others.max().item() - 1e-6

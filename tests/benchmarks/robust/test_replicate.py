@@ -10,19 +10,9 @@ import pytest
 import torch
 
 from benchmarks.problems import ThreeHumpCamel
-from benchmarks.robust.replicate import (
-    reference_contexts,
-    replicate,
-    tasks,
-)
+from benchmarks.robust.replicate import reference_contexts, replicate, tasks
 from botorch_calib.test_functions import ContextShift
-from tests.benchmarks.robust.toys import (
-    CAMEL,
-    STARTED,
-    Scripted,
-    quick,
-    without_times,
-)
+from tests.benchmarks.robust.toys import CAMEL, STARTED, Scripted
 
 
 def camel(x: float, c: float) -> float:
@@ -67,13 +57,3 @@ def test_with_a_reference_distribution_methods_are_given_that() -> None:
     with pytest.raises(ValueError, match="no reference"):
         replicate(replace(CAMEL, reference=True), Scripted(), 0)
     assert reference_contexts(CAMEL, ThreeHumpCamel()) is None
-
-
-def test_replicate_is_deterministic_and_leaves_the_random_state_alone() -> None:
-    method = quick("sbo_kde")
-    before = torch.random.get_rng_state()
-    first = replicate(CAMEL, method, 3)
-    assert torch.equal(torch.random.get_rng_state(), before)
-    torch.rand(5)
-    assert without_times(replicate(CAMEL, method, 3)) == without_times(first)
-    assert replicate(CAMEL, method, 4).X != first.X

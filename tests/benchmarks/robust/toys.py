@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.framework.results import Result
 from benchmarks.problems import ThreeHumpCamel
 from benchmarks.robust.methods import RobustBO, compared
-from benchmarks.robust.replicate import (
-    ContextualTask,
-    History,
-)
+from benchmarks.robust.replicate import ContextualTask, History
 
 CAMEL = ContextualTask("camel", ThreeHumpCamel, num_rounds=4, num_initial=2)
 
@@ -50,14 +46,6 @@ class ScriptedStrategy:
 STARTED: list[ScriptedStrategy] = []
 
 
-def without_times(result: Result) -> Result:
-    return replace(result, fit_seconds=[], acquisition_seconds=[])
-
-
 def method_named(name: str) -> RobustBO:
     (found,) = (method for method in compared() if method.name == name)
     return found
-
-
-def quick(name: str) -> RobustBO:
-    return replace(method_named(name), num_restarts=2, raw_samples=8, maxiter=5)

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 from botorch.acquisition import qLogExpectedImprovement
-from botorch.models import ModelListGP, MultiTaskGP, SingleTaskGP
+from botorch.models import MultiTaskGP
 from botorch.models.robust_relevance_pursuit_model import RobustRelevancePursuitSingleTaskGP
 
 from benchmarks.support.matrix import PAGE, README, Verdicts, page, run_matrix, short_table
 from benchmarks.support.models import ENTRIES, NO_ROW, data, model_classes
 from benchmarks.support.trials import OPERATIONS
-from botorch_calib import CalibratedModel, CalibratedModelList, LocalizedConformal
+from botorch_calib import CalibratedModel, LocalizedConformal
 
 ROWS = {entry.name: entry for entry in ENTRIES}
 
@@ -57,16 +57,6 @@ def improvement(model: Any, X: Any, **options: Any) -> torch.Tensor:
     value = qLogExpectedImprovement(model, 0.5, **options)(X.unsqueeze(-2))
     assert value.isfinite().all()
     return value
-
-
-def test_remedy_of_correlated_outcomes() -> None:
-    """A list of a model of each outcome, element or step."""
-    case = ROWS["KroneckerMultiTaskGP"].make()
-    X, Y = data()
-    model = CalibratedModelList.from_history(
-        ModelListGP(SingleTaskGP(X, Y), SingleTaskGP(X, 2 * Y)), LocalizedConformal(0.2)
-    )
-    assert model.posterior(case.X).mean.shape == case.Y.shape
 
 
 def test_remedy_of_tasks_with_inputs_of_their_own() -> None:

@@ -24,8 +24,6 @@ from tests.gps import (
     Y_SCALE,
     make_data,
     make_gp,
-    make_multitask,
-    make_partly_known,
 )
 from tests.random_numbers import normal, uniform
 
@@ -89,18 +87,6 @@ def test_equations_5_and_7_as_printed():
     gp = make_gp()
     bound = UpperConfidenceBound(gp, beta=beta_of(gp))(x.unsqueeze(-2))
     assert_close(bound.detach(), torch.from_numpy(mean + beta * sigma), rtol=0, atol=1e-9)
-
-
-@pytest.mark.parametrize("make", [make_partly_known, make_multitask])
-def test_other_exact_processes(make):
-    gp = make()
-    with torch.no_grad():
-        prior = gp.forward(*gp.train_inputs)
-        K = prior.covariance_matrix.numpy()
-        noise = gp.likelihood(prior, gp.train_inputs).variance.numpy() - K.diagonal()
-    transform = getattr(gp, "outcome_transform", None)
-    unit = 1.0 if transform is None else transform.stdvs.item()
-    assert beta_of(gp).item() == pytest.approx(oracle(K, noise, NOISE_BOUND / unit), rel=1e-9)
 
 
 def test_wrappers_and_theorem_1_of_the_delays_paper():

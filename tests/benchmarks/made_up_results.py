@@ -1,8 +1,9 @@
-"""Results for tests of reports and statistics, which read little of them."""
+"""Results of which tests know or compare a part."""
 
+from dataclasses import replace
 from typing import Any
 
-from benchmarks.framework.results import Result
+from benchmarks.framework.replicate_result import Result
 
 ByProblem = dict[str, dict[str, list[Result]]]
 
@@ -24,3 +25,8 @@ def result_with(problem: str, method: str, seed: int, **fields: Any) -> Result:
         "config": {},
     }
     return Result(problem=problem, method=method, seed=seed, **{**empty, **fields})
+
+
+def without_times(result: Result) -> Result:
+    """The result but for its wall times, which differ from run to run."""
+    return replace(result, fit_seconds=[], acquisition_seconds=[])

@@ -1,4 +1,4 @@
-"""What is kept of a replicate, and results of a suite as reports read them."""
+"""`Result`, all that a replicate gives, and how reports read many: by seed, and in means."""
 
 from __future__ import annotations
 

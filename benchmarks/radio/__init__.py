@@ -1,1 +1,0 @@
-"""Powers and antenna tilts of a radio network, station by station, as in the paper on LOCBO."""
