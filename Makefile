@@ -7,7 +7,7 @@ SHELL := /bin/bash
 VENV ?= .venv
 # An empty value installs the newest versions: `make venv CONSTRAINTS=`.
 CONSTRAINTS ?= constraints.txt
-EXTRAS ?= dev,docs,dask,ax,optuna,xopt,baybe,fully-bayesian
+EXTRAS ?= dev,docs,ax,optuna,xopt,baybe,fully-bayesian
 # Test processes. Each runs one thread, so that they do not compete for the cores, and whole files,
 # so that what the tests of a file share is made once.
 WORKERS ?= 2

@@ -262,4 +262,4 @@ for record in ledger.to_records()[:3]:
 # * **Or let it all be done**: `AsynchronousOptimizer` with `propose = DelayAwareProposer(bounds)`
 #   and an executor on threads, processes or Dask.
 # * **Or be asked**, where people evaluate: `trial = ledger.ask(propose)`, and hours later
-#   `ledger.tell(trial.id, y)`, or the same at the command line: `python -m botorch_calib.ledger`.
+#   `ledger.tell(trial.id, y)`.

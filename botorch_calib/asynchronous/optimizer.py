@@ -83,7 +83,7 @@ class AsynchronousOptimizer:
         ...     DelayAwareProposer([[0, 0], [1, 1]]),
         ...     max_parallel=2,
         ... )
-        >>> best = optimizer.run(num_evaluations=5, progress=False).best
+        >>> summary = optimizer.run(num_evaluations=5, progress=False)
     """
 
     def __init__(

@@ -1,8 +1,15 @@
 """The ledger of queries and the values that have arrived, in memory or in a file.
 
-`FeedbackLedger`, in ``ledger``, is all that users call. ``trials`` says how a trial may change,
-``contents`` holds all of them, ``storage`` changes and stores them, and ``view_at_time`` and
-``arrival_probability`` say what was known at one time.
+======================= ===============================================================
+file                    content
+======================= ===============================================================
+``ledger``              `FeedbackLedger`: all that users call
+``trials``              a trial, and how it may change
+``contents``            all trials at one moment, under the ledger's settings
+``storage``             changes them, in memory and in a table of SQLite
+``view_at_time``        what was known at one time
+``arrival_probability`` how many values arrive in time
+======================= ===============================================================
 """
 
 from botorch_calib.ledger.arrival_probability import ArrivalProbability
