@@ -244,7 +244,7 @@ def test_diagnoses_and_their_plots(device: torch.device) -> None:
     model = CalibratedModel.from_history(told, LocalizedConformal(0.2))
     report = calibration_report(model)
     assert "coverage" in str(report)
-    calibration_report(model, X, Y, truth=lambda points: 3.0 * points.sin().sum(-1, keepdim=True))
+    calibration_report(model, X, Y)
     diagnosis = noise_diagnosis(told)
     on_cpu = noise_diagnosis(fitted(*(each.cpu() for each in (bounds, X, Y, 0 * Y + 0.01))))
     assert diagnosis.multiplier == pytest.approx(on_cpu.multiplier, rel=1e-4)

@@ -187,7 +187,6 @@ class _Run:
         self._bar = tqdm(total=goal, initial=len(self._resolved), disable=not progress)
 
     def evaluate(self) -> None:
-        """Evaluate until the goal is reached."""
         is_complete = False
         try:
             self._open_executor()
@@ -199,7 +198,7 @@ class _Run:
             for future in self._running:
                 future.cancel()
             if self._executor is not None and not self._is_given:
-                self._executor.shutdown(wait=is_complete)
+                self._shut_down(wait=is_complete)
 
     def _advance(self) -> bool:
         """Settle what has ended, then start an evaluation or wait; False at the end."""
@@ -241,31 +240,33 @@ class _Run:
     def _start(self) -> None:
         optimizer = self._optimizer
         trial = self._waiting.popleft() if self._waiting else self._ledger.ask(optimizer.propose)
-        x = trial.x.clone().numpy()  # the objective may modify its array
+        future = self._submit(optimizer.objective, trial.x.clone().numpy())  # it may modify that
+        self._running[future] = trial
+        future.add_done_callback(partial(self._on_done, trial))
+
+    def _submit(self, *call: Any) -> Future[Any]:
+        """Submit a call, to another executor if this one is lost and can be replaced."""
         try:
-            future = self._executor.submit(optimizer.objective, x)
+            return self._executor.submit(*call)
         except Exception as error:
             if self._is_given:
                 raise EvaluationError(
                     f"The `executor` is lost ({_describe(error)}) and cannot be replaced: give a "
                     "function that makes one. Trials that were running stay pending."
                 ) from error
-            self._executor.shutdown(wait=False)
-            self._open_executor()
-            future = self._executor.submit(optimizer.objective, x)
-        self._running[future] = trial
-        future.add_done_callback(partial(self._on_done, trial))
+        self._shut_down(wait=False)
+        self._open_executor()
+        return self._executor.submit(*call)
+
+    def _shut_down(self, wait: bool) -> None:
+        with suppress(Exception):  # of one that is lost, as of a Dask client that was closed
+            self._executor.shutdown(wait=wait)
 
     def _open_executor(self) -> None:
         """Make an executor, unless one is given, and see whether its workers can evaluate."""
         if not self._is_given:
-            executor = self._optimizer.executor()  # type: ignore[operator]
-            if not isinstance(executor, Executor):
-                raise InputDataError(
-                    "`executor` must be a concurrent.futures.Executor or make one, but it made a "
-                    f"{type(executor).__name__}."
-                )
-            self._executor = executor
+            made = self._optimizer.executor()  # type: ignore[operator]
+            self._executor = check_instance("executor()", made, Executor)
         try:
             self._executor.submit(callable, self._optimizer.objective).result()
         except Exception as error:
@@ -295,10 +296,9 @@ class _Run:
             self._ledger.tell(trial.id, **told)
         except TrialStateError as error:  # resolved by others, for example by hand
             logger.warning("The value of trial %d was not needed: %s", trial.id, error)
-        except LedgerError as error:  # the value may have cost hours
-            logger.error("Trial %d has to be told %r by hand: %s", trial.id, told, error)
-            return error
         except Exception as error:
+            if isinstance(error, LedgerError):  # the value may have cost hours
+                logger.error("Trial %d has to be told %r by hand: %s", trial.id, told, error)
             return error
         return None
 
@@ -316,6 +316,7 @@ class _Run:
             logger.warning("Trial %d runs again: %s", trial.id, _describe(error))
             self._suspects.add(trial.id)
             self._waiting.appendleft(trial)
+            self._submit(callable, None)  # ends what else runs there, if it is the executor's error
             return
         if error is None:
             self._num_failures_in_a_row = 0

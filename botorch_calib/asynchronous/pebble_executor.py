@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
+from concurrent.futures import BrokenExecutor, Executor, Future
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any
 
@@ -31,25 +28,28 @@ class PebbleExecutor(Executor):
 
     def __init__(self, max_workers: int, timeout: float | None = None, **pool: Any) -> None:
         self._timeout = None if timeout is None else check_positive("timeout", timeout)
-        # With ``max_tasks`` processes end regularly, with exit code 0.
-        context = get_context("spawn") if pool.get("max_tasks") else _Spawn()
+        context = SpawnContext() if pool.get("max_tasks") else _Spawn()
         self._pool = ProcessPool(max_workers, **{"context": context, **pool})
+        self._open: set[Future[Any]] = set()
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        try:
-            return self._pool.schedule(fn, args, kwargs, self._timeout)
-        except RuntimeError as error:
-            raise BrokenProcessPool(str(error)) from error
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future = self._pool.schedule(fn, args, kwargs, self._timeout)
+        self._open.add(future)
+        future.add_done_callback(self._open.discard)
+        return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Await the calls, or kill the processes unless ``wait`` is set."""
         self._pool.close() if wait and not cancel_futures else self._pool.stop()
         self._pool.join()
+        # Pebble forgets calls that were scheduled at the moment at which its pool broke.
+        for future in [*self._open]:
+            future.set_exception(BrokenExecutor("The pool has ended before the call."))
 
 
 class _Spawn(SpawnContext):
     class Process(SpawnProcess):
-        """Exit code 0, as of a STOP in Fortran, is a loss, which Pebble takes for an end."""
+        """Exit code 0, as of a STOP in Fortran, is a loss, unless ``max_tasks`` ends processes."""
 
         def __reduce__(self) -> tuple[Any, ...]:
             return object.__new__, (SpawnProcess,), self.__dict__  # without importing torch there

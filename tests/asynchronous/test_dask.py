@@ -79,7 +79,7 @@ def test_worker_killed_mid_run(client: Any, tmp_path: Path) -> None:
     assert [len(runs(tmp_path, query)) for query in (0, 1, 3)] == [1, 1, 1]
 
 
-def run_until_it_fails(client: Any, folder: Path, accident: Any) -> None:
+def run_until_it_fails(client: Any, folder: Path, accident: Any, is_given: bool) -> None:
     """Run, destroy something once queries 2 and 3 are running, and check what the ledger keeps."""
 
     def destroy() -> None:
@@ -90,7 +90,8 @@ def run_until_it_fails(client: Any, folder: Path, accident: Any) -> None:
     destroyer = threading.Thread(target=destroy)
     destroyer.start()
     ledger = FeedbackLedger.open(folder / "ledger", 1)
-    pool, objective = client.get_executor(pure=False), partial(wait_for_go, folder)
+    make, objective = partial(client.get_executor, pure=False), partial(wait_for_go, folder)
+    pool = make() if is_given else make
     with pytest.raises(EvaluationError, match="stay pending"):
         make_optimizer(pool, objective, ledger, max_parallel=2).run(20)
     destroyer.join()
@@ -100,10 +101,12 @@ def run_until_it_fails(client: Any, folder: Path, accident: Any) -> None:
         make_optimizer(pool, objective, ledger, max_parallel=2).run(20)
 
 
-def test_client_that_is_closed(client: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_given", [True, False])
+def test_client_that_is_closed(client: Any, tmp_path: Path, is_given: bool) -> None:
+    """Dask cannot even shut down the executors of a client that is closed."""
     client.wait_for_workers(2)
     second = distributed.Client(client.cluster, set_as_default=False)
-    run_until_it_fails(second, tmp_path, second.close)
+    run_until_it_fails(second, tmp_path, second.close, is_given)
     (tmp_path / "go").touch()
 
 
@@ -115,7 +118,7 @@ def test_cluster_that_is_lost(tmp_path: Path) -> None:
         ) as cluster,
         distributed.Client(cluster, set_as_default=False) as own,
     ):
-        run_until_it_fails(own, tmp_path, cluster.close)
+        run_until_it_fails(own, tmp_path, cluster.close, is_given=True)
 
 
 @pytest.mark.filterwarnings("ignore:Port 8787 is already in use")

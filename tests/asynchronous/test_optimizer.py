@@ -537,6 +537,28 @@ class TestErrors:
             make_optimizer(lambda: pool, square, ledger).run(6)
         assert pool.is_shut_down
 
+    def test_executor_that_loses_calls_as_it_breaks(self) -> None:
+        """It is shut down at once, which ends what it has lost."""
+
+        class Losing(Inline):
+            def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+                if self.num_calls == 2:
+                    raise BrokenExecutor
+                future = super().submit(fn, *args, **kwargs)
+                if self.num_calls:
+                    calls.append(future := Future())
+                if self.num_calls == 2:
+                    future.set_exception(BrokenExecutor())
+                return future
+
+            def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+                calls[0].set_exception(BrokenExecutor())
+
+        calls: list[Future[Any]] = []
+        ledger, executors = FeedbackLedger(1), iter([Losing(), Inline()])
+        make_optimizer(lambda: next(executors), square, ledger, max_parallel=2).run(3)
+        assert observed(ledger) == {0: 0.0, 1: 1.0, 2: 4.0}
+
     def test_objective_with_a_broken_executor_of_its_own(self) -> None:
         """It fails, though it looks like the optimizer's."""
         ledger = FeedbackLedger(1)
@@ -563,7 +585,7 @@ class TestErrors:
             assert ids(ledger, "pending") == [0]
 
     def test_factory_that_makes_none(self) -> None:
-        with pytest.raises(InputDataError, match="`executor` must be .* made a list"):
+        with pytest.raises(InputDataError, match=r"`executor\(\)` must be an Executor, got list"):
             make_optimizer(lambda: [], square, FeedbackLedger(1)).run(1)  # type: ignore[arg-type, return-value]
 
     @pytest.mark.parametrize(

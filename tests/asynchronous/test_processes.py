@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import BrokenExecutor, Future
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,14 @@ class TestPebble:
         executor.shutdown()
         with pytest.raises(EvaluationError, match="Workers cannot evaluate.*not active"):
             make_optimizer(executor, square, FeedbackLedger(1)).run(1)
+
+    def test_a_call_that_a_breaking_pool_has_lost(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Pebble does not end calls that are scheduled between the error and its consequences."""
+        executor = PebbleExecutor(1)
+        monkeypatch.setattr(executor._pool, "schedule", lambda *args: Future())
+        future = executor.submit(abs, -2)
+        executor.shutdown(wait=False)
+        assert isinstance(future.exception(timeout=0), BrokenExecutor)
 
 
 class TestPoolsThatBreak:

@@ -10,20 +10,8 @@ import pytest
 from botorch.exceptions.errors import InputDataError
 from scipy.stats import CensoredData, binomtest, ecdf
 
-from botorch_calib.ledger import ArrivalProbability, FeedbackLedger
+from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.ledger.arrival_probability import kaplan_meier
-
-
-def ledger_of(delays: Any, max_wait: float = 5.0, now: int | None = None) -> FeedbackLedger:
-    """A query per iteration, whose values come after ``delays``, infinite if never."""
-    ledger = FeedbackLedger(1, max_wait=max_wait)
-    for start, _ in enumerate(delays):
-        ledger.submit([float(start)])
-    now = len(delays) if now is None else now
-    for trial, delay in enumerate(delays):
-        if trial + delay <= now:
-            ledger.observe(trial, 0.0, time=trial + delay)
-    return ledger
 
 
 def draw(seed: int, num: int = 40, mean: float = 5.0, follow_up: int = 30) -> tuple[Any, Any]:
@@ -48,8 +36,12 @@ def test_kaplan_and_meier(wait):
 
 @pytest.mark.parametrize("num_in_time", [0, 7, 20])
 def test_exact_interval_where_nothing_is_censored_too_early(num_in_time):
-    delays = [2.0] * num_in_time + [math.inf] * (20 - num_in_time)
-    found = ledger_of(delays, now=40).arrival_probability(now=40)
+    ledger = FeedbackLedger(1, max_wait=5.0)
+    for trial in range(20):
+        ledger.submit([0.0])
+        if trial < num_in_time:
+            ledger.observe(trial, 0.0, time=trial + 2.0)
+    found = ledger.arrival_probability(now=40)
     expected = binomtest(num_in_time, 20).proportion_ci(0.95, "exact")
     assert found.estimate == pytest.approx(num_in_time / 20)
     assert (found.lower, found.upper) == pytest.approx((expected.low, expected.high), abs=1e-12)
@@ -105,14 +97,6 @@ def test_the_iteration_that_is_not_over_does_not_count():
     assert ledger.arrival_probability(3.0) == ledger.arrival_probability(3.0, now=9)
 
 
-def test_before_anything_is_known():
-    empty = FeedbackLedger(1, max_wait=5.0)
-    for _ in range(2):
-        estimate, lower, upper = empty.arrival_probability()
-        assert math.isnan(estimate) and (lower, upper) == (0.0, 1.0)
-        empty.submit([0.0])
-
-
 def test_values_in_time_before_anybody_has_waited_long_enough():
     """Two of four have come after 1, at a time when the others have waited for 3 of 5."""
     found = kaplan_meier(np.array([1.0, 1.0, 3.0, 3.0]), np.array([1, 1, 0, 0], bool), 5.0, 0.95)
@@ -120,11 +104,14 @@ def test_values_in_time_before_anybody_has_waited_long_enough():
     assert 0.0 < found.lower < 0.5
 
 
-def test_wait_and_confidence_are_checked():
-    ledger = ledger_of([1, 2], max_wait=math.inf)
+def test_arguments_are_checked_before_anything_is_known():
+    ledger = FeedbackLedger(1)
     for wait in (None, -1.0):
         with pytest.raises(InputDataError, match="`wait` must be finite"):
             ledger.arrival_probability(wait)
     with pytest.raises(InputDataError, match="`confidence`"):
         ledger.arrival_probability(3.0, confidence=1.0)
-    assert isinstance(ledger.arrival_probability(3.0), ArrivalProbability)
+    for _ in range(2):
+        estimate, lower, upper = ledger.arrival_probability(3.0)
+        assert math.isnan(estimate) and (lower, upper) == (0.0, 1.0)
+        ledger.submit([0.0])

@@ -31,32 +31,28 @@ class TestAskAndTell:
         assert [trial.observed_at for trial in ledger.trials] == [1.0, 2.0, 3.0]
         assert ledger.ask(lambda ledger: [7.0, 8.0]).x.tolist() == [7.0, 8.0]
 
-    def test_nothing_to_ask(self, make) -> None:
+    def test_nothing_to_ask(self) -> None:
+        ledger = FeedbackLedger(2)
         with pytest.raises(InputDataError, match="`propose` is needed"):
-            make().ask()
-        for use in (lambda: make(propose=3), lambda: make().ask(3)):
+            ledger.ask()
+        for use in (lambda: FeedbackLedger(2, propose=3), lambda: ledger.ask(3)):
             with pytest.raises(InputDataError, match="`propose` must be callable"):
                 use()
 
-    @pytest.mark.parametrize(
-        ("answer", "error"),
-        [([math.nan, 0.0], InputDataError), ([0.0], BotorchTensorDimensionError)],
-    )
-    def test_answers_that_are_no_queries(self, make, answer, error) -> None:
-        ledger = make(propose=lambda ledger: answer)
-        with pytest.raises(error, match=r"`propose\(ledger\)`"):
-            ledger.ask()
-        assert len(ledger) == 0
-        assert ledger.ask(count_up).id == 0  # nobody's turn is left over
-
-    def test_an_error_of_the_proposer(self, make) -> None:
-        def fail(ledger: FeedbackLedger) -> None:
-            raise ZeroDivisionError
-
-        ledger = make()
+    def test_no_turn_is_left_over_after_an_error(self) -> None:
+        ledger, bad = (
+            FeedbackLedger(2),
+            {
+                InputDataError: [math.nan, 0.0],
+                BotorchTensorDimensionError: [0.0],
+            },
+        )
+        for error, answer in bad.items():
+            with pytest.raises(error, match=r"`propose\(ledger\)`"):
+                ledger.ask(lambda ledger, answer=answer: answer)
         with pytest.raises(ZeroDivisionError):
-            ledger.ask(fail)
-        assert ledger.ask(count_up).id == 0
+            ledger.ask(lambda ledger: 1 / 0)
+        assert len(ledger) == 0 and ledger.ask(count_up).id == 0
 
     def test_many_ask_at_the_same_time(self, make) -> None:
         """Each query is chosen with knowledge of all others."""
@@ -92,23 +88,21 @@ class TestAskAndTell:
         assert ledger[0].observed_at == 2.0 and ledger.trials_at(1)[0].y is None
 
 
-class TestNoise:
-    def test_variances_are_in_the_order_of_values(self, make) -> None:
-        ledger = make()
-        for _ in range(4):
-            ledger.submit([0.0, 0.0])
-        ledger.tell(2, 1.0, yvar=0.25)
+def test_variances_are_in_the_order_of_values(make) -> None:
+    ledger = make()
+    for _ in range(4):
         ledger.submit([0.0, 0.0])
-        ledger.tell(0, 2.0)
-        ledger.tell(1, 3.0, torch.tensor([[0.5]]))
-        ledger.fail(3)
-        Y, Yvar = ledger.to_observations()[1], ledger.noise_variances()
-        assert Y.squeeze(-1).tolist() == [1.0, 2.0, 3.0]
-        assert Yvar.shape == Y.shape and Yvar.dtype == torch.double
-        assert Yvar[[0, 2], 0].tolist() == [0.25, 0.5] and Yvar[1].isnan().all()
-        assert [trial.yvar for trial in ledger.trials] == [None, 0.5, 0.25, None, None]
-        assert ledger.noise_variances(now=4).tolist() == [[0.25]]
-        assert ledger.snapshot().noise_variances().shape == (3, 1)
+    ledger.tell(2, 1.0, yvar=0.25)
+    ledger.submit([0.0, 0.0])
+    ledger.tell(0, 2.0)
+    ledger.tell(1, 3.0, torch.tensor([[0.5]]))
+    ledger.fail(3)
+    Y, Yvar = ledger.to_observations()[1], ledger.noise_variances()
+    assert Y.squeeze(-1).tolist() == [1.0, 2.0, 3.0]
+    assert Yvar.shape == Y.shape and Yvar.dtype == torch.double
+    assert Yvar[[0, 2], 0].tolist() == [0.25, 0.5] and Yvar[1].isnan().all()
+    assert [trial.yvar for trial in ledger.trials] == [None, 0.5, 0.25, None, None]
+    assert ledger.noise_variances(now=4).tolist() == [[0.25]]
 
 
 class TestAmendments:
@@ -133,44 +127,25 @@ class TestAmendments:
         assert ledger.best(now=2.5) == ledger.trials_at(2.5)[0]
         best = ledger.best()
         assert best is not None and best.id == 1
-        assert ledger.to_observations()[0].tolist() == [[1.0, 1.0], [2.0, 2.0]]
-
-    def test_copies_hold_them(self, make) -> None:
-        ledger = make()
-        ledger.submit([0.0, 0.0])
-        ledger.tell(0, -0.0)
-        ledger.amend(0, 1.0)
-        ledger.amend(0, 1.0, yvar=0.5)
-        ledger.amend(0, 2.0)
-        assert ledger[0].yvar == 0.5  # it stays
-        for other in (pickle.loads(pickle.dumps(ledger.snapshot())), ledger.snapshot()):
-            assert other.trials == ledger.trials and len(other[0].earlier) == 3
-        assert str(ledger[0].earlier[0].y) == "-0.0"
-        if ledger.path is not None:
-            assert FeedbackLedger.read(ledger.path).trials == ledger.trials
+        read = ledger.snapshot() if ledger.path is None else FeedbackLedger.read(ledger.path)
+        for other in (read, pickle.loads(pickle.dumps(ledger.snapshot()))):
+            assert other.trials == ledger.trials and len(other[0].earlier) == 2
 
 
-class TestImport:
-    @pytest.mark.parametrize("clock", ["iterations", "seconds"])
-    @pytest.mark.parametrize("late", ["use", "discard"])
-    def test_data_from_before(self, make, clock, late) -> None:
-        """They are there at once, and none of them has come late."""
-        ledger = make(clock=clock, late=late, max_wait=1)
-        ledger.submit([9.0, 9.0])
-        X = torch.arange(12, dtype=torch.float32).reshape(6, 2)
-        assert ledger.add(X, X[:, :1], 0.1 * X[:, 1:]) == [1, 2, 3, 4, 5, 6]
-        assert ledger.to_observations()[0].tolist() == X.tolist()
-        assert ledger.to_observations()[1].tolist() == X[:, :1].tolist()
-        assert ledger.noise_variances().tolist() == (0.1 * X[:, 1:]).double().tolist()
-        assert ledger.submit([0.0, 0.0]) == 7
-
-    def test_lists_and_vectors(self, make) -> None:
-        ledger = make()
-        assert ledger.add([[1, 2], [3, 4]], np.array([5, 6])) == [0, 1]
-        assert ledger.add(np.zeros((0, 2)), []) == []
-        assert [trial.y for trial in ledger.trials] == [5.0, 6.0]
-        assert ledger.add([[0.0, 0.0]], [0.0], time=1.0) == [2]
-        assert ledger[2].submitted_at == ledger[2].observed_at == 1.0
+@pytest.mark.parametrize("clock", ["iterations", "seconds"])
+@pytest.mark.parametrize("late", ["use", "discard"])
+def test_data_from_before(clock, late) -> None:
+    """They are there at once, and none of them has come late."""
+    ledger = FeedbackLedger(2, clock=clock, late=late, max_wait=1)
+    ledger.submit([9.0, 9.0])
+    X = torch.arange(12, dtype=torch.float32).reshape(6, 2)
+    assert ledger.add(X, X[:, :1], 0.1 * X[:, 1:]) == [1, 2, 3, 4, 5, 6]
+    assert ledger.to_observations()[0].tolist() == X.tolist()
+    assert ledger.to_observations()[1].tolist() == X[:, :1].tolist()
+    assert ledger.noise_variances().tolist() == (0.1 * X[:, 1:]).double().tolist()
+    assert ledger.add([[1, 2], [3, 4]], np.array([5, 6]), time=1.0) == [7, 8]
+    assert ledger.add(np.zeros((0, 2)), []) == []
+    assert (ledger[8].y, ledger[8].submitted_at, ledger[8].observed_at) == (6.0, 1.0, 1.0)
 
 
 class TestDirection:
@@ -211,20 +186,24 @@ class TestDirection:
         assert FeedbackLedger.open(other).maximize is False
 
 
-class TestDataFrame:
-    def test_rows_and_columns(self, make) -> None:
-        ledger = make()
-        ledger.submit([0.5, 1.5])
-        ledger.add([[1, 2]], [3], [0.1])
-        ledger.submit([0.0, 0.0])
-        ledger.fail(2, "lost")
-        frame = ledger.to_dataframe()
-        names = ["id", "x_0", "x_1", "y", "yvar", "submitted_at", "observed_at", "status", "note"]
-        assert list(frame.columns) == names and len(frame) == 3
-        assert frame["y"].dtype == frame["yvar"].dtype == np.float64
-        assert frame["y"].isna().tolist() == [True, False, True] and frame["y"][1] == 3.0
-        assert frame["status"].tolist() == ["pending", "observed", "failed"]
-        assert frame["note"].tolist() == ["", "", "lost"]
-        assert len(ledger.to_dataframe(now=1)) == 1
-        empty = make(dim=1).to_dataframe()
-        assert len(empty) == 0 and list(empty.columns)[:2] == ["id", "x_0"]
+def test_records_and_their_table(make) -> None:
+    ledger = make()
+    ledger.submit([0.5, 1.5])
+    ledger.add([[1, 2]], [3], [0.1])
+    ledger.submit([0.0, 0.0])
+    ledger.fail(2, "lost")
+    frame, records = ledger.to_dataframe(), ledger.to_records()
+    assert records[1] == {
+        **{"id": 1, "x_0": 1.0, "x_1": 2.0, "y": 3.0, "yvar": 0.1},
+        **{"submitted_at": 1.0, "observed_at": 1.0, "status": "observed", "note": ""},
+    }
+    plain = (int, float, str, type(None))
+    assert all(type(value) in plain for row in records for value in row.values())
+    assert all(list(row) == list(frame.columns) for row in records) and len(frame) == 3
+    assert frame["y"].dtype == frame["yvar"].dtype == np.float64
+    assert frame["y"].isna().tolist() == [True, False, True] and frame["y"][1] == 3.0
+    assert frame["status"].tolist() == ["pending", "observed", "failed"]
+    assert frame["note"].tolist() == ["", "", "lost"]
+    assert len(ledger.to_dataframe(now=1)) == 1
+    empty = make(dim=1).to_dataframe()
+    assert len(empty) == 0 and list(empty.columns)[:2] == ["id", "x_0"]

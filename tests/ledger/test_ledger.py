@@ -7,9 +7,9 @@ import math
 import pickle
 import random
 import struct
-import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -70,7 +70,7 @@ def draw_stories(seed: int, clock: str, num: int = 25, plain: bool = False) -> l
 
 
 def enter(ledger: FeedbackLedger, stories: list[Story]) -> None:
-    """Record events in a ledger, all together or each at its time."""
+    """Record all events in a ledger."""
     for i, story in enumerate(stories):
         given = None if ledger.clock == "iterations" else story.submitted
         assert ledger.submit(torch.tensor(story.x, **DOUBLE), time=given) == i
@@ -83,21 +83,17 @@ def enter(ledger: FeedbackLedger, stories: list[Story]) -> None:
             ledger.observe(i, story.y, time=story.submitted + story.delay)
 
 
-def waits_longer(start: float, end: float, wait: float) -> bool:
-    return end - start > wait
-
-
 def status_of(story: Story, now: float, wait: float, late: str) -> str:
     if story.failed is not None and story.failed <= now:
         return "failed"
     arrival = None if story.delay is None else story.submitted + story.delay
     if arrival is not None and arrival <= now:
-        in_time = not waits_longer(story.submitted, arrival, wait)
+        in_time = arrival - story.submitted <= wait
         if story.abandoned is not None and story.abandoned <= arrival:
             in_time = False
         if in_time or late == "use":
             return "observed"
-    if waits_longer(story.submitted, now, wait):
+    if now - story.submitted > wait:
         return "expired"
     if story.abandoned is not None and story.abandoned <= now:
         return "expired"
@@ -138,11 +134,7 @@ def naive_views(stories: list[Story], now: float, ledger: FeedbackLedger) -> dic
         ),
         "pending": [s.x for s in of("pending")],
         "incomplete": [s.x for s in of("pending", "expired")],
-        "window": [
-            s.x
-            for s in of("observed", "pending", "expired")
-            if not waits_longer(s.submitted, now, wait)
-        ],
+        "window": [s.x for s in of("observed", "pending", "expired") if now - s.submitted <= wait],
         "queries": [s.x for s in sorted(known, key=stories.index)],
         "statuses": [status[id(s)] for s in sorted(known, key=stories.index)],
         "waits": [
@@ -233,19 +225,6 @@ def test_what_comes_later_does_not_change_what_was_seen(make, late) -> None:
 # ---------------------------------------------------------------- by hand
 
 
-def test_the_clock_of_seconds_is_that_of_the_system(make) -> None:
-    ledger = make(clock="seconds", max_wait=1000.0)
-    before = time.time()
-    ledger.submit(point(1))
-    ledger.observe(0, 1.0)
-    trial, after = ledger[0], time.time()
-    assert trial.observed_at is not None
-    assert before <= trial.submitted_at <= trial.observed_at <= after
-    ledger.submit(point(2), time=before - 1001.0)
-    assert ledger[1].status == "expired"
-    assert first_column(ledger.training_data()[0]) == [1.0]
-
-
 def test_times_in_the_future(make) -> None:
     """A clock that was set back loses no value, and one that is given waits for its time."""
     ledger = make(clock="seconds")
@@ -285,25 +264,14 @@ def test_a_clock_that_was_set_back_hides_no_value(make, monkeypatch) -> None:
         assert len(FeedbackLedger.read(ledger.path).to_observations()[0]) == 2
 
 
-@pytest.mark.parametrize(("max_wait", "late"), [(2, "discard"), (math.inf, "use")])
-def test_default_for_late_values_is_the_rule_of_the_paper(make, max_wait, late) -> None:
+def test_default_for_late_values_is_the_rule_of_the_paper() -> None:
     """``y 1{d <= min(m, t - s)}``: what comes after ``m`` is censored for good."""
-    ledger = make(max_wait=max_wait, censor_value=CENSOR)
-    assert ledger.late == late
-    ids = [ledger.submit(torch.tensor([float(i)] * ledger.dim), time=0) for i in range(2)]
-    ledger.observe(ids[0], 1.0, time=2)
-    ledger.observe(ids[1], 2.0, time=5)
-    values = ledger.training_data(6)[1].flatten().tolist()
-    assert values == ([1.0, CENSOR] if late == "discard" else [1.0, 2.0])
-    if late == "use":
-        ledger.abandon(abandoned := ledger.submit(torch.zeros(ledger.dim), time=6), time=7)
-        ledger.observe(abandoned, 3.0, time=8)
-        assert ledger.training_data(9)[1].flatten().tolist() == [1.0, 2.0, 3.0]
+    assert FeedbackLedger(1, max_wait=2).late == "discard" and FeedbackLedger(1).late == "use"
 
 
 @pytest.mark.parametrize("late", ["use", "discard"])
-def test_late_values(make, late) -> None:
-    ledger = make(max_wait=1, late=late, censor_value=CENSOR)
+def test_late_values(late) -> None:
+    ledger = FeedbackLedger(2, max_wait=1, late=late, censor_value=CENSOR)
     for i in range(4):
         ledger.submit(point(i))
     used = late == "use"
@@ -316,11 +284,8 @@ def test_late_values(make, late) -> None:
     assert all("is recorded, but not used" in str(warning.message) for warning in told)
     assert ledger[0].status == ledger[3].status == ("observed" if used else "expired")
     assert (ledger[0].y, ledger[0].observed_at) == (7.0, 4.0)
-    assert [record["y"] for record in ledger.to_records()] == [7.0, None, None, 8.0]
     values = [7.0, CENSOR, CENSOR, 8.0] if used else [CENSOR] * 4
     assert ledger.training_data()[1].squeeze(-1).tolist() == values
-    assert first_column(ledger.incomplete()) == ([1.0, 2.0] if used else [0.0, 1.0, 2.0, 3.0])
-    assert len(ledger.to_observations()[0]) == (2 if used else 0)
     assert (ledger.best() is not None) == used
     with pytest.raises(TrialStateError, match="Trial 0 has a value already"):
         ledger.observe(0, 7.0)
@@ -348,22 +313,6 @@ def test_best(make) -> None:
     assert ledger.best(now=0.5) is None
 
 
-def test_records(make) -> None:
-    ledger = make(dim=3)
-    ledger.submit(torch.tensor([1.0, 2.5, -3.0]))
-    ledger.submit(torch.tensor([4.0, 5.0, 6.0]))
-    ledger.observe(0, 0.5)
-    first, second = ledger.to_records()
-    assert first == {
-        **{"id": 0, "x_0": 1.0, "x_1": 2.5, "x_2": -3.0, "y": 0.5, "yvar": None},
-        **{"submitted_at": 0.0, "observed_at": 2.0, "status": "observed", "note": ""},
-    }
-    assert second["y"] is None and second["observed_at"] is None and second["status"] == "pending"
-    assert list(first) == list(second)
-    plain = (int, float, str, type(None))
-    assert all(type(value) in plain for row in (first, second) for value in row.values())
-
-
 # ---------------------------------------------------------------- exactness
 
 
@@ -384,11 +333,11 @@ def test_numbers_come_back_to_the_bit(make) -> None:
         assert struct.pack("d", trial.y) == struct.pack("d", AWKWARD[i])
 
 
-def test_queries_of_all_kinds(make) -> None:
+def test_queries_of_all_kinds() -> None:
     strided = torch.tensor([[0.1, 0.2], [0.3, 0.4]], **DOUBLE)[:, 1]
     read_only = np.array([0.1, 0.2])
     read_only.flags.writeable = False
-    ledger = make()
+    ledger = FeedbackLedger(2)
     for x in (
         torch.tensor([0.1, 0.2], dtype=torch.float32),
         torch.tensor([0.1, 0.2], dtype=torch.bfloat16, requires_grad=True),
@@ -414,8 +363,8 @@ def test_a_query_is_copied(make) -> None:
     assert ledger[0].x.tolist() == [1.0, 1.0]
 
 
-def test_values_of_all_kinds(make) -> None:
-    ledger = make()
+def test_values_of_all_kinds() -> None:
+    ledger = FeedbackLedger(2)
     one = torch.tensor([1.0], requires_grad=True)
     for y in (1, 1.0, np.float32(1), np.array([[1.0]]), one):
         trial = ledger.submit(point(0))
@@ -446,10 +395,7 @@ MISUSE = {
     "amending nothing": (lambda b: b.amend(0, 1.0), TrialStateError, "Trial 0 .* has none yet"),
     "amending a failure": (lambda b: b.amend(2, 1.0), TrialStateError, "Trial 2 .* has failed"),
     "amending the past": (lambda b: b.amend(1, 1.0, time=2.0), InputDataError, "last value"),
-    "amending by NaN": (lambda b: b.amend(1, 1.0, NAN), InputDataError, "`yvar`"),
     "adding too few": (lambda b: b.add([[1, 2]], [1, 2]), BotorchTensorDimensionError, "`Y`"),
-    "adding a vector": (lambda b: b.add([1, 2], [1]), BotorchTensorDimensionError, "`X`"),
-    "adding no value": (lambda b: b.add([[1, 2], [3, 4]], [1, NAN]), InputDataError, "`Y`"),
     "adding bad noise": (lambda b: b.add([[1, 2]], [1], [-1]), InputDataError, "`Yvar`"),
     "failure of an observed trial": (lambda b: b.fail(1), TrialStateError, "Trial 1 has a value"),
     "abandoning a value": (lambda b: b.abandon(1), TrialStateError, "Trial 1 has a value"),
@@ -458,21 +404,15 @@ MISUSE = {
     "huge id": (lambda b: b.fail(10**30), UnknownTrialError, "no trial 1000"),
     "id of a wrong type": (lambda b: b.abandon("0"), UnknownTrialError, "integer, got '0'"),
     "NaN value": (lambda b: b.observe(0, NAN), InputDataError, "`y`"),
-    "infinite value": (lambda b: b.observe(0, torch.tensor(-INF)), InputDataError, "`y`"),
-    "huge integer": (lambda b: b.observe(0, 10**400), InputDataError, "`y`"),
     "text as value": (lambda b: b.observe(0, "1.0"), InputDataError, "`y`"),
-    "two values": (lambda b: b.observe(0, torch.ones(2)), InputDataError, "`y`"),
     "boolean": (lambda b: b.observe(0, True), InputDataError, "`y`"),
     "before submission": (lambda b: b.observe(0, 1.0, time=9.0), InputDataError, "`time` 9.0"),
-    "abandoned too soon": (lambda b: b.abandon(0, time=9.0), InputDataError, "`time` 9.0"),
     "infinite time": (lambda b: b.submit(point(1), time=INF), InputDataError, "`time`"),
     "NaN now": (lambda b: b.pending(NAN), InputDataError, "`now`"),
     "NaN query": (lambda b: b.submit(point(NAN)), InputDataError, "`x`"),
     "complex tensor": (lambda b: b.submit(torch.ones(2) * 1j), InputDataError, "`x`"),
     "text as query": (lambda b: b.submit(["0", "1"]), InputDataError, "`x`"),
-    "ragged query": (lambda b: b.submit([[1.0], [1.0, 2.0]]), InputDataError, "`x`"),
     "wide query": (lambda b: b.submit(point(0, 3)), BotorchTensorDimensionError, "`x`.*shape 2 or"),
-    "scalar query": (lambda b: b.submit(torch.tensor(1.0)), BotorchTensorDimensionError, "`x`"),
 }
 
 
@@ -485,18 +425,18 @@ def test_misuse_is_refused_and_changes_nothing(used, misuse, error, message) -> 
     assert used.submit(point(9)) == 4  # and the ledger can be used further
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("dim", [0, 1.5, True, None]),
-        ("censor_value", [NAN, INF, "0"]),
-        ("max_wait", [-1, NAN, None]),
-        ("late", ["ignore"]),
-        ("clock", ["hours"]),
-    ],
-)
-def test_invalid_settings(name, values) -> None:
-    for value in values:
+INVALID: dict[str, list[Any]] = {
+    "dim": [0, 1.5, True, None],
+    "censor_value": [NAN, INF, "0"],
+    "max_wait": [-1, NAN, None],
+    "late": ["ignore"],
+    "clock": ["hours"],
+}
+
+
+@pytest.mark.parametrize("name", INVALID)
+def test_invalid_settings(name) -> None:
+    for value in INVALID[name]:
         with pytest.raises(InputDataError, match=f"`{name}`"):
             FeedbackLedger(**{"dim": 2, name: value})
 
@@ -504,82 +444,53 @@ def test_invalid_settings(name, values) -> None:
 # ---------------------------------------------------------------- sharing
 
 
-def test_pickled_trials_and_ledgers(make) -> None:
-    ledger = make(max_wait=3, censor_value=CENSOR)
-    enter(ledger, draw_stories(1, "iterations"))
+def test_copies_stand_still(make) -> None:
+    ledger = make(max_wait=3, late="discard", censor_value=CENSOR)
+    enter(ledger, draw_stories(2, "iterations"))
     if ledger.path is not None:
         for duplicate in (pickle.dumps, copy.deepcopy):
             with pytest.raises(LedgerError, match=r"take `ledger.snapshot\(\)`"):
                 duplicate(ledger)
-    ledger = ledger.snapshot()
-    for other in (pickle.loads(pickle.dumps(ledger)), copy.deepcopy(ledger)):
-        assert repr(other) == repr(ledger)
-        assert other.trials == ledger.trials
-        other.submit(point(0))
-        assert len(ledger) == len(other) - 1
+    snapshot, before = ledger.snapshot(), ledger.to_records(math.inf)
+    assert snapshot.path is None
+    copies = [snapshot, pickle.loads(pickle.dumps(snapshot)), copy.deepcopy(snapshot)]
+    ledger.submit(point(0))
+    ledger.fail(next(trial.id for trial in ledger.trials_at(math.inf) if trial.y is None))
+    for other in copies:
+        assert repr(other) == repr(snapshot) and other.late == "discard"
+        assert other.to_records(math.inf) == before != ledger.to_records(math.inf)
+        other.submit(point(1))
+    assert first_column(ledger.pending())[-1] == 0.0
 
 
-def test_a_pickled_trial_holds_its_own_query_only(make) -> None:
-    ledger = make(dim=100)
+def test_trials_compare_by_value_and_hold_their_own_query_only() -> None:
+    ledger, other = FeedbackLedger(100), FeedbackLedger(100)
     for i in range(20):
         ledger.submit(point(i, 100))
-    for trial in (ledger.trials[3], ledger[3]):
-        data = pickle.dumps(trial)
-        assert pickle.loads(data) == trial
-        assert len(data) < 2 * 100 * 8
-
-
-def test_trials_compare_by_value(make) -> None:
-    ledger = make()
-    ledger.submit(point(1))
-    trial, same = ledger[0], ledger[0]
-    assert trial == same and hash(trial) == hash(same) and trial != "trial"
-    ledger.observe(0, 1.0)
-    assert ledger[0] != trial
-    other = make()
-    other.submit(point(2))
-    assert other[0] != trial
+        other.submit(point(-i, 100))
+    trial, same = ledger[3], ledger.trials[3]
+    assert trial == same and hash(trial) == hash(same) and trial not in ("trial", other[3])
+    for each in (trial, same):
+        data = pickle.dumps(each)
+        assert pickle.loads(data) == trial and len(data) < 2 * 100 * 8
+    ledger.observe(3, 1.0)
+    assert ledger[3] != trial
     with pytest.raises(AttributeError):
         trial.y = 1.0
 
 
-def test_snapshots_stand_still(make) -> None:
-    ledger = make(censor_value=CENSOR, max_wait=3, late="discard")
-    enter(ledger, draw_stories(2, "iterations"))
-    snapshot = ledger.snapshot()
-    assert snapshot.path is None and snapshot.trials == ledger.trials
-    assert (snapshot.late, snapshot.max_wait, snapshot.censor_value) == ("discard", 3.0, CENSOR)
-    before = snapshot.to_records(math.inf)
-    ledger.submit(point(0))
-    ledger.fail(next(trial.id for trial in ledger.trials_at(math.inf) if trial.y is None))
-    assert snapshot.to_records(math.inf) == before != ledger.to_records(math.inf)
-    snapshot.submit(point(1))
-    assert first_column(ledger.pending())[-1] == 0.0
-
-
 def test_threads(make) -> None:
     ledger = make(dim=1)
-    errors: list[BaseException] = []
 
     def write(thread: int) -> None:
-        try:
-            for i in range(40):
-                value = 1000.0 * thread + i
-                trial_id = ledger.submit([value])
-                ledger.observe(trial_id, -value)
-                X, Y = ledger.to_observations()
-                assert torch.equal(X, -Y)
-                assert len(ledger.trials) > i
-        except BaseException as error:  # noqa: B036 - raised again in the main thread
-            errors.append(error)
+        for i in range(40):
+            value = 1000.0 * thread + i
+            trial_id = ledger.submit([value])
+            ledger.observe(trial_id, -value)
+            X, Y = ledger.to_observations()
+            assert torch.equal(X, -Y) and len(ledger.trials) > i
 
-    threads = [threading.Thread(target=write, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    assert sorted(first_column(ledger.to_observations()[0])) == sorted(
-        1000.0 * thread + i for thread in range(4) for i in range(40)
-    )
+    with ThreadPoolExecutor(4) as pool:
+        [*pool.map(write, range(4))]
+    expected = sorted(1000.0 * thread + i for thread in range(4) for i in range(40))
+    assert sorted(first_column(ledger.to_observations()[0])) == expected

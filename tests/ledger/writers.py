@@ -23,9 +23,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,10 +34,6 @@ from botorch_calib.ledger import FeedbackLedger, storage
 ROOT = Path(__file__).parents[2]
 DIM = 3
 Report = Callable[[dict[str, Any]], object]
-
-
-def query(generator: random.Random) -> list[float]:
-    return [generator.random() for _ in range(DIM)]
 
 
 def value_at(x: list[float]) -> float:
@@ -53,36 +47,35 @@ def note_on(trial_id: int) -> str:
 
 
 def write(path: Path, seed: int, report: Report) -> None:
-    """Open a ledger, submit queries, and observe or fail each, forever."""
+    """Open a ledger, submit queries, and observe or fail each, forever.
+
+    What it reports of a trial are parts of its record.
+    """
     ledger = FeedbackLedger.open(path, DIM)
     generator = random.Random(seed)
-    report({"opened": True})
+    report({})
     while True:
-        x = query(generator)
+        x = [generator.random() for _ in range(DIM)]
         trial_id = ledger.submit(x)
-        report({"submitted": trial_id, "x": x})
+        report({"id": trial_id, **{f"x_{i}": value for i, value in enumerate(x)}})
         if generator.random() < 0.2:
             ledger.fail(trial_id, note_on(trial_id))
-            report({"failed": trial_id})
+            report({"id": trial_id, "status": "failed"})
         elif generator.random() < 0.8:
             ledger.observe(trial_id, value_at(x))
-            report({"observed": trial_id})
+            report({"id": trial_id, "status": "observed"})
 
 
-@dataclass
 class Child:
-    """A forked process and the end of the pipe that its reports come from."""
+    """A forked process, and the lines that it reports."""
 
-    pid: int
-    pipe: int
-
-    @classmethod
-    def fork(cls, run: Callable[[Report], None]) -> Child:
+    def __init__(self, run: Callable[[Report], None]) -> None:
         reading, writing = os.pipe()
-        pid = os.fork()
-        if pid:
+        self.pid = os.fork()
+        if self.pid:
             os.close(writing)
-            return cls(pid, reading)
+            self.lines = os.fdopen(reading)
+            return
         status = 1
         try:
             os.close(reading)
@@ -101,51 +94,37 @@ class Child:
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
 
+    def report(self) -> dict[str, Any]:
+        """The next one, for which this waits."""
+        event: dict[str, Any] = json.loads(self.lines.readline())
+        return event
+
     def reports(self) -> list[dict[str, Any]]:
-        """All that it has reported until its end, for which this waits."""
-        with os.fdopen(self.pipe) as lines:
-            events = [json.loads(line) for line in lines]
+        """All others until its end, for which this waits."""
+        with self.lines:
+            events = [json.loads(line) for line in self.lines]
         status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         assert status in (0, -signal.SIGKILL, -signal.SIGXFSZ), f"a writer failed with {status}"
         return events
 
 
-@dataclass
-class Acknowledged:
-    """The changes whose calls have returned."""
+def check(ledger: FeedbackLedger, reports: list[dict[str, Any]], killed: int) -> tuple[int, int]:
+    """It holds all that was reported, and of each writer that was killed at most a call more.
 
-    queries: dict[int, list[float]] = field(default_factory=dict)
-    observed: set[int] = field(default_factory=set)
-    failed: set[int] = field(default_factory=set)
-
-    def add(self, events: list[dict[str, Any]]) -> None:
-        for event in events:
-            if "submitted" in event:
-                assert event["submitted"] not in self.queries, "an id was given twice"
-                self.queries[event["submitted"]] = event["x"]
-            elif "observed" in event:
-                self.observed.add(event["observed"])
-            elif "failed" in event:
-                self.failed.add(event["failed"])
-
-    def check(self, ledger: FeedbackLedger, num_unfinished: int) -> None:
-        """The ledger holds all this, and of each writer that was killed at most a call more."""
-        records = {record["id"]: record for record in ledger.to_records()}
-        assert sorted(records) == list(range(len(records))), "ids are not 0, 1, ..."
-        for trial_id, x in self.queries.items():
-            kept = [records[trial_id][f"x_{i}"] for i in range(DIM)]
-            assert kept == x, f"trial {trial_id} has another query"
-        for trial_id, record in records.items():
-            x = [record[f"x_{i}"] for i in range(DIM)]
-            assert record["y"] in (None, value_at(x)), f"trial {trial_id} has another's value"
-            if record["status"] == "failed":
-                assert record["note"] == note_on(trial_id), f"trial {trial_id} has another's note"
-        lost = {i for i in self.observed if records[i]["status"] != "observed"}
-        lost |= {i for i in self.failed if records[i]["status"] != "failed"}
-        assert not lost, f"changes of the trials {lost} are lost"
-        known = len(self.queries) + len(self.observed) + len(self.failed)
-        made = len(records) + sum(record["status"] != "pending" for record in records.values())
-        assert known <= made <= known + num_unfinished, "changes that nobody made"
+    Returns the numbers of changes: acknowledged ones, and those in the ledger.
+    """
+    records, acknowledged = ledger.to_records(), [event for event in reports if event]
+    assert [record["id"] for record in records] == list(range(len(records)))
+    for record in records:
+        x = [record[f"x_{i}"] for i in range(DIM)]
+        assert record["y"] in (None, value_at(x)), f"another's value: {record}"
+        assert record["note"] == note_on(record["id"]) * (record["status"] == "failed")
+    for event in acknowledged:
+        assert event.items() <= records[event["id"]].items(), f"lost: {event}"
+    assert len({(event["id"], len(event)) for event in acknowledged}) == len(acknowledged)
+    made = len(records) + sum(record["status"] != "pending" for record in records)
+    assert len(acknowledged) <= made <= len(acknowledged) + killed, "changes that nobody made"
+    return len(acknowledged), made
 
 
 def has_unfinished_change(path: Path) -> bool:
@@ -153,43 +132,25 @@ def has_unfinished_change(path: Path) -> bool:
     return journal.exists() and journal.stat().st_size > 0
 
 
-def time_of_a_write(folder: Path, repeats: int = 5) -> float:
-    """Seconds that a submission takes, which depends mostly on the disk."""
-    with FeedbackLedger.open(folder / "timing.db", DIM) as ledger:
-        start = time.perf_counter()
-        for _ in range(repeats):
-            ledger.submit([0.0] * DIM)
-    return (time.perf_counter() - start) / repeats
-
-
 def kill(folder: Path, rounds: int, seed: int) -> dict[str, int]:
     """Kill the writer in each of many rounds; a new file comes every tenth round."""
     generator = random.Random(seed)
-    tally = {"rounds": 0, "acknowledged": 0, "unacknowledged": 0, "interrupted": 0, "unopened": 0}
+    tally = {"rounds": rounds, "acknowledged": 0, "unacknowledged": 0, "interrupted": 0}
     for i in range(rounds):
         if i % 10 == 0:
-            # Measured again and again: other processes may make the machine slower or faster.
-            longest_life = 0.02 + 5 * time_of_a_write(folder)
-            path = folder / f"{i}.db"
-            acknowledged, num_killed = Acknowledged(), 0
-        child = Child.fork(partial(write, path, i))
-        num_killed += 1
-        # A new file is made in the first moments.
-        time.sleep(generator.uniform(0, longest_life if i % 10 else 0.3 * longest_life))
+            path, reports = folder / f"{i}.db", []
+        start, child = time.monotonic(), Child(partial(write, path, i))
+        num_calls = generator.randrange(7)
+        reports += [child.report() for _ in range(num_calls)]
+        # In the next call, which takes about as long as each of those before, or the opening.
+        length = (time.monotonic() - start) / num_calls if num_calls else 0.005
+        time.sleep(generator.uniform(0.0, length))
         child.kill()
-        events = child.reports()
-        tally["unopened"] += not events
-        acknowledged.add(events)
-        if i % 10 and not events:
-            # The machine has become slower since: the next ones are to get further.
-            longest_life *= 2.0
+        reports += child.reports()
         tally["interrupted"] += has_unfinished_change(path)
         with FeedbackLedger.open(path, DIM) as ledger:  # nobody holds a lock any more
-            acknowledged.check(ledger, num_killed)
-        tally["rounds"] += 1
+            known, made = check(ledger, reports, i % 10 + 1)
         if i % 10 == 9 or i == rounds - 1:
-            known = len(acknowledged.queries) + len(acknowledged.observed | acknowledged.failed)
-            made = len(ledger) + sum(trial.status != "pending" for trial in ledger.trials)
             tally["acknowledged"] += known
             tally["unacknowledged"] += made - known
     return tally
@@ -200,7 +161,7 @@ def cut(folder: Path, rounds: int, seed: int) -> dict[str, int]:
 
     Some pages of the change have then been written, and often a part of the next one.
     """
-    generator, path, acknowledged = random.Random(seed), folder / "cut.db", Acknowledged()
+    generator, path, reports = random.Random(seed), folder / "cut.db", []
     FeedbackLedger.open(path, DIM).close()
     interrupted = 0
     for i in range(rounds):
@@ -212,11 +173,11 @@ def cut(folder: Path, rounds: int, seed: int) -> dict[str, int]:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
             write(path, i, report)
 
-        acknowledged.add(Child.fork(write_below).reports())
+        reports += Child(write_below).reports()
         interrupted += has_unfinished_change(path)
-        acknowledged.check(FeedbackLedger.read(path), 0)
+        check(FeedbackLedger.read(path), reports, 0)
         with FeedbackLedger.open(path) as ledger:
-            acknowledged.check(ledger, 0)
+            check(ledger, reports, 0)
     return {"rounds": rounds, "interrupted": interrupted}
 
 
@@ -236,7 +197,7 @@ def contend(folder: Path, rounds: int, writers: int) -> dict[str, int]:
 
     for _ in range(rounds):
         start = time.monotonic() + 0.05
-        children = [Child.fork(partial(attempt, start)) for _ in range(writers)]
+        children = [Child(partial(attempt, start)) for _ in range(writers)]
         while sum(child.has_ended() for child in children) < writers - 1:
             time.sleep(0.01)
         for child in children:
@@ -269,8 +230,8 @@ def orphan(folder: Path) -> dict[str, int]:
         report({"opened": True})
         signal.pause()
 
-    child = Child.fork(write_and_fork)
-    os.read(child.pipe, 100)  # it has opened the ledger, and forked
+    child = Child(write_and_fork)
+    child.report()  # it has opened the ledger, and forked
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     with FeedbackLedger.open(path) as ledger:
@@ -280,64 +241,49 @@ def orphan(folder: Path) -> dict[str, int]:
     return {"trials": len(FeedbackLedger.read(path))}
 
 
-@contextmanager
-def busy_threads(ledgers: list[FeedbackLedger]) -> Iterator[list[int]]:
-    """Threads that write to ledgers all the time, and the number of times they did."""
-    stop = threading.Event()
-    counts = [0] * len(ledgers)
-
-    def run(i: int) -> None:
-        while not stop.is_set():
-            ledgers[i].observe(ledgers[i].submit([0.0] * DIM), value_at([0.0] * DIM))
-            counts[i] += 1
-
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(ledgers))]
-    for thread in threads:
-        thread.start()
-    try:
-        yield counts
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-
-
 def fork(folder: Path, forks: int) -> dict[str, int]:
     """Fork while threads are in the midst of writing; the children use the same ledgers."""
-    memory, path = FeedbackLedger(DIM), folder / "forked.db"
-    file = FeedbackLedger.open(path, DIM)
+    memory, file = FeedbackLedger(DIM), FeedbackLedger.open(folder / "forked.db", DIM)
     # PyTorch prepares each of its operations at the first call. A process that is forked meanwhile
     # waits for ever for a thread that it does not have.
     first = FeedbackLedger(DIM)
     first.observe(first.submit([0.0] * DIM), value_at([0.0] * DIM))
-    children = []
-    with busy_threads([memory, file]) as counts:
-        for i in range(forks):
+    stop, counts = threading.Event(), {memory: 0, file: 0}
 
-            def use(report: Report, i: int = i) -> None:
-                own = memory.submit([float(i)] * DIM)
-                assert memory[own].x.tolist() == [float(i)] * DIM
-                assert memory.trials[own].status == "pending"
-                known = len(file)
-                try:
-                    file.submit([float(i)] * DIM)
-                except LedgerError as error:
-                    assert "forked" in str(error) and len(file) == known
-                    report({"refused": i})
+    def keep_writing(ledger: FeedbackLedger) -> None:
+        while not stop.is_set():
+            ledger.observe(ledger.submit([0.0] * DIM), value_at([0.0] * DIM))
+            counts[ledger] += 1
 
-            children.append(Child.fork(use))
-        for child in children:
-            events = child.reports()
-            assert len(events) == 1, "a forked process could not use the ledgers"
-    assert len(file) == counts[1] == len(FeedbackLedger.read(path)) and len(memory) == counts[0]
-    return {"forks": forks, "trials": len(file)}
+    def use(report: Report) -> None:
+        own = memory.submit([1.0] * DIM)
+        assert memory[own].x.tolist() == [1.0] * DIM and memory[own].status == "pending"
+        known = len(file)
+        try:
+            file.submit([1.0] * DIM)
+        except LedgerError as error:
+            assert "forked" in str(error) and len(file) == known
+            report({"refused": known})
+
+    threads = [threading.Thread(target=keep_writing, args=(ledger,)) for ledger in counts]
+    for thread in threads:
+        thread.start()
+    try:
+        for child in [Child(use) for _ in range(forks)]:
+            assert len(child.reports()) == 1, "a forked process could not use the ledgers"
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert len(file) == counts[file] == len(FeedbackLedger.read(folder / "forked.db"))
+    assert len(memory) == counts[memory]
+    return {"forks": forks}
 
 
 def run_writers(folder: Path, *tasks: str) -> dict[str, dict[str, int]]:
     """Do tasks such as ``"kill,10,1,0"``: with real synchronisation, and away from any threads.
 
-    Returns:
-        For each task what it counted; a task that finds a fault fails the test.
+    Returns for each task what it counted; a task that finds a fault fails the test.
     """
     command = [sys.executable, "-m", "tests.ledger.writers", str(folder), *tasks]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900)
@@ -350,11 +296,7 @@ def run_writers(folder: Path, *tasks: str) -> dict[str, dict[str, int]]:
 
 def main() -> None:
     tasks: dict[str, Callable[..., dict[str, int]]] = {
-        "kill": kill,
-        "cut": cut,
-        "contend": contend,
-        "fork": fork,
-        "orphan": orphan,
+        task.__name__: task for task in (kill, cut, contend, fork, orphan)
     }
     tallies = {}
     for order in sys.argv[2:]:
