@@ -77,16 +77,11 @@ def construct_inputs_improvement(
     num_fantasies: int = 16,
 ) -> dict[str, Any]:
     """Improvement over the best observation, unless ``best_f`` is given."""
+    arguments = locals()
+    data = arguments.pop("training_data")
     if best_f is None:
-        best_f = best_observation(model, training_data, posterior_transform, maximize)
-    return {
-        "model": model,
-        "best_f": best_f,
-        "posterior_transform": posterior_transform,
-        "maximize": maximize,
-        "X_pending": X_pending,
-        "num_fantasies": num_fantasies,
-    }
+        arguments["best_f"] = best_observation(model, data, posterior_transform, maximize)
+    return arguments
 
 
 @register_once(CalibratedUpperConfidenceBound)
@@ -213,12 +208,9 @@ def construct_inputs_probability_of_feasibility(
     num_fantasies: int = 16,
 ) -> dict[str, Any]:
     """Limits by outcome, see `limits_from`."""
-    return {
-        "model": model,
-        "constraints": limits_from(constraints, constraints_tuple, model.num_outputs),
-        "X_pending": X_pending,
-        "num_fantasies": num_fantasies,
-    }
+    arguments = locals()
+    pair = arguments.pop("constraints_tuple")
+    return {**arguments, "constraints": limits_from(constraints, pair, model.num_outputs)}
 
 
 @register_once(LogCalibratedConstrainedExpectedImprovement)

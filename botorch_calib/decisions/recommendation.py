@@ -96,8 +96,7 @@ def recommend(
         baseline: The point ``1 x d`` that is used today, to compare with.
         maximize: Whether large values of the objective are good.
         raw_samples: Number of points sampled for the search.
-        fixed_features_list: The combinations that discrete columns may have, with ``bounds``, as in
-            `optimize_chance_constrained`.
+        fixed_features_list: As of `optimize_chance_constrained`.
 
     Raises:
         InputDataError, BotorchTensorDimensionError: If an argument is malformed.
@@ -150,8 +149,6 @@ def _check_place(
     """Raise unless a box or choices, and the baseline, suit the objective."""
     if bounds is None and choices is None:
         raise InputDataError("Give `bounds` or `choices`: one of them says where to choose.")
-    if bounds is not None and choices is not None:
-        raise InputDataError("`choices` excludes `bounds`: give one of them, None for the other.")
     if baseline is not None and check_tensor("baseline", baseline).shape[:-1] != (1,):
         raise BotorchTensorDimensionError(
             f"`baseline` must have shape 1 x d, got {tuple(baseline.shape)}."

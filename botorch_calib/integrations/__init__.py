@@ -9,7 +9,6 @@ file                     content
 ``ax``                   Ax's strategy with calibrated models, and helpers of all files on Ax
 ``_ax_models``           how Ax builds, fits and stores a calibrated model
 ``_ax_acquisition``      which acquisition functions Ax is given for one
-``_ax_infinite_values``  what Ax's models leave out
 ``ax_delays``            delay-aware proposals in Ax
 ``ax_decisions``         certified trials in Ax, and what to recommend
 ``ax_cards``             analysis cards for Ax

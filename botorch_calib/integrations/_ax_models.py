@@ -47,14 +47,8 @@ class ReplayedModel(CalibratedModel):
     """A `CalibratedModel` whose calibrator is always the replay of its own data.
 
     In cross-validation Ax loads the hyperparameters of the whole into a model of a part of the
-    data. The calibrator then replays that part, and nothing that is held out.
-
-    Args:
-        model: As Ax makes it, to be fitted.
-        new_calibrator: Makes a calibrator that has learned nothing.
-        denoise: As in `CalibratedModel`.
-        residuals: As in `CalibratedModel.from_history`.
-        excess: As in `CalibratedModel`.
+    data. The calibrator then replays that part, and nothing that is held out. ``model`` is yet to
+    be fitted; other arguments are as of `CalibratedModel.from_history`.
     """
 
     def __init__(
@@ -106,8 +100,7 @@ def calibrated_model_config(
     Args:
         calibrator: The class of the calibrator. Each fit makes a new one.
         denoise: As in `CalibratedModel`.
-        residuals: ``"prequential"`` has the calibrator learn from predictions of each trial by
-            those before it, ``"loo"`` from predictions of each by all others.
+        residuals: As in `CalibratedModel.from_history`.
         excess: As in `CalibratedModel`.
         model_class: The class of the model beneath (default: Ax chooses), of those that Ax stores,
             such as ``SaasFullyBayesianSingleTaskGP``, for which ``dataclasses.replace`` sets the

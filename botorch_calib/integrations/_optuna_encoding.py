@@ -57,31 +57,20 @@ class SearchSpace:
         """Points ``n x d`` that Optuna makes of others."""
         return self.encoded(map(self.parameters, points))
 
-    def columns(self, names: Iterable[str]) -> list[int]:
-        """Columns of some parameters."""
-        chosen, encoded = set(names), self._transform.column_to_encoded_columns
-        return [
-            int(column)
-            for place, name in enumerate(self.distributions)
-            if name in chosen
-            for column in encoded[place]
-        ]
-
     def fixed(self, parameters: Mapping[str, Any]) -> dict[int, float]:
         """Values by column of the parameters that are given."""
         given = {name: parameters[name] for name in self.distributions if name in parameters}
         others = self.parameters(torch.full((self.dim,), 0.5, dtype=torch.double))
         (point,) = self.encoded([others | given])
-        return {column: point[column].item() for column in self.columns(given)}
+        encoded = zip(self.distributions, self._transform.column_to_encoded_columns, strict=True)
+        columns = [int(column) for name, own in encoded if name in given for column in own]
+        return {column: point[column].item() for column in columns}
 
     @property
-    def rounded_names(self) -> list[str]:
-        """Parameters that are integers, categories or have steps."""
-        return [
-            name
-            for name, each in self.distributions.items()
-            if not isinstance(each, FloatDistribution) or each.step is not None
-        ]
+    def is_rounded(self) -> bool:
+        """Whether there are parameters that are integers, categories or have steps."""
+        several = self.distributions.values()
+        return any(not isinstance(one, FloatDistribution) or one.step for one in several)
 
     def points(self) -> Tensor | None:
         """All points ``n x d``; None if a parameter is continuous, or they are many.
@@ -98,7 +87,7 @@ class SearchSpace:
     def expressible(self, X: Tensor, num: int = MOST_POINTS) -> Tensor | None:
         """Points ``n x d``: all, or of many the known ones ``X`` and some; None if continuous."""
         points = self.points()
-        if points is not None or not self.rounded_names:
+        if points is not None or not self.is_rounded:
             return None if points is None else points.to(X)
         sample = draw_sobol_samples(unit_cube(X.cpu()), n=num, q=1, seed=0).squeeze(-2)
         return torch.cat([X, self.rounded(sample).to(X)])

@@ -51,11 +51,6 @@ class PendingAwareModel(CensoredDelayModel):
 
     By itself nothing is pending, so Ax's predictions and its cross-validation are those of the
     model within. Censored values are the worst one observed so far.
-
-    Args:
-        model: As Ax makes it, to be fitted; may be a `ReplayedModel`.
-        imputation: ``"censor"`` or ``"hallucinate"``.
-        maximize: Whether the outcome is maximised.
     """
 
     def __init__(self, model: Model, imputation: str = "censor", maximize: bool = True) -> None:

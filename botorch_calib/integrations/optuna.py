@@ -116,7 +116,7 @@ def calibrated_candidates_func(
     models = partial(
         _models,
         calibrators=calibrators,
-        fit=fit_in_unit_cube if fit is None else fit,
+        fit=fit_single_task_gp if fit is None else fit,
         denoise=denoise,
         residuals=check_one_of("residuals", residuals, RESIDUALS),
         excess=check_one_of("excess", excess, EXCESS),
@@ -265,8 +265,3 @@ def _hypervolume_improvement(model: Model, trials: StudyData) -> AcquisitionFunc
         return qLogNParEGO(model, cache_root=False, **settings)
     improved: AcquisitionFunction = acqf
     return improved
-
-
-def fit_in_unit_cube(X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
-    """The Gaussian process that is fitted by default, of inputs ``n x d`` in the unit cube."""
-    return fit_single_task_gp(X, Y, Yvar=Yvar)

@@ -51,9 +51,7 @@ class CalibratedModelConstructor(StandardModelConstructor):
             makes a new one for each outcome.
         calibrator_options: Arguments of the calibrator, plain values; ``alpha=0.2`` if there are
             none and it is a `LocalizedConformal`.
-        denoise: As in `CalibratedModel`.
-        residuals: As in `CalibratedModel.from_history`.
-        excess: As in `CalibratedModel`.
+        denoise, residuals, excess: As of `CalibratedModel.from_history`.
 
     Raises:
         InputDataError: If an argument is unknown, or an option of the calibrator not a plain value.
@@ -118,14 +116,14 @@ def load_xopt(file: str | Path) -> Xopt:
 
     config = remove_none_values(yaml.safe_load(Path(file).read_text(encoding="utf-8")))
     generator = config["generator"]
-    if generator["name"] == xopt_decisions.NAME and config.get("data"):
-        if not generator.get("decisions"):
-            warnings.warn(
-                "The file holds data, and no decisions about them: the count of violations starts "
-                "now, and theirs are not in it.",
-                CalibrationWarning,
-                stacklevel=level_of_caller(),
-            )
+    decides = generator["name"] == xopt_decisions.NAME
+    if decides and config.get("data") and not generator.get("decisions"):
+        warnings.warn(
+            "The file holds data, and no decisions about them: the count of violations starts now, "
+            "and theirs are not in it.",
+            CalibrationWarning,
+            stacklevel=level_of_caller(),
+        )
     constructor = generator.get("gp_constructor")
     if constructor is not None and constructor["name"] == NAME:
         generator["gp_constructor"] = CalibratedModelConstructor(**constructor)

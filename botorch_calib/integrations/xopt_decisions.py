@@ -58,8 +58,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
             value with probability ``level``, so that candidates stay near the data. It does not
             hold where there is no such certified candidate.
         beta: Squared multiplier of the standard deviation in the upper confidence bound.
-        raw_samples: Number of points sampled for the search.
-        num_restarts: Number of certified points from which it climbs.
+        raw_samples, num_restarts: As of `optimize_chance_constrained`.
         decisions: Those taken so far.
 
     Raises:
@@ -103,11 +102,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         return self
 
     def chance_constraints(self, model: Any = None) -> list[ChanceConstraint]:
-        """The constraints as they stand: their books, and models of all data.
-
-        Args:
-            model: The models of all outputs (default: they are fitted).
-        """
+        """The constraints as they stand: their books, and models of all data, fitted if None."""
         model = self.train_model() if model is None else model
         return self._constraints_of(self._books(), model)
 
