@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from botorch.exceptions import InputDataError
+from botorch.exceptions import BotorchTensorDimensionError, InputDataError
 from torch import Tensor
 
 from botorch_calib._validation import check_array, check_open_unit, check_unit_interval
@@ -90,7 +90,7 @@ def _vector(name: str, values: Any, num: int | None = None) -> Tensor:
     """At least one finite number in any container, as a vector in double precision."""
     vector = check_array(name, values, (num,))
     if not len(vector):
-        raise InputDataError(f"`{name}` holds no numbers.")
+        raise BotorchTensorDimensionError(f"`{name}` must hold at least one number.")
     return torch.from_numpy(vector)
 
 

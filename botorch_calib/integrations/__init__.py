@@ -16,8 +16,7 @@ file                     content
 ``optuna_delays``        delay-aware proposals in Optuna
 ``optuna_decisions``     chance constraints in Optuna
 ``_optuna_encoding``     parameters of Optuna as points of the unit cube
-``xopt``                 calibrated models in Xopt
-``xopt_decisions``       chance constraints in Xopt
+``xopt``                 calibrated models and chance constraints in Xopt
 ``baybe``                chance constraints in BayBE
 ``_mixed_search``        spaces with discrete parameters, and the best certified point of one
 ``_stored_decisions``    decisions that clients store with trials, and the constraints made of them

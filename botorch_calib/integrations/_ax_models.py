@@ -28,7 +28,6 @@ from botorch.models import SingleTaskGP
 from botorch.models.model import Model
 from botorch.posteriors.ensemble import EnsemblePosterior
 from botorch.utils.datasets import MultiTaskDataset, SupervisedDataset
-from gpytorch.mlls import MarginalLogLikelihood
 
 from botorch_calib._validation import check_one_of
 from botorch_calib.calibration import Calibrator, LocalizedConformal
@@ -55,11 +54,10 @@ class ReplayedModel(CalibratedModel):
         self,
         model: Model,
         new_calibrator: Callable[[], Calibrator],
-        denoise: bool = True,
         residuals: str = "prequential",
-        excess: str = "noise",
+        **settings: Any,
     ) -> None:
-        super().__init__(model, new_calibrator(), denoise=denoise, excess=excess)
+        super().__init__(model, new_calibrator(), **settings)
         self._new_calibrator, self._residuals = new_calibrator, residuals
 
     def replay(self) -> None:
@@ -199,13 +197,9 @@ def calibrated_or_plain(calibrated: ModelConfig | None) -> ModelConfig:
 
 
 @fit_botorch_model.register(ReplayedModel)
-def _fit_replayed(
-    model: ReplayedModel,
-    mll_class: type[MarginalLogLikelihood],
-    mll_options: dict[str, Any] | None = None,
-) -> None:
+def _fit_replayed(model: ReplayedModel, **given: Any) -> None:
     """Fit the Gaussian process as Ax does, then replay the history."""
-    fit_botorch_model(model.model, mll_class=mll_class, mll_options=mll_options)
+    fit_botorch_model(model.model, **given)
     model.replay()
     # Now, as the optimiser's heuristics would be the first to ask for a posterior, and drop it.
     model.warn_if_unlearned()
