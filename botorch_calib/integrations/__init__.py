@@ -12,10 +12,9 @@ file                     content
 ``ax_delays``            delay-aware proposals in Ax
 ``ax_decisions``         certified trials in Ax, and what to recommend
 ``ax_cards``             analysis cards for Ax
-``optuna``               calibrated models in Optuna
+``optuna``               calibrated models in Optuna, whose parameters are points of the unit cube
 ``optuna_delays``        delay-aware proposals in Optuna
 ``optuna_decisions``     chance constraints in Optuna
-``_optuna_encoding``     parameters of Optuna as points of the unit cube
 ``xopt``                 calibrated models and chance constraints in Xopt
 ``baybe``                chance constraints in BayBE
 ``_mixed_search``        spaces with discrete parameters, and the best certified point of one

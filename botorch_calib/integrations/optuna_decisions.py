@@ -37,8 +37,8 @@ from botorch_calib.decisions.chance_constrained_search import (
     warn_uncertified,
 )
 from botorch_calib.integrations._mixed_search import MixedSpace
-from botorch_calib.integrations._optuna_encoding import SearchSpace, unit_cube
 from botorch_calib.integrations._stored_decisions import INFINITE, Books, DecidedTrial
+from botorch_calib.integrations.optuna import SearchSpace, unit_cube
 from botorch_calib.integrations.optuna_delays import (
     DelayAwareSampler,
     Look,

@@ -19,7 +19,13 @@ from inspect import signature
 from typing import Any, NamedTuple
 
 from botorch_calib.exceptions import level_of_caller
-from botorch_calib.integrations.optuna import StudyData, improvement
+from botorch_calib.integrations.optuna import (
+    SearchSpace,
+    StudyData,
+    improvement,
+    unit_cube,
+    without,
+)
 
 # isort: split
 import numpy as np
@@ -50,7 +56,6 @@ from botorch_calib.asynchronous.proposer import (
 from botorch_calib.asynchronous.refits import ScheduledFit, fit_single_task_gp
 from botorch_calib.calibration import Calibrator
 from botorch_calib.decisions.chance_constrained_search import repeated_points
-from botorch_calib.integrations._optuna_encoding import SearchSpace, unit_cube, without
 from botorch_calib.integrations._stored_decisions import INFINITE
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
