@@ -314,11 +314,14 @@ def check_inputs(name: str, X: Tensor, num_dims: int | None = None) -> Tensor:
     return check_finite(name, X)
 
 
-def check_pending_inputs(X_pending: Any) -> Tensor | None:
-    """Pending points as a finite ``n x d`` matrix, or None if there are none."""
-    if X_pending is None or not check_tensor("X_pending", X_pending).numel():
-        return None
-    return check_inputs("X_pending", X_pending)
+def check_pairs(X: Tensor, Y: Tensor, num_dims: int | None = None) -> None:
+    """Raise unless these are finite inputs ``n x d`` and values ``n x 1``."""
+    check_inputs("X", X, num_dims)
+    if check_tensor("Y", Y).shape != (len(X), 1):
+        raise BotorchTensorDimensionError(
+            f"`Y` must have shape {len(X)} x 1, one row for each of `X`, got {tuple(Y.shape)}."
+        )
+    check_finite("Y", Y)
 
 
 def check_width(X: Tensor, width: int) -> None:

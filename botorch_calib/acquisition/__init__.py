@@ -9,12 +9,11 @@ file                          content
 ``expected_shortfall``        the mean of the worst outcomes (conditional value at risk)
 ``constrained``               improvement under constraints on other outcomes
 ``noisy``                     noisy (hypervolume) improvement by samples, with a cached root
-``incumbents``                the values that improvement is measured from, from observations
 ``delayed``                   confidence bounds under delayed feedback
 ``thompson``                  Thompson sampling under delayed feedback
 ``robust``                    worst cases over distributions of a context
 ``pending_points``            points under evaluation, and fantasies of their outcomes
-``input_constructors``        how BoTorch, and so Ax, builds each of these functions
+``input_constructors``        how BoTorch, and so Ax, builds each of these functions; their incumbents
 ============================= ======================================================================
 """
 

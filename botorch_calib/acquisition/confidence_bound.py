@@ -24,11 +24,10 @@ class CalibratedUpperConfidenceBound(CalibratedAcquisitionFunction):
     uncertainty then count against a point, so it does not explore.
 
     Args:
-        model: Model with one output and a calibrated posterior, such as a `CalibratedModel`.
         level: Level of the quantile, in (0, 1).
         maximize: If False, the value is minus the ``1 - level`` quantile, a lower confidence bound.
-        posterior_transform, X_pending, num_fantasies: As of `LogCalibratedExpectedImprovement`,
-            whose errors this raises as well.
+        model, posterior_transform, X_pending, num_fantasies: As of
+            `LogCalibratedExpectedImprovement`, whose errors this raises as well.
         observation_noise: Whether the quantile is of an observation whatever the model describes.
 
     Example:

@@ -19,7 +19,9 @@ from torch import Tensor
 from botorch_calib._validation import check_columns, check_model, check_numbers
 from botorch_calib.acquisition.base import CalibratedAcquisitionFunction
 from botorch_calib.acquisition.improvement import ImprovementFunction
-from botorch_calib.acquisition.incumbents import Limits
+
+# Lower and upper limit of an outcome, None for none.
+Limits = tuple[float | None, float | None]
 
 
 class _Constrained(CalibratedAcquisitionFunction):

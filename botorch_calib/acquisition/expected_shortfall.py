@@ -23,11 +23,11 @@ class CalibratedExpectedShortfall(CalibratedAcquisitionFunction):
     perturbed inputs. The ambiguity set `ConditionalValueAtRisk` is over contexts.
 
     Args:
-        model: Model with one output and a calibrated posterior, such as a `CalibratedModel`.
         alpha: The risk level, in (0, 1): the probability of a better outcome.
         maximize: If False, the outcome is a loss, and the value is minus its mean above the
             ``alpha``-quantile.
-        posterior_transform, X_pending, num_fantasies: As of `LogCalibratedExpectedImprovement`.
+        model, posterior_transform, X_pending, num_fantasies: As of
+            `LogCalibratedExpectedImprovement`.
 
     Example:
         >>> acqf = CalibratedExpectedShortfall(model, alpha=0.9)  # the worst tenth of the outcomes

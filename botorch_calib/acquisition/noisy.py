@@ -34,7 +34,7 @@ from botorch.utils.transforms import is_ensemble, match_batch_shape
 from linear_operator.utils.errors import NanError, NotPSDError
 from torch import Tensor
 
-from botorch_calib._validation import check_finite, check_numbers, check_tensor
+from botorch_calib._validation import check_finite, check_numbers
 from botorch_calib.exceptions import level_of_caller
 from botorch_calib.models import CalibratedModel, CalibratedModelList
 from botorch_calib.models.inspection import predicting_part
@@ -75,12 +75,12 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
     ) -> None:
         """Check arguments and decide whether to keep roots, before BoTorch's constructor."""
         # BoTorch's constructor takes both before it calls `set_X_pending`.
-        if check_finite("X_baseline", check_tensor("X_baseline", X_baseline)).dim() < 2:
+        if check_finite("X_baseline", X_baseline).dim() < 2:
             raise BotorchTensorDimensionError(
                 f"`X_baseline` must have shape r x d, got {tuple(X_baseline.shape)}."
             )
         if (X_pending := kwargs.get("X_pending")) is not None:
-            check_finite("X_pending", check_tensor("X_pending", X_pending))
+            check_finite("X_pending", X_pending)
         if type(model) is ModelList and any(isinstance(m, WrapperModel) for m in model.models):
             raise UnsupportedError(
                 "`model` is BoTorch's ModelList, which draws each outcome by a sampler of its own: "
@@ -103,7 +103,7 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
         """Set the points under evaluation, ``n x d`` and finite, or None to clear them."""
         if X_pending is not None:  # no root survives others
-            check_finite("X_pending", check_tensor("X_pending", X_pending))
+            check_finite("X_pending", X_pending)
         super().set_X_pending(X_pending)  # type: ignore[misc]
 
     @property
@@ -169,9 +169,7 @@ class qLogCalibratedNoisyExpectedImprovement(_CachedRoots, qLogNoisyExpectedImpr
             objectives of several outcomes), or a model of BoTorch.
         X_baseline: Points evaluated so far, ``r x d``. With a root, gradients do not reach them.
         cache_root: Whether to keep the root; by default where all parts of the model allow it.
-        kwargs: As of BoTorch's class: ``sampler``, ``objective``, ``posterior_transform``,
-            ``X_pending``, ``constraints``, ``eta``, ``fat``, ``prune_baseline``, ``tau_max``,
-            ``tau_relu``, ``marginalize_dim`` and ``incremental``.
+        kwargs: All others of BoTorch's class.
 
     Raises:
         InputDataError: If baseline or pending points are not finite.
@@ -215,10 +213,8 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
         ref_point: The reference point, of ``m`` objectives, in their units.
         X_baseline: Points evaluated so far, ``r x d``.
         cache_root: Whether to keep the roots; by default where all parts of the model allow it.
-        kwargs: As of BoTorch's class: ``sampler``, ``objective``, ``constraints``, ``X_pending``,
-            ``eta``, ``prune_baseline``, ``alpha``, ``max_iep``, ``incremental_nehvi``,
-            ``tau_relu``, ``tau_max``, ``fat`` and ``marginalize_dim``. In place of
-            ``cache_pending=False``, which fails in BoTorch, give ``max_iep``.
+        kwargs: All others of BoTorch's class. In place of ``cache_pending=False``, which fails
+            there, give ``max_iep``.
 
     Example:
         >>> gps = SingleTaskGP(X, torch.cat([Y, -Y], dim=-1))

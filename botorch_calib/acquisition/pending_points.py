@@ -13,7 +13,7 @@ from botorch.sampling.normal import SobolQMCNormalSampler
 from botorch.utils.sampling import draw_sobol_normal_samples
 from torch import Tensor
 
-from botorch_calib._validation import check_inputs, check_pending_inputs, check_precision
+from botorch_calib._validation import check_inputs, check_precision, check_tensor
 from botorch_calib.models.inspection import (
     as_in_training,
     observed_process,
@@ -60,8 +60,9 @@ class PendingPoints(AcquisitionFunction):
 
     @X_pending.setter
     def X_pending(self, X_pending: Tensor | None) -> None:
-        X_pending = check_pending_inputs(X_pending)
-        X_pending = None if X_pending is None else X_pending.detach().clone()
+        if X_pending is not None:
+            num = check_tensor("X_pending", X_pending).numel()
+            X_pending = check_inputs("X_pending", X_pending).detach().clone() if num else None
         self._account_for(X_pending)
         self._X_pending = X_pending
 

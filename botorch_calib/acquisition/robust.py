@@ -165,8 +165,7 @@ class RobustAcquisition(ContextRobustFunction):
         acquisition: Maps ``N x 1 x d`` to values ``N``, row by row, to be maximised. (If the set
             needs gradients, the slope of their norm is computed by differences, or for BoTorch's
             Monte Carlo functions, which bend too sharply, by differentiating twice if that works.)
-        ambiguity: As in `RobustUpperConfidenceBound`.
-        contexts: As in `RobustUpperConfidenceBound`.
+        ambiguity, contexts: As of `RobustUpperConfidenceBound`.
 
     Raises:
         UnsupportedError: If ``acquisition`` is no acquisition function, its model is a batch of

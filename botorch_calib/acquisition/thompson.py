@@ -117,14 +117,14 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
-        draw = self._drawn_along_path(X) if self.choices is None else self._drawn_at_choices(X)
+        if self.choices is None:
+            draw = self._path(X)
+            check_one_value_each(draw.shape[-1], X, type(self).__name__)
+            draw = draw.squeeze(-1)
+        else:
+            draw = self._drawn_at_choices(X)
         value = self._offset + self._weight * draw
         return value if self.maximize else -value
-
-    def _drawn_along_path(self, X: Tensor) -> Tensor:
-        values = self._path(X)
-        check_one_value_each(values.shape[-1], X, type(self).__name__)
-        return values.squeeze(-1)
 
     def _drawn_at_choices(self, X: Tensor) -> Tensor:
         check_width(X, self.choices.shape[-1])

@@ -7,12 +7,10 @@ file                         content
 ``pebble_executor``          `PebbleExecutor`: processes that may be killed, with a time limit
 ``proposer``                 `DelayAwareProposer`: chooses the next query
 ``delay_strategy``           `DelayStrategy`: options for pending and failed queries
-``ledger_model``             the model of a ledger, with failed and pending queries
 ``designs``                  queries that fill the box, whatever the values are
-``failure_model``            a model of failures: where queries bring values
-``failed_queries``           which failures count, their values and cost; leaving their borders
+``failed_queries``           a model of failures, their values and cost; leaving their borders
 ``hanging_queries``          which queries hang, by how many later ones have overtaken them
-``refits``                   the schedule of fits, and conditioning on later values
+``refits``                   the model of a ledger: the schedule of its fits, and later values
 ============================ ===================================================================
 """
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from botorch_calib.asynchronous.failure_model import Feasibility
+from botorch_calib.asynchronous.failed_queries import Feasibility
 from botorch_calib.models.matching_rows import ROUNDED, is_any_of
 from botorch_calib.optim.random_seeds import derived_seed
 

@@ -29,22 +29,21 @@ from botorch_calib.acquisition.thompson import DelayedThompsonSampling
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy, strategy_of
 from botorch_calib.asynchronous.designs import Design, with_features
 from botorch_calib.asynchronous.failed_queries import (
+    FeasibleAcquisition,
     borders_are_overdrawn,
-    choices_left,
     feasibility_of,
     have_failed,
     poor_value,
     queries_in,
 )
-from botorch_calib.asynchronous.failure_model import FeasibleAcquisition
 from botorch_calib.asynchronous.hanging_queries import with_hanging_failed
-from botorch_calib.asynchronous.ledger_model import LedgerModel
-from botorch_calib.asynchronous.refits import WarmStartedFit, check_refit_every
+from botorch_calib.asynchronous.refits import LedgerModel, WarmStartedFit, check_refit_every
 from botorch_calib.exceptions import level_of_caller
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.fit_to_ledger import Fit
 from botorch_calib.models.inspection import like, unit_of_targets
+from botorch_calib.models.matching_rows import is_any_of
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
 from botorch_calib.optim.scaled_search import optimize_in_unit_box
 
@@ -237,7 +236,13 @@ class DelayAwareProposer:
         if self.choices is None:
             return None
         choices = with_features(self.choices, fixed).unique(dim=0) if fixed else self.choices
-        return choices_left(choices, failed)
+        left = choices[~is_any_of(choices, failed)]
+        if not len(left):
+            raise InputDataError(
+                "All `choices` have failed: add others, or start with a new ledger if their "
+                "evaluation can succeed now."
+            )
+        return left
 
     def _place_among_spread(self, count: int) -> int | None:
         """The place of query ``count`` in the design; None if a model chooses it."""

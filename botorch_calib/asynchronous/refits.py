@@ -8,13 +8,17 @@ repeats the same computations.
 from __future__ import annotations
 
 import math
+import warnings
 from contextlib import suppress
 from copy import deepcopy
+from functools import partial
+from inspect import signature
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import torch
 from botorch.exceptions.errors import InputDataError
+from botorch.exceptions.warnings import InputDataWarning
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from botorch.models.model import Model
@@ -25,9 +29,14 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from botorch_calib._validation import check_count
-from botorch_calib.models import CalibratedModel
+from botorch_calib.asynchronous.delay_strategy import DelayStrategy
+from botorch_calib.asynchronous.failed_queries import with_failures_imputed
+from botorch_calib.exceptions import level_of_caller
+from botorch_calib.ledger import FeedbackLedger
+from botorch_calib.models import CalibratedModel, CensoredDelayModel
 from botorch_calib.models.conditioning import with_observations
-from botorch_calib.models.fit_to_ledger import Fit
+from botorch_calib.models.delayed import queries_to_impute
+from botorch_calib.models.fit_to_ledger import Fit, fitted_model
 from botorch_calib.models.hyperparameter_fits import fit_in_logarithms
 from botorch_calib.models.inspection import like, observed_process
 from botorch_calib.models.partly_known_noise import PartlyKnownNoiseGP
@@ -239,3 +248,54 @@ class WarmStartedFit:
         if known is None or known.data != _bits(X, Y, Yvar):
             self(X, Y, Yvar)
         return self._known[len(Y)].result
+
+
+class LedgerModel(ScheduledFit):
+    """The model of a ledger."""
+
+    def __call__(
+        self, ledger: FeedbackLedger, now: float, strategy: DelayStrategy
+    ) -> CensoredDelayModel:
+        """The model of a ledger at ``now``, in which hanging queries have failed."""
+        imputation = strategy.imputation
+        if imputation == "censor":
+            _warn_of_wrong_sign(ledger, now)
+        fit = partial(self.of_data, Yvar=self._known_noise(ledger, now))
+        model = fitted_model(ledger, fit, "observed", now)
+        model = with_failures_imputed(model, ledger, now, strategy)
+        pending = queries_to_impute(ledger, imputation, now)
+        censor_value = ledger.censor_value
+        if imputation == "censor" and censor_value is None:
+            _, Y = ledger.to_observations(now)
+            censor_value = (Y.min() if ledger.maximize else Y.max()).item()  # the worst one
+        return CensoredDelayModel(model, pending, censor_value, imputation)
+
+    def _known_noise(self, ledger: FeedbackLedger, now: float) -> Tensor | None:
+        """The noise variances of the observed values, if any is known and `fit` takes them."""
+        Yvar = ledger.noise_variances(now)
+        if Yvar.isnan().all():
+            return None
+        if "Yvar" in signature(self.fit).parameters:
+            return Yvar
+        warnings.warn(
+            "The variances of the noise that the ledger knows are not used, as `fit` has no "
+            "`Yvar`: the model learns the noise instead.",
+            InputDataWarning,
+            stacklevel=level_of_caller(),
+        )
+        return None
+
+
+def _warn_of_wrong_sign(ledger: FeedbackLedger, now: float) -> None:
+    """Warn if the censoring value is better than all observed ones: its sign may be wrong."""
+    value, (_, Y) = ledger.censor_value, ledger.to_observations(now)
+    if value is None or not (Y < value if ledger.maximize else Y > value).all():
+        return
+    kind = "least" if ledger.maximize else "greatest"
+    warnings.warn(
+        f"`censor_value` {value} of the ledger is better than every value observed, with "
+        f"`maximize={ledger.maximize}`. It should be the {kind} value that the objective can "
+        "take: queries under evaluation now look attractive.",
+        InputDataWarning,
+        stacklevel=level_of_caller(),
+    )

@@ -10,9 +10,7 @@ file                          content
 ``widening``                  by which factor the quantile that decides is wider than stated
 ``predicted_outcome``         quantiles of the next outcome, of any model
 ``worst_contexts``            the same for every distribution of a context in an ambiguity set
-``account``                   the decisions under the limits, and the budget that is left
-``rows``                      decisions as plain records
-``earlier_decisions``         traces that reveal a constraint made without earlier records
+``account``                   decisions as plain records, and the budget that they leave
 ``chance_constrained_search`` `optimize_chance_constrained`: the best point that is certified
 ``certified_set_expansion``   where an observation would do most for the certified set
 ``recommendation``            `recommend`: the point to stop at

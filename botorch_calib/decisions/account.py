@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from botorch.exceptions.errors import InputDataError
@@ -14,18 +17,115 @@ from torch import Tensor
 from botorch_calib._validation import (
     check_count,
     check_limit,
+    check_list,
     check_positive,
     check_tensor,
     numbers_of,
 )
-from botorch_calib.decisions.budget import Account, Budget, check_level
-from botorch_calib.decisions.rows import (
-    Record,
-    Side,
-    account_of,
-    checked_records,
-    sides_of,
-)
+from botorch_calib.decisions.budget import Account, Budget, Decision, check_level, together
+
+# Statements that models and calibrators have decided by, and the last points of decisions by each.
+_DECIDED: WeakKeyDictionary[Any, set[Any]] = WeakKeyDictionary()
+_RECENT: deque[tuple[Any, ...]] = deque(maxlen=100)
+
+Record = dict[str, Any]
+#: The entries of a record.
+KEYS = ("point", "quantiles", "level", "certified", "outcome")
+
+
+class Side(NamedTuple):
+    """One of the limits of an outcome."""
+
+    limit: float
+    sign: float  # 1 at an upper limit, -1 at a lower one
+
+    def exceeded(self, y: Any, end: float) -> Any:
+        """Whether an outcome, or each of a tensor, is beyond ``end``, a limit or a quantile."""
+        return self.sign * y > self.sign * end
+
+
+def sides_of(lower: float | None, upper: float | None) -> list[Side]:
+    """The sides that limits have, the lower one first."""
+    limits = ((lower, -1.0), (upper, 1.0))
+    return [Side(limit, sign) for limit, sign in limits if limit is not None]
+
+
+def decision_of(record: Mapping[str, Any], sides: Sequence[Side]) -> Decision:
+    """What counts of a record under the limits of ``sides``."""
+    y, certified = record["outcome"], record["certified"]
+    if y is None:
+        return Decision(certified, None, None)
+    violated = any(side.exceeded(y, side.limit) for side in sides)
+    beyond = (s.exceeded(y, q) for s, q in zip(sides, record["quantiles"], strict=True))
+    # Rounding may put a limit beyond the quantile that was within it.
+    return Decision(certified, violated, any(beyond) or (certified and violated))
+
+
+def account_of(
+    records: Iterable[Iterable[Record]],
+    sides: Iterable[Sequence[Side]],
+    level: float,
+    size: float,
+    least: float = -math.inf,
+) -> Account:
+    """The account of outcomes that keep their limits together: of each, its records and sides."""
+    pairs = zip(records, sides, strict=True)
+    each = [[decision_of(record, of) for record in own] for own, of in pairs]
+    return Account.of(map(together, zip(*each, strict=True)), 1.0 - level, size, least)
+
+
+def checked_records(
+    records: Iterable[Mapping[str, Any]], sides: Sequence[Side], level: float, is_part: bool = False
+) -> list[Record]:
+    """Copies of records, in their order, that a constraint with these limits may have made.
+
+    If it ``is_part`` of several that hold together with ``level``, its own levels are above that.
+
+    Raises:
+        InputDataError: If a record is malformed, or another constraint's.
+    """
+    checked = []
+    for number, record in enumerate(check_list("records", records, "dictionaries")):
+        if not isinstance(record, Mapping) or set(record) != set(KEYS):
+            raise _error(number, f"must be a dictionary with the entries {', '.join(KEYS)}")
+        point, quantiles, y = record["point"], record["quantiles"], record["outcome"]
+        if not (isinstance(point, Iterable) and isinstance(quantiles, Iterable)):
+            raise _error(number, "must hold its point and its quantiles as lists of numbers")
+        point, quantiles = [*point], [*quantiles]
+        numbers = [*point, *quantiles, record["level"], *([] if y is None else [y])]
+        if not all(isinstance(value, Real) for value in numbers):
+            raise _error(number, "must hold numbers, the outcome a number or None")
+        if not all(map(math.isfinite, point)):
+            raise _error(number, f"is about the point {point}, which is no finite one")
+        if record["certified"] not in (True, False):
+            raise _error(number, f"is certified or not, True or False, got {record['certified']!r}")
+        if is_part and not level < record["level"] < 1.0:
+            raise _error(number, f"is of the level {record['level']}, not of a part of {level}")
+        if not is_part and not abs(record["level"] - level) <= 1e-12:
+            raise _error(number, f"is of the level {record['level']}, not {level}")
+        if len(quantiles) != len(sides):
+            raise _error(number, f"has {len(quantiles)} quantiles for {len(sides)} limits")
+        if y is not None and not math.isfinite(y):
+            raise _error(number, f"has the outcome {y!r}: leave it None as long as it is out")
+        ends = zip(sides, quantiles, strict=True)
+        # In single precision a limit may be rounded to a quantile just beyond it.
+        beyond = (s.exceeded(q, s.limit + s.sign * 1e-6 * abs(s.limit)) for s, q in ends)
+        if record["certified"] and any(beyond):
+            raise _error(number, "certified its point by quantiles that are outside these limits")
+        checked.append(
+            {
+                "point": [*map(float, point)],
+                "quantiles": [*map(float, quantiles)],
+                "level": float(record["level"]) if is_part else level,
+                "certified": bool(record["certified"]),
+                "outcome": None if y is None else float(y),
+            }
+        )
+    return checked
+
+
+def _error(number: int, problem: str) -> InputDataError:
+    return InputDataError(f"Record {number} of `records` {problem}.")
 
 
 class DecisionAccount:
@@ -147,7 +247,7 @@ class DecisionAccount:
         out = [(self._whole(r["point"]), r) for r in self._records if r["outcome"] is None]
         found = []
         for point in map(self._whole, points):
-            near = [i for i, (other, _) in enumerate(out) if _differ_by_rounding(other, point)]
+            near = [i for i, (other, _) in enumerate(out) if _are_close(other, point)]
             first = min(near, key=lambda i: out[i][0] != point, default=None)
             found.append(None if first is None else out.pop(first)[1])
         return found
@@ -170,6 +270,25 @@ class DecisionAccount:
         )
 
 
-def _differ_by_rounding(point: list[float], other: list[float]) -> bool:
+def _are_close(point: list[float], other: list[float]) -> bool:
     """Whether points are equal, up to a relative 1e-9 of each element."""
     return len(point) == len(other) and all(map(math.isclose, point, other))
+
+
+def leave_traces(
+    parts: Iterable[Any], statement: tuple[Any, ...], points: Iterable[Sequence[float]] = ()
+) -> None:
+    """Note that models and calibrators have decided by a statement, about these points."""
+    for part in parts:
+        _DECIDED.setdefault(part, set()).add(statement)
+    _RECENT.extend((*statement, *point) for point in points)
+
+
+def have_decided(parts: Iterable[Any], statement: tuple[Any, ...], inputs: Tensor | None) -> bool:
+    """Whether any of these has decided by a statement, or on data that end by such a decision.
+
+    ``inputs``, ``... x n x d``, are those of the data, if they are known.
+    """
+    last = [] if inputs is None or not inputs.numel() else inputs[..., -1, :].tolist()
+    decided = any(statement in _DECIDED.get(part, ()) for part in parts)
+    return decided or (*statement, *last) in _RECENT

@@ -164,7 +164,11 @@ def best_certified(
                 "`choices` excludes `bounds` (give None), `fixed_features` and linear "
                 "constraints: leave out the choices that are not wanted."
             )
-        choices = checked_choices(place.choices)
+        choices = check_inputs("choices", place.choices)
+        if not len(choices):
+            raise InputDataError("`choices` is empty.")
+        if not choices.is_floating_point():
+            raise InputDataError(f"`choices` must be floating-point numbers, got {choices.dtype}.")
         margin.check_points("choices", choices)
         with repeated_points():
             return _best_of(choices.unsqueeze(-2), acq_function, margin)
@@ -273,15 +277,6 @@ def expands(share: float, num_decisions: int) -> bool:
     if not (isinstance(share, Real) and 0.0 <= share < 1.0):
         raise InputDataError(f"`expansion_share` must lie in [0, 1), got {share!r}.")
     return _GOLDEN * (num_decisions + 1) % 1.0 < share
-
-
-def checked_choices(choices: Tensor) -> Tensor:
-    """Finite points ``n x d`` to choose from."""
-    if not len(check_inputs("choices", choices)):
-        raise InputDataError("`choices` is empty.")
-    if not choices.is_floating_point():
-        raise InputDataError(f"`choices` must be floating-point numbers, got {choices.dtype}.")
-    return choices
 
 
 def _search(

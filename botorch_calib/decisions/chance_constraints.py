@@ -22,17 +22,24 @@ from botorch_calib._validation import (
     check_instance,
     check_model,
     check_open_unit,
+    check_pairs,
     check_positive,
     check_precision,
     check_tensor,
     numbers_of,
 )
 from botorch_calib.calibration import Calibrator
-from botorch_calib.decisions.account import DecisionAccount
+from botorch_calib.decisions.account import (
+    KEYS,
+    DecisionAccount,
+    Record,
+    Side,
+    checked_records,
+    have_decided,
+    leave_traces,
+)
 from botorch_calib.decisions.budget import SIZE
-from botorch_calib.decisions.earlier_decisions import have_decided, leave_traces
 from botorch_calib.decisions.predicted_outcome import LEAST, MOST, OutcomeQuantiles
-from botorch_calib.decisions.rows import KEYS, Record, Side, checked_records
 from botorch_calib.decisions.shared_risk import scores_of_parts
 from botorch_calib.decisions.widening import (
     OF_ONE_POINT,
@@ -54,7 +61,6 @@ from botorch_calib.models.predictors import predictor_of
 from botorch_calib.models.requirements import (
     batch_of_models,
     check_fits,
-    check_pairs,
     check_same_width,
     checked_observations,
 )

@@ -41,10 +41,6 @@ class OutcomeQuantiles:
 
     If the distribution is not Gaussian, the median stands for the mean, and half of the distance
     between the quantiles ``Phi(1)`` and ``Phi(-1)`` for the deviation.
-
-    Args:
-        model: A model of one outcome.
-        X: The points.
     """
 
     def __init__(self, model: Any, X: Tensor) -> None:

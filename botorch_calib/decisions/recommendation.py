@@ -96,8 +96,7 @@ def recommend(
         baseline: The point ``1 x d`` that is used today, to compare with.
         maximize: Whether large values of the objective are good.
         raw_samples: Number of points sampled for the search.
-        fixed_features_list: The combinations that discrete columns may have, with ``bounds``, as in
-            `optimize_chance_constrained`.
+        fixed_features_list: As of `optimize_chance_constrained`.
 
     Raises:
         InputDataError, BotorchTensorDimensionError: If an argument is malformed.
@@ -110,9 +109,8 @@ def recommend(
         >>> recommended = recommend(gp, constraint, bounds, baseline=X[:1])
         >>> stated = recommended.lower, recommended.upper, recommended.better
     """
-    _check_objective(check_model(objective))
     check_open_unit("confidence", confidence)
-    _check_place(objective, bounds, choices, baseline)
+    _check_arguments(check_model(objective), bounds, choices, baseline)
     check_count("raw_samples", raw_samples)
     check_flag("maximize", maximize)
     acqf = PosteriorMean(objective, maximize=maximize)
@@ -132,9 +130,12 @@ def recommend(
     return Recommendation(candidate, certified, *stated)
 
 
-def _check_objective(objective: Any) -> None:
-    """Raise unless the objective has one value at each point."""
-    transform = getattr(observed_process(objective), "input_transform", None)
+def _check_arguments(
+    objective: Any, bounds: Tensor | None, choices: Tensor | None, baseline: Tensor | None
+) -> None:
+    """Raise unless the objective has one value at each point, and points suit it."""
+    observed = observed_process(objective)
+    transform = getattr(observed, "input_transform", None)
     if objective.num_outputs > 1 or getattr(transform, "is_one_to_many", False):
         raise UnsupportedError(
             "`objective` must have one value at each point: give the model of one of several "
@@ -142,21 +143,12 @@ def _check_objective(objective: Any) -> None:
         )
     if objective.batch_shape and not is_ensemble(objective):
         raise UnsupportedError(f"`objective` is a batch of models, {[*objective.batch_shape]}.")
-
-
-def _check_place(
-    objective: Model, bounds: Tensor | None, choices: Tensor | None, baseline: Tensor | None
-) -> None:
-    """Raise unless a box or choices, and the baseline, suit the objective."""
     if bounds is None and choices is None:
         raise InputDataError("Give `bounds` or `choices`: one of them says where to choose.")
-    if bounds is not None and choices is not None:
-        raise InputDataError("`choices` excludes `bounds`: give one of them, None for the other.")
     if baseline is not None and check_tensor("baseline", baseline).shape[:-1] != (1,):
         raise BotorchTensorDimensionError(
             f"`baseline` must have shape 1 x d, got {tuple(baseline.shape)}."
         )
-    observed = observed_process(objective)
     for name, X in {"bounds": bounds, "choices": choices, "baseline": baseline}.items():
         if X is not None:
             check_fits(observed, with_task_feature(observed, check_tensor(name, X)), name)

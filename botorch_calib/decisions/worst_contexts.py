@@ -33,12 +33,7 @@ _STEPS = 30
 
 
 class WorstContexts:
-    """An ambiguity set around a distribution of contexts, and the worst cases over it.
-
-    Args:
-        ambiguity: The set; its worst distribution has to be known.
-        contexts: Its centre, or contexts ``n x d_c``.
-    """
+    """An ambiguity set around a distribution of contexts, and the worst cases over it."""
 
     def __init__(
         self, ambiguity: AmbiguitySet, contexts: ContextDistribution | Tensor, model: Any
@@ -109,9 +104,10 @@ class WorstContexts:
         start = (-self.expectation(-ends.detach(), model)).clamp(low, high)
 
         def kept_and_slope(t: Tensor) -> tuple[Tensor, Tensor]:
+            """The worst probability of at most ``t``, and its derivative."""
             with torch.enable_grad():
                 t = t.detach().requires_grad_()
-                p = self._kept(score, t, model)
+                p = self.expectation(torch.special.ndtr(score(t.unsqueeze(-1))), model)
                 (slope,) = torch.autograd.grad(p.sum(), t, retain_graph=True)
             return p, slope
 
@@ -124,7 +120,3 @@ class WorstContexts:
         t = bracketed_root(excess_score, start, low, high, _STEPS)
         p, slope = kept_and_slope(t)
         return (t + (level - p) / torch.where(slope > 0.0, slope, torch.inf)).to(dtype)
-
-    def _kept(self, score: Callable[[Tensor], Tensor], t: Tensor, model: Any) -> Tensor:
-        """The worst probability of keeping ``t``, ``...``."""
-        return self.expectation(torch.special.ndtr(score(t.unsqueeze(-1))), model)

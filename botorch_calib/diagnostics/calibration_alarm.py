@@ -12,10 +12,10 @@ from torch import Tensor
 from botorch_calib._validation import (
     check_bounds,
     check_open_unit,
+    check_pairs,
     check_tensor,
     check_unit_interval,
 )
-from botorch_calib.models.requirements import check_pairs
 
 # Bets are on tails of these masses, and on odds that are wrong by these factors. Below one half is
 # not above it: one of the two will do.
@@ -121,8 +121,7 @@ class CalibrationAlarm:
         Raises:
             InputDataError: If a value is outside of [0, 1].
         """
-        u = check_unit_interval("pits", check_tensor("pits", pits))
-        u = u.detach().cpu().double().reshape(-1)
+        u = check_unit_interval("pits", pits).detach().cpu().double().reshape(-1)
         within = self._regions_of(X, len(u))
         if not len(u):
             return self.raised

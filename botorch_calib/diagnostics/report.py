@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -15,18 +16,12 @@ from botorch_calib._validation import check_count, check_levels, check_numbers
 from botorch_calib.diagnostics.calibration_alarm import CalibrationAlarm
 from botorch_calib.diagnostics.forecast_scores import (
     ForecastScores,
+    RegionCoverage,
     StatedForecasts,
     forecast_scores,
+    median_cells,
 )
 from botorch_calib.diagnostics.noise import NoiseDiagnosis
-from botorch_calib.diagnostics.regions import median_cells
-from botorch_calib.diagnostics.report_table import (
-    alarm_rows,
-    level_rows,
-    region_rows,
-    row,
-    summary_rows,
-)
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 
 #: With fewer observations than these a report says that its numbers are rough.
@@ -47,6 +42,17 @@ _SOURCES = {
     "held-out": "held out",
     "given": "predicted elsewhere",
 }
+
+_LABEL_WIDTH, _COLUMN_WIDTH = 26, 20
+
+_REPLAYED = (
+    "An alarm that is replayed with hyperparameters fitted to the same outcomes is an indication: "
+    "nothing bounds its false alarms."
+)
+_CARRIED = (
+    "If each prediction was made before its outcome, knowing those before, the probability that an "
+    "alarm is ever false is bounded, however often one looks."
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -155,7 +161,14 @@ def report_of(
     check_levels("levels", levels)
     check_count("num_regions", num_regions)
     inputs, stated, name = forecasts
-    _warn_if_few(len(stated[0].pits), alpha)
+    num, needed = len(stated[0].pits), math.ceil(1.0 / alpha - 1e-9)
+    if num < needed:
+        warnings.warn(
+            f"{num} observations cannot tell whether 1 in {1 / alpha:.4g} is missed: at least "
+            f"{needed} are needed to judge intervals at alpha = {alpha}.",
+            CalibrationWarning,
+            stacklevel=level_of_caller(),
+        )
     cells = [] if inputs is None else median_cells(inputs, num_regions)
     scores = [forecast_scores(each, levels, cells) for each in stated]
     calibrated = scores[1] if len(scores) > 1 else None
@@ -177,17 +190,6 @@ def _alarm_of(pits: Tensor, X: Tensor | None, bounds: Tensor | None) -> Calibrat
     return alarm
 
 
-def _warn_if_few(num_observations: int, alpha: float) -> None:
-    needed = math.ceil(1.0 / alpha - 1e-9)
-    if num_observations < needed:
-        warnings.warn(
-            f"{num_observations} observations cannot tell whether 1 in {1 / alpha:.4g} is missed: "
-            f"at least {needed} are needed to judge intervals at alpha = {alpha}.",
-            CalibrationWarning,
-            stacklevel=level_of_caller(),
-        )
-
-
 def _plain(scores: Any) -> Any:
     """Dataclasses, tensors and tuples as dictionaries, lists and numbers."""
     if isinstance(scores, Tensor):
@@ -197,3 +199,84 @@ def _plain(scores: Any) -> Any:
     if is_dataclass(scores):
         return {field.name: _plain(getattr(scores, field.name)) for field in fields(scores)}
     return scores
+
+
+# ------------------------------------------------------------ a table: a label, a column for each
+
+
+def summary_rows(alpha: float, columns: list[ForecastScores]) -> list[str]:
+    """Coverage of the central interval and the numbers that score a forecaster."""
+    names = {
+        "calibration_error": "calibration error",
+        "mean_width": "mean interval width",
+        "mean_deviation": "mean standard deviation",
+        "mean_interval_score": "mean interval score",
+        "mean_crps": "mean CRPS",
+    }
+    coverage = [_share(scores.coverage, scores.coverage_interval) for scores in columns]
+    return [
+        row(f"coverage (stated {1 - alpha:.4g})", coverage),
+        *(
+            row(label, [f"{getattr(scores, name):.4g}" for scores in columns])
+            for name, label in names.items()
+            if all(getattr(scores, name) is not None for scores in columns)
+        ),
+    ]
+
+
+def region_rows(columns: list[ForecastScores]) -> list[str]:
+    """Coverage in each cell of the inputs."""
+    cells = columns[0].regions
+    if not cells:
+        return []
+    lowest = torch.stack([cell.lower for cell in cells]).min(dim=0).values
+    highest = torch.stack([cell.upper for cell in cells]).max(dim=0).values
+    lines = ["Coverage by region"]
+    for index, cell in enumerate(cells):
+        shares = [scores.regions[index] for scores in columns]
+        texts = [_share(share.coverage, share.interval) for share in shares]
+        lines.append(row(f"  region {index + 1}, n = {cell.count}", texts))
+        lines += [f"    {text}" for text in _cut_sides(cell, lowest, highest)]
+    return lines
+
+
+def _cut_sides(cell: RegionCoverage, lowest: Tensor, highest: Tensor) -> list[str]:
+    """A cell's sides in the coordinates in which it does not span all of the data."""
+    return [
+        f"x{i + 1} in [{cell.lower[i]:.3g}, {cell.upper[i]:.3g}]"
+        for i in range(len(cell.lower))
+        if cell.lower[i] > lowest[i] or cell.upper[i] < highest[i]
+    ]
+
+
+def alarm_rows(alarms: dict[str, CalibrationAlarm], source: str) -> list[str]:
+    """Whether and when each alarm was raised, and what that proves."""
+    if not alarms:
+        return []
+    lines = [""]
+    for name, alarm in alarms.items():
+        lines += textwrap.wrap(f"{name}: {alarm}", width=100, subsequent_indent="  ")
+    if source == "prequential":
+        lines += textwrap.wrap(_REPLAYED, width=100)
+    if source == "given" or "carried" in alarms:
+        lines += textwrap.wrap(_CARRIED, width=100)
+    return lines
+
+
+def level_rows(levels: Tensor, columns: list[ForecastScores]) -> list[str]:
+    """Observed frequencies of quantiles."""
+    lines = ["Share at or below the quantile"]
+    for j, level in enumerate(levels.tolist()):
+        shares = [(float(s.frequencies[j]), s.frequency_intervals[j].tolist()) for s in columns]
+        lines.append(row(f"  {level:.4g}", [_share(*share) for share in shares]))
+    return lines
+
+
+def row(label: str, texts: list[str]) -> str:
+    """One line of the table."""
+    cells = "".join(f"{text:<{_COLUMN_WIDTH}}" for text in texts)
+    return f"{label:<{_LABEL_WIDTH}}{cells}".rstrip()
+
+
+def _share(value: float, interval: tuple[float, float] | list[float]) -> str:
+    return f"{value:.2f} [{interval[0]:.2f}, {interval[1]:.2f}]"

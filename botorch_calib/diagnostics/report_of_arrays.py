@@ -9,12 +9,7 @@ import torch
 from botorch.exceptions import BotorchTensorDimensionError, InputDataError
 from torch import Tensor
 
-from botorch_calib._validation import (
-    check_finite,
-    check_inputs,
-    check_open_unit,
-    check_unit_interval,
-)
+from botorch_calib._validation import check_array, check_open_unit, check_unit_interval
 from botorch_calib.diagnostics.forecast_scores import StatedForecasts
 from botorch_calib.diagnostics.report import LEVELS, CalibrationReport, Forecasts, report_of
 
@@ -51,7 +46,7 @@ def report_from_pits(
     check_open_unit("alpha", alpha)
     values = check_unit_interval("pits", _vector("pits", pits))
     stated = [StatedForecasts.of_pits(values, alpha)]
-    forecasts = Forecasts(_rows_of(X, len(values)), stated, base_name="stated")
+    forecasts = Forecasts(_inputs(X, len(values)), stated, base_name="stated")
     return report_of(forecasts, alpha, levels, "given", num_regions, bounds=bounds)
 
 
@@ -78,38 +73,26 @@ def report_from_moments(
         >>> report = report_from_moments(mean, deviation, observed=0.2 * torch.randn(20))
     """
     check_open_unit("alpha", alpha)
-    names = ("mean", "deviation", "observed")
-    mean, deviation, observed = map(_vector, names, (mean, deviation, observed))
-    if not len(mean) == len(deviation) == len(observed):
-        raise BotorchTensorDimensionError(
-            "`mean`, `deviation` and `observed` must have the same length, got "
-            f"{len(mean)}, {len(deviation)} and {len(observed)}."
-        )
+    observed = _vector("observed", observed)
+    mean, deviation = (
+        _vector("mean", mean, len(observed)),
+        _vector("deviation", deviation, len(observed)),
+    )
     if not (deviation > 0.0).all():
         raise InputDataError("`deviation` must be positive.")
     residuals = (observed - mean) / deviation
     stated = [StatedForecasts.of_residuals(None, residuals, deviation, alpha)]
-    forecasts = Forecasts(_rows_of(X, len(mean)), stated, base_name="stated")
+    forecasts = Forecasts(_inputs(X, len(mean)), stated, base_name="stated")
     return report_of(forecasts, alpha, levels, "given", num_regions, bounds=bounds)
 
 
-def _vector(name: str, values: Any) -> Tensor:
-    """Finite numbers in any container as a vector in double precision."""
-    vector = torch.as_tensor(values, dtype=torch.double).detach().cpu()
-    if vector.dim() != 1 or not len(vector):
-        raise BotorchTensorDimensionError(
-            f"`{name}` must be a vector of at least one number, got {tuple(vector.shape)}."
-        )
-    return check_finite(name, vector)
+def _vector(name: str, values: Any, num: int | None = None) -> Tensor:
+    """At least one finite number in any container, as a vector in double precision."""
+    vector = check_array(name, values, (num,))
+    if not len(vector):
+        raise BotorchTensorDimensionError(f"`{name}` must hold at least one number.")
+    return torch.from_numpy(vector)
 
 
-def _rows_of(X: Any, num: int) -> Tensor | None:
-    """Given inputs as a matrix of ``num`` rows."""
-    if X is None:
-        return None
-    rows = check_inputs("X", torch.as_tensor(X, dtype=torch.double).detach().cpu())
-    if len(rows) != num:
-        raise BotorchTensorDimensionError(
-            f"`X` must have {num} rows, one for each observation, got {len(rows)}."
-        )
-    return rows
+def _inputs(X: Any, num: int) -> Tensor | None:
+    return None if X is None else torch.from_numpy(check_array("X", X, (num, None)))

@@ -15,7 +15,7 @@ from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
 from torch.nn import Module
 
-from botorch_calib._validation import check_model, check_one_of, check_open_unit
+from botorch_calib._validation import check_model, check_one_of, check_open_unit, check_pairs
 from botorch_calib.calibration import NoCalibration, pit
 from botorch_calib.diagnostics.calibration_alarm import CalibrationAlarm
 from botorch_calib.diagnostics.forecast_scores import StatedForecasts
@@ -43,7 +43,7 @@ from botorch_calib.models.inspection import (
 from botorch_calib.models.outcome_transforms import InverseTransform, raw_train_targets
 from botorch_calib.models.predictors import Correction, predictor_of
 from botorch_calib.models.predictors.with_outcome_transform import TransformedPredictor
-from botorch_calib.models.requirements import batch_of_models, check_fits, check_pairs
+from botorch_calib.models.requirements import batch_of_models, check_fits
 from botorch_calib.models.residuals import RESIDUALS, forecast_history
 from botorch_calib.posteriors import CalibratedPosterior, TransformedOutcomePosterior
 

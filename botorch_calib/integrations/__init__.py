@@ -9,16 +9,13 @@ file                     content
 ``ax``                   Ax's strategy with calibrated models, and helpers of all files on Ax
 ``_ax_models``           how Ax builds, fits and stores a calibrated model
 ``_ax_acquisition``      which acquisition functions Ax is given for one
-``_ax_infinite_values``  what Ax's models leave out
 ``ax_delays``            delay-aware proposals in Ax
 ``ax_decisions``         certified trials in Ax, and what to recommend
 ``ax_cards``             analysis cards for Ax
-``optuna``               calibrated models in Optuna
+``optuna``               calibrated models in Optuna, whose parameters are points of the unit cube
 ``optuna_delays``        delay-aware proposals in Optuna
 ``optuna_decisions``     chance constraints in Optuna
-``_optuna_encoding``     parameters of Optuna as points of the unit cube
-``xopt``                 calibrated models in Xopt
-``xopt_decisions``       chance constraints in Xopt
+``xopt``                 calibrated models and chance constraints in Xopt
 ``baybe``                chance constraints in BayBE
 ``_mixed_search``        spaces with discrete parameters, and the best certified point of one
 ``_stored_decisions``    decisions that clients store with trials, and the constraints made of them

@@ -215,9 +215,8 @@ def check_acquisition(
     )
 
 
-register_acquisition(PendingAtEdges)
-register_acquisition(SampledSums)
-register_acquisition(ConstrainedClosedForm)
+for _searched in (PendingAtEdges, SampledSums, ConstrainedClosedForm):
+    register_acquisition(_searched)
 _under_constraints = *CLOSED_FORMS.values(), *CONSTRAINTS_ALONE
 for _acquisition in (*ONE_OUTCOME, *_under_constraints, *CACHED_ROOTS.values()):
     register_acquisition_function(_acquisition)

@@ -28,7 +28,6 @@ from botorch.models import SingleTaskGP
 from botorch.models.model import Model
 from botorch.posteriors.ensemble import EnsemblePosterior
 from botorch.utils.datasets import MultiTaskDataset, SupervisedDataset
-from gpytorch.mlls import MarginalLogLikelihood
 
 from botorch_calib._validation import check_one_of
 from botorch_calib.calibration import Calibrator, LocalizedConformal
@@ -47,25 +46,18 @@ class ReplayedModel(CalibratedModel):
     """A `CalibratedModel` whose calibrator is always the replay of its own data.
 
     In cross-validation Ax loads the hyperparameters of the whole into a model of a part of the
-    data. The calibrator then replays that part, and nothing that is held out.
-
-    Args:
-        model: As Ax makes it, to be fitted.
-        new_calibrator: Makes a calibrator that has learned nothing.
-        denoise: As in `CalibratedModel`.
-        residuals: As in `CalibratedModel.from_history`.
-        excess: As in `CalibratedModel`.
+    data. The calibrator then replays that part, and nothing that is held out. ``model`` is yet to
+    be fitted; other arguments are as of `CalibratedModel.from_history`.
     """
 
     def __init__(
         self,
         model: Model,
         new_calibrator: Callable[[], Calibrator],
-        denoise: bool = True,
         residuals: str = "prequential",
-        excess: str = "noise",
+        **settings: Any,
     ) -> None:
-        super().__init__(model, new_calibrator(), denoise=denoise, excess=excess)
+        super().__init__(model, new_calibrator(), **settings)
         self._new_calibrator, self._residuals = new_calibrator, residuals
 
     def replay(self) -> None:
@@ -106,8 +98,7 @@ def calibrated_model_config(
     Args:
         calibrator: The class of the calibrator. Each fit makes a new one.
         denoise: As in `CalibratedModel`.
-        residuals: ``"prequential"`` has the calibrator learn from predictions of each trial by
-            those before it, ``"loo"`` from predictions of each by all others.
+        residuals: As in `CalibratedModel.from_history`.
         excess: As in `CalibratedModel`.
         model_class: The class of the model beneath (default: Ax chooses), of those that Ax stores,
             such as ``SaasFullyBayesianSingleTaskGP``, for which ``dataclasses.replace`` sets the
@@ -206,13 +197,9 @@ def calibrated_or_plain(calibrated: ModelConfig | None) -> ModelConfig:
 
 
 @fit_botorch_model.register(ReplayedModel)
-def _fit_replayed(
-    model: ReplayedModel,
-    mll_class: type[MarginalLogLikelihood],
-    mll_options: dict[str, Any] | None = None,
-) -> None:
+def _fit_replayed(model: ReplayedModel, **given: Any) -> None:
     """Fit the Gaussian process as Ax does, then replay the history."""
-    fit_botorch_model(model.model, mll_class=mll_class, mll_options=mll_options)
+    fit_botorch_model(model.model, **given)
     model.replay()
     # Now, as the optimiser's heuristics would be the first to ask for a posterior, and drop it.
     model.warn_if_unlearned()

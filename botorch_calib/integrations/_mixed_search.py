@@ -39,7 +39,7 @@ class MixedSpace:
 
     place: Place
     values: Mapping[int, Sequence[float]] = field(default_factory=dict)
-    rounding: Callable[[Tensor], Tensor] | None = None
+    rounding: Callable[[Tensor], Tensor] | None = None  # None: all points can be expressed
 
     @cached_property
     def discrete(self) -> set[int]:

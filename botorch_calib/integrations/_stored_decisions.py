@@ -26,10 +26,10 @@ from botorch.exceptions.errors import InputDataError
 from botorch.models.model import Model
 from torch import Tensor
 
+from botorch_calib.decisions.account import Record, account_of, sides_of
 from botorch_calib.decisions.budget import SIZE, Account, Budget
 from botorch_calib.decisions.chance_constrained_search import warn_uncertified
 from botorch_calib.decisions.chance_constraints import ChanceConstraint
-from botorch_calib.decisions.rows import Record, account_of, sides_of
 from botorch_calib.decisions.several_constraints import joint_chance_constraints
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.models import CensoredDelayModel
@@ -179,14 +179,10 @@ class Books:
     def stored(self, constraints: Sequence[ChanceConstraint]) -> StoredDecision:
         """The last decision of these constraints, to be stored."""
         last = [constraint.decisions[-1] for constraint in constraints]
-        outcomes = {
-            name: {
-                "limits": _stored(limits),
-                "quantiles": record["quantiles"],
-                "level": record["level"],
-            }
-            for (name, limits), record in zip(self.limits.items(), last, strict=True)
-        }
+        outcomes = {}
+        for (name, limits), record in zip(self.limits.items(), last, strict=True):
+            stated = {key: record[key] for key in ("quantiles", "level")}
+            outcomes[name] = {"limits": _stored(limits), **stated}
         return {"level": self.level, "certified": last[0]["certified"], "outcomes": outcomes}
 
     @property
@@ -215,11 +211,8 @@ def in_table(
     decision: StoredDecision, point: Tensor, names: Iterable[str], num_rows: int
 ) -> StoredDecision:
     """A decision about a point ``1 x d``, as it is stored beside a table."""
-    return {
-        **decision,
-        "point": dict(zip(names, point[0].tolist(), strict=True)),
-        "after": num_rows,
-    }
+    inputs = dict(zip(names, point[0].tolist(), strict=True))
+    return {**decision, "point": inputs, "after": num_rows}
 
 
 def trials_in_table(

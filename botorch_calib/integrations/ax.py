@@ -10,6 +10,7 @@ experiment.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,23 +25,27 @@ from ax.adapter.transforms.base import Transform
 from ax.adapter.transforms.winsorize import Winsorize
 from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
 from ax.api.utils.structs import GenerationStrategyDispatchStruct
+from ax.core.data_utils import ExperimentData
 from ax.core.experiment import Experiment
 from ax.core.optimization_config import OptimizationConfig
 from ax.generation_strategy.generation_strategy import GenerationStrategy
 from ax.generation_strategy.generator_spec import GeneratorSpec
 from ax.generators.torch.botorch_modular.surrogate import SurrogateSpec
 from ax.generators.torch.botorch_modular.utils import ModelConfig
+from ax.storage.transform_registry import register_transform
 from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.warnings import InputDataWarning
 
 from botorch_calib._validation import check_instance
+from botorch_calib.exceptions import level_of_caller
 from botorch_calib.integrations._ax_acquisition import (
     ConstrainedClosedForm,
     SampledSums,
     check_acquisition,
 )
-from botorch_calib.integrations._ax_infinite_values import LeaveOutInfinite
 from botorch_calib.integrations._ax_models import ReplayedModel, calibrated_model_config
+from botorch_calib.integrations._stored_decisions import INFINITE
 
 __all__ = [
     "ConstrainedClosedForm",
@@ -51,8 +56,30 @@ __all__ = [
 ]
 
 
-# Ax's own. What its `Winsorize` leaves infinite, as values beyond all others on the good side, no
-# model can be fitted to.
+class LeaveOutInfinite(Transform):
+    """Leaves infinite values, which no model can be fitted to, out of the data as Ax does NaN."""
+
+    def transform_experiment_data(self, experiment_data: ExperimentData) -> ExperimentData:
+        """The data, with NaN in place of infinite means."""
+        observed = experiment_data.observation_data
+        for metric, means in observed["mean"].items():
+            infinite = means.abs() >= INFINITE
+            if not infinite.any():
+                continue
+            trials = sorted({*means.index[infinite].get_level_values("trial_index")})
+            warnings.warn(
+                f"The metric {metric!r} is infinite in the trials {trials}: models leave these "
+                "values out, and so do not learn to keep away. Report a finite value, such as the "
+                "worst one possible, if they should.",
+                InputDataWarning,
+                stacklevel=level_of_caller(),
+            )
+            observed["mean", metric] = means.mask(infinite)
+        return experiment_data
+
+
+register_transform(LeaveOutInfinite)
+# Ax's own, whose `Winsorize` leaves values infinite that are beyond all others on the good side.
 TRANSFORMS: list[type[Transform]] = [*MBM_X_trans, *Y_trans]
 TRANSFORMS.insert(TRANSFORMS.index(Winsorize) + 1, LeaveOutInfinite)
 

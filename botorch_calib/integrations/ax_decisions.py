@@ -87,7 +87,6 @@ from botorch_calib.decisions.chance_constrained_search import (
     repeated_points,
 )
 from botorch_calib.integrations._ax_acquisition import ConstrainedClosedForm
-from botorch_calib.integrations._ax_infinite_values import LeaveOutInfinite
 from botorch_calib.integrations._mixed_search import MixedSpace
 from botorch_calib.integrations._stored_decisions import (
     KEY,
@@ -96,6 +95,7 @@ from botorch_calib.integrations._stored_decisions import (
     Limits,
     StoredDecision,
 )
+from botorch_calib.integrations.ax import LeaveOutInfinite
 from botorch_calib.optim.region import LinearConstraints
 
 #: Ax's transforms, of parameters alone. `AddExecutionViability` of Ax may be added.

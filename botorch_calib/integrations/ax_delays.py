@@ -25,7 +25,6 @@ from ax.storage.botorch_modular_registry import register_model
 from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.model import Model
-from gpytorch.mlls import MarginalLogLikelihood
 from torch import Tensor
 
 from botorch_calib._validation import check_flag, check_nonnegative, check_one_of
@@ -51,11 +50,6 @@ class PendingAwareModel(CensoredDelayModel):
 
     By itself nothing is pending, so Ax's predictions and its cross-validation are those of the
     model within. Censored values are the worst one observed so far.
-
-    Args:
-        model: As Ax makes it, to be fitted; may be a `ReplayedModel`.
-        imputation: ``"censor"`` or ``"hallucinate"``.
-        maximize: Whether the outcome is maximised.
     """
 
     def __init__(self, model: Model, imputation: str = "censor", maximize: bool = True) -> None:
@@ -114,13 +108,9 @@ def _pending_aware_inputs(
 
 
 @fit_botorch_model.register(PendingAwareModel)
-def _fit_pending_aware(
-    model: PendingAwareModel,
-    mll_class: type[MarginalLogLikelihood],
-    mll_options: dict[str, Any] | None = None,
-) -> None:
+def _fit_pending_aware(model: PendingAwareModel, **given: Any) -> None:
     """Fit the model within, as Ax does."""
-    fit_botorch_model(model.model, mll_class=mll_class, mll_options=mll_options)
+    fit_botorch_model(model.model, **given)
 
 
 def delay_aware_generation_strategy(

@@ -37,8 +37,8 @@ from botorch_calib.decisions.chance_constrained_search import (
     warn_uncertified,
 )
 from botorch_calib.integrations._mixed_search import MixedSpace
-from botorch_calib.integrations._optuna_encoding import SearchSpace, unit_cube
 from botorch_calib.integrations._stored_decisions import INFINITE, Books, DecidedTrial
+from botorch_calib.integrations.optuna import SearchSpace, unit_cube
 from botorch_calib.integrations.optuna_delays import (
     DelayAwareSampler,
     Look,
@@ -117,15 +117,11 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         budget: As in `ChanceConstraint`.
         expansion_share: As in `optimize_chance_constrained`: for studies that start from few
             enqueued safe trials.
-        fit: As in `DelayAwareSampler`, like the next two.
-        num_restarts: Number of starting points.
-        raw_samples: Number of samples.
+        fit, num_restarts, raw_samples, seed, device: As of `DelayAwareSampler`.
         n_startup_trials: Number of complete trials before the first decision. Some 8 for each
             parameter make the first ones much better.
         independent_sampler: Draws trials until then, and parameters that are conditional.
         constraints_func: As in Optuna's samplers.
-        seed: Seed of all random numbers; processes that share a study need different ones.
-        device: Where the models are.
 
     Raises:
         InputDataError: If a setting is out of its range; when a trial is asked for, if no complete

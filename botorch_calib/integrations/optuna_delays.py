@@ -19,7 +19,13 @@ from inspect import signature
 from typing import Any, NamedTuple
 
 from botorch_calib.exceptions import level_of_caller
-from botorch_calib.integrations.optuna import StudyData, fit_in_unit_cube, improvement
+from botorch_calib.integrations.optuna import (
+    SearchSpace,
+    StudyData,
+    improvement,
+    unit_cube,
+    without,
+)
 
 # isort: split
 import numpy as np
@@ -39,8 +45,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_instance
 from botorch_calib.asynchronous.delay_strategy import strategy_of
-from botorch_calib.asynchronous.failed_queries import feasibility_of
-from botorch_calib.asynchronous.failure_model import Feasibility
+from botorch_calib.asynchronous.failed_queries import FeasibleAcquisition, feasibility_of
 from botorch_calib.asynchronous.hanging_queries import with_hanging_failed
 from botorch_calib.asynchronous.proposer import (
     FIT,
@@ -48,10 +53,9 @@ from botorch_calib.asynchronous.proposer import (
     DelayStrategy,
     SearchSettings,
 )
-from botorch_calib.asynchronous.refits import ScheduledFit
+from botorch_calib.asynchronous.refits import ScheduledFit, fit_single_task_gp
 from botorch_calib.calibration import Calibrator
 from botorch_calib.decisions.chance_constrained_search import repeated_points
-from botorch_calib.integrations._optuna_encoding import SearchSpace, unit_cube, without
 from botorch_calib.integrations._stored_decisions import INFINITE
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
@@ -111,8 +115,7 @@ class DelayAwareSampler(BoTorchSampler):
             The default is a `PartlyKnownNoiseGP`, fitted by marginal likelihood.
         censor_value: The worst value that the objective can take, as a trial returns it; None for
             the worst one observed so far.
-        num_restarts: Number of starting points of the gradient-based search.
-        raw_samples: Number of points from which these are chosen.
+        num_restarts, raw_samples: As of `SearchSettings`.
         n_startup_trials: Number of trials, those that run included, that are drawn at random first.
         independent_sampler: Draws these, and parameters that are conditional.
         seed: Seed of all random numbers; processes that share a study need different ones.
@@ -161,7 +164,7 @@ class DelayAwareSampler(BoTorchSampler):
             ) from error
         self._fit = partial(
             _fitted,
-            fit=fit_in_unit_cube if fit is None else fit,
+            fit=fit_single_task_gp if fit is None else fit,
             calibrator=calibrator,
             device=self._device,
         )
@@ -246,7 +249,7 @@ class DelayAwareSampler(BoTorchSampler):
             proposer.choices = without(points, others)
         with repeated_points():
             point = proposer(look.ledger)
-            if points is None and look.space.rounded_names:
+            if points is None and look.space.is_rounded:
                 point = self._unless_repeated(point, proposer, look)
         return point
 
@@ -280,7 +283,9 @@ class DelayAwareSampler(BoTorchSampler):
         acqf = improvement(models, data)
         strategy = replace(strategy, imputation="hallucinate")
         feasibility = feasibility_of(ledger, now, strategy, self._proposer(ledger.dim).bounds)
-        return acqf if feasibility is None else _FeasibleImprovement(acqf, feasibility)
+        if feasibility is None:
+            return acqf
+        return FeasibleAcquisition(acqf, acqf.model, feasibility, poor=None)
 
     def _fitted(self, place: int, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Model:
         """The model of an outcome but the first, on the schedule by which a proposer fits that."""
@@ -327,20 +332,6 @@ class DelayAwareSampler(BoTorchSampler):
                 cube, self._strategy, self._fit, num_initial=0, search=self._search
             )
         return self._proposers[dim]
-
-
-class _FeasibleImprovement(AcquisitionFunction):
-    """Log improvement, times how far to rely on a value: its logarithm."""
-
-    _log = True
-
-    def __init__(self, acqf: AcquisitionFunction, feasibility: Feasibility) -> None:
-        super().__init__(model=acqf.model)
-        self.acqf, self.feasibility = acqf, feasibility
-
-    def forward(self, X: Tensor) -> Tensor:
-        score = self.feasibility.score(X.squeeze(-2)).to(X)
-        return self.acqf(X) + score.clamp_min(torch.finfo(X.dtype).tiny).log()
 
 
 def others_of(study: Study, trial: FrozenTrial | None = None) -> list[FrozenTrial]:

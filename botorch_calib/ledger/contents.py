@@ -131,8 +131,3 @@ class Contents:
     def context_dims(self) -> dict[int, Entry]:
         """The numbers of elements that contexts have, with a trial of each."""
         return {len(entry.context): entry for entry in self.entries if entry.context is not None}
-
-    @cached_property
-    def amended(self) -> list[Entry]:
-        """The trials whose value was replaced."""
-        return [entry for entry in self.entries if entry.earlier]

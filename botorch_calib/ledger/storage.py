@@ -49,9 +49,7 @@ LOCK = threading.RLock()
 class Storage:
     """A ledger's contents, which one thread at a time changes; a pickled copy is independent.
 
-    Args:
-        contents: What is in memory; None to read it from the file.
-        path: The file, or None for a ledger in memory.
+    ``contents`` are None to read them from the file at ``path``, which is None in memory.
     """
 
     # Those of the files that this process may change: a second ledger of a file shares the first's.

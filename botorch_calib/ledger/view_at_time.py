@@ -126,7 +126,7 @@ class ViewAtTime:
     def _standing(self) -> dict[str, NDArray[np.float64]]:
         """Values and variances of all trials, without amendments that came later."""
         columns = {name: self._columns[name].copy() for name in ("y", "yvar")}
-        for entry in self._contents.amended:
+        for entry in (each for each in self._contents.entries if each.earlier):
             value = entry.standing(self.now)
             for name, numbers in columns.items():
                 numbers[entry.id] = getattr(value, name)  # NaN for None

@@ -17,13 +17,7 @@ from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
 from gpytorch.models import ExactGP
 from torch import Size, Tensor
 
-from botorch_calib._validation import (
-    check_finite,
-    check_inputs,
-    check_model,
-    check_precision,
-    check_tensor,
-)
+from botorch_calib._validation import check_model, check_pairs, check_precision, check_tensor
 from botorch_calib.models.inspection import (
     like,
     observed_process,
@@ -83,16 +77,6 @@ def one_outcome_of(model: Model) -> str:
 def batch_of_models(model: Any) -> Size:
     """The batch shape of a batch of models: none of an ensemble, whose members are one model."""
     return Size() if is_ensemble(model) else batch_shape_of(model)
-
-
-def check_pairs(X: Tensor, Y: Tensor, width: int | None = None, name: str = "Y") -> None:
-    """Raise unless these are finite inputs ``n x d`` and values ``n x 1``, called ``name``."""
-    check_inputs("X", X, width)
-    if check_tensor(name, Y).shape != (len(X), 1):
-        raise BotorchTensorDimensionError(
-            f"`{name}` must have shape {len(X)} x 1, one row for each of `X`, got {tuple(Y.shape)}."
-        )
-    check_finite(name, Y)
 
 
 def checked_observations(

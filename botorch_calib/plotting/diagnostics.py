@@ -7,10 +7,17 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from scipy.stats import binom
+from torch import Tensor
 
-from botorch_calib._validation import check_count, check_open_unit
+from botorch_calib._validation import (
+    check_count,
+    check_levels,
+    check_open_unit,
+    check_unit_interval,
+)
 from botorch_calib.diagnostics import CalibrationAlarm, CalibrationReport, NoiseDiagnosis
 from botorch_calib.plotting import style
 from botorch_calib.plotting.simultaneous_bands import (
@@ -26,7 +33,7 @@ _DEPTH = -8.0
 
 
 def plot_reliability(
-    levels: Sequence[float] | np.ndarray | CalibrationReport,
+    levels: Sequence[float] | np.ndarray | Tensor | CalibrationReport,
     observed: Mapping[str, Any] | None = None,
     num_observations: int | None = None,
     confidence: float = 0.95,
@@ -59,16 +66,14 @@ def plot_reliability(
         # The base model first, as in the other figures, where blue is its colour.
         forecasts = reversed(report.forecasts.items())
         observed = {name: scores.frequencies for name, scores in forecasts}
-        levels, num_observations = style.as_array(report.levels), report.num_observations
+        levels, num_observations = report.levels, report.num_observations
     if observed is None or num_observations is None or num_observations < 1:
         raise InputDataError(
             "Give a report, such as `calibration_report(model)`, or `levels` together with "
             f"`observed` and `num_observations`, at least 1, got {type(levels).__name__} and "
             f"{num_observations} observations."
         )
-    stated = np.asarray(levels, dtype=float)
-    if stated.ndim != 1 or not ((stated > 0) & (stated < 1)).all():
-        raise InputDataError("`levels` must be a vector of numbers in (0, 1).")
+    stated = check_levels("levels", torch.as_tensor(levels, dtype=torch.double)).numpy()
     shares = {name: style.as_array(values) for name, values in observed.items()}
     for name, values in shares.items():
         if values.shape != stated.shape:
@@ -76,10 +81,7 @@ def plot_reliability(
                 f"`observed[{name!r}]` must have one frequency for each of {len(stated)} levels, "
                 f"got shape {values.shape}."
             )
-        if not ((values >= 0) & (values <= 1)).all():
-            raise InputDataError(
-                f"`observed[{name!r}]` must hold frequencies in [0, 1], not counts."
-            )
+        check_unit_interval(f"observed[{name!r}]", torch.from_numpy(values))
     ax = style.new_axes((7.6, 4.6)) if ax is None else ax
     low, high = simultaneous_band(num_observations, stated, confidence)
     grid, low, high = (np.concatenate([[0.0], each, [1.0]]) for each in (stated, low, high))

@@ -92,10 +92,7 @@ def prediction_interval(model: Any, X: Tensor, level: float) -> tuple[Tensor, Te
 def interval_half_width(model: CalibratedModel, X: Tensor, level: float) -> Tensor:
     """Half-width of a calibrated interval in the base model's predictive deviations, ``n``.
 
-    Args:
-        model: A calibrated model.
-        X: Points ``n x d``.
-        level: Probability of the interval, in (0, 1).
+    Arguments are those of `prediction_interval`.
 
     Example:
         >>> half_width = interval_half_width(model, X, level=0.8)

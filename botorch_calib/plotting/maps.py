@@ -56,7 +56,17 @@ def plot_threshold_map(
         level = 1.0 - getattr(model.calibrator, "alpha", 0.2)
     check_open_unit("level", level)
     ax = new_axes((6.8, 5.2)) if ax is None else ax
-    _draw_map(ax, axes, _as_image(interval_half_width(model, grid, level)), level)
+    widths = _as_image(interval_half_width(model, grid, level))
+    own = NormalDist().inv_cdf((1.0 + level) / 2.0)
+    # A floor keeps the colours of an all but constant map from exaggerating it.
+    spread = max(float(np.abs(widths - own).max()), 0.1)
+    mesh = _colored(ax, axes, widths, "PuOr_r", own, spread)
+    bar = add_colorbar(ax, mesh, "interval half-width\n(predictive standard deviations)")
+    style: dict[str, Any] = {"color": "0.35", "linestyle": "--", "linewidth": 1.5}
+    bar.ax.axhline(own, **style)
+    ax.plot([], [], **style, label=f"{own:.2f}, the Gaussian process's own")
+    if widths.min() < own < widths.max():
+        ax.contour(*axes, widths, levels=[own], colors="0.35", linestyles="--", linewidths=1.5)
     _finish(ax, axes, {"queries": X})
     return ax
 
@@ -101,10 +111,23 @@ def plot_certified_region(
         queries = {"within limits": X[~violations], "violations": X[violations]}
     several = chance_constraints_of(constraints)
     ax = new_axes((6.8, 5.2)) if ax is None else ax
-    margin = several[0].margin if len(several) == 1 else LeastMargin(several)
+    single = len(several) == 1
+    margin = several[0].margin if single else LeastMargin(several)
     with torch.no_grad():
-        margins = torch.cat([margin(chunk) for chunk in grid.unsqueeze(-2).split(_CHUNK)])
-    _draw_margins(ax, axes, _as_image(margins), several)
+        found = torch.cat([margin(chunk) for chunk in grid.unsqueeze(-2).split(_CHUNK)])
+    margins = _as_image(found)
+    # Margins far from the line do not matter: the few largest ones would take all the colours.
+    reach = float(np.quantile(np.abs(margins), 0.9)) or 1.0
+    mesh = _colored(ax, axes, margins, "PuOr", 0.0, reach)
+    label = "margin" if single else "least margin\n(standard deviations of the outcome)"
+    add_colorbar(ax, mesh, label, extend="both")
+    stated = f"P ≥ {several[0].level:g}" if single else f"all {len(several)} constraints"
+    if margins.min() < 0.0 <= margins.max():
+        ax.contour(*axes, margins, levels=[0.0], colors="black", linewidths=1.8)
+        ax.plot([], [], color="black", linewidth=1.8, label=f"certified: {stated}")
+    else:
+        extent = "everything" if margins.min() >= 0.0 else "nothing"
+        ax.plot([], [], " ", label=f"{extent} certified: {stated}")
     _finish(ax, axes, queries)
     return ax
 
@@ -121,37 +144,6 @@ def _grid(bounds: Tensor) -> tuple[Tensor, list[np.ndarray]]:
 def _as_image(values: Tensor) -> np.ndarray:
     """Values at the points of the grid, the second input going down."""
     return to_numpy(values).reshape(_RESOLUTION, _RESOLUTION).T
-
-
-def _draw_map(ax: Axes, axes: list[np.ndarray], widths: np.ndarray, level: float) -> None:
-    own = NormalDist().inv_cdf((1.0 + level) / 2.0)
-    # A floor keeps the colours of an all but constant map from exaggerating it.
-    spread = max(float(np.abs(widths - own).max()), 0.1)
-    mesh = _colored(ax, axes, widths, "PuOr_r", own, spread)
-    bar = add_colorbar(ax, mesh, "interval half-width\n(predictive standard deviations)")
-    style: dict[str, Any] = {"color": "0.35", "linestyle": "--", "linewidth": 1.5}
-    bar.ax.axhline(own, **style)
-    ax.plot([], [], **style, label=f"{own:.2f}, the Gaussian process's own")
-    if widths.min() < own < widths.max():
-        ax.contour(*axes, widths, levels=[own], colors="0.35", linestyles="--", linewidths=1.5)
-
-
-def _draw_margins(
-    ax: Axes, axes: list[np.ndarray], margins: np.ndarray, several: Sequence[ChanceConstraint]
-) -> None:
-    # Margins far from the line do not matter: the few largest ones would take all the colours.
-    reach = float(np.quantile(np.abs(margins), 0.9)) or 1.0
-    mesh = _colored(ax, axes, margins, "PuOr", 0.0, reach)
-    single = len(several) == 1
-    label = "margin" if single else "least margin\n(standard deviations of the outcome)"
-    add_colorbar(ax, mesh, label, extend="both")
-    stated = f"P ≥ {several[0].level:g}" if single else f"all {len(several)} constraints"
-    if margins.min() < 0.0 <= margins.max():
-        ax.contour(*axes, margins, levels=[0.0], colors="black", linewidths=1.8)
-        ax.plot([], [], color="black", linewidth=1.8, label=f"certified: {stated}")
-    else:
-        extent = "everything" if margins.min() >= 0.0 else "nothing"
-        ax.plot([], [], " ", label=f"{extent} certified: {stated}")
 
 
 def _colored(

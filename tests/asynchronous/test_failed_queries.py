@@ -25,8 +25,11 @@ from botorch_calib.asynchronous import (
 from botorch_calib.asynchronous import failed_queries as failures_module
 from botorch_calib.asynchronous import proposer as proposer_module
 from botorch_calib.asynchronous.delay_strategy import strategy_of
-from botorch_calib.asynchronous.failed_queries import borders_are_overdrawn, feasibility_of
-from botorch_calib.asynchronous.failure_model import Feasibility
+from botorch_calib.asynchronous.failed_queries import (
+    Feasibility,
+    borders_are_overdrawn,
+    feasibility_of,
+)
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models.inspection import raw_train_inputs
 from tests.asynchronous.runs import Held, Inline

@@ -10,7 +10,7 @@ from scipy.stats import multivariate_normal, norm
 from torch import Tensor
 from torch.testing import assert_close
 
-from botorch_calib.asynchronous.failure_model import (
+from botorch_calib.asynchronous.failed_queries import (
     LENGTHSCALES,
     NOISE,
     Feasibility,

@@ -42,10 +42,10 @@ from botorch_calib import (
     QuantileRecalibrator,
     joint_chance_constraints,
 )
+from botorch_calib.decisions.account import decision_of
 from botorch_calib.decisions.budget import Account, together
 from botorch_calib.decisions.chance_constraints import margins_of
 from botorch_calib.decisions.predicted_outcome import OutcomeQuantiles
-from botorch_calib.decisions.rows import decision_of
 from botorch_calib.decisions.widening import width
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models import loo_residuals

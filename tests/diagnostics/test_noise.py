@@ -26,7 +26,7 @@ from botorch_calib import (
     noise_diagnosis,
 )
 from botorch_calib.diagnostics import NoiseDiagnosis
-from botorch_calib.diagnostics.noise_likelihood import WhitenedTargets, supported_multipliers
+from botorch_calib.diagnostics.noise import WhitenedTargets, supported_multipliers
 from tests.gps import (
     CONSTANT,
     DOUBLE,

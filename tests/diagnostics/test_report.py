@@ -22,8 +22,7 @@ from botorch_calib.diagnostics import (
     report_from_moments,
     report_from_pits,
 )
-from botorch_calib.diagnostics.forecast_scores import ForecastScores
-from botorch_calib.diagnostics.regions import median_cells
+from botorch_calib.diagnostics.forecast_scores import ForecastScores, median_cells
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models import CensoredDelayModel
 from tests.gps import DOUBLE, make_data, make_gp, make_model, make_variational, predicted

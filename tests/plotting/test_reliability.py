@@ -40,7 +40,7 @@ def test_reliability_shows_frequencies_diagonal_and_simultaneous_band():
     ("arguments", "message"),
     [
         (([0.5, 1.0], {"a": [0.5, 0.5]}, 10), "levels"),
-        (([0.5], {"a": [7]}, 10), "observed.*counts"),
+        (([0.5], {"a": [7]}, 10), "observed.*lie in"),
         (([0.5], {"a": [0.5, 0.6]}, 10), "observed"),
         (([0.5], {"a": [0.5]}, 0), "num_observations"),
         ((make_gp(),), "Give a report, such as .*got SingleTaskGP"),
