@@ -872,7 +872,7 @@ def test_a_contextual_model_observes():
     X, Y, _ = make_data()
     gp = LCEAGP(X, Y, None, {"1": [0], "2": [1]})
     model = CalibratedModel.from_history(gp, OnlineConformal(0.2))
-    before = model.posterior(X[:3]).mean
-    model.observe(X[:1] + 0.3, Y[:1] + 1.0)
-    assert model.train_targets.shape == (len(Y) + 1,)
-    assert model.posterior(X[:3]).mean.shape == before.shape
+    model.observe(X[:3] + 0.3, Y[:3] + 1.0)
+    assert model.train_targets.shape == (len(Y) + 3,)
+    one_by_one = model.posterior(X[:3].unsqueeze(-2)).mean.squeeze(-1)
+    torch.testing.assert_close(one_by_one, model.posterior(X[:3]).mean)
