@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import re
 import signal
@@ -110,17 +109,6 @@ def test_client_that_is_closed(client: Any, tmp_path: Path, is_given: bool) -> N
     (tmp_path / "go").touch()
 
 
-@pytest.mark.slow  # the same as a client that is closed, but for the time that it takes
-def test_cluster_that_is_lost(tmp_path: Path) -> None:
-    with (
-        distributed.LocalCluster(
-            n_workers=1, threads_per_worker=2, processes=True, dashboard_address=":0"
-        ) as cluster,
-        distributed.Client(cluster, set_as_default=False) as own,
-    ):
-        run_until_it_fails(own, tmp_path, cluster.close, is_given=True)
-
-
 @pytest.mark.filterwarnings("ignore:Port 8787 is already in use")
 def test_the_guides_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -128,36 +116,3 @@ def test_the_guides_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     (block,) = re.findall(r"```\{code-block\} python\n([^`]*LocalCluster[^`]*)```", page)
     exec(block, {"__name__": "__main__"})
     assert len(FeedbackLedger.read("dask.ledger").to_observations()[0]) == 10
-
-
-@pytest.mark.slow  # a worker that is killed is tested above; this is another queue's recipe
-# The queue of this machine leaves its jobs' pipes to the garbage collector.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_cluster_queue(tmp_path: Path) -> None:
-    """The guide's recipe, on a queue that runs its jobs here; one of them ends before its time."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    queues = pytest.importorskip("dask_jobqueue.local")
-    for number, handler in handlers.items():  # its import sets others
-        signal.signal(number, handler)
-    objective = partial(wait_for_go, tmp_path)
-    ledger = FeedbackLedger.open(tmp_path / "ledger", 1)
-
-    def kill_a_job() -> None:
-        os.kill(wait_for_run(tmp_path, 2), signal.SIGKILL)
-        (tmp_path / "go").touch()
-
-    with (
-        queues.LocalCluster(
-            cores=1, memory="1GB", scheduler_options={"dashboard_address": ":0"}
-        ) as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        cluster.scale(jobs=2)
-        killer = threading.Thread(target=kill_a_job)
-        killer.start()
-        pool = client.get_executor(pure=False)
-        make_optimizer(pool, objective, ledger, max_parallel=2).run(6)
-        killer.join()
-    assert observed(ledger) == squares(*range(6))
-    assert len(runs(tmp_path, 2)) == 2
-    gc.collect()  # its warnings belong to this test

@@ -22,12 +22,6 @@ def in_turn(design: Design, counts: list[int], asked: Tensor = NONE_ASKED) -> Te
     return asked
 
 
-def test_new_points_are_those_of_the_sequence():
-    design = Design(BOUNDS, 3, {}, None)
-    expected = torch.stack([design.point(count) for count in range(7)])
-    assert torch.equal(in_turn(design, [*range(7)]), expected)
-
-
 def test_a_point_is_not_asked_twice_if_the_count_goes_back():
     points = in_turn(Design(BOUNDS, 3, {}, None), [4, 5, 5, 5, 4])
     assert len(points.unique(dim=0)) == 5

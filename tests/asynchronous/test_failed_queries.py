@@ -2,7 +2,6 @@
 
 import math
 import random
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -95,76 +94,31 @@ class Objective:
         return slope(x)
 
 
-@pytest.mark.parametrize("name", mostly_slow(STRATEGIES, {"ts"}))
-def test_a_run_goes_around_a_region_that_fails(name, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "workers"),
+    mostly_slow(product(STRATEGIES, [1, 4]), {("ts", 1), ("hallucinate", 4)}),
+)
+def test_a_run_goes_around_a_region_that_fails(name, workers, tmp_path):
     """40 evaluations, stopped and resumed after 20, with the best value near the best possible.
 
-    It stops at five failures in a row. The greatest value below the corner is 1.65, at (1, 3.25).
+    With four workers, three others run whenever a query is chosen. The greatest value below the
+    corner is 1.65, at (1, 3.25).
     """
     objective, path = Objective(), tmp_path / "run"
     for goal in (20, 40):
         optimizer = AsynchronousOptimizer(
-            Inline(),
+            Inline() if workers == 1 else Held(workers, 20),
             objective,
             FeedbackLedger.open(path, dim=2, censor_value=CENSOR),
             DelayAwareProposer(BOUNDS, STRATEGIES[name], fit, search=SEARCH),
-            max_parallel=1,
-            max_consecutive_failures=5,
+            max_parallel=workers,
+            max_consecutive_failures=5 * workers,
         )
         best = optimizer.run(goal, progress=False).best
     assert len(objective.asked) == 40 == len(set(objective.asked))
     # One of the design, and a few at the edge of the region, where the best values are.
-    assert sum(map(fails_in_corner, objective.asked)) <= 5
+    assert sum(map(fails_in_corner, objective.asked)) <= (5 if workers == 1 else 10)
     assert best is not None and best.y is not None and best.y > 1.65 - 0.15
-
-
-def bowl(x: Any) -> float:
-    """Best at (0.9, 0.9, 0.9)."""
-    return 1.5 - 2.0 * float(((x - 0.9) ** 2).sum())
-
-
-def in_upper_corner(x: Any) -> bool:
-    """Around the best point of `bowl`."""
-    return bool((x > 0.6).all())
-
-
-# Objective, where it fails, bounds, a lower bound of values, and the greatest value elsewhere.
-REGIONS: dict[str, Any] = {
-    "corner": (slope, fails_in_corner, BOUNDS, CENSOR, 1.65),
-    "around the best point": (bowl, in_upper_corner, [[0.0] * 3, [1.0] * 3], -3.5, 1.32),
-}
-
-
-def failing(objective: Any, fails: Any, x: Any) -> float:
-    if fails(x):
-        raise RuntimeError("no value here")
-    return float(objective(x))
-
-
-@pytest.mark.parametrize(
-    ("region", "strategy", "given"),
-    mostly_slow(
-        [("corner", "hallucinate", fit), *product(REGIONS, ["ucb", "ts", "hallucinate"], [None])],
-        {("corner", "hallucinate", fit)},
-    ),
-)
-def test_four_at_a_time_go_around_a_region_that_fails(region, strategy, given):
-    """Three others run whenever a query is chosen, and the best values are where queries fail.
-
-    Hyperparameters are learned in the slow cases.
-    """
-    objective, fails, bounds, least, best = REGIONS[region]
-    ledger = FeedbackLedger(len(bounds[0]), censor_value=least)
-    AsynchronousOptimizer(
-        Held(4, 40),
-        partial(failing, objective, fails),
-        ledger,
-        DelayAwareProposer(bounds, strategy, given, search=SEARCH),
-        max_parallel=4,
-    ).run(40, progress=False)
-    assert ledger.best().y > best - 0.15
-    failed = queries(ledger, "failed")
-    assert len(failed.unique(dim=0)) == len(failed) <= 10
 
 
 @pytest.mark.parametrize(
@@ -418,17 +372,3 @@ def test_failures_are_poor_values(maximize):
     at, values = models.failures(5)
     assert_close(at, lost)
     assert_close(values, torch.stack([predicted[0], poor]))
-
-
-def test_expired_queries_are_not_asked_again_and_again():
-    """Values that never come leave the mean as it is; the bound must not return to them."""
-    ledger = FeedbackLedger(2, max_wait=2)
-    propose = DelayAwareProposer(BOUNDS, "hallucinate", fit, search=SEARCH)
-    for _ in range(20):
-        trial = ledger.submit(propose(ledger))
-        if not fails_in_corner(ledger[trial].x):
-            ledger.observe(trial, slope(ledger[trial].x))
-    asked = torch.stack([trial.x for trial in ledger.trials])
-    same = (asked.unsqueeze(0) - asked.unsqueeze(1)).abs().amax(dim=-1) < 1e-3
-    assert same.sum(dim=-1).max() <= 2
-    assert sum(fails_in_corner(x) for x in asked) <= 8

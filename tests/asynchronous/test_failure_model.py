@@ -66,23 +66,10 @@ def test_prediction_beside_the_formula(num_failed: int) -> None:
     assert_close(model.score(at), torch.from_numpy(expected), rtol=1e-6, atol=1e-12)
 
 
-def test_success_where_values_are_and_failure_where_none_came() -> None:
-    X, X_failed = points(6, 4), points(3, 5)
-    model = feasibility_of(X, X_failed)
-    assert (model.predict(X) > 0.9).all() and (model.predict(X_failed) < 0.1).all()
-    assert (model.score(X) > 0.9).all() and (model.score(X_failed) < 1e-3).all()
-
-
 def test_what_nobody_has_tried_succeeds() -> None:
     corner, far = BOUNDS[:1], BOUNDS[1:]
     model = feasibility_of(corner + 0.01, corner)  # neighbours: a short lengthscale
     assert_close(model.predict(far), torch.ones(1, **DOUBLE), rtol=0.0, atol=1e-2)
-
-
-def test_caution_grows_with_the_number_of_failures() -> None:
-    X = points(6, 4)
-    thresholds = [feasibility_of(X, points(num, 5)).threshold for num in (1, 2, 8, 40)]
-    assert thresholds == sorted(thresholds) and 0.5 < thresholds[0] and thresholds[-1] < 1.0
 
 
 def test_the_safest_point_is_at_no_border() -> None:

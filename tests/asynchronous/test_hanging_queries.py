@@ -9,10 +9,8 @@ from torch import Tensor
 
 from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy, SearchSettings
 from botorch_calib.asynchronous import proposer as proposer_module
-from botorch_calib.asynchronous.delay_strategy import STRATEGIES
 from botorch_calib.asynchronous.hanging_queries import hanging, hanging_places, with_hanging_failed
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
-from tests.asynchronous.hanging_regions import PROBLEMS, run
 from tests.gps import DOUBLE
 
 CLOCKS = ("iterations", "seconds")
@@ -100,31 +98,10 @@ def test_one_that_hangs_while_others_go_on(clock):
 
 
 def test_imported_values_overtake_nothing():
+    assert late(FeedbackLedger(1)) == []
     ledger = submitted(4)
     ledger.add(torch.zeros(9, 1), torch.zeros(9))
     assert late(ledger) == []
-
-
-# Trial 2 hangs beside others that take a unit of time each, two at once.
-STARTS = [0.0, 0.0, 1.0, 1.0, 2.0, 3.0]
-ENDS = [1.0, 1.0, math.inf, 2.0, 3.0, 4.0]
-
-
-@pytest.mark.parametrize(
-    ("starts", "ends", "expected"),
-    [
-        (STARTS, ENDS, [2]),
-        ([1e9 + start for start in STARTS], [1e9 + end for end in ENDS], [2]),
-        # Trial 4 began before trial 2 by its time: only two have overtaken it.
-        ([*STARTS[:4], 0.5, 3.0], ENDS, []),
-        # Trial 2 began last by its time, as if it had waited.
-        ([0.0, 0.0, 9.0, *STARTS[3:]], ENDS, []),
-        # Trial 0 as well had been overtaken by three others when it brought a value.
-        (STARTS, [3.5, *ENDS[1:]], []),
-    ],
-)
-def test_later_is_by_place_and_by_time(starts, ends, expected):
-    assert hanging_places(starts, ends) == expected
 
 
 @pytest.mark.parametrize("set_back", [False, True])
@@ -144,11 +121,6 @@ def test_trials_of_all_lengths(set_back):
         assert hanging_places(starts, ends) == expected
         found, passed = found + bool(expected), passed + (not expected)
     assert found > 50 and passed > 50
-
-
-def test_nothing_hangs_at_the_start():
-    assert late(FeedbackLedger(1)) == []
-    assert late(submitted(5)) == []
 
 
 def test_the_ledger_itself_is_left_alone():
@@ -180,16 +152,3 @@ def test_proposals_without_and_with_it(failures, monkeypatch):
     proposed = propose(ledger)
     monkeypatch.setattr(proposer_module, "with_hanging_failed", lambda ledger, now: ledger)
     assert torch.equal(propose(ledger), proposed) == (failures == "ignore")
-
-
-@pytest.mark.slow  # that a query which hangs changes the next one is tested above
-@pytest.mark.parametrize("strategy", ["hallucinate", "ucb"])
-@pytest.mark.parametrize("name", ["disc", "corner"])
-def test_a_region_that_hangs(strategy, name):
-    """The best value is in the region. It is found out long before the first time-out.
-
-    All four workers may be in it by then; they wait side by side. In all, three time-outs pass.
-    """
-    outcome = run(PROBLEMS[name], STRATEGIES[strategy], SearchSettings(2, 32, seed=1))
-    assert outcome.gap < 0.15
-    assert outcome.time_lost < 3.0

@@ -20,7 +20,6 @@ from botorch_calib.calibration import OnlineConformal
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import CalibratedModel
 from tests.gps import DOUBLE
-from tests.long_grids import mostly_slow
 
 BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]], **DOUBLE)
 CHEAP = SearchSettings(2, 16)
@@ -71,13 +70,9 @@ def test_the_schedule(every):
 def test_bad_schedules_are_named(value):
     with pytest.raises(InputDataError, match="`refit_every`"):
         DelayAwareProposer(BOUNDS, refit_every=value)
-
-
-def test_numbers_of_numpy_are_schedules():
-    """Integers count values, floats are factors, whichever library they come from."""
-    for value, kind in ((np.int64(3), int), (np.float64(1.5), float)):
-        found = DelayAwareProposer(BOUNDS, refit_every=value).refit_every
-        assert found == value and type(found) is kind
+    for number, kind in ((np.int64(3), int), (np.float64(1.5), float)):  # are those of Python
+        found = DelayAwareProposer(BOUNDS, refit_every=number).refit_every
+        assert found == number and type(found) is kind
 
 
 # ------------------------------------------------------------------ in a proposer
@@ -107,30 +102,6 @@ def test_a_proposer_fits_by_its_schedule_and_knows_every_value(every):
         assert len(model.model.train_targets) == num
         want = fit(*known).posterior(X).mean
         assert_close(model.model.posterior(X).mean, want, rtol=0, atol=1e-9)
-
-
-def submit_all(path: Any, num: int) -> FeedbackLedger:
-    ledger = FeedbackLedger.open(path, dim=2, censor_value=-2.0)
-    X, Y = data(num + 2)
-    for x in X:
-        ledger.submit(x)
-    for trial, y in enumerate(Y[:num]):
-        ledger.observe(trial, y.item())
-    return ledger
-
-
-@pytest.mark.parametrize("strategy", mostly_slow(["ucb", "ts"], ["ts"]))
-def test_a_resumed_proposer_repeats_fits_and_starts(strategy, tmp_path, monkeypatch):
-    """With warm starts, and between two fits: to the last bit what one proposer computes."""
-    monkeypatch.setattr(refits, "LEAST_FOR_WARM_START", 8)
-    ledger = submit_all(tmp_path / "run", 8)
-    running = DelayAwareProposer(BOUNDS, strategy, search=CHEAP, refit_every=1.3)
-    for num in range(8, 12):
-        point = running(ledger)
-        resumed = DelayAwareProposer(BOUNDS, strategy, search=CHEAP, refit_every=1.3)
-        assert torch.equal(resumed(FeedbackLedger.open(tmp_path / "run")), point), num
-        trial = ledger.submit(point)
-        ledger.observe(trial, float(point.sum()))
 
 
 # ------------------------------------------------------------------ starts of the default fit
@@ -215,13 +186,6 @@ def test_values_that_differ_by_rounding_or_by_next_to_nothing_are_equal(level, s
     assert torch.equal(gp.outcome_transform.stdvs, expected)
 
 
-def test_few_values_are_fitted_from_scratch(monkeypatch):
-    monkeypatch.setattr(refits, "LEAST_FOR_WARM_START", 8)
-    starts = Starts(monkeypatch)
-    WarmStartedFit(BOUNDS, 1.1)(*data(7))
-    assert [start for _, start in starts.seen] == [None]
-
-
 # ------------------------------------------------------------------ values after a fit
 
 
@@ -250,14 +214,11 @@ def test_a_calibrator_learns_from_later_values_in_turn():
     extended: Any = with_later_values(model, X[8:], Y[8:])
     for i in range(8, 12):
         reference.observe(X[i : i + 1], Y[i : i + 1])
+    learned = extended.calibrator.state_dict()
     for name, value in reference.calibrator.state_dict().items():
-        assert torch.equal(extended.calibrator.state_dict()[name], value)
-    assert any(
-        not torch.equal(extended.calibrator.state_dict()[name], value)
-        for name, value in before.items()
-    )
-    for name, value in before.items():
-        assert torch.equal(model.calibrator.state_dict()[name], value)
+        assert torch.equal(learned[name], value)
+        assert torch.equal(model.calibrator.state_dict()[name], before[name])
+    assert any(not torch.equal(learned[name], value) for name, value in before.items())
     assert_close(extended.posterior(X).mean, reference.posterior(X).mean)
 
 
@@ -280,19 +241,6 @@ def test_known_noise_of_later_values():
     extended = with_later_values(calibrated, X[9:], Y[9:], Yvar[9:])
     assert_close(noise_of(extended.model), Yvar.flatten())
     assert_close(noise_of(gp), Yvar[:9].flatten())  # left unchanged
-
-
-def test_known_noise_with_a_warm_start(monkeypatch):
-    monkeypatch.setattr(refits, "LEAST_FOR_WARM_START", 8)
-    X, Y = data(16)
-    Yvar = torch.full_like(Y, 0.01)
-    warm = WarmStartedFit(BOUNDS, 1.1)
-    gp = warm(X, Y, Yvar)
-    assert_close(noise_of(gp), Yvar.flatten())
-    # A fit under other noise starts from another one.
-    starts = Starts(monkeypatch)
-    warm(X, Y, 4.0 * Yvar)
-    assert [num for num, _ in starts.seen] == [4, 8, 16]
 
 
 def test_a_model_that_learns_the_noise_has_no_use_for_known_noise():

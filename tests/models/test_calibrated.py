@@ -19,14 +19,17 @@ from botorch.exceptions.errors import (
 from botorch.models import (
     KroneckerMultiTaskGP,
     ModelList,
+    ModelListGP,
     MultiTaskGP,
     PairwiseGP,
     SingleTaskGP,
 )
+from botorch.models.contextual import LCEAGP
 from botorch.models.higher_order_gp import HigherOrderGP
 from botorch.models.model import Model
-from botorch.models.transforms import Standardize
+from botorch.models.transforms import Log, Standardize
 from botorch.sampling.normal import SobolQMCNormalSampler
+from botorch.utils.datasets import SupervisedDataset
 from torch import Tensor
 
 from botorch_calib import (
@@ -808,3 +811,68 @@ def test_a_calibrator_lies_on_the_device_of_its_model() -> None:
     with pytest.raises(InputDataError, match=r'calibrator.to\("meta"\)'):
         CalibratedModel(elsewhere, learned)
     assert all(buffer.device.type != "meta" for buffer in learned.buffers())
+
+
+# ------------------------------------------------------------------ models of all kinds
+
+
+@pytest.mark.parametrize("kind", [ModelList, ModelListGP])
+def test_what_is_calibrated_one_by_one(kind):
+    """Lists and models of several outcomes, as the errors advise."""
+    with pytest.raises(UnsupportedError, match="CalibratedModelList.from_history"):
+        CalibratedModel.from_history(kind(make_gp()), LocalizedConformal(0.2))
+    X, Y, _ = make_data()
+    both = SingleTaskGP(X, torch.cat([Y, 9 - Y], dim=-1), outcome_transform=Standardize(2)).eval()
+    for i in (0, 1):
+        model = CalibratedModel.from_history(both.subset_output([i]), OnlineConformal(0.2))
+        expected = both.posterior(X).mean[:, [i]]
+        torch.testing.assert_close(model.model.posterior(X).mean, expected)
+
+
+def test_construct_inputs():
+    X, Y, _ = make_data(transforms=True)
+    data = SupervisedDataset(X, Y, feature_names=["a", "b"], outcome_names=["y"])
+    model = CalibratedModel(**CalibratedModel.construct_inputs(data))
+    assert isinstance(model.calibrator, LocalizedConformal) and model.calibrator.alpha == 0.2
+    calibrator = OnlineConformal(0.1)
+    assert CalibratedModel.construct_inputs(data, calibrator)["calibrator"] is calibrator
+
+
+class Negated(Log):
+    """The outcome with the other sign, as a user may write it."""
+
+    _is_linear = True
+
+    def forward(self, Y: Tensor, *others: Any, **named: Any) -> tuple[Tensor, None]:
+        return -Y, None
+
+    untransform = forward
+
+
+class Misleading(Log):
+    """Claims to be affine, wrongly."""
+
+    _is_linear = True
+
+
+@pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
+def test_outcome_transforms_that_are_refused():
+    X, Y, _ = make_data()
+    gp = SingleTaskGP(X, Y, outcome_transform=Negated())
+    with pytest.raises(UnsupportedError, match="decreasing outcome transform.*negate the obs"):
+        CalibratedModel.from_history(gp, OnlineConformal(0.2))
+    gp = SingleTaskGP(X, (Y - Y.mean()).exp(), outcome_transform=Misleading())
+    with pytest.raises(UnsupportedError, match="not Gaussian.*Standardize"):
+        CalibratedModel(gp, OnlineConformal(0.2)).posterior(X[:2])
+
+
+@pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
+def test_a_contextual_model_observes():
+    """Its kernel keeps matrices of the shape that its last inputs had."""
+    X, Y, _ = make_data()
+    gp = LCEAGP(X, Y, None, {"1": [0], "2": [1]})
+    model = CalibratedModel.from_history(gp, OnlineConformal(0.2))
+    model.observe(X[:3] + 0.3, Y[:3] + 1.0)
+    assert model.train_targets.shape == (len(Y) + 3,)
+    one_by_one = model.posterior(X[:3].unsqueeze(-2)).mean.squeeze(-1)
+    torch.testing.assert_close(one_by_one, model.posterior(X[:3]).mean)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import pickle
 from typing import Any
 
 import pytest
@@ -14,9 +15,10 @@ from botorch.exceptions.errors import (
     UnsupportedError,
 )
 from botorch.models import ModelList, ModelListGP, MultiTaskGP, PairwiseGP, SingleTaskGP
-from botorch.models.transforms import Log
+from botorch.models.transforms import Log, Standardize
 from botorch.posteriors import GPyTorchPosterior
 from botorch.sampling.normal import SobolQMCNormalSampler
+from botorch.utils.datasets import SupervisedDataset
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -491,3 +493,35 @@ def test_nonlinear_outcome_transform():
         CensoredDelayModel(gp, GOOD, imputation="hallucinate")
     censored = CensoredDelayModel(gp, GOOD, 0.01)
     assert (censored.posterior(GOOD).mean < gp.posterior(GOOD).mean).all()
+
+
+@few_settings
+@pytest.mark.parametrize("imputation", ["censor", "hallucinate"])
+def test_copies(setting, imputation):
+    model, X = setting.model(5, imputation), grid(setting)
+    with torch.no_grad():
+        before = model.posterior(X).mean
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert_same(twin, model, X)
+        twin.observe(X[:1], setting.values(X[:1]))
+        assert torch.equal(model.posterior(X).mean, before)
+        assert (twin.imputation, twin.censor_value) == (imputation, setting.censor_value)
+
+
+def test_a_state_that_could_not_be_censored():
+    setting = Setting()
+    model = CensoredDelayModel(setting.gp())
+    with pytest.raises(RuntimeError, match="`censor_value`"):
+        model.load_state_dict(setting.model(3).state_dict())
+    hallucinating = CensoredDelayModel(setting.gp(), imputation="hallucinate")
+    hallucinating.load_state_dict(setting.model(3).state_dict())
+    assert len(hallucinating.X_pending) == 3
+
+
+def test_construct_inputs():
+    X, Y, _ = Setting(transforms=True).data()
+    data = SupervisedDataset(X, Y, feature_names=["a", "b"], outcome_names=["y"])
+    inputs = CensoredDelayModel.construct_inputs(data, X_pending=X[:2], censor_value=1.0)
+    model = CensoredDelayModel(**inputs)
+    assert (model.censor_value, model.imputation, len(model.X_pending)) == (1.0, "censor", 2)
+    assert isinstance(model.model.outcome_transform, Standardize)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import warnings
 from typing import Any
 
@@ -263,3 +265,24 @@ def test_further_pending_points_keep_what_is_calibrated(options):
         is_other = bool(options.keys() & changed.keys())
         difference = other.posterior(points).variance.sqrt().reshape(-1) - deviation
         assert (difference.abs().max() > 1e-3) == is_other
+
+
+@both
+def test_states_and_copies(setting, order):
+    """States load across numbers of pending points and of residuals; copies are independent."""
+    source, X = compose(order, setting), grid(setting)
+    empty = LocalizedConformal(0.3, lengthscale=0.5, step_size=0.1)
+    target = compose(order, setting, empty, num_pending=2)
+    with torch.no_grad():
+        for parameter in source.parameters():
+            parameter.add_(0.2)
+        source.train()
+        target.posterior(X)
+    target.load_state_dict(source.state_dict())
+    expected = source.posterior(X)
+    assert_same_law(target.posterior(X), expected)
+    for twin in (copy.deepcopy(source), pickle.loads(pickle.dumps(source))):
+        assert_same_law(twin.posterior(X), expected)
+        twin.observe(X[:1], setting.values(X[:1]))
+        assert (parts(twin)[1].num_updates, parts(source)[1].num_updates) == (31, 30)
+    assert_same_law(source.posterior(X), expected)

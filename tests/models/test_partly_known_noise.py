@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
+import pickle
 from typing import Any
 
 import pytest
 import torch
-from botorch.exceptions.errors import InputDataError
+from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import MultiTaskGP, SingleTaskGP
 from botorch.sampling.normal import SobolQMCNormalSampler
@@ -25,6 +26,7 @@ from botorch_calib.calibration import NoCalibration
 from botorch_calib.models import (
     PartlyKnownNoiseGP,
     PartlyKnownNoiseLikelihood,
+    loo_residuals,
     prequential_residuals,
 )
 from botorch_calib.models.conditioning import conditioned_on, given_noise
@@ -37,6 +39,7 @@ from tests.gps import (
     NOISE,
     dense_posterior,
     make_data,
+    make_gp,
     make_partly_known,
 )
 from tests.random_numbers import uniform
@@ -318,3 +321,30 @@ def test_wrong_variances(wrong: float, others_known: bool) -> None:
     model = CalibratedModel(make_partly_known(), NoCalibration())
     with pytest.raises(InputDataError, match="or NaN where it is not known"):
         model.observe(MORE, VALUES, torch.full((3, 1), wrong, **DOUBLE))
+
+
+def test_residuals_are_those_of_sequential_refits() -> None:
+    gp, (X, Y, _), noise = make_partly_known(), make_data(), rows_noise()
+    y, rows = Y.squeeze(-1), torch.arange(N)
+    for residuals, knows in ((prequential_residuals, rows.lt), (loo_residuals, rows.ne)):
+        expected = []
+        for t in range(N):
+            kept = knows(t)
+            mean, variance = dense_posterior(X[kept], y[kept], noise[kept], X[t : t + 1])
+            expected.append((y[t] - mean) / (variance + noise[t]).sqrt())
+        assert_close(residuals(gp), torch.cat(expected), 1e-9)
+
+
+def test_a_known_error_needs_a_model_that_has_place_for_it() -> None:
+    model = CalibratedModel(make_gp(fixed_noise=False), NoCalibration())
+    with pytest.raises(UnsupportedError, match="A PartlyKnownNoiseGP does both"):
+        model.observe(MORE, VALUES, NOISES)
+
+
+def test_copies_and_states() -> None:
+    gp, (X, Y, Yvar) = make_partly_known(), make_data()
+    Yvar = torch.where(KNOWN.unsqueeze(-1), Yvar, torch.nan)
+    loaded: Any = PartlyKnownNoiseGP(X, Y, Yvar, outcome_transform=None)
+    loaded.load_state_dict(gp.state_dict())
+    for other in (copy.deepcopy(gp), pickle.loads(pickle.dumps(gp)), loaded.eval()):
+        assert_close(statements(other), statements(gp), 1e-12)

@@ -185,6 +185,15 @@ class TestAgainstThePosterior:
         check(CalibratedModel(make_gp(), calibrator))
 
 
+@pytest.mark.parametrize("name", ["localized, several", "recalibrated, localized"])
+def test_finite_differences(name):
+    columns = Columns(4, 2)
+    bound = closed(calibrated(name, excess="objective"), columns, -1.0)
+    X, C = decisions(2, columns).requires_grad_(), contexts_of(3, columns)
+    for function in (bound, bound.gradient_norms):
+        assert torch.autograd.gradcheck(lambda x: function(x, C), (X,), eps=1e-5, atol=1e-4)  # noqa: B023
+
+
 def changed_state(model: CalibratedModel) -> None:
     other = calibrated("localized")
     other.calibrator.update(uniform(5, 4, seed=21), torch.full((5,), 30.0, **DOUBLE))
