@@ -284,7 +284,7 @@ class FeedbackLedger:
 
         While another thread is choosing, this waits; the choice is made again if a query was
         submitted meanwhile. An `AsynchronousOptimizer` that starts before the value is told
-        evaluates the trial, unless its ``resume`` is ``"keep"``.
+        evaluates the trial.
 
         Args:
             propose: A function from the ledger to a tensor of shape ``d`` or ``1 x d``, or to a
