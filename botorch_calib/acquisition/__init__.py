@@ -13,7 +13,7 @@ file                          content
 ``thompson``                  Thompson sampling under delayed feedback
 ``robust``                    worst cases over distributions of a context
 ``pending_points``            points under evaluation, and fantasies of their outcomes
-``input_constructors``        how BoTorch, and so Ax, builds each of these functions; their incumbents
+``input_constructors``        how BoTorch, and so Ax, builds these functions; their incumbents
 ============================= ======================================================================
 """
 

@@ -159,9 +159,7 @@ class ConstrainedClosedForm(SampledSums):
     @torch.no_grad()
     def _has_known_posteriors(self) -> bool:
         """Whether each outcome has a model of its own whose posterior the closed form can take."""
-        models: list[Any] = (
-            list(self._model.models) if isinstance(self._model, ModelList) else [self._model]
-        )
+        models: Any = getattr(self._model, "models", [self._model])
         if any(model.num_outputs > 1 for model in models):
             return False
         posteriors = [model.posterior(self.surrogate.Xs[0][:1]) for model in models]

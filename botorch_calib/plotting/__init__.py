@@ -18,9 +18,8 @@ from botorch_calib.plotting.intervals import (
     prediction_interval,
 )
 from botorch_calib.plotting.maps import plot_certified_region, plot_threshold_map
-from botorch_calib.plotting.regret import plot_regret
+from botorch_calib.plotting.runs import plot_regret, plot_timeline
 from botorch_calib.plotting.style import COLORS, LABEL_SIZE, LEGEND_SIZE, TICK_SIZE
-from botorch_calib.plotting.timeline import plot_timeline
 
 __all__ = [
     "COLORS",

@@ -1,0 +1,100 @@
+"""Optimization runs: their regret, and evaluations that run side by side, over time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+
+from botorch_calib.ledger import Trial, TrialStatus
+from botorch_calib.plotting import style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Colours and hatches, so that the states differ in print as well.
+STATUS_STYLES = {
+    TrialStatus.OBSERVED: (style.COLORS[0], ""),
+    TrialStatus.PENDING: (style.COLORS[5], "//"),
+    TrialStatus.EXPIRED: (style.COLORS[4], ".."),
+    TrialStatus.FAILED: (style.COLORS[1], "xx"),
+}
+
+
+def plot_regret(curves: Mapping[str, Any], log_scale: bool = False, ax: Axes | None = None) -> Axes:
+    """Mean regret of each method with a band of one standard error over seeds.
+
+    Args:
+        curves: By method, regrets ``seeds x T``; the first column is that after the initial
+            design. A single seed has no band.
+        log_scale: Whether the regret axis is logarithmic.
+        ax: Axes to draw into.
+
+    Example:
+        >>> ax = plot_regret({"random": torch.rand(5, 20).cummin(dim=-1).values})  # seeds x rounds
+    """
+    arrays = {name: style.as_array(values) for name, values in curves.items()}
+    for name, values in arrays.items():
+        if values.ndim != 2 or values.size == 0:
+            raise BotorchTensorDimensionError(
+                f"`curves[{name!r}]` must have shape seeds x T, got {values.shape}."
+            )
+    ax = style.new_axes((7.5, 4.2)) if ax is None else ax
+    kinds = cycle(style.COLORS), cycle(style.LINE_STYLES)
+    for (name, values), color, line in zip(arrays.items(), *kinds, strict=False):
+        num_runs, num_steps = values.shape
+        steps, mean = np.arange(num_steps), values.mean(axis=0)
+        label = f"{name} ({num_runs} {'run' if num_runs == 1 else 'runs'})"
+        ax.plot(steps, mean, color=color, linestyle=line, linewidth=2, label=label)
+        if num_runs > 1:
+            error = values.std(axis=0, ddof=1) / np.sqrt(num_runs)
+            ax.fill_between(steps, mean - error, mean + error, color=color, alpha=0.2, lw=0)
+    if log_scale:
+        # The lower end of a band may reach 0.
+        ax.set_yscale("log", nonpositive="clip")
+    names = ("evaluations after the initial design", "simple regret (units of the objective)")
+    return style.finished(ax, *names, title="mean ± 1 standard error")
+
+
+def plot_timeline(
+    trials: Sequence[Trial], now: float | None = None, ax: Axes | None = None
+) -> Axes:
+    """One bar for each trial, from its submission to its value's arrival.
+
+    A trial without a value has a bar up to ``now``, as has a failed one, which does not tell when.
+
+    Args:
+        trials: Trials of a ledger: ``ledger.trials``.
+        now: Time up to which to draw (default: the last one that occurs), in the unit of the
+            ledger's clock.
+        ax: Axes to draw into.
+
+    Example:
+        >>> ax = plot_timeline(ledger.trials)
+    """
+    if not trials:
+        raise InputDataError("`trials` must hold at least one trial.")
+    times = [time for t in trials for time in (t.submitted_at, t.observed_at) if time is not None]
+    now = max(times) if now is None else now
+    ax = style.new_axes((9.4, 4.2)) if ax is None else ax
+    for status, (color, hatch) in STATUS_STYLES.items():
+        chosen = [trial for trial in trials if trial.status == status]
+        if not chosen:
+            continue
+        starts = [trial.submitted_at for trial in chosen]
+        ends = [now if trial.observed_at is None else trial.observed_at for trial in chosen]
+        ax.barh(
+            [trial.id for trial in chosen],
+            [end - start for start, end in zip(starts, ends, strict=True)],
+            left=starts,
+            color=color,
+            hatch=hatch,
+            edgecolor="white",
+            label=f"{status.value} ({len(chosen)})",
+        )
+    ax.invert_yaxis()
+    ax.locator_params(axis="y", integer=True)
+    return style.finished(ax, "time on the ledger's clock", "trial")
