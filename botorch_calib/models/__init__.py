@@ -19,6 +19,7 @@ file                      content
 ``predictors``            how each kind of base model predicts observations
 ``marginals``             posteriors of exact processes, at all points at once
 ``cholesky_factor``       their Cholesky factors, renewed when a process changes
+``radial_kernels``        kernels that are functions of the distance, with their derivatives
 ``conditioning``          conditioning on observations, with errors that help
 ``row_updates``           rows that are added to a Cholesky factor
 ``training_prior``        a process's prior of its training data

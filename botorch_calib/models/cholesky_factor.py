@@ -40,6 +40,7 @@ from torch.nn import Parameter
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from botorch_calib.models.inspection import with_task_feature
+from botorch_calib.models.radial_kernels import radial_between
 from botorch_calib.models.row_updates import solved
 
 # Above this size a parameter is compared by its address and version alone: see `_state_of`.
@@ -76,7 +77,8 @@ class Factor:
             points = torch.cat([points, others], dim=-2)
         if joint:  # the kernel among the points is evaluated with it
             points = torch.cat([points.expand(*inputs.shape[:-2], -1, -1), own.x1], dim=-2)
-        kernel = _kernel_between(points, own).mT
+        kernel, prior_variance = _kernel_between(points, own)
+        kernel = kernel.mT
         cross = kernel[..., : self.cholesky.shape[-1]]
         if joint:
             mean = prior.loc.unsqueeze(-1) + cross @ self.weights
@@ -87,7 +89,9 @@ class Factor:
                 with_others = (explained @ explained_of_others.mT).view(*cross.shape[:-1], -1)
                 shared = torch.cat([with_others, shared], dim=-1)
             return mean, kernel[..., cross.shape[-1] :] - shared
-        variance = own.diagonal(dim1=-1, dim2=-2) - self._explained(cross).square().sum(dim=-1)
+        if prior_variance is None:
+            prior_variance = own.diagonal(dim1=-1, dim2=-2)
+        variance = prior_variance - self._explained(cross).square().sum(dim=-1)
         return prior.loc.unsqueeze(-1) + cross @ self.weights, variance.unsqueeze(-1)
 
     def _explained(self, cross: Tensor) -> Tensor:
@@ -102,7 +106,7 @@ class Factor:
         if known is None or known[0] != state:
             inputs = model.transform_inputs(with_task_feature(model, baseline))
             own = model.forward(inputs).lazy_covariance_matrix
-            kernel = _kernel_between(self.inputs, own)
+            kernel, _ = _kernel_between(self.inputs, own)
             explained = torch.linalg.solve_triangular(self.cholesky, kernel, upper=False).mT
             # A clone, as what is kept must not keep the baseline.
             known = self._baselines[baseline] = state, own.x1.clone(), explained
@@ -111,17 +115,21 @@ class Factor:
         return points, explained
 
 
-def _kernel_between(inputs: Tensor, own: LazyEvaluatedKernelTensor) -> Tensor:
-    """The kernel of a lazy matrix between others' points and its own.
+def _kernel_between(
+    inputs: Tensor, own: LazyEvaluatedKernelTensor
+) -> tuple[Tensor, Tensor | float | None]:
+    """The kernel of a lazy matrix between others' points and its own, and, if known, its diagonal.
 
     In this order: GPyTorch centres distances at the mean of the first points, and what is predicted
     at a point must not depend on its neighbours in a batch.
     """
+    radial = radial_between(inputs, own)
+    if radial is not None:
+        return radial
     cross = LazyEvaluatedKernelTensor(
         inputs, own.x1, own.kernel, last_dim_is_batch=own.last_dim_is_batch, **own.params
     )
-    kernel: Tensor = cross.evaluate_kernel().to_dense()
-    return kernel
+    return cross.evaluate_kernel().to_dense(), None
 
 
 class _Known(NamedTuple):

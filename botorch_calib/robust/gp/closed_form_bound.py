@@ -12,6 +12,7 @@ from torch import Tensor
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.inspection import predicting_part, predicting_process, stated_moments
 from botorch_calib.models.marginals import posterior_at
+from botorch_calib.models.radial_kernels import LEAST_SQUARE
 from botorch_calib.robust.contexts import pairwise_distances
 from botorch_calib.robust.contextual_function import ContextualFunction, norm_and_direction
 from botorch_calib.robust.gp.bonus import Bonus, CalibratedBonus
@@ -21,7 +22,7 @@ from botorch_calib.robust.joint_inputs import Columns
 
 # Covariances between pairs and training points at a time, few enough for a processor's cache; on a
 # device, whose launches have to be few, there are more.
-_ELEMENTS, _DEVICE_ELEMENTS, _LEAST_PAIRS = 2**17, 2**26, 256
+_ELEMENTS, _DEVICE_ELEMENTS, _LEAST_PAIRS = 2**18, 2**26, 256
 # Pairs whose bonus is made together.
 _BLOCK, _DEVICE_BLOCK = 2**14, 2**18
 
@@ -63,8 +64,10 @@ class ClosedFormConfidenceBound(ContextualFunction):
         # Columns, and so gradients, have decisions first.
         self.gp = gp = gp.reordered(columns.decision + columns.context)
         self._mean, self._weights = sign * gp.mean, sign * gp.weights
-        # One product with this gives sums over training inputs, and the sum of the factors.
-        self._sums = torch.cat([gp.inputs, torch.ones_like(gp.inputs[:, :1])], dim=-1)
+        # One product with this gives sums over training inputs, and the sum of the factors. It is
+        # twice as fast with columns in one piece.
+        columns_of_sums = torch.cat([gp.inputs.mT, torch.ones_like(gp.inputs[:, 0]).unsqueeze(0)])
+        self._sums, self._weighted = columns_of_sums.mT, (columns_of_sums * self._weights).mT
         width = beta**0.5
         self.bonus: Bonus = lambda variance, points: width * variance.sqrt()
         if calibrated is not None:
@@ -109,7 +112,7 @@ class ClosedFormConfidenceBound(ContextualFunction):
         """
         gp, split, (b, M, _) = self.gp, self._split, scaled.shape
         first, second = (
-            pairwise_distances(side, inputs).square_()
+            gp.profile.prepared(pairwise_distances(side, inputs).square_())
             for side, inputs in (
                 (scaled[:, 0, :split], gp.inputs[:, :split]),
                 (scaled[0, :, split:], gp.inputs[:, split:]),
@@ -117,18 +120,17 @@ class ClosedFormConfidenceBound(ContextualFunction):
         )
         mean, variance = scaled.new_empty(2, b, M)
         by_mean, by_variance = scaled.new_empty(2, b, M, self._sums.shape[-1] if gradients else 0)
-        weighted = self._weights.unsqueeze(-1) * self._sums
         most = _ELEMENTS if scaled.device.type == "cpu" else _DEVICE_ELEMENTS
         most = max(_LEAST_PAIRS, most // max(len(gp.inputs), 1))
         width = min(M, most)
         height = max(most // width, 1)
         for i, j in product(range(0, b, height), range(0, M, width)):
             at = slice(i, i + height), slice(j, j + width)
-            k, g = gp.profile.at_sum(first[at[0], None], second[None, at[1]])
+            k, g = gp.profile.at_pairs(first[at[0], None], second[None, at[1]])
             V, variance[at] = self._solved(k)
             mean[at] = k @ self._weights
             if gradients:
-                by_mean[at], by_variance[at] = g @ weighted, V.mul_(g) @ self._sums
+                by_mean[at], by_variance[at] = g @ self._weighted, V.mul_(g) @ self._sums
         return mean.add_(self._mean), variance, by_mean, by_variance
 
     def _solved(self, k: Tensor) -> tuple[Tensor, Tensor]:
@@ -147,7 +149,8 @@ class ClosedFormConfidenceBound(ContextualFunction):
             x, c = X.detach().requires_grad_(), contexts.detach().requires_grad_()
             points = torch.cat([x.to(self.gp.origin), c.to(self.gp.origin)], dim=-1)
             differences = self.gp.scaled(points).unsqueeze(-2) - self.gp.inputs
-            k, _ = self.gp.profile.at(differences.square().sum(dim=-1))
+            squares = differences.square().sum(dim=-1)
+            k, _ = self.gp.profile.at(squares.clamp_min(LEAST_SQUARE))
             value = k @ self._weights + self.bonus(self._solved(k)[1], points)
             (gradient,) = torch.autograd.grad(value.sum(), c, create_graph=True)
             norm, direction = norm_and_direction(gradient)

@@ -20,9 +20,9 @@ from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
 from botorch_calib.models.inspection import constant_noise_variance, raw_train_inputs
+from botorch_calib.models.radial_kernels import RadialProfile, base_kernel, radial_profile
 from botorch_calib.posteriors.moments import usual_least
 from botorch_calib.robust.contexts import pairwise_distances
-from botorch_calib.robust.gp.radial_profiles import RadialProfile, base_kernel, radial_profile
 
 _AFFINE = (Normalize, InputStandardize, AffineInputTransform)
 # A variance this small, in units of the prior variance and of the rounding error, is none.

@@ -1,0 +1,177 @@
+"""Stationary radial kernels as functions of the squared distance, with a derivative of their own.
+
+Every profile is ``k = f(s)`` with ``f(0) = 1`` and ``s = factor * r^2``, where ``r`` is the
+distance in units of the lengthscale. Inputs are scaled such that ``s`` is their squared distance.
+
+GPyTorch composes the same kernels of ten operations and more, which autograd goes back through one
+by one. Here the derivative by a point is a sum over the others, ``2 sum_i f'(s_i) (x - x_i)``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import torch
+from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.lazy import LazyEvaluatedKernelTensor
+from torch import Tensor
+from torch.autograd import Function
+
+# As in GPyTorch: the distance of coincident points is not quite zero, which keeps 1/r finite.
+LEAST_SQUARE = 1e-30
+
+
+class RadialProfile(ABC):
+    """A profile ``f(s)`` with ``f'(s) = slope * g(s)``, ``g`` being a by-product of ``f``."""
+
+    factor: ClassVar[float]
+    slope: ClassVar[float]
+
+    @abstractmethod
+    def at(self, s: Tensor) -> tuple[Tensor, Tensor]:
+        """``f`` and ``g`` at ``s``, differentiable twice where ``s`` is at least `LEAST_SQUARE`."""
+
+    def prepared(self, squares: Tensor) -> Tensor:
+        """What `at_pairs` takes of the squared distances along some columns."""
+        return squares
+
+    def at_pairs(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        """``f`` and ``g`` from what is `prepared` along two sets of columns, which broadcast."""
+        return self.at(first + second)
+
+
+class GaussianProfile(RadialProfile):
+    """``exp(-r^2/2)``, whose parts multiply."""
+
+    factor = 0.5
+    slope = -1.0
+
+    def prepared(self, squares: Tensor) -> Tensor:
+        """The factor ``exp(-s)`` of these columns."""
+        return squares.neg().exp_()
+
+    def at_pairs(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        """As a product: no exponential at all pairs."""
+        k = first * second
+        return k, k
+
+    def at(self, s: Tensor) -> tuple[Tensor, Tensor]:
+        """``exp(-s)``, also ``g``."""
+        k = s.neg().exp_()
+        return k, k
+
+
+class Matern32Profile(RadialProfile):
+    """``(1 + t) exp(-t)`` with ``t = sqrt(3) r``."""
+
+    factor = 3.0
+    slope = -0.5
+
+    def at(self, s: Tensor) -> tuple[Tensor, Tensor]:
+        """``(1 + t) exp(-t)`` and ``g = exp(-t)``; ``f' = -g/2``, as ``ds = 2 t dt``."""
+        t = s.sqrt()
+        g = t.neg().exp_()
+        return torch.addcmul(g, g, t), g
+
+
+class Matern52Profile(RadialProfile):
+    """``(1 + t + t^2/3) exp(-t)`` with ``t = sqrt(5) r``."""
+
+    factor = 5.0
+    slope = -1.0 / 6.0
+
+    def at(self, s: Tensor) -> tuple[Tensor, Tensor]:
+        """``(1 + t + t^2/3) exp(-t)`` and ``g = (1 + t) exp(-t)``; ``f' = -g/6``."""
+        t = s.sqrt()
+        e = t.neg().exp_()
+        g = torch.addcmul(e, e, t)
+        return torch.addcmul(g, e, s, value=1.0 / 3.0), g
+
+
+_MATERN: dict[float, type[RadialProfile]] = {1.5: Matern32Profile, 2.5: Matern52Profile}
+
+
+def radial_profile(kernel: Kernel) -> RadialProfile | None:
+    """The profile of a kernel on all columns without batch dimensions; None if it has another."""
+    if type(kernel) not in (RBFKernel, MaternKernel) or kernel.active_dims is not None:
+        return None
+    if kernel.raw_lengthscale.dim() != 2:
+        return None
+    if type(kernel) is RBFKernel:
+        return GaussianProfile()
+    return _MATERN[kernel.nu]() if kernel.nu in _MATERN else None
+
+
+def base_kernel(kernel: Kernel) -> Kernel:
+    """A kernel without its ``ScaleKernel``, if that is plain."""
+    # Batch dimensions are the scale's own; the kernel inside is for `radial_profile` to judge.
+    is_plain = type(kernel) is ScaleKernel and kernel.raw_outputscale.dim() == 0
+    return kernel.base_kernel if is_plain and kernel.active_dims is None else kernel
+
+
+def radial_between(
+    inputs: Tensor, own: LazyEvaluatedKernelTensor
+) -> tuple[Tensor, Tensor | float] | None:
+    """The kernel of a lazy matrix between others' points and its own, and that of equal points.
+
+    For points ``... x n x d`` and ``... x m x d``, ``... x n x m`` and a scalar. Differentiable in
+    points as often as the kernel is, not in its hyperparameters. None where it is not radial.
+    """
+    kernel: Any = own.kernel
+    base: Any = base_kernel(kernel)
+    profile = radial_profile(base)
+    is_usual = not own.params and not own.last_dim_is_batch
+    # Other columns are an error, which the kernel itself raises.
+    if profile is None or not is_usual or inputs.shape[-1] != own.x2.shape[-1]:
+        return None
+    # Centred before they are scaled, for the digits of points far from zero. An RBF kernel of
+    # GPyTorch scales first: rounding has to be that of the training covariance, which it made.
+    x1, x2, unit = inputs, own.x2, base.lengthscale.detach()
+    if type(base) is RBFKernel:
+        x1, x2, unit = x1 / unit, x2 / unit, 1.0
+    center, scale = x1.detach().mean(dim=-2, keepdim=True), profile.factor**0.5 / unit
+    values: Tensor = _Between.apply((x1 - center) * scale, (x2 - center) * scale, profile)
+    if base is kernel:
+        return values, 1.0
+    variance = kernel.outputscale.detach()
+    return values * variance, variance
+
+
+class _Between(Function):
+    """A profile at the squared distances of two sets of points, differentiable to any order."""
+
+    @staticmethod
+    def forward(ctx: Any, x1: Tensor, x2: Tensor, profile: RadialProfile) -> Tensor:
+        left, right, squares = _squares(x1, x2)
+        k, g = profile.at(squares)
+        ctx.save_for_backward(x1, x2, left, right, g)
+        ctx.profile = profile
+        return k
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        (x1, x2, left, right, g), profile = ctx.saved_tensors, ctx.profile
+        if torch.is_grad_enabled():  # to be differentiated again
+            left, right, squares = _squares(x1, x2)
+            _, g = profile.at(squares)
+        weight, d = (profile.slope * g) * grad, x1.shape[-1]
+        by_first = by_second = None
+        if ctx.needs_input_grad[0]:
+            sums = weight @ right
+            by_first = 2.0 * x1 * sums[..., d : d + 1] - 2.0 * sums[..., :d]
+        if ctx.needs_input_grad[1]:
+            sums = weight.mT @ left
+            by_second = torch.addcmul(sums[..., :d], x2, sums[..., -1:], value=2.0)
+        return by_first, by_second, None
+
+
+def _squares(x1: Tensor, x2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Squared distances of points and, before them, the factors whose product they are.
+
+    These are ``-2 x_1, |x_1|^2, 1`` and ``x_2, 1, |x_2|^2`` in columns.
+    """
+    norms = [(x * x).sum(dim=-1, keepdim=True) for x in (x1, x2)]
+    left = torch.cat([-2.0 * x1, norms[0], torch.ones_like(norms[0])], dim=-1)
+    right = torch.cat([x2, torch.ones_like(norms[1]), norms[1]], dim=-1)
+    return left, right, (left @ right.mT).clamp_min_(LEAST_SQUARE)
