@@ -68,7 +68,7 @@ class _CertifiedProposer(DelayAwareProposer):
     expansion_share: float
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "space": None, "books": None, "constraints": []}
+        return {**self.__dict__, "space": None, "books": None, "constraints": []}
 
     def _maximizer(
         self,

@@ -401,7 +401,9 @@ class FeedbackLedger:
         queries = check_array("X", X, (None, self.dim)).astype(DOUBLE)
         num = len(queries)
         trials = [{"x": x.tobytes()} for x in queries]
-        columns = {"y": check_array("Y", Y, (num, 1), (num,)).ravel().tolist()}
+        columns: dict[str, list[Any]] = {
+            "y": check_array("Y", Y, (num, 1), (num,)).ravel().tolist()
+        }
         if Yvar is not None:
             given = check_array("Yvar", Yvar, (num, 1), (num,)).ravel().tolist()
             columns["yvar"] = [check_nonnegative("Yvar", variance) for variance in given]

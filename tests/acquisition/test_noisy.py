@@ -394,10 +394,12 @@ class TestArguments:
 
     def test_what_is_no_point_is_named(self) -> None:
         model: Any = SEVERAL["calibrated"]()
-        for ref_point in (None, -1.0, ["a"], [-1.0]):
+        bad: list[Any] = [None, -1.0, ["a"], [-1.0]]
+        for ref_point in bad:
             with pytest.raises(BotorchError, match="`ref_point"):
                 NEHVI(model, ref_point, X)
-        for baseline in (None, [0.5], X[0]):
+        bad = [None, [0.5], X[0]]
+        for baseline in bad:
             with pytest.raises(BotorchError, match="`X_baseline"):
                 NEHVI(model, REF_POINT, baseline)
 

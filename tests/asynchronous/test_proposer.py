@@ -664,8 +664,6 @@ def test_more_pending_queries_than_a_limit_are_hallucinated(
     )
 
 
-
-
 def asked(ledger: FeedbackLedger, num: int, delay: int, **arguments: Any) -> Tensor:
     """The next queries of the default strategy, each of which brings a value after a while."""
     arguments = {"fit": fit, "search": SearchSettings(2, 64), **arguments}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from botorch.exceptions.errors import (
@@ -196,7 +198,7 @@ def test_units_do_not_matter(width: float, unit: float) -> None:
         noise = 0.01 * torch.randn(20, 1, generator=generator, dtype=torch.double)
         Y = unit * (noise - (Z - 0.37).square().sum(dim=-1, keepdim=True))
         bounds = torch.tensor([[0.0, 0.0], [width, width]], dtype=torch.double)
-        transforms = {
+        transforms: dict[str, Any] = {
             "input_transform": Normalize(2, bounds=bounds),
             "outcome_transform": Standardize(1),
         }

@@ -99,7 +99,7 @@ def test_report_from_pits_knows_shares_and_no_widths():
         (lambda: report_from_pits([]), BotorchTensorDimensionError, "pits"),
         (lambda: report_from_pits([0.5] * 9, X=[[0.0]]), BotorchTensorDimensionError, "`X`.*9"),
         (lambda: report_from_pits([0.5] * 9, alpha=1.0), InputDataError, "alpha"),
-        (lambda: report_from_pits([0.5] * 9, levels=["a"]), InputDataError, "levels"),
+        (lambda: report_from_pits([0.5] * 9, levels=["a"]), InputDataError, "levels"),  # type: ignore[list-item]
         (lambda: report_from_moments([0.0], [0.0], [1.0]), InputDataError, "deviation"),
         (lambda: report_from_moments([0.0] * 2, [1.0], [1.0]), BotorchTensorDimensionError, "2,"),
     ],
