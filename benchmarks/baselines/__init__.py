@@ -1,8 +1,11 @@
-"""A rival of the papers that suite `robust` compares with: a ball in the maximum mean discrepancy.
+"""Rivals of the papers, which suites compare with: conformal Bayesian optimization, the MMD ball.
 
-``mmd_ball`` has `MMDBall`, and ``simplex_in_ellipsoid`` its solver.
+``weighted_conformal`` has the calibrator of conformal Bayesian optimization, and ``density_ratio``
+its weights. ``mmd_ball`` has `MMDBall`, and ``simplex_in_ellipsoid`` its solver.
 """
 
+from benchmarks.baselines.density_ratio import ClassifierDensityRatio, proposal_samples
 from benchmarks.baselines.mmd_ball import MMDBall
+from benchmarks.baselines.weighted_conformal import WeightedConformal
 
-__all__ = ["MMDBall"]
+__all__ = ["ClassifierDensityRatio", "MMDBall", "WeightedConformal", "proposal_samples"]

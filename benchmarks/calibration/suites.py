@@ -6,6 +6,7 @@ from benchmarks.calibration import (
     ackley,
     any_model,
     claims,
+    conformal,
     methods,
     misspecified,
     remedies,
@@ -83,6 +84,15 @@ WELLSPECIFIED = Suite(
     protocol="wellspecified",
 )
 
+# Conformal Bayesian optimization, on a function without noise.
+CONFORMAL = Suite(
+    name="conformal",
+    problems=(conformal.ackley(),),
+    methods=conformal.methods(),
+    baseline="bo",
+    report=CalibrationReport(),
+)
+
 # Runs in seconds: for trying out a back end, and for the tests.
 SMOKE = Suite(
     name="smoke",
@@ -98,5 +108,6 @@ SUITES = (
     ANY_MODEL,
     UNDERSTATED_NOISE,
     WELLSPECIFIED,
+    CONFORMAL,
     SMOKE,
 )
