@@ -7,7 +7,9 @@ beyond all other pieces, there are these ways:
 
 * normal pieces are differences of the tails beyond their knots, on the side away from zero
   (`bivariate_tails`), and of the whole normal distribution;
-* uniform pieces are integrated by Gauss and Legendre's rule on either side of ``x``.
+* uniform pieces are integrated by Gauss and Legendre's rule on either side of ``x``;
+* if a single uniform piece around zero has the mass that the normal distribution has there (a
+  stretched form), one smooth integral is the difference from the whole normal distribution.
 
 Other distributions are integrated piece by piece (`_piece_integrals`).
 
@@ -26,7 +28,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import torch
@@ -42,21 +46,25 @@ from botorch_calib.distributions._normal_functions import (
     INV_SQRT_2PI,
     LEAST,
     LOG_ZERO,
+    SQRT_2PI,
     TINY,
     first_tails,
     graded_rule,
     less,
     log_h,
     log_normal_interval,
+    unit_legendre,
 )
 from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces, piece_logs
 from botorch_calib.distributions._truncated_normal import NormalShares
 from botorch_calib.distributions.form import PiecewiseForm
 
+_SQRT_2, _SQRT_PI = math.sqrt(2.0), math.sqrt(math.pi)
 # Ratios of the noise to the scale: below the smallest, noise is not felt (its square adds to the
 # variance), above the largest, nothing else is.
 MIN_RATIO, MAX_RATIO = 1e-6, 1e6
 _ORDER = 20  # of the rule on either side of x
+_NODES = 32  # of the rule over the reach of the noise
 _CUT = 72.0  # where the rule ends: the integrand has fallen by exp(-36)
 EXCESS, SURVIVAL = 0, 1
 
@@ -103,6 +111,8 @@ class Parts(NamedTuple):
 @torch.no_grad()
 def parts_of(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> Parts:
     """The `Parts` of the distribution with these finite knots and masses, without a graph."""
+    if form.stretched:
+        return _stretched_parts(form, knots.device)
     ends = form.pad(knots, -FAR, FAR)
     shares = NormalShares(ends)
     at_low, at_high = shares.at_low, shares.at_high
@@ -116,6 +126,19 @@ def parts_of(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> Parts:
     jumps = _jumps(masses * at_low, masses * at_high, form)
     steps = _jumps(heights, heights, form)
     return Parts(jumps, steps, at_low + flat, at_high + flat, shares)
+
+
+@cached_constant
+def _stretched_parts(form: PiecewiseForm, device: torch.device) -> Parts:
+    end, half = normal_end(form.stretched), 0.5 * form.stretched
+    knots = torch.tensor([[-end], [end]], dtype=torch.float64, device=device)
+    masses = knots.new_tensor([[half], [1.0 - form.stretched], [half]])
+    return parts_of(knots, masses, replace(form, stretched=0.0))
+
+
+def normal_end(alpha: float) -> float:
+    """The number ``c`` with the probability ``alpha`` beyond ``-c`` and ``c``."""
+    return -NormalDist().inv_cdf(0.5 * alpha)
 
 
 def _jumps(above: Tensor, below: Tensor, form: PiecewiseForm) -> Tensor:
@@ -147,6 +170,8 @@ def _log_integral(
         scale: ``n`` scales of the normal pieces, that of knots being 1 (default: 1).
     """
     inputs = x, noise, torch.ones_like(x) if scale is None else scale, knots, masses
+    if form.stretched and (knots.requires_grad or masses.requires_grad):
+        form = replace(form, stretched=0.0)  # whose knots and masses are constants
     if noise is not None and not form.covered:
         return _by_pieces(*inputs, form, which)
     knots = off_zero(knots)
@@ -184,9 +209,9 @@ class Values:
     Attributes:
         totals: ``E`` and ``S``, ``2 x n``.
         density: ``p``.
-        normal_density: The share of the normal pieces in it.
+        normal_density: The share of the normal pieces in it, if there is noise.
         of_pieces: A function that returns ``E``, ``S`` and ``p`` of each piece, taken as a
-            distribution, ``3 x num_pieces x n``.
+            distribution, ``3 x num_pieces x n``; there is none for stretched forms.
     """
 
     log_scale: Tensor
@@ -202,7 +227,9 @@ class Values:
         parts: Parts,
         form: PiecewiseForm,
     ) -> None:
-        if r is None:
+        if form.stretched:
+            values = self._stretched(x, r, form.stretched)
+        elif r is None:
             values = self._without_noise(x, knots, masses, form)
         else:
             values = self._with_noise(x, r, knots, masses, parts, form)
@@ -222,10 +249,19 @@ class Values:
         self.log_scale = levels.amax(dim=0).clamp_(min=LOG_ZERO)
         pieces = (logs - self.log_scale).clamp_(LEAST, -LEAST).exp_()
         pieces.masked_fill_(logs <= LOG_ZERO, 0.0)
-        shares = pieces * masses
-        self.normal_density = (shares[2] * form.is_normal(x)).sum(dim=0)
         self.of_pieces = lambda: pieces
-        return shares.sum(dim=1)
+        return (pieces * masses).sum(dim=1)
+
+    def _stretched(self, x: Tensor, r: Tensor | None, alpha: float) -> Tensor:
+        """Those of the whole normal distribution, and the difference of a stretched form."""
+        norm = torch.ones_like(x) if r is None else (r * r).add_(1.0).sqrt_()
+        c = x / norm
+        self.log_scale = c.clamp(min=0.0).square_().mul_(-0.5)
+        values = _whole_line(c, norm, first_tails(c.abs()))
+        change, flat = _beside_normal(x, r, alpha, self.log_scale)
+        values.add_(change)
+        self.normal_density = values[2] - flat
+        return values
 
     def _with_noise(
         self, x: Tensor, r: Tensor, knots: Tensor, masses: Tensor, parts: Parts, form: PiecewiseForm
@@ -298,6 +334,56 @@ def _whole_line(c: Tensor, norm: Tensor, ratios: Tensor) -> Tensor:
     tail, h = ratios * phi
     tail.lerp_(1.0 - tail, less(c, 0.0))
     return torch.stack([h.add_(up).mul_(norm), tail, phi.div_(norm)])
+
+
+def _beside_normal(
+    x: Tensor, r: Tensor | None, alpha: float, log_scale: Tensor
+) -> tuple[Tensor, Tensor]:
+    r"""``E``, ``S`` and ``p`` of a stretched form less those of the normal distribution.
+
+    Both agree beyond ``-c`` and ``c``. Between, their densities differ by ``D = u - phi``,
+    which has neither mass nor mean: its antiderivative ``D_1 = u z - erf(z / sqrt(2)) / 2``,
+    and that of it, ``D_2 = u (z^2 + c^2) / 2 + phi(c) - phi(z) - z erf(z / sqrt(2)) / 2``,
+    vanish at both ends. Integrated by parts, the differences are convolutions of ``D_2``,
+    ``-D_1`` and ``D`` with the density of the noise, of which the first has the second and
+    third as derivatives:
+
+        ``int D(z) r h((z - x) / r) dz = int D_2(z) phi((z - x) / r) / r dz``.
+
+    There is no kink at ``x`` however small the noise: one Gauss-Legendre rule on what the noise
+    reaches of the interval is exact to about 1e-11 of the total. Here ``tau`` and ``y`` are
+    ``(z - x) / r`` and ``z`` over ``sqrt(2)``.
+
+    Returns:
+        ``3 x n``, and the uniform piece's share of ``p``; all over ``exp(log_scale)``.
+    """
+    end = normal_end(alpha)
+    flat = (1.0 - alpha) / (2.0 * end) * SQRT_2PI
+    y, weights = x / _SQRT_2, None
+    if r is None:
+        mass = (-log_scale).clamp_(max=-LEAST).exp_().mul_(x.abs() < end).div_(SQRT_2PI)
+    else:
+        low, high = ((side * end - x).div_(_SQRT_2 * r) for side in (-1.0, 1.0))
+        start = torch.maximum(low, -high).clamp_(min=0.0)
+        reach = (start * start).add_(0.5 * _CUT).sqrt_()
+        low, high = torch.clamp(low, -reach, reach), torch.clamp(high, -reach, reach)
+        length = high - low
+        nodes, weights = unit_legendre(_NODES, x.dtype, x.device)
+        tau = torch.addcmul(low, nodes.unsqueeze(-1), length)
+        mass = torch.addcmul(-log_scale, tau, tau, value=-1).clamp_(LEAST, -LEAST).exp_()
+        y = torch.addcmul(y, tau, r)
+
+    bell, side = (y * y).neg_().exp_(), torch.erf(y)
+    once = torch.add(side, y, alpha=-2.0 / _SQRT_PI * flat)  # -2 D_1
+    half = math.exp(-0.5 * end * end) + 0.5 * flat * end * end
+    twice = torch.addcmul(half - bell, y, side.add_(once), value=-0.5 * _SQRT_PI)
+    change = torch.stack([twice, once, flat - bell], dim=-2).mul_(mass.unsqueeze(-2))
+    if weights is not None:
+        length.mul_(1.0 / (_SQRT_2 * math.pi))
+        change = (weights @ change.flatten(1)).view(3, -1).mul_(length)
+        mass = (weights @ mass).mul_(length)
+    change[1].mul_(0.5 * SQRT_2PI)
+    return change, mass.mul_(flat)
 
 
 def _flats(x: Tensor, r: Tensor, low: Tensor, high: Tensor, log_scale: Tensor) -> Tensor:

@@ -23,8 +23,9 @@ class PiecewiseForm:
             that of a truncated normal distribution).
         open_low: Whether the first knot is minus infinity.
         open_high: Whether the last knot is plus infinity.
-        stretched: Whether it is a uniform piece around zero between the tails of a normal
-            distribution that has the same masses there.
+        stretched: The mass outside of a uniform piece around zero, no wider than seven deviations,
+            between the tails of a normal distribution that has the same masses there; 0 if the form
+            is another one.
         hollow: Whether an open outer piece may hold next to no mass.
 
     Example:
@@ -35,7 +36,7 @@ class PiecewiseForm:
     uniform: tuple[bool, ...]
     open_low: bool = False
     open_high: bool = False
-    stretched: bool = False
+    stretched: float = 0.0
     hollow: bool = False
 
     @property

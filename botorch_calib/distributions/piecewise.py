@@ -44,6 +44,7 @@ MIN_HALF_WIDTH = 1e-3
 MIN_GAP = 1e-6
 # Smallest mass of an open outer piece beside which cancellation in those within does not show.
 MIN_COVER = 1e-6
+_LARGEST_STRETCHED = 3.5  # half-width over the scale up to which the form's rule is exact
 _FAR = 1e30  # stands for an infinite knot where the form does not say that it is one
 NO_BATCH = torch.Size()
 
@@ -486,7 +487,9 @@ def _standard_conformal(
     masses = torch.tensor([alpha / 2, 1 - alpha, alpha / 2], dtype=dtype, device=device)
     quantile = -torch.special.ndtri(masses[0])
     knots = torch.stack([-quantile, quantile])
-    return PiecewisePredictive.from_form(knots, masses, replace(_CONFORMAL, stretched=True))
+    is_narrow = quantile <= _LARGEST_STRETCHED
+    form = replace(_CONFORMAL, stretched=alpha if is_narrow else 0.0)
+    return PiecewisePredictive.from_form(knots, masses, form)
 
 
 def _times(knots: Tensor, factor: Tensor | None) -> Tensor:
