@@ -23,7 +23,8 @@ from botorch_calib import optimize_chance_constrained
 from botorch_calib.decisions import joint_chance_constraints
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.integrations import _mixed_search
-from botorch_calib.integrations.xopt import ChanceConstrainedGenerator, load_xopt
+from botorch_calib.integrations.xopt import load_xopt
+from botorch_calib.integrations.xopt_decisions import ChanceConstrainedGenerator
 from botorch_calib.models.marginals import posterior_at
 from tests.interruptions import fail_second_call
 

@@ -1,0 +1,199 @@
+"""Chance constraints in Xopt, by a generator whose decisions are stored with it.
+
+It needs Xopt (``pip install botorch_calib[xopt]``). Importing this module registers the generator,
+so that ``Xopt.from_file`` loads what ``Xopt.dump`` has written.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import islice
+from statistics import NormalDist
+from typing import Any, Self
+
+try:
+    from xopt.generators import generators
+except ImportError as error:
+    raise ImportError(
+        "botorch_calib.integrations.xopt_decisions needs Xopt: pip install botorch_calib[xopt]"
+    ) from error
+import torch
+from botorch.acquisition import AcquisitionFunction, UpperConfidenceBound
+from botorch.exceptions.errors import InputDataError
+from gest_api.vocs import GreaterThanConstraint, LessThanConstraint, MaximizeObjective
+from gpytorch import Module
+from pydantic import Field, model_validator
+from torch import Tensor
+from xopt.generators.bayesian.bayesian_generator import BayesianGenerator
+
+from botorch_calib._validation import check_open_unit, check_positive
+from botorch_calib.decisions import ChanceConstraint
+from botorch_calib.decisions.budget import SIZE
+from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place
+from botorch_calib.integrations._mixed_search import MixedSpace
+from botorch_calib.integrations._stored_decisions import Books, Limits, in_table, trials_in_table
+from botorch_calib.models.marginals import posterior_at
+
+#: Under which Xopt stores the generator.
+NAME = "chance_constrained"
+
+
+class ChanceConstrainedGenerator(BayesianGenerator):
+    """Candidates that meet the constraints of ``vocs`` with a stated probability, kept true.
+
+    Each is the best one by the upper confidence bound of the objective among the points that
+    `joint_chance_constraints` certify, on the models of ``gp_constructor``. Its fields are those of
+    Xopt's Bayesian generators and the following; all are given by name. Trust regions, the largest
+    travel distances, fixed features and discrete variables hold as in these.
+
+    Of the first ``T`` certified candidates at most ``(1 - level) T + budget + level`` violate a
+    constraint, see `ChanceConstraint`. Xopt writes ``decisions`` to its files; their outcomes are
+    those of rows with the same inputs, and until then a certified candidate counts as a violation.
+    Evaluate some 8 points for each variable first.
+
+    Args:
+        level: Probability, in (0, 1), with which a candidate shall meet all constraints.
+        budget: As in `ChanceConstraint`.
+        max_half_widths: Largest half-width, by output, of the interval that holds the noise-free
+            value with probability ``level``, so that candidates stay near the data. It does not
+            hold where there is no such certified candidate.
+        beta: Squared multiplier of the standard deviation in the upper confidence bound.
+        raw_samples, num_restarts: As of `optimize_chance_constrained`.
+        decisions: Those taken so far.
+
+    Raises:
+        InputDataError: If a field is out of its range, or ``vocs`` has no constraint.
+
+    Warns:
+        CalibrationWarning: If decisions are of another level or other constraints.
+        NotCertifiedWarning: If a candidate is not certified.
+
+    Example:
+        >>> generator = ChanceConstrainedGenerator(vocs=vocs, level=0.9)
+        >>> evaluator = Evaluator(function=lambda run: {"current": run["a"], "loss": run["a"]})
+        >>> X = Xopt(generator=generator, evaluator=evaluator)
+        >>> data = X.random_evaluate(16, seed=0)
+        >>> X.step()
+    """
+
+    name = NAME
+    supports_batch_generation: bool = True
+    supports_single_objective: bool = True
+    supports_constraints: bool = True
+    supports_contextual_variables: bool = False
+    level: float = Field(0.9, description="probability of meeting all constraints")
+    budget: float = Field(SIZE, description="violations beyond the stated share")
+    max_half_widths: dict[str, float] = Field({}, description="largest half-widths by output")
+    beta: float = Field(4.0, description="squared multiplier of the upper confidence bound")
+    raw_samples: int = Field(512, description="number of points sampled for the search")
+    num_restarts: int = Field(4, description="number of points from which it climbs")
+    decisions: list[dict[str, Any]] = Field([], description="decisions taken so far")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_open_unit("level", self.level)
+        check_positive("budget", self.budget, allow_inf=True)
+        if not self.vocs.constraint_names:
+            raise InputDataError("`vocs` must have at least one constraint.")
+        for name, width in self.max_half_widths.items():
+            check_positive(f"max_half_widths[{name!r}]", width)
+            if name not in self.model_output_names:
+                raise InputDataError(f"`max_half_widths` names {name!r}, which is no output.")
+        return self
+
+    def chance_constraints(self, model: Any = None) -> list[ChanceConstraint]:
+        """The constraints as they stand: their books, and models of all data, fitted if None."""
+        model = self.train_model() if model is None else model
+        return self._constraints_of(self._books(), model)
+
+    def propose_candidates(self, model: Module, n_candidates: int = 1) -> Tensor:
+        """Certified candidates ``n x d``, each with the decision about it in ``decisions``."""
+        if self.turbo_controller is not None:
+            self.turbo_controller.update_state(self, n_candidates)
+        books = self._books()
+        names, (objective, maximize) = self.model_input_names, self._objective(model)
+        decided_in_turn = books.decide_in_turn(
+            partial(self._best, model),
+            self._constraints_of(books, model),
+            objective,
+            self._get_optimization_bounds().new_zeros(0, len(names)),
+            self.beta,
+            maximize,
+        )
+        chosen = list(islice(decided_in_turn, n_candidates))
+        decided = [in_table(stored, point, names, len(self.data)) for point, stored in chosen]
+        self.decisions = [*self.decisions, *decided]  # none of a call that fails
+        columns = [names.index(name) for name in self._candidate_names]
+        return torch.cat([point for point, _ in chosen])[:, columns]
+
+    def _get_acquisition(self, model: Any) -> AcquisitionFunction:
+        objective, maximize = self._objective(model)
+        return UpperConfidenceBound(objective, beta=self.beta, maximize=maximize)
+
+    def _objective(self, model: Any) -> tuple[Any, bool]:
+        """The model of the objective, and whether it is maximised."""
+        ((name, objective),) = self.vocs.objectives.items()
+        return self._model_of(model, name), isinstance(objective, MaximizeObjective)
+
+    def _best(
+        self, model: Any, acqf: AcquisitionFunction, constraints: list[ChanceConstraint]
+    ) -> tuple[Tensor, bool]:
+        """The best point ``1 x d`` of the model's inputs, and whether it is certified."""
+        score, names = NormalDist().inv_cdf(0.5 * (1.0 + self.level)), self.model_input_names
+        widths = self.max_half_widths.items()
+        deviations = [(self._model_of(model, name), width / score) for name, width in widths]
+        margin = _WithinDeviations(constraints, deviations)
+        free = self._get_optimization_bounds()
+        bounds = free.new_zeros(2, len(names))
+        columns = [names.index(name) for name in self._candidate_names]
+        bounds[:, columns] = free
+        fixed = {names.index(name): value for name, value in (self.fixed_features or {}).items()}
+        for column, value in fixed.items():
+            bounds[:, column] = value
+        discrete = self._get_active_discrete_variable_values()
+        values = {columns[place]: of_variable for place, of_variable in discrete.items()}
+        for column, of_variable in values.items():  # some of which a trust region may exclude
+            bounds[0, column], bounds[1, column] = of_variable[0], of_variable[-1]
+        place = Place(bounds, None, fixed, None, None, self.num_restarts, self.raw_samples)
+        return MixedSpace(place, values).best(acqf, margin)
+
+    def _model_of(self, model: Any, name: str) -> Any:
+        return model.models[self.model_output_names.index(name)]
+
+    def _books(self) -> Books:
+        """The decisions, with the outcomes that are in the data."""
+        limits: dict[str, Limits] = {}
+        for name, constraint in self.vocs.constraints.items():
+            if isinstance(constraint, LessThanConstraint):
+                limits[name] = None, constraint.value
+            elif isinstance(constraint, GreaterThanConstraint):
+                limits[name] = constraint.value, None
+            else:
+                limits[name] = constraint.range
+        inputs, outcomes = self.data[self.model_input_names], self.data[[*limits]]
+        trials = trials_in_table(self.decisions, inputs, outcomes)
+        return Books(limits, self.level, self.budget, trials)
+
+    def _constraints_of(self, books: Books, model: Any) -> list[ChanceConstraint]:
+        return books.constraints({name: self._model_of(model, name) for name in books.limits})
+
+
+class _WithinDeviations(LeastMargin):
+    """The least margin, negative where a model's noise-free value deviates by more than it may."""
+
+    def __init__(
+        self, constraints: list[ChanceConstraint], deviations: list[tuple[Any, float]]
+    ) -> None:
+        super().__init__(constraints)
+        self.deviations = deviations
+
+    def forward(self, X: Tensor) -> Tensor:
+        margin = super().forward(X)
+        for model, largest in self.deviations:
+            posterior: Any = posterior_at(model, X)
+            deviation = posterior.variance.sqrt().squeeze(-1).squeeze(-1)
+            margin = torch.minimum(margin, 1.0 - deviation / largest)
+        return margin
+
+
+generators[NAME] = ChanceConstrainedGenerator
