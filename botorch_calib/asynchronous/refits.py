@@ -1,4 +1,4 @@
-"""The schedule of fits, and conditioning of a fitted model on later values.
+"""The model of a ledger: fitted on a schedule, conditioned on later, failed and pending queries.
 
 A fit takes a hundred factorizations or more, each ``O(n^3)``; conditioning on a further value takes
 ``O(n^2)``. Fits and their starts depend on the values and their order alone, so a resumed run

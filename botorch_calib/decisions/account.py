@@ -1,4 +1,8 @@
-"""`DecisionAccount`: decisions under limits on an outcome, their outcomes, and the budget left."""
+"""Decisions as plain records, ready for JSON, and `DecisionAccount`: their outcomes and the budget.
+
+`ChanceConstraint.decisions` says what a record holds. Outcomes that keep their limits together
+share what may be violated, so each has a level of its own.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,8 @@ from botorch_calib._validation import (
 )
 from botorch_calib.decisions.budget import Account, Budget, Decision, check_level, together
 
-# Statements that models and calibrators have decided by, and the last points of decisions by each.
+# Traces in this process, which reveal a constraint that is made without the records of decisions:
+# statements that models and calibrators have decided by, and the last points of decisions by each.
 _DECIDED: WeakKeyDictionary[Any, set[Any]] = WeakKeyDictionary()
 _RECENT: deque[tuple[Any, ...]] = deque(maxlen=100)
 

@@ -16,7 +16,6 @@ from botorch_calib._validation import check_count, check_levels, check_numbers
 from botorch_calib.diagnostics.calibration_alarm import CalibrationAlarm
 from botorch_calib.diagnostics.forecast_scores import (
     ForecastScores,
-    RegionCoverage,
     StatedForecasts,
     forecast_scores,
     median_cells,
@@ -236,17 +235,10 @@ def region_rows(columns: list[ForecastScores]) -> list[str]:
         shares = [scores.regions[index] for scores in columns]
         texts = [_share(share.coverage, share.interval) for share in shares]
         lines.append(row(f"  region {index + 1}, n = {cell.count}", texts))
-        lines += [f"    {text}" for text in _cut_sides(cell, lowest, highest)]
+        # Its sides where it does not span all of the data
+        cut = ((cell.lower > lowest) | (cell.upper < highest)).nonzero().flatten().tolist()
+        lines += [f"    x{i + 1} in [{cell.lower[i]:.3g}, {cell.upper[i]:.3g}]" for i in cut]
     return lines
-
-
-def _cut_sides(cell: RegionCoverage, lowest: Tensor, highest: Tensor) -> list[str]:
-    """A cell's sides in the coordinates in which it does not span all of the data."""
-    return [
-        f"x{i + 1} in [{cell.lower[i]:.3g}, {cell.upper[i]:.3g}]"
-        for i in range(len(cell.lower))
-        if cell.lower[i] > lowest[i] or cell.upper[i] < highest[i]
-    ]
 
 
 def alarm_rows(alarms: dict[str, CalibrationAlarm], source: str) -> list[str]:

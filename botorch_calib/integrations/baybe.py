@@ -33,11 +33,8 @@ from botorch_calib.integrations._stored_decisions import Books, in_table, trials
 
 
 def _as_lists(limits: Mapping[str, Sequence[float | None]]) -> dict[str, list[float | None]]:
-    for name, pair in limits.items():
-        if not isinstance(pair, Sequence) or len(pair) != 2:
-            raise InputDataError(
-                f"`limits` must hold a pair `(lower, upper)` for {name!r}, got {pair!r}."
-            )
+    if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in limits.values()):
+        raise InputDataError(f"`limits` must hold a pair `(lower, upper)` for each, got {limits}.")
     return {name: [*pair] for name, pair in limits.items()}
 
 

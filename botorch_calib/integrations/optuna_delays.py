@@ -109,10 +109,8 @@ class DelayAwareSampler(BoTorchSampler):
         strategy: ``"hallucinate"``, ``"ucb"``, ``"ts"`` or a `DelayStrategy`.
         calibrator: Calibrates the Gaussian process, by a replay of the complete trials in the order
             in which they ended; each fit starts from a copy that has learned nothing.
-        fit: Builds a fitted Gaussian process from ``X`` (``n x d``), scaled to the unit cube, and
-            ``Y`` (``n x 1``): an objective to be maximised, or a constraint; and, if it has a
-            parameter ``Yvar``, from known variances (``n x 1``), NaN where one is not known.
-            The default is a `PartlyKnownNoiseGP`, fitted by marginal likelihood.
+        fit: As of `DelayAwareProposer`, for inputs scaled to the unit cube, and for an objective
+            to be maximised or a constraint. The default is a `PartlyKnownNoiseGP`.
         censor_value: The worst value that the objective can take, as a trial returns it; None for
             the worst one observed so far.
         num_restarts, raw_samples: As of `SearchSettings`.
