@@ -15,13 +15,8 @@ file                     content
 ``optuna``               calibrated models in Optuna, whose parameters are points of the unit cube
 ``optuna_delays``        delay-aware proposals in Optuna
 ``optuna_decisions``     chance constraints in Optuna
-<<<<<<< ours
-``xopt``                 calibrated models and chance constraints in Xopt
-=======
-``_optuna_encoding``     parameters of Optuna as points of the unit cube
 ``xopt``                 calibrated models in Xopt
 ``xopt_decisions``       chance constraints in Xopt
->>>>>>> theirs
 ``baybe``                chance constraints in BayBE
 ``_mixed_search``        spaces with discrete parameters, and the best certified point of one
 ``_stored_decisions``    decisions that clients store with trials, and the constraints made of them
