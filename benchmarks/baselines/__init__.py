@@ -1,6 +1,11 @@
 """A rival of the papers that suite `robust` compares with: a ball in the maximum mean discrepancy.
 
-``mmd_ball`` has `MMDBall`, and ``simplex_in_ellipsoid`` its solver.
+======================== =================================
+file                     content
+======================== =================================
+``mmd_ball``             `MMDBall`: the ambiguity set
+``simplex_in_ellipsoid`` its solver
+======================== =================================
 """
 
 from benchmarks.baselines.mmd_ball import MMDBall
