@@ -378,7 +378,7 @@ def summary(outcomes: Outcomes, cases: Sequence[str], name: str) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = study_parser(COMMAND, __doc__, SEEDS, "0:10").parse_args(argv)
+    args = study_parser(COMMAND, __doc__, SEEDS).parse_args(argv)
     text = markdown(study(args.seeds), len(args.seeds))
     print(text)
     write_atomically(args.tables / "objective_coverage.md", text)
