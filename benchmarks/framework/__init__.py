@@ -12,7 +12,7 @@ file                 content
 ``landscapes``       test functions with kinds of noise, and the process fitted to many points
 ``strategies``       what ordinary methods do: random search, and an acquisition function
 ``surrogates``       `Surrogate`: the Gaussian process that a problem gives to its methods
-``rbf_surrogate``    the one of `delay` and `robust`, whose fit is written out for speed
+``rbf_surrogate``    the one of `delay` and `robust`, fitted from two starts
 ``runner``           run what is missing of a suite, in parallel
 ``protocol``         `ExperimentProtocol`: the header of a protocol, which a suite must match
 ``report``           write a table and a figure: what all reports have in common
