@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.exceptions.warnings import NumericsWarning
-from linear_operator import to_dense
 from torch import Tensor
 
-from benchmarks.baselines.simplex_in_ellipsoid import (
-    FLOOR,
-    certified_excess,
-    minimise_linear,
-    refined,
-)
-from botorch_calib._validation import check_finite, check_nonnegative, check_numbers, check_one_of
+from benchmarks.baselines.simplex_in_ellipsoid import FLOOR, certified_excess, minimise_linear
+from botorch_calib._validation import check_one_of
 from botorch_calib.robust.contexts import ContextDistribution, pairwise_distances
 from botorch_calib.robust.sets.base import TIED, Ball
-
-Kernel = Callable[[Tensor], Tensor]
 
 _METHODS = ("exact", "minimax", "sensitivity")
 # Relative accuracy that the exact method promises, or this times `FLOOR` of the range.
@@ -41,8 +31,8 @@ class _Matrices(NamedTuple):
 class MMDBall(Ball):
     r"""Distributions ``p`` on the atoms with ``(p - w)' K (p - w) <= radius^2``.
 
-    ``K`` is the kernel matrix of the atoms plus ``jitter`` times the mean of its diagonal on the
-    diagonal. Atoms of weight 0 may receive mass.
+    ``K`` is the kernel matrix of the atoms plus ``jitter`` on the diagonal. Atoms of weight 0 may
+    receive mass.
 
     * ``method="exact"`` [Kirschner2020drbo]: the worst-case distribution, to 1e-6 of the decrease
       ``E u - value`` (or 1e-9 of the range of ``u``), by a closed form where nonnegativity does not
@@ -62,16 +52,10 @@ class MMDBall(Ball):
 
     Args:
         radius: Bound of the MMD itself, not of its square (see `Ball`).
-        lengthscale: Of the Gaussian kernel ``exp(-|c - c'|^2 / (2 l^2))``: a positive number, or
-            ``d_c`` of them (default: the median distance between the atoms).
+        lengthscale: Of the Gaussian kernel ``exp(-|c - c'|^2 / (2 l^2))`` (default: the median
+            distance between the atoms).
         method: ``"exact"``, or one of two bounds that no distribution need attain.
-        kernel: Maps contexts ``M x d_c`` to a positive semidefinite matrix ``M x M`` in float64, in
-            place of the Gaussian kernel, such as one of GPyTorch.
-        jitter: What is added to the diagonal, as a share of its mean.
-
-    Raises:
-        InputDataError: If an argument is out of its range, both ``lengthscale`` and ``kernel`` are
-            given, or, when evaluated, the kernel matrix is not positive definite.
+        jitter: What is added to the diagonal, whose elements are 1.
 
     Example:
         >>> acqf = RobustUpperConfidenceBound(gp, 2.25, MMDBall(0.1), contexts)
@@ -79,33 +63,15 @@ class MMDBall(Ball):
 
     def __init__(
         self,
-        radius: float | Tensor | Callable[[int], float],
-        lengthscale: float | Tensor | None = None,
+        radius: float,
+        lengthscale: float | None = None,
         method: str = "exact",
-        kernel: Kernel | None = None,
         jitter: float = 1e-6,
     ) -> None:
         super().__init__(radius)
-        check_one_of("method", method, _METHODS)
-        if kernel is not None and lengthscale is not None:
-            raise InputDataError("Give `lengthscale` or `kernel`, not both.")
-        self.lengthscale: tuple[float, ...] | None = None
-        if lengthscale is not None:
-            scale = check_numbers("lengthscale", lengthscale).detach().double().reshape(-1)
-            if not (check_finite("lengthscale", scale) > 0).all():
-                raise InputDataError(f"`lengthscale` must be positive, got {lengthscale!r}.")
-            self.lengthscale = tuple(scale.tolist())
-        self.method = method
-        self.kernel = kernel
-        self.jitter = check_nonnegative("jitter", jitter)
-
-    def worst_case_weights(self, values: Tensor, contexts: ContextDistribution) -> Tensor:
-        """As of any set; bounds have none."""
-        if self.method != "exact" and self._radius != 0:
-            raise UnsupportedError(
-                f"{self!r} is a bound that no distribution attains: use `worst_case`."
-            )
-        return super().worst_case_weights(values, contexts)
+        self.lengthscale = lengthscale
+        self.method = check_one_of("method", method, _METHODS)
+        self.jitter = jitter
 
     def _solve(self, u: Tensor, contexts: ContextDistribution) -> Tensor:
         weights, radius = contexts.weights, self.radius
@@ -149,9 +115,6 @@ class MMDBall(Ball):
         worst, dual = minimise_linear(u, weights, root)
         delta = worst - weights
         excess = certified_excess(u, weights, root, delta, dual)
-        rows = (excess > _ACCURACY).nonzero().squeeze(-1)
-        if len(rows):
-            delta[rows], excess[rows] = refined(u[rows], weights, root, delta[rows], excess[rows])
         # In units of the range. Feasible points differ by no more than twice the decrease of the
         # signed solution.
         decrease = -torch.linalg.vecdot(u, delta)
@@ -168,42 +131,17 @@ class MMDBall(Ball):
 
     def _matrices(self, contexts: ContextDistribution) -> _Matrices:
         """Factors of the kernel matrix of the atoms, kept with the contexts."""
-        key = ("mmd", self.lengthscale, self.kernel, self.jitter)
+        key = ("mmd", self.lengthscale, self.jitter)
         return contexts.memo(key, lambda: self._factor(contexts))
 
     def _factor(self, contexts: ContextDistribution) -> _Matrices:
-        num, matrix = contexts.num_points, self._matrix(contexts)
-        if matrix.shape != (num, num):
-            raise BotorchTensorDimensionError(
-                f"`kernel` must return a matrix {num} x {num}, got {tuple(matrix.shape)}."
-            )
-        matrix = check_finite("kernel", matrix.to(contexts.points))
-        matrix = (matrix + matrix.mT) / 2
-        matrix.diagonal().add_(self.jitter * matrix.diagonal().mean())
-        root, info = torch.linalg.cholesky_ex(matrix)
-        if bool(info > 0):
-            raise InputDataError("The matrix of `kernel` is not positive definite: raise `jitter`.")
+        points = contexts.points
+        eye = torch.eye(len(points), dtype=points.dtype, device=points.device)
+        scale = torch.pdist(points).median() if self.lengthscale is None else self.lengthscale
+        distances = pairwise_distances(points, points) / scale
+        root = torch.linalg.cholesky(torch.exp(-0.5 * distances.square()) + self.jitter * eye)
         # With 1~ = R^-1 1, the c that makes |R^-1 (u - c)| smallest is 1~' R^-1 u / |1~|^2.
-        eye = torch.eye(num, dtype=root.dtype, device=root.device)
         inverse = torch.linalg.solve_triangular(root, eye, upper=False)
         ones = inverse.sum(dim=-1, keepdim=True)
         whiten = inverse - ones * ((ones.mT @ inverse) / ones.square().sum())
         return _Matrices(root, whiten, (root - contexts.weights @ root).norm(dim=-1))
-
-    def _matrix(self, contexts: ContextDistribution) -> Tensor:
-        if self.kernel is not None:
-            # A kernel of GPyTorch returns a lazy matrix.
-            return to_dense(self.kernel(contexts.points)).detach()
-        points = contexts.points
-        if self.lengthscale is None:
-            median = torch.pdist(points).median() if len(points) > 1 else points.new_ones(())
-            scale = torch.where(median > 0, median, 1.0)
-        elif len(self.lengthscale) in (1, points.shape[-1]):
-            scale = points.new_tensor(self.lengthscale)
-        else:
-            raise BotorchTensorDimensionError(
-                f"`lengthscale` has {len(self.lengthscale)} elements for contexts with "
-                f"{points.shape[-1]} coordinates."
-            )
-        points = points / scale
-        return torch.exp(-0.5 * pairwise_distances(points, points).square_())

@@ -9,9 +9,8 @@ towards the best mixture of these, which has a closed form if signs are ignored,
 vanishes: that atom, or the centre, leaves. If none does, the atom of the smallest reduced value
 joins. The value falls in each step, so the method is finite.
 
-`refined` follows where the ellipsoid is so small that rounding decides. An interior-point method
-takes 3 to 90 times as long where few atoms keep mass, and a half to a tenth of the time where more
-than half of 100 to 256 do.
+An interior-point method takes 3 to 90 times as long where few atoms keep mass, and a half to a
+tenth of the time where more than half of 100 to 256 do.
 """
 
 from __future__ import annotations
@@ -31,12 +30,6 @@ _TINY = 1e-300
 _FLAT = 1e-24
 # Steps for each atom after which a row is given up: a few are needed where all atoms keep mass.
 _STEPS_PER_ATOM = 8
-# Steps from one look at which rows have ended to the next.
-_STEPS = 4
-# Corrections of the set of atoms in `refined`.
-_CORRECTIONS = 8
-# Numbers in the matrices of the rows that are solved together, and the most of these rows.
-_BLOCK, _MOST_ROWS = 2**24, 512
 
 
 def minimise_linear(u: Tensor, weights: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
@@ -45,10 +38,7 @@ def minimise_linear(u: Tensor, weights: Tensor, root: Tensor) -> tuple[Tensor, T
     The functions ``u``, ``b x M``, have to range over at least 1, and to decrease by at most 1 or
     thereabouts. ``weights`` are ``w``, and ``root`` is ``R``, lower triangular and invertible.
     """
-    size = max(1, min(_MOST_ROWS, _BLOCK // root.numel()))
-    parts = [_ActiveSet(rows, weights, root).solve() for rows in u.split(size)]
-    masses, dual = zip(*parts, strict=True)
-    return torch.cat(masses), torch.cat(dual)
+    return _ActiveSet(u, weights, root).solve()
 
 
 def certified_excess(
@@ -67,53 +57,6 @@ def certified_excess(
     return (-decrease - bound) / (decrease.clamp(min=0.0) + FLOOR)
 
 
-def refined(
-    u: Tensor, weights: Tensor, root: Tensor, delta: Tensor, excess: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Better changes and their excess where rounding hides them, as in tiny ellipsoids.
-
-    Given which atoms have mass, ``delta = p - w`` solves ``M`` linear equations. Atoms whose mass
-    would be negative leave, and those that promise a decrease join, a few times.
-    """
-    quadratic, free = root @ root.mT, weights + delta > 0
-    for _ in range(_CORRECTIONS):
-        found, dual = _with_mass_on(free, u, weights, root, quadratic)
-        error = certified_excess(u, weights, root, found, dual)
-        better = (error < excess) & (weights + found >= 0).all(dim=-1)
-        delta = torch.where(better.unsqueeze(-1), found, delta)
-        excess = torch.where(better, error, excess)
-        reduced, mask = u - dual @ root.mT, free.to(u)
-        level = torch.linalg.vecdot(reduced, mask) / mask.sum(dim=-1)
-        free = torch.where(free, weights + found >= 0, reduced < level.unsqueeze(-1))
-    return delta, excess
-
-
-def _with_mass_on(
-    free: Tensor, u: Tensor, weights: Tensor, root: Tensor, quadratic: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Changes and dual vectors if just the ``free`` atoms have mass, of whatever sign, ``b x M``.
-
-    The sum of the ellipsoid's centre on these, of the shortest correction of the total mass, and of
-    the steepest descent that keeps the mass, up to the boundary.
-    """
-    mask = free.to(u)
-    fixed = torch.where(free, 0.0, -weights)
-    matrix = quadratic * mask.unsqueeze(-1) * mask.unsqueeze(-2)
-    matrix.diagonal(dim1=-2, dim2=-1).add_(1 - mask)
-    factor, _ = torch.linalg.cholesky_ex(matrix)
-    right = torch.stack([mask, (fixed @ quadratic) * mask, u * mask], dim=-1)
-    half = torch.linalg.solve_triangular(factor, right, upper=False)
-    solution = torch.linalg.solve_triangular(factor.mT, half, upper=True)
-    ones, back, descent = solution.unbind(dim=-1)
-    ones = ones / ones.sum(dim=-1, keepdim=True)
-    descent = descent - ones * descent.sum(dim=-1, keepdim=True)
-    start = fixed - back + ones * (back - fixed).sum(dim=-1, keepdim=True)
-    room = 1 - (start @ root).square().sum(dim=-1, keepdim=True)
-    length = room.clamp(min=0.0).sqrt() / (descent @ root).norm(dim=-1, keepdim=True)
-    delta = start - length * descent
-    return delta, -(delta @ root) / length.clamp(min=_TINY)
-
-
 class _ActiveSet:
     """Rows on their way: the mixture of each has ``shares`` in ``places``, ``b x k``.
 
@@ -129,18 +72,18 @@ class _ActiveSet:
         self.u, self.weights, self.root = u, weights, root
         num = u.shape[-1]
         self.size = size = num + 1
-        self.empty = torch.arange(size, 2 * size + _STEPS, device=u.device)
+        empty = torch.arange(size, 2 * size + 1, device=u.device)
         # Atoms and the centre: their products as seen from the centre, and values less its mean
         images = pad(root - weights @ root, (0, 0, 0, 1))
         self.products = images @ images.mT
         values = pad(u - (u @ weights).unsqueeze(-1), (0, 1))
-        self.right = pad(torch.stack([torch.ones_like(values), values], 1), (0, len(self.empty)))
+        self.right = pad(torch.stack([torch.ones_like(values), values], 1), (0, len(empty)))
         # The 1 adds a constant to what is minimised, as shares sum to 1, and makes the products
         # positive definite with the centre among them, whose image is 0.
-        self.system = torch.eye(size + len(self.empty), dtype=u.dtype, device=u.device)
+        self.system = torch.eye(size + len(empty), dtype=u.dtype, device=u.device)
         self.system[:size, :size] = self.products + 1.0
         self.rows = torch.arange(len(u), device=u.device)
-        self.places = self.empty[:2].repeat(len(u), 1)
+        self.places = empty.repeat(len(u), 1)
         self.places[:, 0], self.places[:, 1] = num, u.argmin(dim=-1)
         self.shares = torch.full_like(self.places, _TINY, dtype=u.dtype)
         self.shares[:, 0] = 1.0
@@ -150,24 +93,11 @@ class _ActiveSet:
 
     def solve(self) -> tuple[Tensor, Tensor]:
         """Minimisers and dual vectors, ``b x M``."""
-        for _ in range(0, _STEPS_PER_ATOM * self.size, _STEPS):
+        for _ in range(_STEPS_PER_ATOM * self.size):
             if not len(self.rows):
                 break
-            self._make_room()
-            for _ in range(_STEPS):
-                solved, multiplier = self._step()
-            self._leave(solved, multiplier)
+            self._leave(*self._step())
         return self._feasible()
-
-    def _make_room(self) -> None:
-        """Add empty places for the atoms that the next steps let in."""
-        width = self.places.shape[-1]
-        used = int((self.places < self.size).sum(dim=-1).max())
-        more = min(used + _STEPS, len(self.empty)) - width
-        if more > 0:
-            spare = self.empty[width : width + more].expand(len(self.places), -1)
-            self.places = torch.cat([self.places, spare], dim=-1)
-            self.shares = pad(self.shares, (0, more), value=_TINY)
 
     def _step(self) -> tuple[Tensor, Tensor]:
         """Move and exchange; which rows are solved, and their multipliers, ``b x 1`` each."""

@@ -19,6 +19,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+import joblib
 import numpy as np
 import torch
 from sklearn.datasets import fetch_openml
@@ -26,7 +27,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.svm import SVC
 from torch import Tensor
 
-from benchmarks.delay.value_tables import cartesian, digest, spaced, table_values
+from benchmarks.delay.value_tables import cartesian, spaced, table_values
 
 PIMA_VARIABLE = "BOTORCH_CALIB_PIMA_CSV"
 
@@ -118,7 +119,7 @@ class SvmSearch:
 
     def data_key(self) -> str:
         patients = pima()
-        return digest(patients.features, patients.labels)
+        return str(joblib.hash((patients.features, patients.labels)))
 
     def compute(self) -> Tensor:
         patients, rows = pima(), (10.0 ** self.choices()).tolist()

@@ -1,28 +1,24 @@
 """Objectives on finite domains: the values of every choice, computed once and kept.
 
-A task says what a table holds and how to compute it. Its table is kept in a file whose name
-is a hash of everything that decides the values: the task's settings, the data, the source of
-the module that computes them and the versions of the packages. A changed setting is computed
-anew; nothing outdated is ever read.
+A task says what a table holds and how to compute it. Its table is kept by joblib under everything
+that decides the values: the task's settings, the data, the source of the module that computes them
+and the versions of the packages. A changed setting is computed anew.
 """
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import inspect
-import json
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
+import joblib
 import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.framework.config import config_hash, describe
-from benchmarks.framework.stored_results import RESULTS_DIR, write_atomically
+from benchmarks.framework.stored_results import RESULTS_DIR
 
 TABLES_FOLDER = RESULTS_DIR / "delay_tables"
 
@@ -61,43 +57,22 @@ def cartesian(*axes: tuple[float, ...]) -> Tensor:
     return torch.cartesian_prod(*(torch.tensor(axis, dtype=torch.double) for axis in axes))
 
 
-def table_config(task: TabulatedTask) -> dict[str, Any]:
-    """Everything that decides a table's values, as JSON."""
-    source = Path(inspect.getfile(type(task))).read_bytes()
-    return {
-        "task": describe(task),
-        "data": task.data_key(),
-        "source": hashlib.sha256(source).hexdigest(),
-        "versions": {package: version(package) for package in PACKAGES},
-    }
-
-
 def table_values(task: TabulatedTask) -> Tensor:
-    """The values of all choices, read from a file of `TABLES_FOLDER` or computed and kept there.
+    """The values of all choices, read from `TABLES_FOLDER` or computed and kept there.
 
-    The first call takes as long as the task's computation, up to some minutes. Processes that
-    make it at the same time compute the same values and write the same file, each as a whole.
+    The first call takes as long as the task's computation, up to some minutes.
     """
-    config = table_config(task)
-    path = TABLES_FOLDER / f"{task.name}-{config_hash(config)}.json"
-    return _values(task, path, json.dumps(config))
+    source = Path(inspect.getfile(type(task))).read_bytes()
+    versions = tuple(map(version, PACKAGES))
+    memory = joblib.Memory(TABLES_FOLDER, verbose=0)
+    values: Tensor = memory.cache(_computed)(task, task.data_key(), source, versions)
+    return values
 
 
-@functools.lru_cache(maxsize=32)
-def _values(task: TabulatedTask, path: Path, config: str) -> Tensor:
-    num_choices = len(task.choices())
-    try:
-        kept = json.loads(path.read_text())["values"]
-        values = torch.tensor(kept, dtype=torch.double)
-        if values.shape == (num_choices,) and values.isfinite().all():
-            return values
-    except (OSError, ValueError, KeyError, TypeError):
-        pass  # there is no file, or not a whole one
-    values = task.compute().double()
+def _computed(task: TabulatedTask, *depends_on: object) -> Tensor:
+    values, num_choices = task.compute().double(), len(task.choices())
     if values.shape != (num_choices,) or not values.isfinite().all():
         raise ValueError(f"The task {task.name!r} computed {values!r} for {num_choices} choices.")
-    text = json.dumps({"config": json.loads(config), "values": values.tolist()})
-    write_atomically(path, text + "\n")
     return values
 
 
@@ -142,12 +117,3 @@ class TableEvaluator:
 def table_evaluator(seed: int, *, task: TabulatedTask) -> TableEvaluator:
     """The noise-free objective that ``task`` tabulates, the same one for every seed."""
     return TableEvaluator(task.choices(), table_values(task))
-
-
-def digest(*arrays: np.ndarray) -> str:
-    """A short hash of arrays, their shapes included."""
-    joined = hashlib.sha256()
-    for array in arrays:
-        joined.update(repr(array.shape).encode())
-        joined.update(np.ascontiguousarray(array, dtype=np.float64).tobytes())
-    return joined.hexdigest()[:16]

@@ -6,7 +6,6 @@ checks the coverage of prediction intervals on a problem in one dimension.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -22,7 +21,7 @@ from benchmarks.demo.common import (
     Figures,
     Runs,
     align,
-    plus_minus,
+    difference,
     run_all,
     show,
 )
@@ -96,11 +95,9 @@ def ackley_report(runs: Runs) -> str:
 def paired_report(runs: Runs) -> str:
     """The difference of final regrets between runs from the same initial points."""
     bo, locbo = ({run.seed: run.regret_by_outcome[-1] for run in runs[name]} for name in NAMES)
-    test = paired_test(locbo, bo)
-    p_value = "" if math.isnan(test.t_p_value) else f"t-test p = {test.t_p_value:.2f}; "
     return (
-        f"Regret of LOCBO minus that of BO, run by run: {plus_minus(test.difference)} "
-        f"({p_value}negative favours LOCBO)."
+        f"Regret of LOCBO minus that of BO, run by run: {difference(paired_test(locbo, bo))},\n"
+        "with Wilcoxon's p-value; negative favours LOCBO."
     )
 
 

@@ -119,17 +119,13 @@ def run(budget: Budget) -> Figures:
         f"{100 * LEVEL:.0f} %: {budget.seeds} runs of {task.num_rounds} rounds\n",
         flush=True,
     )
-    seeds = [seed + FRESH_SEEDS for seed in budget.later_seeds()]
-    runs = run_guards(task, seeds, budget.jobs)
+    # All methods have the same earlier data and the same training records in each round.
+    seeds = (seed + FRESH_SEEDS for seed in budget.later_seeds())
+    tasks = [Task(task, guard, seed, replicate) for seed in seeds for guard in GUARDS.values()]
+    runs = run_all(tasks, budget.jobs, "limits")
     truth = Screening.load().truth(LIMIT)
     print(decisions_report(runs, truth), flush=True)
     return {"decisions.png": decisions_figure(runs, truth)}
-
-
-def run_guards(task: ScreeningTask, seeds: Sequence[int], jobs: int) -> Runs:
-    """All methods, with the same earlier data and the same training records in each round."""
-    tasks = [Task(task, guard, seed, replicate) for seed in seeds for guard in GUARDS.values()]
-    return run_all(tasks, jobs, "limits")
 
 
 # ------------------------------------------------------------ one run

@@ -58,14 +58,10 @@ def run(budget: Budget) -> Figures:
         "values arrive\n10 queries late on average (Poisson)\n",
         flush=True,
     )
-    runs = run_delayed(budget.later_seeds(), rounds, budget.jobs)
+    tasks = suite_tasks(DELAY, PROBLEM, NAMES, budget.later_seeds(), rounds)
+    runs = run_all(tasks, budget.jobs, "late values")
     print(delay_report(runs), flush=True)
     return {"delays.png": delay_figure(runs)}
-
-
-def run_delayed(seeds: Sequence[int], rounds: int, jobs: int) -> Runs:
-    """All methods, with the same functions, initial points, noise and delays."""
-    return run_all(suite_tasks(DELAY, PROBLEM, NAMES, seeds, rounds), jobs, "late values")
 
 
 def delay_report(runs: Runs) -> str:

@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from benchmarks.framework.statistics import Estimate
+from benchmarks.demo.common import align, show
 from botorch_calib import CalibratedModel, LocalizedConformal
 from botorch_calib.plotting import (
     COLORS,
@@ -106,21 +106,13 @@ def coverage_study(seeds: Sequence[int]) -> np.ndarray:
 def coverage_report(coverage: np.ndarray) -> str:
     """Coverage by model and region, mean and standard error over data sets."""
     names = ["Gaussian process", *(f"calibrated, kappa = {kappa:g}" for kappa in KAPPAS)]
-    lines = ["coverage of 80 % intervals" + "".join(f"  {region:15}" for region in labels())]
+    regions = [f"{low:g} <= |x| <= {high:g}" for low, high in REGIONS]
+    rows = [["coverage of 80 % intervals", *regions]]
     for index, name in enumerate(names):
-        cells = []
-        for values in coverage[:, index].T:
-            estimate = Estimate.of(values.tolist())
-            cells.append(f"{100 * estimate.mean:.1f} ± {100 * estimate.standard_error:.1f} %")
-        lines.append(f"{name:26}" + "".join(f"  {cell:15}" for cell in cells))
-    lines = [line.rstrip() for line in lines]
+        cells = (show(values.tolist(), percent=True) for values in coverage[:, index].T)
+        rows.append([name, *cells])
     note = f"Mean ± standard error over {len(coverage)} data sets of {NUM_OBSERVATIONS} points."
-    return "\n".join([*lines, "", note])
-
-
-def labels() -> list[str]:
-    """Names of the regions."""
-    return [f"{low:g} <= |x| <= {high:g}" for low, high in REGIONS]
+    return "\n".join([*align(rows), "", note])
 
 
 def intervals_figure(seed: int = 0) -> Figure:

@@ -54,14 +54,10 @@ def run(budget: Budget) -> Figures:
         f"{rounds} rounds\n",
         flush=True,
     )
-    runs = run_shifted(budget.later_seeds(), rounds, budget.jobs)
+    tasks = suite_tasks(ROBUST, PROBLEM, NAMES, budget.later_seeds(), rounds)
+    runs = run_all(tasks, budget.jobs, "contexts")
     print(robustness_report(runs), flush=True)
     return {"robustness.png": robustness_figure(runs)}
-
-
-def run_shifted(seeds: Sequence[int], rounds: int, jobs: int) -> Runs:
-    """Both methods, with the same initial points, contexts and noise."""
-    return run_all(suite_tasks(ROBUST, PROBLEM, NAMES, seeds, rounds), jobs, "contexts")
 
 
 def late_regret(result: Result) -> float:

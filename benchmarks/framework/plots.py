@@ -21,8 +21,6 @@ from benchmarks.framework.statistics import student_interval
 COLUMNS = 2
 PANEL_SIZE = (4.0, 2.8)
 
-LINE_STYLES = ("-", "--", "-.", ":")
-
 
 def save(figure: Figure, path: Path) -> None:
     """As PNG with a palette of 128 colours, which takes half of the bytes and looks the same."""
@@ -44,20 +42,12 @@ def regret_figure(collected: Collected) -> Figure:
 
     The scale is logarithmic, unless a mean is zero somewhere.
     """
-    figure, panels = panel_grid(len(collected))
-    colors = method_colors(methods_in(collected.values()))
-    # Matplotlib's cycle has ten colours; the next ten methods are dashed.
-    styles = {method: LINE_STYLES[i // 10 % 4] for i, method in enumerate(colors)}
-    for panel, (problem, by_method) in zip(panels, collected.items(), strict=True):
-        for method, results in by_method.items():
-            curves = np.array([r.regret_by_outcome for r in results])
-            draw_mean(panel, method, curves, styles[method], color=colors[method])
-        panel.set(title=problem, xlabel="evaluations after the initial design")
-        panel.set_ylabel("simple regret")
+    xlabel = "evaluations after the initial design"
+    figure = curves_figure(collected, lambda r: r.regret_by_outcome, xlabel, "simple regret")
+    for panel in figure.axes:
         if all(np.min(line.get_ydata()) > 0 for line in panel.lines):
             panel.set_yscale("log", nonpositive="clip")
             panel.set_ylim(*_drawn_range(panel))
-    share_legend(figure, panels)
     return figure
 
 

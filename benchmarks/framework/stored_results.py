@@ -25,11 +25,14 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from benchmarks.framework.config import config_hash
 from benchmarks.framework.metrics import regret_evaluated
 from benchmarks.framework.replicate_result import Collected, Result
+
+if TYPE_CHECKING:
+    from benchmarks.framework.suite import Suite
 
 BENCHMARKS_DIR = Path(__file__).parents[1]
 RESULTS_DIR = BENCHMARKS_DIR / "results"
@@ -343,25 +346,6 @@ def read_entries(path: Path, suite: str) -> tuple[dict[str, str], Entries]:
 # ------------------------------------------------------------ the files of all suites
 
 
-class StoredSuite(Protocol):
-    """What the store knows of a `Suite`."""
-
-    @property
-    def name(self) -> str:
-        """Names the suite."""
-
-    @property
-    def seeds(self) -> range:
-        """The seeds by default."""
-
-    @property
-    def archive(self) -> Condensation:
-        """What is kept of a result."""
-
-    def config_hashes(self) -> dict[tuple[str, str], str]:
-        """The hash of the configuration of each problem with each method."""
-
-
 @dataclass(frozen=True)
 class ResultStore:
     """The files of results of all suites.
@@ -382,18 +366,18 @@ class ResultStore:
         """The archive of a suite."""
         return self.archives / f"{suite}{ARCHIVE_SUFFIX}"
 
-    def entries(self, suite: StoredSuite) -> Entries:
+    def entries(self, suite: Suite[Any, Any]) -> Entries:
         """All results of a suite, whatever their configuration."""
         return read_entries(self.archive_path(suite.name), suite.name)[1] | self._added(suite)
 
-    def _added(self, suite: StoredSuite) -> Entries:
+    def _added(self, suite: Suite[Any, Any]) -> Entries:
         """What runs have added; raises `StoredResultsError` if other things were kept."""
         path = self.path(suite.name)
         stated, found = read_entries(path, suite.name)
         _check_statement(suite, path, stated)
         return found
 
-    def add(self, suite: StoredSuite, result: Result) -> None:
+    def add(self, suite: Suite[Any, Any], result: Result) -> None:
         """Keep a result; an interrupted call leaves the older ones as they are."""
         entry = Entry.of(result, suite.archive)
         path = self.path(suite.name)
@@ -412,7 +396,7 @@ class ResultStore:
             os.fsync(file.fileno())
 
     def collect(
-        self, suite: StoredSuite, seeds: Collection[int] | None = None
+        self, suite: Suite[Any, Any], seeds: Collection[int] | None = None
     ) -> tuple[Collected, int]:
         """Results by problem and method, in order of seed, and how many are unfit.
 
@@ -433,7 +417,7 @@ class ResultStore:
                 collected.setdefault(problem, {})[method] = fit
         return collected, unfit
 
-    def archive(self, suite: StoredSuite, seeds: Collection[int] | None = None) -> str:
+    def archive(self, suite: Suite[Any, Any], seeds: Collection[int] | None = None) -> str:
         """Add what runs have added to the archive, which is replaced as a whole; a summary.
 
         Args:
@@ -468,7 +452,7 @@ class ResultStore:
         return f"{path.name}: {len(entries)} results, {added} new, {size:.0f} kB"
 
 
-def _check_statement(suite: StoredSuite, path: Path, stated: Mapping[str, str]) -> None:
+def _check_statement(suite: Suite[Any, Any], path: Path, stated: Mapping[str, str]) -> None:
     if stated and stated != suite.archive.statement():
         raise StoredResultsError(
             f"{path.name} keeps other things of a result than suite {suite.name!r} now says: move "

@@ -17,7 +17,7 @@ from botorch.utils.sampling import manual_seed
 from torch import Tensor
 
 from benchmarks.perf.calibrated_and_delayed import NUM_INITIAL
-from benchmarks.perf.measure import Call, Workload, comparison, value_and_gradient
+from benchmarks.perf.measure import Call, Workload, comparison, pair
 from benchmarks.perf.noisy import TEMPLATES, sampler
 from botorch_calib import CalibratedModel
 from botorch_calib.calibration import Calibrator
@@ -51,11 +51,7 @@ def value_pair(
 ) -> tuple[Call, Call]:
     """Value and gradient of eight points at once, beside pending ones."""
     X = work.points(BATCH, Q, seed=3)
-    measured, reference = (
-        value_and_gradient(batch_log_ei(work, model, num_pending), X)
-        for model in models(work, template)
-    )
-    return measured, reference
+    return pair((batch_log_ei(work, model, num_pending) for model in models(work, template)), X)
 
 
 def choice_pair(
@@ -83,11 +79,8 @@ def choice_pair(
 def fantasy_pair(template: Callable[[], Calibrator], work: Workload) -> tuple[Call, Call]:
     """Value and gradient of the knowledge gradient, whose fantasies condition the model."""
     X = work.points(BATCH // 2, 1 + NUM_FANTASIES, seed=3)
-    measured, reference = (
-        value_and_gradient(qKnowledgeGradient(model, num_fantasies=NUM_FANTASIES), X)
-        for model in models(work, template)
-    )
-    return measured, reference
+    functions = (qKnowledgeGradient(model, NUM_FANTASIES) for model in models(work, template))
+    return pair(functions, X)
 
 
 for _name, _template in TEMPLATES.items():

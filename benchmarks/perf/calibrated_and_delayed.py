@@ -34,33 +34,21 @@ NUM_RESTARTS = 10
 RAW_SAMPLES = 256
 
 
-def calibrator() -> Calibrator:
-    """The calibrator whose cost is measured."""
-    return LocalizedConformal(alpha=0.2, lengthscale=0.25)
+Template = Callable[[], Calibrator]
 
-
-def automatic_calibrator() -> Calibrator:
-    """The default: a bank of trackers instead of one lengthscale."""
-    return LocalizedConformal(alpha=0.2)
-
-
-def unscaled_calibrator() -> Calibrator:
-    """One whose normal tails do not stretch, so that distributions differ by point."""
-    return LocalizedConformal(alpha=0.2, lengthscale=0.25, tails="gaussian")
-
-
-def recalibrator() -> QuantileRecalibrator:
-    """The recalibrator whose cost is measured: 19 levels, the same at all points."""
-    return QuantileRecalibrator()
-
-
-def local_recalibrator() -> QuantileRecalibrator:
-    """Its localized form."""
-    return QuantileRecalibrator(lengthscale=0.25)
-
+calibrator: Template = partial(LocalizedConformal, alpha=0.2, lengthscale=0.25)
+# The default: a bank of trackers instead of one lengthscale.
+automatic_calibrator: Template = partial(LocalizedConformal, alpha=0.2)
+# Its normal tails do not stretch, so that distributions differ by point.
+unscaled_calibrator: Template = partial(
+    LocalizedConformal, alpha=0.2, lengthscale=0.25, tails="gaussian"
+)
+# 19 levels, the same at all points, and by point.
+recalibrator: Template = QuantileRecalibrator
+local_recalibrator: Template = partial(QuantileRecalibrator, lengthscale=0.25)
 
 # Those whose cost is measured at other sizes, and over ambiguity sets.
-CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
+CALIBRATORS: dict[str, Template] = {
     "calibrated, lengthscale auto": automatic_calibrator,
     "recalibrated (19 levels)": recalibrator,
 }
@@ -75,9 +63,7 @@ def log_ei_pair(work: Workload, model: Model) -> tuple[Call, Call]:
     )
 
 
-def posterior_pair(
-    work: Workload, template: Callable[[], Calibrator], denoise: bool = True
-) -> tuple[Call, Call]:
+def posterior_pair(work: Workload, template: Template, denoise: bool = True) -> tuple[Call, Call]:
     """`log_ei_pair` of the posterior of the objective or of the observation."""
     model = CalibratedModel.from_history(work.gp, template(), NUM_INITIAL, denoise=denoise)
     return log_ei_pair(work, model)
@@ -85,7 +71,7 @@ def posterior_pair(
 
 # The cost of one acquisition evaluation, n = 100, d = 2, b = 512, q = 1, beside the same GP's: by
 # what the model is calibrated by, and whether the posterior is that of the objective.
-LOG_EI: dict[str, tuple[Callable[[], Calibrator], bool]] = {
+LOG_EI: dict[str, tuple[Template, bool]] = {
     "calibrated / plain log EI, value and gradient": (calibrator, True),
     "calibrated, lengthscale auto / plain log EI": (automatic_calibrator, True),
     # At most 1.2.
@@ -105,7 +91,7 @@ for _name, (_template, _denoise) in LOG_EI.items():
     )
 
 
-def quantile_pair(work: Workload, template: Callable[[], Calibrator]) -> tuple[Call, Call]:
+def quantile_pair(work: Workload, template: Template) -> tuple[Call, Call]:
     """The quantile of a calibrated posterior, and BoTorch's upper confidence bound."""
     calibrated = calibrate(work.gp, template, NUM_INITIAL)
     return (
@@ -115,7 +101,7 @@ def quantile_pair(work: Workload, template: Callable[[], Calibrator]) -> tuple[C
 
 
 # The cost of a quantile of the denoised posterior.
-QUANTILE_UCB: dict[str, Callable[[], Calibrator]] = {
+QUANTILE_UCB: dict[str, Template] = {
     "quantile UCB / plain UCB": recalibrator,
     # Distributions differ by point.
     "quantile UCB, locally recalibrated (19 levels) / plain UCB": local_recalibrator,
@@ -162,7 +148,7 @@ def seeded_candidate(work: Workload, acquisition: AcquisitionFunction, repetitio
         return optimize(acquisition, work.bounds, NUM_RESTARTS, RAW_SAMPLES)
 
 
-def replay_pair(work: Workload, template: Callable[[], Calibrator]) -> tuple[Call, Call]:
+def replay_pair(work: Workload, template: Template) -> tuple[Call, Call]:
     """Calibrating a fitted GP from its own training data, and fitting it."""
 
     def replay(repetition: int) -> object:
@@ -225,7 +211,7 @@ def censored_calibrated(work: Workload, learned: Calibrator) -> CensoredDelayMod
     return CensoredDelayModel(model, work.pending, float(work.Y.min()))
 
 
-def draw_pair(work: Workload, template: Callable[[], Calibrator]) -> tuple[Call, Call]:
+def draw_pair(work: Workload, template: Template) -> tuple[Call, Call]:
     """Draws of the calibrated process and of the process alone, and their maximisers."""
     learned = CalibratedModel.from_history(work.gp, template(), NUM_INITIAL).calibrator
 

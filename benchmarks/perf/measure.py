@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -123,6 +123,12 @@ def value_and_gradient(acquisition: AcquisitionFunction, batch: Tensor) -> Call:
         return gradient
 
     return call
+
+
+def pair(functions: Iterable[AcquisitionFunction], batch: Tensor) -> tuple[Call, Call]:
+    """`value_and_gradient` of two acquisition functions at the same points."""
+    measured, reference = (value_and_gradient(each, batch) for each in functions)
+    return measured, reference
 
 
 def measure(comparison: Comparison, work: Workload) -> Measurement:

@@ -28,7 +28,7 @@ from benchmarks.perf.calibrated_and_delayed import (
     automatic_calibrator,
     local_recalibrator,
 )
-from benchmarks.perf.measure import Call, Workload, comparison, value_and_gradient
+from benchmarks.perf.measure import Call, Workload, comparison, pair
 from benchmarks.perf.single_points import KERNELS
 from botorch_calib import (
     CalibratedModel,
@@ -71,9 +71,7 @@ def improvement_pair(
         ),
         qLogNoisyExpectedImprovement(work.gp, work.X, sampler=sampler(), prune_baseline=False),
     )
-    new = batch(work, q)
-    measured, reference = (value_and_gradient(function, new) for function in functions)
-    return measured, reference
+    return pair(functions, batch(work, q))
 
 
 # The cost of one evaluation, n = 50, b = 20, 128 samples: at most 1.3 times, or 1.5 with twenty
@@ -140,9 +138,7 @@ def noisy_hypervolume_pair(work: Workload) -> tuple[Call, Call]:
             gps, ref_point, work.X, sampler=sampler(), prune_baseline=False
         ),
     )
-    new = batch(work, q=1)
-    measured, reference = (value_and_gradient(function, new) for function in functions)
-    return measured, reference
+    return pair(functions, batch(work, q=1))
 
 
 @comparison("calibrated / plain log hypervolume improvement, q = 2", repetitions=50, warm_up=5)
@@ -155,6 +151,4 @@ def hypervolume_pair(work: Workload) -> tuple[Call, Call]:
         qLogExpectedHypervolumeImprovement(model, ref_point, boxes, sampler=sampler())
         for model in (calibrated, gps)
     )
-    new = batch(work, q=2)
-    measured, reference = (value_and_gradient(function, new) for function in functions)
-    return measured, reference
+    return pair(functions, batch(work, q=2))

@@ -6,7 +6,8 @@ Importing this module registers the comparisons with `perf.measure`, if Optuna i
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from botorch_calib.test_functions import HeteroscedasticAckley
 if TYPE_CHECKING:
     import optuna
 
-NUM_TRIALS, NUM_RUNNING = 20, 3
+NUM_TRIALS = 20
 LIMIT = 13.0
 
 
@@ -68,16 +69,16 @@ def trial_of(study: optuna.Study, running: list[optuna.Trial], constrained: bool
 
 
 def trials_by(
-    work: Workload, sampler: Callable[..., Any], constrained: bool, running: int
+    module: str, sampler: str, constrained: bool, running: int, work: Workload
 ) -> tuple[Call, Call]:
-    """Trials by a sampler and by ``GPSampler``."""
+    """Trials by a sampler of this package and by ``GPSampler``."""
     import optuna
 
+    own = getattr(import_module(f"botorch_calib.integrations.{module}"), sampler)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         samplers = [
-            each(seed=0, n_startup_trials=NUM_TRIALS)
-            for each in (sampler, optuna.samplers.GPSampler)
+            each(seed=0, n_startup_trials=NUM_TRIALS) for each in (own, optuna.samplers.GPSampler)
         ]
     ours, rival = (
         trial_of(*started_study(work, each, constrained, running), constrained) for each in samplers
@@ -85,34 +86,20 @@ def trials_by(
     return ours, rival
 
 
-def certified_ratio(work: Workload) -> tuple[Call, Call]:
-    """A certified trial beside one of ``GPSampler`` under the same constraint."""
-    from botorch_calib.integrations.optuna_decisions import ChanceConstrainedSampler
-
-    return trials_by(work, ChanceConstrainedSampler, constrained=True, running=0)
-
-
-def delay_aware_ratio(work: Workload) -> tuple[Call, Call]:
-    """A trial of one objective, beside running ones."""
-    from botorch_calib.integrations.optuna_delays import DelayAwareSampler
-
-    return trials_by(work, DelayAwareSampler, constrained=False, running=NUM_RUNNING)
-
-
-def constrained_delay_aware_ratio(work: Workload) -> tuple[Call, Call]:
-    """A trial under a constraint, beside running ones."""
-    from botorch_calib.integrations.optuna_delays import DelayAwareSampler
-
-    return trials_by(work, DelayAwareSampler, constrained=True, running=NUM_RUNNING)
-
+CERTIFIED = ("optuna_decisions", "ChanceConstrainedSampler")
+DELAY_AWARE = ("optuna_delays", "DelayAwareSampler")
 
 if find_spec("optuna") is not None:
-    for name, build in (
-        ("certified / GPSampler's trial in Optuna, one constraint", certified_ratio),
-        ("delay-aware / GPSampler's trial in Optuna, three running", delay_aware_ratio),
+    for name, sampler, constrained, running in (
+        ("certified / GPSampler's trial in Optuna, one constraint", CERTIFIED, True, 0),
+        ("delay-aware / GPSampler's trial in Optuna, three running", DELAY_AWARE, False, 3),
         (
             "delay-aware / GPSampler's trial in Optuna, one constraint, three running",
-            constrained_delay_aware_ratio,
+            DELAY_AWARE,
+            True,
+            3,
         ),
     ):
-        comparison(name, repetitions=15, warm_up=2)(build)
+        comparison(name, repetitions=15, warm_up=2)(
+            partial(trials_by, *sampler, constrained, running)
+        )

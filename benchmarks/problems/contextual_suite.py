@@ -1,6 +1,11 @@
 r"""The paper's problems with a context, beside those of `botorch_calib.test_functions`.
 
 From [Micheli2025wdrbo, sections 5 and 9]. Everything is *maximised* by default.
+
+Example:
+    >>> problem = ContextualAckley()
+    >>> contexts = problem.context_distribution(64)
+    >>> best = problem.stochastic_optimal_value
 """
 
 from __future__ import annotations
@@ -28,11 +33,6 @@ class ContextualAckley(QuadratureProblem):
     In any context the best decisions are at the centre. There are two decisions, as in the paper's
     code; its table 1 has one. Expectations are by quadrature, graded towards the cone at the
     centre.
-
-    Example:
-        >>> problem = ContextualAckley()
-        >>> contexts = problem.context_distribution(64)
-        >>> best = problem.stochastic_optimal_value
     """
 
     num_decisions = 2
@@ -54,11 +54,6 @@ class ContextualHartmann6(QuadratureProblem):
     r"""Hartmann-6 on the unit cube with ``x_6`` as the context, N(0.5, 0.2^2) clipped to [0, 1].
 
     Expectations are by Gauss-Legendre quadrature with 64 nodes, exact to rounding.
-
-    Example:
-        >>> problem = ContextualHartmann6()
-        >>> contexts = problem.context_distribution(64)
-        >>> best = problem.stochastic_optimal_value
     """
 
     num_decisions = 5
@@ -83,11 +78,6 @@ class ModifiedBranin(QuadratureProblem):
     ``u = 15 x - 5`` and ``v = 15 x``. Contexts are independent, N(0.5, 0.2^2) clipped to [0, 1].
     The expectation is the product of two expectations of ``sqrt(B)``, each by Gauss-Legendre
     quadrature with 512 nodes on 32 panels, exact to rounding.
-
-    Example:
-        >>> problem = ModifiedBranin()
-        >>> contexts = problem.context_distribution(64)
-        >>> best = problem.stochastic_optimal_value
     """
 
     num_decisions = 2
@@ -120,11 +110,6 @@ class ThreeHumpCamel(ContextualProblem):
     r"""``2 x^2 - 1.05 x^4 + x^6 / 6 + x c + c^2`` on [-1, 1]^2, with a uniform context (eq. 83).
 
     The expectation is the same with ``x c + c^2`` replaced by 1/3, and so is best at 0.
-
-    Example:
-        >>> problem = ThreeHumpCamel()
-        >>> contexts = problem.context_distribution(64)
-        >>> best = problem.stochastic_optimal_value
     """
 
     num_decisions = 1

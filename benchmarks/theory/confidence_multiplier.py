@@ -6,12 +6,9 @@ import math
 from typing import Any
 
 import torch
-from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.model import Model
-from gpytorch.models import ExactGP
 from torch import Tensor
 
-from botorch_calib._validation import check_nonnegative, check_open_unit
 from botorch_calib.models.inspection import outcome_units, predicting_process
 from botorch_calib.models.training_prior import training_prior
 
@@ -56,43 +53,18 @@ def confidence_multiplier(
     Returns:
         ``beta``, of the batch shape, in the precision of the model.
 
-    Raises:
-        UnsupportedError: If the model is another one.
-        InputDataError: If a number is malformed, or the model has no training data, or noise that
-            is none beside its prior variance.
-
     Example:
         >>> beta = confidence_multiplier(gp, delta=0.1, noise_bound=0.05, norm_bound=2.0)
         >>> acqf = UpperConfidenceBound(gp, beta=beta)
     """
-    log_odds = -2.0 * math.log(check_open_unit("delta", delta))
-    noise_bound = check_nonnegative("noise_bound", noise_bound)
-    norm_bound = check_nonnegative("norm_bound", norm_bound)
     gp: Any = predicting_process(model)
-    name = type(gp).__name__
-    if not isinstance(gp, ExactGP) or getattr(gp, "_is_ensemble", False):
-        raise UnsupportedError(
-            "`model` must be an exact Gaussian process with one output, such as SingleTaskGP, got "
-            f"{name}."
-        )
-    if gp.num_outputs != 1 or len(gp.batch_shape) > 1:
-        raise UnsupportedError(
-            "`model` must be an exact Gaussian process with one output and at most one batch "
-            f"dimension; this {name} has {gp.num_outputs} outputs and the batch shape "
-            f"{tuple(gp.batch_shape)}. `model.subset_output([i])` is that of one outcome."
-        )
     prior = training_prior(gp, torch.double, members=gp.train_targets.dim() > 1)
     root = prior.noise.sqrt()
     scaled = prior.covariance / root.unsqueeze(-1) / root.unsqueeze(-2)
     scaled.diagonal(dim1=-2, dim2=-1).add_(1.0)
     # Its eigenvalues are at least 1: it needs no jitter unless their ratio exceeds 1e15.
-    factor, failed = torch.linalg.cholesky_ex(scaled)
-    if failed.any():
-        raise InputDataError(
-            "`model` has a noise variance below rounding of its prior variance, where the "
-            "determinant is lost: fit it with more noise."
-        )
+    factor = torch.linalg.cholesky(scaled)
     log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
     deviation = (root * outcome_units(gp).double()).amin(dim=-1)
-    width = norm_bound + noise_bound / deviation * (log_det + log_odds).sqrt()
+    width = norm_bound + noise_bound / deviation * (log_det - 2.0 * math.log(delta)).sqrt()
     return width.square().to(gp.train_targets)

@@ -172,24 +172,21 @@ class Squares:
         return self.choices().squeeze(-1).square() + (math.nan if self.fails else 0.0)
 
 
-def forget() -> None:
-    """What a new process does not know."""
-    delay_tables._values.cache_clear()
-
-
-def test_damaged_tables_are_computed_anew(tables_folder: Path) -> None:
-    forget()
+def test_tables_are_kept_but_for_what_is_no_number(tables_folder: Path) -> None:
     with pytest.raises(ValueError, match="'squares'"):
         table_values(Squares(fails=True))
-    assert not tables_folder.exists()  # what is no number is not kept
     values = table_values(Squares())
-    (file,) = tables_folder.iterdir()
-    whole = file.read_text()
-    for text in ("", "[]", '{"values": [1.0]}', '{"values": ["a", 1, 2, 3]}'):
-        file.write_text(text)
-        forget()
+    assert values.tolist() == [0.0, 1.0, 4.0, 9.0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Squares, "compute", None)  # it is read from the file
         assert torch.equal(table_values(Squares()), values)
-        assert file.read_text() == whole
+        for other in (Squares(5), Squares(data="of another day")):
+            with pytest.raises(TypeError):
+                table_values(other)
+    for file in tables_folder.rglob("output.pkl"):
+        file.write_text("damaged")
+    with pytest.warns(UserWarning, match="Exception while loading"):
+        assert torch.equal(table_values(Squares()), values)
 
 
 def test_queries_must_be_choices() -> None:
