@@ -10,6 +10,7 @@ by one. Here the derivative by a point is a sum over the others, ``2 sum_i f'(s_
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -21,6 +22,9 @@ from torch.autograd import Function
 # As in GPyTorch: the distance of coincident points is not quite zero, which keeps 1/r finite.
 LEAST_SQUARE = 1e-30
 
+Buffers = Sequence[Tensor | None]
+_NEW: Buffers = (None, None, None)
+
 
 class RadialProfile(ABC):
     """A profile ``f(s)`` with ``f'(s) = slope * g(s)``, ``g`` being a by-product of ``f``."""
@@ -29,16 +33,22 @@ class RadialProfile(ABC):
     slope: ClassVar[float]
 
     @abstractmethod
-    def at(self, s: Tensor) -> tuple[Tensor, Tensor]:
-        """``f`` and ``g`` at ``s``, differentiable twice where ``s`` is at least `LEAST_SQUARE`."""
+    def at(self, s: Tensor, out: Buffers = _NEW) -> tuple[Tensor, Tensor]:
+        """``f`` and ``g`` at ``s``, which may be the first of three buffers for them.
+
+        Without buffers they are differentiable twice, where ``s`` is at least `LEAST_SQUARE`.
+        """
 
     def prepared(self, squares: Tensor) -> Tensor:
         """What `at_pairs` takes of the squared distances along some columns."""
         return squares
 
-    def at_pairs(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-        """``f`` and ``g`` from what is `prepared` along two sets of columns, which broadcast."""
-        return self.at(first + second)
+    def at_pairs(self, first: Tensor, second: Tensor, out: Buffers) -> tuple[Tensor, Tensor]:
+        """``f`` and ``g`` in the first two of three buffers ``b x M x n``.
+
+        From what is `prepared` along two sets of columns, ``b x 1 x n`` and ``1 x M x n``.
+        """
+        return self.at(torch.add(first, second, out=out[0]), out)
 
 
 class GaussianProfile(RadialProfile):
@@ -51,14 +61,14 @@ class GaussianProfile(RadialProfile):
         """The factor ``exp(-s)`` of these columns."""
         return squares.neg().exp_()
 
-    def at_pairs(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    def at_pairs(self, first: Tensor, second: Tensor, out: Buffers) -> tuple[Tensor, Tensor]:
         """As a product: no exponential at all pairs."""
-        k = first * second
+        k = torch.mul(first, second, out=out[0])
         return k, k
 
-    def at(self, s: Tensor) -> tuple[Tensor, Tensor]:
+    def at(self, s: Tensor, out: Buffers = _NEW) -> tuple[Tensor, Tensor]:
         """``exp(-s)``, also ``g``."""
-        k = s.neg().exp_()
+        k = torch.neg(s, out=out[0]).exp_()
         return k, k
 
 
@@ -68,11 +78,11 @@ class Matern32Profile(RadialProfile):
     factor = 3.0
     slope = -0.5
 
-    def at(self, s: Tensor) -> tuple[Tensor, Tensor]:
+    def at(self, s: Tensor, out: Buffers = _NEW) -> tuple[Tensor, Tensor]:
         """``(1 + t) exp(-t)`` and ``g = exp(-t)``; ``f' = -g/2``, as ``ds = 2 t dt``."""
-        t = s.sqrt()
-        g = t.neg().exp_()
-        return torch.addcmul(g, g, t), g
+        t = torch.sqrt(s, out=out[0])
+        g = torch.neg(t, out=out[1]).exp_()
+        return torch.addcmul(g, g, t, out=out[0]), g
 
 
 class Matern52Profile(RadialProfile):
@@ -81,12 +91,12 @@ class Matern52Profile(RadialProfile):
     factor = 5.0
     slope = -1.0 / 6.0
 
-    def at(self, s: Tensor) -> tuple[Tensor, Tensor]:
+    def at(self, s: Tensor, out: Buffers = _NEW) -> tuple[Tensor, Tensor]:
         """``(1 + t + t^2/3) exp(-t)`` and ``g = (1 + t) exp(-t)``; ``f' = -g/6``."""
-        t = s.sqrt()
-        e = t.neg().exp_()
-        g = torch.addcmul(e, e, t)
-        return torch.addcmul(g, e, s, value=1.0 / 3.0), g
+        t = torch.sqrt(s, out=out[1])
+        e = torch.neg(t, out=out[2]).exp_()
+        g = torch.addcmul(e, e, t, out=out[1])
+        return torch.addcmul(g, e, s, value=1.0 / 3.0, out=out[0]), g
 
 
 _MATERN: dict[float, type[RadialProfile]] = {1.5: Matern32Profile, 2.5: Matern52Profile}
