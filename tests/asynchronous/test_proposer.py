@@ -356,7 +356,7 @@ BAD: dict[str, Any] = {
 @pytest.mark.parametrize("name", BAD)
 def test_bad_arguments_are_named(name):
     for value, error in BAD[name]:
-        with pytest.raises(error, match=f"`{name}`"):
+        with pytest.raises(error, match=f"`{name}"):
             DelayAwareProposer(**{"bounds": BOUNDS, name: value})
 
 
@@ -662,8 +662,6 @@ def test_more_pending_queries_than_a_limit_are_hallucinated(
     assert torch.equal(
         make_proposer(acquisition=acquisition, max_censored=limit)(ledger), reference
     )
-
-
 
 
 def asked(ledger: FeedbackLedger, num: int, delay: int, **arguments: Any) -> Tensor:
