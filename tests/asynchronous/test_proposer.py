@@ -356,7 +356,7 @@ BAD: dict[str, Any] = {
 @pytest.mark.parametrize("name", BAD)
 def test_bad_arguments_are_named(name):
     for value, error in BAD[name]:
-        with pytest.raises(error, match=f"`{name}`"):
+        with pytest.raises(error, match=f"`{name}"):
             DelayAwareProposer(**{"bounds": BOUNDS, name: value})
 
 
