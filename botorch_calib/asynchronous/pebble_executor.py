@@ -36,6 +36,7 @@ class PebbleExecutor(Executor):
         self._pool = ProcessPool(max_workers, **{"context": context, **pool})
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run ``fn`` in a process; what it returns comes with the future."""
         try:
             return self._pool.schedule(fn, args, kwargs, self._timeout)
         except RuntimeError as error:
