@@ -84,6 +84,7 @@ autodoc_default_options = {
             "BaseModel",
             "BaseTestProblem",
             "Enum",
+            "Executor",
             "Generic",
             "Model",
             "ModelConstructor",

@@ -33,6 +33,7 @@ class PebbleExecutor(Executor):
         self._open: set[Future[Any]] = set()
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run ``fn`` in a process; what it returns comes with the future."""
         future = self._pool.schedule(fn, args, kwargs, self._timeout)
         self._open.add(future)
         future.add_done_callback(self._open.discard)
