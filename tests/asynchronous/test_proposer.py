@@ -347,7 +347,7 @@ BAD: dict[str, Any] = {
         ({2: 0.0}, InputDataError),
         ({0.5: 0.0}, InputDataError),
         ({0: torch.nan}, InputDataError),
-        ({0: torch.zeros(2)}, BotorchTensorDimensionError),
+        ({0: torch.zeros(2)}, InputDataError),
         ({0: 0.1, -2: 0.2}, InputDataError),
     ),
 }
