@@ -14,6 +14,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from botorch_calib.calibration.base import TrackedCalibrator
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.robust.gp.stationary_gp import StationaryGP
@@ -58,7 +59,10 @@ class CalibratedBonus:
         return (unit * torch.add(self.width * sigma, mean, alpha=self.sign)).to(variance)
 
     def _predictive(self, points: Tensor) -> PiecewisePredictive:
-        """What is stated at joint inputs ``... x d``, one point a batch."""
+        """What is stated at joint inputs ``... x d``: one point a batch, or one if all are equal."""
+        calibrator = self.model.calibrator
+        if isinstance(calibrator, TrackedCalibrator) and not calibrator.tracker.localized:
+            points = points.flatten(0, -2)[:1]
         images, split = self.gp.transformed(points), len(self.columns.decision)
         whole = self.columns.join(images[..., :split], images[..., split:])
-        return self.model.calibrator.predictive(whole.unsqueeze(-2))
+        return calibrator.predictive(whole.unsqueeze(-2))
