@@ -384,13 +384,13 @@ class ResultStore:
         lines = [entry.group.text, _line(entry.kept)]
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab+") as file:
-            if not file.tell():
-                lines.insert(0, _header(suite.name, suite.archive))
-            else:
+            if file.tell():
                 file.seek(-1, os.SEEK_END)
                 if file.read() != b"\n":  # what an interrupted run left
                     file.seek(0)
-                    file.truncate(file.read().rfind(b"\n") + 1)
+                    file.seek(file.truncate(file.read().rfind(b"\n") + 1))
+            if not file.tell():
+                lines.insert(0, _header(suite.name, suite.archive))
             file.write("".join(f"{line}\n" for line in lines).encode())
             file.flush()
             os.fsync(file.fileno())

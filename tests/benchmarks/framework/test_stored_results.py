@@ -117,6 +117,18 @@ def test_an_interrupted_write_costs_one_result(store: ResultStore, results: list
     assert [key.seed for key in store.entries(SMOKE)] == [0, 2]
 
 
+def test_an_interrupted_first_write_leaves_no_file_without_a_header(
+    store: ResultStore, results: list[Result]
+) -> None:
+    store.add(SMOKE, results[0])
+    path = store.path(SMOKE.name)
+    header = path.read_bytes().index(b"\n")
+    for length in (1, header):
+        path.write_bytes(path.read_bytes()[:length])
+        store.add(SMOKE, results[1])
+        assert [key.seed for key in store.entries(SMOKE)] == [1]
+
+
 def test_other_files_are_refused(store: ResultStore, results: list[Result]) -> None:
     store.add(SMOKE, results[0])
     store.archive(SMOKE)
