@@ -59,7 +59,7 @@ class CalibratedBonus:
         return (unit * torch.add(self.width * sigma, mean, alpha=self.sign)).to(variance)
 
     def _predictive(self, points: Tensor) -> PiecewisePredictive:
-        """What is stated at joint inputs ``... x d``: one point a batch, or one if all are equal."""
+        """What is stated at joint inputs ``... x d``: one point a batch, or one if all agree."""
         calibrator = self.model.calibrator
         if isinstance(calibrator, TrackedCalibrator) and not calibrator.tracker.localized:
             points = points.flatten(0, -2)[:1]

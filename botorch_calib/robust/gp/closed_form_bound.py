@@ -137,7 +137,7 @@ class ClosedFormConfidenceBound(ContextualFunction):
         most = max(_LEAST_PAIRS, most // max(len(gp.inputs), 1))
         width = min(M, most)
         height = max(most // width, 1)
-        # Passing through a few buffers takes two thirds of the time of new tensors.
+        # A few buffers for all chunks: new tensors would come out of the cache each time.
         storage = scaled.new_empty(3, min(height, b) * width * len(gp.inputs))
         for i, j in product(range(0, b, height), range(0, M, width)):
             at = slice(i, i + height), slice(j, j + width)
