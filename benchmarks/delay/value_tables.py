@@ -62,7 +62,7 @@ def table_values(task: TabulatedTask) -> Tensor:
 
     The first call takes as long as the task's computation, up to some minutes.
     """
-    source = Path(inspect.getfile(type(task))).read_bytes()
+    source = joblib.hash(Path(inspect.getfile(type(task))).read_bytes())
     versions = tuple(map(version, PACKAGES))
     memory = joblib.Memory(TABLES_FOLDER, verbose=0)
     values: Tensor = memory.cache(_computed)(task, task.data_key(), source, versions)
