@@ -25,8 +25,7 @@ from botorch_calib.ledger import DecidedQuery, FeedbackLedger, LedgerSummary, Tr
 
 logger = logging.getLogger(__name__)
 
-# The longest wait in seconds; some platforms notice ctrl-C only when a wait ends.
-TICK = 1.0
+TICK = 1.0  # longest wait in seconds; some platforms notice ctrl-C only when a wait ends
 
 # The ledgers that runs in this process use: their files or, in memory, their ids.
 _IN_USE: set[Path | int] = set()
@@ -221,6 +220,7 @@ class _Run:
             trial = self._ledger[trial_id]
             if trial.y is not None or trial.status is TrialStatus.FAILED:
                 self._resolved.add(trial_id)
+        self._waiting = deque(t for t in self._waiting if t.id not in self._resolved)
 
     def _show(self) -> None:
         best = self._ledger.best()

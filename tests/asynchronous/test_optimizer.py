@@ -339,6 +339,24 @@ class TestTimeBudget:
             loop.run(0)
 
 
+def test_a_trial_told_by_hand_before_its_turn_is_not_evaluated() -> None:
+    ledger = FeedbackLedger(dim=1)
+    for x in (0.1, 0.2, 0.3):
+        ledger.submit([x])
+    evaluated: list[float] = []
+
+    def objective(x: np.ndarray) -> float:
+        evaluated.append(float(x[0]))
+        if len(evaluated) == 1:
+            ledger.tell(1, 5.0)
+        return 0.0
+
+    with ThreadPoolExecutor(1) as executor:
+        runner = AsynchronousOptimizer(executor, objective, ledger, lambda _: torch.ones(1), 1)
+        runner.run(4, progress=False)
+    assert evaluated == [0.1, 0.3, 1.0]
+
+
 class TestErrors:
     def test_many_failures_in_a_row(self) -> None:
         def objective(x: np.ndarray) -> float:
