@@ -67,7 +67,8 @@ def fit_rbf_gp(
             Hyperparameters(first * Y.new_ones(X.shape[-1]), one, FIRST_NOISE * one, 0.0 * one)
             for first in FIRST_LENGTHSCALES
         ]
-    batch = rbf_gp(*(data.expand(len(starts), -1, -1) for data in (X, Y)), bounds)
+    num = len(starts)
+    batch = rbf_gp(X.expand(num, -1, -1), Y.expand(num, -1, -1), bounds)
     set_hyperparameters(batch, Hyperparameters(*map(torch.stack, zip(*starts, strict=True))))
     fit_in_logarithms(ExactMarginalLogLikelihood(batch.likelihood, batch))
     gp = rbf_gp(X, Y, bounds)

@@ -7,6 +7,8 @@ import math
 import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -35,7 +37,8 @@ class TestAskAndTell:
         ledger = FeedbackLedger(2)
         with pytest.raises(InputDataError, match="`propose` is needed"):
             ledger.ask()
-        for use in (lambda: FeedbackLedger(2, propose=3), lambda: ledger.ask(3)):
+        three: Any = 3
+        for use in (lambda: FeedbackLedger(2, propose=three), lambda: ledger.ask(three)):
             with pytest.raises(InputDataError, match="`propose` must be callable"):
                 use()
 
@@ -49,7 +52,7 @@ class TestAskAndTell:
         )
         for error, answer in bad.items():
             with pytest.raises(error, match=r"`propose\(ledger\)`"):
-                ledger.ask(lambda ledger, answer=answer: answer)
+                ledger.ask(Mock(return_value=answer))
         with pytest.raises(ZeroDivisionError):
             ledger.ask(lambda ledger: 1 / 0)
         assert len(ledger) == 0 and ledger.ask(count_up).id == 0

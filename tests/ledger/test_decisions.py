@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -118,7 +119,8 @@ def test_bad_arguments_are_named() -> None:
     ledger = FeedbackLedger(1)
     some = {"point": [1.0], "level": 0.9}
     huge = record(1.0) | {"point": [10**400]}
-    for bad in (5, True, torch.ones(2), [{}], "text", huge, [record(1.0), 3], some):
+    several: list[Any] = [5, True, torch.ones(2), [{}], "text", huge, [record(1.0), 3], some]
+    for bad in several:
         with pytest.raises(InputDataError, match="`decisions` must be records"):
             ledger.submit([1.0], decisions=bad)
     long, short = record(1.0) | {"point": [1.0, 0.5]}, record(1.0) | {"point": []}
@@ -126,7 +128,7 @@ def test_bad_arguments_are_named() -> None:
         with pytest.raises(InputDataError, match="`decisions` are about the point .*query is"):
             ledger.submit([1.0], decisions=other)
         with pytest.raises(InputDataError, match="`decisions` are about the point"):
-            ledger.ask(lambda _, other=other: DecidedQuery([1.0], other))
+            ledger.ask(partial(lambda other, _: DecidedQuery([1.0], other), other))
     assert not len(ledger)
     ledger.submit([1.0], decisions=[record(1.0), record(1.0)])
     ledger.submit([1.0])

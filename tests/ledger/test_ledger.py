@@ -476,7 +476,7 @@ def test_trials_compare_by_value_and_hold_their_own_query_only() -> None:
     ledger.observe(3, 1.0)
     assert ledger[3] != trial
     with pytest.raises(AttributeError):
-        trial.y = 1.0
+        trial.y = 1.0  # type: ignore[misc]
 
 
 def test_threads(make) -> None:
