@@ -142,7 +142,7 @@ def _polynomials(x: Tensor, polynomials: tuple[tuple[float, ...], ...]) -> Tenso
     square = t * t
     powers = torch.stack([torch.ones_like(t), t, square, square * t])
     table = _coefficients(polynomials, x.dtype, x.device)
-    *rest, value = (table @ powers).view(-1, len(polynomials), len(t)).unbind()
+    *rest, value = (table @ powers).unflatten(0, (-1, len(polynomials))).unbind()
     fourth = square.mul_(square)
     for row in reversed(rest):
         value = row.addcmul_(value, fourth)
