@@ -13,11 +13,7 @@ from botorch.utils.sampling import manual_seed
 from scipy import integrate, optimize, stats
 from torch import Tensor
 
-from botorch_calib.test_functions import (
-    ContextShift,
-    ContextualProblem,
-    Newsvendor,
-)
+from botorch_calib.test_functions import ContextShift, ContextualProblem, Newsvendor
 
 PROBLEMS: list[Callable[..., ContextualProblem]] = [ContextShift, Newsvendor]
 
@@ -184,9 +180,9 @@ def test_gradient_of_the_expectation(cls) -> None:
     assert torch.autograd.gradcheck(problem.evaluate_stochastic, X, atol=1e-4)
 
 
-def search(problem: ContextualProblem, starts: int) -> float:
+def search(problem: ContextualProblem, starts: int, num: int = 2000) -> float:
     """The largest expectation found from the best of many random decisions."""
-    X = decisions(problem, 2000)
+    X = decisions(problem, num)
 
     def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
         at = torch.from_numpy(x).requires_grad_()
