@@ -1,7 +1,7 @@
 """Rivals of the papers, which suites compare with: conformal Bayesian optimization, the MMD ball.
 
-``weighted_conformal`` has the calibrator of conformal Bayesian optimization, and ``density_ratio``
-its weights. ``mmd_ball`` has `MMDBall`, and ``simplex_in_ellipsoid`` its solver.
+* ``weighted_conformal.py`` and ``density_ratio.py``: the calibrator, and its weights.
+* ``mmd_ball.py`` and ``simplex_in_ellipsoid.py``: the ambiguity set, and its solver.
 """
 
 from benchmarks.baselines.density_ratio import ClassifierDensityRatio, proposal_samples

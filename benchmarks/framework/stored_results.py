@@ -25,14 +25,11 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from benchmarks.framework.config import config_hash
 from benchmarks.framework.metrics import regret_evaluated
 from benchmarks.framework.replicate_result import Collected, Result
-
-if TYPE_CHECKING:
-    from benchmarks.framework.suite import Suite
 
 BENCHMARKS_DIR = Path(__file__).parents[1]
 RESULTS_DIR = BENCHMARKS_DIR / "results"
@@ -366,18 +363,18 @@ class ResultStore:
         """The archive of a suite."""
         return self.archives / f"{suite}{ARCHIVE_SUFFIX}"
 
-    def entries(self, suite: Suite[Any, Any]) -> Entries:
+    def entries(self, suite: Any) -> Entries:
         """All results of a suite, whatever their configuration."""
         return read_entries(self.archive_path(suite.name), suite.name)[1] | self._added(suite)
 
-    def _added(self, suite: Suite[Any, Any]) -> Entries:
+    def _added(self, suite: Any) -> Entries:
         """What runs have added; raises `StoredResultsError` if other things were kept."""
         path = self.path(suite.name)
         stated, found = read_entries(path, suite.name)
         _check_statement(suite, path, stated)
         return found
 
-    def add(self, suite: Suite[Any, Any], result: Result) -> None:
+    def add(self, suite: Any, result: Result) -> None:
         """Keep a result; an interrupted call leaves the older ones as they are."""
         entry = Entry.of(result, suite.archive)
         path = self.path(suite.name)
@@ -395,9 +392,7 @@ class ResultStore:
             file.flush()
             os.fsync(file.fileno())
 
-    def collect(
-        self, suite: Suite[Any, Any], seeds: Collection[int] | None = None
-    ) -> tuple[Collected, int]:
+    def collect(self, suite: Any, seeds: Collection[int] | None = None) -> tuple[Collected, int]:
         """Results by problem and method, in order of seed, and how many are unfit.
 
         Results are unfit under another configuration than the suite's present one. Methods without
@@ -417,7 +412,7 @@ class ResultStore:
                 collected.setdefault(problem, {})[method] = fit
         return collected, unfit
 
-    def archive(self, suite: Suite[Any, Any], seeds: Collection[int] | None = None) -> str:
+    def archive(self, suite: Any, seeds: Collection[int] | None = None) -> str:
         """Add what runs have added to the archive, which is replaced as a whole; a summary.
 
         Args:
@@ -452,7 +447,7 @@ class ResultStore:
         return f"{path.name}: {len(entries)} results, {added} new, {size:.0f} kB"
 
 
-def _check_statement(suite: Suite[Any, Any], path: Path, stated: Mapping[str, str]) -> None:
+def _check_statement(suite: Any, path: Path, stated: Mapping[str, str]) -> None:
     if stated and stated != suite.archive.statement():
         raise StoredResultsError(
             f"{path.name} keeps other things of a result than suite {suite.name!r} now says: move "
