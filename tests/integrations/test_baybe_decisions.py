@@ -167,8 +167,6 @@ def test_wrong_limits() -> None:
             new_campaign(new_recommender(limits=limits)).recommend(1)
     for pair in (0.6, (0.6,)):
         with pytest.raises(InputDataError, match="a pair .* for each, got .'loss'"):
-            InputDataError, match="a pair `\\(lower, upper\\)` for each, got .'loss'"
-        ):
             new_recommender(limits={"loss": pair})
 
 
