@@ -259,7 +259,7 @@ class _Run:
         return self._executor.submit(*call)
 
     def _shut_down(self, wait: bool) -> None:
-        with suppress(Exception):  # of one that is lost, as of a Dask client that was closed
+        with suppress(Exception):  # the executor may be lost, for example with a closed Dask client
             self._executor.shutdown(wait=wait)
 
     def _open_executor(self) -> None:

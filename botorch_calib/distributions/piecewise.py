@@ -573,15 +573,3 @@ def _spread(knots: Tensor) -> Tensor:
     gap = max(MIN_GAP, 1e4 * torch.finfo(knots.dtype).eps)  # so that a piece has inner points
     steps = gap * torch.arange(knots.shape[-1], dtype=knots.dtype, device=knots.device)
     return (knots - steps).cummax(dim=-1).values + steps
-
-
-def common_row(values: Tensor, num_dims: int) -> Tensor | None:
-    """The row of ``num_dims`` dimensions that ``values`` repeat along the others, else None.
-
-    Strides tell, so nothing is read back from the device.
-    """
-    batch = zip(values.shape, values.stride(), strict=True)
-    own = [size for size, stride in list(batch)[: values.dim() - num_dims] if size > 1 and stride]
-    if own or 0 in values.shape:
-        return None
-    return values[(0,) * (values.dim() - num_dims)]
