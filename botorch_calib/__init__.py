@@ -36,11 +36,7 @@ from botorch_calib.decisions import (
 from botorch_calib.diagnostics import calibration_report, noise_diagnosis
 from botorch_calib.distributions import PiecewisePredictive
 from botorch_calib.ledger import FeedbackLedger
-from botorch_calib.models import (
-    CalibratedModel,
-    CalibratedModelList,
-    CensoredDelayModel,
-)
+from botorch_calib.models import CalibratedModel, CalibratedModelList, CensoredDelayModel
 from botorch_calib.optim import optimize_robust
 from botorch_calib.posteriors import CalibratedPosterior
 from botorch_calib.robust import (

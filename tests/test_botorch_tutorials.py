@@ -24,15 +24,10 @@ from botorch.acquisition.knowledge_gradient import qMultiFidelityKnowledgeGradie
 from botorch.acquisition.multi_objective.hypervolume_knowledge_gradient import (
     qHypervolumeKnowledgeGradient,
 )
-from botorch.acquisition.multi_objective.logei import (
-    qLogNoisyExpectedHypervolumeImprovement,
-)
+from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
 from botorch.acquisition.multi_objective.objective import IdentityMCMultiOutputObjective
 from botorch.acquisition.multi_objective.parego import qLogNParEGO
-from botorch.acquisition.objective import (
-    GenericMCObjective,
-    LinearMCObjective,
-)
+from botorch.acquisition.objective import GenericMCObjective, LinearMCObjective
 from botorch.acquisition.risk_measures import CVaR, VaR
 from botorch.acquisition.utils import project_to_target_fidelity
 from botorch.generation.sampling import ConstrainedMaxPosteriorSampling

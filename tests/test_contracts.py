@@ -22,10 +22,7 @@ from botorch_calib.acquisition import (
 from botorch_calib.calibration import LocalizedConformal
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
 from botorch_calib.robust import TotalVariationBall, WassersteinBall
-from tests.contracts import (
-    AcquisitionContract,
-    ModelContract,
-)
+from tests.contracts import AcquisitionContract, ModelContract
 from tests.gps import far_from_gaussian
 from tests.random_numbers import uniform
 

@@ -13,9 +13,7 @@ from typing import Any
 import matplotlib
 import pytest
 import torch
-from botorch.acquisition import (
-    UpperConfidenceBound,
-)
+from botorch.acquisition import UpperConfidenceBound
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
 from botorch.optim import optimize_acqf

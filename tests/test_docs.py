@@ -1,4 +1,4 @@
-"""The documentation names everything public, and its examples run.
+"""The documentation names everything public, and its examples and those of the README run.
 
 That the site builds without a warning is for ``make docs`` to say.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from botorch_calib import FeedbackLedger
 from docs.api_names import documented_names
@@ -160,3 +161,14 @@ def test_picture_of_the_readme_is_current(kind: str, tmp_path: Path) -> None:
     drawn = draw("stated_and_met", tmp_path)[kind]
     committed = DOCS / "images" / f"stated_and_met-{kind}.svg"
     assert drawn.read_bytes() == committed.read_bytes()
+
+
+def test_examples_of_the_readme_run() -> None:
+    """By themselves: they define their data."""
+    readme = ROOT / "README.md"
+    assert len(python_blocks(readme)) == 2
+    candidate = run_blocks(readme)["candidate"]
+    assert isinstance(candidate, torch.Tensor)
+    assert candidate.shape == (1, 2)
+    assert ((candidate >= 0) & (candidate <= 1)).all()
+    assert len(readme.read_text(encoding="utf-8").splitlines()) <= 150

@@ -11,11 +11,7 @@ from torch import Tensor
 from benchmarks.baselines import ClassifierDensityRatio, WeightedConformal, proposal_samples
 from benchmarks.calibration.methods import ALPHA, CHEAP
 from benchmarks.framework.sequential import Method, Problem, botorch_oracle, bounds_of, sobol_design
-from benchmarks.framework.strategies import (
-    AcquisitionStrategy,
-    calibrate,
-    log_expected_improvement,
-)
+from benchmarks.framework.strategies import AcquisitionStrategy, calibrate, log_expected_improvement
 from benchmarks.framework.surrogates import Refitted
 from botorch_calib.calibration import LocalizedConformal, QuantileRecalibrator
 

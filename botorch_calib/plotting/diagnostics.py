@@ -20,10 +20,7 @@ from botorch_calib._validation import (
 )
 from botorch_calib.diagnostics import CalibrationAlarm, CalibrationReport, NoiseDiagnosis
 from botorch_calib.plotting import style
-from botorch_calib.plotting.simultaneous_bands import (
-    simultaneous_band,
-    simultaneous_histogram_band,
-)
+from botorch_calib.plotting.simultaneous_bands import simultaneous_band, simultaneous_histogram_band
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -25,6 +25,8 @@ def plot_intervals(
     truth: Tensor | None = None,
     level: float = 0.8,
     ax: Axes | None = None,
+    *,
+    base: bool = True,
 ) -> Axes:
     """Calibrated prediction intervals of observations beside those of the base model, in 1-d.
 
@@ -36,6 +38,7 @@ def plot_intervals(
         truth: The objective without noise at ``X_grid``, ``m x 1``.
         level: Probability of the intervals, in (0, 1).
         ax: Axes to draw into.
+        base: Whether to draw the intervals of the Gaussian process without calibration.
 
     Example:
         >>> x = X[:, :1]
@@ -56,9 +59,10 @@ def plot_intervals(
     stated = f"{level:.0%} interval"
     band: dict[str, Any] = {"color": style.COLORS[1], "alpha": 0.3, "lw": 0}
     ax.fill_between(x, low, high, **band, label=f"calibrated, {stated}")
-    ends = (to_numpy(end) for end in prediction_interval(model.model, X_grid, level))
-    for end, label in zip(ends, (f"Gaussian process, {stated}", None), strict=True):
-        ax.plot(x, end, color=style.COLORS[0], linestyle="--", linewidth=1.6, label=label)
+    if base:
+        ends = (to_numpy(end) for end in prediction_interval(model.model, X_grid, level))
+        for end, label in zip(ends, (f"Gaussian process, {stated}", None), strict=True):
+            ax.plot(x, end, color=style.COLORS[0], linestyle="--", linewidth=1.6, label=label)
     if truth is not None:
         ax.plot(x, to_numpy(truth), color=style.ink(), lw=1.4, label="truth, without noise")
     ax.set_xlim(x.min(), x.max())

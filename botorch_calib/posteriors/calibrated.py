@@ -14,12 +14,7 @@ from linear_operator import to_linear_operator
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
-from botorch_calib._validation import (
-    check_nonnegative,
-    check_number,
-    check_one_of,
-    check_variances,
-)
+from botorch_calib._validation import check_nonnegative, check_number, check_one_of, check_variances
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.posteriors.denoised_marginals import DenoisedMarginals
 from botorch_calib.posteriors.moments import (

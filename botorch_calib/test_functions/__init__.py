@@ -1,10 +1,6 @@
 """Test problems: BoTorch test functions for the regimes of this package."""
 
-from botorch_calib.test_functions.contextual import (
-    ContextShift,
-    ContextualProblem,
-    Newsvendor,
-)
+from botorch_calib.test_functions.contextual import ContextShift, ContextualProblem, Newsvendor
 from botorch_calib.test_functions.delayed import (
     Arrival,
     DelayDistribution,

@@ -18,12 +18,7 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.test_functions.base import BaseTestProblem, MultiObjectiveTestProblem
 from torch import Tensor
 
-from botorch_calib._validation import (
-    check_count,
-    check_inputs,
-    check_instance,
-    check_nonnegative,
-)
+from botorch_calib._validation import check_count, check_inputs, check_instance, check_nonnegative
 
 
 class DelayDistribution(ABC):

@@ -13,11 +13,7 @@ from botorch.acquisition import (
     UpperConfidenceBound,
 )
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models import ModelList, SingleTaskGP
 from botorch.models.transforms.input import AppendFeatures, InputPerturbation
 from botorch.sampling.get_sampler import get_sampler
@@ -35,14 +31,7 @@ from botorch_calib import (
 )
 from botorch_calib.calibration import QuantileRecalibrator
 from tests.contracts import AcquisitionContract
-from tests.gps import (
-    DOUBLE,
-    GaussianLaw,
-    far_from_gaussian,
-    make_data,
-    make_gp,
-    make_model,
-)
+from tests.gps import DOUBLE, GaussianLaw, far_from_gaussian, make_data, make_gp, make_model
 from tests.random_numbers import normal, uniform
 
 LEVEL = 0.85

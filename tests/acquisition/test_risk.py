@@ -14,11 +14,7 @@ from botorch.optim import optimize_acqf
 from torch import Tensor
 from torch.testing import assert_close
 
-from botorch_calib import (
-    CalibratedModel,
-    CalibratedUpperConfidenceBound,
-    LocalizedConformal,
-)
+from botorch_calib import CalibratedModel, CalibratedUpperConfidenceBound, LocalizedConformal
 from botorch_calib.acquisition import CalibratedExpectedShortfall
 from tests.contracts import AcquisitionContract
 from tests.gps import DOUBLE, GaussianLaw, far_from_gaussian, make_data, make_gp, make_model

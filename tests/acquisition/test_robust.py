@@ -7,18 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from botorch.acquisition import (
-    AcquisitionFunction,
-    UpperConfidenceBound,
-    qLogExpectedImprovement,
-)
+from botorch.acquisition import AcquisitionFunction, UpperConfidenceBound, qLogExpectedImprovement
 from botorch.acquisition.input_constructors import get_acqf_input_constructor
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.transforms import Normalize
 from botorch.models.transforms.input import InputPerturbation

@@ -25,15 +25,7 @@ from botorch_calib.asynchronous import AsynchronousOptimizer, optimizer
 from botorch_calib.exceptions import EvaluationError, LedgerError
 from botorch_calib.ledger import DecidedQuery, FeedbackLedger, Trial
 from tests.asynchronous.objectives import square
-from tests.asynchronous.runs import (
-    Gates,
-    Inline,
-    Threads,
-    count_up,
-    ids,
-    make_optimizer,
-    observed,
-)
+from tests.asynchronous.runs import Gates, Inline, Threads, count_up, ids, make_optimizer, observed
 
 
 class TestOrder:

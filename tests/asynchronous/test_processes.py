@@ -35,14 +35,7 @@ from tests.asynchronous.objectives import (
     wait_for_run,
     wait_until,
 )
-from tests.asynchronous.runs import (
-    count_up,
-    ids,
-    make_optimizer,
-    observed,
-    processes,
-    squares,
-)
+from tests.asynchronous.runs import count_up, ids, make_optimizer, observed, processes, squares
 from tests.long_grids import mostly_slow
 from tests.timeouts import threads_of_tests
 

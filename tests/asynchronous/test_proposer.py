@@ -7,16 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from botorch.acquisition import (
-    AcquisitionFunction,
-    ProbabilityOfImprovement,
-    UpperConfidenceBound,
-)
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.acquisition import AcquisitionFunction, ProbabilityOfImprovement, UpperConfidenceBound
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.exceptions.warnings import InputDataWarning
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
@@ -25,10 +17,7 @@ from gpytorch.kernels import RQKernel
 from torch import Tensor
 from torch.testing import assert_close
 
-from botorch_calib.acquisition import (
-    DelayedThompsonSampling,
-    DelayedUpperConfidenceBound,
-)
+from botorch_calib.acquisition import DelayedThompsonSampling, DelayedUpperConfidenceBound
 from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy, SearchSettings, refits
 from botorch_calib.asynchronous import proposer as proposer_module
 from botorch_calib.asynchronous.refits import fit_single_task_gp

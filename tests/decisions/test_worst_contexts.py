@@ -16,11 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models import SingleTaskGP
 from torch import Tensor
 from torch.testing import assert_close

@@ -27,11 +27,7 @@ from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
 from torch import Tensor
 
-from botorch_calib import (
-    ChanceConstraint,
-    noise_diagnosis,
-    optimize_chance_constrained,
-)
+from botorch_calib import ChanceConstraint, noise_diagnosis, optimize_chance_constrained
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.integrations import ax_decisions
 from botorch_calib.integrations.ax import calibrated_generation_strategy, calibrated_model_config

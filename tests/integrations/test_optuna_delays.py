@@ -19,10 +19,7 @@ from botorch.exceptions.errors import BotorchError
 from botorch.exceptions.warnings import InputDataWarning
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Standardize
-from optuna.distributions import (
-    BaseDistribution,
-    FloatDistribution,
-)
+from optuna.distributions import BaseDistribution, FloatDistribution
 from torch import Tensor
 
 from botorch_calib import (

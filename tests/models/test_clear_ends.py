@@ -11,11 +11,7 @@ from botorch.exceptions.errors import UnsupportedError
 from botorch.models import ModelListGP
 from torch.testing import assert_close
 
-from botorch_calib import (
-    CalibratedModel,
-    LocalizedConformal,
-    calibration_report,
-)
+from botorch_calib import CalibratedModel, LocalizedConformal, calibration_report
 from botorch_calib.calibration import pit
 from botorch_calib.models import prequential_residuals
 from tests.gps import make_data, make_gp, make_multitask

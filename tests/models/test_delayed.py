@@ -9,11 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models import ModelList, ModelListGP, MultiTaskGP, PairwiseGP, SingleTaskGP
 from botorch.models.transforms import Log, Standardize
 from botorch.posteriors import GPyTorchPosterior

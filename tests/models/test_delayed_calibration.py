@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from botorch.acquisition import (
-    qLogNoisyExpectedImprovement,
-)
+from botorch.acquisition import qLogNoisyExpectedImprovement
 from botorch.sampling.normal import SobolQMCNormalSampler
 from torch import Tensor
 from torch.testing import assert_close

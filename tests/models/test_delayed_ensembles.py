@@ -12,11 +12,7 @@ from botorch.models.transforms import Normalize, Standardize
 from torch import Tensor
 from torch.testing import assert_close
 
-from botorch_calib import (
-    CalibratedModel,
-    CensoredDelayModel,
-    QuantileRecalibrator,
-)
+from botorch_calib import CalibratedModel, CensoredDelayModel, QuantileRecalibrator
 from botorch_calib.models import NoisyEnsemble
 from tests.gps import DOUBLE
 from tests.models.ensembles import Lines

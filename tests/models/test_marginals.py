@@ -10,12 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from botorch.models import (
-    KroneckerMultiTaskGP,
-    MixedSingleTaskGP,
-    MultiTaskGP,
-    SingleTaskGP,
-)
+from botorch.models import KroneckerMultiTaskGP, MixedSingleTaskGP, MultiTaskGP, SingleTaskGP
 from botorch.models.robust_relevance_pursuit_model import RobustRelevancePursuitSingleTaskGP
 from botorch.models.transforms import (
     ChainedInputTransform,

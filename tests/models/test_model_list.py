@@ -25,13 +25,7 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
-from botorch.models import (
-    KroneckerMultiTaskGP,
-    ModelList,
-    ModelListGP,
-    MultiTaskGP,
-    SingleTaskGP,
-)
+from botorch.models import KroneckerMultiTaskGP, ModelList, ModelListGP, MultiTaskGP, SingleTaskGP
 from botorch.models.deterministic import GenericDeterministicModel
 from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from botorch.models.transforms import Log, Normalize, Standardize

@@ -18,10 +18,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
-from botorch_calib import (
-    CalibratedModel,
-    OnlineConformal,
-)
+from botorch_calib import CalibratedModel, OnlineConformal
 from botorch_calib.calibration import NoCalibration
 from botorch_calib.models import (
     PartlyKnownNoiseGP,

@@ -7,12 +7,7 @@ import gpytorch
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
-from botorch.models import (
-    ModelListGP,
-    MultiTaskGP,
-    SingleTaskGP,
-    SingleTaskVariationalGP,
-)
+from botorch.models import ModelListGP, MultiTaskGP, SingleTaskGP, SingleTaskVariationalGP
 from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from botorch.models.robust_relevance_pursuit_model import RobustRelevancePursuitSingleTaskGP
 from botorch.models.transforms import Log

@@ -40,6 +40,20 @@ def test_intervals_of_both_models_are_drawn():
     assert_beside_data(ax)
 
 
+def test_intervals_have_the_level_asked_for():
+    gp, X, Y, _ = make_gp(1)
+    model = CalibratedModel(gp, NoCalibration())
+    grid = torch.linspace(-2, 3, 5, dtype=torch.double).unsqueeze(-1)
+    ax = plot_intervals(model, grid, X, Y, level=0.95)
+    _, low, _ = band(ax.collections[1])
+    with torch.no_grad():
+        base = gp.posterior(grid, observation_noise=True)
+        expected = (base.mean - 1.959963984540054 * base.variance.sqrt()).squeeze(-1)
+    np.testing.assert_allclose(low, expected, rtol=1e-7)
+    np.testing.assert_allclose(ax.get_lines()[0].get_ydata(), expected, rtol=1e-7)
+    assert all("95%" in label for label in labels(ax) if "interval" in label)
+
+
 def test_intervals_reject_bad_input():
     gp, X, Y, _ = make_gp(1)
     model, grid = CalibratedModel(gp, NoCalibration()), torch.zeros(4, 1, dtype=torch.double)
@@ -52,3 +66,11 @@ def test_intervals_reject_bad_input():
     with pytest.raises(InputDataError, match="level"):
         plot_intervals(model, grid, X, Y, level=1.0)
     assert not plt.get_fignums()
+
+
+def test_intervals_of_the_base_model_can_be_left_out():
+    gp, X, Y, _ = make_gp(1)
+    grid = torch.linspace(-2, 3, 5, dtype=torch.double).unsqueeze(-1)
+    ax = plot_intervals(CalibratedModel(gp, NoCalibration()), grid, X, Y, base=False)
+    assert not ax.get_lines()
+    assert labels(ax) == ["observations", "calibrated, 80% interval"]

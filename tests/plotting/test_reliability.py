@@ -9,10 +9,7 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 
 from botorch_calib.plotting import plot_pit_histogram, plot_reliability
-from botorch_calib.plotting.simultaneous_bands import (
-    simultaneous_band,
-    simultaneous_histogram_band,
-)
+from botorch_calib.plotting.simultaneous_bands import simultaneous_band, simultaneous_histogram_band
 from tests.gps import make_gp
 from tests.plotting.figures import assert_beside_data, band, labels, make_report
 

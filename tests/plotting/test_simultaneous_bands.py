@@ -8,10 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, multinomial
 
-from botorch_calib.plotting.simultaneous_bands import (
-    simultaneous_band,
-    simultaneous_histogram_band,
-)
+from botorch_calib.plotting.simultaneous_bands import simultaneous_band, simultaneous_histogram_band
 
 
 def by_enumeration(num, edges, inside):

@@ -12,11 +12,7 @@ from botorch.acquisition import (
     LogExpectedImprovement,
     ProbabilityOfImprovement,
 )
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models import SingleTaskGP
 from botorch.posteriors import GPyTorchPosterior, TransformedPosterior
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal

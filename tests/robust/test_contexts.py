@@ -12,10 +12,7 @@ from scipy import stats
 from torch import Tensor
 from torch.testing import assert_close
 
-from botorch_calib.robust import (
-    ContextDistribution,
-    RadiusSchedule,
-)
+from botorch_calib.robust import ContextDistribution, RadiusSchedule
 
 DTYPES = (torch.float32, torch.float64)
 BOX = torch.tensor([[0.0, 0.0], [1.0, 2.0]], dtype=torch.double)

@@ -17,14 +17,7 @@ from torch.testing import assert_close
 from benchmarks.theory import confidence_multiplier
 from botorch_calib import CalibratedModel, CensoredDelayModel, DelayedUpperConfidenceBound
 from botorch_calib.calibration import NoCalibration
-from tests.gps import (
-    CONSTANT,
-    LENGTHSCALES,
-    NOISE,
-    Y_SCALE,
-    make_data,
-    make_gp,
-)
+from tests.gps import CONSTANT, LENGTHSCALES, NOISE, Y_SCALE, make_data, make_gp
 from tests.random_numbers import normal, uniform
 
 DELTA, NOISE_BOUND, NORM_BOUND = 0.1, 0.3, 1.7

@@ -10,11 +10,7 @@ import torch
 from botorch.exceptions.errors import InputDataError
 
 from botorch_calib.calibration import AggregatedQuantileTracker, OnlineQuantileTracker
-from botorch_calib.calibration.learners.aggregated import (
-    adahedge,
-    pinball_loss,
-    quantile_learner,
-)
+from botorch_calib.calibration.learners.aggregated import adahedge, pinball_loss, quantile_learner
 from tests.calibration.sequences import STRATEGIES, play
 from tests.long_grids import mostly_slow
 

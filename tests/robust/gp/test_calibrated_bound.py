@@ -23,10 +23,7 @@ from botorch_calib import (
 from botorch_calib.calibration import Calibrator
 from botorch_calib.distributions import PiecewisePredictive
 from botorch_calib.exceptions import CalibrationWarning
-from botorch_calib.robust import (
-    TotalVariationBall,
-    WassersteinBall,
-)
+from botorch_calib.robust import TotalVariationBall, WassersteinBall
 from botorch_calib.robust.contextual_function import ContextualFunction
 from botorch_calib.robust.gp import stationary_gp
 from botorch_calib.robust.gp.closed_form_bound import confidence_bound, gaussian_process

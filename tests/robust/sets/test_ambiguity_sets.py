@@ -8,11 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from torch import Tensor
 from torch.testing import assert_close
 
