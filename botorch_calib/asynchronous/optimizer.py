@@ -27,8 +27,7 @@ logger = logging.getLogger(__name__)
 
 TICK = 1.0  # longest wait in seconds; some platforms notice ctrl-C only when a wait ends
 
-# The ledgers that runs in this process use: their files or, in memory, their ids.
-_IN_USE: set[Path | int] = set()
+_IN_USE: set[Path | int] = set()  # ledgers of runs in this process: files or, in memory, ids
 
 
 class AsynchronousOptimizer:
@@ -79,8 +78,7 @@ class AsynchronousOptimizer:
         ...     partial(ThreadPoolExecutor, 2),
         ...     lambda x: -((x - 0.3) ** 2).sum(),
         ...     FeedbackLedger(dim=2, maximize=True),
-        ...     DelayAwareProposer([[0, 0], [1, 1]]),
-        ...     max_parallel=2,
+        ...     DelayAwareProposer([[0, 0], [1, 1]]), max_parallel=2,
         ... )
         >>> summary = optimizer.run(num_evaluations=5, progress=False)
     """
@@ -249,6 +247,9 @@ class _Run:
         try:
             return self._executor.submit(*call)
         except Exception as error:
+            # Python 3.11 leaves a worker that it was starting as the pool broke, for ever.
+            for worker in list((getattr(self._executor, "_processes", None) or {}).values()):
+                worker.terminate()
             if self._is_given:
                 raise EvaluationError(
                     f"The `executor` is lost ({_describe(error)}) and cannot be replaced: give a "
@@ -279,8 +280,7 @@ class _Run:
     def _on_done(self, trial: Trial, future: Future[Any]) -> None:
         """Record a value at once, in the executor's thread, and tell the run.
 
-        The main thread may be choosing a query for minutes. Failures are left to it, as ctrl-C,
-        which reaches it first, may be their cause.
+        The main thread may be busy for minutes. Failures are left to it: ctrl-C may be their cause.
         """
         try:
             result = future.result()

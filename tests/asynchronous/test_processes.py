@@ -9,8 +9,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import BrokenExecutor, Future
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,20 @@ def leaves_nothing_behind() -> Iterator[None]:
     yield
     wait_until(lambda: not multiprocessing.active_children())
     wait_until(lambda: not {t for t in threads_of_tests() - threads if not isinstance(t, TMonitor)})
+
+
+class LatePool(ProcessPoolExecutor):
+    """Its second worker, slow to start, is known to the pool only once that has broken."""
+
+    def _spawn_process(self) -> None:
+        pool: Any = self
+        first = dict(pool._processes)
+        super()._spawn_process()  # type: ignore[misc]
+        if first:
+            pid, process = pool._processes.popitem()
+            for _ in range(100):
+                time.sleep(0.0 if pool._broken else 0.01)
+            pool._processes[pid] = process
 
 
 @pytest.mark.parametrize("make", [processes(2), partial(PebbleExecutor, 2)])
@@ -140,6 +155,12 @@ class TestPoolsThatBreak:
         assert ledger[1].note.startswith("BrokenProcessPool")
         assert len(runs(tmp_path, 1)) == len(runs(tmp_path, 2)) == 2
         assert max(len(runs(tmp_path, query)) for query in range(6)) == 2
+
+    def test_a_worker_that_starts_as_the_pool_breaks(self, tmp_path: Path) -> None:
+        """Python 3.11 does not end it, and the script would wait for it forever."""
+        ledger, make = FeedbackLedger(1), partial(LatePool, 2, mp_context=get_context("spawn"))
+        make_optimizer(make, partial(send_badly, tmp_path), ledger, max_parallel=2).run(6)
+        assert ids(ledger, "failed") == [1, 2, 3] and observed(ledger) == squares(0, 4, 5)
 
     @pytest.mark.parametrize("make", [processes(3), partial(PebbleExecutor, 3)])
     def test_what_cannot_be_sent(self, tmp_path: Path, make: Any) -> None:
