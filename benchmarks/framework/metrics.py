@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from benchmarks.framework.replicate_result import Result
-from botorch_calib.distributions import scoring
+from botorch_calib.distributions import scoring_rules
 
 # The levels at which PITs are compared with the uniform distribution.
 CALIBRATION_LEVELS = tuple(j / 20 for j in range(1, 20))
@@ -91,7 +91,7 @@ def calibration_error(result: Result) -> float:
     levels = torch.tensor(CALIBRATION_LEVELS, dtype=torch.double)
     # Older results hold values that rounding took beyond 1.
     kept = torch.from_numpy(pits).clamp(0.0, 1.0)
-    return float(scoring.calibration_error(kept, levels))
+    return float(scoring_rules.calibration_error(kept, levels))
 
 
 def _recorded(result: Result, name: str) -> np.ndarray:

@@ -34,9 +34,9 @@ from benchmarks.framework.stored_results import write_atomically
 from benchmarks.framework.surrogates import Fixed
 from benchmarks.studies.command_line import study_parser
 from botorch_calib.calibration import LocalizedConformal
+from botorch_calib.distributions.denoised_piecewise import SmoothedPredictive
 from botorch_calib.distributions.piecewise import PiecewisePredictive
-from botorch_calib.distributions.scoring import interval_score
-from botorch_calib.distributions.smoothed import SmoothedPredictive
+from botorch_calib.distributions.scoring_rules import interval_score
 from botorch_calib.models.inspection import observation_noise_variance
 from botorch_calib.models.residuals import forecast_history
 from botorch_calib.posteriors import CalibratedPosterior

@@ -26,8 +26,8 @@ from botorch_calib.distributions import (
     PiecewisePredictive,
     SmoothedPredictive,
     UnsmoothedPredictive,
+    _denoised_integrals,
     _piece_integrals,
-    _smoothed_integrals,
     piecewise,
 )
 from botorch_calib.distributions._normal_functions import log1mexp, log_ndtr, log_normal_interval
@@ -97,10 +97,10 @@ def _excess(predictive: PiecewisePredictive, x: Tensor, r: Tensor) -> Tensor:
 def _excess_by_quadrature(predictive: PiecewisePredictive, x: Tensor, r: Tensor) -> Tensor:
     def log_excess(*arguments: object, scale: Tensor) -> Tensor:
         x, noise, *rest = arguments
-        inputs = x, noise, scale, *rest, _smoothed_integrals.EXCESS
-        return _smoothed_integrals._by_pieces(*inputs)  # type: ignore[arg-type]
+        inputs = x, noise, scale, *rest, _denoised_integrals.EXCESS
+        return _denoised_integrals._by_pieces(*inputs)  # type: ignore[arg-type]
 
-    with mock.patch.object(_smoothed_integrals, "log_excess", log_excess):
+    with mock.patch.object(_denoised_integrals, "log_excess", log_excess):
         return _excess(predictive, x, r)
 
 

@@ -10,8 +10,8 @@ from botorch.exceptions import BotorchTensorDimensionError, InputDataError
 from torch import Tensor
 
 from botorch_calib._validation import check_array, check_open_unit, check_unit_interval
-from botorch_calib.diagnostics.forecast_scores import StatedForecasts
 from botorch_calib.diagnostics.report import LEVELS, CalibrationReport, Forecasts, report_of
+from botorch_calib.diagnostics.report_scores import StatedForecasts
 
 
 @torch.no_grad()

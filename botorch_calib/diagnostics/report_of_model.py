@@ -18,7 +18,6 @@ from torch.nn import Module
 from botorch_calib._validation import check_model, check_one_of, check_open_unit, check_pairs
 from botorch_calib.calibration import NoCalibration, pit
 from botorch_calib.diagnostics.calibration_alarm import CalibrationAlarm
-from botorch_calib.diagnostics.forecast_scores import StatedForecasts
 from botorch_calib.diagnostics.noise import noise_diagnosis
 from botorch_calib.diagnostics.report import (
     BASE_NAME,
@@ -27,6 +26,7 @@ from botorch_calib.diagnostics.report import (
     Forecasts,
     report_of,
 )
+from botorch_calib.diagnostics.report_scores import StatedForecasts
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.cholesky_factor import in_space_of_targets
@@ -42,7 +42,7 @@ from botorch_calib.models.inspection import (
 )
 from botorch_calib.models.outcome_transforms import InverseTransform, raw_train_targets
 from botorch_calib.models.predictors import Correction, predictor_of
-from botorch_calib.models.predictors.with_outcome_transform import TransformedPredictor
+from botorch_calib.models.predictors.transformed_gaussian import TransformedPredictor
 from botorch_calib.models.requirements import batch_of_models, check_fits
 from botorch_calib.models.residuals import RESIDUALS, forecast_history
 from botorch_calib.posteriors import CalibratedPosterior, TransformedOutcomePosterior

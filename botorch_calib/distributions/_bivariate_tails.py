@@ -1,9 +1,9 @@
 r"""Integrals of a bivariate normal distribution over the tails beyond the knots.
 
-With ``X`` proportional to ``z + r eps`` (see `botorch_calib.distributions.smoothed`) and ``Z`` to
-``z``, a normal piece needs the expected excess ``E[(X - c)+ ; Z beyond k]``, the probability
-``P(X > c, Z beyond k)`` and its derivative by ``c``, for the standard bivariate normal pair
-``(X, Z)``: `bivariate_tails`.
+With ``X`` proportional to ``z + r eps`` (see `botorch_calib.distributions.denoised_piecewise`) and
+``Z`` to ``z``, a normal piece needs the expected excess ``E[(X - c)+ ; Z beyond k]``, the
+probability ``P(X > c, Z beyond k)`` and its derivative by ``c``, for the standard bivariate normal
+pair ``(X, Z)``: `bivariate_tails`.
 
 Values are divided by the density at the knot and by its decay up to the point of the region that is
 nearest to the origin, so that an expected improvement of ``exp(-700)`` keeps its digits.

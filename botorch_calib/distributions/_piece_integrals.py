@@ -6,7 +6,7 @@ With ``omega`` the density of a piece, the standard normal one or 1, these are t
 
 or without noise of ``int omega(z) (z - x)+ dz`` and ``int omega(z) 1{z > x} dz``, in closed form.
 With noise they are sums of positive terms by Gauss and Legendre's rule, 72 nodes a piece, so the
-error is relative, and autograd gives derivatives of every order. `_smoothed_integrals` has faster
+error is relative, and autograd gives derivatives of every order. `_denoised_integrals` has faster
 ways where the distribution allows them.
 """
 

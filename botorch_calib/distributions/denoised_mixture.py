@@ -43,6 +43,7 @@ from botorch_calib.distributions._normal_functions import (
     quick_log_interval,
     unit_legendre,
 )
+from botorch_calib.distributions.denoised_piecewise import UnsmoothedPredictive, _WithTails
 from botorch_calib.distributions.mixture import (
     ScoreTable,
     align_members,
@@ -52,7 +53,6 @@ from botorch_calib.distributions.mixture import (
     widest_gap,
 )
 from botorch_calib.distributions.piecewise import PiecewisePredictive
-from botorch_calib.distributions.smoothed import UnsmoothedPredictive, _WithTails
 
 _ORDER, _NUM_PANELS = 6, 7  # nodes of a panel, and panels besides those that end at kinks
 _REACH = 42.0  # square of the score where the range ends: beyond, the probability is 1e-10

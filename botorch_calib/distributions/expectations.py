@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from botorch_calib.distributions._cached_constants import cached_constant
+from botorch_calib.distributions._denoised_integrals import held_ratio
 from botorch_calib.distributions._normal_functions import (
     TINY,
     graded_rule,
@@ -20,9 +21,8 @@ from botorch_calib.distributions._normal_functions import (
     quick_log_interval,
     unit_legendre,
 )
-from botorch_calib.distributions._smoothed_integrals import held_ratio
+from botorch_calib.distributions.denoised_piecewise import SmoothedPredictive, UnsmoothedPredictive
 from botorch_calib.distributions.form import PiecewiseForm
-from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedPredictive
 
 _EDGE = 5.5  # units of the noise about a knot in which it is felt: beyond is 2e-8
 _REACH = 64.0  # tails end where a normal density has fallen by exp(-32)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from botorch_calib._validation import check_open_unit
-from botorch_calib.distributions.scoring import binomial_interval
+from botorch_calib.distributions.scoring_rules import binomial_interval
 
 
 class ArrivalProbability(NamedTuple):

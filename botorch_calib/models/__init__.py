@@ -21,7 +21,7 @@ file                      content
 ``cholesky_factor``       their Cholesky factors, renewed when a process changes
 ``radial_kernels``        kernels that are functions of the distance, with their derivatives
 ``conditioning``          conditioning on observations, with errors that help
-``row_updates``           rows that are added to a Cholesky factor
+``cholesky_row_updates``  rows that are added to a Cholesky factor
 ``training_prior``        a process's prior of its training data
 ``residuals``             one-step-ahead and leave-one-out residuals of training data
 ``sample_paths``          sample paths of wrapped models

@@ -39,9 +39,9 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from botorch_calib.models.cholesky_row_updates import solved
 from botorch_calib.models.inspection import with_task_feature
 from botorch_calib.models.radial_kernels import radial_between
-from botorch_calib.models.row_updates import solved
 
 # Above this size a parameter is compared by its address and version alone: see `_state_of`.
 _MAX_COMPARED = 256

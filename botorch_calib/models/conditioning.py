@@ -18,6 +18,7 @@ from gpytorch.utils.memoize import add_to_cache
 from torch import Tensor
 
 from botorch_calib.models.cholesky_factor import keep_in_step, remember_factor
+from botorch_calib.models.cholesky_row_updates import RowUpdate
 from botorch_calib.models.inspection import (
     as_in_training,
     inputs_of_transform,
@@ -27,7 +28,6 @@ from botorch_calib.models.inspection import (
 from botorch_calib.models.outcome_transforms import check_takes
 from botorch_calib.models.partly_known_noise import PartlyKnownNoiseLikelihood
 from botorch_calib.models.requirements import check_fits
-from botorch_calib.models.row_updates import RowUpdate
 from botorch_calib.models.wrapper import WrapperModel
 
 

@@ -29,7 +29,7 @@ from botorch_calib.models.inspection import (
 )
 from botorch_calib.models.model_list import CalibratedModelList
 from botorch_calib.models.predictors import Correction, GaussianPredictor, predictor_of
-from botorch_calib.models.predictors.with_outcome_transform import TransformedPredictor
+from botorch_calib.models.predictors.transformed_gaussian import TransformedPredictor
 
 
 class CalibratedPath(SamplePath):

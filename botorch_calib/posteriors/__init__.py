@@ -1,13 +1,13 @@
 """Posteriors with calibrated marginals, and their sampler, which registers with BoTorch."""
 
 from botorch_calib.posteriors import _sampler_registration as _sampler_registration
+from botorch_calib.posteriors.base import StatedPosterior
 from botorch_calib.posteriors.calibrated import CalibratedPosterior
 from botorch_calib.posteriors.mixture import CalibratedMixturePosterior
 from botorch_calib.posteriors.normal_scores import normal_scores
 from botorch_calib.posteriors.outcome_maps import OutcomeMap
 from botorch_calib.posteriors.posterior_list import CalibratedPosteriorList
-from botorch_calib.posteriors.stated import StatedPosterior
-from botorch_calib.posteriors.with_outcome_transform import TransformedOutcomePosterior
+from botorch_calib.posteriors.transformed import TransformedOutcomePosterior
 
 __all__ = [
     "CalibratedMixturePosterior",

@@ -7,9 +7,9 @@ from botorch.sampling.get_sampler import GetSampler
 from botorch.sampling.normal import IIDNormalSampler, NormalMCSampler, SobolQMCNormalSampler
 from torch.quasirandom import SobolEngine
 
+from botorch_calib.posteriors.base import StatedPosterior
 from botorch_calib.posteriors.posterior_list import CalibratedPosteriorList
-from botorch_calib.posteriors.stated import StatedPosterior
-from botorch_calib.posteriors.with_outcome_transform import TransformedOutcomePosterior
+from botorch_calib.posteriors.transformed import TransformedOutcomePosterior
 
 
 # A transformed one is named, as BoTorch registers its base class too.

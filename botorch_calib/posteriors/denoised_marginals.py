@@ -11,10 +11,10 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from torch import Tensor
 
 from botorch_calib._validation import check_open_unit, check_tensor, in_double
+from botorch_calib.distributions.denoised_piecewise import SmoothedPredictive, UnsmoothedPredictive
 from botorch_calib.distributions.expectations import rule_above
 from botorch_calib.distributions.piecewise import PiecewisePredictive
-from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedPredictive
-from botorch_calib.posteriors.stated import StatedPosterior
+from botorch_calib.posteriors.base import StatedPosterior
 
 # Beyond this, in units of the outcome, numbers are as good as infinite: in units of the smallest
 # standard deviation, and of the noise beside it, cubes of them would overflow in derivatives.

@@ -12,7 +12,7 @@ from botorch.posteriors.posterior_list import PosteriorList
 from torch import Size, Tensor
 
 from botorch_calib.distributions.moments import WithMoments
-from botorch_calib.posteriors.stated import StatedPosterior
+from botorch_calib.posteriors.base import StatedPosterior
 
 _NOT_NORMAL = (
     "The outcomes of a CalibratedModelList are not jointly normal, so their posterior has no "

@@ -9,10 +9,10 @@ from torch import Generator, Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
+from botorch_calib.distributions._denoised_integrals import MIN_RATIO
 from botorch_calib.distributions._normal_functions import LOG_ZERO
-from botorch_calib.distributions._smoothed_integrals import MIN_RATIO
+from botorch_calib.distributions.denoised_piecewise import SmoothedPredictive, UnsmoothedPredictive
 from botorch_calib.distributions.piecewise import PiecewisePredictive
-from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedPredictive
 from tests import oracles
 from tests.predictive_examples import DECILES, KINDS, random_predictive
 from tests.random_numbers import uniform

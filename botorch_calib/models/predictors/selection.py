@@ -14,7 +14,7 @@ from botorch_calib.models.predictors.any_distribution import DistributionPredict
 from botorch_calib.models.predictors.base import Predictor
 from botorch_calib.models.predictors.gaussian import GaussianPredictor
 from botorch_calib.models.predictors.mixture import MixturePredictor
-from botorch_calib.models.predictors.with_outcome_transform import TransformedPredictor
+from botorch_calib.models.predictors.transformed_gaussian import TransformedPredictor
 
 
 def predictor_of(model: Any) -> Predictor:

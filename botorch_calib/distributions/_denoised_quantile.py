@@ -29,15 +29,15 @@ from torch import Tensor
 from botorch_calib._roots import bracketed_root, with_derivatives
 from botorch_calib.distributions._bivariate_tails import off_zero
 from botorch_calib.distributions._cached_constants import cached_constant
-from botorch_calib.distributions._normal_functions import TINY
-from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
-from botorch_calib.distributions._smoothed_integrals import (
+from botorch_calib.distributions._denoised_integrals import (
     Values,
     density_slope,
     log_densities,
     log_survival,
     parts_of,
 )
+from botorch_calib.distributions._normal_functions import TINY
+from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
 from botorch_calib.distributions.form import PiecewiseForm
 
 _NUM_ANGLES = 5  # angles at which to look for the guess, with both ends
@@ -75,7 +75,7 @@ def _directions(device: torch.device) -> tuple[Tensor, Tensor]:
     return both[0].unsqueeze(-1), both[1].unsqueeze(-1)
 
 
-def smoothed_quantile(
+def denoised_quantile(
     r: Tensor,
     knots: Tensor,
     masses: Tensor,
@@ -118,7 +118,7 @@ def smoothed_quantile(
 class SurvivalCurve:
     """``log P(z + r eps > x)``, the log density and its derivative, as functions of ``x`` alone.
 
-    Nothing here has a graph. Arguments are those of `smoothed_quantile`.
+    Nothing here has a graph. Arguments are those of `denoised_quantile`.
     """
 
     def __init__(self, r: Tensor, knots: Tensor, masses: Tensor, form: PiecewiseForm) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from botorch_calib.distributions.piecewise import PiecewisePredictive
-from botorch_calib.distributions.scoring import (
+from botorch_calib.distributions.scoring_rules import (
     binomial_interval,
     calibration_error,
     crps,

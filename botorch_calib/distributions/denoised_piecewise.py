@@ -26,14 +26,14 @@ import torch
 from botorch.utils.probability.utils import log_ndtr
 from torch import Tensor
 
-from botorch_calib.distributions import _smoothed_integrals
-from botorch_calib.distributions._normal_functions import log1mexp, log_h
-from botorch_calib.distributions._smoothed_integrals import held_ratio
-from botorch_calib.distributions._smoothed_quantile import (
+from botorch_calib.distributions import _denoised_integrals
+from botorch_calib.distributions._denoised_integrals import held_ratio
+from botorch_calib.distributions._denoised_quantile import (
+    denoised_quantile,
     normal_points,
-    smoothed_quantile,
     upper_score,
 )
+from botorch_calib.distributions._normal_functions import log1mexp, log_h
 from botorch_calib.distributions.moments import WithMoments
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 
@@ -113,13 +113,13 @@ class _OfPieces(_WithTails):
         if self.predictive.is_gaussian:
             deviation = self._deviation()
             return log_h(-x / deviation) + deviation.log()
-        return self._integral(x, _smoothed_integrals.log_excess)
+        return self._integral(x, _denoised_integrals.log_excess)
 
     def log_survival(self, x: Tensor) -> Tensor:
         if self.predictive.is_gaussian:
             return log_ndtr(-x / self._deviation())
         # Masses that sum to 1 up to rounding make no probability above 1.
-        return self._integral(x, _smoothed_integrals.log_survival).clamp(max=0.0)
+        return self._integral(x, _denoised_integrals.log_survival).clamp(max=0.0)
 
     def _deviation(self) -> Tensor:
         """Standard deviation, if there is a single normal piece."""
@@ -176,7 +176,7 @@ class SmoothedPredictive(_OfPieces):
         scale, ratio = held_ratio(self._scale, self.noise)
         at, ratio = (v.expand(shape).reshape(-1) for v in (x / scale, ratio))
         knots = _pieces_first(standard.finite_knots, shape)
-        log_p = _smoothed_integrals.log_densities(at, ratio, knots, standard.form)
+        log_p = _denoised_integrals.log_densities(at, ratio, knots, standard.form)
         log_masses = _pieces_first(standard.log_masses, shape)
         return (log_p + log_masses).logsumexp(dim=0).view(shape) - scale.log()
 
@@ -209,7 +209,7 @@ class SmoothedPredictive(_OfPieces):
         tail = tail.expand(shape).reshape(-1) if isinstance(tail, Tensor) else tail
         points = _candidates(standard, ratio, shape, tail)
         rows = _rows(standard, shape)
-        x = smoothed_quantile(ratio, *rows, points, tail, standard.form)
+        x = denoised_quantile(ratio, *rows, points, tail, standard.form)
         return x.view(shape) * scale
 
 
@@ -247,7 +247,7 @@ class UnsmoothedPredictive(_OfPieces):
 def _candidates(
     predictive: PiecewisePredictive, ratio: Tensor, shape: torch.Size, tail: float | Tensor
 ) -> Tensor:
-    """Points ``T(u) + r eps`` for `smoothed_quantile`, ``7 x n``."""
+    """Points ``T(u) + r eps`` for `denoised_quantile`, ``7 x n``."""
     u, eps = normal_points(tail, ratio.device)
     if isinstance(tail, Tensor):
         z = predictive.transport(u.view(len(u), *shape)).view(u.shape)

@@ -11,8 +11,8 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
 from botorch_calib.distributions._normal_functions import ndtri_exp
+from botorch_calib.distributions.denoised_piecewise import SmoothedPredictive
 from botorch_calib.distributions.piecewise import MIN_HALF_WIDTH, PiecewisePredictive
-from botorch_calib.distributions.smoothed import SmoothedPredictive
 from tests.long_grids import mostly_slow
 from tests.predictive_examples import DECILES, KINDS, from_pits, random_predictive
 from tests.random_numbers import uniform

@@ -13,7 +13,7 @@ from scipy.stats import binomtest, norm, truncnorm
 from torch import Tensor
 
 from botorch_calib.distributions.piecewise import PiecewisePredictive
-from botorch_calib.distributions.scoring import (
+from botorch_calib.distributions.scoring_rules import (
     binomial_interval,
     calibration_error,
     crps,

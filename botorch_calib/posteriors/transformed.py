@@ -11,9 +11,9 @@ from botorch.posteriors import GPyTorchPosterior, TransformedPosterior
 from torch import Tensor
 
 from botorch_calib._validation import check_number, check_open_unit, in_double
+from botorch_calib.posteriors.base import StatedPosterior
 from botorch_calib.posteriors.calibrated import CalibratedPosterior
 from botorch_calib.posteriors.outcome_maps import OutcomeMap
-from botorch_calib.posteriors.stated import StatedPosterior
 
 # Deviations at which the growth of a map is measured, and the largest growth that is followed
 _FAR_OUT = (-8.0, -7.0, -6.0, 6.0, 7.0, 8.0)

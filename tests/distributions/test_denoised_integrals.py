@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from botorch_calib.distributions._smoothed_integrals import log_excess, log_survival
+from botorch_calib.distributions._denoised_integrals import log_excess, log_survival
 from botorch_calib.distributions.form import PiecewiseForm
 from tests.long_grids import mostly_slow
 

@@ -8,10 +8,10 @@ from torch import Generator, Tensor
 from torch.autograd import gradcheck
 from torch.testing import assert_close
 
-from botorch_calib.distributions import _smoothed_integrals
+from botorch_calib.distributions import _denoised_integrals
 from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
+from botorch_calib.distributions.denoised_piecewise import SmoothedPredictive, UnsmoothedPredictive
 from botorch_calib.distributions.piecewise import MIN_HALF_WIDTH, PiecewisePredictive
-from botorch_calib.distributions.smoothed import SmoothedPredictive, UnsmoothedPredictive
 from tests import oracles
 from tests.predictive_examples import DECILES, KINDS, from_pits, random_predictive
 from tests.random_numbers import uniform
@@ -286,7 +286,7 @@ def test_the_short_way_and_that_by_pieces(kind, common, graph):
     inputs = [v.clone().requires_grad_() for v in (x, ratio, knots, masses)]
     by_pieces = log_integrals_by_pieces(*inputs, row.form)
     for way, expected in zip(
-        (_smoothed_integrals.log_excess, _smoothed_integrals.log_survival), by_pieces, strict=True
+        (_denoised_integrals.log_excess, _denoised_integrals.log_survival), by_pieces, strict=True
     ):
         value = way(*inputs, row.form)
         assert_close(value, expected, rtol=tolerances[0], atol=tolerances[0])
