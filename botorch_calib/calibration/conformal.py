@@ -8,7 +8,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_instance, check_one_of, check_open_unit
 from botorch_calib.calibration.base import TAILS, TrackedCalibrator
-from botorch_calib.calibration.learners.aggregated import (
+from botorch_calib.calibration.learners.automatic_settings import (
     AggregatedQuantileTracker,
     Setting,
     quantile_learner,

@@ -11,7 +11,11 @@ from torch import Tensor
 
 from botorch_calib._validation import check_instance, check_levels, check_one_of, check_open_unit
 from botorch_calib.calibration.base import TAILS, TrackedCalibrator
-from botorch_calib.calibration.learners.aggregated import STEP_SIZE, Setting, quantile_learner
+from botorch_calib.calibration.learners.automatic_settings import (
+    STEP_SIZE,
+    Setting,
+    quantile_learner,
+)
 from botorch_calib.calibration.learners.base import as_vector
 from botorch_calib.calibration.learners.exact import ExactQuantileLearner
 from botorch_calib.calibration.scores import DEFAULT_SCORE, Score

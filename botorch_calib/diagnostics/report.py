@@ -14,12 +14,12 @@ from torch import Tensor
 
 from botorch_calib._validation import check_count, check_levels, check_numbers
 from botorch_calib.diagnostics.calibration_alarm import CalibrationAlarm
+from botorch_calib.diagnostics.input_regions import median_cells
 from botorch_calib.diagnostics.noise import NoiseDiagnosis
 from botorch_calib.diagnostics.report_scores import (
     ForecastScores,
     StatedForecasts,
     forecast_scores,
-    median_cells,
 )
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 

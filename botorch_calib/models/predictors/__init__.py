@@ -6,7 +6,7 @@ file                       content
 ``base``                   `Predictor`: what a calibrated model asks of its base model
 ``gaussian``               Gaussian processes with no or an affine outcome transform
 ``transformed_gaussian``   Gaussian processes with another increasing outcome transform
-``any_distribution``       whatever states a distribution with a cdf and its inverse
+``by_normal_scores``       whatever states a distribution with a cdf and its inverse
 ``mixture``                ensembles and fully Bayesian models: mixtures of Gaussian predictions
 ``selection``              `predictor_of`: the predictor of a model
 ========================== =========================================================================

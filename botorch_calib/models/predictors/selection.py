@@ -10,8 +10,8 @@ from botorch.models.model import ModelList
 from gpytorch.models import GP
 
 from botorch_calib.models.inspection import observed_process
-from botorch_calib.models.predictors.any_distribution import DistributionPredictor
 from botorch_calib.models.predictors.base import Predictor
+from botorch_calib.models.predictors.by_normal_scores import DistributionPredictor
 from botorch_calib.models.predictors.gaussian import GaussianPredictor
 from botorch_calib.models.predictors.mixture import MixturePredictor
 from botorch_calib.models.predictors.transformed_gaussian import TransformedPredictor

@@ -10,7 +10,11 @@ import torch
 from botorch.exceptions.errors import InputDataError
 
 from botorch_calib.calibration import AggregatedQuantileTracker, OnlineQuantileTracker
-from botorch_calib.calibration.learners.aggregated import adahedge, pinball_loss, quantile_learner
+from botorch_calib.calibration.learners.automatic_settings import (
+    adahedge,
+    pinball_loss,
+    quantile_learner,
+)
 from tests.calibration.sequences import STRATEGIES, play
 from tests.long_grids import mostly_slow
 
