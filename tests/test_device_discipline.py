@@ -51,7 +51,7 @@ from botorch_calib.calibration import (
     OnlineQuantileTracker,
     QuantileRecalibrator,
 )
-from botorch_calib.calibration.learners.base import QuantileLearner
+from botorch_calib.calibration.learners.quantile_learner import QuantileLearner
 from botorch_calib.decisions import CertifiedSetExpansion, ChanceConstraint
 from botorch_calib.decisions.chance_constrained_search import LeastMargin
 from botorch_calib.models import CalibratedModel, CalibratedModelList, CensoredDelayModel

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from botorch_calib._validation import check_finite, check_inputs, check_open_unit, check_tensor
-from botorch_calib.calibration.learners.base import QuantileLearner
+from botorch_calib.calibration.learners.quantile_learner import QuantileLearner
 from botorch_calib.calibration.scores import Score
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 

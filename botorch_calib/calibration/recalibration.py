@@ -16,8 +16,8 @@ from botorch_calib.calibration.learners.automatic_settings import (
     Setting,
     quantile_learner,
 )
-from botorch_calib.calibration.learners.base import as_vector
-from botorch_calib.calibration.learners.exact import ExactQuantileLearner
+from botorch_calib.calibration.learners.kernel_quantile_regression import ExactQuantileLearner
+from botorch_calib.calibration.learners.quantile_learner import as_vector
 from botorch_calib.calibration.scores import DEFAULT_SCORE, Score
 from botorch_calib.distributions.piecewise import PiecewisePredictive, has_rare_ends
 

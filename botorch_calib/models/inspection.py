@@ -29,7 +29,11 @@ from botorch_calib.distributions import PiecewisePredictive
 from botorch_calib.models.noisy_ensemble import NoisyEnsemble
 from botorch_calib.models.wrapper import WrapperModel
 from botorch_calib.posteriors import CalibratedPosterior, StatedPosterior
-from botorch_calib.posteriors.moments import least_for_scale, marginal_variance, mean_and_deviation
+from botorch_calib.posteriors.least_variance import (
+    least_for_scale,
+    marginal_variance,
+    mean_and_deviation,
+)
 from botorch_calib.posteriors.single_points import is_gaussian, raw_variance
 
 # ------------------------------------------------------------ models inside models

@@ -17,7 +17,7 @@ from torch import Tensor
 from botorch_calib._validation import check_nonnegative, check_number, check_one_of, check_variances
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.posteriors.denoised_marginals import DenoisedMarginals
-from botorch_calib.posteriors.moments import (
+from botorch_calib.posteriors.least_variance import (
     MIN_VARIANCE,
     marginal_variance,
     scale_for_least,

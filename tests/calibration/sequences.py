@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
-from botorch_calib.calibration.learners.base import QuantileLearner
+from botorch_calib.calibration.learners.quantile_learner import QuantileLearner
 
 Strategy = Callable[[int, float, Generator], float]
 

@@ -11,7 +11,7 @@ from botorch.models.transforms import Normalize, Standardize
 
 from botorch_calib import CalibratedModel
 from botorch_calib.calibration import GaussianScore, LocalizedConformal, QuantileRecalibrator, pit
-from botorch_calib.calibration.learners.exact import pinball_minimizer
+from botorch_calib.calibration.learners.kernel_quantile_regression import pinball_minimizer
 from botorch_calib.models.residuals import loo_residuals
 from tests.calibration.sequences import STRATEGIES, play
 from tests.contracts import CalibratorContract

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn.functional import hardtanh
 
 from botorch_calib._validation import check_count, check_nonnegative, check_positive
-from botorch_calib.calibration.learners.base import QuantileLearner, Thresholds
 from botorch_calib.calibration.learners.online import Descent, Localization, OnlineQuantileTracker
+from botorch_calib.calibration.learners.quantile_learner import QuantileLearner, Thresholds
 from botorch_calib.calibration.learners.radial_sum import RadialSum
 
 #: Default step of a single tracker.

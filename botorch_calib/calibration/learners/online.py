@@ -15,7 +15,7 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
 from botorch_calib._validation import check_count, check_nonnegative, check_positive
-from botorch_calib.calibration.learners.base import QuantileLearner, Thresholds
+from botorch_calib.calibration.learners.quantile_learner import QuantileLearner, Thresholds
 from botorch_calib.calibration.learners.radial_sum import RadialSum, gaussian_correlation
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from botorch_calib.models.inspection import constant_noise_variance, raw_train_inputs
 from botorch_calib.models.radial_kernels import RadialProfile, base_kernel, radial_profile
-from botorch_calib.posteriors.moments import usual_least
+from botorch_calib.posteriors.least_variance import usual_least
 from botorch_calib.robust.contexts import pairwise_distances
 
 _AFFINE = (Normalize, InputStandardize, AffineInputTransform)

@@ -15,7 +15,7 @@ from botorch_calib.calibration import (
     OnlineQuantileTracker,
 )
 from botorch_calib.calibration.learners import base
-from botorch_calib.calibration.learners.base import QuantileLearner
+from botorch_calib.calibration.learners.quantile_learner import QuantileLearner
 
 LEARNERS: dict[str, Callable[[], QuantileLearner]] = {
     "global": lambda: OnlineQuantileTracker([0.2, 0.7], 0.1),

@@ -9,7 +9,7 @@ import torch
 from scipy.optimize import minimize_scalar
 
 from botorch_calib.calibration import ExactQuantileLearner
-from botorch_calib.calibration.learners.exact import pinball_minimizer
+from botorch_calib.calibration.learners.kernel_quantile_regression import pinball_minimizer
 
 DOUBLE: dict[str, Any] = {"dtype": torch.double}
 LEVELS = torch.tensor([0.1, 0.5, 0.8], **DOUBLE)

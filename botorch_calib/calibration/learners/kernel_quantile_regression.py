@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from botorch_calib._validation import check_positive, check_width
-from botorch_calib.calibration.learners.base import QuantileLearner, Thresholds
+from botorch_calib.calibration.learners.quantile_learner import QuantileLearner, Thresholds
 from botorch_calib.calibration.learners.radial_sum import gaussian_correlation
 
 # Rows of the n x n table of weights that are in memory at once when a history is replayed.

@@ -11,7 +11,7 @@ from botorch.models import SingleTaskGP
 from torch.testing import assert_close
 
 from botorch_calib import CalibratedModel, OnlineConformal
-from botorch_calib.posteriors.moments import MIN_VARIANCE, mean_and_deviation
+from botorch_calib.posteriors.least_variance import MIN_VARIANCE, mean_and_deviation
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
