@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -68,7 +67,9 @@ class ClosedFormConfidenceBound(ContextualFunction):
         self._mean, self._weights = sign * gp.mean, sign * gp.weights
         # One product with this gives sums over training inputs, and the sum of the factors. It is
         # twice as fast with columns in one piece.
-        columns_of_sums = torch.cat([gp.inputs.mT, torch.ones_like(gp.inputs[:, 0]).unsqueeze(0)])
+        self._unit = 2.0 * gp.profile.slope * gp.slope
+        units = (-gp.inputs * self._unit).mT
+        columns_of_sums = torch.cat([units, torch.ones_like(units[:1])])
         self._sums, self._weighted = columns_of_sums.mT, (columns_of_sums * self._weights).mT
         width = beta**0.5
         self.bonus: Bonus = lambda variance, points: width * variance.sqrt()
@@ -100,28 +101,20 @@ class ClosedFormConfidenceBound(ContextualFunction):
             at = variance.requires_grad_(), points.requires_grad_()
             bonus = self.bonus(*at)
             slopes = torch.autograd.grad(bonus.sum(), at, materialize_grads=True)
-        jacobian = self._gradient(scaled, variance, by_mean, by_variance, slopes)
-        return values + bonus.detach(), jacobian
-
-    def _gradient(
-        self,
-        scaled: Tensor,
-        variance: Tensor,
-        by_mean: Tensor,
-        by_variance: Tensor,
-        slopes: Sequence[Tensor],
-    ) -> Tensor:
-        """The gradient ``... x d``, from sums of `_moments` and the slopes of the bonus."""
         factor = slopes[0] * (variance > self.gp.least_variance)
-        sums = torch.addcmul(by_mean, factor.unsqueeze(-1), by_variance, value=-2.0)
-        slope = torch.addcmul(-sums[..., :-1], scaled, sums[..., -1:])
-        return torch.addcmul(slopes[1], slope, 2.0 * self.gp.profile.slope * self.gp.slope)
+        sums = by_mean.addcmul_(factor.unsqueeze(-1), by_variance, value=-2.0)
+        return values + bonus.detach(), self._gradient(scaled, sums, slopes[1])
+
+    def _gradient(self, scaled: Tensor, sums: Tensor, by_points: Tensor) -> Tensor:
+        """The gradient ``... x d``, from sums over training inputs, see `_moments`."""
+        slope = torch.addcmul(sums[..., :-1], scaled * self._unit, sums[..., -1:])
+        return slope.add_(by_points)
 
     def _moments(self, scaled: Tensor, gradients: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Mean and variance ``b x M`` at pairs, and sums ``b x M x (d + 1)`` for their gradients.
 
-        The sums are those of ``g_i weights_i`` and ``g_i V_i`` times a training input, and, last,
-        times 1.
+        The sums are those of ``g_i weights_i`` and ``g_i V_i`` times minus a training input, in the
+        unit of gradients, and, last, times 1.
         """
         gp, split, (b, M, _) = self.gp, self._split, scaled.shape
         first, second = (
@@ -161,26 +154,44 @@ class ClosedFormConfidenceBound(ContextualFunction):
             V, explained = torch.matmul(W, gp.root.mT, out=out), W.square().sum(dim=-1)
         return V, (gp.variance - explained).clamp_min(gp.least_variance)
 
+    @torch.no_grad()
     def _gradient_norm(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        # The gradient in closed form is differentiated: from the value on it would be twice.
+        gp, split = self.gp, self._split
+        points = torch.cat([each.to(gp.origin) for each in (X, contexts)], dim=-1)
+        scaled = gp.scaled(points)
+        squares = pairwise_distances(scaled, gp.inputs).square_().clamp_min_(LEAST_SQUARE)
+        k, g = gp.profile.at(squares)
+        V, variance = self._solved(k)
+        free = (variance > gp.least_variance).to(variance)
+        at = variance.requires_grad_(), points.requires_grad_()
         with torch.enable_grad():
-            x = X.detach().requires_grad_()
-            points = torch.cat([each.to(self.gp.origin) for each in (x, contexts)], dim=-1)
-            scaled = self.gp.scaled(points)
-            squares = (scaled.unsqueeze(-2) - self.gp.inputs).square().sum(dim=-1)
-            k, g = self.gp.profile.at(squares.clamp_min(LEAST_SQUARE))
-            V, variance = self._solved(k)
-            at = variance, points.view_as(points)  # whose slope is not that of the variance
             slopes = torch.autograd.grad(
                 self.bonus(*at).sum(), at, create_graph=True, materialize_grads=True
             )
-            sums = g @ self._weighted, (V * g) @ self._sums
-            gradient = self._gradient(scaled, variance, *sums, slopes)[..., self._split :]
-            norm, direction = norm_and_direction(gradient.detach())
-            # grad_x |grad_c u| = (grad_x grad_c u) direction; the norm itself has no derivative
-            # where the gradient vanishes.
-            (slope,) = torch.autograd.grad((gradient * direction).sum(), x)
-        return norm.to(X), slope
+        # Derivatives of the bound by k, and its gradient
+        factors = torch.addcmul(self._weights, (free * slopes[0]).unsqueeze(-1), V, value=-2.0)
+        gradient = self._gradient(scaled, (factors * g) @ self._sums, slopes[1])
+        norm, direction = norm_and_direction(gradient[:, split:])
+        # grad_x |grad_c u| = (grad_x grad_c u) direction: the change of grad_x u along it, of which
+        # the squared distances, then all that follows from them change.
+        v = direction * gp.slope[split:]
+        along = torch.linalg.vecdot(scaled[:, split:], v).unsqueeze(-1)
+        along = torch.addmm(along, v, gp.inputs[:, split:].mT, alpha=-2.0, beta=2.0)
+        dk = (gp.profile.slope * g).mul_(along)
+        dvariance = torch.linalg.vecdot(V, dk).mul_(free).mul_(-2.0)
+        with torch.enable_grad():
+            change = (slopes[0] * dvariance).sum() + (slopes[1][:, split:] * direction).sum()
+            changes = torch.autograd.grad(change, at, materialize_grads=True)
+        dfactors = (free * changes[0]).unsqueeze(-1) * V
+        dfactors.addcmul_((free * slopes[0]).unsqueeze(-1), self._solved(dk)[0])
+        dfactors = (
+            factors.mul_(gp.profile.slope_of_g(squares))
+            .mul_(along)
+            .addcmul_(g, dfactors, value=-2.0)
+        )
+        # Of the points themselves the contexts alone change.
+        slope = self._gradient(scaled, dfactors @ self._sums, changes[1])
+        return norm.to(X), slope[:, :split].to(X)
 
 
 def gaussian_process(model: Any) -> Any:
