@@ -55,6 +55,7 @@ class QuantileLearner(Module, ABC):
     centers: Tensor
     step_count: Tensor
 
+    _kept: Thresholds | None = None  # those of the present state, once they were needed
     _payload: ClassVar[str] = "coefficients"
     _settings: ClassVar[tuple[str, ...]] = ("levels", "initial")
 
@@ -74,6 +75,15 @@ class QuantileLearner(Module, ABC):
         num_columns = len(p) if num_columns is None else num_columns
         self.register_buffer(self._payload, p.new_zeros(0, num_columns))
         self.register_buffer("step_count", torch.zeros((), dtype=torch.long, device=p.device))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name != "_kept":  # which was made of the earlier state
+            self._kept = None
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        self._kept = None
+        return super()._apply(*args, **kwargs)
 
     @abstractmethod
     def _derive(self) -> Thresholds:
@@ -97,8 +107,11 @@ class QuantileLearner(Module, ABC):
     def threshold(self, X: Tensor) -> Tensor:
         """Raw thresholds ``... x M`` at inputs ``... x d``, differentiable in them."""
         check_width(X, self.centers.shape[-1])
-        with torch.no_grad():
-            everywhere, radial, shift = self._derive()
+        if self._kept is None:
+            # A graph may use them later, even if they are first needed in inference mode.
+            with torch.inference_mode(False), torch.no_grad():
+                self._kept = self._derive()
+        everywhere, radial, shift = self._kept
         if radial is None:
             return everywhere.expand(*X.shape[:-1], -1)
         return self._finished(radial.at(X), shift)
