@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -106,6 +106,15 @@ class QuantileLearner(Module, ABC):
 
     def threshold(self, X: Tensor) -> Tensor:
         """Raw thresholds ``... x M`` at inputs ``... x d``, differentiable in them."""
+        return self._threshold(X, lambda radial: radial.at(X))
+
+    def threshold_at_pairs(self, Z: Tensor, columns: list[int], others: list[int]) -> Tensor:
+        """The same at ``b x M x d``, all pairs of some columns and others; once differentiable."""
+        if type(self).threshold is not QuantileLearner.threshold:
+            return self.threshold(Z)
+        return self._threshold(Z, lambda radial: radial.at_pairs(Z, columns, others))
+
+    def _threshold(self, X: Tensor, sums: Callable[[RadialSum], Tensor]) -> Tensor:
         check_width(X, self.centers.shape[-1])
         if self._kept is None:
             # A graph may use them later, even if they are first needed in inference mode.
@@ -114,7 +123,7 @@ class QuantileLearner(Module, ABC):
         everywhere, radial, shift = self._kept
         if radial is None:
             return everywhere.expand(*X.shape[:-1], -1)
-        return self._finished(radial.at(X), shift)
+        return self._finished(sums(radial), shift)
 
     def _finished(self, sums: Tensor, shift: Tensor | float) -> Tensor:
         """Raw thresholds ``... x M`` from values of the radial sum, differentiable in them."""

@@ -79,13 +79,19 @@ class CalibratedBonus:
             at = variance.requires_grad_(), points.requires_grad_()
             bonus = self(*at)
             slopes = torch.autograd.grad(bonus.sum(), at, create_graph=twice, allow_unused=True)
-        return bonus, *slopes
+        return bonus, slopes[0], slopes[1]
 
     def _predictive(self, points: Tensor) -> PiecewisePredictive:
         """What is stated at joint inputs ``... x d``: one point a batch, or one if all agree."""
-        calibrator = self.model.calibrator
-        if isinstance(calibrator, TrackedCalibrator) and not calibrator.tracker.localized:
+        calibrator, columns = self.model.calibrator, self.columns
+        tracked = calibrator if isinstance(calibrator, TrackedCalibrator) else None
+        if tracked is not None and not tracked.tracker.localized:
             points = points.flatten(0, -2)[:1]
-        images, split = self.gp.transformed(points), len(self.columns.decision)
-        whole = self.columns.join(images[..., :split], images[..., split:])
+        images, split = self.gp.transformed(points), len(columns.decision)
+        whole = columns.join(images[..., :split], images[..., split:])
+        is_usual = getattr(type(calibrator), "predictive", None) is TrackedCalibrator.predictive
+        if tracked is not None and is_usual and points.dim() == 3:  # all pairs
+            sides = columns.decision, columns.context
+            theta = tracked.tracker.threshold_at_pairs(whole, *sides)
+            return tracked._predictive_from(theta.unsqueeze(-2))
         return calibrator.predictive(whole.unsqueeze(-2))

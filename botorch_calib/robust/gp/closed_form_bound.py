@@ -100,13 +100,13 @@ class ClosedFormConfidenceBound(ContextualFunction):
             (side - gp.origin[part]) * gp.slope[part]
             for side, part in zip(sides, parts, strict=True)
         ]
-        values, variance, by_mean, by_variance = self._moments(*scaled, gradients)
+        values, variance, by_mean, by_variance = self._moments(scaled[0], scaled[1], gradients)
         if not gradients:
             return values + self.bonus(variance, points), by_mean
-        bonus, *slopes = self.bonus.with_slopes(variance, points)
-        factor = slopes[0] * (variance > gp.least_variance)
+        bonus, slope, by_points = self.bonus.with_slopes(variance, points)
+        factor = slope * (variance > gp.least_variance)
         sums = by_mean.addcmul_(factor.unsqueeze(-1), by_variance, value=-2.0)
-        jacobian = self._gradient((scaled[0].unsqueeze(1), scaled[1]), sums, slopes[1])
+        jacobian = self._gradient((scaled[0].unsqueeze(1), scaled[1]), sums, by_points)
         return values.add_(bonus), jacobian
 
     def _gradient(self, scaled: Sequence[Tensor], sums: Tensor, by_points: Tensor | None) -> Tensor:
