@@ -129,6 +129,7 @@ class PiecewisePredictive(WithMoments):
         self.scale, self._expanded = None, NO_BATCH
         # If this one has a scale or is expanded, that of scale 1 which has its own batch shape
         self._standard: PiecewisePredictive | None = None
+        self._moments: tuple[Tensor, Tensor] | None = None  # where they are known
 
     def _viewed(self, scale: Tensor | None, expanded: torch.Size = NO_BATCH) -> PiecewisePredictive:
         """The distribution of ``scale z`` in a batch shape, where this one has scale 1."""
@@ -444,6 +445,8 @@ class PiecewisePredictive(WithMoments):
                 shape = self.batch_shape
                 mean, variance = mean.expand(shape), variance.expand(shape)
             return mean, variance
+        if self._moments is not None:
+            return self._moments
         dtype = self._knots.dtype
         if dtype != torch.float64:  # narrow pieces need the digits
             mean, variance = self.to(torch.float64).moments()
@@ -489,7 +492,9 @@ def _standard_conformal(
     knots = torch.stack([-quantile, quantile])
     is_narrow = quantile <= _LARGEST_STRETCHED
     form = replace(_CONFORMAL, stretched=alpha if is_narrow else 0.0)
-    return PiecewisePredictive.from_form(knots, masses, form)
+    standard = PiecewisePredictive.from_form(knots, masses, form)
+    standard._moments = standard.moments()
+    return standard
 
 
 def _times(knots: Tensor, factor: Tensor | None) -> Tensor:

@@ -6,7 +6,7 @@ from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
-from botorch_calib.models.radial_kernels import radial_between
+from botorch_calib.models.radial_kernels import base_kernel, radial_between, radial_profile
 
 KERNELS = {
     "rbf": lambda: RBFKernel(ard_num_dims=3),
@@ -64,3 +64,12 @@ def test_second_derivatives_at_equal_points_are_finite(name):
     (gradient,) = torch.autograd.grad(total, X, create_graph=True)
     (second,) = torch.autograd.grad(gradient.sum(), X)
     assert second.isfinite().all()
+
+
+@kernels
+def test_slope_of_g(name):
+    profile = radial_profile(base_kernel(make(name)))
+    s = torch.tensor([1e-4, 0.3, 2.0, 30.0]).double().requires_grad_()
+    k, g = profile.at(s)
+    assert_close(torch.autograd.grad(k.sum(), s, retain_graph=True)[0], profile.slope * g)
+    assert_close(torch.autograd.grad(g.sum(), s)[0], profile.slope_of_g(s.detach()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -55,6 +55,7 @@ class QuantileLearner(Module, ABC):
     centers: Tensor
     step_count: Tensor
 
+    _kept: Thresholds | None = None  # those of the present state, once they were needed
     _payload: ClassVar[str] = "coefficients"
     _settings: ClassVar[tuple[str, ...]] = ("levels", "initial")
 
@@ -74,6 +75,15 @@ class QuantileLearner(Module, ABC):
         num_columns = len(p) if num_columns is None else num_columns
         self.register_buffer(self._payload, p.new_zeros(0, num_columns))
         self.register_buffer("step_count", torch.zeros((), dtype=torch.long, device=p.device))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name != "_kept":  # which was made of the earlier state
+            self._kept = None
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        self._kept = None
+        return super()._apply(*args, **kwargs)
 
     @abstractmethod
     def _derive(self) -> Thresholds:
@@ -96,12 +106,24 @@ class QuantileLearner(Module, ABC):
 
     def threshold(self, X: Tensor) -> Tensor:
         """Raw thresholds ``... x M`` at inputs ``... x d``, differentiable in them."""
+        return self._threshold(X, lambda radial: radial.at(X))
+
+    def threshold_at_pairs(self, Z: Tensor, columns: list[int], others: list[int]) -> Tensor:
+        """The same at ``b x M x d``, all pairs of some columns and others; once differentiable."""
+        if type(self).threshold is not QuantileLearner.threshold:
+            return self.threshold(Z)
+        return self._threshold(Z, lambda radial: radial.at_pairs(Z, columns, others))
+
+    def _threshold(self, X: Tensor, sums: Callable[[RadialSum], Tensor]) -> Tensor:
         check_width(X, self.centers.shape[-1])
-        with torch.no_grad():
-            everywhere, radial, shift = self._derive()
+        if self._kept is None:
+            # A graph may use them later, even if they are first needed in inference mode.
+            with torch.inference_mode(False), torch.no_grad():
+                self._kept = self._derive()
+        everywhere, radial, shift = self._kept
         if radial is None:
             return everywhere.expand(*X.shape[:-1], -1)
-        return self._finished(radial.at(X), shift)
+        return self._finished(sums(radial), shift)
 
     def _finished(self, sums: Tensor, shift: Tensor | float) -> Tensor:
         """Raw thresholds ``... x M`` from values of the radial sum, differentiable in them."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 
 class Terms:
@@ -57,9 +60,53 @@ class RadialSum:
         coefficients: Tensor,
     ) -> None:
         self.constants, self.coefficients = constants, coefficients.double()
+        self.centers, self.lengthscales = centers.double(), lengthscales
+        # The derivative of term t by z is 2 (center_t - z) / lengthscale_t^2 times the term.
+        sides = torch.nn.functional.pad(self.centers - self.centers[0], (0, 1), value=1.0)
+        self._sides = torch.cat([2.0 / (scale * scale) * sides for scale in lengthscales])
+        self._parts: dict[tuple[int, ...], Terms] = {}
         self._terms, self._start = Terms(centers, lengthscales), constants.double()
 
     def at(self, X: Tensor) -> Tensor:
         """Values ``... x L`` at inputs ``... x d``, differentiable in them."""
         values = torch.addmm(self._start, self._terms.at(X), self.coefficients)
         return values.view(*X.shape[:-1], len(self.constants)).to(self.constants)
+
+    def at_pairs(self, Z: Tensor, columns: Sequence[int], others: Sequence[int]) -> Tensor:
+        """Values ``b x M x L`` at ``Z``, ``b x M x d``: all pairs of some ``columns`` and others.
+
+        A term is a factor of the columns times one of the others. Once differentiable.
+        """
+        values: Tensor = _AtPairs.apply(Z, self, columns, others)
+        return values
+
+    def _part(self, X: Tensor, columns: Sequence[int]) -> Tensor:
+        """The factors ``N x T`` of some columns of ``N x d``."""
+        places = tuple(columns)
+        if places not in self._parts:
+            self._parts[places] = Terms(self.centers[:, columns], self.lengthscales)
+        return self._parts[places].at(X[:, columns])
+
+
+class _AtPairs(Function):
+    """`RadialSum.at_pairs`: no exponential at all pairs."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, Z: Tensor, radial: RadialSum, columns: Sequence[int], others: Sequence[int]
+    ) -> Tensor:
+        first, second = radial._part(Z[:, 0], columns), radial._part(Z[0], others)
+        ctx.save_for_backward(Z, first, second)
+        ctx.radial = radial
+        products = (first.unsqueeze(1) * radial.coefficients.mT).flatten(0, 1) @ second.mT
+        values = products.view(len(Z), -1, len(second)).mT
+        return values.to(radial.constants).add(radial.constants)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        (Z, first, second), radial = ctx.saved_tensors, ctx.radial
+        terms = grad.double() @ radial.coefficients.mT
+        sums = terms.mul_(first.unsqueeze(1)).mul_(second) @ radial._sides
+        by_inputs = torch.addcmul(sums[..., :-1], Z - radial.centers[0], sums[..., -1:], value=-1.0)
+        return by_inputs.to(Z), None, None, None

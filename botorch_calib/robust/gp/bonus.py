@@ -9,8 +9,6 @@ has the mean ``mu + a sigma_y m`` and the variance ``(a sigma_y)^2 s + a n``, se
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -22,8 +20,24 @@ from botorch_calib.robust.joint_inputs import Columns
 
 _TINY = 1e-200
 
-# From variances ``...`` and joint inputs ``... x d``, decisions first, to the bonus, ``...``.
-Bonus = Callable[[Tensor, Tensor], Tensor]
+# A bonus ``...`` and its derivatives by variances ``...`` and by joint inputs, ``... x d`` with
+# decisions first, or None if it does not depend on these.
+WithSlopes = tuple[Tensor, Tensor, Tensor | None]
+
+
+class GaussianBonus:
+    """``width * sqrt(v)``, with a derivative in closed form."""
+
+    def __init__(self, width: float) -> None:
+        self.width = width
+
+    def __call__(self, variance: Tensor, points: Tensor) -> Tensor:
+        """The bonus ``...`` from variances ``...``; joint inputs do not count."""
+        return self.width * variance.sqrt()
+
+    def with_slopes(self, variance: Tensor, points: Tensor) -> WithSlopes:
+        """The same with its derivative, which is differentiable if gradients are enabled."""
+        return self(variance, points), (0.5 * self.width) * variance.rsqrt(), None
 
 
 class CalibratedBonus:
@@ -58,11 +72,26 @@ class CalibratedBonus:
         sigma = (spread + square).sqrt()
         return (unit * torch.add(self.width * sigma, mean, alpha=self.sign)).to(variance)
 
+    def with_slopes(self, variance: Tensor, points: Tensor) -> WithSlopes:
+        """The same with its derivatives, which are differentiable if gradients are enabled."""
+        twice = torch.is_grad_enabled()
+        with torch.enable_grad():
+            at = variance.requires_grad_(), points.requires_grad_()
+            bonus = self(*at)
+            slopes = torch.autograd.grad(bonus.sum(), at, create_graph=twice, allow_unused=True)
+        return bonus, slopes[0], slopes[1]
+
     def _predictive(self, points: Tensor) -> PiecewisePredictive:
         """What is stated at joint inputs ``... x d``: one point a batch, or one if all agree."""
-        calibrator = self.model.calibrator
-        if isinstance(calibrator, TrackedCalibrator) and not calibrator.tracker.localized:
+        calibrator, columns = self.model.calibrator, self.columns
+        tracked = calibrator if isinstance(calibrator, TrackedCalibrator) else None
+        if tracked is not None and not tracked.tracker.localized:
             points = points.flatten(0, -2)[:1]
-        images, split = self.gp.transformed(points), len(self.columns.decision)
-        whole = self.columns.join(images[..., :split], images[..., split:])
+        images, split = self.gp.transformed(points), len(columns.decision)
+        whole = columns.join(images[..., :split], images[..., split:])
+        is_usual = getattr(type(calibrator), "predictive", None) is TrackedCalibrator.predictive
+        if tracked is not None and is_usual and points.dim() == 3:  # all pairs
+            sides = columns.decision, columns.context
+            theta = tracked.tracker.threshold_at_pairs(whole, *sides)
+            return tracked._predictive_from(theta.unsqueeze(-2))
         return calibrator.predictive(whole.unsqueeze(-2))

@@ -17,14 +17,14 @@ from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.radial_kernels import LEAST_SQUARE
 from botorch_calib.robust.contexts import pairwise_distances
 from botorch_calib.robust.contextual_function import ContextualFunction, norm_and_direction
-from botorch_calib.robust.gp.bonus import Bonus, CalibratedBonus
+from botorch_calib.robust.gp.bonus import CalibratedBonus, GaussianBonus
 from botorch_calib.robust.gp.pointwise_function import PointwiseFunction, pairs_per_chunk
 from botorch_calib.robust.gp.stationary_gp import StationaryGP, is_stationary, stationary_gp
 from botorch_calib.robust.joint_inputs import Columns
 
-# Covariances between pairs and training points at a time, few enough for a processor's cache; on a
-# device, whose launches have to be few, there are more.
-_ELEMENTS, _DEVICE_ELEMENTS, _LEAST_PAIRS = 2**18, 2**26, 256
+# Covariances between pairs and training points at a time, and pairs, few enough for a processor's
+# cache; on a device, whose launches have to be few, there are more.
+_ELEMENTS, _LEAST_PAIRS, _MOST_PAIRS, _DEVICE_ELEMENTS = 2**18, 256, 1024, 2**26
 # Pairs whose bonus is made together.
 _BLOCK, _DEVICE_BLOCK = 2**14, 2**18
 
@@ -68,10 +68,12 @@ class ClosedFormConfidenceBound(ContextualFunction):
         self._mean, self._weights = sign * gp.mean, sign * gp.weights
         # One product with this gives sums over training inputs, and the sum of the factors. It is
         # twice as fast with columns in one piece.
-        columns_of_sums = torch.cat([gp.inputs.mT, torch.ones_like(gp.inputs[:, 0]).unsqueeze(0)])
+        self._unit = 2.0 * gp.profile.slope * gp.slope
+        units = (-gp.inputs * self._unit).mT
+        columns_of_sums = torch.cat([units, torch.ones_like(units[:1])])
         self._sums, self._weighted = columns_of_sums.mT, (columns_of_sums * self._weights).mT
         width = beta**0.5
-        self.bonus: Bonus = lambda variance, points: width * variance.sqrt()
+        self.bonus: GaussianBonus | CalibratedBonus = GaussianBonus(width)
         if calibrated is not None:
             self.bonus = CalibratedBonus(calibrated, gp, columns, width, sign)
 
@@ -89,56 +91,54 @@ class ClosedFormConfidenceBound(ContextualFunction):
 
     def _at_pairs(self, X: Tensor, contexts: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
         """Values ``b x M`` and gradients ``b x M x d``; without columns if they are not wanted."""
-        gp = self.gp
-        pairs = X.unsqueeze(1).expand(-1, len(contexts), -1), contexts.expand(len(X), -1, -1)
-        points = torch.cat([each.to(gp.origin) for each in pairs], dim=-1)
-        scaled = gp.scaled(points)
-        values, variance, by_mean, by_variance = self._moments(scaled, gradients)
+        split, gp = self._split, self.gp
+        sides = X.to(gp.origin), contexts.to(gp.origin)
+        pairs = sides[0].unsqueeze(1).expand(-1, len(contexts), -1), sides[1].expand(len(X), -1, -1)
+        points = torch.cat(pairs, dim=-1)
+        parts = slice(split), slice(split, None)
+        scaled = [
+            (side - gp.origin[part]) * gp.slope[part]
+            for side, part in zip(sides, parts, strict=True)
+        ]
+        values, variance, by_mean, by_variance = self._moments(scaled[0], scaled[1], gradients)
         if not gradients:
-            return values + self.bonus(variance, points), values.new_empty(*values.shape, 0)
-        with torch.enable_grad():
-            at = variance.requires_grad_(), points.requires_grad_()
-            bonus = self.bonus(*at)
-            slopes = torch.autograd.grad(bonus.sum(), at, materialize_grads=True)
-        jacobian = self._gradient(scaled, variance, by_mean, by_variance, slopes)
-        return values + bonus.detach(), jacobian
+            return values + self.bonus(variance, points), by_mean
+        bonus, slope, by_points = self.bonus.with_slopes(variance, points)
+        factor = slope * (variance > gp.least_variance)
+        sums = by_mean.addcmul_(factor.unsqueeze(-1), by_variance, value=-2.0)
+        jacobian = self._gradient((scaled[0].unsqueeze(1), scaled[1]), sums, by_points)
+        return values.add_(bonus), jacobian
 
-    def _gradient(
-        self,
-        scaled: Tensor,
-        variance: Tensor,
-        by_mean: Tensor,
-        by_variance: Tensor,
-        slopes: Sequence[Tensor],
-    ) -> Tensor:
-        """The gradient ``... x d``, from sums of `_moments` and the slopes of the bonus."""
-        factor = slopes[0] * (variance > self.gp.least_variance)
-        sums = torch.addcmul(by_mean, factor.unsqueeze(-1), by_variance, value=-2.0)
-        slope = torch.addcmul(-sums[..., :-1], scaled, sums[..., -1:])
-        return torch.addcmul(slopes[1], slope, 2.0 * self.gp.profile.slope * self.gp.slope)
+    def _gradient(self, scaled: Sequence[Tensor], sums: Tensor, by_points: Tensor | None) -> Tensor:
+        """The gradient ``... x d``, made of sums over training inputs, see `_moments`, in place."""
+        gradient, total, split = sums[..., :-1], sums[..., -1:], self._split
+        gradient[..., :split].addcmul_(scaled[0] * self._unit[:split], total)
+        gradient[..., split:].addcmul_(scaled[1] * self._unit[split:], total)
+        return gradient if by_points is None else gradient.add_(by_points)
 
-    def _moments(self, scaled: Tensor, gradients: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _moments(
+        self, X: Tensor, contexts: Tensor, gradients: bool
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Mean and variance ``b x M`` at pairs, and sums ``b x M x (d + 1)`` for their gradients.
 
-        The sums are those of ``g_i weights_i`` and ``g_i V_i`` times a training input, and, last,
-        times 1.
+        The sums are those of ``g_i weights_i`` and ``g_i V_i`` times minus a training input, in the
+        unit of gradients, and, last, times 1.
         """
-        gp, split, (b, M, _) = self.gp, self._split, scaled.shape
+        gp, split, b, M = self.gp, self._split, len(X), len(contexts)
         first, second = (
             gp.profile.prepared(pairwise_distances(side, inputs).square_())
-            for side, inputs in (
-                (scaled[:, 0, :split], gp.inputs[:, :split]),
-                (scaled[0, :, split:], gp.inputs[:, split:]),
-            )
+            for side, inputs in ((X, gp.inputs[:, :split]), (contexts, gp.inputs[:, split:]))
         )
-        mean, variance = scaled.new_empty(2, b, M)
-        by_mean, by_variance = scaled.new_empty(2, b, M, self._sums.shape[-1] if gradients else 0)
-        most = _ELEMENTS if scaled.device.type == "cpu" else _DEVICE_ELEMENTS
-        most = max(_LEAST_PAIRS, most // max(len(gp.inputs), 1))
+        mean, variance = X.new_empty(2, b, M)
+        by_mean, by_variance = X.new_empty(2, b, M, self._sums.shape[-1] if gradients else 0)
+        num = max(len(gp.inputs), 1)
+        most = max(_DEVICE_ELEMENTS // num, _LEAST_PAIRS)
+        if X.device.type == "cpu":
+            most = min(max(_ELEMENTS // num, _LEAST_PAIRS), _MOST_PAIRS)
         width = min(M, most)
         height = max(most // width, 1)
         # A few buffers for all chunks: new tensors would come out of the cache each time.
-        storage = scaled.new_empty(3, min(height, b) * width * len(gp.inputs))
+        storage = X.new_empty(3, min(height, b) * width * len(gp.inputs))
         for i, j in product(range(0, b, height), range(0, M, width)):
             at = slice(i, i + height), slice(j, j + width)
             shape = *mean[at].shape, len(gp.inputs)
@@ -148,10 +148,10 @@ class ClosedFormConfidenceBound(ContextualFunction):
             mean[at] = k @ self._weights
             if gradients:
                 by_mean[at], by_variance[at] = g @ self._weighted, V.mul_(g) @ self._sums
-        return mean.add_(self._mean), variance, by_mean, by_variance
+        return mean.add_(self._mean), self._variance(variance), by_mean, by_variance
 
     def _solved(self, k: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """``k P``, in a buffer or a new tensor, and the variance, for covariances ``... x n``."""
+        """``k P``, in a buffer or a new tensor, and ``k P k'``, for covariances ``... x n``."""
         gp = self.gp
         if gp.root is None:
             V = torch.matmul(k, gp.precision, out=out)
@@ -159,28 +159,49 @@ class ClosedFormConfidenceBound(ContextualFunction):
         else:
             W = k @ gp.root
             V, explained = torch.matmul(W, gp.root.mT, out=out), W.square().sum(dim=-1)
-        return V, (gp.variance - explained).clamp_min(gp.least_variance)
+        return V, explained
 
+    def _variance(self, explained: Tensor) -> Tensor:
+        """The variance ``...``, given how much of it is explained."""
+        return (self.gp.variance - explained).clamp_min(self.gp.least_variance)
+
+    @torch.no_grad()
     def _gradient_norm(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        # The gradient in closed form is differentiated: from the value on it would be twice.
+        gp, split = self.gp, self._split
+        points = torch.cat([each.to(gp.origin) for each in (X, contexts)], dim=-1)
+        scaled = gp.scaled(points)
+        sides = scaled[:, :split], scaled[:, split:]
+        squares = pairwise_distances(scaled, gp.inputs).square_().clamp_min_(LEAST_SQUARE)
+        k, g = gp.profile.at(squares)
+        V, explained = self._solved(k)
+        variance = self._variance(explained)
+        free = (variance > gp.least_variance).to(variance)
+        at = variance.requires_grad_(), points.requires_grad_()
         with torch.enable_grad():
-            x = X.detach().requires_grad_()
-            points = torch.cat([each.to(self.gp.origin) for each in (x, contexts)], dim=-1)
-            scaled = self.gp.scaled(points)
-            squares = (scaled.unsqueeze(-2) - self.gp.inputs).square().sum(dim=-1)
-            k, g = self.gp.profile.at(squares.clamp_min(LEAST_SQUARE))
-            V, variance = self._solved(k)
-            at = variance, points.view_as(points)  # whose slope is not that of the variance
-            slopes = torch.autograd.grad(
-                self.bonus(*at).sum(), at, create_graph=True, materialize_grads=True
-            )
-            sums = g @ self._weighted, (V * g) @ self._sums
-            gradient = self._gradient(scaled, variance, *sums, slopes)[..., self._split :]
-            norm, direction = norm_and_direction(gradient.detach())
-            # grad_x |grad_c u| = (grad_x grad_c u) direction; the norm itself has no derivative
-            # where the gradient vanishes.
-            (slope,) = torch.autograd.grad((gradient * direction).sum(), x)
-        return norm.to(X), slope
+            _, by_variance, by_points = self.bonus.with_slopes(*at)
+        # Derivatives of the bound by k, and its gradient
+        factors = torch.addcmul(self._weights, (free * by_variance).unsqueeze(-1), V, value=-2.0)
+        gradient = self._gradient(sides, (factors * g) @ self._sums, by_points)
+        norm, direction = norm_and_direction(gradient[:, split:])
+        # grad_x |grad_c u| = (grad_x grad_c u) direction: the change of grad_x u along it, of which
+        # the squared distances, then all that follows from them change.
+        v = direction * gp.slope[split:]
+        along = torch.linalg.vecdot(sides[1], v).unsqueeze(-1)
+        along = torch.addmm(along, v, gp.inputs[:, split:].mT, alpha=-2.0, beta=2.0)
+        dk = (gp.profile.slope * g).mul_(along)
+        dvariance = torch.linalg.vecdot(V, dk).mul_(free).mul_(-2.0)
+        with torch.enable_grad():
+            change = (by_variance * dvariance).sum()
+            if by_points is not None:
+                change = change + (by_points[:, split:] * direction).sum()
+            changes = torch.autograd.grad(change, at, allow_unused=True)
+        dfactors = (free * changes[0]).unsqueeze(-1) * V
+        dfactors.addcmul_((free * by_variance).unsqueeze(-1), self._solved(dk)[0])
+        # Decisions stay as they are: only the sums change in their part of the gradient.
+        dsums = factors.mul_(gp.profile.slope_of_g(squares)).mul_(along)
+        dsums = dsums.addcmul_(g, dfactors, value=-2.0) @ self._sums
+        slope = self._gradient(sides, dsums, changes[1])
+        return norm.to(X), slope[:, :split].to(X)
 
 
 def gaussian_process(model: Any) -> Any:
