@@ -114,7 +114,11 @@ class TrackedCalibrator(Calibrator):
         """The distribution with raw thresholds ``batch_shape x M``."""
 
     def predictive(self, X: Tensor) -> PiecewisePredictive:
-        return self._predictive_from(self.tracker.threshold(X))
+        if self.tracker.shortest_lengthscale < math.inf:
+            return self._predictive_from(self.tracker.threshold(X))
+        # One distribution, made once and not at each point
+        theta = self.tracker.threshold(X.new_zeros(X.shape[-1]))
+        return self._predictive_from(theta).expand(torch.Size([*X.shape[:-1], 1]))
 
     @torch.no_grad()
     def update(self, X: Tensor, z: Tensor) -> PiecewisePredictive:
