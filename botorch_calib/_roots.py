@@ -68,10 +68,10 @@ def with_derivatives(
 ) -> Tensor:
     """The same root, ``function(root, *inputs) = 0``, with derivatives by the inputs.
 
-    Those of the implicit function, of as many orders as ``function`` has. First derivatives take
-    ``slope`` for the one by the root, if it is known.
+    Those of the implicit function, of as many orders as ``function`` has. Where they need no graph,
+    ``slope`` stands for its derivative by the root.
     """
-    out: Tensor = _ImplicitFunction.apply(function, slope, root, *inputs)
+    out: Tensor = _ImplicitFunction.apply((function, slope), root, *inputs)
     return out
 
 
@@ -80,32 +80,27 @@ class _ImplicitFunction(Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        function: Callable[..., Tensor],
-        slope: Tensor | None,
-        root: Tensor,
-        *inputs: Tensor,
+        ctx: Any, given: tuple[Any, Tensor | None], root: Tensor, *inputs: Tensor
     ) -> Tensor:
         root = root.view_as(root)
-        ctx.function = function
-        ctx.save_for_backward(slope, root, *inputs)
+        ctx.function, ctx.slope = given
+        ctx.save_for_backward(root, *inputs)
         return root
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         with_graph = torch.is_grad_enabled()
-        slope, *saved = ctx.saved_tensors
-        unknown = slope is None or with_graph
-        needed = [unknown, *ctx.needs_input_grad[3:]]
+        slope = None if with_graph else ctx.slope
+        needed = [slope is None, *ctx.needs_input_grad[2:]]
         with torch.enable_grad():
             # Views, so that the root's own dependence on the inputs is not counted
             root, *inputs = (
                 value.view_as(value) if with_graph else value.detach().requires_grad_(need)
-                for value, need in zip(saved, needed, strict=True)
+                for value, need in zip(ctx.saved_tensors, needed, strict=True)
             )
             value = ctx.function(root, *inputs)
-            if unknown:
+            if slope is None:
                 (slope,) = torch.autograd.grad(value.sum(), root, None, True, with_graph)
             wanted = [value for value, need in zip(inputs, needed[1:], strict=True) if need]
             slopes = iter(torch.autograd.grad(value, wanted, -grad / slope, None, with_graph))
-        return None, None, None, *(next(slopes) if need else None for need in needed[1:])
+        return None, None, *(next(slopes) if need else None for need in needed[1:])

@@ -292,7 +292,7 @@ class PiecewisePredictive(WithMoments):
 
     @property
     def is_expanded(self) -> bool:
-        """Whether it was made for a batch by `expand`."""
+        """Whether many points share it, by `expand`."""
         return bool(self._expanded)
 
     def to(self, dtype: torch.dtype) -> PiecewisePredictive:
