@@ -32,13 +32,11 @@ class RatioTable:
     """
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        options = {"dtype": torch.float64, "device": torch.device("cpu")}
-        angles = (torch.arange(_NUM_NODES, **options) + 0.5) * (math.pi / _NUM_NODES)
-        nodes = -angles.cos()
+        counts = torch.arange(_NUM_CELLS, dtype=torch.float64, device=torch.device("cpu"))
+        nodes = -((counts[:_NUM_NODES] + 0.5) * (math.pi / _NUM_NODES)).cos()
         # Of each cell the lower end as well, where the error is largest
         places = torch.cat([nodes.new_full((1,), -1.0), nodes])
-        cells = torch.arange(_NUM_CELLS, **options).unsqueeze(-1)
-        r = (_LOW + _WIDTH * (cells + 0.5 * (places + 1.0))).exp()
+        r = (_LOW + _WIDTH * (counts.unsqueeze(-1) + 0.5 * (places + 1.0))).exp()
         values = function(r.flatten()).view_as(r)
         self._coefficients = torch.linalg.solve(torch.linalg.vander(nodes), values[:, 1:].T)
         error = (self(r.flatten()).view_as(r) - values).abs()
