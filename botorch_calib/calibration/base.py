@@ -114,7 +114,12 @@ class TrackedCalibrator(Calibrator):
         """The distribution with raw thresholds ``batch_shape x M``."""
 
     def predictive(self, X: Tensor) -> PiecewisePredictive:
-        return self._predictive_from(self.tracker.threshold(X))
+        theta = self.tracker.threshold(X)
+        if self.tracker.shortest_lengthscale < math.inf or not len(theta):
+            return self._predictive_from(theta)
+        # The same thresholds everywhere make one distribution, not one at each point.
+        row = theta.flatten(0, -2)[0] if theta.dim() > 1 else theta
+        return self._predictive_from(row).expand(torch.Size([*X.shape[:-1], 1]))
 
     @torch.no_grad()
     def update(self, X: Tensor, z: Tensor) -> PiecewisePredictive:

@@ -38,6 +38,7 @@ Probabilities of improvement take the same way through ``log_survival``, which q
 * ``_bivariate_tails.py``: bivariate normal integrals for that.
 * ``_piece_integrals.py``: any piece by itself, with and without noise, with a graph.
 * ``_denoised_quantile.py``: quantiles by Halley's method.
+* ``_ratio_table.py``: quantiles of one distribution at any noise, as polynomials.
 * ``_transport.py``: the monotone map from a normal number to a piecewise distribution.
 * ``_truncated_normal.py``: truncated normal pieces as differences of tails.
 * ``_cached_constants.py``: nodes, weights and flags that are made once for each device.

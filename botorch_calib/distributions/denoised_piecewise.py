@@ -21,12 +21,14 @@ is that of round ``t + 1``; and the variance given ``y'`` is ``s^2``, without no
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from botorch.utils.probability.utils import log_ndtr
 from torch import Tensor
 
 from botorch_calib.distributions import _denoised_integrals
+from botorch_calib.distributions._cached_constants import cached_constant
 from botorch_calib.distributions._denoised_integrals import held_ratio
 from botorch_calib.distributions._denoised_quantile import (
     denoised_quantile,
@@ -34,6 +36,8 @@ from botorch_calib.distributions._denoised_quantile import (
     upper_score,
 )
 from botorch_calib.distributions._normal_functions import log1mexp, log_h
+from botorch_calib.distributions._ratio_table import RatioTable
+from botorch_calib.distributions.form import PiecewiseForm
 from botorch_calib.distributions.moments import WithMoments
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 
@@ -206,10 +210,12 @@ class SmoothedPredictive(_OfPieces):
         shape, standard = self._shape(*several), self.predictive.standardized()
         scale, ratio = held_ratio(self._scale, self.noise)
         ratio = ratio.expand(shape).reshape(-1)
-        tail = tail.expand(shape).reshape(-1) if isinstance(tail, Tensor) else tail
-        points = _candidates(standard, ratio, shape, tail)
-        rows = _rows(standard, shape)
-        x = denoised_quantile(ratio, *rows, points, tail, standard.form)
+        table = None
+        if isinstance(tail, Tensor):
+            tail = tail.expand(shape).reshape(-1)
+        else:
+            table = _table_of(self.predictive, tail)
+        x = _solved(standard, ratio, shape, tail) if table is None else table(ratio)
         return x.view(shape) * scale
 
 
@@ -241,6 +247,42 @@ class UnsmoothedPredictive(_OfPieces):
     def at_score(self, z: Tensor) -> Tensor:
         """Quantiles with normal scores that broadcast against the batch."""
         return self.predictive.transport(z)
+
+
+def _table_of(predictive: PiecewisePredictive, tail: float) -> RatioTable | None:
+    """The ``tail`` quantile by the ratio of the noise, of one distribution for many points.
+
+    None of others, whose numbers would change with each call; where these, by which a table is
+    known, would be read back from a device or need gradients; and where it would be inexact.
+    """
+    form, standard = predictive.form, predictive.standardized()
+    numbers = standard.finite_knots, standard.masses
+    is_common = predictive.is_expanded or form.stretched
+    if not (is_common and form.covered and standard.batch_shape.numel() == 1):
+        return None
+    if any(v.requires_grad or v.device.type != "cpu" for v in numbers):
+        return None
+    knots, masses = (tuple(v.flatten().tolist()) for v in numbers)
+    table = _table_by_numbers(knots, masses, form, tail)
+    return table if table.is_exact else None
+
+
+@cached_constant
+def _table_by_numbers(
+    knots: tuple[float, ...], masses: tuple[float, ...], form: PiecewiseForm, tail: float
+) -> RatioTable:
+    """The table of `_table_of`, which takes as long as two batches of 512 points."""
+    as_row = partial(torch.tensor, dtype=torch.float64, device=torch.device("cpu"))
+    standard = PiecewisePredictive.from_form(as_row(knots), as_row(masses), form)
+    return RatioTable(lambda r: _solved(standard, r, r.shape, tail))
+
+
+def _solved(
+    standard: PiecewisePredictive, ratio: Tensor, shape: torch.Size, tail: float | Tensor
+) -> Tensor:
+    """The ``tail`` quantile at ``n`` ratios of the batch shape ``shape``."""
+    points = _candidates(standard, ratio, shape, tail)
+    return denoised_quantile(ratio, *_rows(standard, shape), points, tail, standard.form)
 
 
 @torch.no_grad()

@@ -291,6 +291,11 @@ class PiecewisePredictive(WithMoments):
         """The same distribution for a batch shape to which its own broadcasts, without a copy."""
         return self.standardized()._viewed(self.scale, shape)
 
+    @property
+    def is_expanded(self) -> bool:
+        """Whether many points share it, by `expand`."""
+        return bool(self._expanded)
+
     def to(self, dtype: torch.dtype) -> PiecewisePredictive:
         """The same distribution in another floating point type."""
         check_instance("dtype", dtype, torch.dtype, "torch.float64")

@@ -1,6 +1,8 @@
 """Quantile recalibration: its distribution, its bound, and what leaving one out costs and gives."""
 
 import math
+import pickle
+from copy import deepcopy
 from itertools import product
 
 import pytest
@@ -8,10 +10,14 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
+from torch import Tensor
+from torch.testing import assert_close
 
 from botorch_calib import CalibratedModel
 from botorch_calib.calibration import GaussianScore, LocalizedConformal, QuantileRecalibrator, pit
 from botorch_calib.calibration.learners.kernel_quantile_regression import pinball_minimizer
+from botorch_calib.distributions.denoised_piecewise import SmoothedPredictive
+from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.models.residuals import loo_residuals
 from tests.calibration.sequences import STRATEGIES, play
 from tests.contracts import CalibratorContract
@@ -214,3 +220,37 @@ def test_a_single_level_needs_no_thought_about_tails():
     with pytest.raises(InputDataError, match="leave it out"):
         QuantileRecalibrator([0.9], tails="stretched")
     assert math.isclose(QuantileRecalibrator([0.9]).max_width, 50.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("method", ["online", "exact"])
+def test_quantiles_with_noise_follow_every_change_of_the_state(method, dtype):
+    """They are tabulated by the distribution's numbers, so no table outlives them."""
+    X, z = (v.to(dtype) for v in make_data(40))
+    calibrator = QuantileRecalibrator(torch.linspace(0.1, 0.9, 9, dtype=dtype), method=method)
+
+    def check(calibrator: QuantileRecalibrator) -> Tensor:
+        predictive = calibrator.predictive(X)
+        knots = predictive.standardized().finite_knots.expand(40, 1, -1).clone()
+        each = PiecewisePredictive.from_form(
+            knots, predictive.masses, predictive.form, predictive.scale
+        )
+        ratio = torch.logspace(-3, 2, 40, dtype=torch.double).unsqueeze(-1)
+        values = [SmoothedPredictive(p, ratio).quantile(0.83) for p in (predictive, each)]
+        assert_close(*values, rtol=1e-9, atol=1e-9)
+        return values[0]
+
+    before = check(calibrator)
+    calibrator.update(X, z)
+    after = check(calibrator)
+    assert (after - before).abs().max() > 1e-3
+    twins = [deepcopy(calibrator), pickle.loads(pickle.dumps(calibrator)), calibrator.fresh()]
+    twins[-1].load_state_dict(calibrator.state_dict())
+    assert all(torch.equal(check(twin), after) for twin in twins)
+    assert_close(check(twins[0].double()), after, rtol=0, atol=1e-5)
+    for buffer in twins[1].tracker.buffers():
+        if buffer.is_floating_point():
+            buffer.mul_(0.9)
+    assert (check(twins[1]) - after).abs().max() > 1e-3
+    calibrator.reset()
+    assert torch.equal(check(calibrator), before)

@@ -11,7 +11,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
 from botorch_calib.distributions._normal_functions import ndtri_exp
-from botorch_calib.distributions.denoised_piecewise import SmoothedPredictive
+from botorch_calib.distributions.denoised_piecewise import SmoothedPredictive, _table_of
 from botorch_calib.distributions.piecewise import MIN_HALF_WIDTH, PiecewisePredictive
 from tests.long_grids import mostly_slow
 from tests.predictive_examples import DECILES, KINDS, from_pits, random_predictive
@@ -201,3 +201,55 @@ def test_levels_at_the_edge_of_a_piece_that_holds_next_to_nothing(
     predictive = PiecewisePredictive.conformal(alpha, width, max_width=60.0, tails=tails)
     ratios = ratio * 10 ** torch.linspace(-0.02, 0.02, 41, dtype=torch.double)
     assert (score_errors(SmoothedPredictive(predictive, ratios), level) <= 1e-8).all()
+
+
+def common(kind: str, num: int) -> PiecewisePredictive:
+    """One random distribution for ``num`` points."""
+    many = random_predictive(kind, 5, seed=3).standardized()
+    row = [v if v.dim() == 1 else v[3] for v in (many.finite_knots, many.masses)]
+    return PiecewisePredictive.from_form(*row, many.form).expand(torch.Size([num]))
+
+
+class TestCommonDistribution:
+    """Quantiles of a distribution that all points share are polynomials of ``log r``."""
+
+    ratio = torch.logspace(-9, 11, 201, dtype=torch.double)[torch.randperm(201)]
+
+    @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "gaussian"])
+    def test_agrees_with_a_search(self, kind):
+        predictive = common(kind, len(self.ratio))
+        knots = predictive.knots[:, 1:-1] if predictive.form.is_open else predictive.knots
+        searched = PiecewisePredictive(knots, predictive.masses, predictive.form.uniform)
+        for level in LEVELS:
+            pair = [
+                SmoothedPredictive(p, self.ratio).quantile(level) for p in (predictive, searched)
+            ]
+            assert ((pair[0] - pair[1]).abs() <= 1e-9 * (1.0 + self.ratio)).all()
+            assert _table_of(searched, 0.1) is None
+        assert (_table_of(predictive, 0.1) is not None) == predictive.form.covered
+
+    @pytest.mark.parametrize("level", [0.02, 0.77])
+    def test_derivatives(self, level):
+        ratio = torch.tensor([0.05, 0.4, 0.9, 7.0], dtype=torch.double, requires_grad=True)
+
+        def function(ratio):
+            return SmoothedPredictive(common("knots", 4), ratio).quantile(level)
+
+        assert gradcheck(function, (ratio,), atol=1e-7, rtol=1e-6)
+        assert gradgradcheck(function, (ratio,), atol=1e-6, rtol=1e-5)
+
+    def test_nan_stays_nan(self):
+        """And leaves the others; as an index into the table it would be an error."""
+        value, same = (
+            SmoothedPredictive(common("knots", 3), torch.tensor(r).double()).quantile(0.77)
+            for r in ([0.5, math.nan, 0.0], [0.5, 1.0, 0.0])
+        )
+        assert value[1].isnan() and torch.equal(value[::2], same[::2])
+
+    def test_gradients_of_the_distribution_are_not_lost(self):
+        masses = torch.tensor([0.2, 0.5, 0.3], dtype=torch.double, requires_grad=True)
+        row = PiecewisePredictive([-1.0, 0.5], masses, (False, True, False), validate=False)
+        value = SmoothedPredictive(row.expand(torch.Size([2])), torch.ones(2).double()).quantile(
+            0.9
+        )
+        assert torch.autograd.grad(value.sum(), masses)[0].abs().min() > 0.0
