@@ -214,6 +214,5 @@ def test_public_modules_have_docstrings(sources: list[Source]) -> None:
         assert is_private or ast.get_docstring(ast.parse(source.text)), source.name
 
 
-def test_tables_of_files_are_complete(sources: list[Source]) -> None:
-    assert not wrong_tables(sources)
+def test_tables_of_files_are_complete() -> None:
     assert not wrong_tables(read_sources(ROOT / "benchmarks"))

@@ -1,16 +1,4 @@
-"""The ledger of queries and the values that have arrived, in memory or in a file.
-
-======================= ===============================================================
-file                    content
-======================= ===============================================================
-``ledger``              `FeedbackLedger`: all that users call
-``trials``              a trial, and how it may change
-``contents``            all trials at one moment, under the ledger's settings
-``storage``             changes them, in memory and in a table of SQLite
-``view_at_time``        what was known at one time
-``arrival_probability`` how many values arrive in time
-======================= ===============================================================
-"""
+"""The ledger of queries and the values that have arrived, in memory or in a file."""
 
 from botorch_calib.ledger.arrival_probability import ArrivalProbability
 from botorch_calib.ledger.ledger import DecidedQuery, FeedbackLedger, LedgerSummary

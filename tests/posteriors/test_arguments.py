@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
-from tests.posteriors.test_with_outcome_transform import Exponential, transformed
+from tests.posteriors.test_transformed import Exponential, transformed
 
 from botorch_calib.posteriors import StatedPosterior
 from tests.posteriors.examples import make, make_points

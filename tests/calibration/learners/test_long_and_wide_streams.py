@@ -14,7 +14,7 @@ from botorch_calib.calibration import (
     ExactQuantileLearner,
     OnlineQuantileTracker,
 )
-from botorch_calib.calibration.learners import base
+from botorch_calib.calibration.learners import quantile_learner
 from botorch_calib.calibration.learners.quantile_learner import QuantileLearner
 
 LEARNERS: dict[str, Callable[[], QuantileLearner]] = {
@@ -39,7 +39,7 @@ def test_parts_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     X, u = stream(23)
     whole, parts = LEARNERS[name](), LEARNERS[name]()
     met = whole.update(X, u)
-    monkeypatch.setattr(base, "_CHUNK", 5)
+    monkeypatch.setattr(quantile_learner, "_CHUNK", 5)
     assert_close(parts.update(X, u), met)
     assert_close(parts.threshold(X), whole.threshold(X))
     assert parts.num_updates == 23
@@ -50,7 +50,7 @@ def test_parts_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_no_tensor_grows_with_the_square_of_the_stream(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "_CHUNK", 16)
+    monkeypatch.setattr(quantile_learner, "_CHUNK", 16)
     largest = 0
 
     class Watch(torch.overrides.TorchFunctionMode):
