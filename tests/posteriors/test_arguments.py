@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
-from tests.posteriors.test_transformed import Exponential, transformed
 
 from botorch_calib.posteriors import StatedPosterior
 from tests.posteriors.examples import make, make_points
+from tests.posteriors.test_transformed import Exponential, transformed
 
 X = make_points(q=2)
 POSTERIORS: dict[str, StatedPosterior] = {
