@@ -41,7 +41,7 @@ from botorch_calib import ChanceConstraint
 from botorch_calib.calibration import QuantileRecalibrator
 from botorch_calib.decisions import budget, widening
 from botorch_calib.models import loo_residuals
-from botorch_calib.models.sharpened import EVIDENCE, LENGTHSCALE_WIDTH, NOISE_WIDTH
+from botorch_calib.models.sharpened_hyperparameters import EVIDENCE, LENGTHSCALE_WIDTH, NOISE_WIDTH
 
 # Rounds from one correction of given hyperparameters to the next, and how far these are trusted.
 SHARPENING = (5, NOISE_WIDTH, LENGTHSCALE_WIDTH, EVIDENCE)

@@ -19,7 +19,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.priors import GammaPrior
 from torch import Tensor
 
-from botorch_calib.models.sharpened import sharpened
+from botorch_calib.models.sharpened_hyperparameters import sharpened
 
 
 class Surrogate(Protocol):

@@ -31,7 +31,7 @@ from botorch_calib.distributions import (
     piecewise,
 )
 from botorch_calib.distributions._normal_functions import log1mexp, log_ndtr, log_normal_interval
-from botorch_calib.distributions._transport import transported
+from botorch_calib.distributions._piecewise_transport import transported
 
 _LEVELS = torch.linspace(0.05, 0.95, 19, dtype=torch.float64)
 _REPETITIONS = 25

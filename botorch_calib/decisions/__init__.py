@@ -7,7 +7,7 @@ from botorch_calib.decisions.chance_constrained_search import (
 )
 from botorch_calib.decisions.chance_constraints import ChanceConstraint
 from botorch_calib.decisions.confirmation import ConfirmationTest
-from botorch_calib.decisions.objective_coverage import objective_coverage_bound
+from botorch_calib.decisions.objective_coverage_bound import objective_coverage_bound
 from botorch_calib.decisions.recommendation import Recommendation, recommend
 from botorch_calib.decisions.several_constraints import joint_chance_constraints
 

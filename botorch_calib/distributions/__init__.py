@@ -31,7 +31,7 @@ Probabilities of improvement take the same way through ``log_survival``, which q
   objective), and `UnsmoothedPredictive`, the same questions without noise (the observation).
 * ``expectations.py``: expectations of any function of these, by quadrature.
 * ``student_t.py``: Student's t distribution and its inverse, on the scale of normal scores.
-* ``mixture.py``: normal scores of a mixture of normal distributions, their inverse and a table.
+* ``mixture_scores.py``: normal scores of a mixture of normal distributions, their inverse and a table.
 * ``denoised_mixture.py``: `DenoisedMixture`, the objective under a calibrated mixture.
 * ``scoring_rules.py``: scores of forecasts (CRPS, interval score, calibration error).
 * ``_denoised_integrals.py``: improvement, survival and density with noise, and their derivatives.
@@ -39,7 +39,7 @@ Probabilities of improvement take the same way through ``log_survival``, which q
 * ``_piece_integrals.py``: any piece by itself, with and without noise, with a graph.
 * ``_denoised_quantile.py``: quantiles by Halley's method.
 * ``_ratio_table.py``: quantiles of one distribution at any noise, as polynomials.
-* ``_transport.py``: the monotone map from a normal number to a piecewise distribution.
+* ``_piecewise_transport.py``: the monotone map from a normal number to a piecewise distribution.
 * ``_truncated_normal.py``: truncated normal pieces as differences of tails.
 * ``_cached_constants.py``: nodes, weights and flags that are made once for each device.
 * ``_normal_functions.py``: special functions of the normal distribution, far into its tails.

@@ -44,7 +44,7 @@ from botorch_calib.distributions._normal_functions import (
     unit_legendre,
 )
 from botorch_calib.distributions.denoised_piecewise import UnsmoothedPredictive, _WithTails
-from botorch_calib.distributions.mixture import (
+from botorch_calib.distributions.mixture_scores import (
     ScoreTable,
     align_members,
     log_shares,

@@ -32,7 +32,7 @@ from botorch_calib._validation import (
 )
 from botorch_calib.distributions._cached_constants import cached_constant
 from botorch_calib.distributions._normal_functions import LOG_ZERO, log_normal_interval
-from botorch_calib.distributions._transport import cuts, probabilities, transported
+from botorch_calib.distributions._piecewise_transport import cuts, probabilities, transported
 from botorch_calib.distributions._truncated_normal import normal_moments
 from botorch_calib.distributions.form import PiecewiseForm
 from botorch_calib.distributions.moments import WithMoments

@@ -7,7 +7,7 @@ from botorch_calib.models.noisy_ensemble import NoisyEnsemble
 from botorch_calib.models.partly_known_noise import PartlyKnownNoiseGP, PartlyKnownNoiseLikelihood
 from botorch_calib.models.residuals import loo_residuals, prequential_residuals
 from botorch_calib.models.sample_paths import CalibratedPath
-from botorch_calib.models.sharpened import sharpened
+from botorch_calib.models.sharpened_hyperparameters import sharpened
 
 __all__ = [
     "CalibratedModel",

@@ -10,7 +10,7 @@ from botorch.posteriors import GPyTorchPosterior
 from torch import Tensor
 
 from botorch_calib.distributions.denoised_mixture import DenoisedMixture
-from botorch_calib.distributions.mixture import ScoreTable
+from botorch_calib.distributions.mixture_scores import ScoreTable
 from botorch_calib.posteriors.calibrated import CalibratedPosterior, check_predictive
 from botorch_calib.posteriors.denoised_marginals import growth_of_variance
 

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from botorch_calib.distributions import PiecewisePredictive
 from botorch_calib.distributions.denoised_mixture import DenoisedMixture
-from botorch_calib.distributions.mixture import mixture_quantile
+from botorch_calib.distributions.mixture_scores import mixture_quantile
 from tests.long_grids import mostly_slow
 
 NUM = 5

@@ -7,7 +7,7 @@ from botorch.posteriors import Posterior
 from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
 from torch import Tensor
 
-from botorch_calib.distributions.mixture import mixture_score, score_of_members
+from botorch_calib.distributions.mixture_scores import mixture_score, score_of_members
 from botorch_calib.models.inspection import in_output_task
 from botorch_calib.models.outcome_transforms import check_increasing, transform_name
 from botorch_calib.models.predictors.gaussian import GaussianPredictor

@@ -7,7 +7,7 @@ import torch
 from scipy.stats import norm
 from torch.testing import assert_close
 
-from botorch_calib.distributions.mixture import (
+from botorch_calib.distributions.mixture_scores import (
     ScoreTable,
     mixture_quantile,
     mixture_score,

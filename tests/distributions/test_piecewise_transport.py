@@ -7,7 +7,7 @@ from torch import Generator, Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
-from botorch_calib.distributions._transport import transported
+from botorch_calib.distributions._piecewise_transport import transported
 from botorch_calib.distributions.piecewise import MIN_HALF_WIDTH, PiecewisePredictive
 
 DOUBLE, SINGLE = torch.double, torch.float32
