@@ -31,7 +31,7 @@ Probabilities of improvement take the same way through ``log_survival``, which q
   objective), and `UnsmoothedPredictive`, the same questions without noise (the observation).
 * ``expectations.py``: expectations of any function of these, by quadrature.
 * ``student_t.py``: Student's t distribution and its inverse, on the scale of normal scores.
-* ``mixture_scores.py``: normal scores of a mixture of normal distributions, their inverse and a table.
+* ``mixture_scores.py``: normal scores of a mixture of normal distributions, and back.
 * ``denoised_mixture.py``: `DenoisedMixture`, the objective under a calibrated mixture.
 * ``scoring_rules.py``: scores of forecasts (CRPS, interval score, calibration error).
 * ``_denoised_integrals.py``: improvement, survival and density with noise, and their derivatives.
