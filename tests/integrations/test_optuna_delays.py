@@ -142,10 +142,7 @@ def test_minimisation_agrees_with_maximisation() -> None:
     assert first == second
 
 
-@pytest.mark.parametrize(
-    ("strategy", "calibrated"),
-    [("ts", True), ("hallucinate", False)],
-)
+@pytest.mark.parametrize(("strategy", "calibrated"), [("ts", True), ("hallucinate", False)])
 def test_many_threads_that_finish_out_of_order(strategy: str, calibrated: bool) -> None:
     """Some fail; nothing that runs is asked again, and the study gets near the optimum.
 
@@ -386,9 +383,7 @@ def one_after_the_other(study: optuna.Study, count: int) -> None:
         study.tell(trial, line(trial))
 
 
-def test_a_trial_hangs_until_it_brings_a_value(
-    ledgers: list[FeedbackLedger],
-) -> None:
+def test_a_trial_hangs_until_it_brings_a_value(ledgers: list[FeedbackLedger]) -> None:
     """Two at once: the other worker may finish two trials, and the third is a record."""
     study = optuna.create_study(direction="maximize", sampler=new_sampler(n_startup_trials=0))
     one_after_the_other(study, 2)
