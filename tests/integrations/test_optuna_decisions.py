@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -333,32 +330,24 @@ def test_constraints_func_of_optuna() -> None:
     assert constraint.num_certified > 0
 
 
-def test_stored_by_one_process_and_gone_on_with_by_another(new_storage: NewStorage) -> None:
-    storage = new_storage()
-    sampler = new_sampler(fit=None)
-    study = optuna.create_study(
-        study_name="one", storage=storage, direction="maximize", sampler=sampler
+def test_stored_and_gone_on_with_by_another_sampler(new_storage: NewStorage) -> None:
+    """As by another process; tests/slow/test_optuna_workers.py has several, and kills them."""
+    study, other = (
+        optuna.create_study(
+            study_name="one",
+            storage=new_storage(),
+            direction="maximize",
+            sampler=new_sampler(fit=None),
+            load_if_exists=True,
+        )
+        for _ in range(2)
     )
     study.optimize(limited, n_trials=NUM_INITIAL + 2)
-    script = f"""
-import json, optuna
-from botorch_calib.integrations.optuna_decisions import ChanceConstrainedSampler
-optuna.logging.set_verbosity(optuna.logging.ERROR)
-sampler = ChanceConstrainedSampler(
-    0.9, num_restarts=2, raw_samples=32, n_startup_trials={NUM_INITIAL}, seed=0
-)
-study = optuna.load_study(study_name="one", storage="{storage.url}", sampler=sampler)
-(constraint,) = sampler.constraints(study)
-print(json.dumps([constraint.decisions, study.ask().relative_params]))
-"""
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert found.returncode == 0, found.stderr
-    decisions, parameters = json.loads(found.stdout)
-    (constraint,) = sampler.constraints(study)
-    assert decisions == constraint.decisions[:2]
+    (known,), (found,) = (each.sampler.constraints(each) for each in (study, other))
+    assert found.decisions == known.decisions and len(known.decisions) == 2
+    parameters = other.ask().relative_params
     # The same point, as the trial that was asked for there is the last one here.
-    asked = study.trials[-1].system_attrs["botorch_calib:parameters"]
-    assert asked == parameters
+    assert study.trials[-1].system_attrs["botorch_calib:parameters"] == parameters
 
 
 def test_studies_of_other_samplers_start_their_books_and_say_so() -> None:
