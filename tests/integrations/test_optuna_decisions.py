@@ -332,7 +332,7 @@ def test_constraints_func_of_optuna() -> None:
 
 def test_stored_and_gone_on_with_by_another_sampler(new_storage: NewStorage) -> None:
     """As by another process; tests/slow/test_optuna_workers.py has several, and kills them."""
-    study, other = (
+    studies: list[Any] = [
         optuna.create_study(
             study_name="one",
             storage=new_storage(),
@@ -341,9 +341,10 @@ def test_stored_and_gone_on_with_by_another_sampler(new_storage: NewStorage) -> 
             load_if_exists=True,
         )
         for _ in range(2)
-    )
+    ]
+    study, other = studies
     study.optimize(limited, n_trials=NUM_INITIAL + 2)
-    (known,), (found,) = (each.sampler.constraints(each) for each in (study, other))
+    (known,), (found,) = (each.sampler.constraints(each) for each in studies)
     assert found.decisions == known.decisions and len(known.decisions) == 2
     parameters = other.ask().relative_params
     # The same point, as the trial that was asked for there is the last one here.
