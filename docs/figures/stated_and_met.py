@@ -37,6 +37,7 @@ def missed() -> dict[tuple[str, str], list[float]]:
 
 def draw() -> Figure:
     """One dot for each problem."""
+    shares = missed()
     figure, ax = plt.subplots(figsize=(6.0, 3.1), layout="constrained")
     ink = plt.rcParams["text.color"]
     ax.axvline(20.0, color=ink, linewidth=1.2, linestyle="--")
@@ -45,7 +46,7 @@ def draw() -> Figure:
         METHODS.items(), (COLORS[5], COLORS[4]), ("s", "o"), (-0.14, 0.14), strict=True
     ):
         for row, fault in enumerate(FAULTS):
-            values = missed()[method, fault]
+            values = shares[method, fault]
             place = np.full(len(values), row + shift)
             drawn = {"ms": 7, "mec": ink, "mew": 0.8, "label": label if row == 0 else None}
             ax.plot(values, place, marker, color=color, **drawn)

@@ -96,7 +96,7 @@ class Objective:
 
 @pytest.mark.parametrize(
     ("name", "workers"),
-    mostly_slow(product(STRATEGIES, [1, 4]), {("ts", 1), ("hallucinate", 4)}),
+    mostly_slow(product(STRATEGIES, [1, 4]), {("hallucinate", 4)}),
 )
 def test_a_run_goes_around_a_region_that_fails(name, workers, tmp_path):
     """40 evaluations, stopped and resumed after 20, with the best value near the best possible.

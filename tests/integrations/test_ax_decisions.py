@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,10 @@ from botorch.models.transforms import Normalize, Standardize
 from torch import Tensor
 
 from botorch_calib import ChanceConstraint, noise_diagnosis, optimize_chance_constrained
+from botorch_calib.decisions.chance_constrained_search import Place
 from botorch_calib.exceptions import CalibrationWarning
-from botorch_calib.integrations import ax_decisions
-from botorch_calib.integrations.ax import calibrated_generation_strategy, calibrated_model_config
+from botorch_calib.integrations import _mixed_search, ax_decisions
+from botorch_calib.integrations.ax import calibrated_model_config
 from botorch_calib.integrations.ax_cards import CalibrationReports, CertifiedTrials, NoiseDiagnoses
 from botorch_calib.integrations.ax_decisions import (
     CertifiedPoints,
@@ -38,19 +40,27 @@ from botorch_calib.integrations.ax_decisions import (
     recommendation,
 )
 from botorch_calib.models import PartlyKnownNoiseGP
-from tests.integrations.test_ax import quiet, short_search
+from tests.integrations.test_ax import not_optimised, quiet, short_search
 
-__all__ = ["quiet", "short_search"]  # fixtures
+__all__ = ["not_optimised", "quiet", "short_search"]  # fixtures
 
 NUM = 12
 A = RangeParameterConfig("a", bounds=(0, 1), parameter_type="float")
 B = RangeParameterConfig("b", bounds=(0, 10), parameter_type="float")
 KEY = "chance_constraints"
+SEARCH: dict[str, Any] = {"num_restarts": 2, "raw_samples": 128}
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Optimization failed:RuntimeWarning"),
     pytest.mark.filterwarnings("ignore::botorch_calib.exceptions.NotCertifiedWarning"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def few_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Certified points are searched from 4 of 512 points, and in mixed spaces from more."""
+    monkeypatch.setattr(ax_decisions, "Place", partial(Place, **SEARCH))
+    monkeypatch.setattr(_mixed_search, "_POOL", 128)
 
 
 def gain(parameters: Any) -> float:
@@ -195,7 +205,7 @@ def test_candidates_and_books_of_the_bare_loop(seeded: None) -> None:
             best = objective.posterior(X[bare.certified(X.unsqueeze(-2))]).mean.max()
         improvement = acqf(ModelListGP(objective, constrained), best, 0, {1: (None, 1.0)})
         torch.manual_seed(0)
-        candidate, _, certified = optimize_chance_constrained(improvement, bare, bounds)
+        candidate, _, certified = optimize_chance_constrained(improvement, bare, bounds, **SEARCH)
         expected = [parameters["a"], parameters["b"]]
         assert certified and candidate[0].tolist() == pytest.approx(expected, abs=1e-5)
         x = torch.tensor([expected], dtype=torch.double)
@@ -245,11 +255,13 @@ def test_candidates_of_one_call_know_of_each_other() -> None:
     assert not decision(client, more)["certified"]
 
 
-def test_cards_before_there_are_models() -> None:
+def test_cards_and_recommendation_before_there_are_models() -> None:
     client = Client(random_seed=0)
     client.configure_experiment([A, B])
     client.configure_optimization("y", outcome_constraints=["z <= 1"])
     client.set_generation_strategy(chance_constrained_generation_strategy(client, struct=struct()))
+    with pytest.raises(InputDataError, match="have not been observed yet"):
+        recommendation(client)
     play(client, 2)
     cards: list[Any] = client.compute_analyses(
         [CertifiedTrials(), CalibrationReports(), NoiseDiagnoses()], display=False
@@ -277,6 +289,7 @@ def test_stored_and_loaded(tmp_path: Path, seeded: None) -> None:
     assert not loaded._generation_strategy.nodes_by_name["MBM"].should_deduplicate
 
 
+@pytest.mark.usefixtures("not_optimised")  # the first trials, which Ax chooses by itself
 def test_trials_without_records_are_left_out() -> None:
     """The books start then, and say so, once for each that was chosen by a model."""
 
@@ -285,6 +298,8 @@ def test_trials_without_records_are_left_out() -> None:
 
     client = new_client(strategy=plain)
     play(client, 2)
+    with pytest.raises(InputDataError, match="chance_constrained_generation_strategy"):
+        recommendation(client)
     client.set_generation_strategy(chance_constrained_generation_strategy(client, struct=struct()))
     with said("2 of 2 trials were chosen without"):
         (first,) = client.get_next_trials(max_trials=1)
@@ -383,16 +398,14 @@ def test_noise_that_is_known_of_some_trials() -> None:
 @pytest.mark.filterwarnings("ignore:The metric '.' is infinite")
 def test_infinite_values_are_left_out() -> None:
     """No model can be fitted to them; beyond a limit they are violations all the same."""
-    metric = "z"
     client = new_client()
     ((trial, parameters),) = client.get_next_trials(max_trials=1).items()
-    client.complete_trial(trial, {**outcome(parameters), metric: math.inf})
-    message = rf"{metric!r} is infinite in the trials \[{trial}\]"
-    with said(message, InputDataWarning):
+    client.complete_trial(trial, {**outcome(parameters), "z": math.inf})
+    with said(rf"'z' is infinite in the trials \[{trial}\]", InputDataWarning):
         (following,) = client.get_next_trials(max_trials=1)
     for name, model in ax_decisions.models_by_metric(adapter_of(client)).items():
         values: Any = model.train_targets
-        assert len(values) == NUM + (name != metric) and values.isfinite().all()
+        assert len(values) == NUM + (name != "z") and values.isfinite().all()
     assert decision(client, following) is not None
     assert counted(client) == account(client) == (2, 1, 1)
     # Ax stores NaN in its place, so that it counts as a value that has not come.
@@ -497,20 +510,7 @@ class TestErrors:
         with pytest.raises(error, match=match):
             chance_constrained_generation_strategy(client, **options)
 
-    def test_another_strategy(self) -> None:
-        client = new_client(strategy=calibrated_generation_strategy)
-        with pytest.raises(InputDataError, match="chance_constrained_generation_strategy"):
-            recommendation(client)
-
     def test_several_objectives(self) -> None:
         client = new_client(objective="y, x", evaluate=lambda p: {**outcome(p), "x": p["a"]})
         with pytest.raises(UnsupportedError, match="one metric as the objective"):
-            recommendation(client)
-
-    def test_nothing_observed(self) -> None:
-        client = Client()
-        client.configure_experiment([A, B])
-        client.configure_optimization("y", outcome_constraints=["z <= 1"])
-        client.set_generation_strategy(chance_constrained_generation_strategy(client))
-        with pytest.raises(InputDataError, match="have not been observed yet"):
             recommendation(client)

@@ -83,7 +83,7 @@ def test_candidates_are_those_of_the_bare_loop_and_books_are_stored() -> None:
     campaign = new_campaign(recommender)
     choices = torch.tensor(SPACE.transform(SPACE.discrete.exp_rep).to_numpy())
     constraint = None
-    for number in range(5):
+    for number in range(4):
         surrogate: Any = recommender.get_surrogate(SPACE, OBJECTIVE, campaign.measurements)
         gain, loss = surrogate.to_botorch().models
         if constraint is None:

@@ -137,7 +137,7 @@ class TestStudies:
             storage=new_storage(),
             sampler=new_sampler(function),
         )
-        study.optimize(constrained, n_trials=NUM_INITIAL + 6)
+        study.optimize(constrained, n_trials=NUM_INITIAL + 3)
         sampler = pickle.dumps(study.sampler)
         shutil.copy(tmp_path / "study.db", tmp_path / "copy.db")
         study.optimize(constrained, n_trials=1)
@@ -146,9 +146,9 @@ class TestStudies:
             storage=new_storage("copy.db"),
             sampler=pickle.loads(sampler),
         )
-        loaded.optimize(constrained, n_trials=3)
-        assert len(loaded.trials) == NUM_INITIAL + 9
-        assert loaded.trials[NUM_INITIAL + 6].params == study.trials[-1].params
+        loaded.optimize(constrained, n_trials=2)
+        assert len(loaded.trials) == NUM_INITIAL + 5
+        assert loaded.trials[NUM_INITIAL + 3].params == study.trials[-1].params
         assert loaded.best_trial.params["depth"] > 2
         assert loaded.best_trial.number >= NUM_INITIAL  # better than all at random
 

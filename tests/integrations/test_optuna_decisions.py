@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -289,7 +286,7 @@ def test_what_another_process_decides_meanwhile_spends_the_budget() -> None:
 
 
 def test_workers_that_know_too_little_do_not_ask_alike() -> None:
-    """Nothing is certified, and none of the first trials has ended when the last one is asked."""
+    """Nothing is certified, which is said; none of the first has ended when the last is asked."""
 
     def objective(trial: Any) -> float:
         kind = trial.suggest_categorical("kind", ["u", "v"])
@@ -298,7 +295,9 @@ def test_workers_that_know_too_little_do_not_ask_alike() -> None:
 
     study = new_study()
     study.optimize(objective, n_trials=NUM_INITIAL)
-    asked = [study.ask().relative_params["x"] for _ in range(4)]
+    with pytest.warns(NotCertifiedWarning, match="not certified"):
+        asked = [study.ask().relative_params["x"] for _ in range(3)]
+    assert not any(trial.system_attrs[DECISION]["certified"] for trial in study.trials[-3:])
     apart = [abs(x - y) for i, x in enumerate(asked) for y in asked[:i]]
     assert min(apart) > 1e-4
 
@@ -331,32 +330,25 @@ def test_constraints_func_of_optuna() -> None:
     assert constraint.num_certified > 0
 
 
-def test_stored_by_one_process_and_gone_on_with_by_another(new_storage: NewStorage) -> None:
-    storage = new_storage()
-    sampler = new_sampler(fit=None)
-    study = optuna.create_study(
-        study_name="one", storage=storage, direction="maximize", sampler=sampler
-    )
+def test_stored_and_gone_on_with_by_another_sampler(new_storage: NewStorage) -> None:
+    """As by another process; tests/slow/test_optuna_workers.py has several, and kills them."""
+    studies: list[Any] = [
+        optuna.create_study(
+            study_name="one",
+            storage=new_storage(),
+            direction="maximize",
+            sampler=new_sampler(fit=None),
+            load_if_exists=True,
+        )
+        for _ in range(2)
+    ]
+    study, other = studies
     study.optimize(limited, n_trials=NUM_INITIAL + 2)
-    script = f"""
-import json, optuna
-from botorch_calib.integrations.optuna_decisions import ChanceConstrainedSampler
-optuna.logging.set_verbosity(optuna.logging.ERROR)
-sampler = ChanceConstrainedSampler(
-    0.9, num_restarts=2, raw_samples=32, n_startup_trials={NUM_INITIAL}, seed=0
-)
-study = optuna.load_study(study_name="one", storage="{storage.url}", sampler=sampler)
-(constraint,) = sampler.constraints(study)
-print(json.dumps([constraint.decisions, study.ask().relative_params]))
-"""
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert found.returncode == 0, found.stderr
-    decisions, parameters = json.loads(found.stdout)
-    (constraint,) = sampler.constraints(study)
-    assert decisions == constraint.decisions[:2]
+    (known,), (found,) = (each.sampler.constraints(each) for each in studies)
+    assert found.decisions == known.decisions and len(known.decisions) == 2
+    parameters = other.ask().relative_params
     # The same point, as the trial that was asked for there is the last one here.
-    asked = study.trials[-1].system_attrs["botorch_calib:parameters"]
-    assert asked == parameters
+    assert study.trials[-1].system_attrs["botorch_calib:parameters"] == parameters
 
 
 def test_studies_of_other_samplers_start_their_books_and_say_so() -> None:
@@ -369,18 +361,6 @@ def test_studies_of_other_samplers_start_their_books_and_say_so() -> None:
         warnings.simplefilter("error", CalibrationWarning)
         study.optimize(limited, n_trials=1)
         new_study().optimize(limited, n_trials=NUM_INITIAL + 1)
-
-
-def test_what_is_not_certified_warns() -> None:
-    def hopeless(trial: Any) -> float:
-        trial.set_constraint("loss", 1.0 + trial.suggest_float("x", 0.0, 1.0))
-        return noise(trial.number, 1)
-
-    study = new_study()
-    study.optimize(hopeless, n_trials=NUM_INITIAL)
-    with pytest.warns(NotCertifiedWarning, match="not certified"):
-        study.optimize(hopeless, n_trials=1)
-    assert not study.trials[-1].system_attrs[DECISION]["certified"]
 
 
 class TestErrors:

@@ -142,10 +142,7 @@ def test_minimisation_agrees_with_maximisation() -> None:
     assert first == second
 
 
-@pytest.mark.parametrize(
-    ("strategy", "calibrated"),
-    [("ts", True), ("hallucinate", False)],
-)
+@pytest.mark.parametrize(("strategy", "calibrated"), [("ts", True), ("hallucinate", False)])
 def test_many_threads_that_finish_out_of_order(strategy: str, calibrated: bool) -> None:
     """Some fail; nothing that runs is asked again, and the study gets near the optimum.
 
@@ -174,9 +171,9 @@ def test_many_threads_that_finish_out_of_order(strategy: str, calibrated: bool) 
 
     sampler = new_sampler(strategy, calibrator=LocalizedConformal(0.2) if calibrated else None)
     study = optuna.create_study(direction="maximize", sampler=sampler)
-    study.optimize(objective, n_trials=25, n_jobs=4, catch=(ValueError,))
+    study.optimize(objective, n_trials=16, n_jobs=4, catch=(ValueError,))
     assert asked_again == []
-    assert len(study.trials) == 25
+    assert len(study.trials) == 16
     assert study.best_value > -1.0
 
 
@@ -192,11 +189,11 @@ def test_points_that_the_study_has_not_got_yet_are_pending(ledgers: list[Feedbac
 
 def test_mixed_study_that_is_saved_and_loaded(new_storage: NewStorage) -> None:
     study = optuna.create_study(study_name="mixed", storage=new_storage(), sampler=new_sampler())
-    study.optimize(mixed, n_trials=NUM_INITIAL + 4)
+    study.optimize(mixed, n_trials=NUM_INITIAL + 2)
     sampler = pickle.loads(pickle.dumps(study.sampler))
     loaded = optuna.load_study(study_name="mixed", storage=new_storage(), sampler=sampler)
-    loaded.optimize(mixed, n_trials=4)
-    assert len(loaded.trials) == NUM_INITIAL + 8
+    loaded.optimize(mixed, n_trials=2)
+    assert len(loaded.trials) == NUM_INITIAL + 4
     assert loaded.best_trial.number >= NUM_INITIAL
 
 
@@ -235,7 +232,7 @@ def test_no_point_is_rounded_to_an_earlier_one(is_mixed: bool) -> None:
         return float(number * (2.0 if kind == "gated" else 1.0) + rate)
 
     study = optuna.create_study(direction="maximize", sampler=new_sampler("hallucinate"))
-    study.optimize(objective, n_trials=16, catch=(ValueError,))
+    study.optimize(objective, n_trials=12, catch=(ValueError,))
     asked = [tuple(trial.params.values()) for trial in study.trials]
     assert len(set(asked)) == len(asked)
 
@@ -386,9 +383,7 @@ def one_after_the_other(study: optuna.Study, count: int) -> None:
         study.tell(trial, line(trial))
 
 
-def test_a_trial_hangs_until_it_brings_a_value(
-    ledgers: list[FeedbackLedger],
-) -> None:
+def test_a_trial_hangs_until_it_brings_a_value(ledgers: list[FeedbackLedger]) -> None:
     """Two at once: the other worker may finish two trials, and the third is a record."""
     study = optuna.create_study(direction="maximize", sampler=new_sampler(n_startup_trials=0))
     one_after_the_other(study, 2)
@@ -479,7 +474,7 @@ class TestSeveralOutcomes:
     def test_constraints(self) -> None:
         sampler = new_sampler(calibrator=LocalizedConformal(0.2))
         study = optuna.create_study(direction="maximize", sampler=sampler)
-        study.optimize(self.constrained, n_trials=16, n_jobs=2)
+        study.optimize(self.constrained, n_trials=12, n_jobs=2)
         assert study.best_value > 57.0
 
     def test_the_function_is_that_of_all_outcomes(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -543,7 +538,7 @@ class TestSeveralOutcomes:
             return x, x**2 / 100.0
 
         study = optuna.create_study(directions=["maximize", "minimize"], sampler=new_sampler())
-        study.optimize(objective, n_trials=14, catch=(ValueError,))
+        study.optimize(objective, n_trials=11, catch=(ValueError,))
         failed = [trial.params["x"] for trial in study.trials if trial.values is None]
         assert len(set(failed)) == len(failed) <= 6
 
