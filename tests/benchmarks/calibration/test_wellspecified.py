@@ -13,6 +13,15 @@ from benchmarks.calibration.wellspecified import LENGTHSCALES, PriorPath, TrueGP
 from tests.long_grids import mostly_slow
 
 
+@pytest.fixture(autouse=True)
+def few_features(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Neither a covariance nor what a maximum is depends on their number."""
+    monkeypatch.setattr(wellspecified, "NUM_FEATURES", 128)
+    wellspecified._oracle.cache_clear()
+    yield
+    wellspecified._oracle.cache_clear()
+
+
 @pytest.mark.parametrize("dim", mostly_slow(LENGTHSCALES, {2}))
 def test_maxima_by_denser_search(dim) -> None:
     oracle = PriorPath(dim)(1)
@@ -33,18 +42,8 @@ def test_maxima_by_denser_search(dim) -> None:
     assert found == pytest.approx(oracle.optimal_value, abs=1e-4)
 
 
-@pytest.fixture
-def quick_paths(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Few features, on which no covariance depends, and no search for the maximum."""
-    monkeypatch.setattr(wellspecified, "NUM_FEATURES", 128)
+def test_paths_have_the_covariance_of_the_prior(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wellspecified, "maximum", lambda path, dim: 0.0)
-    wellspecified._oracle.cache_clear()
-    yield
-    wellspecified._oracle.cache_clear()
-
-
-@pytest.mark.usefixtures("quick_paths")
-def test_paths_have_the_covariance_of_the_prior() -> None:
     X = torch.tensor([[0.2, 0.3], [0.4, 0.3], [0.9, 0.8]], dtype=torch.double)
     num = 100
     paths = torch.stack([PriorPath(2)(seed).truth(X).squeeze(-1) for seed in range(num)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,15 @@ from benchmarks.framework.replicate_result import replicate_config
 from benchmarks.framework.runner import without_expected_warnings
 
 TASKS = {task.name: task for task in tasks()}
+
+
+@pytest.fixture(autouse=True)
+def few_features(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No covariance depends on their number."""
+    monkeypatch.setattr(random_functions, "NUM_FEATURES", 64)
+    random_functions.prior_draw.cache_clear()
+    yield
+    random_functions.prior_draw.cache_clear()
 
 
 def values(dim: int, X: Tensor, num: int, *others: int) -> Tensor:

@@ -13,6 +13,7 @@ from benchmarks.demo import __main__ as demo
 from benchmarks.demo import interval_study
 from benchmarks.demo.common import Budget
 from benchmarks.suites import SUITES
+from tests.long_grids import mostly_slow
 
 # The pictures of each part.
 PICTURES = {
@@ -36,7 +37,7 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("part", PICTURES)
+@pytest.mark.parametrize("part", mostly_slow(PICTURES, ["delays", "robustness", "decisions"]))
 def test_each_part_alone_prints_its_tables_and_writes_its_pictures(
     part: str, tmp_path: Path, capsys
 ) -> None:
