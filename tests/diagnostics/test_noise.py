@@ -380,8 +380,7 @@ def test_one_of_several_tasks(fixed_noise: bool, task: int) -> None:
 
     factors = (found.deviations.unsqueeze(-1) / found.stated) ** 2
     noises = torch.where(own, factors, 1.0) * variances
-    normal = MultivariateNormal(prior.mean.detach(), K + noises.diag_embed())
-    log_density = normal.log_prob(y)
+    log_density = MultivariateNormal(prior.mean.detach(), K + noises.diag_embed()).log_prob(y)
     expected = log_density - log_density.max()
     torch.testing.assert_close(found.log_likelihoods, expected, rtol=1e-6, atol=1e-6)
 

@@ -286,23 +286,12 @@ def run_writers(folder: Path, *tasks: str) -> dict[str, dict[str, int]]:
     Returns for each task what it counted; a task that finds a fault fails the test.
     """
     command = [sys.executable, "-m", "tests.ledger.writers", str(folder), *tasks]
-    done = subprocess.run(
-        command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=900
-    )
+    done = subprocess.run(command, cwd=ROOT, input="", capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     tallies: dict[str, dict[str, int]] = json.loads(done.stdout.splitlines()[-1])
     for task, tally in tallies.items():
         print(f"\n{task}: {tally}", end="")
     return tallies
-
-
-def serve() -> None:
-    """Open the ledger that a first line of the input names, and submit a query for each other."""
-    if path := sys.stdin.readline().strip():
-        ledger = FeedbackLedger.open(path)
-        print("open", flush=True)
-        for _ in sys.stdin:
-            print(ledger.submit([0.1, 0.2, 0.3]), flush=True)
 
 
 def main() -> None:
@@ -314,7 +303,11 @@ def main() -> None:
         task, *numbers = order.split(",")
         tallies[order] = tasks[task](Path(sys.argv[1]), *map(int, numbers))
     print(json.dumps(tallies), flush=True)
-    serve()
+    if path := sys.stdin.readline().strip():  # of a ledger; each further line adds a query to it
+        ledger = FeedbackLedger.open(path)
+        print("open", flush=True)
+        for _ in sys.stdin:
+            print(ledger.submit([0.1, 0.2, 0.3]), flush=True)
 
 
 if __name__ == "__main__":

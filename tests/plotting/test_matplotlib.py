@@ -21,8 +21,7 @@ def test_missing_matplotlib_is_explained(monkeypatch):
 
 def test_the_package_and_the_module_do_not_import_matplotlib():
     with patch.dict(sys.modules):
-        for name in [*sys.modules]:
-            if name.split(".")[0] in ("botorch_calib", "matplotlib"):
-                del sys.modules[name]
+        for name in [m for m in sys.modules if m.split(".")[0] in ("botorch_calib", "matplotlib")]:
+            del sys.modules[name]
         importlib.import_module("botorch_calib.plotting")
         assert "matplotlib" not in sys.modules

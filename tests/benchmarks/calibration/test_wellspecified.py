@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from botorch.utils.sampling import manual_seed
@@ -14,12 +12,10 @@ from tests.long_grids import mostly_slow
 
 
 @pytest.fixture(autouse=True)
-def few_features(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def few_features(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a covariance nor what a maximum is depends on their number."""
     monkeypatch.setattr(wellspecified, "NUM_FEATURES", 128)
-    wellspecified._oracle.cache_clear()
-    yield
-    wellspecified._oracle.cache_clear()
+    monkeypatch.setattr(wellspecified, "_oracle", wellspecified._oracle.__wrapped__)
 
 
 @pytest.mark.parametrize("dim", mostly_slow(LENGTHSCALES, {2}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -18,15 +17,6 @@ from benchmarks.framework.replicate_result import replicate_config
 from benchmarks.framework.runner import without_expected_warnings
 
 TASKS = {task.name: task for task in tasks()}
-
-
-@pytest.fixture(autouse=True)
-def few_features(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No covariance depends on their number."""
-    monkeypatch.setattr(random_functions, "NUM_FEATURES", 64)
-    random_functions.prior_draw.cache_clear()
-    yield
-    random_functions.prior_draw.cache_clear()
 
 
 def values(dim: int, X: Tensor, num: int, *others: int) -> Tensor:
@@ -58,6 +48,8 @@ def test_a_replicate_is_that_of_its_draw(monkeypatch: pytest.MonkeyPatch) -> Non
         return replace(drawn(task, seed), num_rounds=3, search=Search(64, 32))
 
     monkeypatch.setattr(random_functions.RandomTask, "drawn", short)
+    monkeypatch.setattr(random_functions, "NUM_FEATURES", 64)
+    monkeypatch.setattr(random_functions, "prior_draw", PriorDraw)  # not to be kept for others
     task, method = TASKS["d2_opposed"], RANDOM.methods[0]
     with without_expected_warnings():
         result = random_functions.replicate(task, method, seed=1)

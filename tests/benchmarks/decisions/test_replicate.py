@@ -121,8 +121,4 @@ def test_replicates_are_reproducible_and_share_their_circumstances() -> None:
     for a, b in ((plain, other), (other, plain)):
         noise = np.subtract(a.y, a.f)[10:]
         assert noise == pytest.approx(np.subtract(b.y, b.f)[10:])
-    assert torch.equal(
-        DecisionReplicate(SMALL, METHODS["plain"], 5).X,
-        torch.tensor(plain.X[:10], dtype=torch.double),
-    )
     assert DecisionReplicate(SMALL, METHODS["plain"], 6).X.tolist() != plain.X[:10]
