@@ -127,9 +127,9 @@ def make(kind: str, parameters: Tensor, ratio: Tensor) -> SmoothedPredictive:
 
 def arguments(kind: str) -> tuple[Tensor, Tensor]:
     generator = Generator().manual_seed(5)
-    u, v = uniform(3, generator=generator), uniform(3, 3, generator=generator)
+    u, v = uniform(2, generator=generator), uniform(2, 3, generator=generator)
     parameters = {"recalibrated": 0.1 + 0.8 * v, "masses": 0.1 + 0.2 * v}.get(kind, 2 * u + 0.3)
-    ratio = 0.2 + 1.5 * uniform(3, generator=generator)
+    ratio = 0.2 + 1.5 * uniform(2, generator=generator)
     return parameters.requires_grad_(), ratio.requires_grad_()
 
 

@@ -8,7 +8,6 @@ from botorch.utils.sampling import manual_seed
 
 from benchmarks.calibration import wellspecified
 from benchmarks.calibration.wellspecified import LENGTHSCALES, PriorPath, TrueGP
-from tests.long_grids import mostly_slow
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +17,7 @@ def few_features(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wellspecified, "_oracle", wellspecified._oracle.__wrapped__)
 
 
-@pytest.mark.parametrize("dim", mostly_slow(LENGTHSCALES, {2}))
+@pytest.mark.parametrize("dim", LENGTHSCALES)
 def test_maxima_by_denser_search(dim) -> None:
     oracle = PriorPath(dim)(1)
     assert oracle.optimal_value is not None
