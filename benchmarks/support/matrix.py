@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.support.models import ENTRIES, Entry
@@ -15,18 +16,18 @@ START, END = "<!-- support: begin -->", "<!-- support: end -->"
 Verdicts = dict[str, dict[str, Verdict]]
 
 
-def run_matrix() -> Verdicts:
+def run_matrix(entries: Iterable[Entry] = ENTRIES) -> Verdicts:
     """The verdict on each operation of each model."""
     return {
         entry.name: {name: verdict(entry, act) for name, act in OPERATIONS.items()}
-        for entry in ENTRIES
+        for entry in entries
     }
 
 
 def page(verdicts: Verdicts) -> str:
     """The page of the documentation."""
     notes: list[str] = []
-    rows = [_table_row(entry, verdicts[entry.name], notes) for entry in ENTRIES]
+    rows = [table_row(entry, verdicts[entry.name], notes) for entry in ENTRIES]
     head = ["model", *OPERATIONS]
     table = [_row(head), _row(["---"] * len(head)), *rows]
     numbered = [f"{i + 1}. {note}" for i, note in enumerate(notes)]
@@ -78,7 +79,8 @@ _INTRODUCTION = (
 )
 
 
-def _table_row(entry: Entry, verdicts: dict[str, Verdict], notes: list[str]) -> str:
+def table_row(entry: Entry, verdicts: dict[str, Verdict], notes: list[str]) -> str:
+    """The row of a model; notes that are not among ``notes`` are added to them."""
     cells = []
     for each in verdicts.values():
         if each.supported:

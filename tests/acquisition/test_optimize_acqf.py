@@ -131,7 +131,7 @@ def test_derivatives_of_a_look_ahead_over_several_steps(fixed_noise, steps):
     """It predicts as anyone does, while a knowledge gradient asks to keep graphs of predictions."""
     calibrator = QuantileRecalibrator([0.2, 0.5, 0.9], step_size=0.2)
     model: Any = CalibratedModel.from_history(make_gp(fixed_noise=fixed_noise), calibrator)
-    acqf = qMultiStepLookahead(model, batch_sizes=[1] * steps, num_fantasies=[2] * steps)
+    acqf = qMultiStepLookahead(model, batch_sizes=[1] * steps, num_fantasies=[2, 1][:steps])
     q = acqf.get_augmented_q_batch_size(1)
     X = draw_sobol_samples(BOUNDS, n=1, q=q, seed=3).requires_grad_()
     assert torch.autograd.gradcheck(acqf, X, eps=1e-5, atol=1e-5)

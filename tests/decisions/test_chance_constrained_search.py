@@ -309,9 +309,9 @@ def test_infinite_and_undefined_values_of_the_acquisition_are_the_last_choice() 
         )
         assert certified and candidate[0, 0] <= 0.3 and value > 0.8
     infinite = Function(partial(to_the_left, torch.inf))
-    assert optimize_chance_constrained(infinite, tested, BOUNDS).value == torch.inf
+    assert optimize_chance_constrained(infinite, tested, BOUNDS, 1).value == torch.inf
     nowhere = Function(lambda X: X.sum((-1, -2)) * 0.0 - torch.inf)
-    assert optimize_chance_constrained(nowhere, tested, BOUNDS).certified
+    assert optimize_chance_constrained(nowhere, tested, BOUNDS, 1).certified
 
 
 def test_choices_are_all_that_is_considered() -> None:
@@ -334,7 +334,7 @@ def test_choices_are_all_that_is_considered() -> None:
 def test_single_precision_points_outside_training_and_plain_acquisitions() -> None:
     tested = constraint(dtype=torch.float)
     acqf = UpperConfidenceBound(make_gp(dtype=torch.float), beta=4.0)
-    candidate, value, certified = optimize_chance_constrained(acqf, tested, BOUNDS.float(), 2)
+    candidate, value, certified = optimize_chance_constrained(acqf, tested, BOUNDS.float(), 1)
     assert candidate.dtype == value.dtype == torch.float
     assert certified and tested.certified(candidate.unsqueeze(0)).all()
 
@@ -398,7 +398,7 @@ def test_expansion_moves_away_from_pending_points() -> None:
     assert torch.autograd.gradcheck(acqf, X[:3].requires_grad_())
     acqf.set_X_pending(None)
     assert_close(acqf(X), before)
-    picks, _ = optimize_acqf(acqf, BOUNDS, q=2, num_restarts=2, raw_samples=64, sequential=True)
+    picks, _ = optimize_acqf(acqf, BOUNDS, q=2, num_restarts=1, raw_samples=32, sequential=True)
     assert (picks[0] - picks[1]).norm() > 0.05
     with pytest.raises(BotorchTensorDimensionError, match="X_pending"):
         acqf.set_X_pending(pending[0])

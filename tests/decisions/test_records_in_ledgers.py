@@ -27,7 +27,7 @@ def test_restarted_at_each_step_it_is_the_one_that_was_carried(tmp_path) -> None
     Loops of all kinds are killed in tests/slow/test_killed_chance_constraints.py.
     """
     kind = "pending, calibrated, contexts"
-    memory, path, num = FeedbackLedger(1), tmp_path / "ledger.db", 36
+    memory, path, num = FeedbackLedger(1), tmp_path / "ledger.db", 28
     carried = loops.carry_on(memory, kind, num)
     for stop in range(4, num + 1, 8):
         with FeedbackLedger.open(path, 1) as ledger:

@@ -193,7 +193,7 @@ def test_any_model_in_any_context(kind: str) -> None:
         rtol=0,
         atol=1e-6,
     )
-    X = DECISIONS.clone().requires_grad_()
+    X = DECISIONS[:2].clone().requires_grad_()
     for function in (tested.margin, lambda X: tested.margin(X, 0.95), tested.optimism):
         assert torch.autograd.gradcheck(function, X, atol=1e-4)
 
@@ -265,7 +265,7 @@ def test_violations_stay_within_the_bound_whatever_contexts_come(
     beyond = limits["upper"] + 1e-6 if "upper" in limits else limits["lower"] - 1e-6
     told: list[bool] = []
     waiting: list[tuple[Tensor, Tensor]] = []
-    for t in range(45):
+    for t in range(30):
         X = torch.rand(rng.randrange(1, 4), 1, generator=torch.Generator().manual_seed(t)).double()
         certified = tested.commit(X)
         spite = torch.tensor([[rng.random() < (0.9 if t % 20 < 10 else 0.05)] for _ in X])

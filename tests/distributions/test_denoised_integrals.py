@@ -64,8 +64,8 @@ def test_derivatives_of_both_orders(name, noise):
         arguments = (x, r if noise else None, *inputs, FORMS[name], None, scale)
         return log_excess(*arguments), log_survival(*arguments)
 
-    scale = double(0.4, 1.0, 1.5).requires_grad_()
-    inputs = (scale, *(v.detach()[..., ::2].requires_grad_() for v in case(FORMS[name], 6)))
+    scale = double(0.4, 1.0).requires_grad_()
+    inputs = (scale, *(v.detach()[..., :4:2].requires_grad_() for v in case(FORMS[name], 6)))
     assert gradcheck(function, inputs, rtol=1e-4, atol=1e-6)
     assert gradgradcheck(function, inputs, rtol=1e-3, atol=1e-5)
 

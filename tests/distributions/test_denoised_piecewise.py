@@ -171,19 +171,18 @@ FORMS = ["gaussian", "stretched", "recalibrated"]
 
 @pytest.mark.parametrize("kind", FORMS)
 class TestDerivatives:
-    @pytest.mark.parametrize("name", FUNCTIONS)
-    def test_first(self, kind, name):
+    def test_first(self, kind):
         def function(parameters, ratio, x):
-            return getattr(make(kind, parameters, ratio), name)(x)
+            return [getattr(make(kind, parameters, ratio), name)(x) for name in FUNCTIONS]
 
-        assert gradcheck(function, parameters_of(kind, 8), atol=1e-5, rtol=1e-4)
+        assert gradcheck(function, parameters_of(kind, 5), atol=1e-5, rtol=1e-4)
 
-    @pytest.mark.parametrize("name", ["mean", "variance"])
-    def test_moments(self, kind, name):
+    def test_moments(self, kind):
         def function(parameters, ratio):
-            return getattr(make(kind, parameters, ratio), name) + 0.0 * ratio
+            distribution = make(kind, parameters, ratio)
+            return distribution.mean + 0.0 * ratio, distribution.variance
 
-        assert gradcheck(function, parameters_of(kind, 8)[:2], atol=1e-6, rtol=1e-5)
+        assert gradcheck(function, parameters_of(kind, 5)[:2], atol=1e-6, rtol=1e-5)
 
     @pytest.mark.parametrize("ratio", [0.0, 1e-12, 1e-3, 1e3, 1e12])
     def test_finite_everywhere(self, kind, ratio):

@@ -48,7 +48,7 @@ def random_case(kind: str, num: int) -> tuple[UnsmoothedPredictive, Tensor]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_against_quadrature(kind):
     """Wherever the logarithm is above -700; the oracle is accurate to about 1e-13."""
-    distribution, x = random_case(kind, 24 if "calibrated" in kind else 56)
+    distribution, x = random_case(kind, 24 if "calibrated" in kind else 40)
     rows = zip(oracles.unbatched(distribution.predictive), x.tolist(), strict=True)
     exact = double(*(v for row in rows for v in oracles.log_tail(*row))).view(-1, 2).unbind(-1)
     for got, expected in zip(
@@ -156,22 +156,21 @@ def inputs_of(num: int) -> tuple[Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize("kind", FORMS)
 class TestDerivatives:
-    @pytest.mark.parametrize("name", FUNCTIONS)
-    def test_first(self, kind, name):
+    def test_first(self, kind):
         def function(parameters, scale, x):
-            value = getattr(make(kind, parameters, scale), name)(x)
-            return torch.where(value > -1e9, value, 0.0)
+            distribution = make(kind, parameters, scale)
+            values = [getattr(distribution, name)(x) for name in FUNCTIONS]
+            return [torch.where(value > -1e9, value, 0.0) for value in values]
 
-        assert gradcheck(function, inputs_of(10), atol=1e-6, rtol=1e-5)
+        assert gradcheck(function, inputs_of(8), atol=1e-6, rtol=1e-5)
 
     def test_second(self, kind):
         def function(parameters, scale, x):
             distribution = make(kind, parameters, scale)
-            return distribution.log_excess(x).clamp(min=-1e9), distribution.log_survival(x).clamp(
-                min=-1e9
-            )
+            values = distribution.log_excess(x), distribution.log_survival(x)
+            return [value.clamp(min=-1e9) for value in values]
 
-        assert gradgradcheck(function, inputs_of(3), atol=1e-5, rtol=1e-4)
+        assert gradgradcheck(function, inputs_of(2), atol=1e-5, rtol=1e-4)
 
     @pytest.mark.parametrize("size", [1e-3, 1.0, 20.0])
     def test_finite_everywhere(self, kind, size):

@@ -138,30 +138,29 @@ class TestFunctions:
 
 
 class TestDerivatives:
-    z = normal(8, seed=1).requires_grad_()
-    knots = (normal(8, 2, seed=2).sort(dim=-1).values + double(-0.4, 0.4)).requires_grad_()
-    masses = double(0.25, 0.45, 0.3).expand(8, 3).clone().requires_grad_()
-    scale = (1 + 0.3 * normal(8, seed=3).square()).requires_grad_()
+    z = normal(5, seed=1).requires_grad_()
+    knots = (normal(5, 2, seed=2).sort(dim=-1).values + double(-0.4, 0.4)).requires_grad_()
+    masses = double(0.25, 0.45, 0.3).expand(5, 3).clone().requires_grad_()
+    scale = (1 + 0.3 * normal(5, seed=3).square()).requires_grad_()
 
     @classmethod
     def predictive(cls, knots, masses, scale):
         flags = (False, True, False)
         return PiecewisePredictive(knots, masses, flags, scale=scale, validate=False)
 
-    @pytest.mark.parametrize("name", ["cdf", "log_prob", "transport"])
-    def test_functions(self, name):
+    def test_functions(self):
         def function(*args):
-            return getattr(self.predictive(*args[:3]), name)(args[3])
+            predictive, z = self.predictive(*args[:3]), args[3]
+            return predictive.cdf(z), predictive.log_prob(z), predictive.transport(z)
 
         inputs = (self.knots, self.masses, self.scale, self.z)
         assert gradcheck(function, inputs, atol=1e-5, rtol=1e-4)
 
-    @pytest.mark.parametrize("name", ["mean", "variance", "log_prob"])
-    def test_moments(self, name):
+    def test_moments(self):
         def function(*args):
             predictive = self.predictive(*args)
             points = self.z.detach().unsqueeze(-1)  # every piece at every distribution
-            return predictive.log_prob(points) if name == "log_prob" else getattr(predictive, name)
+            return predictive.log_prob(points), *predictive.moments()
 
         inputs = (self.knots, self.masses, self.scale)
         assert gradcheck(function, inputs, atol=1e-6, rtol=1e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import random
@@ -18,7 +19,7 @@ from botorch.exceptions.errors import InputDataError
 
 from botorch_calib.exceptions import DamagedLedgerError, LedgerError
 from botorch_calib.ledger import FeedbackLedger, storage
-from tests.ledger.writers import ROOT, run_writers
+from tests.ledger.writers import ROOT
 
 PAGE = 4096
 
@@ -132,23 +133,15 @@ def test_links_and_a_working_folder_that_changes(path, monkeypatch) -> None:
 
 # ---------------------------------------------------------------- one process at a time
 
-# Opens a ledger, says so, and submits a query for each line that it is sent.
-SCRIPT = """
-import sys
-
-from botorch_calib.ledger import FeedbackLedger
-
-ledger = FeedbackLedger.open(sys.argv[1])
-print("open", flush=True)
-for line in sys.stdin:
-    print(ledger.submit([0.1, 0.2, 0.3]), flush=True)
-"""
+TASKS = ("kill,12,0", "fork,12", "cut,10,0", "contend,2,3", "orphan")
 
 
-@contextmanager
-def another_process(path: Path) -> Iterator[subprocess.Popen[str]]:
+@pytest.fixture(scope="module")
+def another_process(tmp_path_factory) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """Another process, and what came of `TASKS` there; it imports the package once for both."""
+    folder, tasks = tmp_path_factory.mktemp("tasks"), TASKS if hasattr(os, "fork") else ()
     process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(path)],
+        [sys.executable, "-m", "tests.ledger.writers", str(folder), *tasks],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -156,46 +149,46 @@ def another_process(path: Path) -> Iterator[subprocess.Popen[str]]:
     )
     assert process.stdout is not None
     try:
-        assert process.stdout.readline() == "open\n"
-        yield process
+        yield process, json.loads(process.stdout.readline())
     finally:
         process.kill()
         process.communicate()
 
 
-def submits(process: subprocess.Popen[str]) -> int:
-    """Have it submit a query; returns the trial's id."""
+def told(process: subprocess.Popen[str], line: str = "go on") -> str:
+    """What it answers: ``open`` to the path of a ledger, then a trial's id to each line."""
     assert process.stdin is not None and process.stdout is not None
-    process.stdin.write("go on\n")
+    process.stdin.write(f"{line}\n")
     process.stdin.flush()
-    return int(process.stdout.readline())
+    return process.stdout.readline().strip()
 
 
-def test_others_are_told_who_writes_and_can_read(path) -> None:
+def test_others_are_told_who_writes_and_can_read(path, another_process) -> None:
     with FeedbackLedger.open(path) as closed:
         whole = contents(path)
-    with another_process(path) as process:
-        message = f"held by process {process.pid} .*FeedbackLedger.read.*DelayAwareSampler"
-        for _ in range(2):
-            with pytest.raises(LedgerError, match=message):
-                FeedbackLedger.open(path)
-        assert contents(path) == whole and len(closed.trials) == 60
-        for _ in range(2):
-            with pytest.raises(LedgerError, match=r"ledger.db is closed"):
-                closed.submit([0.0, 0.0, 0.0])
-        assert closed.snapshot().trials == closed.trials
-        assert submits(process) == 60  # nothing of that has disturbed it
-        assert len(FeedbackLedger.read(path)) == 61
-        # If the lock's file is deleted there may be two, and none writes over what another wrote.
-        path.with_name("ledger.db.lock").unlink()
-        with FeedbackLedger.open(path) as second:
-            assert submits(process) == 61
-            with pytest.raises(LedgerError, match="Something else has changed"):
-                second.submit([0.0, 0.0, 0.0])
-            assert second.submit([0.0, 0.0, 0.0]) == 62 and second[61].x[0] == 0.1
-        process.kill()
-        process.wait()
-        assert FeedbackLedger.open(path).submit([0.0, 0.0, 0.0]) == 63
+    process, _ = another_process
+    assert told(process, str(path)) == "open"
+    message = f"held by process {process.pid} .*FeedbackLedger.read.*DelayAwareSampler"
+    for _ in range(2):
+        with pytest.raises(LedgerError, match=message):
+            FeedbackLedger.open(path)
+    assert contents(path) == whole and len(closed.trials) == 60
+    for _ in range(2):
+        with pytest.raises(LedgerError, match=r"ledger.db is closed"):
+            closed.submit([0.0, 0.0, 0.0])
+    assert closed.snapshot().trials == closed.trials
+    assert told(process) == "60"  # nothing of that has disturbed it
+    assert len(FeedbackLedger.read(path)) == 61
+    # If the lock's file is deleted there may be two, and none writes over what another wrote.
+    path.with_name("ledger.db.lock").unlink()
+    with FeedbackLedger.open(path) as second:
+        assert told(process) == "61"
+        with pytest.raises(LedgerError, match="Something else has changed"):
+            second.submit([0.0, 0.0, 0.0])
+        assert second.submit([0.0, 0.0, 0.0]) == 62 and second[61].x[0] == 0.1
+    process.kill()
+    process.wait()
+    assert FeedbackLedger.open(path).submit([0.0, 0.0, 0.0]) == 63
 
 
 def is_free(path: Path) -> bool:
@@ -454,12 +447,11 @@ def test_a_full_disk(path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="writers are forked")
-def test_processes_that_are_killed_or_fork(tmp_path) -> None:
+def test_processes_that_are_killed_or_fork(another_process) -> None:
     """The short form of ``tests/slow/test_ledger_crashes.py``; what is checked stands there."""
-    tasks = ("kill,12,0", "fork,12", "cut,10,0", "contend,2,3", "orphan")
-    tallies = run_writers(tmp_path, *tasks)
-    assert tallies[tasks[0]]["acknowledged"] > 0
-    assert tallies[tasks[1]]["forks"] == 12
-    assert tallies[tasks[2]] == {"rounds": 10, "interrupted": 10}
-    assert tallies[tasks[3]] == {"rounds": 2, "lost": 4}
-    assert tallies[tasks[4]] == {"trials": 3}
+    _, tallies = another_process
+    assert tallies[TASKS[0]]["acknowledged"] > 0
+    assert tallies[TASKS[1]]["forks"] == 12
+    assert tallies[TASKS[2]] == {"rounds": 10, "interrupted": 10}
+    assert tallies[TASKS[3]] == {"rounds": 2, "lost": 4}
+    assert tallies[TASKS[4]] == {"trials": 3}

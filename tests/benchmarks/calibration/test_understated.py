@@ -64,7 +64,7 @@ def test_leave_one_out_scales_all_variances() -> None:
 
 
 def test_relevance_pursuit_gives_outliers_variance_of_their_own() -> None:
-    X, _ = data(15)
+    X, _ = data(12)
     Y = PROBLEM.build(0).truth(X)
     Y[7] += 20 * REPORTED.variances(X)[0, 0].sqrt()
     surrogate = RelevancePursuit(REPORTED, every=5)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from botorch.utils.sampling import manual_seed
 
 from benchmarks.calibration import wellspecified
 from benchmarks.calibration.wellspecified import LENGTHSCALES, PriorPath, TrueGP
-from tests.long_grids import mostly_slow
 
 
-@pytest.mark.parametrize("dim", mostly_slow(LENGTHSCALES, {2}))
+@pytest.fixture(autouse=True)
+def few_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a covariance nor what a maximum is depends on their number."""
+    monkeypatch.setattr(wellspecified, "NUM_FEATURES", 128)
+    monkeypatch.setattr(wellspecified, "_oracle", wellspecified._oracle.__wrapped__)
+
+
+@pytest.mark.parametrize("dim", LENGTHSCALES)
 def test_maxima_by_denser_search(dim) -> None:
     oracle = PriorPath(dim)(1)
     assert oracle.optimal_value is not None
@@ -33,18 +37,8 @@ def test_maxima_by_denser_search(dim) -> None:
     assert found == pytest.approx(oracle.optimal_value, abs=1e-4)
 
 
-@pytest.fixture
-def quick_paths(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Few features, on which no covariance depends, and no search for the maximum."""
-    monkeypatch.setattr(wellspecified, "NUM_FEATURES", 128)
+def test_paths_have_the_covariance_of_the_prior(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wellspecified, "maximum", lambda path, dim: 0.0)
-    wellspecified._oracle.cache_clear()
-    yield
-    wellspecified._oracle.cache_clear()
-
-
-@pytest.mark.usefixtures("quick_paths")
-def test_paths_have_the_covariance_of_the_prior() -> None:
     X = torch.tensor([[0.2, 0.3], [0.4, 0.3], [0.9, 0.8]], dtype=torch.double)
     num = 100
     paths = torch.stack([PriorPath(2)(seed).truth(X).squeeze(-1) for seed in range(num)])

@@ -15,6 +15,7 @@ from benchmarks.decisions.replicate import replicate
 from benchmarks.decisions.tasks import CASES as DECISION_CASES
 from benchmarks.decisions.tasks import DecisionTask, Search
 from benchmarks.framework.runner import without_expected_warnings
+from tests.long_grids import mostly_slow
 
 HETEROSCEDASTIC = {"heteroscedastic": DECISION_CASES["heteroscedastic"]}
 CASES = FAULTS | SMALL_SETS | HETEROSCEDASTIC
@@ -57,7 +58,10 @@ def test_truth_by_counting(case: str, time: float) -> None:
         assert (outcome.room(U[:1], time).item() >= 0.0) == safe
 
 
-@pytest.mark.parametrize("case", ["student_t", "jump", "outliers", "trend", "grid", "tenth"])
+@pytest.mark.parametrize(
+    "case",
+    mostly_slow(["student_t", "jump", "outliers", "trend", "grid", "tenth"], ["student_t", "jump"]),
+)
 def test_the_oracle_certifies_what_is_truly_safe_at_the_time(case: str) -> None:
     task = short(f"levy_{case}", num_rounds=4)
     with without_expected_warnings():

@@ -31,7 +31,7 @@ def short(name: str, num_rounds: int) -> FurtherTask:
 def test_one_limit_and_one_worker_are_the_loop_of_the_other_suites(
     method: str, single: DecisionMethod
 ) -> None:
-    task = short("dixon_price_start_5", num_rounds=12)
+    task = short("dixon_price_start_5", num_rounds=8)
     (outcome,) = task.outcome.parts
     fields = {**vars(task), "outcome": outcome}
     del fields["workers"]

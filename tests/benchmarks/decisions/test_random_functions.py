@@ -48,6 +48,8 @@ def test_a_replicate_is_that_of_its_draw(monkeypatch: pytest.MonkeyPatch) -> Non
         return replace(drawn(task, seed), num_rounds=3, search=Search(64, 32))
 
     monkeypatch.setattr(random_functions.RandomTask, "drawn", short)
+    monkeypatch.setattr(random_functions, "NUM_FEATURES", 64)
+    monkeypatch.setattr(random_functions, "prior_draw", PriorDraw)  # not to be kept for others
     task, method = TASKS["d2_opposed"], RANDOM.methods[0]
     with without_expected_warnings():
         result = random_functions.replicate(task, method, seed=1)

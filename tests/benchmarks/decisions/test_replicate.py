@@ -121,4 +121,4 @@ def test_replicates_are_reproducible_and_share_their_circumstances() -> None:
     for a, b in ((plain, other), (other, plain)):
         noise = np.subtract(a.y, a.f)[10:]
         assert noise == pytest.approx(np.subtract(b.y, b.f)[10:])
-    assert run(SMALL, METHODS["plain"], seed=6).X[:10] != plain.X[:10]
+    assert DecisionReplicate(SMALL, METHODS["plain"], 6).X.tolist() != plain.X[:10]

@@ -13,6 +13,7 @@ from benchmarks.demo import __main__ as demo
 from benchmarks.demo import interval_study
 from benchmarks.demo.common import Budget
 from benchmarks.suites import SUITES
+from tests.long_grids import mostly_slow
 
 # The pictures of each part.
 PICTURES = {
@@ -21,22 +22,15 @@ PICTURES = {
     "robustness": ("robustness.png",),
     "decisions": ("decisions.png",),
 }
-
-
 TEXTS = {
     "coverage": ("LOCBO", "BO with LogEI", "misses of 80 %", "kappa = 2"),
     "delays": ("GP-UCB-SDF", "UCB, ignoring delays", "GP-BUCB", "qLogEI", "2 queries"),
     "robustness": ("WDRBO, radius 0.1", "ERBO", "difference, run by run", "2 rounds"),
-    "decisions": (
-        "GP, reported errors",
-        "reported, budget rule",
-        "at most 2",
-        "2 rounds",
-    ),
+    "decisions": ("GP, reported errors", "reported, budget rule", "at most 2", "2 rounds"),
 }
 
 
-@pytest.mark.parametrize("part", PICTURES)
+@pytest.mark.parametrize("part", mostly_slow(PICTURES, [*PICTURES][1:]))
 def test_each_part_alone_prints_its_tables_and_writes_its_pictures(
     part: str, tmp_path: Path, capsys
 ) -> None:
