@@ -208,8 +208,8 @@ def test_levels_at_the_edge_of_a_piece_that_holds_next_to_nothing(
 def common(kind: str, num: int) -> PiecewisePredictive:
     """One random distribution for ``num`` points."""
     many = random_predictive(kind, 5, seed=3).standardized()
-    row = [v if v.dim() == 1 else v[3] for v in (many.finite_knots, many.masses)]
-    return PiecewisePredictive.from_form(*row, many.form).expand(torch.Size([num]))
+    knots, masses = (v if v.dim() == 1 else v[3] for v in (many.finite_knots, many.masses))
+    return PiecewisePredictive.from_form(knots, masses, many.form).expand(torch.Size([num]))
 
 
 class TestCommonDistribution:
