@@ -63,15 +63,12 @@ def bracketed_root(
     return x
 
 
-def with_derivatives(
-    function: Callable[..., Tensor], root: Tensor, *inputs: Tensor, slope: Tensor | None = None
-) -> Tensor:
+def with_derivatives(function: Callable[..., Tensor], root: Tensor, *inputs: Tensor) -> Tensor:
     """The same root, ``function(root, *inputs) = 0``, with derivatives by the inputs.
 
-    Those of the implicit function, of as many orders as ``function`` has. Where they need no graph,
-    ``slope`` stands for its derivative by the root.
+    Those of the implicit function, of as many orders as ``function`` has.
     """
-    out: Tensor = _ImplicitFunction.apply((function, slope), root, *inputs)
+    out: Tensor = _ImplicitFunction.apply(function, root, *inputs)
     return out
 
 
@@ -79,19 +76,16 @@ class _ImplicitFunction(Function):
     """`with_derivatives`: ``droot/dinput = -(df/dinput) / (df/droot)``."""
 
     @staticmethod
-    def forward(
-        ctx: Any, given: tuple[Any, Tensor | None], root: Tensor, *inputs: Tensor
-    ) -> Tensor:
+    def forward(ctx: Any, function: Callable[..., Tensor], root: Tensor, *inputs: Tensor) -> Tensor:
         root = root.view_as(root)
-        ctx.function, ctx.slope = given
+        ctx.function = function
         ctx.save_for_backward(root, *inputs)
         return root
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         with_graph = torch.is_grad_enabled()
-        slope = None if with_graph else ctx.slope
-        needed = [slope is None, *ctx.needs_input_grad[2:]]
+        needed = [True, *ctx.needs_input_grad[2:]]
         with torch.enable_grad():
             # Views, so that the root's own dependence on the inputs is not counted
             root, *inputs = (
@@ -99,8 +93,7 @@ class _ImplicitFunction(Function):
                 for value, need in zip(ctx.saved_tensors, needed, strict=True)
             )
             value = ctx.function(root, *inputs)
-            if slope is None:
-                (slope,) = torch.autograd.grad(value.sum(), root, None, True, with_graph)
+            (slope,) = torch.autograd.grad(value.sum(), root, None, True, with_graph)
             wanted = [value for value, need in zip(inputs, needed[1:], strict=True) if need]
             slopes = iter(torch.autograd.grad(value, wanted, -grad / slope, None, with_graph))
         return None, None, *(next(slopes) if need else None for need in needed[1:])

@@ -75,8 +75,7 @@ class AsynchronousOptimizer:
 
     Example:
         >>> optimizer = AsynchronousOptimizer(
-        ...     partial(ThreadPoolExecutor, 2),
-        ...     lambda x: -((x - 0.3) ** 2).sum(),
+        ...     partial(ThreadPoolExecutor, 2), lambda x: -((x - 0.3) ** 2).sum(),
         ...     FeedbackLedger(dim=2, maximize=True),
         ...     DelayAwareProposer([[0, 0], [1, 1]]), max_parallel=2,
         ... )
@@ -135,8 +134,7 @@ class AsynchronousOptimizer:
         Raises:
             BotorchError: If both limits are None, an argument is malformed, or ``propose`` returns
                 anything but a query.
-            LedgerError: If another run in this process uses the ledger, or a value cannot be
-                recorded; it is logged, to be told by hand.
+            LedgerError: If another run here uses the ledger, or it cannot store a value: see the log.
             EvaluationError: If too many trials in a row fail, workers cannot evaluate the
                 objective, or an executor is lost that cannot be replaced.
         """
@@ -247,9 +245,11 @@ class _Run:
         try:
             return self._executor.submit(*call)
         except Exception as error:
-            # Python 3.11 leaves a worker that it was starting as the pool broke, for ever.
-            for worker in list((getattr(self._executor, "_processes", None) or {}).values()):
-                worker.terminate()
+            # Python 3.11 never ends the worker that it was starting as the pool broke.
+            workers = getattr(self._executor, "_processes", None)
+            if isinstance(error, BrokenExecutor) and isinstance(workers, dict):
+                for worker in [*workers.values()]:
+                    worker.terminate()
             if self._is_given:
                 raise EvaluationError(
                     f"The `executor` is lost ({_describe(error)}) and cannot be replaced: give a "

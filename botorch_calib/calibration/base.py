@@ -115,7 +115,7 @@ class TrackedCalibrator(Calibrator):
 
     def predictive(self, X: Tensor) -> PiecewisePredictive:
         theta = self.tracker.threshold(X)
-        if self.tracker.shortest_lengthscale < math.inf or not len(theta):
+        if self.tracker.shortest_lengthscale < math.inf or not theta.numel():
             return self._predictive_from(theta)
         # The same thresholds everywhere make one distribution, not one at each point.
         row = theta.flatten(0, -2)[0] if theta.dim() > 1 else theta

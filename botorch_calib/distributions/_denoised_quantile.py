@@ -101,12 +101,8 @@ def denoised_quantile(
     zeta = upper_score(tail)
     log_tail = tail.log() if isinstance(tail, Tensor) else math.log(tail)
 
-    last: tuple[Tensor, ...] = ()
-
     def excess_score(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        nonlocal last
         log_above, log_p, log_slope = survival(x)
-        last = x, log_p, log_slope
         g = -torch.special.ndtri(log_above.clamp(min=_DEEPEST).exp().clamp(max=_BELOW_ONE))
         rate = torch.exp(log_p - log_phi(g))
         return g - zeta, rate, torch.addcmul(log_slope, g, rate)
@@ -116,10 +112,7 @@ def denoised_quantile(
 
     guess = points[:-2].amax(dim=0)
     root = bracketed_root(excess_score, guess, points[-2], points[-1], _NUM_STEPS)
-    x, log_p, log_slope = last
-    # From the last point, at most 1e-4 scores away, the density at the root
-    log_p = torch.addcmul(log_p, log_slope, root - x)
-    return with_derivatives(excess, root, r, knots, masses, slope=-(log_p - log_tail).exp())
+    return with_derivatives(excess, root, r, knots, masses)
 
 
 class SurvivalCurve:

@@ -13,9 +13,7 @@ from botorch_calib.distributions._denoised_integrals import MAX_RATIO, MIN_RATIO
 _NUM_CELLS, _NUM_NODES = 80, 12
 _LOW = math.log(MIN_RATIO)
 _WIDTH = (math.log(MAX_RATIO) - _LOW) / _NUM_CELLS
-# Largest error between the nodes, in units of the deviation of z + r eps. It is about 1e-13, and
-# 1e-10 where two knots are as close as they may be.
-_TOLERANCE = 1e-9
+_TOLERANCE = 1e-9  # largest error over 1 + r; it is about 1e-13, if no two knots nearly meet
 
 
 class RatioTable:
@@ -34,11 +32,13 @@ class RatioTable:
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         counts = torch.arange(_NUM_CELLS, dtype=torch.float64, device=torch.device("cpu"))
         nodes = -((counts[:_NUM_NODES] + 0.5) * (math.pi / _NUM_NODES)).cos()
-        # Of each cell the lower end as well, where the error is largest
-        places = torch.cat([nodes.new_full((1,), -1.0), nodes])
+        checked = nodes.new_tensor([-1.0, 0.0, 1.0])  # between the nodes, and beyond them
+        places = torch.cat([checked, nodes])
         r = (_LOW + _WIDTH * (counts.unsqueeze(-1) + 0.5 * (places + 1.0))).exp()
         values = function(r.flatten()).view_as(r)
-        self._coefficients = torch.linalg.solve(torch.linalg.vander(nodes), values[:, 1:].T)
+        self._coefficients = torch.linalg.solve(
+            torch.linalg.vander(nodes), values[:, len(checked) :].T
+        )
         error = (self(r.flatten()).view_as(r) - values).abs()
         self.is_exact = bool((error <= _TOLERANCE * (1.0 + r)).all())
 

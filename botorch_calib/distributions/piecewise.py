@@ -285,7 +285,8 @@ class PiecewisePredictive(WithMoments):
         """The distribution of ``factor z``, positive factors broadcasting against the batch."""
         check_tensor("factor", factor)
         scale = factor if self.scale is None else factor * self.scale
-        return self.standardized()._viewed(scale, self._expanded)
+        shape = torch.broadcast_shapes(self._expanded, factor.shape) if self._expanded else NO_BATCH
+        return self.standardized()._viewed(scale, shape)
 
     def expand(self, shape: torch.Size) -> PiecewisePredictive:
         """The same distribution for a batch shape to which its own broadcasts, without a copy."""

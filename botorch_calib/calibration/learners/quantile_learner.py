@@ -55,7 +55,8 @@ class QuantileLearner(Module, ABC):
     centers: Tensor
     step_count: Tensor
 
-    _kept: Thresholds | None = None  # those of the present state, once they were needed
+    # The last thresholds, and the buffers with their versions from which they were derived
+    _kept: tuple[list[tuple[Tensor, int]], Thresholds] | None = None
     _payload: ClassVar[str] = "coefficients"
     _settings: ClassVar[tuple[str, ...]] = ("levels", "initial")
 
@@ -76,14 +77,8 @@ class QuantileLearner(Module, ABC):
         self.register_buffer(self._payload, p.new_zeros(0, num_columns))
         self.register_buffer("step_count", torch.zeros((), dtype=torch.long, device=p.device))
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        if name != "_kept":  # which was made of the earlier state
-            self._kept = None
-
-    def _apply(self, *args: Any, **kwargs: Any) -> Any:
-        self._kept = None
-        return super()._apply(*args, **kwargs)
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_kept": None}
 
     @abstractmethod
     def _derive(self) -> Thresholds:
@@ -110,20 +105,27 @@ class QuantileLearner(Module, ABC):
 
     def threshold_at_pairs(self, Z: Tensor, columns: list[int], others: list[int]) -> Tensor:
         """The same at ``b x M x d``, all pairs of some columns and others; once differentiable."""
-        if type(self).threshold is not QuantileLearner.threshold:
+        if type(self).threshold is not QuantileLearner.threshold or not Z.numel():
             return self.threshold(Z)
         return self._threshold(Z, lambda radial: radial.at_pairs(Z, columns, others))
 
     def _threshold(self, X: Tensor, sums: Callable[[RadialSum], Tensor]) -> Tensor:
         check_width(X, self.centers.shape[-1])
-        if self._kept is None:
-            # A graph may use them later, even if they are first needed in inference mode.
-            with torch.inference_mode(False), torch.no_grad():
-                self._kept = self._derive()
-        everywhere, radial, shift = self._kept
+        everywhere, radial, shift = self._thresholds()
         if radial is None:
             return everywhere.expand(*X.shape[:-1], -1)
         return self._finished(sums(radial), shift)
+
+    def _thresholds(self) -> Thresholds:
+        """What `_derive` returns, derived again if a buffer was replaced or changed in place."""
+        # Tensors that are made in inference mode count no versions.
+        state = [(b, 0 if b.is_inference() else b._version) for b in self.buffers()]
+        kept = self._kept
+        if kept is None or not _are_same(kept[0], state):
+            # A graph may use them later, even if they are first needed in inference mode.
+            with torch.inference_mode(False), torch.no_grad():
+                self._kept = kept = state, self._derive()
+        return kept[1]
 
     def _finished(self, sums: Tensor, shift: Tensor | float) -> Tensor:
         """Raw thresholds ``... x M`` from values of the radial sum, differentiable in them."""
@@ -228,6 +230,12 @@ class QuantileLearner(Module, ABC):
             if not torch.allclose(own, theirs, rtol=1e-6, atol=1e-6):
                 return f"its `{name}` are {theirs.tolist()}, not {own.tolist()}."
         return None
+
+
+def _are_same(kept: list[tuple[Tensor, int]], state: list[tuple[Tensor, int]]) -> bool:
+    """Whether two lists have the same tensors, in the same versions."""
+    pairs = zip(kept, state, strict=True)
+    return len(kept) == len(state) and all(a is b and i == j for (a, i), (b, j) in pairs)
 
 
 def as_vector(values: Tensor | Sequence[float]) -> Tensor:
