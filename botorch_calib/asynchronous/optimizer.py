@@ -134,7 +134,7 @@ class AsynchronousOptimizer:
         Raises:
             BotorchError: If both limits are None, an argument is malformed, or ``propose`` returns
                 anything but a query.
-            LedgerError: If another run here uses the ledger, or it cannot store a value: see the log.
+            LedgerError: If another run here uses the ledger, or a value (see the log) is not kept.
             EvaluationError: If too many trials in a row fail, workers cannot evaluate the
                 objective, or an executor is lost that cannot be replaced.
         """
