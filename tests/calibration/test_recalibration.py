@@ -240,6 +240,7 @@ def test_quantiles_with_noise_follow_every_change_of_the_state(method, dtype):
         assert_close(*values, rtol=1e-9, atol=1e-9)
         return values[0]
 
+    assert calibrator.predictive(X.view(20, 2, -1)[:, :0]).batch_shape == (20, 0, 1)
     before = check(calibrator)
     calibrator.update(X, z)
     after = check(calibrator)

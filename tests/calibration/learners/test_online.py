@@ -238,3 +238,12 @@ def test_coverage_guarantee_is_nearly_attained():
     tracker = OnlineQuantileTracker([0.2], 0.05)
     error = 0.2 - play(tracker, "above", num_steps=80).double().mean()
     assert 0.7 * tracker.coverage_bound(80) < error <= tracker.coverage_bound(80)
+
+
+def test_thresholds_follow_buffers_that_change_in_place():
+    tracker, (X, u) = OnlineQuantileTracker([0.9], **CONFIGS["localized"]), make_data()
+    tracker.update(X, u)
+    before = tracker.threshold(X)
+    tracker.coefficients.zero_()
+    assert (tracker.threshold(X) - before).abs().max() > 0.01
+    assert torch.equal(tracker.threshold(X), copy.deepcopy(tracker).threshold(X))
