@@ -19,14 +19,15 @@ _TOLERANCE = 1e-9  # largest error over 1 + r; it is about 1e-13, if no two knot
 class RatioTable:
     """A function of ``r`` as a polynomial in ``log r`` on each of many cells, differentiable.
 
-    Noise smooths whatever it reaches, so quantiles are analytic functions of ``log r``, and
-    polynomials through 12 Chebyshev nodes are exact but for rounding.
+    Noise smooths whatever it reaches, so quantiles are analytic functions of ``log r``. Polynomials
+    through 12 Chebyshev nodes are exact but for rounding, unless two knots nearly meet.
 
     Args:
         function: Returns its values at ``n`` ratios, float64.
 
     Attributes:
-        is_exact: Whether the polynomials agree with the function between the nodes.
+        is_exact: Whether the polynomials agree with the function at the ends and in the middle of
+            each cell, to `_TOLERANCE`.
     """
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:

@@ -261,7 +261,7 @@ class DenoisedMixture(_WithTails):
             return self.at_score(self.deviation.new_tensor(zeta))
         x = self._solve(level, zeta)
         log_side = self.log_survival(x) if level > 0.5 else self.mirrored().log_survival(-x)
-        # On the way to the root: its derivatives are those of the equation that defines it.
+        # One step towards the root, which gives it the derivatives of the equation that defines it
         tail = min(level, 1.0 - level)
         step = (tail - log_side.exp()) / self.log_prob(x).detach().exp()
         return x - step if level > 0.5 else x + step

@@ -127,9 +127,9 @@ class PiecewisePredictive(WithMoments):
         """Be a distribution of scale 1. `knots` adds the infinite ones of ``form``."""
         self._knots, self.masses, self.form = knots, masses, form
         self.scale, self._expanded = None, NO_BATCH
-        # If this one has a scale or is expanded, that of scale 1 which has its own batch shape
+        # If this distribution has a scale or is expanded, the distribution of scale 1 behind it
         self._standard: PiecewisePredictive | None = None
-        self._moments: tuple[Tensor, Tensor] | None = None  # where they are known
+        self._moments: tuple[Tensor, Tensor] | None = None  # known beforehand, or None
 
     def _viewed(self, scale: Tensor | None, expanded: torch.Size = NO_BATCH) -> PiecewisePredictive:
         """The distribution of ``scale z`` in a batch shape, where this one has scale 1."""
