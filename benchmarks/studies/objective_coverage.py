@@ -37,7 +37,7 @@ from botorch_calib.calibration import LocalizedConformal
 from botorch_calib.distributions.denoised_piecewise import SmoothedPredictive
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.distributions.scoring_rules import interval_score
-from botorch_calib.models.inspection import observation_noise_variance
+from botorch_calib.models.process import observation_noise_variance
 from botorch_calib.models.residuals import forecast_history
 from botorch_calib.posteriors import CalibratedPosterior
 

@@ -9,7 +9,7 @@ import torch
 from botorch.models.model import Model
 from torch import Tensor
 
-from botorch_calib.models.inspection import outcome_units, predicting_process
+from botorch_calib.models.process import outcome_units, predicting_process
 from botorch_calib.models.training_prior import training_prior
 
 

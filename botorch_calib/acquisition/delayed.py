@@ -36,8 +36,8 @@ from botorch_calib._validation import check_flag, check_inputs, check_nonnegativ
 from botorch_calib.acquisition.base import sole_output
 from botorch_calib.acquisition.pending_points import PendingPoints
 from botorch_calib.models.calibrated import CalibratedModel
-from botorch_calib.models.inspection import like, observed_process, raw_width, stated_moments
-from botorch_calib.models.marginals import posterior_at
+from botorch_calib.models.predict import mean_and_deviation
+from botorch_calib.models.process import like, observed_process, raw_width
 from botorch_calib.models.requirements import check_one_value_each
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def confidence_width(
     # batch dimension themselves.
     batch_dims = 0 if is_ensemble(model) else len(model.batch_shape)
     X = X_window.reshape(len(X_window), *[1] * batch_dims, 1, X_window.shape[-1])
-    _, sigma = stated_moments(model, posterior_at(model, X))
+    _, sigma = mean_and_deviation(model, X)
     return feedback_bound * sigma.squeeze(-1).squeeze(-1).sum(dim=0) + beta**0.5
 
 
@@ -223,8 +223,7 @@ class DelayedUpperConfidenceBound(DelayAwareAcquisitionFunction):
     @average_over_ensemble_models  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
         model, transform = self._current_model, self.posterior_transform
-        posterior = posterior_at(model, X, posterior_transform=transform)
-        check_one_value_each(posterior._extended_shape()[-2], X, type(self).__name__)
-        moments = stated_moments(model, posterior, transform)
+        moments = mean_and_deviation(model, X, transform)
+        check_one_value_each(moments[0].shape[-2], X, type(self).__name__)
         mean, sigma = (moment.squeeze(-1).squeeze(-1) for moment in moments)
         return (mean if self.maximize else -mean) + self.nu * sigma

@@ -37,18 +37,9 @@ from torch import Tensor
 from botorch_calib._validation import check_finite, check_numbers
 from botorch_calib.exceptions import level_of_caller
 from botorch_calib.models import CalibratedModel, CalibratedModelList
-from botorch_calib.models.inspection import predicting_part
-from botorch_calib.models.marginals import beside
-from botorch_calib.models.predictors import predictor_of
+from botorch_calib.models.process import observed_process, predicting_part, states_cdf_alone
 from botorch_calib.models.wrapper import WrapperModel
-from botorch_calib.posteriors import (
-    CalibratedPosterior,
-    CalibratedPosteriorList,
-    TransformedOutcomePosterior,
-)
-
-# Posteriors of one outcome that are drawn from paths of a process
-_ROOTED = (CalibratedPosterior, TransformedOutcomePosterior)
+from botorch_calib.posteriors import CalibratedPosterior, CalibratedPosteriorList
 
 
 def keeps_roots(model: Model) -> bool:
@@ -59,7 +50,7 @@ def keeps_roots(model: Model) -> bool:
     if isinstance(model, CalibratedModelList):
         return all(keeps_roots(part) for part in model.models)
     if isinstance(model, CalibratedModel):
-        return predictor_of(model.model).states_objective
+        return not states_cdf_alone(observed_process(model))
     return bool(supports_cache_root(model))
 
 
@@ -116,10 +107,11 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
 
     def _compute_root_decomposition(self, posterior: Posterior) -> Any:
         root = super()._compute_root_decomposition
-        self._root_is_ours = isinstance(posterior, (*_ROOTED, CalibratedPosteriorList))
+        self._root_is_ours = isinstance(posterior, (CalibratedPosterior, CalibratedPosteriorList))
         if isinstance(posterior, CalibratedPosteriorList):
             return [root(part.path_posterior) for part in posterior.posteriors]
-        return root(posterior.path_posterior if isinstance(posterior, _ROOTED) else posterior)
+        is_ours = isinstance(posterior, CalibratedPosterior)
+        return root(posterior.path_posterior if is_ours else posterior)
 
     def _samples_from_root(self, X: Tensor) -> Tensor:
         """Samples at ``batch_shape x q x d`` alone, ``sample_shape x batch_shape x q x m``."""
@@ -133,8 +125,7 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
         def joint_posterior() -> Any:
             return posterior_of(torch.cat([match_batch_shape(baseline, X), X], dim=-2))
 
-        with beside(baseline):
-            posterior = posterior_of(X)
+        posterior = posterior_of(X, baseline=baseline)
         q_in = posterior._extended_shape()[-2]  # more than q with a one-to-many transform
         if acquisition.q_in != q_in:
             self._set_sampler(q_in, joint_posterior())

@@ -14,7 +14,7 @@ from botorch.utils.sampling import draw_sobol_normal_samples
 from torch import Tensor
 
 from botorch_calib._validation import check_inputs, check_precision, check_tensor
-from botorch_calib.models.inspection import (
+from botorch_calib.models.process import (
     as_in_training,
     observed_process,
     raw_train_inputs,

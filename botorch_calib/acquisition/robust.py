@@ -24,7 +24,7 @@ from botorch_calib._validation import check_flag, check_instance, check_nonnegat
 from botorch_calib.acquisition.base import sole_output
 from botorch_calib.acquisition.delayed import input_width
 from botorch_calib.acquisition.pending_points import PendingPoints
-from botorch_calib.models.inspection import observed_process, predicting_part, raw_train_inputs
+from botorch_calib.models.process import observed_process, predicting_part, raw_train_inputs
 from botorch_calib.models.requirements import batch_of_models
 from botorch_calib.optim.robust_search import SMOOTHING, LipschitzBound
 from botorch_calib.robust.contexts import ContextDistribution, as_distribution

@@ -10,6 +10,7 @@ import torch
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.model import Model
+from botorch.posteriors import GPyTorchPosterior
 from botorch.sampling.pathwise import (
     draw_kernel_feature_paths,
     draw_matheron_paths,
@@ -25,12 +26,11 @@ from torch.nn import Module
 from botorch_calib._validation import check_count, check_inputs, check_width
 from botorch_calib.acquisition.delayed import DelayAwareAcquisitionFunction, input_width
 from botorch_calib.models.calibrated import CalibratedModel
-from botorch_calib.models.inspection import like, predicting_part, with_own_hyperparameters
 from botorch_calib.models.matching_rows import first_places
+from botorch_calib.models.process import like, predicting_part, with_own_hyperparameters
 from botorch_calib.models.requirements import check_one_value_each, scalar_affine
 from botorch_calib.models.sample_paths import CalibratedPath, process_of_paths
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
-from botorch_calib.posteriors.single_points import is_gaussian
 
 # Relative to the largest variance. Rounding makes the covariance matrix of close points slightly
 # indefinite. This on its diagonal repairs most cases, and adds noise of 3e-5 times the largest
@@ -209,7 +209,7 @@ def draw_jointly(model: Any, X: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     """The posterior mean at ``X`` (``n x d``) and one joint draw, both of shape ``n``."""
     posterior = model.posterior(X)
     mean: Tensor = posterior.mean.squeeze(-1)
-    if not is_gaussian(posterior):
+    if type(posterior) is not GPyTorchPosterior:
         with random_stream(seed, X.device), warnings.catch_warnings():
             # Points close to each other need jitter, which is too small to matter.
             warnings.simplefilter("ignore", NumericalWarning)

@@ -15,8 +15,8 @@ from botorch_calib.asynchronous.delay_strategy import DelayStrategy
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.ledger.trials import are_among
 from botorch_calib.models.conditioning import with_observations
-from botorch_calib.models.inspection import like, observed_process
 from botorch_calib.models.matching_rows import is_any_of
+from botorch_calib.models.process import like, observed_process
 from botorch_calib.robust.contexts import pairwise_distances
 
 # A point closer to a failed query than this, in units of the box in every coordinate, repeats it.

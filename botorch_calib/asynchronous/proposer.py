@@ -42,8 +42,9 @@ from botorch_calib.exceptions import level_of_caller
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.fit_to_ledger import Fit
-from botorch_calib.models.inspection import like, unit_of_targets
 from botorch_calib.models.matching_rows import is_any_of
+from botorch_calib.models.outcome_transforms import outcome_map_of
+from botorch_calib.models.process import like, predicting_process
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
 from botorch_calib.optim.scaled_search import optimize_in_unit_box
 
@@ -347,7 +348,7 @@ class DelayAwareProposer:
         candidate, _ = optimize_in_unit_box(
             acqf,
             box,
-            unit=None if is_own else unit_of_targets(model, box),
+            unit=None if is_own else _unit_of_targets(model, box),
             num_restarts=self.search.num_restarts,
             raw_samples=self.search.raw_samples,
             fixed_features=fixed,
@@ -355,6 +356,12 @@ class DelayAwareProposer:
         # Bounds rounded to single precision may lie outside of the box.
         point = candidate.squeeze(0).to(self.bounds).clamp(self.bounds[0], self.bounds[1])
         return with_features(point, fixed)
+
+
+def _unit_of_targets(model: Model, box: Tensor) -> Tensor:
+    """One unit of a model's targets in units of its outcome, where it is known, else 1."""
+    weight = outcome_map_of(predicting_process(model)).weight_of_all
+    return box.new_ones(()) if weight is None else weight.detach().to(box)
 
 
 def _best_of(choices: Tensor, acqf: AcquisitionFunction, model: Model) -> Tensor:

@@ -38,8 +38,8 @@ from botorch_calib.models.conditioning import with_observations
 from botorch_calib.models.delayed import queries_to_impute
 from botorch_calib.models.fit_to_ledger import Fit, fitted_model
 from botorch_calib.models.hyperparameter_fits import fit_in_logarithms
-from botorch_calib.models.inspection import like, observed_process
 from botorch_calib.models.partly_known_noise import PartlyKnownNoiseGP
+from botorch_calib.models.process import like, observed_process
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
 
 # The first fit is to two values: one has no standard deviation.

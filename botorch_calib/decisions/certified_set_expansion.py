@@ -22,8 +22,8 @@ from botorch_calib.decisions.chance_constraints import (
 from botorch_calib.decisions.predicted_outcome import OutcomeQuantiles
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.calibrated import CalibratedModel
-from botorch_calib.models.inspection import like, observed_process, stated_moments
-from botorch_calib.models.marginals import posterior_at
+from botorch_calib.models.predict import mean_and_deviation
+from botorch_calib.models.process import like, observed_process
 
 
 class CertifiedSetExpansion(PendingPoints):
@@ -81,7 +81,7 @@ class CertifiedSetExpansion(PendingPoints):
             self.constraints, self._models(), self.units, margins, strict=True
         ):
             inputs = constraint.inputs(X)
-            _, sigma = stated_moments(model, posterior_at(model, inputs))
+            _, sigma = mean_and_deviation(model, inputs)
             sigma = constraint.in_contexts(sigma.squeeze(-1).squeeze(-1))
             deviation = OutcomeQuantiles(constraint.model, inputs).deviation
             to_border = margin / constraint.in_contexts(deviation)

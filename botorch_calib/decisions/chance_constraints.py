@@ -50,17 +50,18 @@ from botorch_calib.decisions.widening import (
 )
 from botorch_calib.decisions.worst_contexts import WorstContexts
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
-from botorch_calib.models import CalibratedModel
-from botorch_calib.models.inspection import (
+from botorch_calib.models import CalibratedModel, CensoredDelayModel
+from botorch_calib.models.conditioning import with_observations
+from botorch_calib.models.process import (
     observed_process,
     raw_train_inputs,
     sole_member,
     with_task_feature,
 )
-from botorch_calib.models.predictors import predictor_of
 from botorch_calib.models.requirements import (
     batch_of_models,
     check_fits,
+    check_process,
     check_same_width,
     checked_observations,
 )
@@ -616,8 +617,11 @@ class ChanceConstraint(DecisionAccount):
         if isinstance(self.model, CalibratedModel):
             self.model.observe(X, Y, Yvar, condition=condition)
         elif condition:
-            predictor = predictor_of(self.model)
-            return predictor.conditioned(*checked_observations(predictor.observed, X, Y, Yvar))
+            observed = self._observed
+            X, Y, Yvar = checked_observations(observed, X, Y, Yvar)
+            if isinstance(self.model, CensoredDelayModel):  # keeps what is still pending
+                return self.model.with_observations(X, Y, Yvar)
+            return with_observations(self.model, X, Y, Yvar)
         return self.model
 
     @property
@@ -688,7 +692,7 @@ def _checked_model(model: Any) -> Any:
             f"The model inside this {type(model).__name__} is calibrated: give that one itself, or "
             "the models of several outcomes to `joint_chance_constraints`."
         )
-    predictor_of(model).check()
+    check_process(observed_process(model))
     if batch_shape := batch_of_models(model):
         raise UnsupportedError(
             f"`model` must not be a batch of models, got batch shape {[*batch_shape]}."

@@ -1,14 +1,12 @@
 r"""Quantiles of the next outcome, as any model states them.
 
 The quantile with the normal score ``s`` is ``F_x^{-1}(Phi(s))``, ``F_x`` being the predictive
-distribution of an observation at ``x``: ``mean + s deviation`` for a Gaussian process; for others
-the quantile of a `CalibratedModel`, uncorrected if there is no calibrator. Pending points do not
-count.
+distribution of an observation at ``x``: ``mean + s deviation`` for a Gaussian process. Pending
+points do not count.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -16,22 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from botorch_calib.calibration import NoCalibration
-from botorch_calib.distributions import PiecewisePredictive
-from botorch_calib.models import CalibratedModel
-from botorch_calib.models.inspection import (
-    objective_variance,
-    observation_noise_variance,
-    observed_process,
-    with_task_feature,
-)
-from botorch_calib.models.marginals import posterior_at
-from botorch_calib.models.predictors import Correction, GaussianPredictor, predictor_of
+from botorch_calib.models.predict import predict
 from botorch_calib.models.requirements import check_one_value_each
-from botorch_calib.posteriors import StatedPosterior
+from botorch_calib.posteriors import Spread
 
 # Levels closer to 0 and 1 are the same numbers in double precision.
-_FARTHEST = 8.0
+_FARTHEST = 37.0
 #: Probabilities closer to 0 and 1 than these have no finite normal score in double precision.
 LEAST, MOST = 1e-300, 1.0 - 2.0**-53
 
@@ -44,115 +32,54 @@ class OutcomeQuantiles:
     """
 
     def __init__(self, model: Any, X: Tensor) -> None:
-        self._model, self._observed = model, observed_process(model)
-        self._X = with_task_feature(self._observed, X)
-        self._predictor = predictor_of(self._observed)
-        self._is_gaussian = type(self._predictor) is GaussianPredictor
+        self._stated = predict(model, X, observed=True, objective=False)
+        check_one_value_each(self._stated.shape[-2], X, "A quantile of an outcome")
+        self._lead = X.dim() - 2
 
     @property
     def dtype(self) -> torch.dtype:
         """The precision of the points."""
-        return self._X.dtype
+        return self._stated.dtype
+
+    @cached_property
+    def _spread(self) -> Spread:
+        return self._stated.spread()
+
+    def _flat(self, values: Tensor) -> Tensor:
+        return values.squeeze(-1).squeeze(-1).to(self.dtype)
 
     @property
     def mean(self) -> Tensor:
         """Mean of the outcome."""
-        return self._moments[0]
+        return self._flat(self._spread.center)
 
     @property
     def deviation(self) -> Tensor:
         """Standard deviation of the outcome."""
-        return (self._moments[1] + self._moments[2]).sqrt()
+        return self._flat(self._spread.deviation)
 
     @property
     def objective_deviation(self) -> Tensor:
         """Standard deviation of the noise-free value: what more data would lower."""
-        return self._moments[1].sqrt()
+        return self._flat(self._spread.of_objective)
 
     @property
     def noise_deviation(self) -> Tensor:
         """Standard deviation of the noise."""
-        return self._moments[2].sqrt()
+        return self._flat(self._spread.of_noise)
 
     def quantile(self, score: float | Tensor) -> Tensor:
         """The quantile with a normal score: a number, or a tensor that broadcasts against ``b``."""
-        if not self._is_gaussian:
-            z = torch.as_tensor(score, dtype=torch.double, device=self._X.device)
-            z = z.clamp(-_FARTHEST, _FARTHEST)[..., None, None]
-            return _flat(self._outcome.at_score(z)).to(self._outcome.dtype)
-        if isinstance(self._model, CalibratedModel):
-            wanted = torch.as_tensor(score, dtype=self.dtype, device=self._X.device)
-            score = _flat(self._predictive.transport(wanted[..., None, None]))
-        return self.mean + score * self.deviation
+        z = torch.as_tensor(score, dtype=torch.double, device=self._stated.device)
+        if not self._stated.is_gaussian:
+            z = z.clamp(-_FARTHEST, _FARTHEST)
+        return self._flat(self._stated.at_score(z[..., None, None]))
 
     def scores(self, values: Sequence[float]) -> Tensor:
         """Normal scores of numbers, one row for each of them."""
-        full = [self._X.new_full((), value, dtype=torch.double) for value in values]
-        return self.score(torch.stack(full).view(-1, *[1] * (self._X.dim() - 2)))
+        numbers = self._stated.target_mean.new_tensor(list(values))
+        return self.score(numbers.view(-1, *[1] * self._lead))
 
     def score(self, value: Tensor) -> Tensor:
         """Normal scores ``Phi^{-1}(F(y))`` of values that broadcast against ``b``."""
-        if self._is_gaussian:
-            score = (value - self.mean.double()) / self.deviation.double()
-            if not isinstance(self._model, CalibratedModel):
-                return score
-            p = self._predictive.cdf(score[..., None, None])
-        else:
-            shape = torch.broadcast_shapes(value.shape, self._X.shape[:-2])
-            p = self._outcome.cdf(value.expand(shape)[..., None, None])
-        return torch.special.ndtri(p.double().clamp(LEAST, MOST))[..., 0, 0]
-
-    @cached_property
-    def _predictive(self) -> PiecewisePredictive:
-        """What a calibrator states of the Gaussian's normal scores."""
-        inputs = self._predictor.inputs(self._X, self._posterior)
-        predictive: PiecewisePredictive = self._model.calibrator.predictive(inputs)
-        return predictive
-
-    @cached_property
-    def _posterior(self) -> Any:
-        return posterior_at(self._observed, self._X)
-
-    @cached_property
-    def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean, variance of the noise-free value, and of the noise."""
-        observed = self._observed
-        if self._is_gaussian:
-            posterior = self._posterior
-            check_one_value_each(posterior.mean.shape[-2], self._X, "A quantile of an outcome")
-            variance = objective_variance(observed, posterior)
-            noise = observation_noise_variance(observed, posterior, self._X)
-            return _flat(posterior.mean), _flat(variance), _flat(noise.expand_as(variance))
-        outcome = self._outcome
-        # Some models do not say what is noise.
-        objective = self._stated(denoise=True) if self._predictor.states_objective else outcome
-        whole, own = (
-            0.5 * (_quantile_of(each, 1.0) - _quantile_of(each, -1.0))
-            for each in (outcome, objective)
-        )
-        variance = torch.minimum(whole, own).square()
-        # Not 0, where a root has no derivative.
-        noise = (whole.square() - variance).clamp_min(torch.finfo(whole.dtype).tiny)
-        return _quantile_of(outcome, 0.0), variance, noise
-
-    @cached_property
-    def _outcome(self) -> StatedPosterior:
-        """The distribution of the outcome, where it is not Gaussian."""
-        return self._stated(denoise=False)
-
-    def _stated(self, denoise: bool) -> StatedPosterior:
-        """What a calibrated model of the observed data states."""
-        calibrated = isinstance(self._model, CalibratedModel)
-        calibrator = self._model.calibrator if calibrated else NoCalibration()
-        return self._predictor.posterior(self._X, Correction(calibrator, denoise))
-
-
-def _flat(values: Tensor) -> Tensor:
-    return values.squeeze(-1).squeeze(-1)
-
-
-def _quantile_of(posterior: StatedPosterior, score: float) -> Tensor:
-    """The quantile of a posterior with a normal score, ``b``."""
-    # A number, as a tensor would be read back from its device.
-    level = 0.5 * math.erfc(-score / math.sqrt(2.0))
-    return _flat(posterior.quantile(level)).to(posterior.dtype)
+        return self._stated.score(value[..., None, None]).squeeze(-1).squeeze(-1)

@@ -31,7 +31,7 @@ from botorch_calib.decisions.chance_constrained_search import (
 )
 from botorch_calib.decisions.chance_constraints import ChanceConstraint, chance_constraints_of
 from botorch_calib.exceptions import NotCertifiedWarning, level_of_caller
-from botorch_calib.models.inspection import observed_process, raw_train_inputs, with_task_feature
+from botorch_calib.models.process import observed_process, raw_train_inputs, with_task_feature
 from botorch_calib.models.requirements import check_fits
 from botorch_calib.optim.region import Region
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from botorch_calib.decisions.budget import Account
 from botorch_calib.models import CalibratedModel
-from botorch_calib.models.inspection import observed_process
-from botorch_calib.models.predictors import predictor_of
+from botorch_calib.models.predict import history
+from botorch_calib.models.process import observed_process
 
 # The width at the start; the increase of its logarithm by a miss in excess, and the decrease by a
 # round without a certified point.
@@ -70,7 +70,7 @@ def leave_one_out_factor(model: Any) -> float:
     if isinstance(model, CalibratedModel):
         return 1.0
     try:
-        _, z = predictor_of(observed_process(model)).history("loo")
+        z = history(observed_process(model), "loo").scores
     except BotorchError:
         return 1.0
     factor = (PRIOR_COUNT + z.double().square().sum()) / (PRIOR_COUNT + len(z))

@@ -23,7 +23,7 @@ from botorch_calib._roots import bracketed_root
 from botorch_calib._validation import check_instance
 from botorch_calib.acquisition.robust import at_observations
 from botorch_calib.decisions.predicted_outcome import LEAST, MOST
-from botorch_calib.models.inspection import raw_width
+from botorch_calib.models.process import raw_width
 from botorch_calib.robust.contexts import ContextDistribution, as_distribution
 from botorch_calib.robust.joint_inputs import Columns, join_contexts
 from botorch_calib.robust.sets.base import AmbiguitySet

@@ -18,8 +18,9 @@ from torch import Tensor
 from torch.nn import Module
 
 from botorch_calib._validation import check_open_unit
-from botorch_calib.models.inspection import observed_process, outcome_units, raw_train_inputs
+from botorch_calib.models.outcome_transforms import unit_of_targets
 from botorch_calib.models.partly_known_noise import PartlyKnownNoiseLikelihood
+from botorch_calib.models.process import observed_process, raw_train_inputs
 from botorch_calib.models.training_prior import TrainingPrior, training_prior
 
 # Where this multiple of the stated noise is supported as well, the data hardly tell it.
@@ -176,7 +177,7 @@ def noise_diagnosis(model: Module, level: float = 0.95, task: int | None = None)
     gp = observed_process(model)
     prior = training_prior(gp, torch.double)
     rows, given = _judged(gp, task)
-    squared_units = outcome_units(gp).to(prior.noise).square()
+    squared_units = unit_of_targets(gp).to(prior.noise).squeeze(-1).square().expand_as(prior.noise)
 
     def root_mean(variances: Tensor) -> float:
         return float((squared_units * variances)[rows].mean().sqrt())

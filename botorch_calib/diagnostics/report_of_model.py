@@ -6,17 +6,14 @@ from collections.abc import Sequence
 from typing import Any, Literal, cast
 
 import torch
-from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from botorch.exceptions import InputDataError, UnsupportedError
 from botorch.models.model import Model
-from botorch.posteriors import GPyTorchPosterior
-from gpytorch.distributions import MultivariateNormal
 from gpytorch.models import ExactGP
-from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
 from torch.nn import Module
 
 from botorch_calib._validation import check_model, check_one_of, check_open_unit, check_pairs
-from botorch_calib.calibration import NoCalibration, pit
+from botorch_calib.calibration import pit
 from botorch_calib.diagnostics.calibration_alarm import CalibrationAlarm
 from botorch_calib.diagnostics.noise import noise_diagnosis
 from botorch_calib.diagnostics.report import (
@@ -27,25 +24,15 @@ from botorch_calib.diagnostics.report import (
     report_of,
 )
 from botorch_calib.diagnostics.report_scores import StatedForecasts
-from botorch_calib.distributions.piecewise import PiecewisePredictive
-from botorch_calib.models.calibrated import CalibratedModel
-from botorch_calib.models.cholesky_factor import in_space_of_targets
-from botorch_calib.models.delayed import CensoredDelayModel
-from botorch_calib.models.inspection import (
+from botorch_calib.models.predict import history, predict, slots_of
+from botorch_calib.models.process import (
     as_in_training,
-    in_output_task,
-    least_variance,
+    has_members,
     observed_process,
-    outcome_units,
-    raw_train_inputs,
-    with_task_feature,
+    states_cdf_alone,
 )
-from botorch_calib.models.outcome_transforms import InverseTransform, raw_train_targets
-from botorch_calib.models.predictors import Correction, predictor_of
-from botorch_calib.models.predictors.transformed_gaussian import TransformedPredictor
-from botorch_calib.models.requirements import batch_of_models, check_fits
-from botorch_calib.models.residuals import RESIDUALS, forecast_history
-from botorch_calib.posteriors import CalibratedPosterior, TransformedOutcomePosterior
+from botorch_calib.models.requirements import batch_of_models, check_process
+from botorch_calib.models.residuals import RESIDUALS
 
 
 @torch.no_grad()
@@ -117,62 +104,39 @@ def calibration_report(
 
 def _of_history(model: Any, num_initial: int, residuals: str, alpha: float) -> Forecasts:
     """Forecasts of the training data of a model, without the first ``num_initial``."""
-    gp = observed_process(model)  # without pending points
-    inner = model.model if isinstance(model, CensoredDelayModel) else model
-    model = inner.with_model(gp) if isinstance(inner, CalibratedModel) else gp
-    calibrator = model.calibrator.fresh() if isinstance(model, CalibratedModel) else None
-    predictor = predictor_of(model)
-    if not predictor.is_process:
-        inputs, z = predictor.history(residuals)
-        kept = _kept(torch.arange(len(z)), num_initial)
-        pits = [pit(z[kept])]
-        if calibrator is not None:
-            learned = calibrator.to(z).update(inputs[kept], z[kept]).to(torch.double)
-            pits.append(learned.cdf(z[kept].double().unsqueeze(-1)).reshape(-1))
-        stated = [StatedForecasts.of_pits(each, alpha) for each in pits]
-        return Forecasts(inputs[kept], stated, base_name=type(gp).__name__)
-    inputs, z, deviations = forecast_history(gp, residuals)
-    kept = _kept(in_output_task(gp, inputs).nonzero().squeeze(-1), num_initial)
-    predictive = None if calibrator is None else calibrator.to(z).update(inputs[kept], z[kept])
-    raw_inputs = cast(Tensor, raw_train_inputs(gp)).detach()
-    both = [None] if predictive is None else [None, predictive]
-    if isinstance(predictor, TransformedPredictor):
-        predictor.check()
-        posteriors = [_transformed(gp, z, deviations, kept, each) for each in both]
-        observed = raw_train_targets(gp)[kept]
-        stated = [StatedForecasts.of_posterior(each, observed, alpha) for each in posteriors]
-    else:
-        own = z[kept], outcome_units(gp)[kept] * deviations[kept], alpha
-        stated = [StatedForecasts.of_residuals(each, *own) for each in both]
-    return Forecasts(raw_inputs[kept], stated)
+    process, calibrator = slots_of(model)[:2]
+    past = history(process, residuals)
+    kept = _kept(len(past.scores), num_initial)
+    inputs, z, raw, Y = (values[kept] for values in past[:4])
+    learned = [None]
+    if calibrator is not None:
+        learned.append(calibrator.fresh().to(z).update(inputs, z))
+    name = _base_name(process)
+    if past.prediction is None:
+        pits = [pit(z)] + [
+            each.to(torch.double).cdf(z.double().unsqueeze(-1)).reshape(-1) for each in learned[1:]
+        ]
+        return Forecasts(raw, [StatedForecasts.of_pits(each, alpha) for each in pits], name)
+    stated = past.prediction.rows(kept)
+    forecasts = [
+        StatedForecasts.of_prediction(stated.corrected(each), Y, alpha) for each in learned
+    ]
+    return Forecasts(raw, forecasts, name)
 
 
-def _transformed(
-    gp: Any, residuals: Tensor, deviations: Tensor, kept: Tensor, stated: PiecewisePredictive | None
-) -> TransformedOutcomePosterior:
-    """What was stated of the ``kept`` observations of a process of transformed outcomes."""
-    targets = in_space_of_targets(gp)
-    deviations = outcome_units(targets) * deviations
-    mean = raw_train_targets(targets).squeeze(-1) - deviations * residuals
-    # Independent, as only marginals count, and with the noise in the variance
-    normal = MultivariateNormal(mean[kept], DiagLinearOperator(deviations[kept].square()))
-    base = GPyTorchPosterior(normal)
-    if stated is None:
-        stated = PiecewisePredictive.gaussian(dtype=torch.double, device=mean.device)
-    least = least_variance(targets, base)
-    posterior = CalibratedPosterior(base, stated, 0.0, denoise=False, least_variance=least)
-    inputs = cast(Tensor, raw_train_inputs(gp))
-    return TransformedOutcomePosterior(posterior, InverseTransform(gp, inputs[kept]))
+def _base_name(process: Any) -> str:
+    is_process = not (has_members(process) or states_cdf_alone(process))
+    return BASE_NAME if is_process else type(process).__name__
 
 
-def _kept(own: Tensor, num_initial: int) -> Tensor:
-    """The observations that are judged, by their places."""
-    if not 0 <= num_initial < len(own):
+def _kept(num: int, num_initial: int) -> slice:
+    """The observations that are judged."""
+    if not 0 <= num_initial < num:
         raise InputDataError(
-            f"`num_initial` must be at least 0 and leave some of the {len(own)} observations, "
-            f"got {num_initial}."
+            f"`num_initial` must be at least 0 and leave some of the {num} observations, got "
+            f"{num_initial}."
         )
-    return own[num_initial:]
+    return slice(num_initial, None)
 
 
 def _of_held_out(model: Any, X: Tensor | None, Y: Tensor | None, alpha: float) -> Forecasts:
@@ -187,25 +151,17 @@ def _of_held_out(model: Any, X: Tensor | None, Y: Tensor | None, alpha: float) -
     check_model(model)
     if model.num_outputs != 1 or batch_of_models(model):
         raise _unsupported(model)
-    is_calibrated = isinstance(model, CalibratedModel)
-    predictor = predictor_of(model)
-    if not is_calibrated:
-        predictor.check()
-    points = X.unsqueeze(-2)
-    try:
-        posteriors = [predictor.posterior(points, Correction(NoCalibration(), denoise=False))]
-        if is_calibrated:
-            posteriors.append(model.posterior(points, observation_noise=True))
-    except (RuntimeError, BotorchTensorDimensionError):
-        # Not before: models whose input transforms add columns need not tell their own width.
-        gp = predictor.observed
-        check_fits(gp, with_task_feature(gp, X))
-        raise
-    if any(posterior._extended_shape()[-2:] != (1, 1) for posterior in posteriors):
+    slots = slots_of(model)
+    if slots.calibrator is None:
+        check_process(slots.process)
+    else:
+        model.warn_if_unlearned()
+    stated = predict(model, X.unsqueeze(-2), objective=False)
+    if stated.shape[-2:] != (1, 1):
         raise _unsupported(model)
-    stated = [StatedForecasts.of_posterior(posterior, Y, alpha) for posterior in posteriors]
-    name = BASE_NAME if predictor.is_process else type(predictor.observed).__name__
-    return Forecasts(X, stated, name)
+    both = [stated.corrected(None)] + ([] if slots.calibrator is None else [stated])
+    forecasts = [StatedForecasts.of_prediction(each, Y, alpha) for each in both]
+    return Forecasts(X, forecasts, _base_name(slots.process))
 
 
 def _of_plain_process(gp: Any, X: Tensor, Y: Tensor, alpha: float) -> Forecasts:

@@ -18,7 +18,7 @@ from botorch_calib.distributions.scoring_rules import (
     interval_score,
     observed_frequencies,
 )
-from botorch_calib.posteriors import CalibratedPosterior, StatedPosterior
+from botorch_calib.posteriors import Prediction
 
 
 class StatedForecasts(NamedTuple):
@@ -60,26 +60,23 @@ class StatedForecasts(NamedTuple):
         )
 
     @classmethod
-    def of_posterior(cls, posterior: StatedPosterior, Y: Tensor, alpha: float) -> StatedForecasts:
-        """A posterior at ``n x 1 x d`` or ``n x d`` of observations that were ``Y``, ``n x 1``."""
-        if type(posterior) is CalibratedPosterior:
-            base = posterior.base_posterior.mean
-            unit = posterior.observed_deviation.expand(base.shape).reshape(-1)
-            z = (Y.double() - base.squeeze(-1).double()).reshape(-1) / unit
-            return cls.of_residuals(posterior.predictive, z, unit, alpha)
-        ends = (posterior.quantile(alpha / 2), posterior.quantile(1 - alpha / 2))
-        pits = posterior.cdf(Y.reshape(ends[0].shape)).reshape(-1).double()
-        lower, upper, y = (values.reshape(-1).double() for values in (*ends, Y))
-        # BoTorch's ensembles call the variances of their members `variance`.
-        variance = getattr(posterior, "mixture_variance", None)
-        variance = posterior.variance if variance is None else variance
+    def of_prediction(cls, stated: Prediction, Y: Tensor, alpha: float) -> StatedForecasts:
+        """A prediction at ``n x 1 x d`` or ``n x d`` of observations that were ``Y``, ``n x 1``."""
+        y = stated.of_observation()
+        Y = Y.double().view(y.shape)
+        if y.is_gaussian:
+            unit = y.unit_of_scores.expand(y.shape).reshape(-1)
+            return cls.of_residuals(y.predictive, y.own_score(Y).reshape(-1), unit, alpha)
+        ends = (y.quantile(alpha / 2), y.quantile(1 - alpha / 2))
+        lower, upper, at = (values.reshape(-1).double() for values in (*ends, Y))
         sizes = {
             "width": upper - lower,
-            "deviation": variance.reshape(-1).double().sqrt(),
-            "interval_score": interval_score(lower, upper, y, alpha),
-            "crps": crps_of_quantiles(posterior.quantile, y),
+            "deviation": y.moments()[1].reshape(-1).double().sqrt(),
+            "interval_score": interval_score(lower, upper, at, alpha),
+            "crps": crps_of_quantiles(y.quantile, at),
         }
-        return cls(pits, (lower <= y) & (y <= upper), sizes)
+        pits = y.cdf(Y).reshape(-1).double()
+        return cls(pits, (lower <= at) & (at <= upper), sizes)
 
 
 @dataclass(frozen=True, eq=False)

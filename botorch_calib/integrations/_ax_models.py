@@ -38,8 +38,8 @@ from botorch_calib.integrations.stored_calibrators import (
 )
 from botorch_calib.models import CalibratedModel, PartlyKnownNoiseGP
 from botorch_calib.models.residuals import RESIDUALS
-from botorch_calib.posteriors import CalibratedMixturePosterior
-from botorch_calib.posteriors.calibrated import EXCESS
+from botorch_calib.posteriors import CalibratedPosterior
+from botorch_calib.posteriors.prediction import EXCESS
 
 
 class ReplayedModel(CalibratedModel):
@@ -207,5 +207,5 @@ def _fit_replayed(model: ReplayedModel, **given: Any) -> None:
 
 register_model(ReplayedModel)
 register_model(PartlyKnownNoiseGP)
-# Of such a posterior Ax predicts the mixture's moments, of any other `mean` and `variance`.
-EnsemblePosterior.register(CalibratedMixturePosterior)
+# Of such a posterior Ax predicts the moments of the mixture, which members have as well.
+EnsemblePosterior.register(CalibratedPosterior)

@@ -34,7 +34,7 @@ from botorch_calib.decisions.several_constraints import joint_chance_constraints
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.conditioning import hallucinated
-from botorch_calib.models.inspection import observed_process, raw_width
+from botorch_calib.models.process import observed_process, raw_width
 
 #: Lower and upper limit of an outcome, None where there is none.
 Limits = Sequence[float | None]

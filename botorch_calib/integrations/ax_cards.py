@@ -30,7 +30,7 @@ from botorch_calib.integrations.ax_decisions import (
     decided_trials,
     models_by_metric,
 )
-from botorch_calib.models.inspection import observed_process, raw_train_inputs
+from botorch_calib.models.process import observed_process, raw_train_inputs
 
 Row = dict[str, Any]
 

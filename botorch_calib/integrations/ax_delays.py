@@ -33,8 +33,8 @@ from botorch_calib.asynchronous.delay_strategy import STRATEGIES
 from botorch_calib.integrations._ax_acquisition import PendingAtEdges
 from botorch_calib.integrations._ax_models import ReplayedModel, calibrated_or_plain, model_within
 from botorch_calib.models import CensoredDelayModel
-from botorch_calib.models.inspection import observed_process
 from botorch_calib.models.outcome_transforms import raw_train_targets
+from botorch_calib.models.process import observed_process
 
 # Pending values have to be imputed, or the search would repeat itself.
 IMPUTATIONS = ("censor", "hallucinate")

@@ -58,7 +58,7 @@ from botorch_calib.models import CalibratedModel, CalibratedModelList
 from botorch_calib.models.matching_rows import ROUNDED, is_any_of
 from botorch_calib.models.residuals import RESIDUALS
 from botorch_calib.optim.scaled_search import SEPARATE_STARTS
-from botorch_calib.posteriors.calibrated import EXCESS
+from botorch_calib.posteriors.prediction import EXCESS
 
 #: Returns the next point, given inputs, objectives and constraints of the complete trials, the
 #: bounds, and the inputs of running trials.

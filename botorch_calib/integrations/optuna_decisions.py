@@ -50,7 +50,7 @@ from botorch_calib.integrations.optuna_delays import (
     store,
 )
 from botorch_calib.models.fit_to_ledger import Fit
-from botorch_calib.models.inspection import like
+from botorch_calib.models.process import like
 
 #: The system attribute of a trial with the decision about it, empty if it was drawn at random.
 DECISION = "botorch_calib:decision"

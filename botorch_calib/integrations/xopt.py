@@ -32,7 +32,7 @@ from botorch_calib.integrations.stored_calibrators import (
 )
 from botorch_calib.models import CalibratedModelList
 from botorch_calib.models.residuals import RESIDUALS
-from botorch_calib.posteriors.calibrated import EXCESS
+from botorch_calib.posteriors.prediction import EXCESS
 
 #: Under which Xopt stores the constructor.
 NAME = "calibrated"

@@ -32,7 +32,7 @@ from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place
 from botorch_calib.integrations._mixed_search import MixedSpace
 from botorch_calib.integrations._stored_decisions import Books, Limits, in_table, trials_in_table
-from botorch_calib.models.marginals import posterior_at
+from botorch_calib.models.predict import mean_and_deviation
 
 #: Under which Xopt stores the generator.
 NAME = "chance_constrained"
@@ -190,8 +190,7 @@ class _WithinDeviations(LeastMargin):
     def forward(self, X: Tensor) -> Tensor:
         margin = super().forward(X)
         for model, largest in self.deviations:
-            posterior: Any = posterior_at(model, X)
-            deviation = posterior.variance.sqrt().squeeze(-1).squeeze(-1)
+            deviation = mean_and_deviation(model, X)[1].squeeze(-1).squeeze(-1)
             margin = torch.minimum(margin, 1.0 - deviation / largest)
         return margin
 

@@ -23,18 +23,31 @@ from botorch_calib._validation import (
 )
 from botorch_calib.calibration import Calibrator, LocalizedConformal
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
-from botorch_calib.models.conditioning import conditioned_on
-from botorch_calib.models.inspection import as_in_training, predicting_process, with_task_feature
-from botorch_calib.models.predictors import Correction, predictor_of
+from botorch_calib.models.conditioning import conditioned_on, with_observations
+from botorch_calib.models.predict import (
+    history,
+    inputs_of_calibrator,
+    observations_only,
+    predict,
+    prediction_of_observations,
+)
+from botorch_calib.models.process import (
+    has_members,
+    observed_process,
+    predicting_process,
+    states_cdf_alone,
+    with_task_feature,
+)
 from botorch_calib.models.requirements import (
     check_fantasizes,
+    check_process,
     check_same_width,
     checked_observations,
     scalar_affine,
 )
 from botorch_calib.models.wrapper import WrapperModel, check_output_indices, standardized_gp
-from botorch_calib.posteriors import StatedPosterior
-from botorch_calib.posteriors.calibrated import EXCESS
+from botorch_calib.posteriors import CalibratedPosterior
+from botorch_calib.posteriors.prediction import EXCESS
 
 
 class CalibratedModel(WrapperModel, FantasizeMixin):
@@ -55,8 +68,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
             ``SingleTaskGP``, ``SingleTaskVariationalGP`` or ``MultiTaskGP`` with one output task,
             with any input transform and no or an increasing outcome transform; a
             `CensoredDelayModel` of one, whose calibrator sees residuals of observed values alone;
-            an ensemble of such, as ``SaasFullyBayesianSingleTaskGP`` or a `NoisyEnsemble`, whose
-            posterior is a `CalibratedMixturePosterior`; or any model whose posterior has a cdf and
+            an ensemble of such, as ``SaasFullyBayesianSingleTaskGP`` or a `NoisyEnsemble`, of
+            which the calibrated distribution is a mixture; or any model whose posterior has a cdf and
             its inverse.
         calibrator: Shared, not copied, with what it has learned. One that has learned nothing is
             moved to the model's device.
@@ -86,9 +99,9 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         _check_model(model)
         _check_calibrator(calibrator)
         self.excess: str = check_one_of("excess", excess, EXCESS)
-        predictor = predictor_of(model)
-        if denoise and not predictor.states_objective:
-            raise predictor.states_observations_only()
+        process = observed_process(model)
+        if denoise and states_cdf_alone(process):
+            raise observations_only(process)
         self.model = model
         self.calibrator = _beside(model, calibrator)
         self.denoise = denoise
@@ -128,14 +141,15 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         """
         _check_model(model)
         _check_calibrator(calibrator)
-        predictor = predictor_of(model)
-        X, z = predictor.history(residuals)
+        process = observed_process(model)
+        past = history(process, residuals)
+        X, z = past.inputs, past.scores
         if not (isinstance(num_initial, Integral) and 0 <= num_initial <= len(z)):
             raise InputDataError(
                 "`num_initial` must be an integer between 0 and the number of observations "
                 f"{len(z)}, got {num_initial!r}."
             )
-        predictor.observed.eval()
+        process.eval()
         replayed = deepcopy(calibrator).to(z)
         replayed.update(X[num_initial:], z[num_initial:])
         return cls(model, replayed, denoise=denoise, excess=excess)
@@ -162,15 +176,16 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         Raises:
             UnsupportedError: If the base model is batched or cannot be conditioned.
         """
-        predictor = predictor_of(self.model)
-        observed = predictor.observed
-        X, Y, Yvar = checked_observations(observed, X, Y, Yvar)
-        with as_in_training(observed):
-            z = predictor.scores(X, Y, Yvar)
-            inputs = predictor.inputs(X)
-        conditions = check_flag("condition", condition)
-        conditioned = predictor.conditioned(X, Y, Yvar) if conditions else self.model
-        self.calibrator.update(inputs, z)
+        process = observed_process(self.model)
+        X, Y, Yvar = checked_observations(process, X, Y, Yvar)
+        stated, z = prediction_of_observations(process, X, Y, Yvar)
+        conditioned = self.model
+        if check_flag("condition", condition):
+            # A model of pending points keeps those that are still out.
+            with_data = getattr(self.model, "with_observations", None)
+            data = X, Y, Yvar
+            conditioned = with_data(*data) if with_data else with_observations(self.model, *data)
+        self.calibrator.update(inputs_of_calibrator(stated).squeeze(-2), z)
         self.model = conditioned
 
     # ------------------------------------------------------------ the model interface
@@ -178,7 +193,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
     @property
     def _is_ensemble(self) -> bool:  # type: ignore[override]
         """Whether samples have a dimension of members, over which BoTorch averages."""
-        return predictor_of(self.model).is_ensemble
+        return has_members(observed_process(self.model))
 
     def posterior(  # type: ignore[override]
         self,
@@ -186,12 +201,14 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         output_indices: list[int] | None = None,
         observation_noise: bool | Tensor = False,
         posterior_transform: PosteriorTransform | None = None,
-    ) -> StatedPosterior:
+        baseline: Tensor | None = None,
+    ) -> CalibratedPosterior:
         """Calibrated posterior at ``X``, ``batch_shape x q x d``.
 
         As in BoTorch's models, ``observation_noise`` is True for the distribution of an
         observation, or a tensor of noise variances in the outcome-transformed space.
-        ``posterior_transform`` is a ``ScalarizedPosteriorTransform`` of one weight, if any.
+        ``posterior_transform`` is a ``ScalarizedPosteriorTransform`` of one weight, if any. With a
+        ``baseline``, ``r x d``, the posterior knows its covariance with the objective there.
 
         Warns:
             CalibrationWarning: Once, if the calibrator has seen too few residuals.
@@ -209,8 +226,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
             )
         self.warn_if_unlearned()
         denoise = self.denoise and observation_noise is False
-        correction = Correction(self.calibrator, denoise, self.excess)
-        posterior = predictor_of(self.model).posterior(X, correction, given)
+        posterior = predict(self, X, objective=denoise, noise=given, baseline=baseline)
         if posterior_transform is None:
             return posterior
         return posterior.affine(*scalar_affine(posterior_transform, "a calibrated posterior"))
@@ -280,7 +296,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
 
 def _check_model(model: Model) -> None:
     check_model(model)
-    predictor_of(model).check()
+    process = observed_process(model)
+    check_process(process)
     if any(isinstance(part, CalibratedModel) for part in model.modules()):
         raise UnsupportedError(
             f"`model` must be a Gaussian model, and this {type(model).__name__} is calibrated "

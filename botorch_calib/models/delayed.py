@@ -9,8 +9,7 @@ import torch
 from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.model import FantasizeMixin, Model
-from botorch.posteriors import Posterior
-from botorch.posteriors.fully_bayesian import GaussianMixturePosterior
+from botorch.posteriors import GPyTorchPosterior, Posterior
 from botorch.utils.datasets import SupervisedDataset
 from botorch.utils.transforms import is_ensemble
 from torch import Tensor
@@ -19,20 +18,23 @@ from botorch_calib._validation import check_inputs, check_limit, check_one_of, c
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.conditioning import conditioned_on, with_observations
 from botorch_calib.models.fit_to_ledger import Fit, fitted_model
-from botorch_calib.models.inspection import (
+from botorch_calib.models.matching_rows import matching_rows
+from botorch_calib.models.outcome_transforms import check_takes, transform_name
+from botorch_calib.models.predict import process_posterior
+from botorch_calib.models.process import (
     as_in_training,
     like,
     observed_process,
     raw_width,
     with_task_feature,
 )
-from botorch_calib.models.marginals import posterior_at
-from botorch_calib.models.matching_rows import matching_rows
-from botorch_calib.models.outcome_transforms import check_takes, transform_name
-from botorch_calib.models.predictors import predictor_of
-from botorch_calib.models.requirements import batch_of_models, check_base, checked_observations
+from botorch_calib.models.requirements import (
+    batch_of_models,
+    check_base,
+    check_process,
+    checked_observations,
+)
 from botorch_calib.models.wrapper import WrapperModel, check_output_indices, standardized_gp
-from botorch_calib.posteriors.single_points import is_gaussian
 
 if TYPE_CHECKING:
     from botorch_calib.ledger import FeedbackLedger
@@ -268,11 +270,16 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         output_indices: list[int] | None = None,
         observation_noise: bool | Tensor = False,
         posterior_transform: PosteriorTransform | None = None,
+        **kwargs: Any,
     ) -> Posterior:
-        """Posterior of `conditioned_model`."""
+        """Posterior of `conditioned_model`, which takes further arguments if it is calibrated."""
         check_output_indices(output_indices)
         self.warn_if_unlearned()
-        return posterior_at(self.conditioned_model, X, observation_noise, posterior_transform)
+        model: Any = self.conditioned_model
+        if isinstance(model, CalibratedModel):
+            options = {"posterior_transform": posterior_transform, **kwargs}
+            return model.posterior(X, observation_noise=observation_noise, **options)
+        return process_posterior(model, X, observation_noise, posterior_transform)
 
     def warn_if_unlearned(self) -> None:
         """Have a `CalibratedModel` inside warn, once, as the conditioned copy of it does not."""
@@ -352,7 +359,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
             return Y
         with as_in_training(gp):
             posterior = gp.posterior(X)
-        if not (is_gaussian(posterior) or isinstance(posterior, GaussianMixturePosterior)):
+        if not isinstance(posterior, GPyTorchPosterior):
             raise UnsupportedError(
                 "`imputation='hallucinate'` needs a posterior that is Gaussian in the units of the "
                 f"outcome, got a {type(posterior).__name__}: apply nonlinear transforms to the "
@@ -395,7 +402,7 @@ def queries_to_impute(ledger: FeedbackLedger, imputation: str, now: float | None
 
 def _check_model(model: Any) -> None:
     if is_ensemble(model):
-        predictor_of(model).check()
+        check_process(observed_process(model))
     else:
         check_base(model, "CensoredDelayModel")
     if any(isinstance(part, CensoredDelayModel) for part in model.modules()):

@@ -20,16 +20,15 @@ from torch import Size, Tensor
 
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.delayed import CensoredDelayModel
-from botorch_calib.models.inspection import (
+from botorch_calib.models.model_list import CalibratedModelList
+from botorch_calib.models.predict import predict
+from botorch_calib.models.process import (
     observed_process,
     predicting_part,
     predicting_process,
     raw_train_inputs,
     with_own_hyperparameters,
 )
-from botorch_calib.models.model_list import CalibratedModelList
-from botorch_calib.models.predictors import Correction, GaussianPredictor, predictor_of
-from botorch_calib.models.predictors.transformed_gaussian import TransformedPredictor
 
 
 class CalibratedPath(SamplePath):
@@ -64,12 +63,11 @@ class CalibratedPath(SamplePath):
         """The values, as from `forward`, and the mean of the posterior, ``batch_shape x q``."""
         # The paths have the correlations: only marginals are needed, one for each point, or as many
         # as an input transform makes of it.
-        correction = Correction(self.model.calibrator, self.model.denoise, self.model.excess)
-        predictor = GaussianPredictor(self.model.model)
-        posterior: Any = predictor.posterior(X.unsqueeze(-2), correction)
-        shape = X.shape[-2], posterior._extended_shape()[-2]
-        path, other = (each.unflatten(-1, shape).unsqueeze(-1) for each in self.of_process(X))
-        values = posterior._transported(path, other).squeeze(-1).flatten(-2)
+        posterior = predict(self.model, X.unsqueeze(-2))
+        shape = X.shape[-2], posterior.shape[-2]
+        paths = (each.unflatten(-1, shape).unsqueeze(-1) for each in self.of_process(X))
+        path, other = map(posterior.outcome_map.latent, paths)
+        values = posterior.moved(path, other).squeeze(-1).flatten(-2)
         return values, posterior.mean.squeeze(-1).flatten(-2)
 
     def of_process(self, X: Tensor) -> Tensor:
@@ -87,9 +85,8 @@ def process_of_paths(model: Any, otherwise: str) -> Any:
     The ``UnsupportedError`` for other models says what to do ``otherwise``.
     """
     predicting, gp = predicting_part(model), predicting_process(model)
-    if isinstance(predicting, CalibratedModel) and isinstance(
-        predictor_of(predicting.model), TransformedPredictor
-    ):
+    is_calibrated = isinstance(predicting, CalibratedModel)
+    if is_calibrated and not getattr(getattr(gp, "outcome_transform", None), "_is_linear", True):
         raise UnsupportedError(
             "Pathwise draws of a calibrated model need no outcome transform or an affine one: "
             f"{otherwise}, or draw those of a model of the transformed outcomes, and map them back."
@@ -99,7 +96,7 @@ def process_of_paths(model: Any, otherwise: str) -> Any:
             f"{type(gp).__name__} has no pathwise draws: {otherwise}, or use an exact Gaussian "
             "process with one task, such as SingleTaskGP."
         )
-    if isinstance(predicting, CalibratedModel) and not predicting.denoise:
+    if is_calibrated and not predicting.denoise:
         raise UnsupportedError(
             "An observation is no function of its input, as its noise is drawn anew each time, and "
             f"paths are functions: {otherwise}, or use a CalibratedModel with `denoise=True`."

@@ -27,7 +27,7 @@ from botorch_calib.acquisition import (
 )
 from botorch_calib.acquisition.pending_points import fantasy_models
 from botorch_calib.models import CensoredDelayModel
-from botorch_calib.models.inspection import as_calibrated
+from botorch_calib.models.process import as_calibrated
 from botorch_calib.models.outcome_transforms import raw_train_targets
 from tests.contracts import AcquisitionContract
 from tests.gps import make_multitask, make_variational

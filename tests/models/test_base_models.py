@@ -21,7 +21,7 @@ from botorch_calib import (
     OnlineConformal,
 )
 from botorch_calib.calibration.learners.radial_sum import gaussian_correlation
-from botorch_calib.models.inspection import observation_noise_variance
+from botorch_calib.models.process import observation_noise_variance
 from tests.gps import DOUBLE, far_from_gaussian, make_data, make_gp, make_multitask
 
 

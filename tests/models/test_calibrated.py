@@ -39,7 +39,7 @@ from botorch_calib import (
 from botorch_calib.calibration import GaussianScore
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models import CensoredDelayModel, prequential_residuals
-from botorch_calib.models.inspection import observation_noise_variance
+from botorch_calib.models.process import observation_noise_variance
 from botorch_calib.models.predictors import GaussianPredictor
 from botorch_calib.models.requirements import checked_observations
 from botorch_calib.posteriors import StatedPosterior

@@ -29,7 +29,7 @@ from botorch_calib import (
 from botorch_calib.asynchronous.refits import with_later_values
 from botorch_calib.models import prequential_residuals
 from botorch_calib.models.conditioning import given_noise
-from botorch_calib.models.inspection import observation_noise_variance
+from botorch_calib.models.process import observation_noise_variance
 from tests.gps import DOUBLE, GaussianLaw, far_from_gaussian, make_data, make_gp
 
 GIVEN, LEARNED = 0.01, 0.2

@@ -27,7 +27,7 @@ from botorch_calib.models import (
     prequential_residuals,
 )
 from botorch_calib.models.conditioning import conditioned_on, given_noise
-from botorch_calib.models.inspection import observation_noise_variance
+from botorch_calib.models.process import observation_noise_variance
 from botorch_calib.models.marginals import posterior_at
 from tests.gps import (
     CONSTANT,

@@ -12,8 +12,8 @@ from botorch.acquisition.objective import PosteriorTransform
 from torch import Tensor
 
 from botorch_calib.models.calibrated import CalibratedModel
-from botorch_calib.models.inspection import predicting_part, predicting_process, stated_moments
-from botorch_calib.models.marginals import posterior_at
+from botorch_calib.models.predict import mean_and_deviation
+from botorch_calib.models.process import predicting_part, predicting_process
 from botorch_calib.models.radial_kernels import LEAST_SQUARE
 from botorch_calib.robust.contexts import pairwise_distances
 from botorch_calib.robust.contextual_function import ContextualFunction, norm_and_direction
@@ -235,8 +235,7 @@ def confidence_bound(
         return ClosedFormConfidenceBound(stationary_gp(gp), columns, beta, sign, calibrated)
 
     def bound(Z: Tensor) -> Tensor:
-        posterior = posterior_at(model, Z, posterior_transform=posterior_transform)
-        mean, sigma = stated_moments(model, posterior, posterior_transform)
+        mean, sigma = mean_and_deviation(model, Z, posterior_transform)
         return (sign * mean + beta**0.5 * sigma).squeeze(-1).squeeze(-1)
 
     return PointwiseFunction(bound, columns, chunk=pairs_per_chunk(model))

@@ -19,7 +19,8 @@ from gpytorch.means import ConstantMean, ZeroMean
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
-from botorch_calib.models.inspection import constant_noise_variance, raw_train_inputs
+from botorch_calib.models.outcome_transforms import unit_of_targets
+from botorch_calib.models.process import constant_noise, raw_train_inputs
 from botorch_calib.models.radial_kernels import RadialProfile, base_kernel, radial_profile
 from botorch_calib.posteriors.least_variance import usual_least
 from botorch_calib.robust.contexts import pairwise_distances
@@ -155,7 +156,7 @@ def stationary_gp(model: Any) -> StationaryGP:
         root=None if root is None else root.to(data),
         mean=location + unit * prior_mean,
         variance=variance,
-        noise=float(constant_noise_variance(model)),
+        noise=float(unit_of_targets(model).square() * constant_noise(model.likelihood)),
         least_variance=max(floor, unit**2 * usual_least(data.dtype)),
     )
 

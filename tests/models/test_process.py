@@ -11,7 +11,7 @@ from botorch.models.transforms.outcome import OutcomeTransform, StratifiedStanda
 
 from botorch_calib.calibration import OnlineConformal
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
-from botorch_calib.models.inspection import (
+from botorch_calib.models.process import (
     as_calibrated,
     outcome_scale,
     outcome_units,
