@@ -237,12 +237,9 @@ class Targets(NamedTuple):
 def _targets_at(process: Any, X: Tensor, baseline: Tensor | None = None) -> Targets:
     """Moments at ``X``, with all columns: from the kept factor where that serves the process."""
     members = has_members(process)
-    served = None
-    if X.numel() and may_serve(process, members):
-        with gpt_posterior_settings():
-            served = _served(process, X, members, baseline)
-    if served is not None:
-        return served
+    kept = moments_by_factor(process, X, baseline)
+    if kept is not None:
+        return kept
     if baseline is not None:
         return _beside(process, X, baseline)
     bare = in_space_of_targets(process) if hasattr(process, "outcome_transform") else process
@@ -262,8 +259,21 @@ def _targets_at(process: Any, X: Tensor, baseline: Tensor | None = None) -> Targ
     return Targets(posterior.mean, variance, inputs, operator if shape[-1] > 1 else None)
 
 
-def _served(process: Any, X: Tensor, members: bool, baseline: Tensor | None) -> Targets | None:
-    """Moments from the Cholesky factor that is kept; None where it does not serve."""
+def moments_by_factor(process: Any, X: Tensor, baseline: Tensor | None = None) -> Targets | None:
+    """Moments at ``X``, with all columns, by the kept Cholesky factor; None where it serves not.
+
+    An ensemble is served as a batch of models, in the last dimension of ``batch_shape``.
+    """
+    members = has_members(process)
+    if not X.numel() or not may_serve(process, members):
+        return None
+    with gpt_posterior_settings():
+        return _moments_by_factor(process, X, members, baseline)
+
+
+def _moments_by_factor(
+    process: Any, X: Tensor, members: bool, baseline: Tensor | None
+) -> Targets | None:
     is_joint = X.shape[-2] > 1 or baseline is not None
     if is_joint and members:
         return None
@@ -372,23 +382,21 @@ def process_posterior(
     Arguments are those of ``process.posterior``.
     """
     try:
-        is_plain = observation_noise is False and not has_members(process)
-        if is_plain and X.numel() and may_serve(process):
-            with gpt_posterior_settings():
-                served = _served(process, with_task_feature(process, X), False, None)
+        kept = None
+        if observation_noise is False and not has_members(process):
+            X = with_task_feature(process, X)
+            kept = moments_by_factor(process, X)
+        if kept is not None:
             outcome_map = outcome_map_of(process, X)
-            if served is not None and isinstance(outcome_map, Affine):
-                own = served.covariance
-                own = served.variance if own is None else own
-                mean = outcome_map.outcome(served.mean).to(served.mean)
+            if isinstance(outcome_map, Affine):
+                covariance = kept.variance if kept.covariance is None else kept.covariance
+                mean = outcome_map.outcome(kept.mean).to(kept.mean)
                 square = outcome_map.scaled(torch.ones_like(mean), power=2).to(mean)
-                normal = MultivariateNormal(mean.squeeze(-1), to_linear_operator(own * square))
-                posterior = GPyTorchPosterior(normal)
-                return (
-                    posterior
-                    if posterior_transform is None
-                    else posterior_transform(posterior, X=X)
-                )
+                operator = to_linear_operator(covariance * square)
+                posterior = GPyTorchPosterior(MultivariateNormal(mean.squeeze(-1), operator))
+                if posterior_transform is None:
+                    return posterior
+                return posterior_transform(posterior, X=X)
         noise = _once(process, X, observation_noise)
         return process.posterior(
             X, observation_noise=noise, posterior_transform=posterior_transform
