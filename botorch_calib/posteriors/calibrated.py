@@ -307,7 +307,7 @@ class CalibratedPosterior(Prediction, Posterior):
             gain = own = variance / self._total.square()
             if self._growth is not None:
                 grown = variance * self._growth[0]
-                gain = grown if noise is None else grown / (grown + noise)
+                gain = grown / (grown + noise)
                 rest = path - mean - own * (t - mean)
                 path = mean + gain * (t - mean) + (gain / own).sqrt() * rest
             moved = path + gain * self._transport(t)

@@ -320,7 +320,8 @@ class Prediction:
         n)``; ``v' = tau^2 (v + n) - n`` is its fixed point. In the form ``v' / v = 1 + (tau^2 - 1)
         (1 + n / v)`` nothing cancels.
         """
-        if not self.objective or self.excess == "noise" or self._corrects_nothing:
+        is_own = not self.objective or self.excess == "noise" or self._corrects_nothing
+        if is_own or self.target_noise is None:
             return None
         spread = self._predictive.variance.clamp(min=1.0)
         spread = spread.unsqueeze(MEMBER_DIM) if self.members and spread.dim() > 2 else spread

@@ -4,6 +4,7 @@ import importlib
 import sys
 from typing import Any
 
+import botorch_calib.posteriors._sampler_registration
 import pytest
 import torch
 from botorch.acquisition.input_constructors import get_acqf_input_constructor
@@ -15,7 +16,6 @@ from botorch.sampling.normal import SobolQMCNormalSampler
 from botorch.utils.datasets import SupervisedDataset
 
 import botorch_calib.acquisition.input_constructors
-import botorch_calib.posteriors._sampler_registration
 from botorch_calib import (
     CalibratedExpectedImprovement,
     CalibratedModelList,

@@ -234,7 +234,7 @@ def test_law_of_calibrated_draws(order, imputation, options):
     limit = 2.47 / NUM_DRAWS**0.5
     assert (distances(posterior.cdf) < limit).all()
     # The test tells this distribution from that of the process, and from that of observed data.
-    base = posterior.base_posterior
+    base = posterior.corrected(None)
     normal = torch.distributions.Normal(base.mean.detach(), base.variance.detach().sqrt())
     assert (distances(normal.cdf) > limit).any()
     if order != "alone":

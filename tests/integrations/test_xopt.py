@@ -29,7 +29,7 @@ from botorch_calib import (
     QuantileRecalibrator,
 )
 from botorch_calib.integrations.xopt import CalibratedModelConstructor, load_xopt
-from botorch_calib.models.predictors import GaussianPredictor
+from botorch_calib.models.predict import predict
 
 # Its import has made double precision the default of the process. Here that is what users have; the
 # modules of other tests, imported after this one, are to be as they are without Xopt.
@@ -178,7 +178,7 @@ def test_given_noise() -> None:
     (model,) = models_of(X)
     points = torch.rand(5, 1, 2, dtype=torch.double)
     observed = model.model.posterior(points, observation_noise=True)
-    mean, deviation = GaussianPredictor(model.model).moments(points)
+    mean, deviation, *_ = predict(model.model, points, objective=False).spread()
     torch.testing.assert_close(mean, observed.mean)
     torch.testing.assert_close(deviation.square(), observed.variance)
     assert model.calibrator.num_updates == NUM_INITIAL

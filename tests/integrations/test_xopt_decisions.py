@@ -25,7 +25,6 @@ from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.integrations import _mixed_search
 from botorch_calib.integrations.xopt import load_xopt
 from botorch_calib.integrations.xopt_decisions import ChanceConstrainedGenerator
-from botorch_calib.models.marginals import posterior_at
 from tests.interruptions import fail_second_call
 
 # As in test_xopt.py.
@@ -167,7 +166,7 @@ def test_half_widths_are_bounded() -> None:
         (row,) = X.generator.generate(1)
         assert X.generator.decisions[-1]["certified"]
         at = torch.tensor([[[row["a"], row["b"]]]])
-        posterior: Any = posterior_at(model.models[0], at)
+        posterior: Any = model.models[0].posterior(at)
         widths.append(1.6448536 * posterior.variance.sqrt().item())
     assert widths[1] <= 0.8 * widths[0] * (1.0 + 1e-6)
 

@@ -29,8 +29,8 @@ from botorch_calib import (
 from botorch_calib.asynchronous.refits import with_later_values
 from botorch_calib.models import prequential_residuals
 from botorch_calib.models.conditioning import given_noise
-from botorch_calib.models.process import observation_noise_variance
-from tests.gps import DOUBLE, GaussianLaw, far_from_gaussian, make_data, make_gp
+from botorch_calib.models.predict import predict
+from tests.gps import DOUBLE, GaussianLaw, far_from_gaussian, make_data, make_gp, stated_noise
 
 GIVEN, LEARNED = 0.01, 0.2
 
@@ -136,11 +136,11 @@ def test_stated_noise_is_not_doubled(transform: Callable[[], Any]) -> None:
     squared = 1.0 if transform() is None else Y.var()
     expected = squared * (gp.likelihood.noise_covar.noise.mean() + LEARNED)
     posterior = gp.posterior(X)
-    noise = observation_noise_variance(gp, posterior, X)
+    noise = stated_noise(gp, X)
     torch.testing.assert_close(noise.expand(20, 1), expected.expand(20, 1))
     given = torch.full((20, 1), 0.3, **DOUBLE)
-    noise = observation_noise_variance(gp, posterior, X, given=given)
-    torch.testing.assert_close(noise.expand(20, 1), squared * given)
+    of_given = predict(gp, X, objective=False, noise=given).spread().of_noise.square()
+    torch.testing.assert_close(of_given, squared * given)
     report = calibration_report(gp, X, Y)
     z = (Y - posterior.mean) / (posterior.variance + expected).sqrt()
     assert report.base.coverage == float((z.abs() < 1.2815515655446004).double().mean())

@@ -15,14 +15,12 @@ from botorch.models.robust_relevance_pursuit_model import RobustRelevancePursuit
 from botorch.models.transforms import (
     ChainedInputTransform,
     ChainedOutcomeTransform,
-    Log,
     Normalize,
     Standardize,
     Warp,
 )
 from botorch.models.transforms.input import InputPerturbation
 from botorch.models.transforms.outcome import StratifiedStandardize
-from botorch.posteriors import TransformedPosterior
 from botorch.sampling import SobolQMCNormalSampler
 from botorch.settings import propagate_grads
 from gpytorch.constraints import GreaterThan
@@ -257,8 +255,7 @@ def test_single_precision() -> None:
     model = make_gp(dtype=torch.float)
     X = points(make_gp(), 6)
     served, exact = (
-        served_posterior(m, X.to(t))
-        for m, t in ((model, torch.float), (make_gp(), torch.double))
+        served_posterior(m, X.to(t)) for m, t in ((model, torch.float), (make_gp(), torch.double))
     )
     assert served is not None and exact is not None
     assert served.mean.dtype == torch.float
