@@ -94,7 +94,16 @@ def outcome_map_of(process: Any, X: Tensor | None = None) -> OutcomeMap:
     ones = ref.new_ones(*ref.shape[:-1], 1) if strata else ref.new_ones(1, 1)
     # The unit from variances, as a difference of two values would lose digits to the mean
     offset, squares = transform.untransform(torch.zeros_like(ones), ones, **strata)
+    if squares is None:
+        raise _not_affine(process)
     return Affine(squares.double().sqrt(), offset.double())
+
+
+def _not_affine(process: Any) -> UnsupportedError:
+    return UnsupportedError(
+        f"{type(process).__name__} has the outcome transform {transform_name(process)}, which says "
+        "that it is affine (`_is_linear`) and is not: correct that."
+    )
 
 
 def unit_of_targets(process: Any) -> Tensor:
@@ -164,6 +173,13 @@ def check_increasing(model: Any) -> None:
     among = inverse.outcome(low + steps * (high - low).clamp(min=1e-3))
     beyond = inverse.outcome(low - _BEYOND * length + steps * (1.0 + 2.0 * _BEYOND) * length)
     name, kind = transform_name(model), type(model).__name__
+    stated = outcome_map_of(model)
+    if isinstance(stated, Affine) and not torch.allclose(
+        stated.outcome(targets.unsqueeze(-1).double()),
+        inverse.outcome(targets.unsqueeze(-1)).double(),
+        rtol=1e-4,
+    ):
+        raise _not_affine(model)
     if (among[1:] < among[:-1]).all():
         raise UnsupportedError(
             f"{kind} has the decreasing outcome transform {name}, which exchanges the lower and "

@@ -391,8 +391,8 @@ def process_posterior(
             if isinstance(outcome_map, Affine):
                 covariance = kept.variance if kept.covariance is None else kept.covariance
                 mean = outcome_map.outcome(kept.mean).to(kept.mean)
-                square = outcome_map.scaled(torch.ones_like(mean), power=2).to(mean)
-                operator = to_linear_operator(covariance * square)
+                unit = outcome_map.scaled(torch.ones_like(mean)).to(mean)
+                operator = to_linear_operator(covariance * unit * unit.mT)
                 posterior = GPyTorchPosterior(MultivariateNormal(mean.squeeze(-1), operator))
                 if posterior_transform is None:
                     return posterior

@@ -39,6 +39,7 @@ from torch.testing import assert_close
 
 from botorch_calib.models.cholesky_factor import factor_of
 from botorch_calib.models.conditioning import conditioned_on
+from botorch_calib.models.outcome_transforms import outcome_map_of
 from botorch_calib.models.predict import moments_by_factor, predict, process_posterior
 from botorch_calib.models.process import with_task_feature
 from tests.gps import DOUBLE, make_data, make_gp, make_multitask, make_variational
@@ -431,8 +432,11 @@ def test_rows_beside_a_baseline_are_those_of_served_posteriors(
     )
     num = shape[-1] * (2 if name == "one to many" else 1)
     assert served.mean.shape[-2] == num
-    known, square = served.with_baseline, served.outcome_map.scaled(torch.ones(1, 1, **DOUBLE), 2)
-    rows = square * torch.cat([known, served.covariance], dim=-1)
+    rows = torch.cat([served.with_baseline, served.covariance], dim=-1)
+    units = [outcome_map_of(model, at).scaled(torch.ones(1, 1, **DOUBLE)) for at in (every[:4], new)]
+    if name == "strata":  # of which each has a unit of its own
+        units = [units[1], torch.cat([units[0].expand(*shape[:-1], -1, 1), units[1]], dim=-2)]
+    rows = rows * units[0] * units[1].mT
     own = rows_and_gradient(served.mean, rows, own_X)
     last = expected.distribution.covariance_matrix[..., -num:, :]
     other = rows_and_gradient(expected.mean[..., -num:, :], last, other_X)
