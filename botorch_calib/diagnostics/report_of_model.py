@@ -105,19 +105,22 @@ def calibration_report(
 def _of_history(model: Any, num_initial: int, residuals: str, alpha: float) -> Forecasts:
     """Forecasts of the training data of a model, without the first ``num_initial``."""
     process, calibrator = slots_of(model)[:2]
-    past = history(process, residuals)
-    kept = _kept(len(past.scores), num_initial)
-    inputs, z, raw, Y = (values[kept] for values in past[:4])
+    if calibrator is None and isinstance(process, Model):
+        check_process(process)
+    inputs, z, raw, Y, stated = history(process, residuals, num_initial)
+    if not len(z):
+        raise InputDataError(
+            f"`num_initial` {num_initial} leaves no observation to judge: give a smaller one."
+        )
     learned = [None]
     if calibrator is not None:
         learned.append(calibrator.fresh().to(z).update(inputs, z))
     name = _base_name(process)
-    if past.prediction is None:
+    if stated is None:
         pits = [pit(z)] + [
             each.to(torch.double).cdf(z.double().unsqueeze(-1)).reshape(-1) for each in learned[1:]
         ]
         return Forecasts(raw, [StatedForecasts.of_pits(each, alpha) for each in pits], name)
-    stated = past.prediction.rows(kept)
     forecasts = [
         StatedForecasts.of_prediction(stated.corrected(each), Y, alpha) for each in learned
     ]
@@ -127,16 +130,6 @@ def _of_history(model: Any, num_initial: int, residuals: str, alpha: float) -> F
 def _base_name(process: Any) -> str:
     is_process = not (has_members(process) or states_cdf_alone(process))
     return BASE_NAME if is_process else type(process).__name__
-
-
-def _kept(num: int, num_initial: int) -> slice:
-    """The observations that are judged."""
-    if not 0 <= num_initial < num:
-        raise InputDataError(
-            f"`num_initial` must be at least 0 and leave some of the {num} observations, got "
-            f"{num_initial}."
-        )
-    return slice(num_initial, None)
 
 
 def _of_held_out(model: Any, X: Tensor | None, Y: Tensor | None, alpha: float) -> Forecasts:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from copy import deepcopy
-from numbers import Integral
 from typing import Any
 
 import torch
@@ -142,16 +141,10 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         _check_model(model)
         _check_calibrator(calibrator)
         process = observed_process(model)
-        past = history(process, residuals)
-        X, z = past.inputs, past.scores
-        if not (isinstance(num_initial, Integral) and 0 <= num_initial <= len(z)):
-            raise InputDataError(
-                "`num_initial` must be an integer between 0 and the number of observations "
-                f"{len(z)}, got {num_initial!r}."
-            )
+        X, z, *_ = history(process, residuals, num_initial)
         process.eval()
         replayed = deepcopy(calibrator).to(z)
-        replayed.update(X[num_initial:], z[num_initial:])
+        replayed.update(X, z)
         return cls(model, replayed, denoise=denoise, excess=excess)
 
     @torch.no_grad()

@@ -173,13 +173,6 @@ def check_increasing(model: Any) -> None:
     among = inverse.outcome(low + steps * (high - low).clamp(min=1e-3))
     beyond = inverse.outcome(low - _BEYOND * length + steps * (1.0 + 2.0 * _BEYOND) * length)
     name, kind = transform_name(model), type(model).__name__
-    stated = outcome_map_of(model)
-    if isinstance(stated, Affine) and not torch.allclose(
-        stated.outcome(targets.unsqueeze(-1).double()),
-        inverse.outcome(targets.unsqueeze(-1)).double(),
-        rtol=1e-4,
-    ):
-        raise _not_affine(model)
     if (among[1:] < among[:-1]).all():
         raise UnsupportedError(
             f"{kind} has the decreasing outcome transform {name}, which exchanges the lower and "
@@ -194,6 +187,13 @@ def check_increasing(model: Any) -> None:
             "increasing function of all numbers (constant, say, beyond its domain), or apply "
             f"{name} to the observations beforehand."
         )
+    stated = outcome_map_of(model)
+    if isinstance(stated, Affine) and not torch.allclose(
+        stated.outcome(targets.unsqueeze(-1).double()),
+        inverse.outcome(targets.unsqueeze(-1)).double(),
+        rtol=1e-4,
+    ):
+        raise _not_affine(model)
 
 
 def _parts_of(transform: Any) -> Iterator[OutcomeTransform]:

@@ -27,11 +27,17 @@ mode and sets what GPyTorch keeps of it, and neither is guarded by a lock.
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform
-from botorch.exceptions.errors import BotorchError, UnsupportedError
+from botorch.exceptions.errors import (
+    BotorchError,
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
 from botorch.models.gpytorch import GPyTorchModel
 from botorch.models.utils import gpt_posterior_settings
 from botorch.posteriors import GPyTorchPosterior, Posterior
@@ -133,8 +139,8 @@ def predict(
     needs_noise = slots.calibrator is not None or not objective
     try:
         stated = _stated_by(process, X, objective, noise, needs_noise, baseline)
-    except (RuntimeError, IndexError) as error:
-        if isinstance(error, BotorchError):
+    except (RuntimeError, IndexError, BotorchTensorDimensionError) as error:
+        if isinstance(error, BotorchError) and not isinstance(error, BotorchTensorDimensionError):
             raise
         # GPyTorch speaks of sizes and precisions inside. Looking beforehand would cost every call,
         # and refuse single-precision inputs of a model in double, which are good enough.
@@ -482,7 +488,7 @@ class PastPredictions(NamedTuple):
 
 
 @torch.no_grad()
-def history(process: Any, residuals: str = "prequential") -> PastPredictions:
+def history(process: Any, residuals: str = "prequential", num_initial: int = 0) -> PastPredictions:
     """What an exact process, or an ensemble of such, stated of its own training data.
 
     Those of a multi-task process are the data of its output task. A model that learns in context
@@ -491,12 +497,14 @@ def history(process: Any, residuals: str = "prequential") -> PastPredictions:
     Args:
         process: The process, whose data are in the order of observation.
         residuals: ``"prequential"``, one step ahead, or ``"loo"``, leave-one-out.
+        num_initial: Number of initial observations (the design) to leave out.
 
     Raises:
         UnsupportedError: If past data cannot be replayed.
+        InputDataError: If there are no training data, or fewer than ``num_initial``.
     """
     if states_cdf_alone(process):
-        return _history_in_context(process, residuals)
+        return _history_in_context(process, residuals, num_initial)
     members = has_members(process)
     if is_to_be_fitted(process):
         raise UnsupportedError(
@@ -506,7 +514,8 @@ def history(process: Any, residuals: str = "prequential") -> PastPredictions:
     if members:
         process.eval()  # in training mode fully Bayesian models have no draws
     inputs, z, deviations = forecast_history(process, residuals, members)
-    own = in_output_task(process, inputs)
+    own = in_output_task(process, inputs).nonzero().squeeze(-1)
+    own = own[_checked_num(num_initial, len(own)) :]
     raw = raw_train_inputs(process)
     assert raw is not None
     raw = raw[(0,) * (raw.dim() - 2)][own].detach()
@@ -525,13 +534,22 @@ def history(process: Any, residuals: str = "prequential") -> PastPredictions:
         members=members,
         objective=False,
     )
-    first = targets.reshape(-1, targets.shape[-1])[0].unsqueeze(-1)
+    first = targets[(0,) * (targets.dim() - 1)].unsqueeze(-1)
     outcomes = outcome_map.outcome(first.double()).to(first)
     scores = score_of_members(z) if members else z
     return PastPredictions(inputs[own], scores, raw, outcomes, stated)
 
 
-def _history_in_context(process: Any, residuals: str) -> PastPredictions:
+def _checked_num(num: Any, num_observations: int) -> int:
+    if not (isinstance(num, Integral) and 0 <= num <= num_observations):
+        raise InputDataError(
+            "`num_initial` must be an integer between 0 and the number of observations "
+            f"{num_observations}, got {num!r}."
+        )
+    return int(num)
+
+
+def _history_in_context(process: Any, residuals: str, num_initial: int) -> PastPredictions:
     if not learns_in_context(process):
         raise UnsupportedError(
             f"Past data cannot be replayed by a {type(process).__name__}: calibrate it online, by "
@@ -548,4 +566,7 @@ def _history_in_context(process: Any, residuals: str) -> PastPredictions:
     for i in range(1, len(X)):
         earlier = with_context(process, X[:i], Y[:i])
         z[i - 1 : i] = prediction_of_observations(earlier, X[i : i + 1], Y[i : i + 1])[1]
-    return PastPredictions(process.transform_inputs(X)[1:].detach(), z, X[1:], Y[1:], None)
+    start = _checked_num(num_initial, len(z))
+    kept = (each[1:][start:] for each in (process.transform_inputs(X).detach(), X, Y))
+    inputs, raw, outcomes = kept
+    return PastPredictions(inputs, z[start:], raw, outcomes, None)

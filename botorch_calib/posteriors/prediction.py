@@ -144,21 +144,6 @@ class Prediction:
         """The prediction of an observation."""
         return self._with(objective=False) if self.objective else self
 
-    def rows(self, kept: Tensor | slice) -> Self:
-        """The prediction of some of the points of a single batch."""
-        cut = {
-            name: None
-            if value is None
-            else value.expand(*self.target_mean.shape[:-1], -1)[..., kept, :]
-            for name, value in (
-                ("target_mean", self.target_mean),
-                ("target_variance", self.target_variance),
-                ("target_noise", self.target_noise),
-            )
-        }
-        inputs = None if self.inputs is None else self.inputs[..., kept, :]
-        return self._with(**cut, inputs=inputs)
-
     def affine(self, weight: float, offset: float = 0.0) -> Self:
         """The prediction of ``weight y + offset``, where -1 turns minimisation into maximisation.
 

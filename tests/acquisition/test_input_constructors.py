@@ -4,7 +4,6 @@ import importlib
 import sys
 from typing import Any
 
-import botorch_calib.posteriors._sampler_registration
 import pytest
 import torch
 from botorch.acquisition.input_constructors import get_acqf_input_constructor
@@ -16,6 +15,7 @@ from botorch.sampling.normal import SobolQMCNormalSampler
 from botorch.utils.datasets import SupervisedDataset
 
 import botorch_calib.acquisition.input_constructors
+import botorch_calib.posteriors.posterior_list
 from botorch_calib import (
     CalibratedExpectedImprovement,
     CalibratedModelList,
@@ -122,7 +122,7 @@ def test_registering_again():
     module = botorch_calib.acquisition.input_constructors
     for _ in range(2):
         importlib.reload(module)
-        importlib.reload(botorch_calib.posteriors._sampler_registration)
+        importlib.reload(botorch_calib.posteriors.posterior_list)
     for acqf_class in CLASSES:
         inputs = get_acqf_input_constructor(acqf_class)(model=make_model(), training_data=DATASET)
         assert acqf_class(**inputs)(X[:2].unsqueeze(-2)).shape == (2,)

@@ -433,7 +433,9 @@ def test_rows_beside_a_baseline_are_those_of_served_posteriors(
     num = shape[-1] * (2 if name == "one to many" else 1)
     assert served.mean.shape[-2] == num
     rows = torch.cat([served.with_baseline, served.covariance], dim=-1)
-    units = [outcome_map_of(model, at).scaled(torch.ones(1, 1, **DOUBLE)) for at in (every[:4], new)]
+    units = [
+        outcome_map_of(model, at).scaled(torch.ones(1, 1, **DOUBLE)) for at in (every[:4], new)
+    ]
     if name == "strata":  # of which each has a unit of its own
         units = [units[1], torch.cat([units[0].expand(*shape[:-1], -1, 1), units[1]], dim=-2)]
     rows = rows * units[0] * units[1].mT
