@@ -110,8 +110,9 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
         self._root_is_ours = isinstance(posterior, (CalibratedPosterior, CalibratedPosteriorList))
         if isinstance(posterior, CalibratedPosteriorList):
             return [root(part.path_posterior) for part in posterior.posteriors]
-        is_ours = isinstance(posterior, CalibratedPosterior)
-        return root(posterior.path_posterior if is_ours else posterior)
+        if isinstance(posterior, CalibratedPosterior):
+            return root(posterior.path_posterior)
+        return root(posterior)
 
     def _samples_from_root(self, X: Tensor) -> Tensor:
         """Samples at ``batch_shape x q x d`` alone, ``sample_shape x batch_shape x q x m``."""

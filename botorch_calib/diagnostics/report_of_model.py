@@ -112,7 +112,7 @@ def _of_history(model: Any, num_initial: int, residuals: str, alpha: float) -> F
         raise InputDataError(
             f"`num_initial` {num_initial} leaves no observation to judge: give a smaller one."
         )
-    learned = [None]
+    learned: list[Any] = [None]
     if calibrator is not None:
         learned.append(calibrator.fresh().to(z).update(inputs, z))
     name = _base_name(process)

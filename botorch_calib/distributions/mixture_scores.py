@@ -52,6 +52,15 @@ def mixture_score(y: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
     return score_of_members((y - mean) / deviation)
 
 
+def score_of_tails(below: Tensor, above: Tensor) -> Tensor:
+    """The normal score with these probabilities on its two sides, in float64.
+
+    The smaller one has all the digits, down to 1e-300: the score is exact up to 37 on either side.
+    """
+    lower, upper = (torch.special.ndtri(p.clamp(1e-300, 0.5)) for p in (below, above))
+    return torch.where(below < above, lower, -upper)
+
+
 def score_of_members(t: Tensor) -> Tensor:
     """`mixture_score` from the members' standardised residuals, ``num_members x shape``."""
     out: Tensor = _Score.apply(t.double()).to(t.dtype)

@@ -67,9 +67,8 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
             ``SingleTaskGP``, ``SingleTaskVariationalGP`` or ``MultiTaskGP`` with one output task,
             with any input transform and no or an increasing outcome transform; a
             `CensoredDelayModel` of one, whose calibrator sees residuals of observed values alone;
-            an ensemble of such, as ``SaasFullyBayesianSingleTaskGP`` or a `NoisyEnsemble`, of
-            which the calibrated distribution is a mixture; or any model whose posterior has a cdf and
-            its inverse.
+            an ensemble of such, as ``SaasFullyBayesianSingleTaskGP`` or a `NoisyEnsemble`, whose
+            members' mixture is calibrated; or any model whose posterior has a cdf and its inverse.
         calibrator: Shared, not copied, with what it has learned. One that has learned nothing is
             moved to the model's device.
         denoise: Whether `posterior` is of the objective or, as in the paper on OCBO, of the

@@ -119,8 +119,8 @@ def predict(
     hyperparameters and data.
 
     Args:
-        model: A wrapped model, or any BoTorch model that a `CalibratedModel` takes. The column of
-            the task of a multi-task model may be left out of ``X``.
+        model: A wrapped model, or any BoTorch model that a `CalibratedModel` takes.
+        X: Points; the column of the task of a multi-task model may be left out.
         observed: Whether to leave pending points out, as scores and constraints do.
         objective: Whether it is of the objective (default: as the model is set).
         noise: Noise variance of observations in the space of the targets (default: the model's).
@@ -320,8 +320,8 @@ def _beside(process: Any, X: Tensor, baseline: Tensor) -> Targets:
     assert operator is not None
     rows = operator[..., -num:, :]
     rows = rows.to_dense() if isinstance(rows, LinearOperator) else rows
-    own = (values[..., -num:, :] for values in (mean, variance, inputs))
-    return Targets(*own, rows[..., -num:], rows[..., :-num])
+    mean, variance, inputs = (values[..., -num:, :] for values in (mean, variance, inputs))
+    return Targets(mean, variance, inputs, rows[..., -num:], rows[..., :-num])
 
 
 def _points_last(X: Tensor, batch_dims: int) -> tuple[Tensor, Size]:
@@ -541,7 +541,7 @@ def history(process: Any, residuals: str = "prequential", num_initial: int = 0) 
 
 
 def _checked_num(num: Any, num_observations: int) -> int:
-    if not (isinstance(num, Integral) and 0 <= num <= num_observations):
+    if not (isinstance(num, Integral) and 0 <= int(num) <= num_observations):
         raise InputDataError(
             "`num_initial` must be an integer between 0 and the number of observations "
             f"{num_observations}, got {num!r}."

@@ -56,7 +56,7 @@ def has_members(process: Any) -> bool:
 
 
 def states_cdf_alone(process: Any) -> bool:
-    """Whether its posterior is known by its cdf alone, see `normal_scores`: not a Gaussian model."""
+    """Whether it is no Gaussian model: of its posterior only the cdf is known."""
     return not (has_members(process) or isinstance(process, (GPyTorchModel, GP, ModelList)))
 
 

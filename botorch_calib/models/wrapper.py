@@ -46,6 +46,9 @@ class WrapperModel(Model):
         inside = self.predicting_model
         return inside.gaussian_model if isinstance(inside, WrapperModel) else inside
 
+    def warn_if_unlearned(self) -> None:
+        """Warn, once, if there is a calibrator that has seen fewer residuals than it needs."""
+
     @property
     def num_outputs(self) -> int:
         return 1

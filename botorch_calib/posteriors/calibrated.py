@@ -174,7 +174,7 @@ class CalibratedPosterior(Prediction, Posterior):
 
     @property
     def mixture_mean(self) -> Tensor:
-        """Mean of the mixture of members, the first of `moments`, as BoTorch's ensembles have it."""
+        """Mean of the mixture of members, the first of `moments`."""
         return self.moments()[0]
 
     @property
@@ -185,7 +185,7 @@ class CalibratedPosterior(Prediction, Posterior):
     def _of_members(self, moment: int) -> Tensor:
         if not isinstance(self.outcome_map, Affine):
             raise UnsupportedError("Members have moments with affine outcome transforms alone.")
-        values = self._distribution.moments_of_members()[moment].movedim(0, MEMBER_DIM)
+        values = self._mixture.moments_of_members()[moment].movedim(0, MEMBER_DIM)
         values = (
             self.outcome_map.scaled(values, power=2) if moment else self.outcome_map.outcome(values)
         )
@@ -305,7 +305,7 @@ class CalibratedPosterior(Prediction, Posterior):
         else:
             t = path + self._noise_ratio * (other - mean)
             gain = own = variance / self._total.square()
-            if self._growth is not None:
+            if self._growth is not None and noise is not None:
                 grown = variance * self._growth[0]
                 gain = grown / (grown + noise)
                 rest = path - mean - own * (t - mean)
@@ -318,7 +318,7 @@ class CalibratedPosterior(Prediction, Posterior):
         if not self.members:
             z = (t - self.target_mean) / self._total
             return self._total * (self._predictive.transport(z) - z)
-        table = self._distribution.table
+        table = self._mixture.table
         z = self._predictive.transport(table.score(t.movedim(MEMBER_DIM, 0)))
         return table.quantile(z).movedim(0, MEMBER_DIM) - t
 

@@ -24,11 +24,14 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from torch import Tensor
 
 from botorch_calib._validation import check_number, check_open_unit, in_double
-from botorch_calib.distributions._normal_functions import score_of_tails
 from botorch_calib.distributions.denoised_mixture import DenoisedMixture
 from botorch_calib.distributions.denoised_piecewise import SmoothedPredictive, UnsmoothedPredictive
 from botorch_calib.distributions.expectations import rule_above
-from botorch_calib.distributions.mixture_scores import mixture_quantile, mixture_score
+from botorch_calib.distributions.mixture_scores import (
+    mixture_quantile,
+    mixture_score,
+    score_of_tails,
+)
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.posteriors.outcome_maps import Affine, OutcomeMap
 
@@ -61,7 +64,7 @@ class Spread(NamedTuple):
 
 
 class Prediction:
-    """Distributions of the objective ``f``, or of observations ``y``, at points ``batch_shape x q``.
+    """Distributions of the objective ``f``, or of observations ``y``, at ``batch_shape x q`` points.
 
     Values of all methods are in units of the outcome and have the shape ``batch_shape x q x 1``.
     Numbers to ask about are a number or a vector of ``k != 1`` numbers (then results gain a leading
@@ -262,9 +265,10 @@ class Prediction:
         predictive, variance, noise = self._predictive, self.target_variance, self.target_noise
         if self.members:
             noise = torch.zeros_like(variance) if noise is None else noise
-            parts = self._members_first(*torch.broadcast_tensors(self.target_mean, variance, noise))
+            moments = torch.broadcast_tensors(self.target_mean, variance, noise)
+            mean, variance, noise = self._members_first(*moments)
             growth = None if self._growth is None else self._growth[0].movedim(MEMBER_DIM, 0)
-            return DenoisedMixture(*parts, predictive, self.objective, growth)
+            return DenoisedMixture(mean, variance, noise, predictive, self.objective, growth)
         if not self.objective or noise is None:
             return UnsmoothedPredictive(predictive, self._total)
         if predictive.is_standard_normal:
@@ -277,6 +281,11 @@ class Prediction:
             growth, spread = self._growth
             unit, rest = unit * (growth / spread), rest * (growth / spread).sqrt()
         return SmoothedPredictive(predictive, rest, unit)
+
+    @property
+    def _mixture(self) -> DenoisedMixture:
+        assert isinstance(self._distribution, DenoisedMixture)
+        return self._distribution
 
     @cached_property
     def _predictive(self) -> PiecewisePredictive:
@@ -448,8 +457,8 @@ class Prediction:
         noise = self.target_noise
         if isinstance(self.outcome_map, Affine) and not self.members:
             zero = torch.zeros_like(self.target_variance)
-            own = self.target_variance, zero if noise is None else noise.expand_as(zero)
-            sizes = (self.outcome_map.scaled(each.sqrt()) for each in own)
+            parts = self.target_variance, zero if noise is None else noise.expand_as(zero)
+            sizes = (self.outcome_map.scaled(each.sqrt()) for each in parts)
             center = self.outcome_map.outcome(self.target_mean)
             return Spread(center, self.unit_of_scores, *sizes)
         y = self.of_observation()

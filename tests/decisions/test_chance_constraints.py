@@ -739,7 +739,7 @@ def test_quantiles_are_of_each_points_level(kind: str) -> None:
     upper, lower = (4.0, 0.3) if "log" in kind else (1.0, -0.8)
     tested = ChanceConstraint(model, upper=upper, lower=lower, width=1.3)
     tested.commit(X.squeeze(1))
-    stated = OutcomeQuantiles(model, X)._outcome
+    stated = OutcomeQuantiles(model, X)._stated
     with torch.no_grad():
         below = [stated.cdf(limit).flatten() for limit in (lower, upper)]
         scores = [-torch.special.ndtri(below[0]) / 1.3, torch.special.ndtri(below[1]) / 1.3]

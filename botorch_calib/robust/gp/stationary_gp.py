@@ -139,6 +139,8 @@ def stationary_gp(model: Any) -> StationaryGP:
         eye = torch.eye(len(factor)).to(factor)
         inverse = torch.linalg.solve_triangular(factor, eye, upper=False)
         root = unit * output_scale * inverse.mT.contiguous()
+    noise = constant_noise(model.likelihood)
+    assert noise is not None
     variance = unit**2 * output_scale
     floor = _ROUNDING * torch.finfo(data.dtype).eps * variance
     tensors = {
@@ -156,7 +158,7 @@ def stationary_gp(model: Any) -> StationaryGP:
         root=None if root is None else root.to(data),
         mean=location + unit * prior_mean,
         variance=variance,
-        noise=float(unit_of_targets(model).square() * constant_noise(model.likelihood)),
+        noise=float(unit_of_targets(model).square() * noise),
         least_variance=max(floor, unit**2 * usual_least(data.dtype)),
     )
 
