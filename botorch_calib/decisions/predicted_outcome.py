@@ -18,6 +18,7 @@ from torch import Tensor
 
 from botorch_calib.calibration import NoCalibration
 from botorch_calib.distributions import PiecewisePredictive
+from botorch_calib.distributions._normal_functions import score_of_tails
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.inspection import (
     objective_variance,
@@ -30,8 +31,7 @@ from botorch_calib.models.predictors import Correction, GaussianPredictor, predi
 from botorch_calib.models.requirements import check_one_value_each
 from botorch_calib.posteriors import StatedPosterior
 
-# Levels closer to 0 and 1 are the same numbers in double precision.
-_FARTHEST = 8.0
+_FARTHEST = 37.0  # largest normal score: beyond, probabilities underflow
 #: Probabilities closer to 0 and 1 than these have no finite normal score in double precision.
 LEAST, MOST = 1e-300, 1.0 - 2.0**-53
 
@@ -96,11 +96,12 @@ class OutcomeQuantiles:
             score = (value - self.mean.double()) / self.deviation.double()
             if not isinstance(self._model, CalibratedModel):
                 return score
-            p = self._predictive.cdf(score[..., None, None])
+            stated, mirrored, y = self._predictive, self._predictive.mirrored(), score
         else:
             shape = torch.broadcast_shapes(value.shape, self._X.shape[:-2])
-            p = self._outcome.cdf(value.expand(shape)[..., None, None])
-        return torch.special.ndtri(p.double().clamp(LEAST, MOST))[..., 0, 0]
+            stated, mirrored, y = self._outcome, self._outcome.affine(-1.0), value.expand(shape)
+        y = y[..., None, None]
+        return _flat(score_of_tails(stated.cdf(y).double(), mirrored.cdf(-y).double()))
 
     @cached_property
     def _predictive(self) -> PiecewisePredictive:
