@@ -96,12 +96,13 @@ class OutcomeQuantiles:
             score = (value - self.mean.double()) / self.deviation.double()
             if not isinstance(self._model, CalibratedModel):
                 return score
-            stated, mirrored, y = self._predictive, self._predictive.mirrored(), score
+            y = score[..., None, None]
+            tails = self._predictive.cdf(y), self._predictive.mirrored().cdf(-y)
         else:
             shape = torch.broadcast_shapes(value.shape, self._X.shape[:-2])
-            stated, mirrored, y = self._outcome, self._outcome.affine(-1.0), value.expand(shape)
-        y = y[..., None, None]
-        return _flat(score_of_tails(stated.cdf(y).double(), mirrored.cdf(-y).double()))
+            y = value.expand(shape)[..., None, None]
+            tails = self._outcome.cdf(y), self._outcome.affine(-1.0).cdf(-y)
+        return _flat(score_of_tails(*(tail.double() for tail in tails)))
 
     @cached_property
     def _predictive(self) -> PiecewisePredictive:
