@@ -87,8 +87,8 @@ def test_a_level_next_to_one_has_its_own_quantile(z: float) -> None:
     worst = WorstContexts(TotalVariationBall(0.3), contexts, make_gp())
     t = worst.quantile(z, None, lambda t: t - mean, mean + z)
     log_p = torch.special.log_ndtr(mean - t.unsqueeze(-1)) + weights.log()
-    expected = torch.special.log_ndtr(torch.tensor([-z], **DOUBLE))
-    assert_close(log_p.logsumexp(dim=-1), expected, rtol=1e-7, atol=1e-9)
+    expected = torch.special.log_ndtr(torch.tensor(-z, **DOUBLE))
+    assert_close(log_p.logsumexp(dim=-1).squeeze(), expected, rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize(
