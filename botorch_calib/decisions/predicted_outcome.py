@@ -18,7 +18,7 @@ from torch import Tensor
 
 from botorch_calib.calibration import NoCalibration
 from botorch_calib.distributions import PiecewisePredictive
-from botorch_calib.distributions._normal_functions import score_of_tails
+from botorch_calib.distributions.mixture_scores import score_of_tails
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.inspection import (
     objective_variance,

@@ -356,15 +356,6 @@ def ndtri_exp(log_p: Tensor) -> Tensor:
     return out
 
 
-def score_of_tails(below: Tensor, above: Tensor) -> Tensor:
-    """The normal score with these probabilities on its two sides, in float64.
-
-    The smaller one has all the digits, down to 1e-300: the score is exact up to 37 on either side.
-    """
-    lower, upper = (torch.special.ndtri(p.clamp(1e-300, 0.5)) for p in (below, above))
-    return torch.where(below < above, lower, -upper)
-
-
 def lower_quantile(log_p: Tensor) -> Tensor:
     """`ndtri_exp` without a graph, in float64, to rounding for ``log_p < 0``.
 

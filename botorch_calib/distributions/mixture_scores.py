@@ -61,6 +61,15 @@ def score_of_members(t: Tensor) -> Tensor:
     return out
 
 
+def score_of_tails(below: Tensor, above: Tensor) -> Tensor:
+    """The normal score with these probabilities on its two sides, in float64.
+
+    The smaller one has all the digits, down to 1e-300: the score is exact up to 37 on either side.
+    """
+    lower, upper = (torch.special.ndtri(p.clamp(1e-300, 0.5)) for p in (below, above))
+    return torch.where(below < above, lower, -upper)
+
+
 def mixture_quantile(z: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
     """``F^-1(Phi(z))``, the inverse of `mixture_score`, with its shapes.
 

@@ -22,7 +22,7 @@ from botorch_community.posteriors.riemann import BoundedRiemannPosterior
 from torch import Tensor
 from torch.distributions import Distribution, Independent, Normal, StudentT
 
-from botorch_calib.distributions._normal_functions import score_of_tails
+from botorch_calib.distributions.mixture_scores import score_of_tails
 from botorch_calib.distributions.student_t import student_t_quantile, student_t_score
 from botorch_calib.posteriors.outcome_maps import OutcomeMap
 
