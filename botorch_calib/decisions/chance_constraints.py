@@ -14,6 +14,7 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models.gpytorch import MultiTaskGPyTorchModel
 from botorch.models.model import Model
+from botorch.utils.probability.utils import ndtr
 from torch import Tensor
 
 from botorch_calib._validation import (
@@ -364,7 +365,7 @@ class ChanceConstraint(DecisionAccount):
         for side, own in zip(self._sides, below, strict=True):
             score = narrowed(side.sign * own / factor, z, k)
             if self._contexts is not None:
-                beyond = -self.in_contexts(-torch.special.ndtr(-score))
+                beyond = -self.in_contexts(-ndtr(-score))
                 score = -torch.special.ndtri(beyond.clamp(LEAST, MOST))
             scores.append(score)
         return scores
@@ -590,7 +591,7 @@ class ChanceConstraint(DecisionAccount):
         quantiles = [torch.stack(each.ends, dim=-1).tolist() for each in stated]
         levels = [[self.level] * len(X)]
         if len(stated) > 1:
-            parts = [torch.special.ndtr(-torch.stack(each.scores)).sum(dim=0) for each in stated]
+            parts = [ndtr(-torch.stack(each.scores)).sum(dim=0) for each in stated]
             levels = [(1.0 - each).tolist() for each in parts]
         num, at_stake = self._at_stake()
         decided = []

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
+from botorch.utils.probability.utils import ndtr
 from torch import Tensor
 
 from botorch_calib._roots import bracketed_root
@@ -98,24 +99,24 @@ class WorstContexts:
             ends: The quantiles of these levels in each context, ``... x M``: there is the bracket.
         """
         dtype, ends = ends.dtype, ends.double()
-        level = torch.special.ndtr(torch.as_tensor(z).to(ends)).expand(ends[..., :1].shape)[..., 0]
+        wanted = torch.as_tensor(z).to(ends).expand(ends[..., :1].shape)[..., 0]
+        level = -ndtr(-wanted)  # of more than `t`: it has digits also where small
         low, high = (end.detach() for end in ends.aminmax(dim=-1))
-        wanted = torch.special.ndtri(level.detach())
         start = (-self.expectation(-ends.detach(), model)).clamp(low, high)
 
         def kept_and_slope(t: Tensor) -> tuple[Tensor, Tensor]:
-            """The worst probability of at most ``t``, and its derivative."""
+            """The worst probability of more than ``t``, negative, and its derivative."""
             with torch.enable_grad():
                 t = t.detach().requires_grad_()
-                p = self.expectation(torch.special.ndtr(score(t.unsqueeze(-1))), model)
+                p = self.expectation(-ndtr(-score(t.unsqueeze(-1))), model)
                 (slope,) = torch.autograd.grad(p.sum(), t, retain_graph=True)
             return p, slope
 
         def excess_score(t: Tensor) -> tuple[Tensor, Tensor, float]:
             p, slope = kept_and_slope(t)
-            reached = torch.special.ndtri(p.detach().clamp(LEAST, MOST))
+            reached = -torch.special.ndtri((-p.detach()).clamp(LEAST, MOST))
             density = (-0.5 * reached.square()).exp() / (2.0 * torch.pi) ** 0.5
-            return reached - wanted, slope / density, 0.0
+            return reached - wanted.detach(), slope / density, 0.0
 
         t = bracketed_root(excess_score, start, low, high, _STEPS)
         p, slope = kept_and_slope(t)

@@ -64,7 +64,7 @@ class Spread(NamedTuple):
 
 
 class Prediction:
-    """Distributions of the objective ``f``, or of observations ``y``, at ``batch_shape x q`` points.
+    """Distributions of the objective ``f``, or observations ``y``, at ``batch_shape x q`` points.
 
     Values of all methods are in units of the outcome and have the shape ``batch_shape x q x 1``.
     Numbers to ask about are a number or a vector of ``k != 1`` numbers (then results gain a leading

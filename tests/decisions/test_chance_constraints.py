@@ -734,7 +734,7 @@ def stated_models(dtype: torch.dtype = torch.double) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", stated_models())
 def test_quantiles_are_of_each_points_level(kind: str) -> None:
-    """Parts follow from the distribution function, and quantiles from the parts."""
+    """Parts follow from the distribution function, and quantiles from the parts, however far."""
     model, X = stated_models()[kind], points(6)
     upper, lower = (4.0, 0.3) if "log" in kind else (1.0, -0.8)
     tested = ChanceConstraint(model, upper=upper, lower=lower, width=1.3)
@@ -749,6 +749,9 @@ def test_quantiles_are_of_each_points_level(kind: str) -> None:
                 level = NormalDist().cdf(sign * 1.3 * NormalDist().inv_cdf(float(part[row])))
                 quantile = float(stated.quantile(level).flatten()[row])
                 assert end == pytest.approx(quantile, rel=1e-6, abs=1e-6)
+        far = torch.tensor([-20.0, -11.4, -1.0, 2.0, 8.5, 11.4, 20.0]).double().view(-1, 1)
+        outcome = OutcomeQuantiles(model, X)
+        assert_close(outcome.score(outcome.quantile(far)), far.expand(-1, 6), rtol=0, atol=1e-8)
 
 
 @pytest.mark.parametrize(

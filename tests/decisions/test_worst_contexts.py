@@ -38,6 +38,7 @@ from botorch_calib import (
 )
 from botorch_calib.decisions import CertifiedSetExpansion
 from botorch_calib.decisions.widening import GAIN, START, leave_one_out_factor
+from botorch_calib.decisions.worst_contexts import WorstContexts
 from botorch_calib.robust import AmbiguitySet, RadiusSchedule
 from tests.decisions.test_chance_constraints import LaplaceModel
 from tests.gps import DOUBLE, far_from_gaussian, make_gp
@@ -76,6 +77,18 @@ def calibrated(model: Any) -> CalibratedModel:
 
 
 # ------------------------------------------------------------ the quantile that decides
+
+
+@pytest.mark.parametrize("z", [-4.0, 1.3, 6.0, 9.0, 20.0])
+def test_a_level_next_to_one_has_its_own_quantile(z: float) -> None:
+    """Outcomes of deviation 1 about three means; a share of 0.15 moves to the greatest one."""
+    mean, weights = torch.tensor([[[0.0, 0.7, 1.5], [0.35, 0.3, 0.35]]], **DOUBLE).unbind(1)
+    contexts = ContextDistribution.discrete(CONTEXTS[:3], torch.tensor([0.5, 0.3, 0.2]).double())
+    worst = WorstContexts(TotalVariationBall(0.3), contexts, make_gp())
+    t = worst.quantile(z, None, lambda t: t - mean, mean + z)
+    log_p = torch.special.log_ndtr(mean - t.unsqueeze(-1)) + weights.log()
+    expected = torch.special.log_ndtr(torch.tensor(-z, **DOUBLE))
+    assert_close(log_p.logsumexp(dim=-1).squeeze(), expected, rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize(
