@@ -73,12 +73,12 @@ class CertifiedSetExpansion(PendingPoints):
     def forward(self, X: Tensor) -> Tensor:
         constraint, gains = self.constraint, []
         inputs, margins = constraint.inputs(X), constraint.margins(X)
-        outcomes = zip(constraint.models.values(), self._models(), self.units, margins, strict=True)
-        for outcome, model, unit, margin in outcomes:
+        outcomes = zip(constraint.models.items(), self._models(), self.units, margins, strict=True)
+        for (name, outcome), model, unit, margin in outcomes:
             _, sigma = stated_moments(model, posterior_at(model, inputs))
-            sigma = constraint.in_contexts(sigma.squeeze(-1).squeeze(-1))
+            sigma = constraint.in_contexts(sigma.squeeze(-1).squeeze(-1), name)
             deviation = OutcomeQuantiles(outcome, inputs).deviation
-            to_border = margin / constraint.in_contexts(deviation)
+            to_border = margin / constraint.in_contexts(deviation, name)
             gains.append((sigma / unit).log() - 0.5 * to_border.square())
         return torch.stack(gains).amax(dim=0)
 

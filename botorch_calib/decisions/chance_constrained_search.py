@@ -241,7 +241,7 @@ class LeastMargin(AcquisitionFunction):
     ) -> None:
         super().__init__(model=None if constraint is None else constraint.model)  # type: ignore[arg-type]
         self.constraint, self.confidence = constraint, confidence
-        self.scale = None if constraint is None else constraint.typical_deviation()
+        self.scale = torch.ones(()) if constraint is None else constraint.typical_deviation()
         self.num_contexts = 1 if constraint is None else constraint.num_contexts
 
     def check_points(self, name: str, X: Tensor) -> None:

@@ -171,20 +171,8 @@ class ChanceConstraint(DecisionAccount):
         ambiguity: AmbiguitySet | None = None,
         contexts: ContextDistribution | Tensor | None = None,
     ) -> None:
-        if isinstance(model, Mapping) != (limits is not None):
-            raise InputDataError(
-                "Give `limits={name: (lower, upper)}` with models by the same names, and `upper` "
-                "or `lower` with a single model."
-            )
-        if limits is None:
-            model, limits = {SOLE: model}, {SOLE: (lower, upper)}
-        elif not isinstance(limits, Mapping) or not limits or limits.keys() != model.keys():
-            raise InputDataError(
-                f"`limits` must have the names of the models, {[*model]}, got {limits!r}."
-            )
-        elif not (upper is None and lower is None):
-            raise InputDataError("`limits` takes the place of `upper` and `lower`.")
-        self.models: dict[str, Any] = {name: _checked_model(model[name]) for name in limits}
+        models, limits = _by_name(model, upper, lower, limits)
+        self.models: dict[str, Any] = {name: _checked_model(models[name]) for name in limits}
         self._contexts: WorstContexts | None = None
         if ambiguity is not None and contexts is not None:
             self._contexts = WorstContexts(ambiguity, contexts, observed_process(self.model))
@@ -258,8 +246,8 @@ class ChanceConstraint(DecisionAccount):
 
         Args:
             model: A model of the same outcome, fitted to all data so far, or the models of several
-                by name; a plain one takes over the calibrator of a calibrated one. Let the old
-                models observe new data first, since their quantiles decided about them.
+                by name; a plain one takes over the calibrator of the one that it replaces. Let the
+                old models observe new data first, since their quantiles decided about them.
 
         Raises:
             InputDataError: If the names are others.
@@ -313,7 +301,7 @@ class ChanceConstraint(DecisionAccount):
         margins = self._inside(ends)
         if confidence is not None or self.budget.allows(*self._at_stake()):
             return margins
-        least = [-self.in_contexts(outcome.deviation) for outcome in stated.values()]
+        least = [-self.in_contexts(each.deviation, name) for name, each in stated.items()]
         return [*map(torch.minimum, margins, least)]
 
     def optimism(self, X: Tensor) -> Tensor:
@@ -328,17 +316,17 @@ class ChanceConstraint(DecisionAccount):
             outcome = stated[side.name]
             likely = self._equal_score * outcome.noise_deviation - outcome.objective_deviation
             ends.append(outcome.mean + side.sign * likely)
-        return self._least([*map(self.in_contexts, self._inside(ends))])
+        return self._least([*map(self.in_contexts, self._inside(ends), self.models)])
 
     def inputs(self, X: Tensor) -> Tensor:
         """The model's inputs at ``b x 1 x d``: these, or their pairs with the ``M`` contexts."""
         return X if self._contexts is None else self._contexts.pairs(X)
 
-    def in_contexts(self, values: Tensor) -> Tensor:
-        """Values ``b``, or the worst expectations of ``b x M``, the larger the better."""
+    def in_contexts(self, values: Tensor, name: str) -> Tensor:
+        """Values ``b`` of an outcome, or worst expectations of ``b x M``, the larger the better."""
         if self._contexts is None:
             return values
-        return self._contexts.expectation(values, observed_process(self.model))
+        return self._contexts.expectation(values, observed_process(self.models[name]))
 
     def _outcomes(self, X: Tensor) -> dict[str, OutcomeQuantiles]:
         inputs = self.inputs(X)
@@ -348,7 +336,8 @@ class ChanceConstraint(DecisionAccount):
         self, X: Tensor, confidence: float | None = None
     ) -> tuple[dict[str, OutcomeQuantiles], list[Tensor]]:
         """The outcomes, and of each side the quantile that decides, ``b``."""
-        outcomes, scores = self._outcomes(X), [self._equal_score]
+        outcomes = self._outcomes(X)
+        scores: Sequence[float | Tensor] = [self._equal_score]
         if len(self._sides) > 1:
             kept = [score for each in outcomes.items() for score in self._scores_of_limits(*each)]
             scores = scores_of_parts(self.level, torch.stack(kept)).unbind()
@@ -364,7 +353,7 @@ class ChanceConstraint(DecisionAccount):
         for side, own in zip(sides, below, strict=True):
             score = narrowed(side.sign * own / factor, z, k)
             if self._contexts is not None:
-                beyond = -self.in_contexts(-torch.special.ndtr(-score))
+                beyond = -self.in_contexts(-torch.special.ndtr(-score), name)
                 score = -torch.special.ndtri(beyond.clamp(LEAST, MOST))
             scores.append(score)
         return scores
@@ -574,10 +563,8 @@ class ChanceConstraint(DecisionAccount):
         check_flag("condition", condition)
         decisions = self._decisions_of(X)
         self._check_outcomes(X, Y, Yvar)
-        values = numbers_of(Y.flatten())
-        each = zip(*[iter(values)] * len(self.limits), strict=True)
-        named = (zip(self.limits, of, strict=True) for of in each)
-        came = [{name: y for name, y in of if not math.isnan(y)} for of in named]
+        named = (zip(self.limits, numbers_of(values), strict=True) for values in Y.cpu())
+        came = [{name: y for name, y in each if not math.isnan(y)} for each in named]
         rows = self._out_at(decisions.tolist(), came)
         is_new = torch.tensor([row is None for row in rows], dtype=torch.bool, device=X.device)
         decided = self._decided(decisions[is_new])
@@ -678,6 +665,26 @@ def clearance(dtype: torch.dtype) -> float:
     these of 0 might be negative the next time.
     """
     return float(torch.finfo(dtype).eps) ** 0.5
+
+
+def _by_name(
+    model: Model | Mapping[str, Model],
+    upper: float | None,
+    lower: float | None,
+    limits: Limits | None,
+) -> tuple[Mapping[str, Model], Limits]:
+    """Models and limits by the same names."""
+    if not isinstance(model, Mapping):
+        if limits is not None:
+            raise InputDataError("`limits` are for models by name: give `upper`, `lower` or both.")
+        return {SOLE: model}, {SOLE: (lower, upper)}
+    is_alone = upper is None and lower is None and isinstance(limits, Mapping)
+    if not is_alone or not limits or limits.keys() != model.keys():
+        raise InputDataError(
+            "`limits` must be a dictionary of pairs `(lower, upper)` by the names of the models, "
+            f"{[*model]}, in place of `upper` and `lower`; got {limits!r}."
+        )
+    return model, limits
 
 
 def _calibrator_of(model: Any) -> Calibrator | None:

@@ -115,7 +115,7 @@ def _checked(row: Any, name: str) -> Row:
         check(right and bool(values) and values.keys() == row["limits"].keys(), key, what)
         return dict(values)
 
-    point = [*row["point"]] if isinstance(row["point"], Iterable) else [None]
+    point: list[Any] = [*row["point"]] if isinstance(row["point"], Iterable) else [None]
     check(all(map(_is_number, point)), "point", "a list of finite numbers")
     check(_is_number(row["level"]) and 0.0 < row["level"] < 1.0, "level", "a number in (0, 1)")
     check(row["certified"] in (True, False), "certified", "True or False")
