@@ -32,7 +32,7 @@ from botorch_calib._validation import (
     check_tensor,
     numbers_of,
 )
-from botorch_calib.decisions.budget import Account, Budget, Decision, check_level, together
+from botorch_calib.decisions.budget import Account, Budget, Decision, check_level
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 
 # Traces in this process, which reveal a constraint that is made without the rows of decisions:
@@ -49,22 +49,24 @@ SIGNS = (-1.0, 1.0)  # of a lower and an upper limit
 
 
 def decision_of(row: Mapping[str, Any]) -> Decision:
-    """What counts of a row, by the limits and the quantiles that it holds."""
-    certified, parts = row["certified"], []
+    """What counts of a row, by the limits and the quantiles that it holds: any outcome beyond."""
+    flags: dict[str, list[bool | None]] = {"limits": [], "quantiles": []}
     for name, y in row["outcomes"].items():
-        if y is None:
-            parts.append(Decision(certified, None, None))
-            continue
-        sides = zip(SIGNS, row["limits"][name], row["quantiles"][name], strict=True)
-        beyond = [(s * y > s * end, s * y > s * q) for s, end, q in sides if end is not None]
-        violated, missed = map(any, zip(*beyond, strict=True))
-        # Rounding may put a limit beyond the quantile that was within it.
-        parts.append(Decision(certified, violated, missed or (certified and violated)))
-    return together(parts)
+        for key, beyond in flags.items():
+            ends = [each for each in zip(SIGNS, row[key][name], strict=True) if each[1] is not None]
+            beyond.append(None if y is None else any(sign * y > sign * end for sign, end in ends))
+    violated, missed = map(_any, flags.values())
+    # Rounding may put a limit beyond the quantile that was within it.
+    return Decision(row["certified"], violated, (row["certified"] and violated) or missed)
+
+
+def _any(flags: list[bool | None]) -> bool | None:
+    """Whether any is true, None if that is still open."""
+    return True if True in flags else None if None in flags else False
 
 
 def own_rows(
-    rows: Iterable[Mapping[str, Any]], limits: Limits, level: float, skip_malformed: bool = True
+    rows: Iterable[Mapping[str, Any]], limits: Limits, level: float, skip_malformed: bool
 ) -> list[Row]:
     """Copies of the rows that were decided under a statement, in their order.
 
@@ -166,7 +168,8 @@ class DecisionAccount:
     """Rows of decisions about points, and the account and the budget that follow from them.
 
     `ChanceConstraint` keeps them, and explains the arguments; of models they know nothing.
-    ``least_excess`` is the ``least`` of `Account.of`.
+    ``least_excess`` is the ``least`` of `Account.of`; with ``skip_malformed`` rows are left out
+    that somebody may have edited.
     """
 
     def __init__(
@@ -176,12 +179,13 @@ class DecisionAccount:
         budget: float,
         rows: Iterable[Mapping[str, Any]] = (),
         least_excess: float = -math.inf,
+        skip_malformed: bool = False,
     ) -> None:
         self.limits = {name: _checked_limits(pair) for name, pair in limits.items()}
         self.level = check_level(level)
         self.budget = Budget(self.level, check_positive("budget", budget, allow_inf=True))
         self._least_excess = least_excess
-        self._rows = own_rows(rows, self.limits, self.level, skip_malformed=False)
+        self._rows = own_rows(rows, self.limits, self.level, skip_malformed)
         # The account, once it is known, of copies as well.
         self._accounts: list[Account] = []
 

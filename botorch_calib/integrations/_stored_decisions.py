@@ -22,7 +22,7 @@ from torch import Tensor
 
 from botorch_calib.decisions.chance_constrained_search import warn_uncertified
 from botorch_calib.decisions.chance_constraints import ChanceConstraint
-from botorch_calib.decisions.rows import DecisionAccount, Limits, Row, own_rows
+from botorch_calib.decisions.rows import DecisionAccount, Limits, Row
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.conditioning import hallucinated
 from botorch_calib.models.inspection import observed_process, raw_width
@@ -50,7 +50,7 @@ def account_of(
         {**row, "outcomes": {name: _known(outcomes.get(name)) for name in limits}}
         for row, outcomes in trials
     ]
-    return DecisionAccount(limits, level, budget, own_rows(rows, limits, level))
+    return DecisionAccount(limits, level, budget, rows, skip_malformed=True)
 
 
 def _known(y: float | None) -> float | None:

@@ -548,19 +548,6 @@ def test_rebuilt_from_rows_it_is_the_one_that_was_carried(
     assert_same(rebuilt, carried, pool)
 
 
-def test_the_order_in_which_outcomes_come_does_not_matter() -> None:
-    X, Y = points(8).squeeze(1), torch.linspace(-1, 120, 8).double().unsqueeze(-1)
-    found = []
-    for order in (range(8), reversed(range(8)), [3, 1, 4, 0, 5, 2, 6, 7]):
-        tested = constraint(**WIDE)
-        tested.decide(X)
-        for i in order:
-            tested.observe(X[i : i + 1], Y[i : i + 1], condition=False)
-        found.append(tested)
-    assert_same(found[1], found[0], points(5))
-    assert_same(found[2], found[0], points(5))
-
-
 def test_malformed_rows_are_named() -> None:
     tested = constraint(**WIDE)
     tested.observe(points(2).squeeze(1), value(0.0, 2), condition=False)
@@ -886,6 +873,25 @@ def test_a_budget_counts_points() -> None:
     for model in ({"a": make_gp()}, make_gp()):
         with pytest.raises(InputDataError, match="`model` must hold models by the names"):
             tested.with_model(model)
+
+
+def test_any_outcome_makes_a_violation() -> None:
+    """One that is out leaves it open, unless another one violates."""
+    limits, quantiles = {"a": [None, 1.0], "b": [0.0, 9.0]}, {"a": [None, 0.5], "b": [0.2, 7.0]}
+    for a, b, violated, missed in [
+        (0.4, 0.3, False, False),
+        (0.5, 0.2, False, False),
+        (0.4, 0.1, False, True),
+        (1.1, 0.3, True, True),
+        (1.1, -0.1, True, True),
+        (0.4, 9.1, True, True),
+        (1.1, None, True, True),
+        (0.6, None, None, True),
+        (None, 0.3, None, None),
+    ]:
+        row = {"limits": limits, "quantiles": quantiles, "outcomes": {"a": a, "b": b}}
+        for certified in (True, False):
+            assert decision_of({**row, "certified": certified}) == (certified, violated, missed)
 
 
 def test_outcomes_that_come_together_belong_to_one_decision() -> None:

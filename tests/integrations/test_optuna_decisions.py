@@ -87,10 +87,6 @@ def space_of(trial: Any) -> optuna_decisions.SearchSpace:
     return optuna_decisions.SearchSpace(dict(sorted(trial.distributions.items())))
 
 
-def books(constraint: ChanceConstraint) -> tuple[int, int, int]:
-    return constraint.account[:3]
-
-
 def test_a_decision_that_was_lost_is_told() -> None:
     study = new_study()
     study.optimize(limited, n_trials=NUM_INITIAL + 2)
@@ -155,7 +151,7 @@ def test_books_of_trials_in_any_state(kind: str, tmp_path: Path, new_storage: Ne
     )
     study.optimize(limited, n_trials=NUM_INITIAL)
     constraint = sampler.chance_constraint(study)
-    assert books(constraint) == (0, 0, 0)
+    assert constraint.account[:3] == (0, 0, 0)
 
     def ask() -> optuna.Trial:
         trial = study.ask()
@@ -185,7 +181,7 @@ def test_books_of_trials_in_any_state(kind: str, tmp_path: Path, new_storage: Ne
     for each in (study, loaded):
         constraint = each.sampler.chance_constraint(each)
         violated = 1 + (complete.constraints["loss"] > 0.0)
-        assert books(constraint) == counted(each) == (5, violated, 2)
+        assert constraint.account[:3] == counted(each) == (5, violated, 2)
         # Its own decision, and the outcome of the trial, in the order of trials.
         first = constraint.decisions[0]
         assert first["point"] == [pytest.approx(x)] and first["outcomes"] == {"loss": None}
@@ -325,7 +321,7 @@ def test_constraints_func_of_optuna() -> None:
     study = optuna.create_study(direction="maximize", sampler=sampler)
     study.optimize(lambda trial: trial.suggest_float("x", 0.0, 1.0), n_trials=NUM_INITIAL + 3)
     constraint = sampler.chance_constraint(study)
-    assert books(constraint) == counted(study)
+    assert constraint.account[:3] == counted(study)
     assert constraint.num_certified > 0
 
 
