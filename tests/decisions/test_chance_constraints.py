@@ -373,7 +373,8 @@ def test_a_limit_that_is_met_exactly_is_kept_in_single_precision(name: str, limi
         assert tested.violated(y).tolist() == [expected]
         row = tested.decisions[-1] | {"certified": True}
         row["quantiles"] = row["limits"]
-        rebuilt = ChanceConstraint(make_gp(dtype=torch.float), rows=[row], **{name: limit})
+        limits: dict[str, Any] = {name: limit}
+        rebuilt = ChanceConstraint(make_gp(dtype=torch.float), rows=[row], **limits)
         assert rebuilt.num_violations == expected
 
 
@@ -574,7 +575,7 @@ def test_malformed_rows_are_named() -> None:
         with pytest.raises(InputDataError, match=r"`rows\[0\]` must be a dictionary with the"):
             ChanceConstraint(make_gp(), rows=[row], **WIDE)  # type: ignore[list-item]
     with pytest.raises(InputDataError, match="`rows` must be a list of dictionaries"):
-        ChanceConstraint(make_gp(), rows=5, **WIDE)
+        ChanceConstraint(make_gp(), rows=5, **WIDE)  # type: ignore[arg-type]
     for point in ([0.5], [0.5, 0.5, 0.5]):
         strange = r"`rows\[1\]\['point'\]` must have 2 columns .* got \d. Give a `model` of"
         with pytest.raises(InputDataError, match=strange):

@@ -181,7 +181,7 @@ def test_bad_arguments_are_named() -> None:
     with pytest.raises(BotorchTensorDimensionError, match="`choices` must have 1 columns"):
         recommend(gp, choices=GRID.repeat(1, 2))
     with pytest.raises(InputDataError, match="ChanceConstraint"):
-        recommend(gp, gp, BOUNDS)  # type: ignore[arg-type]
+        recommend(gp, gp, BOUNDS)
 
 
 @pytest.mark.parametrize(("width", "unit"), [(2.0**20, 1.0), (2.0**-20, 1.0), (2.0**20, 2.0**-24)])

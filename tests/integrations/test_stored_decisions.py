@@ -53,7 +53,7 @@ def carried() -> tuple[ChanceConstraint, Stored]:
     """A constraint that has decided about 20 points, and what a client stores of it."""
     constraint = ChanceConstraint(models(), limits=LIMITS, level=0.8)
     X, Y = data(20, 1, spread=0.6)  # more than the models know of
-    trials = []
+    trials: Stored = []
     for x, y in zip(X.split(1), Y.split(1), strict=True):
         (row,) = constraint.decide(x)
         came = {}
