@@ -493,7 +493,7 @@ class ChanceConstraint(DecisionAccount):
                 if inputs is not None and inputs.shape[-2] > 0:
                     deviation = OutcomeQuantiles(model, inputs.unsqueeze(-2)).deviation.mean()
                 self._deviations.append(deviation)
-        return self._deviations
+        return [*self._deviations]
 
     def typical_deviation(self) -> Tensor:
         """Standard deviation of an outcome in units of the `margin`: 1 of several outcomes."""
