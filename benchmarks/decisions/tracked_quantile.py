@@ -31,17 +31,18 @@ LEEWAY, PATIENCE = 0.5, 3
 class TrackedConstraint(ChanceConstraint):
     """The limit by the calibrator's own quantile, and a search for the largest margin."""
 
-    def margin(self, X: Tensor, confidence: float | None = None) -> Tensor:
+    def margins(self, X: Tensor, confidence: float | None = None) -> list[Tensor]:
         """At most minus one standard deviation where the quantile is at its cap."""
         outcome = OutcomeQuantiles(self.model, X)
         calibrator = self.model.calibrator
         score = calibrator.quantile(self.model.transform_inputs(X), self.level)
-        assert self.upper is not None
-        margin = self.upper - outcome.mean - outcome.deviation * score.flatten()
+        ((_, upper),) = self.limits.values()
+        assert upper is not None
+        margin = upper - outcome.mean - outcome.deviation * score.flatten()
         at_cap = score.flatten() >= calibrator.max_width
-        return torch.where(at_cap, torch.minimum(margin, -outcome.deviation), margin)
+        return [torch.where(at_cap, torch.minimum(margin, -outcome.deviation), margin)]
 
-    optimism = margin
+    optimism = ChanceConstraint.margin
 
 
 class TrackedQuantile:
@@ -72,7 +73,7 @@ class TrackedQuantile:
             self.calibrator = model.calibrator  # type: ignore[assignment]
             self.ends = self._reach()
         model = CalibratedModel(gp, self.calibrator, denoise=False)
-        return TrackedConstraint(model, self.limit, level=self.level, budget=math.inf, records=())
+        return TrackedConstraint(model, self.limit, level=self.level, budget=math.inf, rows=())
 
     @property
     def _tracker(self) -> OnlineQuantileTracker:

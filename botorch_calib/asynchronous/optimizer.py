@@ -61,7 +61,7 @@ class AsynchronousOptimizer:
             ``"yvar"``, ``"outcomes"`` or ``"context"``. Processes need it to be picklable.
         ledger: Where trials are recorded.
         propose: Chooses the next query, such as a `DelayAwareProposer`: a function from the ledger
-            to a tensor of shape ``d`` or ``1 x d``, or to a `DecidedQuery`, of whose decisions the
+            to a tensor of shape ``d`` or ``1 x d``, or to a `DecidedQuery`, of whose decision the
             objective returns the outcomes, unless there is one, which limits the value itself.
             Called in the thread that calls `run`.
         max_parallel: Number of evaluations to keep running.

@@ -6,9 +6,8 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
 from statistics import NormalDist
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
@@ -20,27 +19,24 @@ from torch import Tensor
 from botorch_calib._validation import (
     check_flag,
     check_inputs,
-    check_instance,
     check_model,
     check_open_unit,
-    check_pairs,
     check_positive,
     check_precision,
     check_tensor,
     numbers_of,
 )
 from botorch_calib.calibration import Calibrator
-from botorch_calib.decisions.account import (
-    KEYS,
+from botorch_calib.decisions.budget import SIZE
+from botorch_calib.decisions.predicted_outcome import LEAST, MOST, OutcomeQuantiles
+from botorch_calib.decisions.rows import (
     DecisionAccount,
-    Record,
+    Limits,
+    Row,
     Side,
-    checked_records,
     have_decided,
     leave_traces,
 )
-from botorch_calib.decisions.budget import SIZE
-from botorch_calib.decisions.predicted_outcome import LEAST, MOST, OutcomeQuantiles
 from botorch_calib.decisions.shared_risk import scores_of_parts
 from botorch_calib.decisions.widening import (
     OF_ONE_POINT,
@@ -68,6 +64,8 @@ from botorch_calib.models.requirements import (
 )
 from botorch_calib.robust import AmbiguitySet, ContextDistribution
 
+#: The name of the outcome of a constraint whose model has none.
+SOLE = "y"
 # BoTorch accepts violations up to the former, which stands for the latter in standard deviations.
 _TOLERANCE, _ROOM = 1e-8, 1e-6
 
@@ -87,6 +85,11 @@ class ChanceConstraint(DecisionAccount):
     ``f (z + width - 1)``, so that it grows at any level.) Two limits share the probability of a
     violation: at each point each gets a part by how probable it is to be violated there, and the
     margin is the smaller of the two.
+
+    **Several outcomes** keep their limits together with that probability. All their limits share
+    ``1 - level`` in the same way (Bonferroni): where one limit alone is in danger, its level is
+    hardly above ``level``. A point is certified where all margins are at least 0. Budget and width
+    are common: a point that violates the limits of several outcomes counts once.
 
     **Guarantee.** For *any* model, rule of choice and environment, even one that sees the quantiles
     before it answers: of the first ``T`` certified points at most
@@ -117,53 +120,64 @@ class ChanceConstraint(DecisionAccount):
         model: Any model of one outcome: a Gaussian process, one whose posterior has quantiles, or
             a `CalibratedModel` with ``denoise=False``. With fitted hyperparameters, certify from
             some 8 observations for each input on: the first fits know too little. If they are
-            given, take the `sharpened` process.
+            given, take the `sharpened` process. Of several outcomes, a dictionary of models on the
+            same inputs, by the outcomes' names.
         upper: Upper limit of the outcome, in its units, or None. Where outcomes are counts or
             rounded, put it halfway between the last one allowed and the next: the same ones violate
             it, and a model that knows no grid certifies what it could.
         lower: Lower limit of the outcome, in its units, or None.
-        level: Probability, in (0, 1), with which an outcome shall be within the limits.
+        level: Probability, in (0, 1), with which all outcomes shall be within their limits.
         width: A constant in place of ``f width``: 1 for what the model states.
         budget: What may be violated beyond the stated share, see `Budget`. Add ``level`` for each
             point that may be out at a time, beyond a few. Infinity leaves out the guarantee.
-        records: `decisions` of an earlier constraint, see `from_records`.
+        limits: ``{name: (lower, upper)}`` in place of ``upper`` and ``lower``, where models have
+            names.
+        rows: `decisions` of an earlier constraint, in their order, with the outcomes that have
+            come, in whatever order. The constraint then equals the one that was carried on, to the
+            last bit, if its models do. Leave out points that were never run; a point counts as a
+            violation until its last outcome has come.
         ambiguity: The set of distributions of the contexts, if there are contexts. Its worst
             distribution has to be known, so it is no bound by gradients.
         contexts: The centre of that set, as of `RobustUpperConfidenceBound`: a
             `ContextDistribution`, which says which columns are contexts, or contexts ``n x d_c``.
 
     Raises:
-        InputDataError: If an argument is malformed, or there is no limit.
-        UnsupportedError: If ``model`` has several outputs, is one of the objective
+        InputDataError: If an argument or one of the ``rows`` is malformed, or there is no limit.
+        UnsupportedError: If a model has several outputs, is one of the objective
             (``denoise=True``) or a batch of models, or ``ambiguity`` has no worst distribution.
 
     Warns:
-        CalibrationWarning: If decisions have been taken by the model or on its data, and there are
-            no ``records``.
+        CalibrationWarning: If decisions have been taken by a model or on its data, and there are no
+            ``rows``; if some of the ``rows`` are of another level or of limits on other sides,
+            which are left out.
 
     Example:
         >>> constraint = ChanceConstraint(gp, upper=1.0, level=0.9)
         >>> certified = constraint.certified(X.unsqueeze(-2))  # 20 answers
         >>> constraint.observe(X[:1], Y[:1])  # what came of a point that was tried
         >>> constraint = constraint.with_model(gp)  # refitted
+        >>> gps = {"cost": gp, "purity": SingleTaskGP(X, X.sum(dim=-1, keepdim=True))}
+        >>> both = ChanceConstraint(gps, limits={"cost": (None, 1.0), "purity": (0.2, None)})
     """
 
     def __init__(
         self,
-        model: Model,
+        model: Model | Mapping[str, Model],
         upper: float | None = None,
         lower: float | None = None,
         level: float = 0.9,
         width: float | None = None,
         budget: float = SIZE,
-        records: Iterable[Mapping[str, Any]] | None = None,
+        limits: Limits | None = None,
+        rows: Iterable[Mapping[str, Any]] | None = None,
         ambiguity: AmbiguitySet | None = None,
         contexts: ContextDistribution | Tensor | None = None,
     ) -> None:
-        self.model: Any = _checked_model(model)
+        models, limits = _by_name(model, upper, lower, limits)
+        self.models: dict[str, Any] = {name: _checked_model(models[name]) for name in limits}
         self._contexts: WorstContexts | None = None
         if ambiguity is not None and contexts is not None:
-            self._contexts = WorstContexts(ambiguity, contexts, self._observed)
+            self._contexts = WorstContexts(ambiguity, contexts, observed_process(self.model))
         elif ambiguity is not None or contexts is not None:
             raise InputDataError(
                 "Give both of `ambiguity` and `contexts`, or neither; TotalVariationBall(0.0) "
@@ -171,17 +185,17 @@ class ChanceConstraint(DecisionAccount):
             )
         # That contexts come kinder than the worst ones is no reason to trust the model more.
         least_excess = -math.inf if self._contexts is None else 0.0
-        super().__init__(upper, lower, level, budget, records, least_excess)
-        self._check_records()
+        super().__init__(limits, level, budget, () if rows is None else rows, least_excess)
+        self._check_points_of_rows()
         self.width = None if width is None else check_positive("width", width)
-        self._factor: float | None = None
-        if records is None:
+        self._forget_models()
+        if rows is None:
             self._warn_of_earlier_decisions()
 
     @classmethod
     def from_history(
         cls,
-        model: Model,
+        model: Model | Mapping[str, Model],
         upper: float | None = None,
         lower: float | None = None,
         level: float = 0.9,
@@ -189,84 +203,71 @@ class ChanceConstraint(DecisionAccount):
         calibrator: Calibrator | None = None,
         **settings: Any,
     ) -> Self:
-        """A constraint of a fitted Gaussian process, calibrated on its own data if you like.
+        """A constraint of fitted Gaussian processes, calibrated on their own data if you like.
 
         Args:
             model: A fitted exact Gaussian process of the constrained outcome, see
-                `CalibratedModel.from_history`. With only a handful of data give its outcome a known
-                scale rather than ``Standardize`` it: two values that happen to be close would make
-                everything look certain.
+                `CalibratedModel.from_history`, or several by name. With only a handful of data
+                give its outcome a known scale rather than ``Standardize`` it: two values that
+                happen to be close would make everything look certain.
             upper: As in the class, like the next two.
             lower: Lower limit.
             level: Probability.
             num_initial: Number of initial observations (the design) that the calibrator skips.
-            calibrator: Copied, and taught by the history (default: none, since the width learns).
+            calibrator: Copied for each model, and taught by its history (default: none, since the
+                width learns).
             settings: Further arguments of the class.
 
         Raises:
-            UnsupportedError: If ``model`` is not an exact Gaussian process with one output.
+            UnsupportedError: If a model is not an exact Gaussian process with one output.
         """
-        if calibrator is not None:
-            model = CalibratedModel.from_history(model, calibrator, num_initial, denoise=False)
+
+        def calibrated(gp: Model) -> Model:
+            if calibrator is None:
+                return gp
+            return CalibratedModel.from_history(gp, calibrator, num_initial, denoise=False)
+
+        if isinstance(model, Mapping):
+            model = {name: calibrated(gp) for name, gp in model.items()}
+        else:
+            model = calibrated(model)
         return cls(model, upper, lower, level, **settings)
 
-    @classmethod
-    def from_records(
-        cls,
-        model: Model,
-        records: Iterable[Mapping[str, Any]],
-        upper: float | None = None,
-        lower: float | None = None,
-        level: float = 0.9,
-        **settings: Any,
-    ) -> Self:
-        """The constraint that has taken these decisions, in whatever order outcomes have come.
-
-        It equals the one that was carried on, to the last bit, if the model does.
-
-        Args:
-            model: As in the class, with all data so far.
-            records: `decisions` of an earlier constraint, in their order. Leave out points that
-                were never run; points without an outcome count as violations. (Those of
-                `joint_chance_constraints` go back there.)
-            upper: As in the class, like all others.
-            lower: Lower limit.
-            level: Probability.
-            settings: ``width``, ``budget``, ``ambiguity`` and ``contexts``.
-
-        Raises:
-            InputDataError: If a record is malformed, or of a constraint with other limits.
-        """
-        if records is None:  # such as a JSON null
-            raise InputDataError(
-                "`records` must be a list of dictionaries, got None: give the `decisions` of the "
-                "earlier constraint, or [] if there are none yet."
-            )
-        return cls(model, upper, lower, level, records=records, **settings)
+    @property
+    def model(self) -> Any:
+        """The model of the outcome; of several, that of the first. `models` has all of them."""
+        return next(iter(self.models.values()))
 
     @property
     def calibrator(self) -> Calibrator | None:
-        """The calibrator of a calibrated model, which goes on with the next one's; else None."""
-        return self.model.calibrator if isinstance(self.model, CalibratedModel) else None
+        """The calibrator of `model`, which goes on with the next one's; None without one."""
+        return _calibrator_of(self.model)
 
-    def with_model(self, model: Model) -> Self:
-        """The same constraint, with all it has learned and counted, on a refitted model.
+    def with_model(self, model: Model | Mapping[str, Model]) -> Self:
+        """The same constraint, with all it has learned and counted, on refitted models.
 
         Args:
-            model: A model of the same outcome, fitted to all data so far; a plain one takes over
-                the calibrator of a calibrated one. Let the old model observe new data first, since
-                its quantiles decided about them.
+            model: A model of the same outcome, fitted to all data so far, or the models of several
+                by name; a plain one takes over the calibrator of the one that it replaces. Let the
+                old models observe new data first, since their quantiles decided about them.
 
         Raises:
+            InputDataError: If the names are others.
             BotorchTensorDimensionError: If ``model`` has inputs of another width.
         """
-        if isinstance(self.model, CalibratedModel) and not isinstance(model, CalibratedModel):
-            model = self.model.with_model(model)
+        given = model if isinstance(model, Mapping) else {next(iter(self.models)): model}
+        if given.keys() != self.models.keys():
+            raise InputDataError(f"`model` must hold models by the names {[*self.models]}.")
         twin = copy.copy(self)
-        twin.model, twin._factor = _checked_model(model), None
-        check_same_width(self.model, model)
-        twin._check_records()
-        self._together[self._place] = twin
+        twin.models = {}
+        for name, present in self.models.items():
+            refitted: Any = given[name]
+            if isinstance(present, CalibratedModel) and not isinstance(refitted, CalibratedModel):
+                refitted = present.with_model(refitted)
+            twin.models[name] = _checked_model(refitted)
+            check_same_width(present, refitted)
+        twin._forget_models()
+        twin._check_points_of_rows()
         return twin
 
     # ------------------------------------------------------------ the margin
@@ -275,8 +276,7 @@ class ChanceConstraint(DecisionAccount):
         r"""How far the deciding quantile is inside its limit; at least 0 where certified.
 
         Differentiable in ``X``. Where the budget is spent, at most minus one standard deviation, as
-        long as no ``confidence`` is asked for. Of `joint_chance_constraints` it depends on the
-        models of all.
+        long as no ``confidence`` is asked for.
 
         Args:
             X: Points ``b x 1 x d``, in the precision of the model.
@@ -287,14 +287,24 @@ class ChanceConstraint(DecisionAccount):
                 (default: the rounds').
 
         Returns:
-            Margins of shape ``b``, in units of the outcome.
+            Margins of shape ``b``, in units of the outcome; of several outcomes, the least one in
+            standard deviations of each (`typical_deviations`).
         """
+        return self._least(self.margins(X, confidence))
+
+    def margins(self, X: Tensor, confidence: float | None = None) -> list[Tensor]:
+        """The `margin` of each outcome, ``b``, in its own units."""
         if check_tensor("X", X).dim() < 2 or X.shape[-2] != 1:
             raise BotorchTensorDimensionError(
                 f"`X` must have shape b x 1 x d, one point at a time, got {tuple(X.shape)}."
             )
         self.check_points("X", X)
-        return self._margins(X, confidence)[self._place]
+        stated, ends = self._stated(X, confidence)
+        margins = self._inside(ends)
+        if confidence is not None or self.budget.allows(*self._at_stake()):
+            return margins
+        least = [-self.in_contexts(each.deviation, name) for name, each in stated.items()]
+        return [*map(torch.minimum, margins, least)]
 
     def optimism(self, X: Tensor) -> Tensor:
         """Where to learn while nothing is certified, ``b`` at ``b x 1 x d``: the larger the better.
@@ -303,69 +313,49 @@ class ChanceConstraint(DecisionAccount):
         ``limit - mean - z sqrt(v_n) + sqrt(v_f)``, with the ``z`` of equal parts if limits share.
         """
         self.check_points("X", X)
-        outcome = OutcomeQuantiles(self.model, self.inputs(X))
-        likely = self._equal_score * outcome.noise_deviation - outcome.objective_deviation
-        ends = [outcome.mean + side.sign * likely for side in self._sides]
-        return self.in_contexts(self._margin(ends))
+        stated, ends = self._outcomes(X), []
+        for side in self._sides:
+            outcome = stated[side.name]
+            likely = self._equal_score * outcome.noise_deviation - outcome.objective_deviation
+            ends.append(outcome.mean + side.sign * likely)
+        return self._least([*map(self.in_contexts, self._inside(ends), self.models)])
 
     def inputs(self, X: Tensor) -> Tensor:
         """The model's inputs at ``b x 1 x d``: these, or their pairs with the ``M`` contexts."""
         return X if self._contexts is None else self._contexts.pairs(X)
 
-    def in_contexts(self, values: Tensor) -> Tensor:
-        """Values ``b``, or the worst expectations of ``b x M``, the larger the better."""
+    def in_contexts(self, values: Tensor, name: str) -> Tensor:
+        """Values ``b`` of an outcome, or worst expectations of ``b x M``, the larger the better."""
         if self._contexts is None:
             return values
-        return self._contexts.expectation(values, self._observed)
+        return self._contexts.expectation(values, observed_process(self.models[name]))
 
-    def _margins(
-        self, X: Tensor, confidence: float | None = None, together: Sequence[Self] | None = None
-    ) -> list[Tensor]:
-        """Margins of all constraints that hold together, ``b`` each."""
-        together = together or self._present()
-        stated = self._stated(X, together, confidence)
-        margins = [each.margin for each in stated]
-        if confidence is not None or self._budget.allows(*self._at_stake()):
-            return margins
-        least = [-c.in_contexts(s.outcome.deviation) for c, s in zip(together, stated, strict=True)]
-        return [*map(torch.minimum, margins, least)]
-
-    def _present(self) -> list[Self]:
-        """The constraints that hold together, this one among them.
-
-        One that was made `with_model` may have taken its place.
-        """
-        together = [*self._together]
-        together[self._place] = self
-        return together
+    def _outcomes(self, X: Tensor) -> dict[str, OutcomeQuantiles]:
+        inputs = self.inputs(X)
+        return {name: OutcomeQuantiles(model, inputs) for name, model in self.models.items()}
 
     def _stated(
-        self, X: Tensor, together: Sequence[Self], confidence: float | None = None
-    ) -> list[_Stated]:
-        """Outcome, scores, quantiles and margin of each of the constraints that hold together."""
-        outcomes = [OutcomeQuantiles(each.model, each.inputs(X)) for each in together]
-        pairs = [*zip(together, outcomes, strict=True)]
-        if sum(len(each._sides) for each in together) == 1:
-            scores: Any = [self._equal_score]
-        else:
-            kept = [score for each, outcome in pairs for score in each._scores_of_limits(outcome)]
+        self, X: Tensor, confidence: float | None = None
+    ) -> tuple[dict[str, OutcomeQuantiles], list[Tensor]]:
+        """The outcomes, and of each side the quantile that decides, ``b``."""
+        outcomes = self._outcomes(X)
+        scores: Sequence[float | Tensor] = [self._equal_score]
+        if len(self._sides) > 1:
+            kept = [score for each in outcomes.items() for score in self._scores_of_limits(*each)]
             scores = scores_of_parts(self.level, torch.stack(kept)).unbind()
-        rest, stated = iter(scores), []
-        for each, outcome in pairs:
-            own = [*islice(rest, len(each._sides))]
-            sides = zip(each._sides, own, strict=True)
-            ends = [each._quantile(outcome, side, z, confidence) for side, z in sides]
-            stated.append(_Stated(outcome, own, ends, each._margin(ends)))
-        return stated
+        sides = zip(self._sides, scores, strict=True)
+        ends = [self._quantile(outcomes[side.name], side, z, confidence) for side, z in sides]
+        return outcomes, ends
 
-    def _scores_of_limits(self, outcome: OutcomeQuantiles) -> list[Tensor]:
+    def _scores_of_limits(self, name: str, outcome: OutcomeQuantiles) -> list[Tensor]:
         """Normal scores of the stated probabilities that each side's limit is kept, ``b``."""
-        (factor, k), z = self._factors(), NormalDist().inv_cdf(self.level)
-        below, scores = outcome.scores([side.limit for side in self._sides]), []
-        for side, own in zip(self._sides, below, strict=True):
+        (factor, k), z = self._factors(name), NormalDist().inv_cdf(self.level)
+        sides = [side for side in self._sides if side.name == name]
+        below, scores = outcome.scores([side.limit for side in sides]), []
+        for side, own in zip(sides, below, strict=True):
             score = narrowed(side.sign * own / factor, z, k)
             if self._contexts is not None:
-                beyond = -self.in_contexts(-ndtr(-score))
+                beyond = -self.in_contexts(-ndtr(-score), name)
                 score = -torch.special.ndtri(beyond.clamp(LEAST, MOST))
             scores.append(score)
         return scores
@@ -374,7 +364,7 @@ class ChanceConstraint(DecisionAccount):
         self, outcome: OutcomeQuantiles, side: Side, z: Any, confidence: float | None
     ) -> Tensor:
         """The deciding quantile of a side, ``b``, from the normal score of its level."""
-        factor, k = self._factors(of_one_point=confidence is not None)
+        factor, k = self._factors(side.name, of_one_point=confidence is not None)
         if isinstance(z, Tensor):
             z = z.to(outcome.dtype)[(...,) if self._contexts is None else (..., None)]
         more: Tensor | float = 0.0
@@ -391,90 +381,93 @@ class ChanceConstraint(DecisionAccount):
             score = side.sign * outcome.score(side.sign * (t - more))
             return narrowed(score / factor, z, k)
 
-        return side.sign * self._contexts.quantile(z, self._observed, at_most, side.sign * end)
+        observed = observed_process(self.models[side.name])
+        return side.sign * self._contexts.quantile(z, observed, at_most, side.sign * end)
 
-    def _margin(self, ends: Sequence[Tensor]) -> Tensor:
-        """The smallest distance of ``ends``, ``b`` for each side, from the limits."""
-        sides = zip(self._sides, ends, strict=True)
-        margins = [side.sign * (side.limit - end) for side, end in sides]
-        return torch.stack(margins).amin(dim=0)
+    def _inside(self, ends: Sequence[Tensor]) -> list[Tensor]:
+        """For each outcome the smallest distance of ``ends``, ``b`` for each side, from limits."""
+        margins: dict[str, list[Tensor]] = {name: [] for name in self.limits}
+        for side, end in zip(self._sides, ends, strict=True):
+            margins[side.name].append(side.sign * (side.limit - end))
+        return [torch.stack(own).amin(dim=0) for own in margins.values()]
 
-    def _factors(self, of_one_point: bool = False) -> tuple[float, float]:
-        """Factor of the model's quantile, kept while the model is, and width by the misses."""
+    def _least(self, values: Sequence[Tensor]) -> Tensor:
+        """The only one, or the least one in standard deviations of its outcome."""
+        if len(values) == 1:
+            return values[0]
+        pairs = zip(values, self.typical_deviations(), strict=True)
+        return torch.stack([value / deviation for value, deviation in pairs]).amin(dim=0)
+
+    def _factors(self, name: str, of_one_point: bool = False) -> tuple[float, float]:
+        """Factor of a model's quantile, kept while the model is, and width by the misses."""
         if self.width is not None:
             return self.width, 1.0
-        if self._factor is None:
-            self._factor = leave_one_out_factor(self.model)
-        k = width(self._account())
-        return self._factor, max(k, OF_ONE_POINT) if of_one_point else k
+        if name not in self._factor:
+            self._factor[name] = leave_one_out_factor(self.models[name])
+        k = width(self.account)
+        return self._factor[name], max(k, OF_ONE_POINT) if of_one_point else k
 
     @property
     def _equal_score(self) -> float:
         """Normal score of each limit's level if all had equal parts."""
-        num = sum(len(each._sides) for each in self._together)
-        return NormalDist().inv_cdf(1.0 - (1.0 - self.level) / num)
+        return NormalDist().inv_cdf(1.0 - (1.0 - self.level) / len(self._sides))
 
-    @property
-    def _observed(self) -> Any:
-        """The process of observed data alone."""
-        return observed_process(self.model)
+    def _forget_models(self) -> None:
+        """Drop what follows from the models."""
+        self._factor: dict[str, float] = {}
+        self._deviations: list[Tensor] = []
 
     def check_points(self, name: str, X: Tensor) -> None:
-        """Raise unless points ``... x d`` have the width and the precision of the model's inputs.
+        """Raise unless points ``... x d`` have the width and the precision of the models' inputs.
 
         The column of the output task of a multi-task model may be left out. Errors call the points
         ``name``.
         """
-        if self._contexts is not None:
-            X = self._contexts.check_decisions(name, X, self._observed)
-        check_fits(self._observed, with_task_feature(self._observed, X), name)
-
-    def _hold_together(
-        self, several: list[Self], place: int, records: Iterable[Mapping[str, Any]]
-    ) -> None:
-        """Be one of several, new as well, and go on with its part of their records."""
-        self._together, self._place = several, place
-        self._records = checked_records(records, self._sides, self.level, len(several) > 1)
-        self._check_records()
+        for observed in map(observed_process, self.models.values()):
+            of_model = X
+            if self._contexts is not None:
+                of_model = self._contexts.check_decisions(name, X, observed)
+            check_fits(observed, with_task_feature(observed, of_model), name)
 
     def _warn_of_earlier_decisions(self) -> None:
-        """Warn of decisions that a constraint without records does not know."""
+        """Warn of decisions that a constraint without rows does not know."""
         if have_decided(self._parts(), self._statement, self.known_decisions()):
             warnings.warn(
                 "Decisions have been taken by this model or on these data, which a constraint that "
                 "is made anew does not know: its violations count from zero. Go on by "
-                "`with_model`, or by `ChanceConstraint.from_records(model, records, ...)` with the "
-                "`decisions` of the earlier one.",
+                "`with_model`, or by `ChanceConstraint(..., rows=)` with the `decisions` of the "
+                "earlier one.",
                 CalibrationWarning,
                 stacklevel=level_of_caller(),
             )
 
-    def _check_records(self) -> None:
-        """Raise unless the records are about points that the model decides about."""
-        if (inputs := raw_train_inputs(self._observed)) is None:
+    def _check_points_of_rows(self) -> None:
+        """Raise unless the rows are about points that the models decide about."""
+        if (inputs := raw_train_inputs(observed_process(self.model))) is None:
             return
-        lengths = [len(record["point"]) for record in self._records]
+        lengths = [len(row["point"]) for row in self._rows]
         for length in {*lengths} - {0}:  # unknown points count, and no outcome finds them
-            name = f"records[{lengths.index(length)}]['point']"
+            name = f"rows[{lengths.index(length)}]['point']"
             try:
                 self.check_points(name, inputs.new_zeros(1, length))
             except BotorchTensorDimensionError as error:
                 raise InputDataError(
-                    f"{error} Give a `model` of the inputs that were decided about, or the "
-                    "records of its own decisions."
+                    f"{error} Give a `model` of the inputs that were decided about, or the rows of "
+                    "its own decisions."
                 ) from error
 
     def _whole(self, point: list[float]) -> list[float]:
         """A decision with the column of the output task, which may be left out."""
-        if self._contexts is not None or not isinstance(self._observed, MultiTaskGPyTorchModel):
+        observed = observed_process(self.model)
+        if self._contexts is not None or not isinstance(observed, MultiTaskGPyTorchModel):
             return point
-        return with_task_feature(self._observed, torch.tensor(point, dtype=torch.double)).tolist()
+        return with_task_feature(observed, torch.tensor(point, dtype=torch.double)).tolist()
 
     @torch.no_grad()
     def certified(self, X: Tensor) -> Tensor:
         """Whether each point of ``b x 1 x d`` is certified, ``b``, if it is the only one to come.
 
-        Of several, and of `joint_chance_constraints`, `commit` says which ones are.
+        Of several, `decide` says which ones are.
         """
         return self.margin(X) >= 0.0
 
@@ -483,23 +476,31 @@ class ChanceConstraint(DecisionAccount):
         """Number of contexts at which the outcome is predicted for each point; 1 without any."""
         return 1 if self._contexts is None else self._contexts.centre.num_points
 
-    def known_decisions(self) -> Tensor | None:
-        """Training inputs ``n x d`` before any transform, without contexts; None if not told."""
-        if (inputs := raw_train_inputs(self._observed)) is None:
-            return None
-        inputs = inputs[(0,) * (inputs.dim() - 2)]  # which members of an ensemble share
-        return inputs if self._contexts is None else self._contexts.decisions(inputs)
+    def known_decisions(self) -> list[Tensor]:
+        """Training inputs ``n x d`` of the models that have some, without contexts, as given."""
+        known = [raw_train_inputs(observed_process(model)) for model in self.models.values()]
+        # Members of an ensemble share theirs.
+        shared = [inputs[(0,) * (inputs.dim() - 2)] for inputs in known if inputs is not None]
+        return shared if self._contexts is None else [*map(self._contexts.decisions, shared)]
 
     @torch.no_grad()
-    def typical_deviation(self) -> Tensor:
-        """Standard deviation of an outcome, the mean over the training inputs (1 without any).
+    def typical_deviations(self) -> list[Tensor]:
+        """Standard deviation of each outcome, the mean over its training inputs (1 without any).
 
-        A unit for comparing outcomes. It is constant, so margins keep their shape.
+        Units for comparing outcomes. They are constant, so margins keep their shape.
         """
-        inputs = raw_train_inputs(self._observed)
-        if inputs is None or inputs.shape[-2] == 0:
-            return torch.ones(())
-        return OutcomeQuantiles(self.model, inputs.unsqueeze(-2)).deviation.mean()
+        if not self._deviations:
+            for model in self.models.values():
+                inputs, deviation = raw_train_inputs(observed_process(model)), torch.ones(())
+                if inputs is not None and inputs.shape[-2] > 0:
+                    deviation = OutcomeQuantiles(model, inputs.unsqueeze(-2)).deviation.mean()
+                self._deviations.append(deviation)
+        return [*self._deviations]
+
+    def typical_deviation(self) -> Tensor:
+        """Standard deviation of an outcome in units of the `margin`: 1 of several outcomes."""
+        deviations = self.typical_deviations()
+        return deviations[0] if len(deviations) == 1 else torch.ones_like(deviations[0])
 
     def nonlinear_inequality_constraint(self) -> tuple[Callable[[Tensor], Tensor], bool]:
         """The margin as an element of ``optimize_acqf``'s ``nonlinear_inequality_constraints``.
@@ -524,123 +525,141 @@ class ChanceConstraint(DecisionAccount):
     # ------------------------------------------------------------ decisions and their outcomes
 
     @torch.no_grad()
-    def commit(self, X: Tensor) -> Tensor:
-        """Record the decision to evaluate points ``n x d``, by the present quantiles.
+    def decide(self, X: Tensor) -> list[Row]:
+        """Decide to evaluate points ``n x d``, by the present quantiles, and record it.
 
         Call it where outcomes come after other decisions: for several points at a time, or with
-        several workers. `observe` does it for points whose decision was not recorded. Of
-        `joint_chance_constraints` one records it for all.
+        several workers. `observe` does it for points that were not decided about.
 
         Returns:
-            Whether each is certified, ``n``; while others are out the budget may not last for it.
+            A row for each point, which may be stored as JSON: see `decisions`. While others are out
+            the budget may not last to certify one.
         """
-        return torch.tensor(self._recorded(self._decided(X)), dtype=torch.bool, device=X.device)
+        decided = self._decided(X)
+        self._record(decided)
+        return copy.deepcopy(decided)
 
     @torch.no_grad()
     def observe(
         self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None, condition: bool = True
     ) -> None:
-        """Enter outcomes, and teach the model.
+        """Enter outcomes, and teach the models.
 
-        A point whose decision was recorded by `commit`, up to rounding (a relative 1e-9), is judged
-        by that; any other is committed to first. Outcomes of one point that was committed to
-        several times belong to its decisions in their order, so tell each outcome once. A
-        calibrated model's calibrator learns from all rows.
+        A point that was decided about by `decide`, up to rounding (a relative 1e-9), is judged by
+        that; any other is decided about first. Outcomes of one point that was decided about several
+        times belong to its decisions in their order, so tell each outcome once. A calibrated
+        model's calibrator learns from all its outcomes.
 
         Args:
             X: Points ``n x d``, in any order, with the contexts that came.
-            Y: Their outcomes ``n x 1``.
-            Yvar: Their noise variances ``n x 1``, for a model with given noise (default: the mean
+            Y: Their outcomes ``n x m``, in the order of the limits. Where some of several have not
+                come yet, NaN stands for these.
+            Yvar: Their noise variances ``n x m``, for models with given noise (default: the mean
                 of its training noise). They condition the model and judge no outcome.
-            condition: Whether to also condition the model on them.
+            condition: Whether to also condition the models on them.
 
         Raises:
             InputDataError, BotorchTensorDimensionError: If an argument is malformed.
-            UnsupportedError: If the model cannot be conditioned.
+            UnsupportedError: If a model cannot be conditioned.
         """
         check_flag("condition", condition)
         decisions = self._decisions_of(X)
-        check_pairs(X, Y)
-        check_precision("Y", Y, X.dtype)
-        rows = self._out_at(decisions.tolist())
+        self._check_outcomes(X, Y, Yvar)
+        named = (zip(self.limits, numbers_of(values), strict=True) for values in Y.cpu())
+        came = [{name: y for name, y in each if not math.isnan(y)} for each in named]
+        rows = self._out_at(decisions.tolist(), came)
         is_new = torch.tensor([row is None for row in rows], dtype=torch.bool, device=X.device)
         decided = self._decided(decisions[is_new])
         taught = self._taught(X, Y, Yvar, condition)  # which may raise: nothing has changed yet
-        self._recorded(decided)
-        new = (records[self._place] for records in decided)
-        for row, y in zip(rows, numbers_of(Y.squeeze(-1)), strict=True):
-            (next(new) if row is None else row)["outcome"] = y
-        self._forget_account()
-        if taught is not self.model:
-            self.model, self._factor = taught, None
+        self._record(decided)
+        new = iter(decided)
+        for row, outcomes in zip(rows, came, strict=True):
+            (next(new) if row is None else row)["outcomes"].update(outcomes)
+        self._accounts.clear()
+        self.models = taught
+        self._forget_models()
         leave_traces(self._parts(), self._statement)
 
     def _decisions_of(self, X: Tensor) -> Tensor:
         """The checked decisions ``n x d_x`` among observed inputs: without contexts, all of it."""
         check_inputs("X", X)
-        check_fits(self._observed, with_task_feature(self._observed, X))
+        for observed in map(observed_process, self.models.values()):
+            check_fits(observed, with_task_feature(observed, X))
         return X if self._contexts is None else self._contexts.decisions(X)
 
-    def _decided(self, X: Tensor) -> list[list[Record]]:
-        """Records of the decisions about ``n x d``: for each point one of each constraint."""
+    def _check_outcomes(self, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
+        """Raise unless outcomes, and variances of their noise, are ``n x m``, some in each row."""
+        shape = len(X), len(self.limits)
+        for name, values in {"Y": Y, "Yvar": Yvar}.items():
+            if values is not None and check_tensor(name, values).shape != shape:
+                raise BotorchTensorDimensionError(
+                    f"`{name}` must have shape {shape[0]} x {shape[1]}, one row for each of `X` "
+                    f"and one column for each outcome, got {tuple(values.shape)}."
+                )
+        check_precision("Y", Y, X.dtype)
+        if Y.isinf().any() or Y.isnan().all(dim=-1).any():
+            raise InputDataError("`Y` must hold finite outcomes, at least one in each row.")
+
+    def _decided(self, X: Tensor) -> list[Row]:
+        """Rows of the decisions about ``n x d``, which are not recorded yet."""
         self.check_points("X", check_inputs("X", X))
         if not len(X):
             return []
-        stated = self._stated(X.unsqueeze(-2), self._present())
-        inside = (torch.stack([each.margin for each in stated]) >= 0.0).all(dim=0).tolist()
-        quantiles = [torch.stack(each.ends, dim=-1).tolist() for each in stated]
-        levels = [[self.level] * len(X)]
-        if len(stated) > 1:
-            parts = [ndtr(-torch.stack(each.scores)).sum(dim=0) for each in stated]
-            levels = [(1.0 - each).tolist() for each in parts]
+        _, ends = self._stated(X.unsqueeze(-2))
+        inside = (torch.stack(self._inside(ends)) >= 0.0).all(dim=0).tolist()
         num, at_stake = self._at_stake()
         decided = []
-        for row, point in enumerate(X.tolist()):
-            certified = inside[row] and self._budget.allows(num, at_stake)
+        each = zip(X.tolist(), inside, torch.stack(ends, dim=-1).tolist(), strict=True)
+        for point, is_inside, values in each:
+            certified = is_inside and self.budget.allows(num, at_stake)
             num, at_stake = num + certified, at_stake + certified
-            own = zip(quantiles, levels, strict=True)
-            values = [(point, q[row], level[row], certified, None) for q, level in own]
-            decided.append([dict(zip(KEYS, each, strict=True)) for each in values])
+            quantiles: dict[str, list[float | None]] = {name: [None, None] for name in self.limits}
+            for side, end in zip(self._sides, values, strict=True):
+                quantiles[side.name][side.sign > 0.0] = end
+            decided.append(
+                {
+                    "point": point,
+                    "level": self.level,
+                    "certified": certified,
+                    "limits": {name: [*pair] for name, pair in self.limits.items()},
+                    "quantiles": quantiles,
+                    "outcomes": dict.fromkeys(self.limits),
+                }
+            )
         return decided
 
-    def _recorded(self, decided: list[list[Record]]) -> list[bool]:
-        """Enter records of decisions, and leave traces of them; whether each was certified."""
-        for records in decided:
-            for each, record in zip(self._together, records, strict=True):
-                each._records.append(record)
-        self._forget_account()
-        first = [records[0] for records in decided]
-        leave_traces(self._parts(), self._statement, [record["point"] for record in first])
-        return [record["certified"] for record in first]
+    def _record(self, decided: list[Row]) -> None:
+        """Enter rows of decisions, and leave traces of them."""
+        self._rows.extend(decided)
+        self._accounts.clear()
+        leave_traces(self._parts(), self._statement, [row["point"] for row in decided])
 
-    def _taught(self, X: Tensor, Y: Tensor, Yvar: Tensor | None, condition: bool) -> Any:
-        """The model after observations; the calibrator of a calibrated one has learned."""
-        if isinstance(self.model, CalibratedModel):
-            self.model.observe(X, Y, Yvar, condition=condition)
-        elif condition:
-            observed = self._observed
-            X, Y, Yvar = checked_observations(observed, X, Y, Yvar)
-            if isinstance(self.model, CensoredDelayModel):  # keeps what is still pending
-                return self.model.with_observations(X, Y, Yvar)
-            return with_observations(self.model, X, Y, Yvar)
-        return self.model
+    def _taught(self, X: Tensor, Y: Tensor, Yvar: Tensor | None, condition: bool) -> dict[str, Any]:
+        """The models after observations; the calibrators of calibrated ones have learned."""
+        taught, told = dict(self.models), {}
+        for column, (name, model) in enumerate(self.models.items()):
+            came = ~Y[:, column].isnan()
+            if not came.any() or not (condition or isinstance(model, CalibratedModel)):
+                continue
+            own = X[came], Y[came][:, [column]], None if Yvar is None else Yvar[came][:, [column]]
+            told[name] = checked_observations(observed_process(model), *own)
+            if isinstance(model, CensoredDelayModel):  # keeps what is still pending
+                taught[name] = model.with_observations(*told[name])
+            elif not isinstance(model, CalibratedModel):
+                taught[name] = with_observations(model, *told[name])
+        for name in told:  # once nothing raises for another outcome
+            if isinstance(taught[name], CalibratedModel):
+                taught[name].observe(*told[name], condition=condition)
+        return taught
 
     @property
     def _statement(self) -> tuple[Any, ...]:
-        return self.lower, self.upper, self.level
+        return *self.limits.items(), self.level
 
     def _parts(self) -> set[Any]:
         """What decides, and may decide again in another constraint."""
-        return {self.model, self._observed, self.calibrator} - {None}
-
-
-class _Stated(NamedTuple):
-    """What one of the constraints that hold together states of points."""
-
-    outcome: OutcomeQuantiles
-    scores: list[Any]  # of each side, the normal score of its level: a number, or b
-    ends: list[Tensor]  # of each side, the quantile that decides, b
-    margin: Tensor  # b
+        models = self.models.values()
+        return {*models, *map(observed_process, models), *map(_calibrator_of, models)} - {None}
 
 
 def clearance(dtype: torch.dtype) -> float:
@@ -652,32 +671,28 @@ def clearance(dtype: torch.dtype) -> float:
     return float(torch.finfo(dtype).eps) ** 0.5
 
 
-def margins_of(
-    constraints: Sequence[ChanceConstraint], X: Tensor, confidence: float | None = None
-) -> list[Tensor]:
-    """The margin of each, where those that hold together are predicted once."""
-    groups: dict[int, list[ChanceConstraint]] = {}
-    for each in constraints:
-        groups.setdefault(id(each._together), [*each._together])[each._place] = each
-    several = {key: group for key, group in groups.items() if len(group) > 1}
-    margins = {key: group[0]._margins(X, confidence, group) for key, group in several.items()}
-    places = [(id(each._together), each._place, each) for each in constraints]
-    return [
-        margins[key][place] if key in margins else each.margin(X, confidence)
-        for key, place, each in places
-    ]
+def _by_name(
+    model: Model | Mapping[str, Model],
+    upper: float | None,
+    lower: float | None,
+    limits: Limits | None,
+) -> tuple[Mapping[str, Model], Limits]:
+    """Models and limits by the same names."""
+    if not isinstance(model, Mapping):
+        if limits is not None:
+            raise InputDataError("`limits` are for models by name: give `upper`, `lower` or both.")
+        return {SOLE: model}, {SOLE: (lower, upper)}
+    is_alone = upper is None and lower is None and isinstance(limits, Mapping)
+    if not is_alone or not limits or limits.keys() != model.keys():
+        raise InputDataError(
+            "`limits` must be a dictionary of pairs `(lower, upper)` by the names of the models, "
+            f"{[*model]}, in place of `upper` and `lower`; got {limits!r}."
+        )
+    return model, limits
 
 
-def chance_constraints_of(
-    constraints: ChanceConstraint | Iterable[ChanceConstraint], least: int = 1
-) -> list[ChanceConstraint]:
-    """``least`` or more constraints as a list, for which a single one may stand."""
-    # PyTorch calls a tensor iterable that is a single number.
-    is_list = isinstance(constraints, Iterable) and not isinstance(constraints, Tensor)
-    several: list[Any] = [*constraints] if is_list else [constraints]  # type: ignore[misc]
-    if len(several) < least:
-        raise InputDataError("`constraints` must hold at least one ChanceConstraint.")
-    return [check_instance("constraints", each, ChanceConstraint) for each in several]
+def _calibrator_of(model: Any) -> Calibrator | None:
+    return model.calibrator if isinstance(model, CalibratedModel) else None
 
 
 def _checked_model(model: Any) -> Any:
@@ -691,7 +706,7 @@ def _checked_model(model: Any) -> Any:
     if any(isinstance(part, CalibratedModel) for part in [*model.modules()][1:]):
         raise UnsupportedError(
             f"The model inside this {type(model).__name__} is calibrated: give that one itself, or "
-            "the models of several outcomes to `joint_chance_constraints`."
+            "the models of several outcomes by their names."
         )
     check_process(observed_process(model))
     if batch_shape := batch_of_models(model):

@@ -1,4 +1,4 @@
-"""Analysis cards for Ax, beside its own: books of certified trials, calibration reports, the noise.
+"""Analysis cards for Ax: the account of certified trials, calibration reports, the noise.
 
 ``client.compute_analyses([CertifiedTrials(), CalibrationReports(), NoiseDiagnoses()])`` shows them,
 and stores them where the client stores its own.
@@ -23,6 +23,7 @@ from botorch.exceptions.errors import InputDataError
 from botorch.models.gpytorch import MultiTaskGPyTorchModel
 
 from botorch_calib._validation import check_open_unit
+from botorch_calib.decisions.rows import Row, decision_of
 from botorch_calib.diagnostics import calibration_report, noise_diagnosis
 from botorch_calib.integrations.ax_decisions import (
     DecidedArm,
@@ -31,8 +32,6 @@ from botorch_calib.integrations.ax_decisions import (
     models_by_metric,
 )
 from botorch_calib.models.process import observed_process, raw_train_inputs
-
-Row = dict[str, Any]
 
 
 class _Card(Analysis):
@@ -72,9 +71,9 @@ class CertifiedTrials(_Card):
     title = "Certified trials and their outcomes"
 
     def _shown(self, experiment: Any, strategy: Any, adapter: Any) -> tuple[str, list[Row]]:
-        books = fitted_adapter(certifying_spec(strategy), experiment).books()
+        account = fitted_adapter(certifying_spec(strategy), experiment).account()
         decided = (each for each in decided_trials(experiment) if each.decision)
-        return str(books), [_row(experiment, each) for each in decided]
+        return account.summary(), [_row(experiment, each) for each in decided]
 
 
 def _row(experiment: Experiment, decided: DecidedArm) -> Row:
@@ -86,16 +85,15 @@ def _row(experiment: Experiment, decided: DecidedArm) -> Row:
         "status": experiment.trials[decided.trial].status.name,
         "certified": decided.decision["certified"],
     }
-    violated = []
-    for name, stated in decided.decision["outcomes"].items():
-        row[name] = y = decided.outcomes.get(name)
-        sides = zip(sorted(stated["limits"].items()), stated["quantiles"], strict=True)
-        for (side, limit), quantile in sides:
-            row[f"{name}: {side} limit"] = limit
-            row[f"{name}: {side} quantile"] = quantile
-            if y is not None:
-                violated.append(y < limit if side == "lower" else y > limit)
-    row["violated"] = any(violated) if violated else None
+    outcomes = {name: decided.outcomes.get(name) for name in decided.decision["limits"]}
+    for name, limits in decided.decision["limits"].items():
+        row[name] = outcomes[name]
+        quantiles = decided.decision["quantiles"][name]
+        for side, limit, quantile in zip(("lower", "upper"), limits, quantiles, strict=True):
+            if limit is not None:
+                row[f"{name}: {side} limit"] = limit
+                row[f"{name}: {side} quantile"] = quantile
+    row["violated"] = decision_of({**decided.decision, "outcomes": outcomes}).violated
     return row
 
 

@@ -1,9 +1,9 @@
 """Certified trials in Ax: outcome constraints that hold with a stated probability.
 
 It needs Ax (``pip install botorch_calib[ax]``). After the initial trials each one is the best point
-that chance constraints certify. They are made anew for each trial, from models of the data so far
-and the decisions about earlier trials, which are stored as metadata of their candidates. So the
-books are right after a restart, from JSON or a database, and with several trials at a time:
+that a chance constraint certifies. It is made anew for each trial, from models of the data so far
+and the decisions about earlier trials, whose rows are stored as metadata of their candidates. So
+the account is right after a restart, from JSON or a database, and with several trials at a time:
 
 =========================== ========================================================================
 a certified trial that      counts
@@ -86,15 +86,10 @@ from botorch_calib.decisions.chance_constrained_search import (
     known_points,
     repeated_points,
 )
+from botorch_calib.decisions.rows import DecisionAccount, Row
 from botorch_calib.integrations._ax_acquisition import ConstrainedClosedForm
 from botorch_calib.integrations._mixed_search import MixedSpace
-from botorch_calib.integrations._stored_decisions import (
-    KEY,
-    Books,
-    DecidedTrial,
-    Limits,
-    StoredDecision,
-)
+from botorch_calib.integrations._stored_decisions import KEY, account_of, constraint_of, decide
 from botorch_calib.integrations.ax import LeaveOutInfinite
 from botorch_calib.optim.region import LinearConstraints
 
@@ -107,10 +102,10 @@ _INITIAL = 8
 
 
 class CertifiedPoints(ConstrainedClosedForm):
-    """Ax's acquisition, maximised over the points that chance constraints certify."""
+    """Ax's acquisition, maximised over the points that a chance constraint certifies."""
 
     recommended: Recommendation
-    decided: list[StoredDecision]  # about the points of the last search, in their order
+    decided: list[Row]  # about the points of the last search, in their order
 
     def _construct_botorch_acquisition(
         self,
@@ -128,11 +123,11 @@ class CertifiedPoints(ConstrainedClosedForm):
 
     @torch.no_grad()
     def _best_certified_mean(self, model: Any) -> Tensor | None:
-        constraints = self.options.get("constraints")
-        if constraints is None or self.X_observed is None:
+        constraint = self.options.get("constraint")
+        if constraint is None or self.X_observed is None:
             return None
         X = self.X_observed.unsqueeze(-2)
-        certified = evaluated(LeastMargin(constraints), X) >= 0.0
+        certified = evaluated(LeastMargin(constraint), X) >= 0.0
         if not bool(certified.any()):
             return None
         (weights,) = self._objective_weights
@@ -163,19 +158,19 @@ class CertifiedPoints(ConstrainedClosedForm):
         return points, values, torch.ones(len(points), dtype=self.dtype)
 
     def _chosen(self, n: int, space: MixedSpace) -> tuple[Tensor, Tensor]:
-        """The best certified points, one after the other, each entered into the books."""
+        """The best certified points, one after the other, each of which counts from then on."""
         self.decided = []
         if "recommend" in self.options:
             return self._recommended(space, **self.options["recommend"]), torch.zeros(1)
-        books, constraints = self.options["books"], self.options["constraints"]
+        constraint = self.options["constraint"]
         chosen: list[Tensor] = []
         values: list[Tensor] = []
         for _ in range(n):
-            expand = expands(self.options["expansion_share"], constraints[0].num_decisions)
+            expand = expands(self.options["expansion_share"], constraint.num_decisions)
             search = partial(self._best, space, expand)
-            point, decision = books.decide(search, constraints, self.X_pending)
+            point, row = decide(search, constraint, self.X_pending)
             chosen.append(point)
-            self.decided.append(decision)
+            self.decided.append(row)
             with torch.no_grad(), repeated_points():
                 values.append(self.acqf(point).reshape(1))
             if len(chosen) < n:
@@ -185,29 +180,29 @@ class CertifiedPoints(ConstrainedClosedForm):
         return torch.cat(chosen), torch.cat(values)
 
     def _best(
-        self, space: MixedSpace, expand: bool, constraints: list[ChanceConstraint]
+        self, space: MixedSpace, expand: bool, constraint: ChanceConstraint
     ) -> tuple[Tensor, bool]:
-        acqf = CertifiedSetExpansion(constraints) if expand else self.acqf
-        point, certified = space.best(acqf, LeastMargin(constraints))
+        acqf = CertifiedSetExpansion(constraint) if expand else self.acqf
+        point, certified = space.best(acqf, LeastMargin(constraint))
         return space.rounded(point), certified
 
     def _recommended(
         self, space: MixedSpace, objective: Model, baseline: Tensor | None, **settings: Any
     ) -> Tensor:
         """What `recommend` says of the best point that is safe itself, among many others."""
-        constraints = self.options["constraints"]
-        margin = LeastMargin(constraints, settings["confidence"])
+        constraint = self.options["constraint"]
+        margin = LeastMargin(constraint, settings["confidence"])
         mean = PosteriorMean(objective, maximize=settings["maximize"])
         best, _ = space.best(mean, margin)
         choices = torch.cat([space.rounded(best), space.points(known_points(margin, space.region))])
         self.recommended = recommend(
-            objective, constraints, choices=choices, baseline=baseline, **settings
+            objective, constraint, choices=choices, baseline=baseline, **settings
         )
         return self.recommended.candidate
 
 
 class CertifyingAdapter(TorchAdapter):
-    """Ax's adapter, with constraints made of stored decisions, whose own decisions are stored."""
+    """Ax's adapter, with a constraint made of stored decisions, whose own decisions are stored."""
 
     generator: Any  # of BoTorch, by Ax
     # Decisions of the present call, whose candidates are no trials yet.
@@ -241,19 +236,19 @@ class CertifyingAdapter(TorchAdapter):
 
     def _gen(self, *args: Any, **kwargs: Any) -> GenResults:
         options, key = kwargs["model_gen_options"] or {}, Keys.AX_ACQUISITION_KWARGS.value
-        books = self.books(kwargs["optimization_config"], self._proposed)
-        constraints = books.constraints(models_by_metric(self))
-        stated = {**options.get(key, {}), "books": books, "constraints": constraints}
+        account = self.account(kwargs["optimization_config"], self._proposed)
+        constraint = constraint_of(account, models_by_metric(self))
+        stated = {**options.get(key, {}), "constraint": constraint}
         results = super()._gen(*args, **{**kwargs, "model_gen_options": {**options, key: stated}})
         decided = self.generator._acquisition.decided  # nothing about a recommendation
-        for features, stored in zip(results.observation_features, decided, strict=False):
-            features.metadata = {**(features.metadata or {}), KEY: stored}
+        for features, row in zip(results.observation_features, decided, strict=False):
+            features.metadata = {**(features.metadata or {}), KEY: row}
         return results
 
-    def books(
+    def account(
         self, transformed: OptimizationConfig | None = None, proposed: Iterable[DecidedArm] = ()
-    ) -> Books:
-        """The books under the present limits, with ``proposed`` candidates that are no trials yet.
+    ) -> DecisionAccount:
+        """The account of all decisions, with ``proposed`` candidates that are no trials yet.
 
         Limits relative to a baseline are absolute in Ax's transform of the configuration.
         """
@@ -271,13 +266,8 @@ class CertifyingAdapter(TorchAdapter):
                 "as `calibrated_generation_strategy`."
             )
         decided = [*decided_trials(self._experiment), *proposed]
-        features = [ObservationFeatures.from_arm(each.arm) for each in decided]
-        points = self.transform_observation_features(features).tolist() if features else []
-        trials = [
-            DecidedTrial(point, each.decision, each.outcomes)
-            for point, each in zip(points, decided, strict=True)
-        ]
-        return Books(limits, options["level"], options["budget"], trials)
+        trials = [(each.decision, each.outcomes) for each in decided]
+        return account_of(limits, options["level"], options["budget"], trials)
 
 
 class CertifyingGenerators(GeneratorRegistryBase):
@@ -286,9 +276,9 @@ class CertifyingGenerators(GeneratorRegistryBase):
     CERTIFIED = "Certified"
 
 
-def stated_limits(config: OptimizationConfig) -> dict[str, Limits]:
+def stated_limits(config: OptimizationConfig) -> dict[str, tuple[float | None, float | None]]:
     """Lower and upper limit of each constrained outcome, by its name, in the order of statement."""
-    limits: dict[str, Limits] = {}
+    limits: dict[str, tuple[float | None, float | None]] = {}
     for constraint in config.outcome_constraints:
         ((_, weight),) = constraint.metric_weights
         (name,) = constraint.metric_names
@@ -307,7 +297,7 @@ class DecidedArm(NamedTuple):
 
     trial: int | None  # None before there is one
     arm: Arm
-    decision: Mapping[str, Any]  # as it is stored; empty if there is none
+    decision: Mapping[str, Any]  # the row that is stored; empty if there is none
     outcomes: Mapping[str, float | None]  # by name, once the trial is over
 
 
@@ -369,7 +359,7 @@ def chance_constrained_generation_strategy(
     """Ax's generation strategy whose trials keep the outcome constraints with a stated probability.
 
     After the initial trials each one is the best point, by Ax's acquisition function, that a
-    `ChanceConstraint` certifies: of several outcomes all of `joint_chance_constraints`. At most
+    `ChanceConstraint` certifies, of all outcomes together. At most
     ``violation_bound(T)`` of the first ``T`` certified trials violate a limit, whatever the models
     do. Where nothing is certified, the trial is one from which most can be learned, and
     ``NotCertifiedWarning`` is given. Initial trials and attached ones are not certified; attach

@@ -8,10 +8,9 @@ import os
 import reprlib
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from functools import partial
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -21,7 +20,7 @@ from botorch.exceptions.warnings import InputDataWarning
 from numpy.typing import NDArray
 from torch import Tensor
 
-from botorch_calib._validation import check_array, check_list, check_nonnegative, check_number
+from botorch_calib._validation import check_array, check_nonnegative, check_number
 from botorch_calib.exceptions import level_of_caller
 from botorch_calib.ledger.arrival_probability import ArrivalProbability, kaplan_meier
 from botorch_calib.ledger.contents import Contents, Settings
@@ -40,12 +39,12 @@ class DecidedQuery(NamedTuple):
     """What a proposer may return in place of a query: the arguments of `FeedbackLedger.submit`.
 
     Example:
-        >>> certified = constraint.commit(X[:1])
-        >>> query = DecidedQuery(X[0], constraint.decisions[-1])  # for a function that proposes
+        >>> (row,) = constraint.decide(X[:1])
+        >>> query = DecidedQuery(X[0], row)  # for a function that proposes
     """
 
     x: Any
-    decisions: Any
+    decision: Any
 
 
 class LedgerSummary(NamedTuple):
@@ -84,8 +83,8 @@ class FeedbackLedger:
     ``d_s = observed_at - submitted_at``; ``censor_value`` takes the place of 0. With
     ``late="use"`` the condition is ``d_s <= t - s``.
 
-    **Decisions.** A campaign with chance constraints starts with its ledger: `submit` takes the
-    records of the decisions about a query, and none can be added later.
+    **Decisions.** A campaign with a chance constraint starts with its ledger: `submit` takes the
+    row of the decision about a query, and none can be added later.
 
     **Sharing.** Threads may share a ledger. Pickling a ledger in memory copies it; one in a file
     cannot be pickled, but its `snapshot` can. A forked process reads what was known at the fork.
@@ -260,24 +259,23 @@ class FeedbackLedger:
         settings = ", ".join(f"{name}={value!r}" for name, value in vars(self._settings).items())
         return f"{type(self).__name__}({settings}, path={str(self.path) if self.path else None!r})"
 
-    def submit(self, x: Any, time: float | None = None, decisions: Any = None) -> int:
+    def submit(self, x: Any, time: float | None = None, decision: Any = None) -> int:
         """Record a query, before its evaluation starts; returns the id of the trial, from 0 on.
 
         Args:
             x: The query, a tensor or array of shape ``d`` or ``1 x d``.
             time: Time of submission (default: now). Times need not be in order.
-            decisions: The record of the decision to make it, the last of
-                `ChanceConstraint.decisions` after `ChanceConstraint.commit`, or a list with one of
-                each constraint.
+            decision: The row of the decision to make it, of `ChanceConstraint.decide`.
 
         Raises:
-            BotorchError: If an argument is malformed, or a decision is about another point.
+            BotorchError: If an argument is malformed, or the decision is about another point.
         """
-        return self._storage.append([self._query(x, decisions)], _checked_time(time))[0]
+        return self._storage.append([self._query(x, decision)], _checked_time(time))[0]
 
-    def _query(self, x: Any, decisions: Any, name: str = "x") -> dict[str, Any]:
+    def _query(self, x: Any, decision: Any, name: str = "x") -> dict[str, Any]:
         query = check_array(name, x, (self.dim,), (1, self.dim)).ravel()
-        return {"x": query.astype(DOUBLE).tobytes(), "decisions": _recorded(decisions, query)}
+        recorded = None if decision is None else _recorded(decision, query)
+        return {"x": query.astype(DOUBLE).tobytes(), "decision": recorded}
 
     def ask(self, propose: Propose | None = None) -> Trial:
         """Choose a query, and submit it: a new trial, whose value is to be told by `tell`.
@@ -303,8 +301,8 @@ class FeedbackLedger:
             while True:
                 num_trials = len(self)
                 chosen = propose(self)
-                x, decisions = chosen if isinstance(chosen, DecidedQuery) else (chosen, None)
-                query = self._query(x, decisions, "propose(ledger)")
+                x, decision = chosen if isinstance(chosen, DecidedQuery) else (chosen, None)
+                query = self._query(x, decision, "propose(ledger)")
                 if ids := self._storage.append([query], expected=num_trials):
                     return self[ids[0]]
 
@@ -314,7 +312,7 @@ class FeedbackLedger:
         y: Any,
         yvar: float | None = None,
         time: float | None = None,
-        outcomes: Sequence[Any] | None = None,
+        outcomes: Mapping[str, Any] | None = None,
         context: Any = None,
     ) -> None:
         """Record the value of a pending or expired trial, with the variance of its noise if known.
@@ -325,15 +323,15 @@ class FeedbackLedger:
             yvar: The variance of the noise of ``y``: of a mean of ``k`` repetitions, theirs over
                 ``k``. A `DelayAwareProposer` fits one variance for the values that have none.
             time: Time of arrival (default: now), until which the value stays hidden.
-            outcomes: Those of the trial's decisions, in their order, None for one that is out. The
-                default is ``y`` for a single decision, whose constraint is on the value then.
+            outcomes: Those of the trial's decision, by name, None for one that is out. The default
+                is ``y`` for a single outcome, so the constraint is on the value then.
             context: The inputs that nobody controls, as they were, a vector of length ``d_c``; see
                 `contexts`.
 
         Raises:
             UnknownTrialError: If there is no such trial.
             TrialStateError: If the trial already has a value or has failed.
-            BotorchError: If a number is malformed, or ``outcomes`` are others than the decisions.
+            BotorchError: If a number is malformed, or ``outcomes`` are others than the decision's.
 
         Warns:
             InputDataWarning: If the value arrives now, too late to be used; it is recorded.
@@ -361,7 +359,7 @@ class FeedbackLedger:
         y: Any,
         yvar: float | None = None,
         time: float | None = None,
-        outcomes: Sequence[Any] | None = None,
+        outcomes: Mapping[str, Any] | None = None,
         context: Any = None,
     ) -> None:
         """Replace the value of a trial, for example after a slip of the pen.
@@ -435,8 +433,11 @@ class FeedbackLedger:
 
     def _told(self, y: Any, yvar: Any, outcomes: Any, context: Any) -> Told:
         if outcomes is not None:
-            several = check_list("outcomes", outcomes, "outcomes, one for each decision")
-            outcomes = tuple(y if y is None else check_number("outcomes", y) for y in several)
+            if not isinstance(outcomes, Mapping):
+                raise InputDataError(f"`outcomes` must be a dictionary by name, got {outcomes!r}.")
+            named = {name: y for name, y in outcomes.items() if y is not None}
+            known = {name: check_number(f"outcomes[{name!r}]", y) for name, y in named.items()}
+            outcomes = {**dict.fromkeys(outcomes), **known}
         if context is not None:
             context = tuple(check_array("context", context, (None,), (1, None)).ravel().tolist())
         return {
@@ -574,20 +575,16 @@ class FeedbackLedger:
             )
         return kaplan_meier(*self._view(now).delays, wait, confidence)
 
-    def decisions(self, constraint: int = 0, now: float | None = None) -> list[dict[str, Any]]:
-        """Records of the decisions about queries by a constraint, by id, with their outcomes.
+    def decisions(self, now: float | None = None) -> list[dict[str, Any]]:
+        """Rows of the decisions about queries, by id, with the outcomes known ``now``.
 
-        `ChanceConstraint.from_records` makes the constraint of them again. A late value is an
-        outcome, whatever ``late`` says; a certified trial without a value counts as a violation.
-
-        Args:
-            constraint: Which of the constraints that decide about each query.
-            now: Time at which outcomes are known (default: now).
+        They are the ``rows`` of a `ChanceConstraint` that goes on. A late value is an outcome,
+        whatever ``late`` says; a certified trial without a value counts as a violation.
         """
         view = self._view(now)
         entries = (view.entry(row) for row in np.flatnonzero(view.submitted).tolist())
-        found = (entry.decided(view.now, constraint) for entry in entries)
-        return [record for record in found if record is not None]
+        found = (entry.decided(view.now) for entry in entries)
+        return [row for row in found if row is not None]
 
     def pending(self, now: float | None = None) -> Tensor:
         """Queries ``n x d`` of pending trials, in order of submission."""
@@ -647,25 +644,21 @@ def _checked_time(time: Any) -> float | None:
     return None if time is None else check_number("time", time) + 0.0  # no -0.0
 
 
-def _recorded(decisions: Any, query: NDArray[np.float64]) -> str:
-    """The record of a decision about a query, or several, as JSON."""
-    known = [] if decisions is None else decisions
-    keys = itemgetter("point", "quantiles", "level", "certified")
+def _recorded(decision: Any, query: NDArray[np.float64]) -> str:
+    """The row of a decision about a query as JSON."""
     try:
-        several = [known] if isinstance(known, Mapping) else [*known]
-        points = [[*map(float, point)] for point, *_ in map(keys, several)]
-        text = json.dumps([dict(record) for record in several])
+        point = [*map(float, decision["point"])]
+        text = json.dumps({**decision, "outcomes": dict(decision["outcomes"])})
     except (LookupError, OverflowError, TypeError, ValueError) as error:
         raise InputDataError(
-            "`decisions` must be records such as `ChanceConstraint.decisions` holds, got "
-            f"{reprlib.repr(decisions)}."
+            "`decision` must be a row such as `ChanceConstraint.decide` returns, got "
+            f"{reprlib.repr(decision)}."
         ) from error
-    for point in points:
-        # Up to single precision, and in order: contexts, or a task's column, may be left out.
-        columns, is_close = iter(query), partial(math.isclose, rel_tol=1e-6, abs_tol=1e-12)
-        if not point or not all(any(is_close(v, p) for v in columns) for p in point):
-            raise InputDataError(
-                f"`decisions` are about the point {point}, and the query is {query.tolist()}: give "
-                "the record of the decision about this query."
-            )
+    # Up to single precision, and in order: contexts, or a task's column, may be left out.
+    columns, is_close = iter(query), partial(math.isclose, rel_tol=1e-6, abs_tol=1e-12)
+    if not point or not all(any(is_close(v, p) for v in columns) for p in point):
+        raise InputDataError(
+            f"`decision` is about the point {point}, and the query is {query.tolist()}: give the "
+            "row of the decision about this query."
+        )
     return text
