@@ -65,6 +65,7 @@ class Oracle:
 
 
 GRID = list(product(PREDICTIVES, NOISES, [True, False]))
+BOTH = list(product(PREDICTIVES, [True, False]))
 
 
 @pytest.mark.parametrize(
@@ -106,12 +107,7 @@ def test_two_groups_of_members_that_are_far_apart(name, distance, error):
         assert_close(mixture.log_survival(x), oracle.survival(x).log(), rtol=0, atol=error)
 
 
-@pytest.mark.parametrize(
-    ("name", "denoise"),
-    mostly_slow(
-        product(PREDICTIVES, [True, False]), [("stretched", True), ("recalibrated", False)]
-    ),
-)
+@pytest.mark.parametrize(("name", "denoise"), mostly_slow(BOTH, BOTH[4::3]))
 def test_cdf_at_the_quantile_and_its_slope(name, denoise):
     mixture = DenoisedMixture(*moments(0.05), PREDICTIVES[name], denoise)
     for level in (1e-9, 1e-3, 0.2, 0.5, 0.8, 0.999, 1 - 1e-9):
@@ -138,10 +134,7 @@ def test_nothing_corrected():
         assert_close(mixture.moments()[1], total, rtol=1e-13, atol=0)
 
 
-@pytest.mark.parametrize(
-    ("name", "denoise"),
-    mostly_slow(product(PREDICTIVES, [True, False]), [("recalibrated", True), ("narrow", False)]),
-)
+@pytest.mark.parametrize(("name", "denoise"), mostly_slow(BOTH, BOTH[3::3]))
 def test_gradients(name, denoise):
     """Against differences, up to what the rule errs by: it is not differentiated itself."""
     parts = [values[:2].clone().requires_grad_() for values in moments(0.05)]
