@@ -50,7 +50,8 @@ PAGES = sorted(
     page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md") if python_blocks(page)
 )
 # Those that take longest and use what other tests run as well: `make docs` runs their examples.
-LONG = ["getting_started.md", *EXTRAS, "guides/acquisition.md", "guides/delays.md"]
+LONG = ["getting_started.md", *EXTRAS]
+LONG += [f"guides/{name}.md" for name in ("acquisition", "decisions", "delays", "diagnosis")]
 
 
 def load(path: str) -> Any:
@@ -161,6 +162,7 @@ def test_workers_of_the_example_stay_where_its_log_is(monkeypatch: pytest.Monkey
     assert Path.cwd() == ROOT and "AsynchronousOptimizer" not in names
 
 
+@pytest.mark.slow  # `make docs` runs it
 def test_picture_of_the_readme_is_current(tmp_path: Path) -> None:
     """If not, copy the new one from ``docs/images/drawn``, where the site's build draws it."""
     for kind, drawn in draw("stated_and_met", tmp_path).items():
