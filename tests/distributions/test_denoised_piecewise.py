@@ -13,7 +13,8 @@ from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
 from botorch_calib.distributions.denoised_piecewise import SmoothedPredictive, UnsmoothedPredictive
 from botorch_calib.distributions.piecewise import MIN_HALF_WIDTH, PiecewisePredictive
 from tests import oracles
-from tests.predictive_examples import DECILES, KINDS, from_pits, random_predictive
+from tests.long_grids import mostly_slow
+from tests.predictive_examples import DECILES, KINDS, SOME_KINDS, from_pits, random_predictive
 from tests.random_numbers import uniform
 
 FUNCTIONS = ["log_excess", "log_survival", "cdf", "log_prob"]
@@ -67,12 +68,12 @@ def compare(kind: str, num: int, atol: float, floor: float) -> None:
     assert_close(distribution.variance, variance, rtol=1e-8, atol=0.0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SOME_KINDS)
 def test_against_quadrature(kind):
     compare(kind, 21 if "calibrated" in kind else 42, TOLERANCE.get(kind, 1e-9), floor=-700.0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SOME_KINDS)
 def test_quantiles_at_many_levels(kind):
     """Found together they are as exact as each alone, in the order of the levels."""
     distribution, _ = random_case(kind, 35)
@@ -100,7 +101,7 @@ def test_mirrored(kind):
     assert_close(twin.mirrored().log_excess(x), distribution.log_excess(x))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SOME_KINDS)
 @pytest.mark.parametrize("level", [1e-6, 0.77])
 @pytest.mark.parametrize("noise", [True, False])
 def test_mean_below(kind, level, noise):
@@ -121,7 +122,7 @@ def test_mean_below(kind, level, noise):
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "stretched", "recalibrated"])
-@pytest.mark.parametrize("level", [0.1, 1 - 1e-6])
+@pytest.mark.parametrize("level", mostly_slow([0.1, 1 - 1e-6], [0.1]))
 def test_derivative_of_mean_below(kind, level):
     """The quantile moves as well, which is not felt to first order."""
     parameters, ratio, _ = parameters_of(kind, 4)

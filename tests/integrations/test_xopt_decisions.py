@@ -172,6 +172,7 @@ def test_half_widths_are_bounded() -> None:
     assert widths[1] <= 0.8 * widths[0] * (1.0 + 1e-6)
 
 
+@pytest.mark.slow  # tests/integrations/test_xopt.py loads in the same process
 def test_dumped_and_loaded_in_another_process(tmp_path: Path) -> None:
     X = new_xopt()
     for _ in range(2):

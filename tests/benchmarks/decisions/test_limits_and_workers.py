@@ -16,9 +16,11 @@ from benchmarks.decisions.replicate import DecisionMethod
 from benchmarks.decisions.tasks import DecisionTask, cube
 from botorch_calib import ChanceConstraint
 from botorch_calib.decisions.rows import decision_of
+from tests.long_grids import mostly_slow
 
 TASKS = {task.name: task for task in limits_and_workers.tasks()}
 BY_NAME = {method.name: method for method in METHODS}
+LOOPS = [("budget", Budgeted("budget")), ("wide", GaussianQuantile("wide", factor=1.5))]
 
 
 def short(name: str, num_rounds: int) -> FurtherTask:
@@ -27,7 +29,7 @@ def short(name: str, num_rounds: int) -> FurtherTask:
 
 @pytest.mark.parametrize(
     ("method", "single"),
-    [("budget", Budgeted("budget")), ("wide", GaussianQuantile("wide", factor=1.5))],
+    mostly_slow(LOOPS, LOOPS[:1]),
 )
 def test_one_limit_and_one_worker_are_the_loop_of_the_other_suites(
     method: str, single: DecisionMethod
