@@ -35,10 +35,10 @@ from torch import Tensor
 from botorch_calib._validation import check_flag, check_inputs, check_nonnegative, check_one_of
 from botorch_calib.acquisition.base import sole_output
 from botorch_calib.acquisition.pending_points import PendingPoints
-from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.predict import mean_and_deviation
 from botorch_calib.models.process import like, observed_process, raw_width
 from botorch_calib.models.requirements import check_one_value_each
+from botorch_calib.models.surrogate import Surrogate
 
 if TYPE_CHECKING:
     from botorch_calib.ledger import FeedbackLedger
@@ -132,7 +132,7 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
             X_pending = like(model, check_inputs("X_pending", X_pending, input_width(model)))
             if window is not None:
                 window = torch.cat([window, X_pending])
-            elif getattr(_pending_part(model), "imputation", "censor") == "censor":
+            elif not isinstance(model, Surrogate) or model.imputation in (None, "censor"):
                 window = X_pending
             model = _with_pending(model, X_pending)
         nu = confidence_width(model, self.beta, window, self.feedback_bound)
@@ -156,20 +156,13 @@ def input_width(model: Any) -> int | None:
     return None if isinstance(model, MultiTaskGPyTorchModel) else raw_width(model)
 
 
-def _pending_part(model: Any) -> Any:
-    """The model that takes pending points: itself, or the one inside a calibrated one."""
-    return model.model if isinstance(model, CalibratedModel) else model
-
-
 def _with_pending(model: Any, X_pending: Tensor) -> Model:
-    part = _pending_part(model)
-    if not hasattr(part, "with_pending"):
+    if not isinstance(model, Surrogate) or model.imputation is None:
         raise UnsupportedError(
             "`X_pending` needs a model that takes pending points, such as "
             f"CensoredDelayModel(model, censor_value=...), got a {type(model).__name__}."
         )
-    conditioned = part.with_pending(X_pending)
-    return conditioned if part is model else model.with_model(conditioned)
+    return model.with_pending(X_pending)
 
 
 class DelayedUpperConfidenceBound(DelayAwareAcquisitionFunction):

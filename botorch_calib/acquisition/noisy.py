@@ -36,22 +36,23 @@ from torch import Tensor
 
 from botorch_calib._validation import check_finite, check_numbers
 from botorch_calib.exceptions import level_of_caller
-from botorch_calib.models import CalibratedModel, CalibratedModelList
-from botorch_calib.models.process import observed_process, predicting_part, states_cdf_alone
+from botorch_calib.models import CalibratedModelList
+from botorch_calib.models.predict import slots_of
+from botorch_calib.models.process import predicting_process, states_cdf_alone
 from botorch_calib.models.wrapper import WrapperModel
 from botorch_calib.posteriors import CalibratedPosterior, CalibratedPosteriorList
 
 
 def keeps_roots(model: Model) -> bool:
     """Whether all outcomes of a model have a root to keep: calibrated ones and BoTorch's own."""
-    model = predicting_part(model)
     if is_ensemble(model):
         return False
     if isinstance(model, CalibratedModelList):
         return all(keeps_roots(part) for part in model.models)
-    if isinstance(model, CalibratedModel):
-        return not states_cdf_alone(observed_process(model))
-    return bool(supports_cache_root(model))
+    process = predicting_process(model)
+    if slots_of(model).calibrator is not None:
+        return not states_cdf_alone(process)
+    return bool(supports_cache_root(process))
 
 
 class _CachedRoots(CachedCholeskyMCSamplerMixin):

@@ -24,7 +24,8 @@ from botorch_calib._validation import check_flag, check_instance, check_nonnegat
 from botorch_calib.acquisition.base import sole_output
 from botorch_calib.acquisition.delayed import input_width
 from botorch_calib.acquisition.pending_points import PendingPoints
-from botorch_calib.models.process import observed_process, predicting_part, raw_train_inputs
+from botorch_calib.models.predict import slots_of
+from botorch_calib.models.process import observed_process, raw_train_inputs
 from botorch_calib.models.requirements import batch_of_models
 from botorch_calib.optim.robust_search import SMOOTHING, LipschitzBound
 from botorch_calib.robust.contexts import ContextDistribution, as_distribution
@@ -272,9 +273,9 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
         return confidence_bound(self.model, columns, self.beta, sign, self.posterior_transform)
 
     def _basis(self) -> tuple[object, ...]:
-        part, gp = predicting_part(self.model), gaussian_process(self.model)
+        slots, gp = slots_of(self.model), gaussian_process(self.model)
         settings = self.beta, self.maximize, self.contexts.indices
-        own = settings, self.posterior_transform, self.model, part
+        own = settings, self.posterior_transform, self.model, *slots
         if gp is None:
             return own  # its posterior is evaluated as it is at that time
         # A calibrator's state is read at that time, too.

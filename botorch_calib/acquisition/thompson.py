@@ -25,9 +25,9 @@ from torch.nn import Module
 
 from botorch_calib._validation import check_count, check_inputs, check_width
 from botorch_calib.acquisition.delayed import DelayAwareAcquisitionFunction, input_width
-from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.matching_rows import first_places
-from botorch_calib.models.process import like, predicting_part, with_own_hyperparameters
+from botorch_calib.models.predict import slots_of
+from botorch_calib.models.process import like, with_own_hyperparameters
 from botorch_calib.models.requirements import check_one_value_each, scalar_affine
 from botorch_calib.models.sample_paths import CalibratedPath, process_of_paths
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
@@ -149,7 +149,7 @@ def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
     draw, a `CalibratedPath`, is widened about the calibrated mean.
     """
     gp = process_of_paths(model, "give `choices` to draw at these points")
-    is_calibrated = isinstance(predicting_part(model), CalibratedModel)
+    is_calibrated = slots_of(model).calibrator is not None
     factor = torch.ones_like(nu) if is_calibrated else nu
     # A calibrated model makes the copy itself.
     drawn_from: Any = model if is_calibrated else with_own_hyperparameters(gp)

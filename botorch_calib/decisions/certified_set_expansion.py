@@ -17,9 +17,9 @@ from botorch_calib.acquisition.pending_points import PendingPoints
 from botorch_calib.decisions.chance_constraints import ChanceConstraint
 from botorch_calib.decisions.predicted_outcome import OutcomeQuantiles
 from botorch_calib.models import CensoredDelayModel
-from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.predict import mean_and_deviation
 from botorch_calib.models.process import like, observed_process
+from botorch_calib.models.surrogate import Surrogate
 
 
 class CertifiedSetExpansion(PendingPoints):
@@ -89,7 +89,7 @@ def _given_pending(model: Any, X_pending: Tensor) -> CensoredDelayModel:
     The variance does not depend on outcomes, so hallucinated ones suffice.
     """
     X_pending = like(model, X_pending)
-    if getattr(model, "imputation", "none") != "none":
+    if isinstance(model, Surrogate) and model.imputation not in (None, "none"):
         X_pending = torch.cat([model.X_pending, X_pending])
     return CensoredDelayModel(observed_process(model), X_pending, imputation="hallucinate")
 
@@ -124,10 +124,9 @@ def construct_inputs_certified_set_expansion(
 
 def _gaussian(model: Any) -> Any:
     """The Gaussian model of one that may be calibrated, with its pending points."""
-    gaussian = model.model if isinstance(model, CalibratedModel) else model
-    if not isinstance(getattr(gaussian, "model", None), CalibratedModel):
-        return gaussian
-    # A calibrated model inside of one that knows pending points.
-    return CensoredDelayModel(
-        observed_process(model), gaussian.X_pending, gaussian.censor_value, gaussian.imputation
-    )
+    if not isinstance(model, Surrogate):
+        return model
+    if not len(model.X_pending):
+        return model.model
+    settings = model.censor_value, model.imputation or "censor"
+    return CensoredDelayModel(model.model, model.X_pending, *settings)

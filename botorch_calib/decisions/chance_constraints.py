@@ -47,8 +47,9 @@ from botorch_calib.decisions.widening import (
 )
 from botorch_calib.decisions.worst_contexts import WorstContexts
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
-from botorch_calib.models import CalibratedModel, CensoredDelayModel
+from botorch_calib.models import CalibratedModel
 from botorch_calib.models.conditioning import with_observations
+from botorch_calib.models.predict import slots_of
 from botorch_calib.models.process import (
     observed_process,
     raw_train_inputs,
@@ -62,6 +63,7 @@ from botorch_calib.models.requirements import (
     check_same_width,
     checked_observations,
 )
+from botorch_calib.models.surrogate import Surrogate
 from botorch_calib.robust import AmbiguitySet, ContextDistribution
 
 #: The name of the outcome of a constraint whose model has none.
@@ -262,7 +264,7 @@ class ChanceConstraint(DecisionAccount):
         twin.models = {}
         for name, present in self.models.items():
             refitted: Any = given[name]
-            if isinstance(present, CalibratedModel) and not isinstance(refitted, CalibratedModel):
+            if _calibrator_of(present) and not _calibrator_of(refitted):
                 refitted = present.with_model(refitted)
             twin.models[name] = _checked_model(refitted)
             check_same_width(present, refitted)
@@ -639,16 +641,14 @@ class ChanceConstraint(DecisionAccount):
         taught, told = dict(self.models), {}
         for column, (name, model) in enumerate(self.models.items()):
             came = ~Y[:, column].isnan()
-            if not came.any() or not (condition or isinstance(model, CalibratedModel)):
+            if not came.any() or not (condition or isinstance(model, Surrogate)):
                 continue
             own = X[came], Y[came][:, [column]], None if Yvar is None else Yvar[came][:, [column]]
             told[name] = checked_observations(observed_process(model), *own)
-            if isinstance(model, CensoredDelayModel):  # keeps what is still pending
-                taught[name] = model.with_observations(*told[name])
-            elif not isinstance(model, CalibratedModel):
+            if not isinstance(model, Surrogate):
                 taught[name] = with_observations(model, *told[name])
         for name in told:  # once nothing raises for another outcome
-            if isinstance(taught[name], CalibratedModel):
+            if isinstance(taught[name], Surrogate):
                 taught[name].observe(*told[name], condition=condition)
         return taught
 
@@ -692,18 +692,18 @@ def _by_name(
 
 
 def _calibrator_of(model: Any) -> Calibrator | None:
-    return model.calibrator if isinstance(model, CalibratedModel) else None
+    return slots_of(model).calibrator
 
 
 def _checked_model(model: Any) -> Any:
     """``model``, or the only one of a list, if it states a distribution of single outcomes."""
     model = sole_member(check_model(model))
-    if isinstance(model, CalibratedModel) and model.denoise:
+    if _calibrator_of(model) is not None and model.denoise:
         raise UnsupportedError(
             "`model` is denoised: it describes the objective behind the noise, while limits are "
             "met or not by outcomes. Make it with `denoise=False`."
         )
-    if any(isinstance(part, CalibratedModel) for part in [*model.modules()][1:]):
+    if any(isinstance(part, Surrogate) for part in [*model.modules()][1:]):
         raise UnsupportedError(
             f"The model inside this {type(model).__name__} is calibrated: give that one itself, or "
             "the models of several outcomes by their names."

@@ -14,8 +14,7 @@ from botorch.exceptions.errors import BotorchError
 from torch import Tensor
 
 from botorch_calib.decisions.budget import Account
-from botorch_calib.models import CalibratedModel
-from botorch_calib.models.predict import history
+from botorch_calib.models.predict import history, slots_of
 from botorch_calib.models.process import observed_process
 
 # The width at the start; the increase of its logarithm by a miss in excess, and the decrease by a
@@ -67,7 +66,7 @@ def leave_one_out_factor(model: Any) -> float:
     Example:
         >>> factor = leave_one_out_factor(gp)  # about 1 if the model is right
     """
-    if isinstance(model, CalibratedModel):
+    if slots_of(model).calibrator is not None:
         return 1.0
     try:
         z = history(observed_process(model), "loo").scores

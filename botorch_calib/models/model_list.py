@@ -34,7 +34,7 @@ from botorch_calib.models.requirements import (
     one_outcome_of,
     scalar_affine,
 )
-from botorch_calib.models.wrapper import WrapperModel
+from botorch_calib.models.surrogate import Surrogate
 from botorch_calib.posteriors import CalibratedPosterior, CalibratedPosteriorList
 
 
@@ -162,9 +162,9 @@ class CalibratedModelList(ModelList):
         model = self.models[index]
         if isinstance(model, DeterministicModel):  # without noise
             return model.posterior(X)
-        if isinstance(slots_of(model).calibrator, Calibrator):
+        if slots_of(model).calibrator is not None:
             return model.posterior(X, observation_noise=noise, baseline=baseline)
-        if not isinstance(model, (WrapperModel, GPyTorchModel)):
+        if not isinstance(model, (Surrogate, GPyTorchModel)):
             return model.posterior(X, observation_noise=noise)
         given = noise if isinstance(noise, Tensor) else None
         return predict(model, X, objective=noise is False, noise=given, baseline=baseline)
@@ -257,10 +257,8 @@ class CalibratedModelList(ModelList):
             check_takes(gp, *data[-1][1:3])
         for i, own, values, given in data:
             model = self.models[i]
-            if isinstance(model, CalibratedModel):
+            if isinstance(model, Surrogate):
                 model.observe(own, values, given, condition)
-            elif hasattr(model, "observe"):
-                model.observe(own, values, given)
             elif condition:
                 self.models[i] = with_observations(model, own, values, given)
 

@@ -48,7 +48,6 @@ from linear_operator import to_linear_operator
 from linear_operator.operators import LinearOperator
 from torch import Size, Tensor
 
-from botorch_calib.calibration import Calibrator
 from botorch_calib.distributions.mixture_scores import score_of_members
 from botorch_calib.models.cholesky_factor import factor_of, in_space_of_targets, may_serve
 from botorch_calib.models.conditioning import learns_in_context, with_context
@@ -59,9 +58,6 @@ from botorch_calib.models.process import (
     has_members,
     in_output_task,
     noise_at,
-    observed_process,
-    predicting_part,
-    predicting_process,
     raw_train_inputs,
     states_cdf_alone,
     with_task_feature,
@@ -73,7 +69,7 @@ from botorch_calib.models.requirements import (
     scalar_affine,
 )
 from botorch_calib.models.residuals import forecast_history
-from botorch_calib.models.wrapper import WrapperModel
+from botorch_calib.models.wrapper import Slots, WrapperModel
 from botorch_calib.posteriors import Affine, CalibratedPosterior, OutcomeMap, normal_scores
 from botorch_calib.posteriors.least_variance import MIN_VARIANCE, usual_least
 from botorch_calib.posteriors.prediction import MEMBER_DIM
@@ -82,26 +78,11 @@ from botorch_calib.posteriors.prediction import MEMBER_DIM
 _FARTHEST = 38.0
 
 
-class Slots(NamedTuple):
-    """What a model is made of; each slot may be empty but the first and the last."""
-
-    process: Any  # a BoTorch model of observed data alone
-    calibrator: Calibrator | None
-    objective: bool  # whether posteriors are of the objective, not of observations
-    excess: str
-    predicting: Any  # the process given imputed values at pending points
-
-
 def slots_of(model: Any) -> Slots:
-    """The slots of a wrapped model; any other one is a process."""
-    if not isinstance(model, WrapperModel):
-        return Slots(model, None, True, "noise", model)
-    part = predicting_part(model)
-    settings = (getattr(part, "calibrator", None),) + (
-        getattr(part, "denoise", True),
-        getattr(part, "excess", "noise"),
-    )
-    return Slots(observed_process(model), *settings, predicting_process(part))
+    """The slots of a surrogate; any other model is a process."""
+    if isinstance(model, WrapperModel):
+        return model.slots
+    return Slots(model, None, True, "noise", model)
 
 
 def predict(

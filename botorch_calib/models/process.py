@@ -1,8 +1,7 @@
 """What a process is made of: how its parts, its data and its noise are reached.
 
-A `CensoredDelayModel` may stand around the model of its observed data, and a `CalibratedModel`
-around a Gaussian process, in either order. `observed_process`, `predicting_process` and
-`predicting_part` look inside; each leaves a plain model as it is.
+`observed_process` and `predicting_process` look inside a surrogate, and leave a plain model as it
+is.
 """
 
 from __future__ import annotations
@@ -27,21 +26,14 @@ from botorch_calib.models.wrapper import WrapperModel
 # ------------------------------------------------------------ models inside models
 
 
-def predicting_part(model: Any) -> Any:
-    """The model that predicts, calibrated or not, without a layer of pending points."""
-    return getattr(model, "conditioned_model", model)
-
-
 def predicting_process(model: Any) -> Any:
-    """The Gaussian process that a model predicts by, pending points included."""
+    """The process that a model predicts by, pending points included."""
     return model.gaussian_model if isinstance(model, WrapperModel) else model
 
 
 def observed_process(model: Any) -> Any:
-    """The Gaussian process of observed data alone, inside this package's wrappers."""
-    while isinstance(model, WrapperModel):
-        model = model.model
-    return model
+    """The process of observed data alone, inside a surrogate."""
+    return model.model if isinstance(model, WrapperModel) else model
 
 
 def sole_member(model: Any) -> Any:

@@ -206,7 +206,7 @@ def test_arguments_are_checked():
                 make(gp, other)
         with pytest.raises(InputDataError, match="`excess` must be one of"):
             make(gp, calibrator, excess="model")
-        for already in (pending.model, pending):
+        for already in (CalibratedModel(gp, calibrator), pending):
             with pytest.raises(UnsupportedError, match="`model` .* is calibrated already"):
                 make(already, calibrator)
     with pytest.raises(UnsupportedError, match="observe"):

@@ -124,7 +124,7 @@ def test_censored_hyperparameters_with_given_noise():
     expected = 0.1 + 0.01 * VALUES[ARRIVAL].abs().squeeze(-1)
     scale = fit_given_noise(*make_ledger().training_data()).outcome_transform.stdvs.item()
     assert_close(model.likelihood.noise * scale**2, expected)
-    noise = model.conditioned_model.likelihood.noise
+    noise = model.gaussian_model.likelihood.noise
     assert noise.shape == (13,)
     assert_close(noise[10:], noise[:10].mean().expand(3))
 

@@ -156,9 +156,12 @@ def test_paths_of_a_model_that_knows_pending_points(calibrated: bool, imputation
     base: Any = model() if calibrated else make_gp()
     pending = points()[2:3]
     delayed = CensoredDelayModel(base, pending, -3.0, imputation)
+    conditioned = delayed.gaussian_model
+    if calibrated:
+        conditioned = CalibratedModel(conditioned, base.calibrator)
     for shape in (Size([]), Size([3])):
         drawn = []
-        for each in (delayed, delayed.conditioned_model):
+        for each in (delayed, conditioned):
             torch.manual_seed(0)
             drawn.append(draw_matheron_paths(each, shape))
         assert (type(drawn[0]) is CalibratedPath) == calibrated

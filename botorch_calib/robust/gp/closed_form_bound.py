@@ -12,9 +12,10 @@ from botorch.acquisition.objective import PosteriorTransform
 from torch import Tensor
 
 from botorch_calib.models.calibrated import CalibratedModel
-from botorch_calib.models.predict import mean_and_deviation
-from botorch_calib.models.process import predicting_part, predicting_process
+from botorch_calib.models.predict import mean_and_deviation, slots_of
+from botorch_calib.models.process import predicting_process
 from botorch_calib.models.radial_kernels import LEAST_SQUARE
+from botorch_calib.models.surrogate import Surrogate
 from botorch_calib.robust.contexts import pairwise_distances
 from botorch_calib.robust.contextual_function import ContextualFunction, norm_and_direction
 from botorch_calib.robust.gp.bonus import CalibratedBonus, GaussianBonus
@@ -209,9 +210,9 @@ def gaussian_process(model: Any) -> Any:
 
     There may be a `CalibratedModel` and pending points around it.
     """
-    part, gp = predicting_part(model), predicting_process(model)
-    # Classes derived from `CalibratedModel` count if they predict as it does.
-    is_known = part is gp or getattr(type(part), "posterior", None) is CalibratedModel.posterior
+    gp = predicting_process(model)
+    # Classes derived from `Surrogate` count if they predict as it does.
+    is_known = model is gp or getattr(type(model), "posterior", None) is Surrogate.posterior
     return gp if is_known and is_stationary(gp) else None
 
 
@@ -228,8 +229,7 @@ def confidence_bound(
     """
     gp = gaussian_process(model) if posterior_transform is None else None
     if gp is not None:
-        part = predicting_part(model)
-        calibrated = None if part is gp else part
+        calibrated = None if slots_of(model).calibrator is None else model
         if calibrated is not None:
             model.warn_if_unlearned()  # as the first posterior would
         return ClosedFormConfidenceBound(stationary_gp(gp), columns, beta, sign, calibrated)
