@@ -34,7 +34,13 @@ from botorch_calib.models.predict import (
     prediction_of_observations,
     process_posterior,
 )
-from botorch_calib.models.process import as_in_training, like, raw_width, with_task_feature
+from botorch_calib.models.process import (
+    as_in_training,
+    has_members,
+    like,
+    raw_width,
+    with_task_feature,
+)
 from botorch_calib.models.requirements import (
     check_fantasizes,
     check_same_width,
@@ -112,6 +118,11 @@ class Surrogate(WrapperModel, FantasizeMixin):
     def gaussian_model(self) -> Any:
         """The process that this model predicts by, pending points included."""
         return self._conditioned()[0]
+
+    @property
+    def _is_ensemble(self) -> bool:  # type: ignore[override]
+        """Whether samples have a dimension of members, over which BoTorch averages."""
+        return has_members(self.model)
 
     @property
     def Y_imputed(self) -> Tensor:
