@@ -16,7 +16,7 @@ from torch import Tensor
 
 from botorch_calib.models.predict import predict
 from botorch_calib.models.requirements import check_one_value_each
-from botorch_calib.posteriors import Spread
+from botorch_calib.posteriors.prediction import Spread
 
 # Levels closer to 0 and 1 are the same numbers in double precision.
 _FARTHEST = 37.0

@@ -16,7 +16,8 @@ from botorch.models.transforms.outcome import Bilog, Log, OutcomeTransform, Powe
 from torch import Tensor
 
 from botorch_calib.models.process import inputs_of_transform, like
-from botorch_calib.posteriors import Affine, OutcomeMap
+from botorch_calib.posteriors import OutcomeMap
+from botorch_calib.posteriors.outcome_maps import Affine
 
 # How far beyond the data, in units of their range, a transform of a user's own has to increase
 _BEYOND = 3.0

@@ -70,8 +70,9 @@ from botorch_calib.models.requirements import (
 )
 from botorch_calib.models.residuals import forecast_history
 from botorch_calib.models.wrapper import Slots, WrapperModel
-from botorch_calib.posteriors import Affine, CalibratedPosterior, OutcomeMap, normal_scores
+from botorch_calib.posteriors import CalibratedPosterior, OutcomeMap, normal_scores
 from botorch_calib.posteriors.least_variance import MIN_VARIANCE, usual_least
+from botorch_calib.posteriors.outcome_maps import Affine
 from botorch_calib.posteriors.prediction import MEMBER_DIM
 
 # Largest normal score of an observation: one that was given no chance has it.

@@ -2,16 +2,14 @@
 
 from botorch_calib.posteriors.calibrated import CalibratedPosterior
 from botorch_calib.posteriors.distribution_functions import normal_scores
-from botorch_calib.posteriors.outcome_maps import Affine, OutcomeMap
+from botorch_calib.posteriors.outcome_maps import OutcomeMap
 from botorch_calib.posteriors.posterior_list import CalibratedPosteriorList
-from botorch_calib.posteriors.prediction import Prediction, Spread
+from botorch_calib.posteriors.prediction import Prediction
 
 __all__ = [
-    "Affine",
     "CalibratedPosterior",
     "CalibratedPosteriorList",
     "OutcomeMap",
     "Prediction",
-    "Spread",
     "normal_scores",
 ]

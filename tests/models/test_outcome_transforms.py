@@ -28,7 +28,7 @@ from botorch_calib import (
 )
 from botorch_calib.models.outcome_transforms import InverseTransform
 from botorch_calib.models.residuals import prequential_residuals
-from botorch_calib.posteriors import Affine
+from botorch_calib.posteriors.outcome_maps import Affine
 from tests import random_numbers
 from tests.gps import GaussianLaw, far_from_gaussian, make_data
 
