@@ -37,9 +37,8 @@ from botorch_calib.integrations._ax_models import (
     calibrated_or_plain,
     model_within,
 )
-from botorch_calib.models import CensoredDelayModel
+from botorch_calib.models import CalibratedModel, CensoredDelayModel
 from botorch_calib.models.outcome_transforms import raw_train_targets
-from botorch_calib.models.surrogate import Surrogate
 
 # Pending values have to be imputed, or the search would repeat itself.
 IMPUTATIONS = ("censor", "hallucinate")
@@ -63,13 +62,14 @@ class PendingAwareModel(Replays, CensoredDelayModel):
         if isinstance(model, Replays):
             self.new_calibrator, self.residuals = model.new_calibrator, model.residuals
 
-    def with_pending(self, X: Tensor) -> Surrogate:  # type: ignore[override]
+    def with_pending(self, X: Tensor) -> CensoredDelayModel:  # type: ignore[override]
         """The model conditioned on pending points, ``n x d``."""
         Y = raw_train_targets(self.model)
         worst = Y.min() if self.maximize else Y.max()
-        slots = {"calibrator": self.calibrator, "denoise": self.denoise, "excess": self.excess}
-        pending = {"censor_value": worst.item(), "imputation": self.imputation}
-        return Surrogate(self.model, X, **pending, **slots)
+        model = self.model
+        if self.calibrator is not None:
+            model = CalibratedModel(model, self.calibrator, self.denoise, self.excess)
+        return CensoredDelayModel(model, X, worst.item(), self.imputation or "censor")
 
 
 def delayed_model_config(
