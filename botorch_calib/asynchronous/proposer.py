@@ -325,14 +325,13 @@ class DelayAwareProposer:
         """The best one of ``choices`` or, without any, of the box without ``failed`` queries."""
         if choices is not None:
             return _best_of(choices, acqf, model)
-        box, unit = like(model, self.bounds), None
-        if not callable(self.strategy.acquisition):  # the unit of one's own function is not known
-            weight = outcome_map_of(predicting_process(model)).weight_of_all
-            unit = box.new_ones(()) if weight is None else weight.detach().to(box)
+        box = like(model, self.bounds)
+        # The unit of the values of one's own function is not known.
+        is_own = callable(self.strategy.acquisition)
         candidate, _ = optimize_in_unit_box(
             acqf,
             box,
-            unit=unit,
+            unit=None if is_own else _unit_of_targets(model, box),
             num_restarts=self.search.num_restarts,
             raw_samples=self.search.raw_samples,
             fixed_features=fixed,
@@ -345,6 +344,12 @@ class DelayAwareProposer:
             points = self._design(AGAIN, fixed, None).sample(self.search.raw_samples + len(failed))
             point = _best_of(points[~have_failed(points, failed, self.bounds)], acqf, model)
         return point
+
+
+def _unit_of_targets(model: Model, box: Tensor) -> Tensor:
+    """One unit of a model's targets in units of its outcome, where it is known, else 1."""
+    weight = outcome_map_of(predicting_process(model)).weight_of_all
+    return box.new_ones(()) if weight is None else weight.detach().to(box)
 
 
 def _best_of(choices: Tensor, acqf: AcquisitionFunction, model: Model) -> Tensor:

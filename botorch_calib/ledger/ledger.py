@@ -7,7 +7,6 @@ import math
 import os
 import reprlib
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from functools import partial
@@ -501,14 +500,9 @@ class FeedbackLedger:
 
     def summary(self, now: float | None = None) -> LedgerSummary:
         """The best trial, and the numbers of trials with a value, failed and pending."""
-        trials = self.trials_at(now)
-        status = Counter(trial.status for trial in trials)
-        return LedgerSummary(
-            best=self.best(now=now),
-            num_observed=sum(trial.y is not None for trial in trials),
-            num_failed=status[TrialStatus.FAILED],
-            num_pending=status[TrialStatus.PENDING],
-        )
+        view = self._view(now)
+        numbers = [int(mask.sum()) for mask in (view.arrived, view.failed, view.pending)]
+        return LedgerSummary(self.best(now=now), *numbers)
 
     def to_observations(self, now: float | None = None) -> tuple[Tensor, Tensor]:
         """``X`` (``n x d``) and ``Y`` (``n x 1``) of all usable values, in order of arrival."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -32,12 +31,12 @@ class ViewAtTime:
         self.submitted: Mask = is_past(starts, now)
         # NaN marks times of events that have not happened; its comparisons are all False.
         self.failed: Mask = self.submitted & (columns["failed_at"] <= now)
-        self._arrived: Mask = self.submitted & (arrivals <= now)
+        self.arrived: Mask = self.submitted & (arrivals <= now)
         # Trials whose value has arrived, in time unless the ledger uses late values. One with a
         # value cannot be abandoned, so at equal times the value came second.
         is_late = (arrivals - starts > self._max_wait) | (arrivals >= columns["abandoned_at"])
         uses_late = contents.settings.late == "use"
-        self.usable: Mask = self._arrived if uses_late else self._arrived & ~is_late
+        self.usable: Mask = self.arrived if uses_late else self.arrived & ~is_late
         # Trials without a usable value, which equation 1 of the paper censors: those for which the
         # wait is over, and those whose value may still arrive in time.
         self.incomplete: Mask = self.submitted & ~self.failed & ~self.usable
@@ -47,7 +46,7 @@ class ViewAtTime:
         # Trials submitted within the last ``max_wait``, with or without a value.
         self.window: Mask = self.submitted & ~self.failed & recent
 
-    @cached_property
+    @property
     def waits(self) -> NDArray[np.intp]:
         """How many trials were submitted after each one and before it ended."""
         columns = self._columns
@@ -61,7 +60,7 @@ class ViewAtTime:
         until_start = np.searchsorted(in_order, starts, side="right")
         return np.maximum(before_end - until_start, 0)
 
-    @cached_property
+    @property
     def delays(self) -> tuple[NDArray[np.float64], Mask]:
         """Delays of values or, without one, how long it has been waited for, and which have one.
 
@@ -69,9 +68,9 @@ class ViewAtTime:
         """
         starts = self._columns["submitted_at"]
         given_up = np.fmin(self._columns["abandoned_at"], self.now)
-        delays = np.where(self._arrived, self._columns["observed_at"], given_up) - starts
-        kept = self.submitted & ~self.failed & ~(self._arrived & (delays == 0.0))
-        return delays[kept], self._arrived[kept]
+        delays = np.where(self.arrived, self._columns["observed_at"], given_up) - starts
+        kept = self.submitted & ~self.failed & ~(self.arrived & (delays == 0.0))
+        return delays[kept], self.arrived[kept]
 
     def rows(self, mask: Mask, order: str = "submitted_at") -> Rows:
         """Rows of a set of trials, by one of their times, then by id."""
@@ -117,7 +116,7 @@ class ViewAtTime:
         queries = [torch.from_numpy(x) for x in self._contents.X[rows]]
         trials = []
         for row, x, status in zip(rows.tolist(), queries, self.statuses(rows), strict=True):
-            entry, arrived = self.entry(row), bool(self._arrived[row])
+            entry, arrived = self.entry(row), bool(self.arrived[row])
             value = entry.standing(self.now) if arrived else NO_VALUE
             trials.append(
                 Trial(
