@@ -196,7 +196,7 @@ def model_within(
 def calibrated_or_plain(calibrated: ModelConfig | None) -> ModelConfig:
     """The configuration, of a `ReplayedModel` or of Ax's own model, which None stands for."""
     config = ModelConfig() if calibrated is None else calibrated
-    model_class = getattr(config, "botorch_model_class", config)
+    model_class = config.botorch_model_class if isinstance(config, ModelConfig) else config
     if model_class not in (None, ReplayedModel, PartlyKnownNoiseGP):
         raise InputDataError(
             "`calibrated` must be a calibrated_model_config, or one of a PartlyKnownNoiseGP, got "

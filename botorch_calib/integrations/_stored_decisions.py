@@ -9,7 +9,7 @@ number of lines at the time.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,8 +20,8 @@ from botorch.exceptions.errors import InputDataError
 from botorch.models.model import Model
 from torch import Tensor
 
-from botorch_calib.decisions.chance_constrained_search import warn_uncertified
-from botorch_calib.decisions.chance_constraints import ChanceConstraint
+from botorch_calib.decisions import CertifiedSetExpansion, ChanceConstraint
+from botorch_calib.decisions.chance_constrained_search import expands, warn_uncertified
 from botorch_calib.decisions.rows import DecisionAccount, Limits, Row
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.conditioning import hallucinated
@@ -93,6 +93,13 @@ def decide(
     return point, row
 
 
+def expanding(
+    acqf: AcquisitionFunction, constraint: ChanceConstraint, share: float
+) -> AcquisitionFunction:
+    """The function to be maximised: the given one, or an expansion in a ``share`` of decisions."""
+    return CertifiedSetExpansion(constraint) if expands(share, constraint.num_decisions) else acqf
+
+
 def decide_in_turn(
     search: Callable[[AcquisitionFunction, ChanceConstraint], tuple[Tensor, bool]],
     constraint: ChanceConstraint,
@@ -100,23 +107,22 @@ def decide_in_turn(
     pending: Tensor,
     beta: float,
     maximize: bool,
+    names: Sequence[str],
+    num_lines: int,
 ) -> Iterator[tuple[Tensor, Row]]:
     """Decide about the points of the best upper confidence bounds one by one, without end.
 
-    Each step of the generator is a decision. Points chosen before, as the ``pending`` ones
-    ``n x d``, have their expected values.
+    Each step of the generator is a decision, whose row is to be stored beside a table of so many
+    lines, with inputs of these names. Points chosen before, as the ``pending`` ones ``n x d``, have
+    their expected values.
     """
     while True:
         own = CensoredDelayModel(objective, pending, imputation="hallucinate")
         acqf = UpperConfidenceBound(own, beta=beta, maximize=maximize)
         point, row = decide(partial(search, acqf), constraint, pending)
-        yield point, row
+        inputs = dict(zip(names, row["point"], strict=True))
+        yield point, {**row, "inputs": inputs, "after": num_lines}
         pending = torch.cat([pending, point])
-
-
-def in_table(row: Row, names: Iterable[str], num_lines: int) -> Row:
-    """The row of a decision, as it is stored beside a table of this length."""
-    return {**row, "inputs": dict(zip(names, row["point"], strict=True)), "after": num_lines}
 
 
 def trials_in_table(
@@ -124,7 +130,6 @@ def trials_in_table(
 ) -> list[tuple[Row, dict[str, float]]]:
     """Rows of decisions, and what came of each: the first of the nearest lines of a table."""
     X, trials = torch.tensor(inputs.to_numpy().copy(), dtype=torch.double), []
-    came: list[Any] = outcomes.to_dict("records")
     is_free = torch.ones(len(X), dtype=torch.bool)
     for decision in decisions:
         named = decision["inputs"]
@@ -134,13 +139,13 @@ def trials_in_table(
                 "without those decisions."
             )
         point = [float(named[name]) for name in inputs]
-        distance = (X - torch.tensor(point, dtype=torch.double)).abs()
+        distance = (X - X.new_tensor(point)).abs()
         # Some files hold ten decimals.
         near = (distance <= 2e-10 + 1e-12 * X.abs()).all(dim=-1) & is_free
         near[: decision["after"]] = False
-        found: dict[str, float] = {}
-        if bool(near.any()):
+        came: dict[str, float] = {}
+        if near.any():
             line = int(torch.where(near, distance.amax(dim=-1), torch.inf).argmin())
-            found, is_free[line] = came[line], False
-        trials.append(({**decision, "point": point}, found))
+            came, is_free[line] = outcomes.iloc[line].to_dict(), False
+        trials.append(({**decision, "point": point}, came))
     return trials

@@ -7,6 +7,7 @@ certifies each candidate.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 try:
@@ -30,13 +31,7 @@ from botorch_calib.decisions import ChanceConstraint
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, best_certified
 from botorch_calib.decisions.rows import DecisionAccount
-from botorch_calib.integrations._stored_decisions import (
-    account_of,
-    constraint_of,
-    decide_in_turn,
-    in_table,
-    trials_in_table,
-)
+from botorch_calib.integrations import _stored_decisions as stored
 
 
 def _as_lists(limits: Mapping[str, Sequence[float | None]]) -> dict[str, list[float | None]]:
@@ -113,7 +108,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
                 f"The target {target.name!r} is optimised as it is measured: state it without a "
                 f"{type(target.transformation).__name__}."
             )
-        constraint = constraint_of(self._account(searchspace, measurements), models)
+        constraint = stored.constraint_of(self._account(searchspace, measurements), models)
         candidates, _ = searchspace.discrete.get_candidates()
         if len(candidates) < batch_size:  # BayBE's own error, of which a campaign says more
             raise NotEnoughPointsLeftError(
@@ -129,15 +124,22 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         def best(acqf: AcquisitionFunction, constraint: ChanceConstraint) -> tuple[Tensor, bool]:
             return best_certified(acqf, LeastMargin(constraint), Place(None, choices[left]))
 
-        decided_in_turn = decide_in_turn(
-            best, constraint, models[target.name], pending, self.beta, not target.minimize
+        decided_in_turn = stored.decide_in_turn(
+            best,
+            constraint,
+            models[target.name],
+            pending,
+            self.beta,
+            not target.minimize,
+            searchspace.comp_rep_columns,
+            len(measurements),
         )
         chosen: list[int] = []
         decided = []
-        for _, (point, row) in zip(range(batch_size), decided_in_turn, strict=False):
-            decided.append(in_table(row, searchspace.comp_rep_columns, len(measurements)))
+        for point, row in islice(decided_in_turn, batch_size):
             chosen.append(int(((choices == point).all(dim=-1) & left).double().argmax()))
             left[chosen[-1]] = False
+            decided.append(row)
         self.decisions += decided  # none of a call that fails, whose candidates nobody gets
         return candidates.iloc[chosen]
 
@@ -146,7 +148,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
     ) -> ChanceConstraint:
         """The constraint of a campaign as it stands, on models of all measurements."""
         models = self._models(searchspace, objective, measurements)
-        return constraint_of(self._account(searchspace, measurements), models)
+        return stored.constraint_of(self._account(searchspace, measurements), models)
 
     def _models(
         self, searchspace: SearchSpace, objective: Objective, measurements: pd.DataFrame
@@ -164,8 +166,8 @@ class ChanceConstrainedRecommender(BotorchRecommender):
     def _account(self, searchspace: SearchSpace, measurements: pd.DataFrame) -> DecisionAccount:
         """The decisions, with the outcomes that have been measured."""
         inputs = searchspace.transform(measurements, allow_extra=True)
-        trials = trials_in_table(self.decisions, inputs, measurements[[*self.limits]])
-        return account_of(self.limits, self.level, self.budget, trials)
+        trials = stored.trials_in_table(self.decisions, inputs, measurements[[*self.limits]])
+        return stored.account_of(self.limits, self.level, self.budget, trials)
 
 
 def _points(searchspace: SearchSpace, experiments: pd.DataFrame) -> Tensor:

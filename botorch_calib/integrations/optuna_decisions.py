@@ -22,34 +22,28 @@ from torch import Tensor
 from botorch_calib._validation import check_open_unit, check_positive
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy
 from botorch_calib.asynchronous.proposer import DelayAwareProposer
-from botorch_calib.decisions import (
-    CertifiedSetExpansion,
-    ChanceConstraint,
-    Recommendation,
-    recommend,
-)
+from botorch_calib.decisions import ChanceConstraint, Recommendation, recommend
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import (
     LeastMargin,
     Place,
     best_certified,
-    expands,
     warn_uncertified,
 )
 from botorch_calib.decisions.rows import DecisionAccount
+from botorch_calib.integrations import _stored_decisions as stored
 from botorch_calib.integrations._mixed_search import MixedSpace
-from botorch_calib.integrations._stored_decisions import INFINITE, account_of, best, constraint_of
 from botorch_calib.integrations.optuna import SearchSpace, unit_cube
 from botorch_calib.integrations.optuna_delays import (
     DelayAwareSampler,
     Look,
-    encoded,
+    in_order_of_end,
     known_noise,
     names_of_constraints,
     others_of,
-    places_in_time,
     store,
 )
+from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.fit_to_ledger import Fit
 from botorch_calib.models.process import like
 
@@ -73,7 +67,7 @@ class _CertifiedProposer(DelayAwareProposer):
     def _maximizer(
         self,
         acqf: AcquisitionFunction,
-        model: Any,
+        model: CensoredDelayModel,
         choices: Tensor | None,
         fixed: dict[int, float],
         failed: Tensor,
@@ -85,14 +79,13 @@ class _CertifiedProposer(DelayAwareProposer):
         space = MixedSpace(place, rounding=lambda X: self.space.rounded(X.cpu()).to(X))
 
         def search(constraint: ChanceConstraint) -> tuple[Tensor, bool]:
-            expand = expands(self.expansion_share, constraint.num_decisions)
-            searched = CertifiedSetExpansion(constraint) if expand else acqf
+            searched = stored.expanding(acqf, constraint, self.expansion_share)
             margin = LeastMargin(constraint)
             if choices is None:
                 return space.best(searched, margin)
             return best_certified(searched, margin, Place(None, choices.to(bounds)))
 
-        point, _ = best(search, self.constraint, model.X_pending)
+        point, _ = stored.best(search, self.constraint, model.X_pending)
         return point.squeeze(0).to(self.bounds)
 
 
@@ -197,12 +190,14 @@ class ChanceConstrainedSampler(DelayAwareSampler):
             raise UnsupportedError("A recommendation is for one objective.")
         look, maximize = self._look_now(study), study.direction is StudyDirection.MAXIMIZE
         X, values = look.data.X, look.data.objectives if maximize else -look.data.objectives
-        choices = look.space.expressible(X, 4 * self._search.raw_samples)
+        choices = look.space.points()
+        if choices is None and look.space.is_rounded:
+            choices = torch.cat([X.cpu(), look.space.sample(4 * self._search.raw_samples, seed=0)])
         stated = recommend(
             self._fit(X, values, look.noise[0]),
             self._constraint(look),
             unit_cube(X) if choices is None else None,
-            choices,
+            None if choices is None else choices.to(X),
             confidence,
             maximize=maximize,
         )
@@ -242,7 +237,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         return parameters
 
     def _strategy_for(self, look: Look) -> DelayStrategy:
-        return _STRATEGY if look.data.num_objectives == 1 else super()._strategy_for(look)
+        return super()._strategy_for(look) if look.data.objectives.shape[-1] > 1 else _STRATEGY
 
     def _unless_repeated(self, point: Tensor, proposer: DelayAwareProposer, look: Look) -> Tensor:
         return point  # which may be evaluated again
@@ -255,25 +250,24 @@ class ChanceConstrainedSampler(DelayAwareSampler):
 
     def _account(self, trials: Sequence[FrozenTrial]) -> DecisionAccount:
         limits = {name: (None, 0.0) for name in _checked_names(trials)}
-        return account_of(limits, self._level, self._budget, _decided(trials))
+        return stored.account_of(limits, self._level, self._budget, _decided(trials))
 
     def _constraint(self, look: Look) -> ChanceConstraint:
         """That of the decisions, on models of all trials that have set it, as they ended."""
         account = self._account(look.trials)
-        known = [
-            (end, x, trial)
-            for (_, end), trial in zip(places_in_time(look.trials), look.trials, strict=True)
-            if all(abs(trial.constraints.get(name, INFINITE)) < INFINITE for name in account.limits)
-            and (x := encoded(look.space, trial)) is not None
+        largest = stored.INFINITE
+        finite = [
+            trial
+            for trial in look.trials
+            if all(abs(trial.constraints.get(name, largest)) < largest for name in account.limits)
         ]
-        known.sort(key=lambda each: each[0])
-        X = torch.stack([x for _, x, _ in known]).to(self._device)
-        trials = [trial for *_, trial in known]
+        trials, X = in_order_of_end(finite, look.space)
+        X = X.to(self._device)
         models: dict[str, Model] = {}
-        for place, name in enumerate(account.limits, look.data.num_objectives):
+        for place, name in enumerate(account.limits, look.data.objectives.shape[-1]):
             Y = X.new_tensor([[trial.constraints[name]] for trial in trials])
             models[name] = self._fitted(place, X, Y, known_noise(trials, place))
-        return constraint_of(account, models)
+        return stored.constraint_of(account, models)
 
 
 def _checked_names(trials: Sequence[FrozenTrial]) -> list[str]:

@@ -70,7 +70,7 @@ class CalibratedModelConstructor(StandardModelConstructor):
 
     @field_validator("calibrator")
     @classmethod
-    def _by_name(cls, value: Any) -> Any:
+    def _by_name(cls, value: object) -> object:
         return stored_name(value) if isinstance(value, type) else value
 
     @field_validator("calibrator_options")

@@ -22,6 +22,7 @@ except ImportError as error:
 import torch
 from botorch.acquisition import AcquisitionFunction, UpperConfidenceBound
 from botorch.exceptions.errors import InputDataError
+from botorch.models.model import Model, ModelList
 from gest_api.vocs import GreaterThanConstraint, LessThanConstraint, MaximizeObjective
 from gpytorch import Module
 from pydantic import Field, field_serializer, field_validator, model_validator
@@ -29,18 +30,13 @@ from torch import Tensor
 from xopt.generators.bayesian.bayesian_generator import BayesianGenerator
 
 from botorch_calib._validation import check_open_unit, check_positive
+from botorch_calib.asynchronous.designs import with_features
 from botorch_calib.decisions import ChanceConstraint
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place
 from botorch_calib.decisions.rows import DecisionAccount
+from botorch_calib.integrations import _stored_decisions as stored
 from botorch_calib.integrations._mixed_search import MixedSpace
-from botorch_calib.integrations._stored_decisions import (
-    account_of,
-    constraint_of,
-    decide_in_turn,
-    in_table,
-    trials_in_table,
-)
 from botorch_calib.models.predict import mean_and_deviation
 
 #: Under which Xopt stores the generator.
@@ -119,42 +115,43 @@ class ChanceConstrainedGenerator(BayesianGenerator):
                 raise InputDataError(f"`max_half_widths` names {name!r}, which is no output.")
         return self
 
-    def chance_constraint(self, model: Any = None) -> ChanceConstraint:
+    def chance_constraint(self, model: Module | None = None) -> ChanceConstraint:
         """The constraint as it stands: its decisions, and models of all data, fitted if None."""
         model = self.train_model() if model is None else model
-        names = self.vocs.constraint_names
-        return constraint_of(self._account(), {name: self._model_of(model, name) for name in names})
+        models = {name: self._model_of(model, name) for name in self.vocs.constraint_names}
+        return stored.constraint_of(self._account(), models)
 
     def propose_candidates(self, model: Module, n_candidates: int = 1) -> Tensor:
         """Certified candidates ``n x d``, each with the decision about it in ``decisions``."""
         if self.turbo_controller is not None:
             self.turbo_controller.update_state(self, n_candidates)
         names, (objective, maximize) = self.model_input_names, self._objective(model)
-        decided_in_turn = decide_in_turn(
+        decided_in_turn = stored.decide_in_turn(
             partial(self._best, model),
             self.chance_constraint(model),
             objective,
             self._get_optimization_bounds().new_zeros(0, len(names)),
             self.beta,
             maximize,
+            names,
+            len(self.data),
         )
         chosen = list(islice(decided_in_turn, n_candidates))
-        decided = [in_table(row, names, len(self.data)) for _, row in chosen]
-        self.decisions = [*self.decisions, *decided]  # none of a call that fails
+        self.decisions = [*self.decisions, *(row for _, row in chosen)]  # none if it fails
         columns = [names.index(name) for name in self._candidate_names]
         return torch.cat([point for point, _ in chosen])[:, columns]
 
-    def _get_acquisition(self, model: Any) -> AcquisitionFunction:
+    def _get_acquisition(self, model: Module) -> AcquisitionFunction:
         objective, maximize = self._objective(model)
         return UpperConfidenceBound(objective, beta=self.beta, maximize=maximize)
 
-    def _objective(self, model: Any) -> tuple[Any, bool]:
+    def _objective(self, model: Module) -> tuple[Model, bool]:
         """The model of the objective, and whether it is maximised."""
         ((name, objective),) = self.vocs.objectives.items()
         return self._model_of(model, name), isinstance(objective, MaximizeObjective)
 
     def _best(
-        self, model: Any, acqf: AcquisitionFunction, constraint: ChanceConstraint
+        self, model: Module, acqf: AcquisitionFunction, constraint: ChanceConstraint
     ) -> tuple[Tensor, bool]:
         """The best point ``1 x d`` of the model's inputs, and whether it is certified."""
         score, names = NormalDist().inv_cdf(0.5 * (1.0 + self.level)), self.model_input_names
@@ -166,8 +163,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         columns = [names.index(name) for name in self._candidate_names]
         bounds[:, columns] = free
         fixed = {names.index(name): value for name, value in (self.fixed_features or {}).items()}
-        for column, value in fixed.items():
-            bounds[:, column] = value
+        bounds = with_features(bounds, fixed)
         discrete = self._get_active_discrete_variable_values()
         values = {columns[place]: of_variable for place, of_variable in discrete.items()}
         for column, of_variable in values.items():  # some of which a trust region may exclude
@@ -175,7 +171,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         place = Place(bounds, None, fixed, None, None, self.num_restarts, self.raw_samples)
         return MixedSpace(place, values).best(acqf, margin)
 
-    def _model_of(self, model: Any, name: str) -> Any:
+    def _model_of(self, model: Module, name: str) -> Model:
+        assert isinstance(model, ModelList)
         return model.models[self.model_output_names.index(name)]
 
     def _account(self) -> DecisionAccount:
@@ -189,8 +186,8 @@ class ChanceConstrainedGenerator(BayesianGenerator):
             else:
                 limits[name] = constraint.range
         inputs, outcomes = self.data[self.model_input_names], self.data[[*limits]]
-        trials = trials_in_table(self.decisions, inputs, outcomes)
-        return account_of(limits, self.level, self.budget, trials)
+        trials = stored.trials_in_table(self.decisions, inputs, outcomes)
+        return stored.account_of(limits, self.level, self.budget, trials)
 
 
 class _WithinDeviations(LeastMargin):

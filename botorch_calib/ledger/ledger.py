@@ -7,7 +7,6 @@ import math
 import os
 import reprlib
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from functools import partial
@@ -20,7 +19,12 @@ from botorch.exceptions.warnings import InputDataWarning
 from numpy.typing import NDArray
 from torch import Tensor
 
-from botorch_calib._validation import check_array, check_nonnegative, check_number
+from botorch_calib._validation import (
+    check_array,
+    check_callable,
+    check_nonnegative,
+    check_number,
+)
 from botorch_calib.exceptions import level_of_caller
 from botorch_calib.ledger.arrival_probability import ArrivalProbability, kaplan_meier
 from botorch_calib.ledger.contents import Contents, Settings
@@ -30,6 +34,9 @@ from botorch_calib.ledger.view_at_time import ViewAtTime
 
 if TYPE_CHECKING:
     import pandas
+
+# What records hold of a trial, after its id and its query.
+RECORDED = ("y", "yvar", "submitted_at", "observed_at", "status", "note")
 
 # Chooses a query, of shape ``d`` or ``1 x d``, or a `DecidedQuery` from a ledger.
 Propose = Callable[["FeedbackLedger"], Any]
@@ -43,8 +50,8 @@ class DecidedQuery(NamedTuple):
         >>> query = DecidedQuery(X[0], row)  # for a function that proposes
     """
 
-    x: Any
-    decision: Any
+    x: object
+    decision: object
 
 
 class LedgerSummary(NamedTuple):
@@ -122,7 +129,7 @@ class FeedbackLedger:
         propose: Propose | None = None,
     ) -> None:
         settings = Settings(dim, censor_value, max_wait, late, clock, maximize)
-        self._propose = _checked_proposer(propose)
+        self._propose = check_callable("propose", propose)
         self._storage = Storage(Contents(settings))
 
     @classmethod
@@ -161,7 +168,7 @@ class FeedbackLedger:
         names = [field.name for field in fields(Settings)]
         values = zip(names, (dim, censor_value, max_wait, late, clock, maximize), strict=True)
         given = {name: value for name, value in values if value is not None}
-        propose = _checked_proposer(propose)
+        check_callable("propose", propose)
         ledger = cls._of(Storage.open(path, given))
         ledger._propose = propose
         if maximize is not None:
@@ -259,7 +266,7 @@ class FeedbackLedger:
         settings = ", ".join(f"{name}={value!r}" for name, value in vars(self._settings).items())
         return f"{type(self).__name__}({settings}, path={str(self.path) if self.path else None!r})"
 
-    def submit(self, x: Any, time: float | None = None, decision: Any = None) -> int:
+    def submit(self, x: object, time: float | None = None, decision: object = None) -> int:
         """Record a query, before its evaluation starts; returns the id of the trial, from 0 on.
 
         Args:
@@ -272,7 +279,7 @@ class FeedbackLedger:
         """
         return self._storage.append([self._query(x, decision)], _checked_time(time))[0]
 
-    def _query(self, x: Any, decision: Any, name: str = "x") -> dict[str, Any]:
+    def _query(self, x: object, decision: object, name: str = "x") -> dict[str, Any]:
         query = check_array(name, x, (self.dim,), (1, self.dim)).ravel()
         recorded = None if decision is None else _recorded(decision, query)
         return {"x": query.astype(DOUBLE).tobytes(), "decision": recorded}
@@ -291,7 +298,7 @@ class FeedbackLedger:
         Raises:
             BotorchError: If there is nothing to ask, or the answer is malformed.
         """
-        propose = self._propose if propose is None else _checked_proposer(propose)
+        propose = check_callable("propose", self._propose if propose is None else propose)
         if propose is None:
             raise InputDataError(
                 "`propose` is needed to ask for a query, here or where the ledger is made: for "
@@ -309,11 +316,11 @@ class FeedbackLedger:
     def tell(
         self,
         trial_id: int,
-        y: Any,
+        y: object,
         yvar: float | None = None,
         time: float | None = None,
-        outcomes: Mapping[str, Any] | None = None,
-        context: Any = None,
+        outcomes: Mapping[str, object] | None = None,
+        context: object = None,
     ) -> None:
         """Record the value of a pending or expired trial, with the variance of its noise if known.
 
@@ -349,18 +356,18 @@ class FeedbackLedger:
                 stacklevel=level_of_caller(),
             )
 
-    def observe(self, trial_id: int, y: Any, time: float | None = None) -> None:
+    def observe(self, trial_id: int, y: object, time: float | None = None) -> None:
         """Record a value whose noise is not known: `tell` without ``yvar``."""
         self.tell(trial_id, y, time=time)
 
     def amend(
         self,
         trial_id: int,
-        y: Any,
+        y: object,
         yvar: float | None = None,
         time: float | None = None,
-        outcomes: Mapping[str, Any] | None = None,
-        context: Any = None,
+        outcomes: Mapping[str, object] | None = None,
+        context: object = None,
     ) -> None:
         """Replace the value of a trial, for example after a slip of the pen.
 
@@ -382,7 +389,12 @@ class FeedbackLedger:
         self._change(trial_id, lambda entry, at: entry.amended(told, at), time)
 
     def add(
-        self, X: Any, Y: Any, Yvar: Any = None, time: float | None = None, contexts: Any = None
+        self,
+        X: object,
+        Y: object,
+        Yvar: object = None,
+        time: float | None = None,
+        contexts: object = None,
     ) -> list[int]:
         """Record queries with their values, all or none, and return the ids of the new trials.
 
@@ -399,18 +411,16 @@ class FeedbackLedger:
         queries = check_array("X", X, (None, self.dim)).astype(DOUBLE)
         num = len(queries)
         trials = [{"x": x.tobytes()} for x in queries]
-        columns: dict[str, list[Any]] = {
-            "y": check_array("Y", Y, (num, 1), (num,)).ravel().tolist()
-        }
+        for trial, y in zip(trials, check_array("Y", Y, (num, 1), (num,)).flat, strict=True):
+            trial["y"] = float(y)
         if Yvar is not None:
-            given = check_array("Yvar", Yvar, (num, 1), (num,)).ravel().tolist()
-            columns["yvar"] = [check_nonnegative("Yvar", variance) for variance in given]
+            given = check_array("Yvar", Yvar, (num, 1), (num,)).flat
+            for trial, variance in zip(trials, given, strict=True):
+                trial["yvar"] = check_nonnegative("Yvar", variance)
         if contexts is not None:
             rows = check_array("contexts", contexts, (num, None)).tolist()
-            columns["context"] = [tuple(row) or None for row in rows]
-        for name, column in columns.items():
-            for trial, value in zip(trials, column, strict=True):
-                trial[name] = value
+            for trial, row in zip(trials, rows, strict=True):
+                trial["context"] = tuple(row) or None
         return self._storage.append(trials, _checked_time(time))
 
     def fail(self, trial_id: int, reason: str = "", time: float | None = None) -> None:
@@ -431,23 +441,26 @@ class FeedbackLedger:
         """
         self._change(trial_id, Entry.abandoned, time)
 
-    def _told(self, y: Any, yvar: Any, outcomes: Any, context: Any) -> Told:
-        if outcomes is not None:
-            if not isinstance(outcomes, Mapping):
-                raise InputDataError(f"`outcomes` must be a dictionary by name, got {outcomes!r}.")
-            named = {name: y for name, y in outcomes.items() if y is not None}
-            known = {name: check_number(f"outcomes[{name!r}]", y) for name, y in named.items()}
-            outcomes = {**dict.fromkeys(outcomes), **known}
+    def _told(
+        self, y: object, yvar: object, outcomes: Mapping[str, object] | None, context: object
+    ) -> Told:
+        if not isinstance(outcomes, Mapping | None):
+            raise InputDataError(f"`outcomes` must be a dictionary by name, got {outcomes!r}.")
+        given = {} if outcomes is None else outcomes
+        known = {
+            name: None if each is None else check_number(f"outcomes[{name!r}]", each)
+            for name, each in given.items()
+        }
         if context is not None:
             context = tuple(check_array("context", context, (None,), (1, None)).ravel().tolist())
         return {
             "y": check_number("y", y),
             "yvar": None if yvar is None else check_nonnegative("yvar", yvar),
-            "outcomes": outcomes,
+            "outcomes": None if outcomes is None else known,
             "context": context,
         }
 
-    def _change(self, trial_id: int, transition: Transition, time: Any) -> None:
+    def _change(self, trial_id: int, transition: Transition, time: object) -> None:
         self._storage.replace(trial_id, transition, _checked_time(time))
 
     @property
@@ -487,14 +500,9 @@ class FeedbackLedger:
 
     def summary(self, now: float | None = None) -> LedgerSummary:
         """The best trial, and the numbers of trials with a value, failed and pending."""
-        trials = self.trials_at(now)
-        status = Counter(trial.status for trial in trials)
-        return LedgerSummary(
-            best=self.best(now=now),
-            num_observed=sum(trial.y is not None for trial in trials),
-            num_failed=status[TrialStatus.FAILED],
-            num_pending=status[TrialStatus.PENDING],
-        )
+        view = self._view(now)
+        numbers = [int(mask.sum()) for mask in (view.arrived, view.failed, view.pending)]
+        return LedgerSummary(self.best(now=now), *numbers)
 
     def to_observations(self, now: float | None = None) -> tuple[Tensor, Tensor]:
         """``X`` (``n x d``) and ``Y`` (``n x 1``) of all usable values, in order of arrival."""
@@ -603,12 +611,11 @@ class FeedbackLedger:
 
     def to_records(self, now: float | None = None) -> list[dict[str, Any]]:
         """The trials by id, as dictionaries with the names of `Trial`, and ``x_0``, ``x_1``, ..."""
-        names = ("y", "yvar", "submitted_at", "observed_at", "status", "note")
         return [
             {
                 "id": trial.id,
                 **{f"x_{i}": value for i, value in enumerate(trial.x.tolist())},
-                **{name: getattr(trial, name) for name in names},
+                **{name: vars(trial)[name] for name in RECORDED},
                 "status": trial.status.value,
             }
             for trial in self.trials_at(now)
@@ -618,8 +625,7 @@ class FeedbackLedger:
         """The records of `to_records` as a data frame of pandas, one row for each trial."""
         import pandas
 
-        names = ["id", *(f"x_{i}" for i in range(self.dim)), "y", "yvar", "submitted_at"]
-        names += ["observed_at", "status", "note"]
+        names = ["id", *(f"x_{i}" for i in range(self.dim)), *RECORDED]
         frame = pandas.DataFrame(self.to_records(now), columns=names)
         # Columns in which every number is missing would hold None.
         return frame.astype({"id": "int64", "y": "float64", "yvar": "float64"})
@@ -634,13 +640,7 @@ class FeedbackLedger:
         return ViewAtTime(contents, now)
 
 
-def _checked_proposer(propose: Propose | None) -> Propose | None:
-    if propose is not None and not callable(propose):
-        raise InputDataError(f"`propose` must be callable, got {propose!r}.")
-    return propose
-
-
-def _checked_time(time: Any) -> float | None:
+def _checked_time(time: object) -> float | None:
     return None if time is None else check_number("time", time) + 0.0  # no -0.0
 
 

@@ -172,7 +172,7 @@ class Storage:
                 self._change(contents.changed(entries, now), entries)
             return [entry.id for entry in entries]
 
-    def replace(self, trial_id: Any, transition: Transition, at: float | None = None) -> None:
+    def replace(self, trial_id: int, transition: Transition, at: float | None = None) -> None:
         """Replace a trial by what an event makes of it that happens at a time (default: now)."""
         with LOCK:
             contents, now = self.contents, self._now()

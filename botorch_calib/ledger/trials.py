@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import torch
@@ -20,8 +20,15 @@ from botorch_calib.exceptions import TrialStateError
 Outcomes = tuple[float | None, ...] | None
 # The inputs that nobody controls, as they were when a value came; None if there are none.
 Context = tuple[float, ...] | None
-# What is told of a trial at once, checked: ``y``, ``yvar``, ``outcomes`` by name and ``context``.
-Told = dict[str, Any]
+
+
+class Told(TypedDict):
+    """What is told of a trial at once, checked."""
+
+    y: float
+    yvar: float | None
+    outcomes: Mapping[str, float | None] | None  # by name
+    context: Context
 
 
 class TrialStatus(StrEnum):
@@ -38,12 +45,8 @@ class TrialStatus(StrEnum):
     FAILED = "failed"
 
 
-def _parsed(text: str | None) -> Any:
-    """A list in JSON as a tuple."""
-    return None if text is None else _frozen(json.loads(text))
-
-
 def _frozen(stored: Any) -> Any:
+    """A list in JSON as the tuple that it was."""
     return tuple(stored) if isinstance(stored, list) else stored
 
 
@@ -115,8 +118,8 @@ class Trial:
 
 # Little-endian, so that the bytes of a query are the same on every machine.
 DOUBLE = np.dtype("<f8")
-# The numbers of an `Entry` beside its query, in order.
-NUMBERS = ("submitted_at", "y", "observed_at", "abandoned_at", "failed_at", "yvar")
+# The times in an `Entry`.
+TIMES = ("submitted_at", "observed_at", "abandoned_at", "failed_at")
 
 
 class Entry(NamedTuple):
@@ -141,7 +144,8 @@ class Entry(NamedTuple):
         """The trial in a row whose lists are JSON, which keeps every bit of a number."""
         *values, earlier, decision, outcomes, context = row
         before = tuple(EarlierValue(*map(_frozen, value)) for value in json.loads(earlier))
-        return cls._make([*values, before, decision, _parsed(outcomes), _parsed(context)])
+        own, came_in = (_frozen(json.loads(each or "null")) for each in (outcomes, context))
+        return cls._make([*values, before, decision, own, came_in])
 
     @property
     def last_event(self) -> tuple[str, float]:
@@ -153,8 +157,13 @@ class Entry(NamedTuple):
     def observed(self, told: Told, at: float) -> Entry:
         """This trial with its value, which arrived at a time."""
         self._refuse_if_closed("observed")
-        own = {"outcomes": self._in_order(told["outcomes"]), "context": told["context"] or None}
-        return self._replace(**{**told, **own}, observed_at=at)
+        return self._replace(
+            y=told["y"],
+            yvar=told["yvar"],
+            outcomes=self._in_order(told["outcomes"]),
+            context=told["context"] or None,
+            observed_at=at,
+        )
 
     def amended(self, told: Told, at: float) -> Entry:
         """This trial with another value from a time on."""
@@ -163,13 +172,15 @@ class Entry(NamedTuple):
             raise TrialStateError(
                 f"Trial {self.id} has no value that could be amended: it {state}."
             )
-        given = {name: value for name, value in told.items() if value is not None}
-        if "context" in given:
-            given["context"] = given["context"] or None  # taken back if it is empty
-        if "outcomes" in given:
-            given["outcomes"] = self._in_order(given["outcomes"])
+        outcomes, yvar, context = told["outcomes"], told["yvar"], told["context"]
         before = EarlierValue(self.y, self.yvar, at, self.outcomes, self.context)
-        return self._replace(**given, earlier=(*self.earlier, before))
+        return self._replace(
+            y=told["y"],
+            yvar=self.yvar if yvar is None else yvar,
+            outcomes=self.outcomes if outcomes is None else self._in_order(outcomes),
+            context=self.context if context is None else context or None,  # empty: taken back
+            earlier=(*self.earlier, before),
+        )
 
     def failed(self, reason: str, at: float) -> Entry:
         """This trial marked as failed at a time."""
