@@ -112,8 +112,8 @@ def _draw_paths(model: Surrogate, *, sample_shape: Size, **samplers: Any) -> Sam
     _try_posterior(model)  # which leaves with the process what its copy need not compute again
     gp = with_own_hyperparameters(gp)
     # A copy of the calibrator, too: `observe` changes both in a model.
-    settings = {"denoise": model.denoise, "excess": model.excess}
-    drawn_from = Surrogate(gp, calibrator=deepcopy(model.calibrator), **settings)
+    calibrator = deepcopy(model.calibrator)
+    drawn_from = Surrogate(gp, None, None, None, calibrator, model.denoise, model.excess)
     return CalibratedPath(drawn_from, draw_matheron_paths(gp, Size([*sample_shape, 2]), **samplers))
 
 

@@ -69,6 +69,8 @@ class Surrogate(WrapperModel, FantasizeMixin):
 
     X_pending: Tensor
     calibrator: Calibrator | None
+    denoise: bool
+    excess: str
 
     def __init__(
         self,
@@ -273,7 +275,9 @@ class Surrogate(WrapperModel, FantasizeMixin):
         check_fantasizes(self.gaussian_model, "`fantasize`")
         return super().fantasize(X, sampler, *args, **kwargs)
 
-    def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
+    def condition_on_observations(  # type: ignore[override]
+        self, X: Tensor, Y: Tensor, **kwargs: Any
+    ) -> Model:
         """The model conditioned on fantasies or imputed values, its calibrator unchanged.
 
         ``X`` is ``batch_shape x n' x d``, ``Y`` is ``batch_shape' x n' x 1``, and the process
