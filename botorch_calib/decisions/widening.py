@@ -40,15 +40,15 @@ def width(account: Account) -> float:
     return START * math.exp(min(max(exponent, -_MOST), _MOST))
 
 
-def widened(z: Any, k: float) -> Any:
-    """Normal scores, numbers or tensors, ``k`` times as far out: ``z + (k - 1) max(z, 1)``.
+def widened(z: Tensor, k: float) -> Tensor:
+    """Normal scores ``k`` times as far out: ``z + (k - 1) max(z, 1)``.
 
     ``k z`` from 1 on; nearer to the mean, where a factor would have no effect, a shift.
     """
-    return z + (k - 1.0) * (z.clamp_min(1.0) if isinstance(z, Tensor) else max(z, 1.0))
+    return z + (k - 1.0) * z.clamp_min(1.0)
 
 
-def narrowed(score: Tensor, z: Any, k: float) -> Tensor:
+def narrowed(score: Tensor, z: Tensor, k: float) -> Tensor:
     """Scores by the distribution that is ``k`` times as wide: inverse of `widened` around ``z``.
 
     ``score / k`` if ``z`` is 1 at least.

@@ -23,7 +23,6 @@ from torch import Tensor
 from botorch_calib._roots import bracketed_root
 from botorch_calib._validation import check_instance
 from botorch_calib.acquisition.robust import at_observations
-from botorch_calib.decisions.predicted_outcome import LEAST, MOST
 from botorch_calib.models.process import raw_width
 from botorch_calib.robust.contexts import ContextDistribution, as_distribution
 from botorch_calib.robust.joint_inputs import Columns, join_contexts
@@ -31,6 +30,8 @@ from botorch_calib.robust.sets.base import AmbiguitySet
 
 # Steps of a safeguarded Newton iteration: a handful reach rounding, unless contexts are far apart.
 _STEPS = 30
+# Probabilities closer to 0 and 1 have no finite normal score in double precision.
+_LEAST, _MOST = 1e-300, 1.0 - 2.0**-53
 
 
 class WorstContexts:
@@ -82,8 +83,12 @@ class WorstContexts:
         worst: Tensor = ambiguity.evaluate(lambda *_: rows, rows, centre)
         return worst.view(values.shape[:-1])
 
+    def score(self, scores: Tensor, model: Any) -> Tensor:
+        """Normal scores ``...`` of the worst expectations of probabilities ``Phi(scores)``."""
+        return _score_beyond(-self.expectation(-ndtr(-scores), model))
+
     def quantile(
-        self, z: Any, model: Any, score: Callable[[Tensor], Tensor], ends: Tensor
+        self, z: Tensor, model: Any, score: Callable[[Tensor], Tensor], ends: Tensor
     ) -> Tensor:
         r"""The least ``t`` with the worst probability ``Phi(z)``, ``...``, differentiable.
 
@@ -92,14 +97,14 @@ class WorstContexts:
         Danskin's theorem the worst distribution counts as constant in it.)
 
         Args:
-            z: Normal scores of the levels, one number or ``... x 1``.
+            z: Normal scores of the levels, ``1`` or ``... x 1``.
             model: The model, whose number of observations a radius may depend on.
             score: Maps ``t``, ``... x 1``, to normal scores ``... x M`` of the probability of at
                 most ``t`` in each context.
             ends: The quantiles of these levels in each context, ``... x M``: there is the bracket.
         """
         dtype, ends = ends.dtype, ends.double()
-        wanted = torch.as_tensor(z).to(ends).expand(ends[..., :1].shape)[..., 0]
+        wanted = z.to(ends).expand(ends[..., :1].shape)[..., 0]
         level = -ndtr(-wanted)  # of more than `t`: it has digits also where small
         low, high = (end.detach() for end in ends.aminmax(dim=-1))
         start = (-self.expectation(-ends.detach(), model)).clamp(low, high)
@@ -114,10 +119,15 @@ class WorstContexts:
 
         def excess_score(t: Tensor) -> tuple[Tensor, Tensor, float]:
             p, slope = kept_and_slope(t)
-            reached = -torch.special.ndtri((-p.detach()).clamp(LEAST, MOST))
+            reached = _score_beyond(-p.detach())
             density = (-0.5 * reached.square()).exp() / (2.0 * torch.pi) ** 0.5
             return reached - wanted.detach(), slope / density, 0.0
 
         t = bracketed_root(excess_score, start, low, high, _STEPS)
         p, slope = kept_and_slope(t)
         return (t + (level - p) / torch.where(slope > 0.0, slope, torch.inf)).to(dtype)
+
+
+def _score_beyond(p: Tensor) -> Tensor:
+    """Normal scores of numbers by the probability ``p`` of more."""
+    return -torch.special.ndtri(p.clamp(_LEAST, _MOST))
