@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 from statistics import NormalDist
-from typing import Any
 
 import torch
 from botorch.utils.probability.utils import log_phi
@@ -48,7 +47,7 @@ _DEEPEST = -700.0  # logarithm below which probabilities are not told apart: 37 
 _BELOW_ONE = 1 - 1e-9
 
 
-def upper_score(tail: float | Tensor) -> Any:
+def upper_score(tail: float | Tensor) -> float | Tensor:
     """``zeta = -Phi^-1(tail)``."""
     return -torch.special.ndtri(tail) if isinstance(tail, Tensor) else -NormalDist().inv_cdf(tail)
 

@@ -46,7 +46,7 @@ from botorch_calib.distributions._normal_functions import (
     quick_log_interval,
     unit_legendre,
 )
-from botorch_calib.distributions.denoised_piecewise import UnsmoothedPredictive, _WithTails
+from botorch_calib.distributions.denoised_piecewise import UnsmoothedPredictive, WithTails
 from botorch_calib.distributions.mixture_scores import (
     ScoreTable,
     align_members,
@@ -67,7 +67,7 @@ _LEAST_NOISE = 1e-12  # over the deviation of the observation, which stands for 
 _QUANTILE_STEPS = 12
 
 
-class DenoisedMixture(_WithTails):
+class DenoisedMixture(WithTails):
     """The distribution of ``f~``, or of ``y~``, in units of the outcome, in float64.
 
     Args:
