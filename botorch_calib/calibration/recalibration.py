@@ -9,7 +9,13 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
-from botorch_calib._validation import check_instance, check_levels, check_one_of, check_open_unit
+from botorch_calib._validation import (
+    check_instance,
+    check_levels,
+    check_numbers,
+    check_one_of,
+    check_open_unit,
+)
 from botorch_calib.calibration.base import TAILS, TrackedCalibrator
 from botorch_calib.calibration.learners.automatic_settings import (
     STEP_SIZE,
@@ -17,7 +23,6 @@ from botorch_calib.calibration.learners.automatic_settings import (
     quantile_learner,
 )
 from botorch_calib.calibration.learners.kernel_quantile_regression import ExactQuantileLearner
-from botorch_calib.calibration.learners.quantile_learner import as_vector
 from botorch_calib.calibration.scores import DEFAULT_SCORE, Score
 from botorch_calib.distributions.piecewise import PiecewisePredictive, has_rare_ends
 
@@ -84,7 +89,7 @@ class QuantileRecalibrator(TrackedCalibrator):
         super().__init__()
         if levels is None:
             levels = torch.arange(1, NUM_LEVELS + 1, dtype=torch.double) / (NUM_LEVELS + 1)
-        levels = check_levels("levels", as_vector(levels))
+        levels = check_levels("levels", check_numbers("levels", levels).detach())
         self.score = check_instance("score", score, Score, "RationalScore(max_width=50.0)")
         if tails is None:
             tails = "stretched" if len(levels) > 1 else "gaussian"

@@ -85,7 +85,7 @@ def log_densities(x: Tensor, r: Tensor, knots: Tensor, form: PiecewiseForm) -> T
     ``z``, given this, lies in the piece: a difference of normal probabilities again.
     """
     t = (knots - x) / r
-    ends, normal = form.pad(knots), form.is_normal(x) > 0
+    ends, normal = form.pad(knots), form.is_normal(x.device)
     norm = (1 + r.square()).sqrt()
     # Given z + r eps = x, a normal piece's z is N(x / norm^2, (r / norm)^2).
     inner = form.pad((t + r * knots) / norm)
@@ -119,8 +119,8 @@ def parts_of(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> Parts:
     if not any(form.uniform):
         jumps = _jumps(masses * at_low, masses * at_high, form)
         return Parts(jumps, None, at_low, at_high, shares)
-    normal = form.is_normal(knots)
-    flat = (1.0 - normal) / (ends[1:] - ends[:-1]).masked_fill(normal > 0, 1.0)
+    normal = form.is_normal(knots.device)
+    flat = ~normal / ends.diff(dim=0).masked_fill(normal, 1.0)
     at_low, at_high, heights = at_low * normal, at_high * normal, masses * flat
     shares.around.mul_(normal)  # a uniform piece is no part of the normal distribution
     jumps = _jumps(masses * at_low, masses * at_high, form)
@@ -241,7 +241,7 @@ class Values:
         """``E``, ``S`` and ``p``; all pieces in closed form, bounded distributions too."""
         (log_e, log_s), natural = piece_logs(x, None, knots, form)
         ends = form.pad(knots)
-        log_p = torch.where(form.is_normal(x) > 0, log_phi(x), 0.0).expand_as(log_e)
+        log_p = torch.where(form.is_normal(x.device), log_phi(x), 0.0).expand_as(log_e)
         log_p = log_p.masked_fill((x < ends[:-1]) | (x >= ends[1:]), 2 * LOG_ZERO)
         log_s = log_s.sub_(natural).masked_fill_(x <= ends[:-1], 0.0)
         logs = torch.stack([log_e.sub_(natural), log_s, log_p - natural])

@@ -137,7 +137,7 @@ class SurvivalCurve:
             log_scale = torch.maximum(log_s, log_p.amax(dim=0))
             pieces = (log_p - log_scale).exp()
             tail, density = (log_s - log_scale).exp(), pieces.sum(dim=0)
-            normal = (pieces * self.form.is_normal(x)).sum(dim=0)
+            normal = (pieces * self.form.is_normal(x.device)).sum(dim=0)
         density = density.clamp(min=TINY)
         slope = density_slope(*arguments, self.parts, normal, log_scale).div_(density)
         return tail.clamp(min=TINY).log().add_(log_scale), density.log().add_(log_scale), slope

@@ -64,7 +64,7 @@ def piece_logs(
     The natural mass of a normal piece is that under the normal distribution, that of a uniform one
     its width.
     """
-    ends, normal = form.pad(knots, -FAR, FAR), form.is_normal(x) > 0
+    ends, normal = form.pad(knots, -FAR, FAR), form.is_normal(x.device)
     natural = log_normal_interval(ends[:-1], ends[1:])
     if any(form.uniform):
         natural = torch.where(normal, natural, ends.diff(dim=0).masked_fill(normal, 1.0).log())

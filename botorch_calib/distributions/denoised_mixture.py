@@ -92,8 +92,7 @@ class DenoisedMixture(WithTails):
         self.mean_of_members = mean
         self.variance_of_members, self.noise = variance, noise.expand_as(variance)
         self.predictive, self.denoise, self.growth = predictive.to(torch.float64), denoise, growth
-        self.total = variance + self.noise
-        self.deviation = self.total.sqrt()
+        self.deviation = (variance + self.noise).sqrt()
 
     @cached_property
     def table(self) -> ScoreTable:

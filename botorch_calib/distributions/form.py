@@ -83,11 +83,7 @@ class PiecewiseForm:
         """The flags ``uniform`` as a tensor of shape ``K``."""
         return torch.tensor(self.uniform, device=device)
 
-    def is_normal(self, ref: Tensor) -> Tensor:
-        """1 for the normal and 0 for the uniform pieces, ``K x 1``, as numbers like ``ref``."""
-        return self._is_normal(ref.dtype, ref.device)
-
     @cached_constant
-    def _is_normal(self, dtype: torch.dtype, device: torch.device) -> Tensor:
-        flags = [[not flag] for flag in self.uniform]
-        return torch.tensor(flags, dtype=dtype, device=device)
+    def is_normal(self, device: torch.device) -> Tensor:
+        """Whether each piece is normal, ``K x 1``."""
+        return torch.tensor([[not flag] for flag in self.uniform], device=device)
