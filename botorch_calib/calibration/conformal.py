@@ -6,8 +6,8 @@ import math
 
 from torch import Tensor
 
-from botorch_calib._validation import check_instance, check_one_of, check_open_unit
-from botorch_calib.calibration.base import TAILS, TrackedCalibrator
+from botorch_calib._validation import check_open_unit
+from botorch_calib.calibration.base import TrackedCalibrator
 from botorch_calib.calibration.learners.automatic_settings import (
     AggregatedQuantileTracker,
     Setting,
@@ -64,10 +64,8 @@ class LocalizedConformal(TrackedCalibrator):
         score: Score = DEFAULT_SCORE,
         tails: str = "stretched",
     ) -> None:
-        super().__init__()
+        super().__init__(score, tails)
         self.alpha = check_open_unit("alpha", alpha)
-        self.score = check_instance("score", score, Score, "RationalScore(max_width=50.0)")
-        self.tails = check_one_of("tails", tails, TAILS)
         self.tracker = quantile_learner(
             [self.score.two_sided_level(alpha)],
             [self.score.initial_two_sided(alpha)],
@@ -95,8 +93,7 @@ class LocalizedConformal(TrackedCalibrator):
         )
 
     def extra_repr(self) -> str:
-        settings = f"alpha={self.alpha:g}, score={self.score}, tails={self.tails!r}"
-        return f"{settings}, {super().extra_repr()}"
+        return f"alpha={self.alpha:g}, {super().extra_repr()}"
 
     @property
     def num_needed(self) -> int:

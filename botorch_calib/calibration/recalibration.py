@@ -9,14 +9,8 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
-from botorch_calib._validation import (
-    check_instance,
-    check_levels,
-    check_numbers,
-    check_one_of,
-    check_open_unit,
-)
-from botorch_calib.calibration.base import TAILS, TrackedCalibrator
+from botorch_calib._validation import check_levels, check_numbers, check_one_of, check_open_unit
+from botorch_calib.calibration.base import TrackedCalibrator
 from botorch_calib.calibration.learners.automatic_settings import (
     STEP_SIZE,
     Setting,
@@ -86,14 +80,12 @@ class QuantileRecalibrator(TrackedCalibrator):
         score: Score = DEFAULT_SCORE,
         tails: str | None = None,
     ) -> None:
-        super().__init__()
         if levels is None:
             levels = torch.arange(1, NUM_LEVELS + 1, dtype=torch.double) / (NUM_LEVELS + 1)
         levels = check_levels("levels", check_numbers("levels", levels).detach())
-        self.score = check_instance("score", score, Score, "RationalScore(max_width=50.0)")
         if tails is None:
             tails = "stretched" if len(levels) > 1 else "gaussian"
-        self.tails = check_one_of("tails", tails, TAILS)
+        super().__init__(score, tails)
         self.method = check_one_of("method", method, ("online", "exact"))
         # As numbers too, so that a level is found among them without reading from the device.
         self._level_values = levels.tolist()
@@ -148,9 +140,6 @@ class QuantileRecalibrator(TrackedCalibrator):
         # cannot be closer than the rounding unit of their precision.
         tolerance = max(1e-6 * min(level, 1.0 - level), self._level_unit)
         return index if gaps[index] <= tolerance else None
-
-    def extra_repr(self) -> str:
-        return f"score={self.score}, tails={self.tails!r}, {super().extra_repr()}"
 
     @property
     def num_needed(self) -> int:

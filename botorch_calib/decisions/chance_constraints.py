@@ -674,7 +674,7 @@ class ChanceConstraint(DecisionAccount):
         return {*models, *map(observed_process, models), *map(_calibrator_of, models)} - {None}
 
 
-def stated_outcomes(model: Any, X: Tensor) -> CalibratedPosterior:
+def stated_outcomes(model: Model, X: Tensor) -> CalibratedPosterior:
     """What any model states of outcomes at ``b x 1 x d``; pending points do not count."""
     stated = predict(model, X, observed=True, objective=False)
     check_one_value_each(stated.shape[-2], X, "A quantile of an outcome")
@@ -720,7 +720,7 @@ def _by_name(
     return model, limits
 
 
-def _calibrator_of(model: Any) -> Calibrator | None:
+def _calibrator_of(model: Model) -> Calibrator | None:
     return model.calibrator if isinstance(model, CalibratedModel) else None
 
 

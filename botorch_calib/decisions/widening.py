@@ -7,10 +7,10 @@ own data. The constants were chosen on the tuning seeds of two studies.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from botorch.exceptions.errors import BotorchError
+from botorch.models.model import Model
 from torch import Tensor
 
 from botorch_calib.decisions.budget import Account
@@ -57,7 +57,7 @@ def narrowed(score: Tensor, z: Tensor, k: float) -> Tensor:
 
 
 @torch.no_grad()
-def leave_one_out_factor(model: Any) -> float:
+def leave_one_out_factor(model: Model) -> float:
     r"""Factor by which the model's own data call for wider quantiles.
 
     ``min(3, sqrt((8 + sum_i z_i^2) / (8 + n)))`` with the normal scores ``z_i`` of the model's

@@ -13,10 +13,10 @@ one. So ``q(x) <= limit`` if and only if the worst expectation of ``F_{x,c}(limi
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
+from botorch.models.model import Model
 from botorch.utils.probability.utils import ndtr
 from torch import Tensor
 
@@ -38,7 +38,7 @@ class WorstContexts:
     """An ambiguity set around a distribution of contexts, and the worst cases over it."""
 
     def __init__(
-        self, ambiguity: AmbiguitySet, contexts: ContextDistribution | Tensor, model: Any
+        self, ambiguity: AmbiguitySet, contexts: ContextDistribution | Tensor, model: Model
     ) -> None:
         check_instance("ambiguity", ambiguity, AmbiguitySet, "TotalVariationBall(0.1)")
         self.ambiguity, self.centre = ambiguity, as_distribution(contexts)
@@ -65,7 +65,7 @@ class WorstContexts:
         """The decisions ``... x d_x`` in joint inputs ``... x d``."""
         return Z[..., self._columns(Z.shape[-1]).decision]
 
-    def check_decisions(self, name: str, X: Tensor, model: Any) -> Tensor:
+    def check_decisions(self, name: str, X: Tensor, model: Model) -> Tensor:
         """Joint inputs ``... x d`` of decisions ``... x d_x``, checked, and one of the contexts."""
         width, num = raw_width(model), self.centre.points.shape[-1]
         if width is not None and X.shape[-1] != width - num:
@@ -75,20 +75,20 @@ class WorstContexts:
             )
         return join_contexts(X, self.centre.to(X.dtype, X.device).points[0], self.centre.indices)
 
-    def expectation(self, values: Tensor, model: Any) -> Tensor:
+    def expectation(self, values: Tensor, model: Model) -> Tensor:
         """Worst expectations ``...`` of values ``... x M``, the larger the better."""
         centre = self.centre.to(values.dtype, values.device)
-        ambiguity: Any = at_observations(self.ambiguity, model)
+        ambiguity = at_observations(self.ambiguity, model)
         rows = values.reshape(-1, values.shape[-1])
-        worst: Tensor = ambiguity.evaluate(lambda *_: rows, rows, centre)
+        worst = ambiguity.evaluate(lambda *_: rows, rows, centre)  # type: ignore[arg-type]
         return worst.view(values.shape[:-1])
 
-    def score(self, scores: Tensor, model: Any) -> Tensor:
+    def score(self, scores: Tensor, model: Model) -> Tensor:
         """Normal scores ``...`` of the worst expectations of probabilities ``Phi(scores)``."""
         return _score_beyond(-self.expectation(-ndtr(-scores), model))
 
     def quantile(
-        self, z: Tensor, model: Any, score: Callable[[Tensor], Tensor], ends: Tensor
+        self, z: Tensor, model: Model, score: Callable[[Tensor], Tensor], ends: Tensor
     ) -> Tensor:
         r"""The least ``t`` with the worst probability ``Phi(z)``, ``...``, differentiable.
 

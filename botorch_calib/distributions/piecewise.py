@@ -12,7 +12,6 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
@@ -346,8 +345,10 @@ class PiecewisePredictive(WithMoments):
 
     def _in_own_units(self, value: Tensor | float) -> Tensor:
         """Numbers over the scale, in the batch shape at least if this one is expanded."""
-        is_tensor, knots = isinstance(value, Tensor), self._knots
-        z: Any = value if is_tensor else in_double("z", value, knots.device).to(knots)
+        if isinstance(value, Tensor):
+            z = value
+        else:
+            z = in_double("z", value, self._knots.device).to(self._knots)
         z = z if self.scale is None else z / self.scale
         return z.expand(torch.broadcast_shapes(z.shape, self._expanded)) if self._expanded else z
 
@@ -502,7 +503,7 @@ def _without_open_ends(knots: Tensor, form: PiecewiseForm) -> Tensor:
     return knots[..., int(form.open_low) : knots.shape[-1] - int(form.open_high)]
 
 
-def _as_tensor(name: str, value: Any) -> Tensor:
+def _as_tensor(name: str, value: Tensor | Sequence[float] | float) -> Tensor:
     """``value`` as it is if it is a tensor; numbers in double precision, if none is NaN."""
     return value if isinstance(value, Tensor) else check_numbers(name, value)
 
