@@ -66,14 +66,9 @@ class LocalizedConformal(TrackedCalibrator):
     ) -> None:
         super().__init__(score, tails)
         self.alpha = check_open_unit("alpha", alpha)
+        level, start = self.score.two_sided_level(alpha), self.score.initial_two_sided(alpha)
         self.tracker = quantile_learner(
-            [self.score.two_sided_level(alpha)],
-            [self.score.initial_two_sided(alpha)],
-            lengthscale,
-            scale,
-            step_size,
-            step_decay,
-            regularization,
+            [level], [start], lengthscale, scale, step_size, step_decay, regularization
         )
 
     def half_width(self, X: Tensor) -> Tensor:
@@ -84,13 +79,8 @@ class LocalizedConformal(TrackedCalibrator):
         return self.score.two_sided(z)
 
     def _predictive_from(self, theta: Tensor) -> PiecewisePredictive:
-        return PiecewisePredictive.conformal(
-            self.alpha,
-            half_width=self.score.half_width(theta),
-            max_width=self.score.max_width,
-            tails=self.tails,
-            validate=False,
-        )
+        width, most = self.score.half_width(theta), self.score.max_width
+        return PiecewisePredictive.conformal(self.alpha, width, most, self.tails, validate=False)
 
     def extra_repr(self) -> str:
         return f"alpha={self.alpha:g}, {super().extra_repr()}"

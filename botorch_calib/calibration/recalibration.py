@@ -151,11 +151,7 @@ class QuantileRecalibrator(TrackedCalibrator):
         return self.score.signed(z)
 
     def _predictive_from(self, theta: Tensor) -> PiecewisePredictive:
+        knots, most = self.score.knots(theta).unsqueeze(-2), self.score.max_width
         return PiecewisePredictive.recalibrated(
-            self.levels,
-            knots=self.score.knots(theta).unsqueeze(-2),
-            max_width=self.score.max_width,
-            tails=self.tails,
-            validate=False,
-            hollow=self._hollow,
+            self.levels, knots, most, self.tails, validate=False, hollow=self._hollow
         )

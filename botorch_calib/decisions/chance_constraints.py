@@ -625,19 +625,12 @@ class ChanceConstraint(DecisionAccount):
         for point, is_inside, values in each:
             certified = is_inside and self.budget.allows(num, at_stake)
             num, at_stake = num + certified, at_stake + certified
-            quantiles: dict[str, list[float | None]] = {name: [None, None] for name in self.limits}
+            row: Row = {"point": point, "level": self.level, "certified": certified}
+            row["limits"] = {name: [*pair] for name, pair in self.limits.items()}
+            row["quantiles"] = {name: [None, None] for name in self.limits}
             for side, end in zip(self._sides, values, strict=True):
-                quantiles[side.name][side.sign > 0.0] = end
-            decided.append(
-                {
-                    "point": point,
-                    "level": self.level,
-                    "certified": certified,
-                    "limits": {name: [*pair] for name, pair in self.limits.items()},
-                    "quantiles": quantiles,
-                    "outcomes": dict.fromkeys(self.limits),
-                }
-            )
+                row["quantiles"][side.name][side.sign > 0.0] = end
+            decided.append({**row, "outcomes": dict.fromkeys(self.limits)})
         return decided
 
     def _record(self, decided: list[Row]) -> None:

@@ -254,14 +254,8 @@ class DenoisedMixture(WithTails):
         return center.squeeze(1), variance.squeeze(1)
 
     def mirrored(self) -> DenoisedMixture:
-        return DenoisedMixture(
-            -self.mean_of_members,
-            self.variance_of_members,
-            self.noise,
-            self.predictive.mirrored(),
-            self.denoise,
-            self.growth,
-        )
+        moments = -self.mean_of_members, self.variance_of_members, self.noise
+        return DenoisedMixture(*moments, self.predictive.mirrored(), self.denoise, self.growth)
 
     def log_excess(self, x: Tensor) -> Tensor:
         parts = self._components(x, _LOWEST)

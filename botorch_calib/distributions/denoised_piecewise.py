@@ -39,7 +39,7 @@ from botorch_calib.distributions._denoised_quantile import (
 )
 from botorch_calib.distributions._normal_functions import log1mexp, log_h
 from botorch_calib.distributions._ratio_table import RatioTable
-from botorch_calib.distributions.form import PiecewiseForm
+from botorch_calib.distributions.form import Pieces, PiecewiseForm
 from botorch_calib.distributions.moments import WithMoments
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 
@@ -168,8 +168,7 @@ class UnsmoothedPredictive(WithTails):
         shape, standard = self._shape(x), self.predictive.standardized()
         x, scale = (v.expand(shape).reshape(-1) for v in (x, self._scale))
         noise = None if self.noise is None else self.noise.expand(shape).reshape(-1)
-        rows = _rows(standard, shape)
-        return way(x, noise, *rows, standard.form, scale=scale).view(shape)
+        return way(x, noise, _pieces(standard, shape), scale=scale).view(shape)
 
 
 class SmoothedPredictive(UnsmoothedPredictive):
@@ -202,8 +201,7 @@ class SmoothedPredictive(UnsmoothedPredictive):
         shape, standard = self._shape(x), self.predictive.standardized()
         scale, ratio = held_ratio(self._scale, self.noise)
         at, ratio = (v.expand(shape).reshape(-1) for v in (x / scale, ratio))
-        knots = _pieces_first(standard.finite_knots, shape)
-        log_p = _denoised_integrals.log_densities(at, ratio, knots, standard.form)
+        log_p = _denoised_integrals.log_densities(at, ratio, _pieces(standard, shape))
         log_masses = _pieces_first(standard.log_masses, shape)
         return (log_p + log_masses).logsumexp(dim=0).view(shape) - scale.log()
 
@@ -276,25 +274,19 @@ def _solved(
     standard: PiecewisePredictive, ratio: Tensor, shape: torch.Size, tail: float | Tensor
 ) -> Tensor:
     """The ``tail`` quantile at ``n`` ratios of the batch shape ``shape``."""
-    points = _candidates(standard, ratio, shape, tail)
-    return denoised_quantile(ratio, *_rows(standard, shape), points, tail, standard.form)
+    with torch.no_grad():  # candidates ``T(u) + r eps``, ``7 x n``
+        u, eps = normal_points(tail, ratio.device)
+        lead = shape if isinstance(tail, Tensor) else [1] * len(shape)
+        z = standard.transport(u.view(-1, *lead))
+        if standard.batch_shape.numel() > 1:
+            z = z.expand(len(u), *shape)
+        points = torch.addcmul(z.reshape(len(u), -1), eps, ratio)
+    return denoised_quantile(ratio, _pieces(standard, shape), points, tail)
 
 
-@torch.no_grad()
-def _candidates(
-    predictive: PiecewisePredictive, ratio: Tensor, shape: torch.Size, tail: float | Tensor
-) -> Tensor:
-    """Points ``T(u) + r eps`` for `denoised_quantile`, ``7 x n``."""
-    u, eps = normal_points(tail, ratio.device)
-    z = predictive.transport(u.view(-1, *(shape if isinstance(tail, Tensor) else [1] * len(shape))))
-    if predictive.batch_shape.numel() > 1:
-        z = z.expand(len(u), *shape)
-    return torch.addcmul(z.reshape(len(u), -1), eps, ratio)
-
-
-def _rows(standard: PiecewisePredictive, shape: torch.Size) -> tuple[Tensor, Tensor]:
-    """Finite knots and masses, `_pieces_first`."""
-    return _pieces_first(standard.finite_knots, shape), _pieces_first(standard.masses, shape)
+def _pieces(standard: PiecewisePredictive, shape: torch.Size) -> Pieces:
+    knots, masses = (_pieces_first(v, shape) for v in (standard.finite_knots, standard.masses))
+    return Pieces(knots, masses, standard.form)
 
 
 def _pieces_first(values: Tensor, shape: torch.Size) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -61,12 +62,8 @@ class PiecewiseForm:
 
     def mirrored(self) -> PiecewiseForm:
         """The form of the distribution of ``-z``."""
-        return replace(
-            self,
-            uniform=self.uniform[::-1],
-            open_low=self.open_high,
-            open_high=self.open_low,
-        )
+        pieces = self.uniform[::-1]
+        return replace(self, uniform=pieces, open_low=self.open_high, open_high=self.open_low)
 
     def pad(
         self, values: Tensor, low: float = -math.inf, high: float = math.inf, dim: int = 0
@@ -87,3 +84,14 @@ class PiecewiseForm:
     def is_normal(self, device: torch.device) -> Tensor:
         """Whether each piece is normal, ``K x 1``."""
         return torch.tensor([[not flag] for flag in self.uniform], device=device)
+
+
+class Pieces(NamedTuple):
+    """Distributions of one form for ``n`` numbers, in units of the scale of their normal pieces.
+
+    Tensors, of float64, have ``n`` columns, or one where all numbers have the same distribution.
+    """
+
+    knots: Tensor  # finite ones
+    masses: Tensor  # of all pieces; may hold zeros
+    form: PiecewiseForm

@@ -274,15 +274,9 @@ def quantile_learner(
     several = any(isinstance(setting, Sequence) for setting in (scale, step_size))
     if isinstance(lengthscale, Real) and not several:
         strength = check_nonnegative("scale", 1.0 if scale is None else scale)
-        return OnlineQuantileTracker(
-            levels,
-            STEP_SIZE if step_size is None else step_size,
-            0.0 if step_decay is None else step_decay,
-            strength if math.isfinite(lengthscale) else 0.0,
-            float(lengthscale),
-            regularization,
-            initial,
-        )
+        local = strength if math.isfinite(lengthscale) else 0.0, float(lengthscale)
+        steps = STEP_SIZE if step_size is None else step_size, step_decay or 0.0
+        return OnlineQuantileTracker(levels, *steps, *local, regularization, initial)
     choices = (
         _choices("lengthscale", lengthscale, "auto", LENGTHSCALES),
         _choices("scale", scale, None, SCALES),

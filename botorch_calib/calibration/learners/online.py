@@ -155,16 +155,13 @@ class OnlineQuantileTracker(QuantileLearner):
     def _learn(self, X: Tensor, u: Tensor) -> Tensor:
         times = range(self.num_updates + 1, self.num_updates + 1 + len(u))
         steps = [self.step_size * math.pow(t, -self.step_decay) for t in times]
-        thresholds, self.constants, coefficients = descend(
-            X,
-            u,
-            self.levels,
-            torch.tensor(steps, dtype=u.dtype, device=u.device).unsqueeze(-1),
-            [1.0 - self.regularization * step for step in steps],
-            (self.constants, self.centers, self.coefficients),
-            self.levels.new_tensor([self.scale]),
-            [Localization(slice(None), self.lengthscale)] if self.localized else [],
-        )
+        shrink = [1.0 - self.regularization * step for step in steps]
+        column = torch.tensor(steps, dtype=u.dtype, device=u.device).unsqueeze(-1)
+        state = self.constants, self.centers, self.coefficients
+        scale = self.levels.new_tensor([self.scale])
+        local = [Localization(slice(None), self.lengthscale)] if self.localized else []
+        found = descend(X, u, self.levels, column, shrink, state, scale, local)
+        thresholds, self.constants, coefficients = found
         self._store(X, coefficients)
         return thresholds
 
