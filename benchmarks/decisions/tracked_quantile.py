@@ -21,7 +21,7 @@ from torch import Tensor
 
 from botorch_calib import CalibratedModel, ChanceConstraint
 from botorch_calib.calibration import OnlineQuantileTracker, QuantileRecalibrator
-from botorch_calib.decisions.chance_constraints import spread_of, stated_outcomes
+from botorch_calib.decisions.chance_constraint import spread_of, stated_outcomes
 
 INTEGRAL_GAIN = 0.05
 STEP_SIZE = 0.05

@@ -14,7 +14,7 @@ from botorch_calib._validation import check_instance
 from botorch_calib.acquisition.base import members_of
 from botorch_calib.acquisition.input_constructors import limits_from, register_once
 from botorch_calib.acquisition.pending_points import PendingPoints
-from botorch_calib.decisions.chance_constraints import (
+from botorch_calib.decisions.chance_constraint import (
     ChanceConstraint,
     at_points,
     spread_of,

@@ -31,7 +31,7 @@ from botorch_calib._validation import (
     check_list,
 )
 from botorch_calib.decisions.certified_set_expansion import CertifiedSetExpansion
-from botorch_calib.decisions.chance_constraints import ChanceConstraint, clearance
+from botorch_calib.decisions.chance_constraint import ChanceConstraint, clearance
 from botorch_calib.exceptions import NotCertifiedWarning, level_of_caller
 from botorch_calib.optim.batched_searches import Function, batched_searches
 from botorch_calib.optim.region import LinearConstraints, Region

@@ -30,7 +30,7 @@ from botorch_calib.decisions.chance_constrained_search import (
     evaluated,
     repeated_points,
 )
-from botorch_calib.decisions.chance_constraints import ChanceConstraint
+from botorch_calib.decisions.chance_constraint import ChanceConstraint
 from botorch_calib.exceptions import NotCertifiedWarning, level_of_caller
 from botorch_calib.models.process import observed_process, raw_train_inputs, with_task_feature
 from botorch_calib.models.requirements import check_fits

@@ -21,7 +21,7 @@ from botorch.models.model import Model
 from torch import Tensor
 
 from botorch_calib.decisions.chance_constrained_search import warn_uncertified
-from botorch_calib.decisions.chance_constraints import ChanceConstraint
+from botorch_calib.decisions.chance_constraint import ChanceConstraint
 from botorch_calib.decisions.rows import DecisionAccount, Limits, Row
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.conditioning import hallucinated

@@ -38,7 +38,7 @@ from botorch_calib.decisions import CertifiedSetExpansion
 from botorch_calib.decisions.widening import GAIN, START, leave_one_out_factor
 from botorch_calib.decisions.worst_contexts import WorstContexts
 from botorch_calib.robust import AmbiguitySet, RadiusSchedule
-from tests.decisions.test_chance_constraints import LaplaceModel, decide, ends, outcomes, stored
+from tests.decisions.test_chance_constraint import LaplaceModel, decide, ends, outcomes, stored
 from tests.gps import DOUBLE, far_from_gaussian, make_gp
 from tests.models.ensembles import make_ensemble
 from tests.robust.programs import solve
