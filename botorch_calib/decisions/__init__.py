@@ -5,7 +5,7 @@ from botorch_calib.decisions.chance_constrained_search import (
     ChanceConstrainedCandidate,
     optimize_chance_constrained,
 )
-from botorch_calib.decisions.chance_constraints import ChanceConstraint
+from botorch_calib.decisions.chance_constraint import ChanceConstraint
 from botorch_calib.decisions.confirmation import ConfirmationTest
 from botorch_calib.decisions.objective_coverage_bound import objective_coverage_bound
 from botorch_calib.decisions.recommendation import Recommendation, recommend

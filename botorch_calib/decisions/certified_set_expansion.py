@@ -14,8 +14,12 @@ from botorch_calib._validation import check_instance
 from botorch_calib.acquisition.base import members_of
 from botorch_calib.acquisition.input_constructors import limits_from, register_once
 from botorch_calib.acquisition.pending_points import PendingPoints
-from botorch_calib.decisions.chance_constraints import ChanceConstraint
-from botorch_calib.decisions.predicted_outcome import OutcomeQuantiles
+from botorch_calib.decisions.chance_constraint import (
+    ChanceConstraint,
+    at_points,
+    spread_of,
+    stated_outcomes,
+)
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.predict import mean_and_deviation
 from botorch_calib.models.process import like, observed_process
@@ -76,8 +80,8 @@ class CertifiedSetExpansion(PendingPoints):
         outcomes = zip(constraint.models.items(), self._models(), self.units, margins, strict=True)
         for (name, outcome), model, unit, margin in outcomes:
             _, sigma = mean_and_deviation(model, inputs)
-            sigma = constraint.in_contexts(sigma.squeeze(-1).squeeze(-1), name)
-            deviation = OutcomeQuantiles(outcome, inputs).deviation
+            sigma = constraint.in_contexts(at_points(sigma), name)
+            deviation = spread_of(stated_outcomes(outcome, inputs)).deviation
             to_border = margin / constraint.in_contexts(deviation, name)
             gains.append((sigma / unit).log() - 0.5 * to_border.square())
         return torch.stack(gains).amax(dim=0)

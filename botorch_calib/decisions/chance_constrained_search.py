@@ -31,7 +31,7 @@ from botorch_calib._validation import (
     check_list,
 )
 from botorch_calib.decisions.certified_set_expansion import CertifiedSetExpansion
-from botorch_calib.decisions.chance_constraints import ChanceConstraint, clearance
+from botorch_calib.decisions.chance_constraint import ChanceConstraint, clearance
 from botorch_calib.exceptions import NotCertifiedWarning, level_of_caller
 from botorch_calib.optim.batched_searches import Function, batched_searches
 from botorch_calib.optim.region import LinearConstraints, Region
@@ -438,6 +438,7 @@ def _best_of(X: Tensor, acqf: AcquisitionFunction, margin: LeastMargin) -> tuple
 @torch.no_grad()
 def evaluated(acqf: AcquisitionFunction, X: Tensor) -> Tensor:
     """Values ``b`` at ``X`` (``b x 1 x d``); a NaN is worse than anything."""
-    size = max(1, _CHUNK // getattr(acqf, "num_contexts", 1))
+    num_contexts = acqf.num_contexts if isinstance(acqf, LeastMargin) else 1
+    size = max(1, _CHUNK // num_contexts)
     values = torch.cat([acqf(chunk) for chunk in X.split(size)])
     return torch.where(values.isnan(), -torch.inf, values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from botorch.acquisition import PosteriorMean
@@ -30,7 +30,7 @@ from botorch_calib.decisions.chance_constrained_search import (
     evaluated,
     repeated_points,
 )
-from botorch_calib.decisions.chance_constraints import ChanceConstraint
+from botorch_calib.decisions.chance_constraint import ChanceConstraint
 from botorch_calib.exceptions import NotCertifiedWarning, level_of_caller
 from botorch_calib.models.process import observed_process, raw_train_inputs, with_task_feature
 from botorch_calib.models.requirements import check_fits
@@ -134,7 +134,7 @@ def recommend(
 
 
 def _check_arguments(
-    objective: Any, bounds: Tensor | None, choices: Tensor | None, baseline: Tensor | None
+    objective: Model, bounds: Tensor | None, choices: Tensor | None, baseline: Tensor | None
 ) -> None:
     """Raise unless the objective has one value at each point, and points suit it."""
     observed = observed_process(objective)
@@ -184,7 +184,7 @@ def _stated(
 ) -> tuple[float, float, float, float | None]:
     """What holds of the first of ``X`` for all of them, which it may have been selected from."""
     X = X if baseline is None else torch.cat([X, baseline])
-    posterior: Any = objective.posterior(X)
+    posterior = objective.posterior(X)
     # Each member of a fully Bayesian model has its own draws.
     num_members = posterior._extended_shape().numel() // len(X)
     with manual_seed(0):

@@ -102,7 +102,7 @@ def _sides(limits: Limits) -> dict[str, list[bool]]:
     return {name: [end is not None for end in pair] for name, pair in limits.items()}
 
 
-def _checked(row: Any, name: str) -> Row:
+def _checked(row: object, name: str) -> Row:
     """A copy of the entries of a row, which is called ``name`` in errors."""
     if not isinstance(row, Mapping) or not set(KEYS) <= row.keys():
         raise InputDataError(f"`{name}` must be a dictionary with the entries {', '.join(KEYS)}.")
@@ -142,11 +142,11 @@ def _checked(row: Any, name: str) -> Row:
     }
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, Real) and math.isfinite(value)
 
 
-def _is_pair(pair: Any) -> bool:
+def _is_pair(pair: object) -> bool:
     if not isinstance(pair, Sequence) or len(pair) != 2:
         return False
     return [*pair] != [None, None] and all(end is None or _is_number(end) for end in pair)
@@ -320,7 +320,7 @@ class DecisionAccount:
         )
 
 
-def _checked_limits(pair: Any) -> tuple[float | None, float | None]:
+def _checked_limits(pair: object) -> tuple[float | None, float | None]:
     """The lower and the upper limit of an outcome."""
     if not isinstance(pair, Sequence) or len(pair) != 2:
         raise InputDataError(f"`limits` must hold a pair `(lower, upper)` for each, got {pair!r}.")

@@ -7,10 +7,10 @@ own data. The constants were chosen on the tuning seeds of two studies.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from botorch.exceptions.errors import BotorchError
+from botorch.models.model import Model
 from torch import Tensor
 
 from botorch_calib.decisions.budget import Account
@@ -39,15 +39,15 @@ def width(account: Account) -> float:
     return START * math.exp(min(max(exponent, -_MOST), _MOST))
 
 
-def widened(z: Any, k: float) -> Any:
-    """Normal scores, numbers or tensors, ``k`` times as far out: ``z + (k - 1) max(z, 1)``.
+def widened(z: Tensor, k: float) -> Tensor:
+    """Normal scores ``k`` times as far out: ``z + (k - 1) max(z, 1)``.
 
     ``k z`` from 1 on; nearer to the mean, where a factor would have no effect, a shift.
     """
-    return z + (k - 1.0) * (z.clamp_min(1.0) if isinstance(z, Tensor) else max(z, 1.0))
+    return z + (k - 1.0) * z.clamp_min(1.0)
 
 
-def narrowed(score: Tensor, z: Any, k: float) -> Tensor:
+def narrowed(score: Tensor, z: Tensor, k: float) -> Tensor:
     """Scores by the distribution that is ``k`` times as wide: inverse of `widened` around ``z``.
 
     ``score / k`` if ``z`` is 1 at least.
@@ -56,7 +56,7 @@ def narrowed(score: Tensor, z: Any, k: float) -> Tensor:
 
 
 @torch.no_grad()
-def leave_one_out_factor(model: Any) -> float:
+def leave_one_out_factor(model: Model) -> float:
     r"""Factor by which the model's own data call for wider quantiles.
 
     ``min(3, sqrt((8 + sum_i z_i^2) / (8 + n)))`` with the normal scores ``z_i`` of the model's

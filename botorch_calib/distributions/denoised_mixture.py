@@ -46,7 +46,7 @@ from botorch_calib.distributions._normal_functions import (
     quick_log_interval,
     unit_legendre,
 )
-from botorch_calib.distributions.denoised_piecewise import UnsmoothedPredictive, _WithTails
+from botorch_calib.distributions.denoised_piecewise import UnsmoothedPredictive, WithTails
 from botorch_calib.distributions.mixture_scores import (
     ScoreTable,
     align_members,
@@ -67,7 +67,7 @@ _LEAST_NOISE = 1e-12  # over the deviation of the observation, which stands for 
 _QUANTILE_STEPS = 12
 
 
-class DenoisedMixture(_WithTails):
+class DenoisedMixture(WithTails):
     """The distribution of ``f~``, or of ``y~``, in units of the outcome, in float64.
 
     Args:
@@ -92,8 +92,7 @@ class DenoisedMixture(_WithTails):
         self.mean_of_members = mean
         self.variance_of_members, self.noise = variance, noise.expand_as(variance)
         self.predictive, self.denoise, self.growth = predictive.to(torch.float64), denoise, growth
-        self.total = variance + self.noise
-        self.deviation = self.total.sqrt()
+        self.deviation = (variance + self.noise).sqrt()
 
     @cached_property
     def table(self) -> ScoreTable:
@@ -255,14 +254,8 @@ class DenoisedMixture(_WithTails):
         return center.squeeze(1), variance.squeeze(1)
 
     def mirrored(self) -> DenoisedMixture:
-        return DenoisedMixture(
-            -self.mean_of_members,
-            self.variance_of_members,
-            self.noise,
-            self.predictive.mirrored(),
-            self.denoise,
-            self.growth,
-        )
+        moments = -self.mean_of_members, self.variance_of_members, self.noise
+        return DenoisedMixture(*moments, self.predictive.mirrored(), self.denoise, self.growth)
 
     def log_excess(self, x: Tensor) -> Tensor:
         parts = self._components(x, _LOWEST)

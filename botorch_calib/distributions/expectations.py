@@ -21,7 +21,7 @@ from botorch_calib.distributions._normal_functions import (
     quick_log_interval,
     unit_legendre,
 )
-from botorch_calib.distributions.denoised_piecewise import SmoothedPredictive, UnsmoothedPredictive
+from botorch_calib.distributions.denoised_piecewise import UnsmoothedPredictive
 from botorch_calib.distributions.form import PiecewiseForm
 
 _EDGE = 5.5  # units of the noise about a knot in which it is felt: beyond is 2e-8
@@ -30,7 +30,7 @@ _FAR = 1e100  # stands for infinite knots and thresholds; its square does not ov
 
 
 def rule_above(
-    distribution: SmoothedPredictive | UnsmoothedPredictive,
+    distribution: UnsmoothedPredictive,
     threshold: Tensor,
     growth: Tensor,
     order: int = 16,
@@ -48,7 +48,7 @@ def rule_above(
     none is by the threshold, where ``u`` is 0.
 
     Args:
-        distribution: The distribution of ``x``.
+        distribution: The distribution of ``x``, smoothed or not.
         threshold: ``c``, minus infinity for no threshold.
         growth: Slope of ``log |u|`` far out, nonnegative. Both broadcast against the batch shape.
         order: Number of nodes on a panel. 16 give 1e-6 of the value, 12 give 1e-5, most often less.
@@ -74,7 +74,7 @@ def rule_above(
     form, knots = predictive.form, first(predictive.finite_knots)
     ends = form.pad(knots, -_FAR, _FAR)
     low, high = ends[:-1], ends[1:]
-    normal = form.is_normal(ends).view(-1, *[1] * len(shape)) > 0
+    normal = form.is_normal(ends.device).view(-1, *[1] * len(shape))
     width = (high - low).masked_fill(normal, 1.0)
     natural = torch.where(normal, log_normal_interval(low, high), width.log())
     log_height = first(predictive.log_masses) - natural

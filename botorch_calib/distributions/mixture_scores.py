@@ -17,6 +17,7 @@ import torch
 from botorch.utils.probability.utils import ndtr
 from torch import Tensor
 from torch.autograd import Function
+from torch.autograd.function import FunctionCtx
 
 from botorch_calib._roots import bracketed_root
 from botorch_calib.distributions._normal_functions import (
@@ -202,7 +203,7 @@ class _Score(Function):
     """`score_of_members`, with ``dz/dt_s = phi(t_s) / (S phi(z))``."""
 
     @staticmethod
-    def forward(ctx: Any, t: Tensor) -> Tensor:
+    def forward(ctx: FunctionCtx, t: Tensor) -> Tensor:
         below, above = _log_tails(t)
         z = lower_quantile(torch.minimum(below, above))
         z = torch.where(below < above, z, -z)
@@ -224,7 +225,7 @@ class _Quantile(Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
+    def forward(ctx: FunctionCtx, z: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
         y = _solve(z, mean, deviation)
         ctx.save_for_backward(z, mean, deviation, y)
         return y

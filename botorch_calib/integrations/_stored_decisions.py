@@ -20,8 +20,9 @@ from botorch.exceptions.errors import InputDataError
 from botorch.models.model import Model
 from torch import Tensor
 
-from botorch_calib.decisions import CertifiedSetExpansion, ChanceConstraint
+from botorch_calib.decisions import CertifiedSetExpansion
 from botorch_calib.decisions.chance_constrained_search import expands, warn_uncertified
+from botorch_calib.decisions.chance_constraint import ChanceConstraint
 from botorch_calib.decisions.rows import DecisionAccount, Limits, Row
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.conditioning import hallucinated

@@ -11,7 +11,7 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from torch import Tensor
 
 from botorch_calib._validation import check_inputs, check_instance, check_open_unit
-from botorch_calib.decisions.chance_constraints import ChanceConstraint
+from botorch_calib.decisions.chance_constraint import ChanceConstraint
 from botorch_calib.models import CalibratedModel
 from botorch_calib.plotting.intervals import interval_half_width
 from botorch_calib.plotting.style import add_colorbar, label_axes, legend_above, new_axes, to_numpy

@@ -38,7 +38,7 @@ from botorch_calib.decisions import CertifiedSetExpansion
 from botorch_calib.decisions.widening import GAIN, START, leave_one_out_factor
 from botorch_calib.decisions.worst_contexts import WorstContexts
 from botorch_calib.robust import AmbiguitySet, RadiusSchedule
-from tests.decisions.test_chance_constraints import LaplaceModel, decide, ends, outcomes, stored
+from tests.decisions.test_chance_constraint import LaplaceModel, decide, ends, outcomes, stored
 from tests.gps import DOUBLE, far_from_gaussian, make_gp
 from tests.models.ensembles import make_ensemble
 from tests.robust.programs import solve
@@ -83,7 +83,7 @@ def test_a_level_next_to_one_has_its_own_quantile(z: float) -> None:
     mean, weights = torch.tensor([[[0.0, 0.7, 1.5], [0.35, 0.3, 0.35]]], **DOUBLE).unbind(1)
     contexts = ContextDistribution.discrete(CONTEXTS[:3], torch.tensor([0.5, 0.3, 0.2]).double())
     worst = WorstContexts(TotalVariationBall(0.3), contexts, make_gp())
-    t = worst.quantile(z, None, lambda t: t - mean, mean + z)
+    t = worst.quantile(torch.tensor([z], **DOUBLE), None, lambda t: t - mean, mean + z)
     log_p = torch.special.log_ndtr(mean - t.unsqueeze(-1)) + weights.log()
     expected = torch.special.log_ndtr(torch.tensor(-z, **DOUBLE))
     assert_close(log_p.logsumexp(dim=-1).squeeze(), expected, rtol=1e-7, atol=1e-9)

@@ -11,6 +11,7 @@ from torch.testing import assert_close
 from botorch_calib.distributions import _denoised_integrals
 from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
 from botorch_calib.distributions.denoised_piecewise import SmoothedPredictive, UnsmoothedPredictive
+from botorch_calib.distributions.form import Pieces
 from botorch_calib.distributions.piecewise import MIN_HALF_WIDTH, PiecewisePredictive
 from tests import oracles
 from tests.long_grids import mostly_slow
@@ -280,11 +281,12 @@ def test_the_short_way_and_that_by_pieces(kind, common, graph):
     lost = 2.0 * torch.finfo(torch.double).eps / width
     tolerances = [1e-12 + lost, 1e-12 + lost, 1e-12 + lost * mass / width, 1e-12 + lost]
     inputs = [v.clone().requires_grad_() for v in (x, ratio, knots, masses)]
-    by_pieces = log_integrals_by_pieces(*inputs, row.form)
+    pieces = Pieces(*inputs[2:], row.form)
+    by_pieces = log_integrals_by_pieces(*inputs[:2], pieces)
     for way, expected in zip(
         (_denoised_integrals.log_excess, _denoised_integrals.log_survival), by_pieces, strict=True
     ):
-        value = way(*inputs, row.form)
+        value = way(*inputs[:2], pieces)
         assert_close(value, expected, rtol=tolerances[0], atol=tolerances[0])
         slopes, wanted = (
             torch.autograd.grad(v.sum(), inputs, create_graph=graph, retain_graph=True)

@@ -38,11 +38,11 @@ from botorch_calib import (
     QuantileRecalibrator,
 )
 from botorch_calib.decisions.budget import Account
-from botorch_calib.decisions.predicted_outcome import OutcomeQuantiles
 from botorch_calib.decisions.rows import decision_of
 from botorch_calib.decisions.widening import width
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models import loo_residuals
+from botorch_calib.models.predict import predict
 from tests.gps import make_data, make_gp, make_multitask
 
 LIMITS: list[dict[str, Any]] = [{"upper": 0.8}, {"lower": -0.5}, {"upper": 1.2, "lower": -0.9}]
@@ -778,7 +778,7 @@ def test_quantiles_are_of_each_points_level(kind: str) -> None:
     upper, lower = (4.0, 0.3) if "log" in kind else (1.0, -0.8)
     tested = ChanceConstraint(model, upper=upper, lower=lower, width=1.3)
     rows = tested.decide(X.squeeze(1))
-    stated = OutcomeQuantiles(model, X)._stated
+    stated = predict(model, X, observed=True, objective=False)
     with torch.no_grad():
         below = [stated.cdf(limit).flatten() for limit in (lower, upper)]
         scores = [-torch.special.ndtri(below[0]) / 1.3, torch.special.ndtri(below[1]) / 1.3]
@@ -789,8 +789,8 @@ def test_quantiles_are_of_each_points_level(kind: str) -> None:
                 quantile = float(stated.quantile(level).flatten()[i])
                 assert end == pytest.approx(quantile, rel=1e-6, abs=1e-6)
         far = torch.tensor([-20.0, -11.4, -1.0, 2.0, 8.5, 11.4, 20.0]).double().view(-1, 1)
-        outcome = OutcomeQuantiles(model, X)
-        assert_close(outcome.score(outcome.quantile(far)), far.expand(-1, 6), rtol=0, atol=1e-8)
+        again = stated.score(stated.at_score(far.view(-1, 1, 1, 1)))
+        assert_close(again.flatten(1), far.expand(-1, 6), rtol=0, atol=1e-8)
 
 
 @pytest.mark.parametrize(

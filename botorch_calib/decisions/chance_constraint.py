@@ -13,7 +13,6 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models.gpytorch import MultiTaskGPyTorchModel
 from botorch.models.model import Model
-from botorch.utils.probability.utils import ndtr
 from torch import Tensor
 
 from botorch_calib._validation import (
@@ -28,7 +27,6 @@ from botorch_calib._validation import (
 )
 from botorch_calib.calibration import Calibrator
 from botorch_calib.decisions.budget import SIZE
-from botorch_calib.decisions.predicted_outcome import LEAST, MOST, OutcomeQuantiles
 from botorch_calib.decisions.rows import (
     DecisionAccount,
     Limits,
@@ -49,7 +47,7 @@ from botorch_calib.decisions.worst_contexts import WorstContexts
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.conditioning import with_observations
-from botorch_calib.models.predict import slots_of
+from botorch_calib.models.predict import predict, slots_of
 from botorch_calib.models.process import (
     observed_process,
     raw_train_inputs,
@@ -59,17 +57,22 @@ from botorch_calib.models.process import (
 from botorch_calib.models.requirements import (
     batch_of_models,
     check_fits,
+    check_one_value_each,
     check_process,
     check_same_width,
     checked_observations,
 )
 from botorch_calib.models.surrogate import Surrogate
+from botorch_calib.posteriors import CalibratedPosterior
+from botorch_calib.posteriors.prediction import Spread
 from botorch_calib.robust import AmbiguitySet, ContextDistribution
 
 #: The name of the outcome of a constraint whose model has none.
 SOLE = "y"
 # BoTorch accepts violations up to the former, which stands for the latter in standard deviations.
 _TOLERANCE, _ROOM = 1e-8, 1e-6
+# Normal scores farther out belong to the same levels in double precision.
+_FARTHEST = 37.0
 
 
 class ChanceConstraint(DecisionAccount):
@@ -305,7 +308,8 @@ class ChanceConstraint(DecisionAccount):
         margins = self._inside(ends)
         if confidence is not None or self.budget.allows(*self._at_stake()):
             return margins
-        least = [-self.in_contexts(each.deviation, name) for name, each in stated.items()]
+        deviations = ((spread_of(each).deviation, name) for name, each in stated.items())
+        least = [-self.in_contexts(*each) for each in deviations]
         return [*map(torch.minimum, margins, least)]
 
     def optimism(self, X: Tensor) -> Tensor:
@@ -315,11 +319,11 @@ class ChanceConstraint(DecisionAccount):
         ``limit - mean - z sqrt(v_n) + sqrt(v_f)``, with the ``z`` of equal parts if limits share.
         """
         self.check_points("X", X)
-        stated, ends = self._outcomes(X), []
+        stated = {name: spread_of(each) for name, each in self._outcomes(X).items()}
+        ends = []
         for side in self._sides:
-            outcome = stated[side.name]
-            likely = self._equal_score * outcome.noise_deviation - outcome.objective_deviation
-            ends.append(outcome.mean + side.sign * likely)
+            center, _, of_objective, of_noise = stated[side.name]
+            ends.append(center + side.sign * (self._equal_score * of_noise - of_objective))
         return self._least([*map(self.in_contexts, self._inside(ends), self.models)])
 
     def inputs(self, X: Tensor) -> Tensor:
@@ -332,55 +336,62 @@ class ChanceConstraint(DecisionAccount):
             return values
         return self._contexts.expectation(values, observed_process(self.models[name]))
 
-    def _outcomes(self, X: Tensor) -> dict[str, OutcomeQuantiles]:
+    def _outcomes(self, X: Tensor) -> dict[str, CalibratedPosterior]:
         inputs = self.inputs(X)
-        return {name: OutcomeQuantiles(model, inputs) for name, model in self.models.items()}
+        return {name: stated_outcomes(model, inputs) for name, model in self.models.items()}
 
     def _stated(
         self, X: Tensor, confidence: float | None = None
-    ) -> tuple[dict[str, OutcomeQuantiles], list[Tensor]]:
+    ) -> tuple[dict[str, CalibratedPosterior], list[Tensor]]:
         """The outcomes, and of each side the quantile that decides, ``b``."""
         outcomes = self._outcomes(X)
-        scores: Sequence[float | Tensor] = [self._equal_score]
         if len(self._sides) > 1:
             kept = [score for each in outcomes.items() for score in self._scores_of_limits(*each)]
-            scores = scores_of_parts(self.level, torch.stack(kept)).unbind()
+            scores = scores_of_parts(self.level, torch.stack(kept))
+        else:
+            scores = torch.tensor([self._equal_score], dtype=torch.double, device=X.device)
         sides = zip(self._sides, scores, strict=True)
         ends = [self._quantile(outcomes[side.name], side, z, confidence) for side, z in sides]
         return outcomes, ends
 
-    def _scores_of_limits(self, name: str, outcome: OutcomeQuantiles) -> list[Tensor]:
+    def _scores_of_limits(self, name: str, outcome: CalibratedPosterior) -> list[Tensor]:
         """Normal scores of the stated probabilities that each side's limit is kept, ``b``."""
-        (factor, k), z = self._factors(name), NormalDist().inv_cdf(self.level)
+        factor, k = self._factors(name)
+        z = outcome.target_mean.new_tensor(NormalDist().inv_cdf(self.level))
         sides = [side for side in self._sides if side.name == name]
-        below, scores = outcome.scores([side.limit for side in sides]), []
-        for side, own in zip(sides, below, strict=True):
-            score = narrowed(side.sign * own / factor, z, k)
-            if self._contexts is not None:
-                beyond = -self.in_contexts(-ndtr(-score), name)
-                score = -torch.special.ndtri(beyond.clamp(LEAST, MOST))
-            scores.append(score)
-        return scores
+        limits = outcome.target_mean.new_tensor([side.limit for side in sides])
+        below = at_points(outcome.score(limits.view(-1, *[1] * len(outcome.shape))))
+        scores = [
+            narrowed(s.sign * own / factor, z, k) for s, own in zip(sides, below, strict=True)
+        ]
+        if self._contexts is None:
+            return scores
+        observed = observed_process(self.models[name])
+        return [self._contexts.score(score, observed) for score in scores]
 
     def _quantile(
-        self, outcome: OutcomeQuantiles, side: Side, z: Any, confidence: float | None
+        self, outcome: CalibratedPosterior, side: Side, z: Tensor, confidence: float | None
     ) -> Tensor:
         """The deciding quantile of a side, ``b``, from the normal score of its level."""
         factor, k = self._factors(side.name, of_one_point=confidence is not None)
-        if isinstance(z, Tensor):
-            z = z.to(outcome.dtype)[(...,) if self._contexts is None else (..., None)]
+        z = z if self._contexts is None else z.unsqueeze(-1)
         more: Tensor | float = 0.0
         if confidence is not None:
             own = NormalDist().inv_cdf(check_open_unit("confidence", confidence))
-            stated = z * outcome.noise_deviation + own * outcome.objective_deviation
-            more = factor * k * (stated - z * outcome.deviation)
-        end = outcome.quantile(side.sign * factor * widened(z, k)) + side.sign * more
+            _, deviation, of_objective, of_noise = spread_of(outcome)
+            more = factor * k * (z * of_noise + own * of_objective - z * deviation)
+        score = side.sign * factor * widened(z, k)
+        if not outcome.is_gaussian:
+            score = score.clamp(-_FARTHEST, _FARTHEST)
+        end = at_points(outcome.at_score(score[..., None, None])) + side.sign * more
+        end = end.to(outcome.dtype)
         if self._contexts is None:
             return end
 
         def at_most(t: Tensor) -> Tensor:
             """Normal scores of the widened probability that ``sign * y`` is below ``t``."""
-            score = side.sign * outcome.score(side.sign * (t - more))
+            values = side.sign * (t - more)
+            score = side.sign * at_points(outcome.score(values[..., None, None]))
             return narrowed(score / factor, z, k)
 
         observed = observed_process(self.models[side.name])
@@ -495,7 +506,8 @@ class ChanceConstraint(DecisionAccount):
             for model in self.models.values():
                 inputs, deviation = raw_train_inputs(observed_process(model)), torch.ones(())
                 if inputs is not None and inputs.shape[-2] > 0:
-                    deviation = OutcomeQuantiles(model, inputs.unsqueeze(-2)).deviation.mean()
+                    stated = stated_outcomes(model, inputs.unsqueeze(-2))
+                    deviation = spread_of(stated).deviation.mean()
                 self._deviations.append(deviation)
         return [*self._deviations]
 
@@ -615,19 +627,12 @@ class ChanceConstraint(DecisionAccount):
         for point, is_inside, values in each:
             certified = is_inside and self.budget.allows(num, at_stake)
             num, at_stake = num + certified, at_stake + certified
-            quantiles: dict[str, list[float | None]] = {name: [None, None] for name in self.limits}
+            row: Row = {"point": point, "level": self.level, "certified": certified}
+            row["limits"] = {name: [*pair] for name, pair in self.limits.items()}
+            row["quantiles"] = {name: [None, None] for name in self.limits}
             for side, end in zip(self._sides, values, strict=True):
-                quantiles[side.name][side.sign > 0.0] = end
-            decided.append(
-                {
-                    "point": point,
-                    "level": self.level,
-                    "certified": certified,
-                    "limits": {name: [*pair] for name, pair in self.limits.items()},
-                    "quantiles": quantiles,
-                    "outcomes": dict.fromkeys(self.limits),
-                }
-            )
+                row["quantiles"][side.name][side.sign > 0.0] = end
+            decided.append({**row, "outcomes": dict.fromkeys(self.limits)})
         return decided
 
     def _record(self, decided: list[Row]) -> None:
@@ -662,6 +667,23 @@ class ChanceConstraint(DecisionAccount):
         return {*models, *map(observed_process, models), *map(_calibrator_of, models)} - {None}
 
 
+def stated_outcomes(model: Model, X: Tensor) -> CalibratedPosterior:
+    """What any model states of outcomes at ``b x 1 x d``; pending points do not count."""
+    stated = predict(model, X, observed=True, objective=False)
+    check_one_value_each(stated.shape[-2], X, "A quantile of an outcome")
+    return stated
+
+
+def at_points(values: Tensor) -> Tensor:
+    """Values ``... x 1 x 1`` of a prediction, as those ``...`` of single points."""
+    return values.squeeze(-1).squeeze(-1)
+
+
+def spread_of(stated: CalibratedPosterior) -> Spread:
+    """Center and deviations of outcomes, ``b``, in the precision of the points."""
+    return Spread(*(at_points(values).to(stated.dtype) for values in stated.spread()))
+
+
 def clearance(dtype: torch.dtype) -> float:
     """The margin, in standard deviations, from which on a search takes a point for certified.
 
@@ -691,7 +713,7 @@ def _by_name(
     return model, limits
 
 
-def _calibrator_of(model: Any) -> Calibrator | None:
+def _calibrator_of(model: Model) -> Calibrator | None:
     return slots_of(model).calibrator
 
 
