@@ -1,39 +1,23 @@
-"""`CalibrationReport`: how stated distributions fared, and how it is made of forecasts."""
+"""`CalibrationReport`: how stated distributions fared, with its table."""
 
 from __future__ import annotations
 
-import math
 import textwrap
-import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, is_dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from botorch_calib._validation import check_count, check_levels, check_numbers
 from botorch_calib.diagnostics.calibration_alarm import CalibrationAlarm
-from botorch_calib.diagnostics.input_regions import median_cells
 from botorch_calib.diagnostics.noise import NoiseDiagnosis
-from botorch_calib.diagnostics.report_scores import (
-    ForecastScores,
-    StatedForecasts,
-    forecast_scores,
-)
-from botorch_calib.exceptions import CalibrationWarning, level_of_caller
+from botorch_calib.diagnostics.report_scores import ForecastScores
 
 #: With fewer observations than these a report says that its numbers are rough.
 FEW_OBSERVATIONS = 20
 
-#: Quantile levels that are judged by default.
-LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-
 #: How the base model is called where it is a Gaussian process.
 BASE_NAME = "Gaussian process"
-
-# Where an alarm can be replayed.
-_IN_TIME_ORDER = ("prequential", "given")
 
 _SOURCES = {
     "prequential": "each predicted from those before it",
@@ -137,66 +121,14 @@ class CalibrationReport:
     __repr__ = __str__
 
 
-class Forecasts(NamedTuple):
-    """Forecasts of observations by a base model and, if it is calibrated, as they are then."""
-
-    inputs: Tensor | None  # n x d
-    stated: list[StatedForecasts]  # by the base model, and calibrated
-    base_name: str = BASE_NAME
-
-
-def report_of(
-    forecasts: Forecasts,
-    alpha: float,
-    levels: Tensor | Sequence[float],
-    source: str,
-    num_regions: int,
-    noise: NoiseDiagnosis | None = None,
-    bounds: Tensor | None = None,
-    carried: CalibrationAlarm | None = None,
-) -> CalibrationReport:
-    """The scores of forecasts, and alarms that tell the halves of a box apart."""
-    levels = check_numbers("levels", levels).to("cpu", torch.double)
-    check_levels("levels", levels)
-    check_count("num_regions", num_regions)
-    inputs, stated, name = forecasts
-    num, needed = len(stated[0].pits), math.ceil(1.0 / alpha - 1e-9)
-    if num < needed:
-        warnings.warn(
-            f"{num} observations cannot tell whether 1 in {1 / alpha:.4g} is missed: at least "
-            f"{needed} are needed to judge intervals at alpha = {alpha}.",
-            CalibrationWarning,
-            stacklevel=level_of_caller(),
-        )
-    cells = [] if inputs is None else median_cells(inputs, num_regions)
-    scores = [forecast_scores(each, levels, cells) for each in stated]
-    calibrated = scores[1] if len(scores) > 1 else None
-    report = CalibrationReport(alpha, levels, source, calibrated, scores[0], noise, name)
-    if carried is not None:
-        report.alarms["carried"] = carried
-    if source in _IN_TIME_ORDER:
-        for who, forecaster in report.forecasts.items():
-            report.alarms[who] = _alarm_of(forecaster.pits, inputs, bounds)
-    return report
-
-
-def _alarm_of(pits: Tensor, X: Tensor | None, bounds: Tensor | None) -> CalibrationAlarm:
-    """The alarm after outcomes that came one by one."""
-    alarm = CalibrationAlarm(bounds=bounds)
-    places = None if X is None or bounds is None else X.detach().cpu().split(1)
-    for t, pit in enumerate(pits.detach().cpu().split(1)):
-        alarm.observe(pit, None if places is None else places[t])
-    return alarm
-
-
-def _plain(scores: Any) -> Any:
+def _plain(scores: object) -> object:
     """Dataclasses, tensors and tuples as dictionaries, lists and numbers."""
     if isinstance(scores, Tensor):
         return scores.tolist()
-    if isinstance(scores, (tuple, list)):
+    if isinstance(scores, tuple):
         return [_plain(item) for item in scores]
     if is_dataclass(scores):
-        return {field.name: _plain(getattr(scores, field.name)) for field in fields(scores)}
+        return {name: _plain(value) for name, value in vars(scores).items()}
     return scores
 
 
@@ -216,9 +148,9 @@ def summary_rows(alpha: float, columns: list[ForecastScores]) -> list[str]:
     return [
         row(f"coverage (stated {1 - alpha:.4g})", coverage),
         *(
-            row(label, [f"{getattr(scores, name):.4g}" for scores in columns])
+            row(label, [f"{scores[name]:.4g}" for scores in map(vars, columns)])
             for name, label in names.items()
-            if all(getattr(scores, name) is not None for scores in columns)
+            if all(vars(scores)[name] is not None for scores in columns)
         ),
     ]
 
