@@ -42,6 +42,7 @@ from botorch_calib.models.process import (
 )
 from botorch_calib.models.requirements import batch_of_models, check_process
 from botorch_calib.models.residuals import RESIDUALS
+from botorch_calib.models.wrapper import WrapperModel
 from botorch_calib.posteriors import Affine, Prediction
 
 #: Quantile levels that are judged by default.
@@ -247,7 +248,7 @@ def _of_held_out(model: Module, X: Tensor | None, Y: Tensor | None) -> Forecasts
         raise _unsupported(model)
     if slots.calibrator is None:
         check_process(slots.process)
-    else:
+    elif isinstance(model, WrapperModel):
         model.warn_if_unlearned()
     stated = predict(model, points, objective=False)
     if stated.shape[-2:] != (1, 1):

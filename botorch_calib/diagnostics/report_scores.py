@@ -99,9 +99,10 @@ def scores_of(
         levels: Quantile levels, ``M``, float64 on the CPU.
         cells: Regions of the points.
     """
+    means: dict[str, float] = {}
     if isinstance(forecast, Tensor):
         pits = forecast.double()
-        covered, means = (alpha / 2 <= pits) & (pits <= 1 - alpha / 2), {}
+        covered = (alpha / 2 <= pits) & (pits <= 1 - alpha / 2)
     else:
         assert Y is not None
         pits, covered, means = _against(forecast.of_observation(), Y, alpha)

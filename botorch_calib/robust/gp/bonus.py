@@ -1,10 +1,7 @@
 """The bonus: a confidence bound less the mean of the Gaussian process, plain or calibrated.
 
 The bound is ``mu(z) + h(v(z), z)``, with the mean ``mu`` and the variance ``v``. A plain Gaussian
-process has the bonus ``h = sqrt(beta v)``. A calibrator states a mean ``m`` and a variance ``s`` of
-``(y - mu) / sigma_y``: with the gain ``a = v / (v + n)`` and the noise variance ``n`` the objective
-has the mean ``mu + a sigma_y m`` and the variance ``(a sigma_y)^2 s + a n``, see
-`CalibratedPosterior`.
+process has the bonus ``h = sqrt(beta v)``, a calibrated one that of a `Prediction` with the mean 0.
 """
 
 from __future__ import annotations
@@ -15,10 +12,9 @@ from torch import Tensor
 from botorch_calib.calibration.base import TrackedCalibrator
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.models.calibrated import CalibratedModel
+from botorch_calib.posteriors import Prediction
 from botorch_calib.robust.gp.stationary_gp import StationaryGP
 from botorch_calib.robust.joint_inputs import Columns
-
-_TINY = 1e-200
 
 # A bonus ``...`` and its derivatives by variances ``...`` and by joint inputs, ``... x d`` with
 # decisions first, or None if it does not depend on these.
@@ -51,26 +47,20 @@ class CalibratedBonus:
     ) -> None:
         self.model, self.gp, self.columns = model, gp, columns
         self.width, self.sign = width, sign
-        # The small number keeps the derivative of a root finite where there is no noise.
-        self._noise = max(gp.noise, _TINY)
 
     def __call__(self, variance: Tensor, points: Tensor) -> Tensor:
         """The bonus ``...`` from variances ``...`` and joint inputs ``... x d``."""
-        predictive = self._predictive(points)
-        mean, spread = (part.double().squeeze(-1).squeeze(-1) for part in predictive.moments())
-        v, noise = variance.double(), self._noise
-        total = v + noise
-        # f~ = mu + unit (z + r eps) with the ratio r, see `CalibratedPosterior`
-        unit: Tensor = total.sqrt()
-        square: Tensor | float = _TINY
-        if self.model.denoise:
-            unit, square = v * total.rsqrt(), noise / v
-            if self.model.excess == "objective":
-                stretch = spread.clamp(min=1.0)
-                growth = 1.0 + (stretch - 1.0) * (1.0 + square)
-                unit, square = unit * (growth / stretch), square * (stretch / growth)
-        sigma = (spread + square).sqrt()
-        return (unit * torch.add(self.width * sigma, mean, alpha=self.sign)).to(variance)
+        v = variance.unsqueeze(-1).unsqueeze(-1)
+        stated = Prediction(
+            torch.zeros_like(v),
+            v,
+            v.new_full((1, 1), self.gp.noise),
+            predictive=self._predictive(points),
+            objective=self.model.denoise,
+            excess=self.model.excess,
+        )
+        shift, square = (part.squeeze(-1).squeeze(-1) for part in stated.moments())
+        return self.sign * shift + self.width * square.sqrt()
 
     def with_slopes(self, variance: Tensor, points: Tensor) -> WithSlopes:
         """The same with its derivatives, which are differentiable if gradients are enabled."""
@@ -89,8 +79,9 @@ class CalibratedBonus:
             points = points.flatten(0, -2)[:1]
         images, split = self.gp.transformed(points), len(columns.decision)
         whole = columns.join(images[..., :split], images[..., split:])
-        is_usual = getattr(type(calibrator), "predictive", None) is TrackedCalibrator.predictive
-        if tracked is not None and is_usual and points.dim() == 3:  # all pairs
+        usual = TrackedCalibrator.predictive
+        if tracked is not None and type(tracked).predictive is usual and points.dim() == 3:
+            # All pairs
             sides = columns.decision, columns.context
             theta = tracked.tracker.threshold_at_pairs(whole, *sides)
             return tracked._predictive_from(theta.unsqueeze(-2))
