@@ -77,8 +77,9 @@ class CalibratedBonus:
         tracked = calibrator if isinstance(calibrator, TrackedCalibrator) else None
         if tracked is not None and not tracked.tracker.localized:
             points = points.flatten(0, -2)[:1]
-        images, split = self.gp.transformed(points), len(columns.decision)
-        whole = columns.join(images[..., :split], images[..., split:])
+        split = len(columns.decision)
+        whole = columns.join(points[..., :split], points[..., split:])
+        whole = self.model.transform_inputs(whole)
         usual = TrackedCalibrator.predictive
         if tracked is not None and type(tracked).predictive is usual and points.dim() == 3:
             # All pairs
