@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter
 from typing import Any
 
@@ -21,7 +21,10 @@ from botorch.models.model import Model
 from torch import Tensor
 
 from botorch_calib.acquisition.base import members_of
-from botorch_calib.acquisition.confidence_bound import CalibratedUpperConfidenceBound
+from botorch_calib.acquisition.confidence_bound import (
+    CalibratedExpectedShortfall,
+    CalibratedUpperConfidenceBound,
+)
 from botorch_calib.acquisition.constrained import (
     Limits,
     LogCalibratedConstrainedExpectedImprovement,
@@ -29,7 +32,6 @@ from botorch_calib.acquisition.constrained import (
     checked_constraints,
 )
 from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
-from botorch_calib.acquisition.expected_shortfall import CalibratedExpectedShortfall
 from botorch_calib.acquisition.improvement import (
     CalibratedExpectedImprovement,
     CalibratedProbabilityOfImprovement,
@@ -51,6 +53,9 @@ from botorch_calib.acquisition.robust import (
     refuse_pending,
 )
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
+
+# Limits by outcome, or functions of samples, as Ax gives them to all.
+Constraints = Mapping[int, Limits] | Sequence[Callable[[Tensor], Tensor]] | None
 
 
 def register_once(
@@ -148,7 +153,7 @@ def construct_inputs_thompson_sampling(
 @register_once(LogCalibratedProbabilityOfFeasibility)
 def construct_inputs_probability_of_feasibility(
     model: Model,
-    constraints: Any = None,
+    constraints: Constraints = None,
     constraints_tuple: tuple[Tensor, Tensor] | None = None,
     X_pending: Tensor | None = None,
     num_fantasies: int = 16,
@@ -165,7 +170,7 @@ def construct_inputs_constrained_improvement(
     training_data: TrainingData,
     best_f: float | Tensor | None = None,
     objective_index: int | None = None,
-    constraints: Any = None,
+    constraints: Constraints = None,
     constraints_tuple: tuple[Tensor, Tensor] | None = None,
     posterior_transform: PosteriorTransform | None = None,
     maximize: bool = True,
@@ -230,7 +235,7 @@ def _objective(
 
 
 def limits_from(
-    constraints: Any, constraints_tuple: tuple[Tensor, Tensor] | None, num_outputs: int
+    constraints: Constraints, constraints_tuple: tuple[Tensor, Tensor] | None, num_outputs: int
 ) -> dict[int, Limits]:
     """Checked limits by outcome, from whichever of the two forms is given.
 

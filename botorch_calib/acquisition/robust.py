@@ -27,6 +27,7 @@ from botorch_calib.acquisition.pending_points import PendingPoints
 from botorch_calib.models.process import observed_process, predicting_part, raw_train_inputs
 from botorch_calib.models.requirements import batch_of_models
 from botorch_calib.optim.robust_search import SMOOTHING, LipschitzBound
+from botorch_calib.optim.scaled_search import is_logarithm
 from botorch_calib.robust.contexts import ContextDistribution, as_distribution
 from botorch_calib.robust.contextual_function import ContextualFunction
 from botorch_calib.robust.gp.closed_form_bound import confidence_bound, gaussian_process
@@ -186,7 +187,7 @@ class RobustAcquisition(ContextRobustFunction):
         check_no_batch(type(self).__name__, model)
         super().__init__(model, ambiguity, contexts)
         self.acquisition = acquisition
-        self._log = bool(getattr(acquisition, "_log", False))
+        self._log = is_logarithm(acquisition)
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
@@ -334,24 +335,24 @@ def refuse_pending(name: str, X_pending: Tensor | None) -> None:
         )
 
 
-def check_no_batch(name: str, model: Any) -> None:
+def check_no_batch(name: str, model: Model | None) -> None:
     """Raise ``UnsupportedError`` for a batch of models."""
     if model is not None and batch_of_models(model):
         raise UnsupportedError(f"{name} needs one model, this {type(model).__name__} is a batch.")
 
 
-def at_observations(ambiguity: AmbiguitySet, model: Any) -> AmbiguitySet:
+def at_observations(ambiguity: AmbiguitySet, model: Model | None) -> AmbiguitySet:
     """The set, a schedule in it resolved with the model's number of observations."""
     if not ambiguity.is_scheduled:
         return ambiguity
-    targets = getattr(observed_process(model), "train_targets", None)  # without pending ones
-    if not isinstance(targets, Tensor):
+    inputs = raw_train_inputs(observed_process(model))  # without pending ones
+    if inputs is None:
         name = "an acquisition function without a model" if model is None else type(model).__name__
         raise UnsupportedError(
             f"`radius` is a function of the number of observations, which {name} does not tell: "
             "give `ambiguity.at(t)` or the number itself."
         )
-    return ambiguity.at(int(targets.shape[-1]))
+    return ambiguity.at(inputs.shape[-2])
 
 
 def same_basis(old: tuple[object, ...], new: tuple[object, ...]) -> bool:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from botorch.exceptions.errors import InputDataError
 from botorch.models.gpytorch import MultiTaskGPyTorchModel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+from gpytorch.models import ExactGP
 from gpytorch.settings import min_fixed_noise
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
@@ -123,10 +124,9 @@ class NoiseDiagnosis:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, ready for ``json.dumps``, without the likelihood's curve."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {
             name: list(value) if isinstance(value, tuple) else value
-            for name, value in values.items()
+            for name, value in vars(self).items()
             if not isinstance(value, Tensor)
         }
 
@@ -210,7 +210,7 @@ def noise_diagnosis(model: Module, level: float = 0.95, task: int | None = None)
     )
 
 
-def _judged(gp: Any, task: int | None) -> tuple[Tensor, bool]:
+def _judged(gp: ExactGP, task: int | None) -> tuple[Tensor, bool]:
     """Which training observations are judged, and whether their noise was given."""
     rows, likelihood = torch.ones_like(gp.train_targets, dtype=torch.bool), gp.likelihood
     if isinstance(gp, MultiTaskGPyTorchModel) != (task is not None):
@@ -219,7 +219,8 @@ def _judged(gp: Any, task: int | None) -> tuple[Tensor, bool]:
             f"{task} for a {type(gp).__name__}."
         )
     if task is not None:
-        inputs: Any = raw_train_inputs(gp)
+        inputs = raw_train_inputs(gp)
+        assert inputs is not None
         rows = inputs[:, gp._task_feature].round() == task
         if not rows.any():
             raise InputDataError(f"`model` has no observations of `task` {task}.")

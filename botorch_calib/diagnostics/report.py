@@ -27,6 +27,13 @@ _SOURCES = {
 }
 
 _LABEL_WIDTH, _COLUMN_WIDTH = 26, 20
+_MEANS = {
+    "calibration_error": "calibration error",
+    "mean_width": "mean interval width",
+    "mean_deviation": "mean standard deviation",
+    "mean_interval_score": "mean interval score",
+    "mean_crps": "mean CRPS",
+}
 
 _REPLAYED = (
     "An alarm that is replayed with hyperparameters fitted to the same outcomes is an indication: "
@@ -102,18 +109,14 @@ class CalibrationReport:
         }
 
     def __str__(self) -> str:
-        columns = list(self.forecasts.values())
         lines = [
             f"Calibration report: {self.num_observations} observations, {_SOURCES[self.source]}",
             f"Central {1 - self.alpha:.4g} intervals, in units of the outcome; "
             "in brackets, binomial 95 % intervals",
             "",
-            row("", list(self.forecasts)),
-            *summary_rows(self.alpha, columns),
-            *region_rows(columns),
-            *level_rows(self.levels, columns),
+            *_table(self),
+            *_alarm_rows(self.alarms, self.source),
         ]
-        lines += alarm_rows(self.alarms, self.source)
         if self.noise is not None:
             lines += ["", str(self.noise)]
         return "\n".join(lines if self.note is None else [*lines, "", self.note])
@@ -135,27 +138,29 @@ def _plain(scores: object) -> object:
 # ------------------------------------------------------------ a table: a label, a column for each
 
 
-def summary_rows(alpha: float, columns: list[ForecastScores]) -> list[str]:
-    """Coverage of the central interval and the numbers that score a forecaster."""
-    names = {
-        "calibration_error": "calibration error",
-        "mean_width": "mean interval width",
-        "mean_deviation": "mean standard deviation",
-        "mean_interval_score": "mean interval score",
-        "mean_crps": "mean CRPS",
-    }
-    coverage = [_share(scores.coverage, scores.coverage_interval) for scores in columns]
-    return [
-        row(f"coverage (stated {1 - alpha:.4g})", coverage),
-        *(
-            row(label, [f"{scores[name]:.4g}" for scores in map(vars, columns)])
-            for name, label in names.items()
-            if all(vars(scores)[name] is not None for scores in columns)
+def _table(report: CalibrationReport) -> list[str]:
+    """Coverage, scores, coverage by region and observed frequencies of quantiles."""
+    columns = list(report.forecasts.values())
+    lines = [
+        _row("", list(report.forecasts)),
+        _row(
+            f"coverage (stated {1 - report.alpha:.4g})",
+            [_share(scores.coverage, scores.coverage_interval) for scores in columns],
         ),
     ]
+    for name, label in _MEANS.items():
+        values = [vars(scores)[name] for scores in columns]
+        if None not in values:
+            lines.append(_row(label, [f"{value:.4g}" for value in values]))
+    lines += _region_rows(columns)
+    lines.append("Share at or below the quantile")
+    for j, level in enumerate(report.levels.tolist()):
+        shares = [(float(s.frequencies[j]), s.frequency_intervals[j].tolist()) for s in columns]
+        lines.append(_row(f"  {level:.4g}", [_share(*share) for share in shares]))
+    return lines
 
 
-def region_rows(columns: list[ForecastScores]) -> list[str]:
+def _region_rows(columns: list[ForecastScores]) -> list[str]:
     """Coverage in each cell of the inputs."""
     cells = columns[0].regions
     if not cells:
@@ -166,38 +171,26 @@ def region_rows(columns: list[ForecastScores]) -> list[str]:
     for index, cell in enumerate(cells):
         shares = [scores.regions[index] for scores in columns]
         texts = [_share(share.coverage, share.interval) for share in shares]
-        lines.append(row(f"  region {index + 1}, n = {cell.count}", texts))
+        lines.append(_row(f"  region {index + 1}, n = {cell.count}", texts))
         # Its sides where it does not span all of the data
         cut = ((cell.lower > lowest) | (cell.upper < highest)).nonzero().flatten().tolist()
         lines += [f"    x{i + 1} in [{cell.lower[i]:.3g}, {cell.upper[i]:.3g}]" for i in cut]
     return lines
 
 
-def alarm_rows(alarms: dict[str, CalibrationAlarm], source: str) -> list[str]:
+def _alarm_rows(alarms: dict[str, CalibrationAlarm], source: str) -> list[str]:
     """Whether and when each alarm was raised, and what that proves."""
-    if not alarms:
-        return []
-    lines = [""]
+    lines = [""] if alarms else []
     for name, alarm in alarms.items():
         lines += textwrap.wrap(f"{name}: {alarm}", width=100, subsequent_indent="  ")
-    if source == "prequential":
+    if alarms and source == "prequential":
         lines += textwrap.wrap(_REPLAYED, width=100)
-    if source == "given" or "carried" in alarms:
+    if alarms and (source == "given" or "carried" in alarms):
         lines += textwrap.wrap(_CARRIED, width=100)
     return lines
 
 
-def level_rows(levels: Tensor, columns: list[ForecastScores]) -> list[str]:
-    """Observed frequencies of quantiles."""
-    lines = ["Share at or below the quantile"]
-    for j, level in enumerate(levels.tolist()):
-        shares = [(float(s.frequencies[j]), s.frequency_intervals[j].tolist()) for s in columns]
-        lines.append(row(f"  {level:.4g}", [_share(*share) for share in shares]))
-    return lines
-
-
-def row(label: str, texts: list[str]) -> str:
-    """One line of the table."""
+def _row(label: str, texts: list[str]) -> str:
     cells = "".join(f"{text:<{_COLUMN_WIDTH}}" for text in texts)
     return f"{label:<{_LABEL_WIDTH}}{cells}".rstrip()
 

@@ -1,23 +1,31 @@
-"""Upper confidence bounds of all pairs of decisions and contexts, and their context gradients."""
+"""Upper confidence bounds of all pairs of decisions and contexts, and their context gradients.
+
+It is ``mu(z) + h(v(z), z)``, with the mean ``mu`` and the variance ``v`` of a Gaussian process. The
+bonus ``h`` is ``sqrt(beta v)``, or, calibrated, that of a `Prediction` with the mean 0.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from itertools import product
-from typing import Any
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform
+from botorch.models.model import Model
+from gpytorch.models import ExactGP
 from torch import Tensor
 
+from botorch_calib.calibration.base import TrackedCalibrator
+from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.predict import mean_and_deviation
 from botorch_calib.models.process import predicting_part, predicting_process
 from botorch_calib.models.radial_kernels import LEAST_SQUARE
+from botorch_calib.models.wrapper import WrapperModel
+from botorch_calib.posteriors import Prediction
 from botorch_calib.robust.contexts import pairwise_distances
 from botorch_calib.robust.contextual_function import ContextualFunction, norm_and_direction
-from botorch_calib.robust.gp.bonus import CalibratedBonus, GaussianBonus
 from botorch_calib.robust.gp.pointwise_function import PointwiseFunction, pairs_per_chunk
 from botorch_calib.robust.gp.stationary_gp import StationaryGP, is_stationary, stationary_gp
 from botorch_calib.robust.joint_inputs import Columns
@@ -27,6 +35,79 @@ from botorch_calib.robust.joint_inputs import Columns
 _ELEMENTS, _LEAST_PAIRS, _MOST_PAIRS, _DEVICE_ELEMENTS = 2**18, 256, 1024, 2**26
 # Pairs whose bonus is made together.
 _BLOCK, _DEVICE_BLOCK = 2**14, 2**18
+
+
+# A bonus ``...`` and its derivatives by variances ``...`` and by joint inputs, ``... x d`` with
+# decisions first, or None if it does not depend on these.
+WithSlopes = tuple[Tensor, Tensor, Tensor | None]
+
+
+class GaussianBonus:
+    """``width * sqrt(v)``, with a derivative in closed form."""
+
+    def __init__(self, width: float) -> None:
+        self.width = width
+
+    def __call__(self, variance: Tensor, points: Tensor) -> Tensor:
+        """The bonus ``...`` from variances ``...``; joint inputs do not count."""
+        return self.width * variance.sqrt()
+
+    def with_slopes(self, variance: Tensor, points: Tensor) -> WithSlopes:
+        """The same with its derivative, which is differentiable if gradients are enabled."""
+        return self(variance, points), (0.5 * self.width) * variance.rsqrt(), None
+
+
+class CalibratedBonus:
+    """``sign * (mean - mu) + width * sigma`` of a calibrated posterior, whose process is ``gp``.
+
+    The columns of ``gp`` have decisions first.
+    """
+
+    def __init__(
+        self, model: CalibratedModel, gp: StationaryGP, columns: Columns, width: float, sign: float
+    ) -> None:
+        self.model, self.gp, self.columns = model, gp, columns
+        self.width, self.sign = width, sign
+
+    def __call__(self, variance: Tensor, points: Tensor) -> Tensor:
+        """The bonus ``...`` from variances ``...`` and joint inputs ``... x d``."""
+        v = variance.unsqueeze(-1).unsqueeze(-1)
+        stated = Prediction(
+            torch.zeros_like(v),
+            v,
+            v.new_full((1, 1), self.gp.noise),
+            predictive=self._predictive(points),
+            objective=self.model.denoise,
+            excess=self.model.excess,
+        )
+        shift, square = (part.squeeze(-1).squeeze(-1) for part in stated.moments())
+        return self.sign * shift + self.width * square.sqrt()
+
+    def with_slopes(self, variance: Tensor, points: Tensor) -> WithSlopes:
+        """The same with its derivatives, which are differentiable if gradients are enabled."""
+        twice = torch.is_grad_enabled()
+        with torch.enable_grad():
+            at = variance.requires_grad_(), points.requires_grad_()
+            bonus = self(*at)
+            slopes = torch.autograd.grad(bonus.sum(), at, create_graph=twice, allow_unused=True)
+        return bonus, slopes[0], slopes[1]
+
+    def _predictive(self, points: Tensor) -> PiecewisePredictive:
+        """What is stated at joint inputs ``... x d``: one point a batch, or one if all agree."""
+        calibrator, columns = self.model.calibrator, self.columns
+        tracked = calibrator if isinstance(calibrator, TrackedCalibrator) else None
+        if tracked is not None and not tracked.tracker.localized:
+            points = points.flatten(0, -2)[:1]
+        split = len(columns.decision)
+        whole = columns.join(points[..., :split], points[..., split:])
+        whole = self.model.transform_inputs(whole)
+        usual = TrackedCalibrator.predictive
+        if tracked is not None and type(tracked).predictive is usual and points.dim() == 3:
+            # All pairs
+            sides = columns.decision, columns.context
+            theta = tracked.tracker.threshold_at_pairs(whole, *sides)
+            return tracked._predictive_from(theta.unsqueeze(-2))
+        return calibrator.predictive(whole.unsqueeze(-2))
 
 
 class ClosedFormConfidenceBound(ContextualFunction):
@@ -204,19 +285,20 @@ class ClosedFormConfidenceBound(ContextualFunction):
         return norm.to(X), slope[:, :split].to(X)
 
 
-def gaussian_process(model: Any) -> Any:
+def gaussian_process(model: Model) -> ExactGP | None:
     """The Gaussian process that a model predicts by, if `stationary_gp` takes it, else None.
 
     There may be a `CalibratedModel` and pending points around it.
     """
     part, gp = predicting_part(model), predicting_process(model)
     # Classes derived from `CalibratedModel` count if they predict as it does.
-    is_known = part is gp or getattr(type(part), "posterior", None) is CalibratedModel.posterior
+    is_calibrated = isinstance(part, CalibratedModel)
+    is_known = part is gp or (is_calibrated and type(part).posterior is CalibratedModel.posterior)
     return gp if is_known and is_stationary(gp) else None
 
 
 def confidence_bound(
-    model: Any,
+    model: Model,
     columns: Columns,
     beta: float,
     sign: float = 1.0,
@@ -230,7 +312,7 @@ def confidence_bound(
     if gp is not None:
         part = predicting_part(model)
         calibrated = None if part is gp else part
-        if calibrated is not None:
+        if isinstance(model, WrapperModel):
             model.warn_if_unlearned()  # as the first posterior would
         return ClosedFormConfidenceBound(stationary_gp(gp), columns, beta, sign, calibrated)
 
