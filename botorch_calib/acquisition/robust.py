@@ -53,6 +53,10 @@ class ContextRobustFunction(PendingPoints, ABC):
     def __init__(
         self, model: Model | None, ambiguity: AmbiguitySet, contexts: ContextDistribution | Tensor
     ) -> None:
+        name = type(self).__name__
+        if model is not None and batch_of_models(model):
+            kind = type(model).__name__
+            raise UnsupportedError(f"{name} needs one model, this {kind} is a batch.")
         super().__init__(model=model)  # type: ignore[arg-type]
         check_instance("ambiguity", ambiguity, AmbiguitySet, "WassersteinBall(0.1)")
         self.ambiguity = at_observations(ambiguity, model)
@@ -184,7 +188,6 @@ class RobustAcquisition(ContextRobustFunction):
                 f"`acquisition` must be an acquisition function, got {type(acquisition).__name__}."
             )
         model = getattr(acquisition, "model", None)
-        check_no_batch(type(self).__name__, model)
         super().__init__(model, ambiguity, contexts)
         self.acquisition = acquisition
         self._log = is_logarithm(acquisition)
@@ -255,7 +258,6 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
                 f"{name} needs a single model, and {type(model).__name__} is an ensemble. Use "
                 "RobustAcquisition with an acquisition function that averages over its members."
             )
-        check_no_batch(name, model)
         super().__init__(model, ambiguity, contexts)
         self.beta = check_nonnegative("beta", beta)
         self.maximize = check_flag("maximize", maximize)
@@ -333,12 +335,6 @@ def refuse_pending(name: str, X_pending: Tensor | None) -> None:
             "decisions and contexts under evaluation instead: CensoredDelayModel(model, X_pending, "
             "...)."
         )
-
-
-def check_no_batch(name: str, model: Model | None) -> None:
-    """Raise ``UnsupportedError`` for a batch of models."""
-    if model is not None and batch_of_models(model):
-        raise UnsupportedError(f"{name} needs one model, this {type(model).__name__} is a batch.")
 
 
 def at_observations(ambiguity: AmbiguitySet, model: Model | None) -> AmbiguitySet:

@@ -346,7 +346,9 @@ def supported_multipliers(data: WhitenedTargets, level: float) -> SupportedMulti
     tail = torch.tensor((1.0 - level) / 2.0, dtype=torch.double)
     drop = 0.5 * float(torch.special.ndtri(tail)) ** 2
     grid = _grid(data, drop)
-    points = torch.cat([grid, _local_maxima(data, grid)]).sort().values
+    slopes = data.slope(grid)
+    at = ((slopes[:-1] > 0.0) & (slopes[1:] <= 0.0)).nonzero().flatten()  # local maxima
+    points = torch.cat([grid, _bisected(data.slope, grid[at], grid[at + 1])]).sort().values
     values = data.log_likelihood(points)
     best = int(values.argmax())
     if values[best] - values[0] <= _TIE:  # where the likelihood is flat, down to no noise
@@ -377,13 +379,6 @@ def _grid(data: WhitenedTargets, drop: float) -> Tensor:
     low = float(smallest.log())
     count = math.ceil((high - low) / _STEP) + 1
     return torch.linspace(low, high, count, dtype=start.dtype, device=start.device)
-
-
-def _local_maxima(data: WhitenedTargets, grid: Tensor) -> Tensor:
-    """Points between those of the grid at which the likelihood has a local maximum."""
-    slopes = data.slope(grid)
-    at = ((slopes[:-1] > 0.0) & (slopes[1:] <= 0.0)).nonzero().flatten()
-    return _bisected(data.slope, grid[at], grid[at + 1])
 
 
 def _crossing(

@@ -17,8 +17,8 @@ _FLOOR = 800.0
 _LEAST = 1e-300
 # Where |t| is below this, r log r - r + 1 with r = exp(t) is summed as a power series in t.
 _SMALL = 0.1
-# Newton's steps in a bracket, far more than needed but for the worst instances, and accurate ones
-_STEPS, _ACCURATE_STEPS = 25, 2
+# Newton's steps in a bracket, far more than needed but for the worst instances
+_STEPS = 25
 
 
 class KLBall(Ball):
@@ -49,20 +49,13 @@ class KLBall(Ball):
 
     def _tilted(self, u: Tensor, weights: Tensor) -> Tensor:
         """Worst cases where all mass on the smallest value lies outside of the ball."""
-        root = self._search(u, weights)
-        worst, size, scaled = tilt(u, weights, root.exp())
-        for _ in range(_ACCURATE_STEPS):
-            error = (size.clamp(min=_LEAST) / self.radius).log()
-            # Where the divergence does not reach the radius, whatever s, the slope vanishes.
-            slope = _slope(worst, scaled).clamp(min=_LEAST)
-            root = root - (error * size / slope).clamp(-0.5, 0.5)
-            worst, size, scaled = tilt(u, weights, root.exp())
+        worst, size, _ = tilt(u, weights, self._search(u, weights).exp())
         # Convexity: a step back to the centre takes what rounding has left outside of the ball.
         share = (self.radius / size.clamp(min=_LEAST)).clamp(max=1.0).unsqueeze(-1)
         return torch.lerp(weights.expand_as(worst), worst, share)
 
     def _search(self, u: Tensor, weights: Tensor) -> Tensor:
-        """``log s``, ``b``, close enough for Newton's method to converge at once."""
+        """``log s``, ``b``, at which the divergence is the radius."""
         # The divergence is at most s^2 / 8 (Hoeffding), and the variance is its curvature at 0.
         low = torch.full_like(u[:, 0], 0.5 * math.log(8 * self.radius))
         gap = u.masked_fill(u <= 0, math.inf).amin(dim=-1)
@@ -71,7 +64,10 @@ class KLBall(Ball):
         def log_excess(log_s: Tensor) -> tuple[Tensor, Tensor, float]:
             worst, size, scaled = tilt(u, weights, log_s.exp())
             size = size.clamp(min=_LEAST)
-            return (size / self.radius).log(), _slope(worst, scaled) / size, 0.0
+            # d divergence / d log s = s^2 Var u under the tilted distribution.
+            mean = torch.linalg.vecdot(worst, scaled).unsqueeze(-1)
+            slope = torch.linalg.vecdot(worst, (scaled - mean).square())
+            return (size / self.radius).log(), slope / size, 0.0
 
         mean = (u @ weights).unsqueeze(-1)
         start = 0.5 * (2 * self.radius / ((u - mean).square() @ weights)).log()
@@ -101,9 +97,3 @@ def tilt(u: Tensor, weights: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]
         series = series * t + (k - 1) / math.factorial(k)
     terms = torch.where(log_ratio.abs() < _SMALL, series * t.square(), direct)
     return tilted / tilted.sum(dim=-1, keepdim=True), terms @ weights, scaled
-
-
-def _slope(tilted: Tensor, scaled: Tensor) -> Tensor:
-    """The derivative of the divergence by ``log s``: the variance of ``s u``, if tilted."""
-    mean = torch.linalg.vecdot(tilted, scaled).unsqueeze(-1)
-    return torch.linalg.vecdot(tilted, (scaled - mean).square())
