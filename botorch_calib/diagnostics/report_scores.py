@@ -138,7 +138,8 @@ def _against(y: Prediction, Y: Tensor, alpha: float) -> tuple[Tensor, Tensor, di
         at, unit = y.own_score(at), y.unit_of_scores
         deviation, score = law.variance.sqrt(), crps(law, at)
     else:
-        deviation, score = y.moments()[1].sqrt(), crps_of_quantiles(y.quantile, at)
+        deviation = y.moments()[1].sqrt()
+        score = crps_of_quantiles(y.quantile, at.reshape(-1)).view(y.shape)
     lower, upper = (law.quantile(p).double() for p in (alpha / 2, 1 - alpha / 2))
     sizes = {
         "mean_width": upper - lower,
