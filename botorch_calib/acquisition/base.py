@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Sequence
-from typing import Any
 
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions.errors import UnsupportedError
@@ -48,7 +47,7 @@ class CalibratedAcquisitionFunction(PendingPoints, ABC):
         self.observation_noise = check_flag("observation_noise", observation_noise)
         self._takes_gaussian = outcomes is not None
         self._models = {i: members[i] for i in outcomes or (0,)}
-        self._fantasies: dict[int, Any] | None = None
+        self._fantasies: dict[int, Model] | None = None
 
     def _account_for(self, X_pending: Tensor | None) -> None:
         if X_pending is None:
@@ -64,7 +63,7 @@ class CalibratedAcquisitionFunction(PendingPoints, ABC):
         ``outcomes`` as it is (default: of the objective, to be maximised).
         """
         index = next(iter(self._models)) if outcome is None else outcome
-        model: Any = self._models[index]
+        model = self._models[index]
         if self._fantasies is not None:  # the model's batch dimension
             model, X = self._fantasies[index], X.unsqueeze(-3)
         if isinstance(model, WrapperModel):
@@ -90,16 +89,17 @@ class CalibratedAcquisitionFunction(PendingPoints, ABC):
         return logmeanexp(values, dim=-1) if self._log else values.mean(dim=-1)
 
 
-def sole_output(name: str, model: Any) -> Any:
+def sole_output(name: str, model: Model) -> Model:
     """The model of the only outcome, for the acquisition function ``name``."""
     if check_model(model).num_outputs != 1:
         raise UnsupportedError(f"{name} needs a model with one output, got {model.num_outputs}.")
-    return sole_member(model)
+    member: Model = sole_member(model)
+    return member
 
 
-def members_of(model: Model) -> list[Any]:
+def members_of(model: Model) -> list[Model]:
     """The models of a model's outcomes, which have one each."""
-    members: list[Any] = list(model.models) if isinstance(model, ModelList) else [model]
+    members = [*model.models] if isinstance(model, ModelList) else [model]
     for member in members:
         if check_model(member).num_outputs != 1:
             raise UnsupportedError(

@@ -49,7 +49,7 @@ WINDOWS = ("pending", "all", None)
 
 @torch.no_grad()
 def confidence_width(
-    model: Any, beta: float, X_window: Tensor | None, feedback_bound: float
+    model: Model, beta: float, X_window: Tensor | None, feedback_bound: float
 ) -> Tensor:
     """The multiplier ``nu`` of eq. 2, of the model's batch shape; without a sum it is a scalar."""
     if X_window is None or len(X_window) == 0 or feedback_bound == 0.0:
@@ -149,11 +149,11 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
         return self.model if self._pending_model is None else self._pending_model
 
 
-def input_width(model: Any) -> int | None:
+def input_width(model: Model) -> int | None:
     """Number of columns of a model's inputs before any transform, or None if unknown."""
-    model = observed_process(model)
+    process = observed_process(model)
     # A multi-task model with one output accepts inputs with or without the task feature.
-    return None if isinstance(model, MultiTaskGPyTorchModel) else raw_width(model)
+    return None if isinstance(process, MultiTaskGPyTorchModel) else raw_width(process)
 
 
 def _with_pending(model: Any, X_pending: Tensor) -> Model:

@@ -29,6 +29,7 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from botorch.exceptions.warnings import BotorchWarning
 from botorch.models.model import Model, ModelList
 from botorch.posteriors import Posterior
+from botorch.sampling.base import MCSampler
 from botorch.sampling.list_sampler import ListSampler
 from botorch.utils.transforms import is_ensemble, match_batch_shape
 from linear_operator.utils.errors import NanError, NotPSDError
@@ -61,6 +62,10 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
     _root_is_kept: bool
     _root_is_ours = False  # of calibrated posteriors: BoTorch extends those of its own
     _baseline_L: Any  # a tensor in BoTorch's classes
+    model: Any
+    q_in: int
+    sampler: MCSampler
+    X_baseline: Tensor
 
     def _decide(
         self, model: Model, cache_root: bool | None, X_baseline: Tensor, **kwargs: Any
@@ -117,19 +122,18 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
 
     def _samples_from_root(self, X: Tensor) -> Tensor:
         """Samples at ``batch_shape x q x d`` alone, ``sample_shape x batch_shape x q x m``."""
-        acquisition: Any = self
-        sampler, baseline = acquisition.sampler, acquisition.X_baseline
-        posterior_of = partial(
-            acquisition.model.posterior,
-            posterior_transform=getattr(self, "posterior_transform", None),
-        )
+        sampler, baseline = self.sampler, self.X_baseline
+        transform = None
+        if isinstance(self, qLogNoisyExpectedImprovement):
+            transform = self.posterior_transform
+        posterior_of = partial(self.model.posterior, posterior_transform=transform)
 
         def joint_posterior() -> Any:
             return posterior_of(torch.cat([match_batch_shape(baseline, X), X], dim=-2))
 
         posterior = posterior_of(X, baseline=baseline)
         q_in = posterior._extended_shape()[-2]  # more than q with a one-to-many transform
-        if acquisition.q_in != q_in:
+        if self.q_in != q_in:
             self._set_sampler(q_in, joint_posterior())
         try:
             samples: Tensor = posterior.rsample_from_cached_root(

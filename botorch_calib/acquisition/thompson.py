@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,8 +17,10 @@ from botorch.sampling.pathwise import (
     draw_matheron_paths,
     gaussian_update,
 )
+from botorch.sampling.pathwise.paths import SamplePath
 from botorch.sampling.pathwise.utils import get_train_inputs
 from botorch.utils.transforms import is_ensemble, t_batch_mode_transform
+from gpytorch.models import ExactGP
 from linear_operator.operators import DiagLinearOperator
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Size, Tensor
@@ -75,7 +78,8 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
         >>> acqf = DelayedThompsonSampling(model, seed=len(Y))  # another function in each round
     """
 
-    choices: Any  # a tensor or None
+    choices: Tensor | None
+    _values: Tensor | None
 
     def __init__(
         self,
@@ -103,7 +107,7 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
         self.register_buffer("choices", choices)
         self.register_buffer("_values", None)
         self._places = {} if choices is None else first_places(choices)
-        self._path: Any = None
+        self._path: Module | None = None
         self.set_X_pending(X_pending)
 
     def _prepare(self, model: Model, nu: Tensor, num_pending: int) -> None:
@@ -117,7 +121,7 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
-        if self.choices is None:
+        if self._path is not None:
             draw = self._path(X)
             check_one_value_each(draw.shape[-1], X, type(self).__name__)
             draw = draw.squeeze(-1)
@@ -127,6 +131,7 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
         return value if self.maximize else -value
 
     def _drawn_at_choices(self, X: Tensor) -> Tensor:
+        assert self.choices is not None and self._values is not None
         check_width(X, self.choices.shape[-1])
         points = X.to(self.choices).reshape(-1, X.shape[-1])
         places = [self._places.get(tuple(point)) for point in points.tolist()]
@@ -152,10 +157,10 @@ def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
     is_calibrated = slots_of(model).calibrator is not None
     factor = torch.ones_like(nu) if is_calibrated else nu
     # A calibrated model makes the copy itself.
-    drawn_from: Any = model if is_calibrated else with_own_hyperparameters(gp)
+    drawn_from = model if is_calibrated else with_own_hyperparameters(gp)
     try:
         with random_stream(seed, nu.device):
-            path: Any = draw_matheron_paths(
+            path = draw_matheron_paths(
                 drawn_from,
                 sample_shape=Size(),
                 prior_sampler=partial(
@@ -168,7 +173,7 @@ def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
             f"The kernel of this {type(gp).__name__} has no random features, which draws on "
             f"continuous domains need: give `choices` to draw at these points. ({error})"
         ) from error
-    return _Widened(path, nu) if is_calibrated else path
+    return _Widened(path, nu) if isinstance(path, CalibratedPath) else path
 
 
 class _Widened(Module):
@@ -192,7 +197,7 @@ def _scaled_normal(nu: Tensor, shape: Size) -> Tensor:
     return nu.cpu() * torch.randn(shape, dtype=torch.double, device="cpu")
 
 
-def _scaled_update(gp: Any, nu: Tensor) -> Any:
+def _scaled_update(gp: ExactGP, nu: Tensor) -> Callable[..., SamplePath]:
     """Conditions prior draws on data, both scaled by ``nu``, with one factorisation for all."""
     (points,) = get_train_inputs(gp, transformed=True)
     noise = gp.likelihood.noise_covar(shape=points.shape[:-1])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
@@ -133,7 +132,7 @@ class Region:
 
     @cached_property
     def equal_in_widths(self) -> LinearConstraints | None:
-        """The equations of points in widths, with a largest coefficient of 1."""
+        """The equations, likewise."""
         return self._in_widths_of(self.equal)
 
     def _in_widths_of(self, lines: LinearConstraints | None) -> LinearConstraints | None:
@@ -151,7 +150,7 @@ class Region:
         return scaled
 
 
-def _checked_lines(name: str, lines: Any) -> LinearConstraints | None:
+def _checked_lines(name: str, lines: object) -> LinearConstraints | None:
     """Linear constraints on one point, None for none."""
     several = [] if lines is None else check_list(name, lines, _LINE)
     for each in several:
