@@ -72,7 +72,8 @@ class CalibratedPath(SamplePath):
 
     def of_process(self, X: Tensor) -> Tensor:
         """Values of both paths of the process, ``2 x sample_shape x q``."""
-        values: Tensor = self.paths(X.unsqueeze(-3))
+        # Points without a batch shape are not repeated for each path, and cost one matrix product.
+        values: Tensor = self.paths(X if X.dim() == 2 else X.unsqueeze(-3))
         return values.movedim(-2, 0)
 
     def set_ensemble_as_batch(self, ensemble_as_batch: bool) -> None:
