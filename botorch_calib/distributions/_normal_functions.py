@@ -369,6 +369,8 @@ def lower_quantile(log_p: Tensor) -> Tensor:
     reaches rounding.
     """
     z = torch.special.ndtri(log_p.exp())
+    if not (log_p.is_cuda or (log_p < -690.0).any()):  # a device would have to be waited for
+        return z
     u = log_p.clamp(max=-690.0).mul_(-2.0).sub_(math.log(2 * math.pi))
     log_u = u.log()
     w = torch.addcdiv(u - log_u, log_u.sub_(2.0), u)
