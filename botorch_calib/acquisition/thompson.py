@@ -122,7 +122,8 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
         if self._path is not None:
-            draw = self._path(X)
+            # At all points as one set, for which paths are cheap to evaluate
+            draw = self._path(X.reshape(-1, X.shape[-1])).view(*X.shape[:-2], -1)
             check_one_value_each(draw.shape[-1], X, type(self).__name__)
             draw = draw.squeeze(-1)
         else:

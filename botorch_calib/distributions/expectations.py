@@ -81,7 +81,9 @@ def rule_above(
 
     kind, piece = _panels(form, ends.device)
     kept = kind * len(low) + piece
-    t, log_length = _nodes(form, low, high, ratio, threshold, ceiling, growth, order, kept)
+    nodes = _nodes(form, low, high, ratio, threshold, ceiling, growth, order, kept)
+    t, log_length, used = nodes
+    piece = piece[used]
     low, high, normal, log_height = (
         v.index_select(0, piece) for v in (low, high, normal, log_height)
     )
@@ -102,10 +104,12 @@ def _nodes(
     growth: Tensor,
     order: int,
     kept: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Nodes, and logarithms of weight times length, ``order x num_panels x shape``.
+) -> tuple[Tensor, Tensor, Tensor | slice]:
+    """Nodes, and logarithms of weight times length, ``order x num_panels x shape``, and panels.
 
-    ``kept`` holds the indices of panels in use, among the three of all pieces, flattened.
+    ``kept`` holds the indices of panels in use, among the three of all pieces, flattened. Without a
+    device to wait for, those that are empty at all points are left out: panels are those ``kept``
+    with the last of the results as an index.
     """
     spread = 1.0 + ratio.square()
     threshold = threshold.clamp(-_FAR, _FAR)
@@ -143,11 +147,17 @@ def _nodes(
     ends = ends.cummax(dim=0).values
     lengths = ends.diff(dim=0)
     nodes, log_rule = _rules(order, ends.dtype, ends.device)
-    kind = kept // len(low)
-    column = (order, len(kept), *[1] * (len(shape) - 1))
     begin, lengths = (v.flatten(0, 1).index_select(0, kept) for v in (ends[:-1], lengths))
+    kind, used = kept // len(low), slice(None)
+    if not lengths.is_cuda:
+        in_use = (lengths > 0.0).view(len(kept), -1).any(dim=1)
+        in_use[0] |= ~in_use.any()  # one at least
+        used = in_use.nonzero().squeeze(-1)
+        begin, lengths, kind = begin[used], lengths[used], kind[used]
+    column = (order, len(kind), *[1] * (len(shape) - 1))
     t = begin + nodes.index_select(1, kind).view(column) * lengths
-    return t, lengths.clamp(min=TINY).log() + log_rule.index_select(1, kind).view(column)
+    log_length = lengths.clamp(min=TINY).log() + log_rule.index_select(1, kind).view(column)
+    return t, log_length, used
 
 
 @cached_constant

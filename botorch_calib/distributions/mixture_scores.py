@@ -182,17 +182,19 @@ class ScoreTable:
         at = at.expand(*lead, *self._center.shape).reshape(lead.numel(), *self._center.shape)
         at = at.movedim(0, -1).contiguous()
         inside = torch.minimum(torch.maximum(at, knots[..., :1]), knots[..., -1:])
+        # Polynomials of all cells, of which there are fewer than of numbers
+        widths, rises = knots.diff(dim=-1).clamp(min=_THIN), values.diff(dim=-1)
+        # No steeper than a monotone one may be, as beside a gap between members
+        first, last = (
+            torch.minimum(rates * widths, 3.0 * rises)
+            for rates in (slope[..., :-1], slope[..., 1:])
+        )
+        squares, cubics = 3.0 * rises - 2.0 * first - last, first + last - 2.0 * rises
+        cells = knots[..., :-1], widths, values[..., :-1], first, squares, cubics
         cell = torch.searchsorted(knots.detach(), inside.detach(), right=True)
-        cell = cell.clamp_(1, knots.shape[-1] - 1)
-        left, right = cell - 1, cell
-        start, low, rate = (each.gather(-1, left) for each in (knots, values, slope))
-        end, high, next_rate = (each.gather(-1, right) for each in (knots, values, slope))
-        width = (end - start).clamp(min=_THIN)
-        s, rise = (inside - start) / width, high - low
-        # No steeper than a monotone cubic polynomial may be, as beside a gap between members
-        rate = torch.minimum(rate * width, 3.0 * rise)
-        next_rate = torch.minimum(next_rate * width, 3.0 * rise)
-        cubic, square = rate + next_rate - 2.0 * rise, 3.0 * rise - 2.0 * rate - next_rate
+        cell = cell.clamp_(1, knots.shape[-1] - 1).sub_(1)
+        start, width, low, rate, square, cubic = (each.gather(-1, cell) for each in cells)
+        s = (inside - start) / width
         value = low + s * (rate + s * (square + s * cubic))
         beyond = at - inside
         value = value + torch.where(beyond < 0, slope[..., :1], slope[..., -1:]) * beyond

@@ -25,6 +25,7 @@ from botorch_calib.models.process import (
     with_own_hyperparameters,
 )
 from botorch_calib.models.surrogate import Surrogate
+from botorch_calib.posteriors import CalibratedPosterior
 
 
 class CalibratedPath(SamplePath):
@@ -53,22 +54,25 @@ class CalibratedPath(SamplePath):
         The batch shape broadcasts against the sample shape, as in BoTorch's paths. If the input
         transform makes several points of each, their values stand side by side.
         """
-        return self.with_mean(X)[0]
+        return self._moved(X, predict(self.model, X.unsqueeze(-2)))
 
     def with_mean(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """The values, as from `forward`, and the mean of the posterior, ``batch_shape x q``."""
+        posterior = predict(self.model, X.unsqueeze(-2))
+        return self._moved(X, posterior), posterior.mean.squeeze(-1).flatten(-2)
+
+    def _moved(self, X: Tensor, posterior: CalibratedPosterior) -> Tensor:
         # The paths have the correlations: only marginals are needed, one for each point, or as many
         # as an input transform makes of it.
-        posterior = predict(self.model, X.unsqueeze(-2))
         shape = X.shape[-2], posterior.shape[-2]
         paths = (each.unflatten(-1, shape).unsqueeze(-1) for each in self.of_process(X))
         path, other = map(posterior.outcome_map.latent, paths)
-        values = posterior.moved(path, other).squeeze(-1).flatten(-2)
-        return values, posterior.mean.squeeze(-1).flatten(-2)
+        return posterior.moved(path, other).squeeze(-1).flatten(-2)
 
     def of_process(self, X: Tensor) -> Tensor:
         """Values of both paths of the process, ``2 x sample_shape x q``."""
-        values: Tensor = self.paths(X.unsqueeze(-3))
+        # Points without a batch shape are not repeated for each path, and cost one matrix product.
+        values: Tensor = self.paths(X if X.dim() == 2 else X.unsqueeze(-3))
         return values.movedim(-2, 0)
 
     def set_ensemble_as_batch(self, ensemble_as_batch: bool) -> None:

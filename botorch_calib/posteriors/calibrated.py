@@ -236,12 +236,14 @@ class CalibratedPosterior(Prediction, Posterior):
                 f"Got {sample_shape=} and {base_samples.shape=}."
             )
         first, second = base_samples.double().unbind(-1)
-        path = self.path_posterior.rsample_from_base_samples(sample_shape, first)
         if not self.objective:
+            path = self.path_posterior.rsample_from_base_samples(sample_shape, first)
             return self.moved(path, second.unsqueeze(-1))
-        if self._corrects_nothing:
-            return self.moved(path, path)
-        return self.moved(path, self.path_posterior.rsample_from_base_samples(sample_shape, second))
+        # One product makes both paths.
+        drawn = first.unsqueeze(0) if self._corrects_nothing else torch.stack([first, second])
+        shape = Size([len(drawn), *sample_shape])
+        paths = self.path_posterior.rsample_from_base_samples(shape, drawn)
+        return self.moved(paths[0], paths[-1])
 
     def rsample_from_cached_root(
         self, sample_shape: Size, base_samples: Tensor, baseline_L: Tensor

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from botorch_calib.calibration.base import TrackedCalibrator
 from botorch_calib.distributions.piecewise import PiecewisePredictive
-from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.predict import mean_and_deviation, slots_of
 from botorch_calib.models.process import predicting_process
 from botorch_calib.models.radial_kernels import LEAST_SQUARE
@@ -48,7 +47,7 @@ class Bonus:
         columns: Columns,
         width: float,
         sign: float,
-        calibrated: CalibratedModel | None,
+        calibrated: Surrogate | None,
     ) -> None:
         self.gp, self.columns, self.width, self.sign = gp, columns, width, sign
         self.calibrated = calibrated
@@ -81,7 +80,7 @@ class Bonus:
             slopes = torch.autograd.grad(bonus.sum(), at, create_graph=twice, allow_unused=True)
         return bonus, slopes[0], slopes[1]
 
-    def _predictive(self, model: CalibratedModel, points: Tensor) -> PiecewisePredictive:
+    def _predictive(self, model: Surrogate, points: Tensor) -> PiecewisePredictive:
         """What is stated at joint inputs ``... x d``: one point a batch, or one if all agree."""
         calibrator, columns = model.calibrator, self.columns
         tracked = calibrator if isinstance(calibrator, TrackedCalibrator) else None
@@ -130,7 +129,7 @@ class ClosedFormConfidenceBound(ContextualFunction):
         columns: Columns,
         beta: float,
         sign: float = 1.0,
-        calibrated: CalibratedModel | None = None,
+        calibrated: Surrogate | None = None,
     ) -> None:
         self.columns, self._split = columns, len(columns.decision)
         # Columns, and so gradients, have decisions first.
