@@ -43,7 +43,8 @@ from botorch_calib.models.process import (
 from botorch_calib.models.requirements import batch_of_models, check_process
 from botorch_calib.models.residuals import RESIDUALS
 from botorch_calib.models.wrapper import WrapperModel
-from botorch_calib.posteriors import Affine, Prediction
+from botorch_calib.posteriors import Prediction
+from botorch_calib.posteriors.outcome_maps import Affine
 
 #: Quantile levels that are judged by default.
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)

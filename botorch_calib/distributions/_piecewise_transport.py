@@ -20,7 +20,6 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.special import log_ndtr
 
-from botorch_calib.distributions._denoised_integrals import gradients
 from botorch_calib.distributions._normal_functions import (
     HALF_LOG_2PI,
     log_normal_interval,
@@ -110,7 +109,9 @@ class _InNormalPiece(Function):
         needed = ctx.needs_input_grad[:5]
         if torch.is_grad_enabled():
             whole = _in_normal_piece(*inputs)
-            return (*gradients(whole, inputs[:5], needed, grad, True), None)
+            wanted = [v for v, need in zip(inputs[:5], needed, strict=True) if need]
+            found = iter(torch.autograd.grad(whole, wanted, grad, None, True, allow_unused=True))
+            return (*(next(found) if need else None for need in needed), None)
         z, mass, below, _, log_natural, _ = inputs
         half = value.square().mul_(0.5)
         by_z = by_mass = by_below = by_natural = None

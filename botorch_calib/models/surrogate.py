@@ -69,6 +69,8 @@ class Surrogate(WrapperModel, FantasizeMixin):
 
     X_pending: Tensor
     calibrator: Calibrator | None
+    censor_value: float | None
+    imputation: str | None
     denoise: bool
     excess: str
 

@@ -150,9 +150,9 @@ class Region:
         return scaled
 
 
-def _checked_lines(name: str, lines: object) -> LinearConstraints | None:
+def _checked_lines(name: str, lines: Any) -> LinearConstraints | None:
     """Linear constraints on one point, None for none."""
-    several = [] if lines is None else check_list(name, lines, _LINE)
+    several: list[Any] = [] if lines is None else check_list(name, lines, _LINE)
     for each in several:
         if len(check_list(name, each, _LINE)) != 3 or not (
             isinstance(each[0], Tensor) and isinstance(each[1], Tensor)

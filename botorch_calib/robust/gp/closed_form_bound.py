@@ -17,7 +17,7 @@ from torch import Tensor
 
 from botorch_calib.calibration.base import TrackedCalibrator
 from botorch_calib.distributions.piecewise import PiecewisePredictive
-from botorch_calib.models.predict import mean_and_deviation, slots_of
+from botorch_calib.models.predict import mean_and_deviation
 from botorch_calib.models.process import predicting_process
 from botorch_calib.models.radial_kernels import LEAST_SQUARE
 from botorch_calib.models.surrogate import Surrogate
@@ -83,6 +83,7 @@ class Bonus:
     def _predictive(self, model: Surrogate, points: Tensor) -> PiecewisePredictive:
         """What is stated at joint inputs ``... x d``: one point a batch, or one if all agree."""
         calibrator, columns = model.calibrator, self.columns
+        assert calibrator is not None
         tracked = calibrator if isinstance(calibrator, TrackedCalibrator) else None
         if tracked is not None and not tracked.tracker.localized:
             points = points.flatten(0, -2)[:1]
@@ -277,9 +278,10 @@ def confidence_bound(
     """
     gp = gaussian_process(model) if posterior_transform is None else None
     if gp is not None:
-        calibrated = model if slots_of(model).calibrator is not None else None
-        if isinstance(model, Surrogate):
+        calibrated = None
+        if isinstance(model, Surrogate) and model.calibrator is not None:
             model.warn_if_unlearned()  # as the first posterior would
+            calibrated = model
         return ClosedFormConfidenceBound(stationary_gp(gp), columns, beta, sign, calibrated)
 
     def bound(Z: Tensor) -> Tensor:
