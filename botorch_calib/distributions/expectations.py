@@ -148,7 +148,8 @@ def _nodes(
     lengths = ends.diff(dim=0)
     nodes, log_rule = _rules(order, ends.dtype, ends.device)
     begin, lengths = (v.flatten(0, 1).index_select(0, kept) for v in (ends[:-1], lengths))
-    kind, used = kept // len(low), slice(None)
+    kind = kept // len(low)
+    used: Tensor | slice = slice(None)
     if not lengths.is_cuda:
         in_use = (lengths > 0.0).view(len(kept), -1).any(dim=1)
         in_use[0] |= ~in_use.any()  # one at least
