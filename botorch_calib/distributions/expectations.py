@@ -150,7 +150,7 @@ def _nodes(
     begin, lengths = (v.flatten(0, 1).index_select(0, kept) for v in (ends[:-1], lengths))
     kind = kept // len(low)
     used: Tensor | slice = slice(None)
-    if not lengths.is_cuda:
+    if lengths.device.type == "cpu":
         in_use = (lengths > 0.0).view(len(kept), -1).any(dim=1)
         in_use[0] |= ~in_use.any()  # one at least
         used = in_use.nonzero().squeeze(-1)
