@@ -277,7 +277,7 @@ def _solved(
     with torch.no_grad():  # candidates ``T(u) + r eps``, ``7 x n``
         u, eps = normal_points(tail, ratio.device)
         lead = shape if isinstance(tail, Tensor) else [1] * len(shape)
-        z = standard.transport(u.view(-1, *lead))
+        z = standard.transport(u.view(len(u), *lead))
         if standard.batch_shape.numel() > 1:
             z = z.expand(len(u), *shape)
         points = torch.addcmul(z.reshape(len(u), -1), eps, ratio)

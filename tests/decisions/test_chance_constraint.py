@@ -956,8 +956,6 @@ def test_bad_arguments_are_named() -> None:
             ChanceConstraint(gp, upper=0.0, **{name: number})  # type: ignore[arg-type]
     with pytest.raises(UnsupportedError, match="denoise=False"):
         ChanceConstraint(CalibratedModel(gp, QuantileRecalibrator([0.9])), upper=0.0)
-    with pytest.raises(UnsupportedError, match="CensoredDelayModel is calibrated"):
-        ChanceConstraint(CensoredDelayModel(model), upper=0.0)
     with pytest.raises(UnsupportedError, match="CalibratedModelList .* by their names"):
         ChanceConstraint(CalibratedModelList(model, model), upper=0.0)
     with pytest.raises(UnsupportedError, match="2 outputs|list of models"):

@@ -82,8 +82,9 @@ def test_a_level_next_to_one_has_its_own_quantile(z: float) -> None:
     """Outcomes of deviation 1 about three means; a share of 0.15 moves to the greatest one."""
     mean, weights = torch.tensor([[[0.0, 0.7, 1.5], [0.35, 0.3, 0.35]]], **DOUBLE).unbind(1)
     contexts = ContextDistribution.discrete(CONTEXTS[:3], torch.tensor([0.5, 0.3, 0.2]).double())
-    worst = WorstContexts(TotalVariationBall(0.3), contexts, make_gp())
-    t = worst.quantile(torch.tensor([z], **DOUBLE), None, lambda t: t - mean, mean + z)
+    model = make_gp()
+    worst = WorstContexts(TotalVariationBall(0.3), contexts, model)
+    t = worst.quantile(torch.tensor([z], **DOUBLE), model, lambda t: t - mean, mean + z)
     log_p = torch.special.log_ndtr(mean - t.unsqueeze(-1)) + weights.log()
     expected = torch.special.log_ndtr(torch.tensor(-z, **DOUBLE))
     assert_close(log_p.logsumexp(dim=-1).squeeze(), expected, rtol=1e-7, atol=1e-9)

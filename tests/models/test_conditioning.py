@@ -157,7 +157,7 @@ def test_gradients_by_inputs_or_values_alone(by: str) -> None:
 
     def moments(observed: Tensor) -> tuple[Tensor, Tensor]:
         data = (observed, Y) if by == "inputs" else (X, observed)
-        posterior = model.condition_on_observations(*data).posterior(T)
+        posterior: Any = model.condition_on_observations(*data).posterior(T)
         return posterior.mean, posterior.variance + 0.0 * observed.sum()
 
     observed = (X if by == "inputs" else Y).clone().requires_grad_()

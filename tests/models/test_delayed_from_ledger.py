@@ -171,7 +171,7 @@ def test_calibration_sees_observed_values_only(hyperparameters, order):
         inner = CensoredDelayModel.from_ledger(
             ledger, lambda X, Y: CalibratedModel.from_history(fit(X, Y), template)
         )
-        calibrated = inner.model
+        calibrated = inner
     assert calibrated.calibrator.num_updates == expected.calibrator.num_updates == len(ARRIVAL)
     X: Any = expected.transform_inputs(grid())
     assert torch.equal(

@@ -426,16 +426,15 @@ def test_rows_beside_a_baseline_are_those_of_served_posteriors(
         every = points(model, 4 + torch.Size(shape).numel()).squeeze(-2)
     baseline, new = every[:4], every[4:].view(*shape, -1)
     own_X, other_X = (new.clone().requires_grad_(True) for _ in range(2))
-    served = predict(model, own_X, baseline=baseline)
+    served: Any = predict(model, own_X, baseline=baseline)
     expected: Any = reference.posterior(
         torch.cat([baseline.expand(*shape[:-1], -1, -1), other_X], dim=-2)
     )
     num = shape[-1] * (2 if name == "one to many" else 1)
     assert served.mean.shape[-2] == num
     rows = torch.cat([served.with_baseline, served.covariance], dim=-1)
-    units = [
-        outcome_map_of(model, at).scaled(torch.ones(1, 1, **DOUBLE)) for at in (every[:4], new)
-    ]
+    maps: list[Any] = [outcome_map_of(model, at) for at in (every[:4], new)]
+    units = [each.scaled(torch.ones(1, 1, **DOUBLE)) for each in maps]
     if name == "strata":  # of which each has a unit of its own
         units = [units[1], torch.cat([units[0].expand(*shape[:-1], -1, 1), units[1]], dim=-2)]
     rows = rows * units[0] * units[1].mT

@@ -82,7 +82,7 @@ def test_paths_are_the_transport_of_the_formula(calibrator: Calibrator) -> None:
     f, other = drawn.of_process(X)
     sy = (v + noise).sqrt()
     z = (f + (noise / v).sqrt() * (other - mean) - mean) / sy
-    assert isinstance(posterior, CalibratedPosterior)
+    assert isinstance(posterior, CalibratedPosterior) and posterior.predictive is not None
     moved = posterior.predictive.transport(z.unsqueeze(-1)).squeeze(-1)
     assert_close(drawn(X), f + v / sy * (moved - z), rtol=1e-10, atol=1e-10)
     assert not torch.allclose(f, other)

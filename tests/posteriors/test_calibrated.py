@@ -122,7 +122,7 @@ def standard_units(
     mean, variance = posterior.target_mean, posterior.target_variance
     total = variance + noise
     gain = variance / total
-    if excess == "objective":
+    if excess == "objective" and posterior.predictive is not None:
         gain = torch.maximum(gain, 1 - noise / (posterior.predictive.variance * total))
     return mean, gain * total.sqrt(), (noise / (gain * total)).sqrt()
 

@@ -174,7 +174,7 @@ def values_of(name: str) -> dict[str, list[float]]:
         model = make(process, CALIBRATORS["levels"](), 2, residuals=residuals)
         keep(f"history, {residuals}", model.posterior(X.unsqueeze(-2)).quantile(0.8))
     if name not in ("variational", "Student t"):
-        report = calibration_report(model)
+        report: Any = calibration_report(model)
         for column, scores in (("base", report.base), ("calibrated", report.calibrated)):
             more = (scores.mean_width, scores.mean_interval_score, scores.mean_crps)
             keep(f"report, {column}", scores.pits, *(() if has_members else more))
@@ -190,10 +190,10 @@ def values_of(name: str) -> dict[str, list[float]]:
         if imputation == "hallucinate" and name in ("Log", "Log alone", "Bilog", "Power"):
             continue
         inside = CalibratedModel(process, learned("levels", process))
-        model = CensoredDelayModel(inside, Z, best - 1.0, imputation)
-        keep(f"pending, {imputation}", model.posterior(X.unsqueeze(-2)).quantile(0.3))
-        model.observe(Z[:1], Y[:1])
-        keep(f"arrived, {imputation}", model.posterior(X.unsqueeze(-2)).quantile(0.3))
+        delayed = CensoredDelayModel(inside, Z, best - 1.0, imputation)
+        keep(f"pending, {imputation}", delayed.posterior(X.unsqueeze(-2)).quantile(0.3))
+        delayed.observe(Z[:1], Y[:1])
+        keep(f"arrived, {imputation}", delayed.posterior(X.unsqueeze(-2)).quantile(0.3))
     return values
 
 
@@ -208,9 +208,8 @@ def test_values(name: str) -> None:
     for subject, numbers in values.items():
         expected = torch.tensor(recorded[subject], **DOUBLE)
         actual = torch.tensor(numbers, **DOUBLE)
-        torch.testing.assert_close(
-            actual, expected, rtol=tolerance, atol=tolerance, msg=lambda m, s=subject: f"{s}: {m}"
-        )
+        within = {"rtol": tolerance, "atol": tolerance}
+        torch.testing.assert_close(actual, expected, **within, msg=f"{name}: {subject}")
 
 
 if __name__ == "__main__":
