@@ -208,8 +208,9 @@ def test_values(name: str) -> None:
     for subject, numbers in values.items():
         expected = torch.tensor(recorded[subject], **DOUBLE)
         actual = torch.tensor(numbers, **DOUBLE)
-        within = {"rtol": tolerance, "atol": tolerance}
-        torch.testing.assert_close(actual, expected, **within, msg=f"{name}: {subject}")
+        torch.testing.assert_close(
+            actual, expected, rtol=tolerance, atol=tolerance, msg=f"{name}: {subject}"
+        )
 
 
 if __name__ == "__main__":
