@@ -113,7 +113,8 @@ $(FIGURES): docs/drawn_figures.py $(wildcard docs/figures/*.py) $(SOURCES) $(STA
 	@touch $@
 
 .PHONY: docs
-docs: $(STAMP) $(FIGURES) $(NOTEBOOKS) ## Build the documentation into build/docs; warnings are errors
+docs: $(STAMP) $(FIGURES) $(NOTEBOOKS) ## Run the longer examples of pages, build build/docs; warnings are errors
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -m slow tests/test_docs.py tests/asynchronous/test_dask.py
 	$(ONE_THREAD) $(BIN)/python -m sphinx --fail-on-warning --keep-going --nitpicky --quiet \
 		-b html -d build/doctrees docs build/docs
 

@@ -30,7 +30,6 @@ from botorch_calib.calibration import (
 )
 from botorch_calib.decisions import (
     ChanceConstraint,
-    joint_chance_constraints,
     optimize_chance_constrained,
 )
 from botorch_calib.diagnostics import calibration_report, noise_diagnosis
@@ -89,7 +88,6 @@ __all__ = [
     "WorstCase",
     "__version__",
     "calibration_report",
-    "joint_chance_constraints",
     "noise_diagnosis",
     "optimize_chance_constrained",
     "optimize_robust",

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import operator
 import reprlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from numbers import Integral, Real
-from typing import Any, NoReturn
+from typing import Any, NoReturn, SupportsIndex, TypeVar
 
 import numpy as np
 import torch
@@ -21,8 +21,10 @@ from botorch.models.model import Model
 from numpy.typing import NDArray
 from torch import Tensor
 
+T = TypeVar("T")
 
-def _refuse(name: str, wanted: str, value: Any) -> NoReturn:
+
+def _refuse(name: str, wanted: str, value: object) -> NoReturn:
     # ``value`` may be anything that an objective returns: ``reprlib`` keeps the text short, and
     # also works if the value's own ``__repr__`` fails.
     shown = value.__name__ if isinstance(value, type) else reprlib.repr(value)
@@ -32,55 +34,59 @@ def _refuse(name: str, wanted: str, value: Any) -> NoReturn:
 # ---------------------------------------------------------------- single values
 
 
-def _number(value: Any) -> float:
+def _number(value: object, allow_inf: bool = False) -> float:
     """A number, or the one element of a tensor or array; NaN for all else, such as a boolean."""
-    is_single = str(getattr(value, "dtype", "")).endswith("float32")
-    is_array = isinstance(value, Tensor | np.ndarray) and not np.ma.is_masked(value)
-    if is_array and math.prod(value.shape) == 1:
-        value = value.item()
+    is_single = False
+    if isinstance(value, Tensor | np.ndarray | np.generic):
+        is_single = str(value.dtype).endswith("float32")
+    if isinstance(value, Tensor | np.ndarray) and not np.ma.is_masked(value):
+        value = value.item() if math.prod(value.shape) == 1 else value
     if isinstance(value, bool) or not isinstance(value, Real):
         return math.nan
     try:
         number = float(value)
     except OverflowError:
-        return math.inf
+        number = math.inf
+    if math.isinf(number) and not allow_inf:
+        return math.nan
     return as_written(number) if is_single else number
 
 
-def check_number(name: str, value: Any, *, allow_inf: bool = False) -> float:
+def check_number(name: str, value: object, *, allow_inf: bool = False) -> float:
     """A number, infinite only if ``allow_inf``."""
-    number = _number(value)
-    if math.isnan(number) or (math.isinf(number) and not allow_inf):
+    if math.isnan(number := _number(value, allow_inf)):
         _refuse(name, "a number" if allow_inf else "a finite number", value)
     return number
 
 
-def check_open_unit(name: str, value: Any) -> float:
+def check_open_unit(name: str, value: object) -> float:
     """A number strictly between 0 and 1."""
     if not 0.0 < (number := _number(value)) < 1.0:
         _refuse(name, "a number in the open interval (0, 1)", value)
     return number
 
 
-def check_positive(name: str, value: Any, *, allow_inf: bool = False) -> float:
+def check_positive(name: str, value: object, *, allow_inf: bool = False) -> float:
     """A positive number, infinite only if ``allow_inf``."""
-    if not (number := _number(value)) > 0.0 or (math.isinf(number) and not allow_inf):
+    if not (number := _number(value, allow_inf)) > 0.0:
         _refuse(name, "a positive number", value)
     return number
 
 
-def check_nonnegative(name: str, value: Any, *, allow_inf: bool = False) -> float:
+def check_nonnegative(name: str, value: object, *, allow_inf: bool = False) -> float:
     """A number of at least 0, infinite only if ``allow_inf``."""
-    if not (number := _number(value)) >= 0.0 or (math.isinf(number) and not allow_inf):
+    if not (number := _number(value, allow_inf)) >= 0.0:
         _refuse(name, f"a {'' if allow_inf else 'finite '}number of at least 0", value)
     return number + 0.0  # no -0.0
 
 
-def check_limit(name: str, limit: Any) -> float | None:
+def check_limit(name: str, limit: object) -> float | None:
     """A finite number or None."""
-    if limit is not None and not math.isfinite(number := _number(limit)):
+    if limit is None:
+        return None
+    if math.isnan(number := _number(limit)):
         _refuse(name, "a finite number or None", limit)
-    return None if limit is None else number
+    return number
 
 
 def check_count(name: str, value: Any, least: int = 1) -> int:
@@ -95,14 +101,14 @@ def check_count(name: str, value: Any, least: int = 1) -> int:
     return count
 
 
-def check_flag(name: str, value: Any) -> bool:
+def check_flag(name: str, value: object) -> bool:
     """True or False, as a ``bool``; a text such as "False" would count as True."""
     if not isinstance(value, (bool, np.bool_)):
         _refuse(name, "True or False", value)
     return bool(value)
 
 
-def check_one_of(name: str, value: Any, known: Collection[Any]) -> Any:
+def check_one_of(name: str, value: T, known: Collection[T]) -> T:
     """One of the ``known`` values."""
     if value not in known:
         _refuse(name, f"one of {', '.join(map(repr, known))}", value)
@@ -120,7 +126,7 @@ def as_written(number: float) -> float:
 # ---------------------------------------------------------------- lists and objects
 
 
-def check_list(name: str, values: Any, of: str) -> list[Any]:
+def check_list(name: str, values: Iterable[T], of: str) -> list[T]:
     """The elements of a sequence ``of`` something, as a list."""
     try:
         return [*values]
@@ -128,7 +134,7 @@ def check_list(name: str, values: Any, of: str) -> list[Any]:
         _refuse(name, f"a list of {of}", type(values))
 
 
-def check_columns(name: str, columns: Any) -> tuple[int, ...]:
+def check_columns(name: str, columns: Iterable[SupportsIndex]) -> tuple[int, ...]:
     """Column numbers, as a tuple of ``int``; booleans, floats and strings are refused."""
     try:
         if any(isinstance(column, bool) for column in columns):
@@ -138,7 +144,7 @@ def check_columns(name: str, columns: Any) -> tuple[int, ...]:
         _refuse(name, "a sequence of integers, one for each column", columns)
 
 
-def check_fixed_features(fixed: Any, num: int) -> dict[int, float]:
+def check_fixed_features(fixed: Mapping[int, float] | None, num: int) -> dict[int, float]:
     """Values of fixed features by column, counted from the front; an empty dictionary for None."""
     if not isinstance(fixed, Mapping | None):
         _refuse("fixed_features", "a dictionary from columns to values", type(fixed))
@@ -152,7 +158,7 @@ def check_fixed_features(fixed: Any, num: int) -> dict[int, float]:
     return checked
 
 
-def check_instance(name: str, value: Any, kind: Any, example: str = "") -> Any:
+def check_instance(name: str, value: T, kind: type, example: str = "") -> T:
     """An object of a class, such as the ``example``."""
     if not isinstance(value, kind):
         article = "an" if kind.__name__[0] in "AEIOU" else "a"
@@ -161,7 +167,14 @@ def check_instance(name: str, value: Any, kind: Any, example: str = "") -> Any:
     return value
 
 
-def check_model(model: Any) -> Model:
+def check_callable(name: str, value: T, kind: str = "callable") -> T:
+    """A function, or None."""
+    if value is not None and not callable(value):
+        _refuse(name, kind, value)
+    return value
+
+
+def check_model(model: object) -> Model:
     """A BoTorch model."""
     if not isinstance(model, Model):
         raise UnsupportedError(
@@ -170,7 +183,7 @@ def check_model(model: Any) -> Model:
     return model
 
 
-def check_acquisition(acq_function: Any) -> None:
+def check_acquisition(acq_function: object) -> None:
     """An acquisition function."""
     if not isinstance(acq_function, AcquisitionFunction):
         raise UnsupportedError(
@@ -181,7 +194,7 @@ def check_acquisition(acq_function: Any) -> None:
 # ---------------------------------------------------------------- tensors
 
 
-def check_tensor(name: str, value: Any) -> Tensor:
+def check_tensor(name: str, value: object) -> Tensor:
     """A tensor."""
     if not isinstance(value, Tensor):
         raise InputDataError(
@@ -208,7 +221,7 @@ def in_double(name: str, value: Any, device: torch.device | None = None) -> Tens
         _refuse(name, "a number or a tensor", value)
 
 
-def check_numbers(name: str, value: Any) -> Tensor:
+def check_numbers(name: str, value: object) -> Tensor:
     """One number or a tensor of numbers, none NaN, as a tensor: in double precision if new."""
     numbers = value if isinstance(value, Tensor) else in_double(name, value)
     if numbers.is_complex() or not numbers.numel() or numbers.isnan().any():
@@ -222,7 +235,7 @@ def numbers_of(values: Tensor) -> list[float]:
     return [*map(as_written, numbers)] if values.dtype == torch.float else [*numbers]
 
 
-def check_array(name: str, values: Any, *shapes: tuple[int | None, ...]) -> NDArray[np.float64]:
+def check_array(name: str, values: object, *shapes: tuple[int | None, ...]) -> NDArray[np.float64]:
     """A tensor or array-like of one of the ``shapes``, None for any length, in double precision."""
     if isinstance(values, Tensor):  # bfloat16 has no counterpart in NumPy
         values = values.detach().cpu().to(torch.cdouble if values.is_complex() else torch.double)
@@ -249,7 +262,7 @@ def check_array(name: str, values: Any, *shapes: tuple[int | None, ...]) -> NDAr
     return array.astype(np.float64)
 
 
-def check_bounds(bounds: Any) -> Tensor:
+def check_bounds(bounds: Tensor) -> Tensor:
     """Finite lower and upper bounds ``2 x d``, in order."""
     check_tensor("bounds", bounds)
     if bounds.dim() != 2 or len(bounds) != 2:
@@ -263,7 +276,7 @@ def check_bounds(bounds: Any) -> Tensor:
     return bounds
 
 
-def check_variances(name: str, value: Any) -> Tensor:
+def check_variances(name: str, value: Tensor) -> Tensor:
     """A tensor of finite numbers of at least 0."""
     if check_tensor(name, value).is_complex():
         raise InputDataError(f"`{name}` must hold real numbers, got {value.dtype}.")

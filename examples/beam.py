@@ -69,7 +69,7 @@ run = Xopt(
 run.random_evaluate(16, seed=0)
 for _ in range(14):
     run.step()
-(constraint,) = run.generator.chance_constraints()
+constraint = run.generator.chance_constraint()
 print(constraint)
 
 # %% [markdown]

@@ -118,7 +118,7 @@ def campaign(num_days, is_limited):
         constraint.observe(x, y[:, :1], condition=False)
         X, Y = torch.cat([X, x]), torch.cat([Y, y])
     within = process(X, Y[:, 1:], mean=0.6, scale=0.2, noise=0.1)
-    best = recommend(within, [constraint] if is_limited else [], choices=choices)
+    best = recommend(within, constraint if is_limited else None, choices=choices)
     return best.candidate[0], Y
 
 

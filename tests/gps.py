@@ -17,6 +17,7 @@ from torch import Tensor
 from botorch_calib import CalibratedModel, LocalizedConformal, PiecewisePredictive
 from botorch_calib.calibration import NoCalibration
 from botorch_calib.models import PartlyKnownNoiseGP
+from botorch_calib.models.predict import predict
 from tests.random_numbers import normal, uniform
 
 DOUBLE: dict[str, Any] = {"dtype": torch.double}
@@ -189,3 +190,8 @@ def far_from_gaussian(alpha: float = 0.3, task: float | None = None) -> Localize
 def make_model(dtype: torch.dtype = torch.double, **kwargs: Any) -> CalibratedModel:
     """A calibrated model of `make_gp` with a `far_from_gaussian` calibrator."""
     return CalibratedModel(make_gp(dtype=dtype, **kwargs), far_from_gaussian().to(dtype))
+
+
+def stated_noise(model: Any, X: Tensor) -> Tensor:
+    """Variance of the noise of observations that a model states, in units of the outcome."""
+    return predict(model, X, objective=False).spread().of_noise.square().to(X)

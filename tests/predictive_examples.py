@@ -7,6 +7,7 @@ from torch import Generator, Tensor
 
 from botorch_calib.calibration.scores import GaussianScore
 from botorch_calib.distributions.piecewise import PiecewisePredictive
+from tests.long_grids import mostly_slow
 from tests.random_numbers import uniform
 
 DECILES = torch.linspace(0.05, 0.95, 19, dtype=torch.double)
@@ -24,6 +25,10 @@ KINDS = [
     "truncated",
     "open",
 ]
+# Where a kind takes long; others share the code of one of these.
+SOME_KINDS = mostly_slow(
+    KINDS, ["gaussian", "conformal", "stretched", "recalibrated", "truncated", "open"]
+)
 
 
 def from_pits(levels: Tensor, thresholds: Tensor, max_width: float = 8.0) -> PiecewisePredictive:

@@ -213,13 +213,12 @@ def test_chance_constraints(device: torch.device) -> None:
     assert isinstance(certified, bool)  # and no tensor, which would wait for the device
 
 
-def test_chance_constraints_go_on_from_records(device: torch.device) -> None:
+def test_chance_constraints_go_on_from_rows(device: torch.device) -> None:
     X = points_on(device)
     saved = ChanceConstraint(gp_on(torch.device("cpu")), upper=1.0)
-    assert saved.commit(X.cpu()).device.type == "cpu"
-    constraint = ChanceConstraint.from_records(gp_on(device), saved.decisions, upper=1.0)
+    constraint = ChanceConstraint(gp_on(device), upper=1.0, rows=saved.decide(X.cpu()))
     for each, at in ((saved, X.cpu()), (constraint, X)):
-        assert each.commit(at).device == at.device
+        each.decide(at)
         each.observe(at, at.sum(dim=-1, keepdim=True), condition=False)
     X = X.unsqueeze(-2)
     assert_close(constraint.margin(X).cpu(), saved.margin(X.cpu()), rtol=1e-6, atol=1e-8)

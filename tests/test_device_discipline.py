@@ -126,8 +126,8 @@ ACQUISITIONS: dict[str, Callable[[], AcquisitionFunction]] = {
             calibrated(QuantileRecalibrator(lengthscale=0.3)), 0.1, observation_noise=True
         )
     ),
-    "CertifiedSetExpansion": lambda: CertifiedSetExpansion([constraint()]),
-    "LeastMargin": lambda: LeastMargin([constraint()]),
+    "CertifiedSetExpansion": lambda: CertifiedSetExpansion(constraint()),
+    "LeastMargin": lambda: LeastMargin(constraint()),
     "DelayedThompsonSampling": lambda: draw(make_gp()),
     "DelayedThompsonSampling, calibrated": lambda: draw(calibrated()),
     "DelayedUpperConfidenceBound, calibrated": (

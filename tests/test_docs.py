@@ -19,6 +19,7 @@ from botorch_calib import FeedbackLedger
 from docs.api_names import documented_names
 from docs.drawn_figures import draw
 from tests.documentation import DOCS, ROOT, frozen_heap, python_blocks, run_blocks
+from tests.long_grids import mostly_slow
 
 PUBLIC_MODULES = (
     "",
@@ -48,6 +49,9 @@ EXTRAS = {
 PAGES = sorted(
     page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md") if python_blocks(page)
 )
+# Those that take longest and use what other tests run as well: `make docs` runs their examples.
+LONG = ["getting_started.md", *EXTRAS]
+LONG += [f"guides/{name}.md" for name in ("acquisition", "decisions", "delays", "diagnosis")]
 
 
 def load(path: str) -> Any:
@@ -88,7 +92,7 @@ def test_reference_names_exist_and_stand_once(documented: list[str]) -> None:
             load(name)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", mostly_slow(PAGES, [p for p in PAGES if p not in LONG]))
 def test_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if page in EXTRAS:
         with frozen_heap():
@@ -97,6 +101,7 @@ def test_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     run_blocks(DOCS / page)
 
 
+@pytest.mark.slow  # `make docs` runs it
 def test_shortest_script_runs_as_a_file(tmp_path: Path) -> None:
     """In under ten lines, with worker processes; `tests/asynchronous` has it go on."""
     page = (DOCS / "guides" / "delays.md").read_text(encoding="utf-8")
@@ -157,6 +162,7 @@ def test_workers_of_the_example_stay_where_its_log_is(monkeypatch: pytest.Monkey
     assert Path.cwd() == ROOT and "AsynchronousOptimizer" not in names
 
 
+@pytest.mark.slow  # `make docs` runs it
 def test_picture_of_the_readme_is_current(tmp_path: Path) -> None:
     """If not, copy the new one from ``docs/images/drawn``, where the site's build draws it."""
     for kind, drawn in draw("stated_and_met", tmp_path).items():

@@ -33,7 +33,7 @@ SHOWN_BY = {
 # Their subclasses have examples.
 INTERFACES = (
     "Calibrator ContextualFunction ContextualProblem DelayDistribution HeteroscedasticNoise "
-    "OutcomeMap QuantileLearner Score StatedPosterior"
+    "OutcomeMap QuantileLearner Score Prediction"
 ).split()
 # What generation strategies of Ax and a bound are made of, out of the user's sight.
 PARTS = (

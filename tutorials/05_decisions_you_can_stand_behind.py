@@ -41,7 +41,6 @@ from botorch_calib import (
     CalibratedModel,
     ChanceConstraint,
     QuantileRecalibrator,
-    joint_chance_constraints,
     noise_diagnosis,
     optimize_chance_constrained,
 )
@@ -325,21 +324,21 @@ for name, x in (("optimize_acqf", candidate), ("optimize_chance_constrained", fo
 # violated there, so that the one in danger gets nearly all of it. That holds however the outcomes
 # depend on each other (Bonferroni's bound).
 
-# %% mystnb={"image": {"alt": "A map of the settings that both constraints certify: a region from the lower left to the middle, narrower than before since cold settings on the left are excluded, with the chosen setting at its upper right end."}}
+# %% mystnb={"image": {"alt": "A map of the settings that the constraint certifies: a region from the lower left to the middle, narrower than before since cold settings on the left are excluded, with the chosen setting at its upper right end."}}
 generator = torch.Generator().manual_seed(0)
 noise = torch.randn(len(X), 1, dtype=torch.double, generator=generator)
 temperature = process(X, 22 + 7 * X[:, :1] + noise, 1.0, mean=25.0, scale=5.0)
 loss = process(X, Y, diagnosis.supported, mean=LIMIT, scale=1.0)
-both = joint_chance_constraints([loss, temperature], [(None, LIMIT), (20.0, 30.0)], level=0.9)
-print(*both, sep="\n")
+limits = {"loss": (None, LIMIT), "temperature": (20.0, 30.0)}
+both = ChanceConstraint({"loss": loss, "temperature": temperature}, limits=limits, level=0.9)
+print(both)
 candidate, _, certified = optimize_chance_constrained(acqf, both, bounds)
 ax = plot_certified_region(both, bounds, candidate)
 plt.show()
 
 # %% [markdown]
-# Afterwards each constraint observes its own outcome: `both[0].observe(x, loss)`,
-# `both[1].observe(x, temperature)`. They share one budget: a setting counts once, whichever of its
-# limits it violates.
+# Afterwards the constraint observes both outcomes, a column each: `both.observe(x, Y)`, with NaN in
+# place of one that has not come yet. A setting counts once, whichever of its limits it violates.
 #
 # ## The books are data
 #
@@ -349,9 +348,8 @@ plt.show()
 
 # %%
 books = json.dumps(constraint.decisions)
-again = ChanceConstraint.from_records(
-    process(X, Y, diagnosis.supported, mean=LIMIT, scale=1.0), json.loads(books), upper=LIMIT
-)
+refitted = process(X, Y, diagnosis.supported, mean=LIMIT, scale=1.0)
+again = ChanceConstraint(refitted, upper=LIMIT, rows=json.loads(books))
 print(again)
 print(f"{len(books)} characters; the last decision: {again.decisions[-1]}")
 
@@ -521,7 +519,7 @@ for name, width in (("the model's", 1.0), ("learned", None)):
 #
 # * **Decide by outcomes.** `ChanceConstraint(gp, upper=limit, level=0.9)`, then
 #   `optimize_chance_constrained(acqf, constraint, bounds)`, and `constraint.observe(x, y)`;
-#   `constraint.with_model(refitted)` goes on with the next model, and `from_records` with the next
+#   `constraint.with_model(refitted)` goes on with the next model, and `rows=` with the next
 #   session.
 # * **With two safe points** give the outcome a known scale, do not `Standardize` it, and let the
 #   certified set grow by `expansion_share`.

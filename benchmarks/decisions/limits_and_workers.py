@@ -20,7 +20,7 @@ outcome is known before the next choice:
 * ``start_5``, ``start_20`` and ``start_100``: a quarter of the box is safe, and 5, 20 or 100
   initial points are known.
 
-Methods are those of `methods`, with `joint_chance_constraints`:
+Methods are those of `methods`, with a `ChanceConstraint` on several outcomes:
 
 * ``budget``: the rule at its defaults, carried on by `with_model`.
 * ``plain`` and ``wide``: the Gaussian's quantiles times 1 and 1.5, without a budget; ``wide_2`` and
@@ -64,8 +64,7 @@ from benchmarks.framework.replicate import Replicate, stream_seed
 from benchmarks.framework.replicate_result import Result
 from benchmarks.framework.sequential import box
 from benchmarks.framework.surrogates import DefaultPriors, Surrogate, with_data
-from botorch_calib import CensoredDelayModel, ChanceConstraint, joint_chance_constraints
-from botorch_calib.decisions.chance_constraints import margins_of
+from botorch_calib import CensoredDelayModel, ChanceConstraint
 from botorch_calib.decisions.shared_risk import EQUAL
 
 # Number of a random stream, see `framework.replicate`. Never renumber.
@@ -115,27 +114,25 @@ class FurtherTask(DecisionTask):
 
 # ------------------------------------------------------------ methods
 
-Constraints = list[ChanceConstraint]
-
 
 @dataclass(frozen=True)
 class JointMethod(DecisionMethod):
-    """States the constraints on all outcomes, round by round.
+    """States the constraint on all outcomes, round by round.
 
     Args:
         name: Names it.
     """
 
-    def constraints(
-        self, gps: Sequence[SingleTaskGP], outcome: SeveralOutcomes, last: Constraints
-    ) -> Constraints:
-        """Those of a round, from those of the ``last`` one; none before the first."""
+    def constraint(
+        self, gps: Sequence[SingleTaskGP], outcome: SeveralOutcomes, last: ChanceConstraint | None
+    ) -> ChanceConstraint:
+        """That of a round, from that of the ``last`` one; there is none before the first."""
         raise NotImplementedError
 
-    def commit(self, constraints: Constraints, x: Tensor) -> None:
+    def decide(self, constraint: ChanceConstraint, x: Tensor) -> None:
         """Take note that ``x`` (``1 x d``) is sent to a worker, if anything is learned from it."""
 
-    def observe(self, constraints: Constraints, x: Tensor, y: Tensor) -> None:
+    def observe(self, constraint: ChanceConstraint, x: Tensor, y: Tensor) -> None:
         """Take in its outcomes ``y`` (``1 x m``)."""
 
     def rooms(self, margins: list[float], num: int) -> list[float]:
@@ -145,7 +142,7 @@ class JointMethod(DecisionMethod):
 
 @dataclass(frozen=True)
 class JointBudget(JointMethod):
-    """Chance constraints that share a budget, at their defaults, carried on from round to round.
+    """A chance constraint on all outcomes, at its defaults, carried on from round to round.
 
     Args:
         name: Names the method.
@@ -156,22 +153,18 @@ class JointBudget(JointMethod):
     confidence: float = 0.95
     constants: tuple[float, ...] = (*Budgeted.constants, EQUAL)
 
-    def constraints(
-        self, gps: Sequence[SingleTaskGP], outcome: SeveralOutcomes, last: Constraints
-    ) -> Constraints:
-        if last:
-            return [each.with_model(gp) for each, gp in zip(last, gps, strict=True)]
-        limits = [(None, part.limit) for part in outcome.parts]
-        nothing: list[list[dict[str, Any]]] = [[] for _ in gps]
-        return joint_chance_constraints(gps, limits, outcome.level, records=nothing)
+    def constraint(
+        self, gps: Sequence[SingleTaskGP], outcome: SeveralOutcomes, last: ChanceConstraint | None
+    ) -> ChanceConstraint:
+        models = named(gps)
+        return on_all(models, outcome) if last is None else last.with_model(models)
 
-    def commit(self, constraints: Constraints, x: Tensor) -> None:
-        constraints[0].commit(x)
+    def decide(self, constraint: ChanceConstraint, x: Tensor) -> None:
+        constraint.decide(x)
 
-    def observe(self, constraints: Constraints, x: Tensor, y: Tensor) -> None:
-        for i, constraint in enumerate(constraints):
-            # The next round has models of all data, so these need not be conditioned.
-            constraint.observe(x, y[:, [i]], condition=False)
+    def observe(self, constraint: ChanceConstraint, x: Tensor, y: Tensor) -> None:
+        # The next round has models of all data, so these need not be conditioned.
+        constraint.observe(x, y, condition=False)
 
 
 @dataclass(frozen=True)
@@ -187,13 +180,10 @@ class JointWidth(JointMethod):
     factor: float = 1.0
     equal_part: float = EQUAL
 
-    def constraints(
-        self, gps: Sequence[SingleTaskGP], outcome: SeveralOutcomes, last: Constraints
-    ) -> Constraints:
-        limits = [(None, part.limit) for part in outcome.parts]
-        nothing: list[list[dict[str, Any]]] = [[] for _ in gps]
-        settings: dict[str, Any] = {"budget": math.inf, "records": nothing}
-        return joint_chance_constraints(gps, limits, outcome.level, self.factor, **settings)
+    def constraint(
+        self, gps: Sequence[SingleTaskGP], outcome: SeveralOutcomes, last: ChanceConstraint | None
+    ) -> ChanceConstraint:
+        return on_all(named(gps), outcome, width=self.factor, budget=math.inf)
 
 
 @dataclass(frozen=True)
@@ -203,13 +193,26 @@ class JointOracle(JointMethod):
     def surrogate(self, given: Surrogate) -> Surrogate:
         return Oracle(self.name).surrogate(given)
 
-    def constraints(
-        self, gps: Sequence[SingleTaskGP], outcome: SeveralOutcomes, last: Constraints
-    ) -> Constraints:
-        return [TrueConstraint(gps[0], outcome, time=0.0)]
+    def constraint(
+        self, gps: Sequence[SingleTaskGP], outcome: SeveralOutcomes, last: ChanceConstraint | None
+    ) -> ChanceConstraint:
+        return TrueConstraint(gps[0], outcome, time=0.0)
 
     def rooms(self, margins: list[float], num: int) -> list[float]:
         return [0.0] * num
+
+
+def named(gps: Sequence[SingleTaskGP]) -> dict[str, SingleTaskGP]:
+    """The models of outcomes by their numbers."""
+    return {str(i): gp for i, gp in enumerate(gps)}
+
+
+def on_all(
+    models: dict[str, SingleTaskGP], outcome: SeveralOutcomes, **settings: Any
+) -> ChanceConstraint:
+    """A new constraint on all outcomes."""
+    limits = dict(zip(models, [(None, part.limit) for part in outcome.parts], strict=True))
+    return ChanceConstraint(models, level=outcome.level, limits=limits, rows=(), **settings)
 
 
 METHODS = (
@@ -241,7 +244,7 @@ class FurtherReplicate(DecisionReplicate):
         self.reference = ReferenceGP(task.noisy_objective())
         self.surrogate = method.surrogate(task.surrogate)
         self.gps: list[SingleTaskGP | None] = [None] * len(task.outcome.parts)
-        self.constraints: Constraints = []
+        self.constraint: ChanceConstraint | None = None
         self.X = cube(task.dim, task.num_initial, seed=stream_seed(seed, DESIGN))
         self.objectives, self.outcomes = self._observe(self.X, step=0, time=0.0)
         self.rounds: dict[str, list[float | None]] = {}
@@ -262,13 +265,13 @@ class FurtherReplicate(DecisionReplicate):
         if self.out:
             pending = torch.cat([evaluation.x for evaluation in self.out])
             objective = CensoredDelayModel(objective, pending, imputation="hallucinate")
-        self.constraints = self.method.constraints(known, self.problem.outcome, self.constraints)
-        return Round(objective, self.constraints[0])
+        self.constraint = self.method.constraint(known, self.problem.outcome, self.constraint)
+        return Round(objective, self.constraint)
 
     def evaluate(self, x: Tensor, model: Round, step: int) -> None:
         with torch.no_grad():
-            margins = [each.item() for each in margins_of(self.constraints, x.unsqueeze(-2))]
-        self.method.commit(self.constraints, x)
+            margins = [each.item() for each in model.constraint.margins(x.unsqueeze(-2))]
+        self.method.decide(model.constraint, x)
         objective, outcomes = self._observe(x, step + 1, time=0.0)
         parts = self.problem.outcome.parts
         beyond = [y - part.limit for y, part in zip(outcomes[0].tolist(), parts, strict=True)]
@@ -288,7 +291,8 @@ class FurtherReplicate(DecisionReplicate):
         """Take in what comes of the evaluation that ends next."""
         ended = heapq.heappop(self.out)
         self.now = ended.end
-        self.method.observe(self.constraints, ended.x, ended.outcomes)
+        assert self.constraint is not None  # as there has been a round
+        self.method.observe(self.constraint, ended.x, ended.outcomes)
         self.X = torch.cat([self.X, ended.x])
         self.objectives = torch.cat([self.objectives, ended.objective])
         self.outcomes = torch.cat([self.outcomes, ended.outcomes])
@@ -300,9 +304,6 @@ class FurtherReplicate(DecisionReplicate):
 
     def _decided(self) -> int:
         return super()._decided() + len(self.out)
-
-    def _limits(self, constraint: ChanceConstraint) -> Constraints:
-        return self.constraints
 
 
 class Evaluation(NamedTuple):

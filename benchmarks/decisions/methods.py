@@ -93,7 +93,7 @@ def leave_one_out_factor(gp: SingleTaskGP) -> float:
 def fixed_width(gp: SingleTaskGP, outcome: Limited, factor: float) -> ChanceConstraint:
     """The limit by ``factor`` times the Gaussian's own quantile, without a budget."""
     return ChanceConstraint(
-        gp, outcome.limit, level=outcome.level, width=factor, budget=math.inf, records=()
+        gp, outcome.limit, level=outcome.level, width=factor, budget=math.inf, rows=()
     )
 
 
@@ -157,9 +157,7 @@ class Learning:
 
     def constraint(self, gp: SingleTaskGP, time: float = 1.0) -> ChanceConstraint:
         if self.kept is None:
-            self.kept = ChanceConstraint(
-                gp, self.outcome.limit, level=self.outcome.level, records=()
-            )
+            self.kept = ChanceConstraint(gp, self.outcome.limit, level=self.outcome.level, rows=())
         else:
             self.kept = self.kept.with_model(gp)
         return self.kept

@@ -47,15 +47,15 @@ class TrueConstraint(ChanceConstraint):
     """
 
     def __init__(self, model: SingleTaskGP, outcome: Limited, time: float) -> None:
-        settings: dict[str, Any] = {"width": 1.0, "budget": math.inf, "records": ()}
+        settings: dict[str, Any] = {"width": 1.0, "budget": math.inf, "rows": ()}
         super().__init__(model, outcome.limit, level=outcome.level, **settings)
         self.outcome, self.time = outcome, time
 
-    def margin(self, X: Tensor, confidence: float | None = None) -> Tensor:
+    def margins(self, X: Tensor, confidence: float | None = None) -> list[Tensor]:
         """Positive where the outcome is truly within its limit."""
-        return self.outcome.room(X.squeeze(-2), self.time).squeeze(-1)
+        return [self.outcome.room(X.squeeze(-2), self.time).squeeze(-1)]
 
-    optimism = margin
+    optimism = ChanceConstraint.margin
 
 
 @dataclass(frozen=True)

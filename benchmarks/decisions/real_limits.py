@@ -211,7 +211,7 @@ class RealReplicate(DecisionReplicate):
         constraint: ChanceConstraint,
         confidence: float | None = None,
     ) -> tuple[Tensor, bool]:
-        margin = LeastMargin([constraint], confidence)
+        margin = LeastMargin(constraint, confidence)
         return best_certified(acqf, margin, Place(None, choices=self.table.settings))
 
     def _observe(self, X: Tensor, step: int, time: float) -> tuple[Tensor, Tensor]:

@@ -209,7 +209,7 @@ class DecisionReplicate(Replicate[Any, DecisionMethod, Round]):
         """The best certified point ``1 x d`` found in two steps, and whether there is one."""
         search, seed = self.problem.search, stream_seed(self.seed, CHOICES, self._decided())
         spread = torch.cat([cube(self.problem.dim, search.num_global, seed), self.X])
-        margin = LeastMargin(self._limits(constraint), confidence)
+        margin = LeastMargin(constraint, confidence)
         centre, _ = best_certified(acqf, margin, Place(None, choices=spread))
         around = torch.cat([centre, (centre + self._offsets(seed)).clamp(0.0, 1.0)])
         return best_certified(acqf, margin, Place(None, choices=around))
@@ -217,10 +217,6 @@ class DecisionReplicate(Replicate[Any, DecisionMethod, Round]):
     def _decided(self) -> int:
         """Number of choices so far."""
         return len(self.X) - self.problem.num_initial
-
-    def _limits(self, constraint: ChanceConstraint) -> list[ChanceConstraint]:
-        """All constraints of a round, by the one that stands in it."""
-        return [constraint]
 
     def _offsets(self, seed: int) -> Tensor:
         search = self.problem.search

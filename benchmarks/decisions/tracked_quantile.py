@@ -21,7 +21,7 @@ from torch import Tensor
 
 from botorch_calib import CalibratedModel, ChanceConstraint
 from botorch_calib.calibration import OnlineQuantileTracker, QuantileRecalibrator
-from botorch_calib.decisions.predicted_outcome import OutcomeQuantiles
+from botorch_calib.decisions.chance_constraint import spread_of, stated_outcomes
 
 INTEGRAL_GAIN = 0.05
 STEP_SIZE = 0.05
@@ -31,17 +31,18 @@ LEEWAY, PATIENCE = 0.5, 3
 class TrackedConstraint(ChanceConstraint):
     """The limit by the calibrator's own quantile, and a search for the largest margin."""
 
-    def margin(self, X: Tensor, confidence: float | None = None) -> Tensor:
+    def margins(self, X: Tensor, confidence: float | None = None) -> list[Tensor]:
         """At most minus one standard deviation where the quantile is at its cap."""
-        outcome = OutcomeQuantiles(self.model, X)
+        outcome = spread_of(stated_outcomes(self.model, X))
         calibrator = self.model.calibrator
         score = calibrator.quantile(self.model.transform_inputs(X), self.level)
-        assert self.upper is not None
-        margin = self.upper - outcome.mean - outcome.deviation * score.flatten()
+        ((_, upper),) = self.limits.values()
+        assert upper is not None
+        margin = upper - outcome.center - outcome.deviation * score.flatten()
         at_cap = score.flatten() >= calibrator.max_width
-        return torch.where(at_cap, torch.minimum(margin, -outcome.deviation), margin)
+        return [torch.where(at_cap, torch.minimum(margin, -outcome.deviation), margin)]
 
-    optimism = margin
+    optimism = ChanceConstraint.margin
 
 
 class TrackedQuantile:
@@ -72,7 +73,7 @@ class TrackedQuantile:
             self.calibrator = model.calibrator  # type: ignore[assignment]
             self.ends = self._reach()
         model = CalibratedModel(gp, self.calibrator, denoise=False)
-        return TrackedConstraint(model, self.limit, level=self.level, budget=math.inf, records=())
+        return TrackedConstraint(model, self.limit, level=self.level, budget=math.inf, rows=())
 
     @property
     def _tracker(self) -> OnlineQuantileTracker:
@@ -105,8 +106,8 @@ class TrackedQuantile:
         spare = share * self.num_certified + (float(tracker.constants) - low) / eta
         spare -= self.num_violations
         if certified or (self.num_idle >= PATIENCE and spare >= share):
-            at = OutcomeQuantiles(constraint.model, x.unsqueeze(0))
-            z = (y.flatten() - at.mean) / at.deviation
+            at = spread_of(stated_outcomes(constraint.model, x.unsqueeze(0)))
+            z = (y.flatten() - at.center) / at.deviation
             if violated:  # beyond the quantile, whatever the last digit says
                 z = torch.full_like(z, torch.finfo(z.dtype).max)
             self.calibrator.update(constraint.model.transform_inputs(x), z)

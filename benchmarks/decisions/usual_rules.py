@@ -72,15 +72,14 @@ class BoundConstraint(ChanceConstraint):
     """
 
     def __init__(self, model: SingleTaskGP, outcome: Limited, deviations: float) -> None:
-        settings: dict[str, Any] = {"width": 1.0, "budget": math.inf, "records": ()}
+        settings: dict[str, Any] = {"width": 1.0, "budget": math.inf, "rows": ()}
         super().__init__(model, outcome.limit, level=outcome.level, **settings)
         self.limit, self.deviations = outcome.limit, deviations
 
-    def margin(self, X: Tensor, confidence: float | None = None) -> Tensor:
+    def margins(self, X: Tensor, confidence: float | None = None) -> list[Tensor]:
         """How far the bound at single points, ``... x 1 x d``, is below the limit."""
         posterior = self.model.posterior(X)
         bound = posterior.mean + self.deviations * posterior.variance.sqrt()
-        margin: Tensor = self.limit - bound.squeeze(-1).squeeze(-1)
-        return margin
+        return [self.limit - bound.squeeze(-1).squeeze(-1)]
 
-    optimism = margin
+    optimism = ChanceConstraint.margin

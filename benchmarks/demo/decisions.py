@@ -200,7 +200,7 @@ class ScreeningReplicate(Replicate[ScreeningTask, Guard, Models]):
         number of violations, or None.
         """
         final, learns = self.fit(step=0), self.method.width is None
-        margin = LeastMargin([final.constraint], CONFIDENCE if learns else None)
+        margin = LeastMargin(final.constraint, CONFIDENCE if learns else None)
         acqf = PosteriorMean(final.precision)
         kept, _ = best_certified(acqf, margin, Place(None, choices=SETTINGS))
         return Record(
@@ -240,7 +240,7 @@ def process(
 def constraint_on(gp: SingleTaskGP, width: float | None) -> ChanceConstraint:
     """The limit on what is missed, by quantiles that are learned, or ``width`` times the own."""
     budget = SIZE if width is None else math.inf
-    return ChanceConstraint(gp, upper=LIMIT, level=LEVEL, width=width, budget=budget, records=())
+    return ChanceConstraint(gp, upper=LIMIT, level=LEVEL, width=width, budget=budget, rows=())
 
 
 # ------------------------------------------------------------ what came of it

@@ -32,7 +32,7 @@ def constraint(work: Workload) -> ChanceConstraint:
 def margin_ratio(work: Workload) -> tuple[Call, Call]:
     """Cost of one evaluation of the margin, value and gradient, b = 512."""
     return (
-        value_and_gradient(LeastMargin([constraint(work)]), work.batch),
+        value_and_gradient(LeastMargin(constraint(work)), work.batch),
         value_and_gradient(upper_confidence_bound(work.gp, work.best_f), work.batch),
     )
 

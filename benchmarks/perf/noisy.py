@@ -37,7 +37,7 @@ from botorch_calib import (
     qLogCalibratedNoisyExpectedImprovement,
 )
 from botorch_calib.calibration import Calibrator
-from botorch_calib.models.marginals import posterior_at
+from botorch_calib.models.predict import process_posterior
 
 NUM_POINTS = 50
 BATCH = 20
@@ -97,7 +97,7 @@ def joint_pair(
         (gradient,) = torch.autograd.grad(total, X)
         return gradient
 
-    return partial(call, partial(posterior_at, gp)), partial(call, gp.posterior)
+    return partial(call, partial(process_posterior, gp)), partial(call, gp.posterior)
 
 
 # At most 0.85 with a Matern kernel, which the engine evaluates itself.

@@ -37,7 +37,7 @@ from botorch_calib.calibration import LocalizedConformal
 from botorch_calib.distributions.denoised_piecewise import SmoothedPredictive
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.distributions.scoring_rules import interval_score
-from botorch_calib.models.inspection import observation_noise_variance
+from botorch_calib.models.predict import predict
 from botorch_calib.models.residuals import forecast_history
 from botorch_calib.posteriors import CalibratedPosterior
 
@@ -197,7 +197,8 @@ class Statement:
     @cached_property
     def noise(self) -> Tensor:
         """The process' noise variance."""
-        return observation_noise_variance(self.data.gp, self.base, self.X.unsqueeze(-2))
+        stated = predict(self.data.gp, self.X.unsqueeze(-2), objective=False)
+        return stated.spread().of_noise.square()
 
     @cached_property
     def gain(self) -> Tensor:

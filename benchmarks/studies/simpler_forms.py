@@ -96,8 +96,8 @@ def _excess(predictive: PiecewisePredictive, x: Tensor, r: Tensor) -> Tensor:
 
 def _excess_by_quadrature(predictive: PiecewisePredictive, x: Tensor, r: Tensor) -> Tensor:
     def log_excess(*arguments: object, scale: Tensor) -> Tensor:
-        x, noise, *rest = arguments
-        inputs = x, noise, scale, *rest, _denoised_integrals.EXCESS
+        x, noise, pieces = arguments
+        inputs = x, noise, scale, pieces, _denoised_integrals.EXCESS
         return _denoised_integrals._by_pieces(*inputs)  # type: ignore[arg-type]
 
     with mock.patch.object(_denoised_integrals, "log_excess", log_excess):

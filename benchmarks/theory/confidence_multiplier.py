@@ -9,7 +9,8 @@ import torch
 from botorch.models.model import Model
 from torch import Tensor
 
-from botorch_calib.models.inspection import outcome_units, predicting_process
+from botorch_calib.models.outcome_transforms import unit_of_targets
+from botorch_calib.models.process import predicting_process
 from botorch_calib.models.training_prior import training_prior
 
 
@@ -65,6 +66,6 @@ def confidence_multiplier(
     # Its eigenvalues are at least 1: it needs no jitter unless their ratio exceeds 1e15.
     factor = torch.linalg.cholesky(scaled)
     log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
-    deviation = (root * outcome_units(gp).double()).amin(dim=-1)
+    deviation = (root * unit_of_targets(gp).squeeze(-1).double()).amin(dim=-1)
     width = norm_bound + noise_bound / deviation * (log_det - 2.0 * math.log(delta)).sqrt()
     return width.square().to(gp.train_targets)

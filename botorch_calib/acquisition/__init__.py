@@ -1,13 +1,15 @@
 """Acquisition functions of calibrated models, under delayed feedback and uncertain contexts."""
 
 from botorch_calib.acquisition import input_constructors as input_constructors
-from botorch_calib.acquisition.confidence_bound import CalibratedUpperConfidenceBound
+from botorch_calib.acquisition.confidence_bound import (
+    CalibratedExpectedShortfall,
+    CalibratedUpperConfidenceBound,
+)
 from botorch_calib.acquisition.constrained import (
     LogCalibratedConstrainedExpectedImprovement,
     LogCalibratedProbabilityOfFeasibility,
 )
 from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
-from botorch_calib.acquisition.expected_shortfall import CalibratedExpectedShortfall
 from botorch_calib.acquisition.improvement import (
     CalibratedExpectedImprovement,
     CalibratedProbabilityOfImprovement,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Sequence
-from typing import Any
 
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions.errors import UnsupportedError
@@ -14,10 +13,11 @@ from torch import Tensor
 
 from botorch_calib._validation import check_count, check_flag, check_model
 from botorch_calib.acquisition.pending_points import PendingPoints, fantasy_models
-from botorch_calib.models.inspection import as_calibrated, sole_member
-from botorch_calib.models.marginals import posterior_at
-from botorch_calib.models.requirements import check_one_value_each
-from botorch_calib.posteriors import StatedPosterior
+from botorch_calib.models.predict import predict
+from botorch_calib.models.process import sole_member
+from botorch_calib.models.requirements import check_one_value_each, scalar_affine
+from botorch_calib.models.wrapper import WrapperModel
+from botorch_calib.posteriors import Prediction
 
 
 class CalibratedAcquisitionFunction(PendingPoints, ABC):
@@ -47,7 +47,7 @@ class CalibratedAcquisitionFunction(PendingPoints, ABC):
         self.observation_noise = check_flag("observation_noise", observation_noise)
         self._takes_gaussian = outcomes is not None
         self._models = {i: members[i] for i in outcomes or (0,)}
-        self._fantasies: dict[int, Any] | None = None
+        self._fantasies: dict[int, Model] | None = None
 
     def _account_for(self, X_pending: Tensor | None) -> None:
         if X_pending is None:
@@ -56,30 +56,30 @@ class CalibratedAcquisitionFunction(PendingPoints, ABC):
         fantasies = fantasy_models([*self._models.values()], X_pending, self.num_fantasies)
         self._fantasies = dict(zip(self._models, fantasies, strict=True))
 
-    def _marginals(self, X: Tensor, outcome: int | None = None) -> StatedPosterior:
+    def _marginals(self, X: Tensor, outcome: int | None = None) -> Prediction:
         """Predictive distributions at ``b x 1 x d``: the only evaluation of a model.
 
         They are ``b x 1 x 1``, with pending points ``b x num_fantasies x 1 x 1``, of one of
         ``outcomes`` as it is (default: of the objective, to be maximised).
         """
         index = next(iter(self._models)) if outcome is None else outcome
-        model: Any = self._models[index]
+        model = self._models[index]
         if self._fantasies is not None:  # the model's batch dimension
             model, X = self._fantasies[index], X.unsqueeze(-3)
-        posterior = posterior_at(
-            model,
-            X,
-            observation_noise=self.observation_noise,
-            posterior_transform=self.posterior_transform,
-        )
-        if not (self._takes_gaussian or isinstance(posterior, StatedPosterior)):
+        if isinstance(model, WrapperModel):
+            model.warn_if_unlearned()
+        objective = False if self.observation_noise else None
+        stated: Prediction = predict(model, X, objective=objective)
+        if stated.predictive is None and not self._takes_gaussian:
             raise UnsupportedError(
                 f"{type(self).__name__} needs a calibrated posterior, such as that of a "
-                f"CalibratedModel; {type(model).__name__} gave a {type(posterior).__name__}."
+                f"CalibratedModel; {type(model).__name__} is not calibrated."
             )
-        marginals = as_calibrated(model, posterior)
-        check_one_value_each(marginals._extended_shape()[-2], X, type(self).__name__)
-        return marginals if self.maximize or outcome is not None else marginals.affine(-1.0)
+        check_one_value_each(stated.shape[-2], X, type(self).__name__)
+        if self.posterior_transform is not None:
+            name = "a calibrated posterior"
+            stated = stated.affine(*scalar_affine(self.posterior_transform, name))
+        return stated if self.maximize or outcome is not None else stated.affine(-1.0)
 
     def _reduce(self, values: Tensor) -> Tensor:
         """Values ``b`` from those at marginals, averaged over fantasies of pending points."""
@@ -89,16 +89,17 @@ class CalibratedAcquisitionFunction(PendingPoints, ABC):
         return logmeanexp(values, dim=-1) if self._log else values.mean(dim=-1)
 
 
-def sole_output(name: str, model: Any) -> Any:
+def sole_output(name: str, model: Model) -> Model:
     """The model of the only outcome, for the acquisition function ``name``."""
     if check_model(model).num_outputs != 1:
         raise UnsupportedError(f"{name} needs a model with one output, got {model.num_outputs}.")
-    return sole_member(model)
+    member: Model = sole_member(model)
+    return member
 
 
-def members_of(model: Model) -> list[Any]:
+def members_of(model: Model) -> list[Model]:
     """The models of a model's outcomes, which have one each."""
-    members: list[Any] = list(model.models) if isinstance(model, ModelList) else [model]
+    members = [*model.models] if isinstance(model, ModelList) else [model]
     for member in members:
         if check_model(member).num_outputs != 1:
             raise UnsupportedError(

@@ -1,4 +1,4 @@
-"""Quantiles as confidence bounds: how good, or bad, an outcome may be."""
+"""Quantiles as confidence bounds, and means of the outcomes that are worse."""
 
 from __future__ import annotations
 
@@ -52,3 +52,46 @@ class CalibratedUpperConfidenceBound(CalibratedAcquisitionFunction):
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
         return self._reduce(self._marginals(X).quantile(self.level))
+
+
+class CalibratedExpectedShortfall(CalibratedAcquisitionFunction):
+    """The mean of the worst outcomes, those with a total probability of ``1 - alpha``.
+
+    With ``alpha = 0.9`` this is the mean of an observation given that it is below its 10 % quantile
+    (`CalibratedPosterior.conditional_mean_below`), whether the model denoises or not. It is never
+    above that quantile, the value at risk (`CalibratedUpperConfidenceBound`). Observation noise and
+    uncertainty count against a point, so it does not explore.
+
+    BoTorch's ``CVaR``, with the same ``alpha``, is a Monte Carlo objective over outcomes of
+    perturbed inputs. The ambiguity set `ConditionalValueAtRisk` is over contexts.
+
+    Args:
+        alpha: The risk level, in (0, 1): the probability of a better outcome.
+        maximize: If False, the outcome is a loss, and the value is minus its mean above the
+            ``alpha``-quantile.
+        model, posterior_transform, X_pending, num_fantasies: As of
+            `LogCalibratedExpectedImprovement`.
+
+    Example:
+        >>> acqf = CalibratedExpectedShortfall(model, alpha=0.9)  # the worst tenth of the outcomes
+        >>> values = acqf(X.unsqueeze(-2))
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        alpha: float = 0.9,
+        posterior_transform: PosteriorTransform | None = None,
+        maximize: bool = True,
+        X_pending: Tensor | None = None,
+        num_fantasies: int = 16,
+    ) -> None:
+        super().__init__(
+            model, posterior_transform, maximize, num_fantasies, observation_noise=True
+        )
+        self.alpha = check_open_unit("alpha", alpha)
+        self.set_X_pending(X_pending)
+
+    @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
+    def forward(self, X: Tensor) -> Tensor:
+        return self._reduce(self._marginals(X).conditional_mean_below(1.0 - self.alpha))

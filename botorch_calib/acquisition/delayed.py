@@ -35,10 +35,10 @@ from torch import Tensor
 from botorch_calib._validation import check_flag, check_inputs, check_nonnegative, check_one_of
 from botorch_calib.acquisition.base import sole_output
 from botorch_calib.acquisition.pending_points import PendingPoints
-from botorch_calib.models.calibrated import CalibratedModel
-from botorch_calib.models.inspection import like, observed_process, raw_width, stated_moments
-from botorch_calib.models.marginals import posterior_at
+from botorch_calib.models.predict import mean_and_deviation
+from botorch_calib.models.process import like, observed_process, raw_width
 from botorch_calib.models.requirements import check_one_value_each
+from botorch_calib.models.surrogate import Surrogate
 
 if TYPE_CHECKING:
     from botorch_calib.ledger import FeedbackLedger
@@ -49,7 +49,7 @@ WINDOWS = ("pending", "all", None)
 
 @torch.no_grad()
 def confidence_width(
-    model: Any, beta: float, X_window: Tensor | None, feedback_bound: float
+    model: Model, beta: float, X_window: Tensor | None, feedback_bound: float
 ) -> Tensor:
     """The multiplier ``nu`` of eq. 2, of the model's batch shape; without a sum it is a scalar."""
     if X_window is None or len(X_window) == 0 or feedback_bound == 0.0:
@@ -58,7 +58,7 @@ def confidence_width(
     # batch dimension themselves.
     batch_dims = 0 if is_ensemble(model) else len(model.batch_shape)
     X = X_window.reshape(len(X_window), *[1] * batch_dims, 1, X_window.shape[-1])
-    _, sigma = stated_moments(model, posterior_at(model, X))
+    _, sigma = mean_and_deviation(model, X)
     return feedback_bound * sigma.squeeze(-1).squeeze(-1).sum(dim=0) + beta**0.5
 
 
@@ -132,7 +132,7 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
             X_pending = like(model, check_inputs("X_pending", X_pending, input_width(model)))
             if window is not None:
                 window = torch.cat([window, X_pending])
-            elif getattr(_pending_part(model), "imputation", "censor") == "censor":
+            elif not isinstance(model, Surrogate) or model.imputation in (None, "censor"):
                 window = X_pending
             model = _with_pending(model, X_pending)
         nu = confidence_width(model, self.beta, window, self.feedback_bound)
@@ -149,27 +149,20 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
         return self.model if self._pending_model is None else self._pending_model
 
 
-def input_width(model: Any) -> int | None:
+def input_width(model: Model) -> int | None:
     """Number of columns of a model's inputs before any transform, or None if unknown."""
-    model = observed_process(model)
+    process = observed_process(model)
     # A multi-task model with one output accepts inputs with or without the task feature.
-    return None if isinstance(model, MultiTaskGPyTorchModel) else raw_width(model)
-
-
-def _pending_part(model: Any) -> Any:
-    """The model that takes pending points: itself, or the one inside a calibrated one."""
-    return model.model if isinstance(model, CalibratedModel) else model
+    return None if isinstance(process, MultiTaskGPyTorchModel) else raw_width(process)
 
 
 def _with_pending(model: Any, X_pending: Tensor) -> Model:
-    part = _pending_part(model)
-    if not hasattr(part, "with_pending"):
+    if not isinstance(model, Surrogate) or model.imputation is None:
         raise UnsupportedError(
             "`X_pending` needs a model that takes pending points, such as "
             f"CensoredDelayModel(model, censor_value=...), got a {type(model).__name__}."
         )
-    conditioned = part.with_pending(X_pending)
-    return conditioned if part is model else model.with_model(conditioned)
+    return model.with_pending(X_pending)
 
 
 class DelayedUpperConfidenceBound(DelayAwareAcquisitionFunction):
@@ -223,8 +216,7 @@ class DelayedUpperConfidenceBound(DelayAwareAcquisitionFunction):
     @average_over_ensemble_models  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
         model, transform = self._current_model, self.posterior_transform
-        posterior = posterior_at(model, X, posterior_transform=transform)
-        check_one_value_each(posterior._extended_shape()[-2], X, type(self).__name__)
-        moments = stated_moments(model, posterior, transform)
+        moments = mean_and_deviation(model, X, transform)
+        check_one_value_each(moments[0].shape[-2], X, type(self).__name__)
         mean, sigma = (moment.squeeze(-1).squeeze(-1) for moment in moments)
         return (mean if self.maximize else -mean) + self.nu * sigma

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_numbers
 from botorch_calib.acquisition.base import CalibratedAcquisitionFunction
-from botorch_calib.posteriors import StatedPosterior
+from botorch_calib.posteriors import Prediction
 from botorch_calib.posteriors.calibrated import broadcasts_to
 
 
@@ -34,13 +34,13 @@ class ImprovementFunction(CalibratedAcquisitionFunction):
         # An outcome carries noise, so it is a posterior mean.
         return self._marginals(X).moments()[0].squeeze(-1).squeeze(-1).amax(dim=0)
 
-    def _incumbent(self, marginals: StatedPosterior) -> Tensor:
+    def _incumbent(self, marginals: Prediction) -> Tensor:
         """The value to improve upon, which broadcasts against marginals of the objective."""
         best = (self.best_f if self.maximize else -self.best_f).to(marginals.device, torch.double)
-        points = marginals.batch_shape
+        points = marginals.shape[:-2]
         if self._best_pending is not None:
             best, points = torch.maximum(best.unsqueeze(-1), self._best_pending), points[:-1]
-        if not broadcasts_to(best.shape, marginals.batch_shape):
+        if not broadcasts_to(best.shape, marginals.shape[:-2]):
             raise BotorchTensorDimensionError(
                 f"`best_f` of shape {tuple(self.best_f.shape)} does not broadcast to that of the "
                 f"points, {tuple(points)}."

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from botorch_calib.acquisition.constrained import Limits
 from botorch_calib.exceptions import level_of_caller
-from botorch_calib.models.inspection import observed_process, raw_train_inputs
 from botorch_calib.models.outcome_transforms import raw_train_targets
+from botorch_calib.models.process import observed_process, raw_train_inputs
 
 TrainingData = SupervisedDataset | dict[Hashable, SupervisedDataset]
 # Points ``n x d`` at which one outcome was observed, and the values ``n``

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter
 from typing import Any
 
 from botorch.acquisition import AcquisitionFunction
@@ -19,7 +21,10 @@ from botorch.models.model import Model
 from torch import Tensor
 
 from botorch_calib.acquisition.base import members_of
-from botorch_calib.acquisition.confidence_bound import CalibratedUpperConfidenceBound
+from botorch_calib.acquisition.confidence_bound import (
+    CalibratedExpectedShortfall,
+    CalibratedUpperConfidenceBound,
+)
 from botorch_calib.acquisition.constrained import (
     Limits,
     LogCalibratedConstrainedExpectedImprovement,
@@ -27,7 +32,6 @@ from botorch_calib.acquisition.constrained import (
     checked_constraints,
 )
 from botorch_calib.acquisition.delayed import DelayedUpperConfidenceBound
-from botorch_calib.acquisition.expected_shortfall import CalibratedExpectedShortfall
 from botorch_calib.acquisition.improvement import (
     CalibratedExpectedImprovement,
     CalibratedProbabilityOfImprovement,
@@ -49,8 +53,9 @@ from botorch_calib.acquisition.robust import (
     refuse_pending,
 )
 from botorch_calib.acquisition.thompson import DelayedThompsonSampling
-from botorch_calib.robust.contexts import ContextDistribution
-from botorch_calib.robust.sets.base import AmbiguitySet
+
+# Limits by outcome, or functions of samples, as Ax gives them to all.
+Constraints = Mapping[int, Limits] | Sequence[Callable[[Tensor], Tensor]] | None
 
 
 def register_once(
@@ -60,6 +65,41 @@ def register_once(
     for acqf_class in classes:
         ACQF_INPUT_CONSTRUCTOR_REGISTRY.pop(acqf_class, None)
     return acqf_input_constructor(*classes)
+
+
+def register_own_arguments(acqf_class: type[AcquisitionFunction], **defaults: object) -> None:
+    """Register a constructor that passes on the arguments of a class, with other ``defaults``.
+
+    BoTorch and Ax always give ``X_pending``: a class without that argument refuses such points.
+    """
+    own = inspect.signature(acqf_class).parameters
+    parameters = [
+        parameter.replace(
+            kind=Parameter.KEYWORD_ONLY, default=defaults.get(name, parameter.default)
+        )
+        for name, parameter in own.items()
+    ]
+    if "X_pending" not in own:
+        parameters.append(Parameter("X_pending", Parameter.KEYWORD_ONLY, default=None))
+    signature = inspect.Signature(parameters)
+
+    def construct_inputs(**given: object) -> dict[str, Any]:
+        bound = signature.bind(**given)
+        bound.apply_defaults()
+        if "X_pending" not in own:
+            refuse_pending(acqf_class.__name__, bound.arguments.pop("X_pending"))
+        return bound.arguments
+
+    construct_inputs.__signature__ = signature  # type: ignore[attr-defined]
+    register_once(acqf_class)(construct_inputs)
+
+
+register_own_arguments(CalibratedUpperConfidenceBound)
+register_own_arguments(CalibratedExpectedShortfall)
+register_own_arguments(DelayedUpperConfidenceBound)
+register_own_arguments(RobustAcquisition)
+register_own_arguments(RobustUpperConfidenceBound, beta=2.25)
+register_own_arguments(WassersteinUpperConfidenceBound, beta=2.25)
 
 
 @register_once(
@@ -82,47 +122,6 @@ def construct_inputs_improvement(
     if best_f is None:
         arguments["best_f"] = best_observation(model, data, posterior_transform, maximize)
     return arguments
-
-
-@register_once(CalibratedUpperConfidenceBound)
-def construct_inputs_confidence_bound(
-    model: Model,
-    level: float = 0.9,
-    posterior_transform: PosteriorTransform | None = None,
-    maximize: bool = True,
-    X_pending: Tensor | None = None,
-    num_fantasies: int = 16,
-    observation_noise: bool = False,
-) -> dict[str, Any]:
-    """Construct arguments of `CalibratedUpperConfidenceBound`."""
-    return locals()
-
-
-@register_once(CalibratedExpectedShortfall)
-def construct_inputs_expected_shortfall(
-    model: Model,
-    alpha: float = 0.9,
-    posterior_transform: PosteriorTransform | None = None,
-    maximize: bool = True,
-    X_pending: Tensor | None = None,
-    num_fantasies: int = 16,
-) -> dict[str, Any]:
-    """Construct arguments of `CalibratedExpectedShortfall`."""
-    return locals()
-
-
-@register_once(DelayedUpperConfidenceBound)
-def construct_inputs_delayed_confidence_bound(
-    model: Model,
-    beta: float = 1.0,
-    X_window: Tensor | None = None,
-    feedback_bound: float = 1.0,
-    posterior_transform: PosteriorTransform | None = None,
-    maximize: bool = True,
-    X_pending: Tensor | None = None,
-) -> dict[str, Any]:
-    """Construct arguments of `DelayedUpperConfidenceBound`."""
-    return locals()
 
 
 @register_once(DelayedThompsonSampling)
@@ -151,58 +150,10 @@ def construct_inputs_thompson_sampling(
     return arguments
 
 
-@register_once(WassersteinUpperConfidenceBound)
-def construct_inputs_wasserstein(
-    model: Model,
-    radius: float | Tensor | Callable[[int], float],
-    contexts: ContextDistribution | Tensor,
-    beta: float | Tensor = 2.25,
-    lipschitz_contexts: Tensor | None = None,
-    maximize: bool = True,
-    posterior_transform: PosteriorTransform | None = None,
-    X_pending: Tensor | None = None,
-) -> dict[str, Any]:
-    """Construct arguments of `WassersteinUpperConfidenceBound`."""
-    return _without_pending(WassersteinUpperConfidenceBound, locals())
-
-
-@register_once(RobustUpperConfidenceBound)
-def construct_inputs_robust_confidence_bound(
-    model: Model,
-    ambiguity: AmbiguitySet,
-    contexts: ContextDistribution | Tensor,
-    beta: float | Tensor = 2.25,
-    maximize: bool = True,
-    posterior_transform: PosteriorTransform | None = None,
-    X_pending: Tensor | None = None,
-) -> dict[str, Any]:
-    """Construct arguments of `RobustUpperConfidenceBound`."""
-    return _without_pending(RobustUpperConfidenceBound, locals())
-
-
-@register_once(RobustAcquisition)
-def construct_inputs_robust_acquisition(
-    acquisition: AcquisitionFunction,
-    ambiguity: AmbiguitySet,
-    contexts: ContextDistribution | Tensor,
-    X_pending: Tensor | None = None,
-) -> dict[str, Any]:
-    """Construct arguments of `RobustAcquisition`."""
-    return _without_pending(RobustAcquisition, locals())
-
-
-def _without_pending(
-    acqf_class: type[AcquisitionFunction], arguments: dict[str, Any]
-) -> dict[str, Any]:
-    """Arguments without ``X_pending``, which BoTorch and Ax always give and robust ones refuse."""
-    refuse_pending(acqf_class.__name__, arguments.pop("X_pending"))
-    return arguments
-
-
 @register_once(LogCalibratedProbabilityOfFeasibility)
 def construct_inputs_probability_of_feasibility(
     model: Model,
-    constraints: Any = None,
+    constraints: Constraints = None,
     constraints_tuple: tuple[Tensor, Tensor] | None = None,
     X_pending: Tensor | None = None,
     num_fantasies: int = 16,
@@ -219,7 +170,7 @@ def construct_inputs_constrained_improvement(
     training_data: TrainingData,
     best_f: float | Tensor | None = None,
     objective_index: int | None = None,
-    constraints: Any = None,
+    constraints: Constraints = None,
     constraints_tuple: tuple[Tensor, Tensor] | None = None,
     posterior_transform: PosteriorTransform | None = None,
     maximize: bool = True,
@@ -272,20 +223,19 @@ def _objective(
                 "function, finds the constrained improvement of a sum of outcomes."
             )
         weight = sum(weights)
-        named = weights.index(weight)
-        if index is not None and index % num != named:
-            raise InputDataError(
-                f"`objective_index` {index} and `posterior_transform` disagree: the latter weighs "
-                f"outcome {named}."
-            )
-        index = named
+        index = weights.index(weight)
     if index is None or not -num <= index < num:
         raise InputDataError(f"`objective_index` must name one of {num} outcomes, got {index}.")
+    if objective_index is not None and objective_index % num != index % num:
+        raise InputDataError(
+            f"`objective_index` {objective_index} and `posterior_transform` disagree: the latter "
+            f"weighs outcome {index}."
+        )
     return index % num, weight
 
 
 def limits_from(
-    constraints: Any, constraints_tuple: tuple[Tensor, Tensor] | None, num_outputs: int
+    constraints: Constraints, constraints_tuple: tuple[Tensor, Tensor] | None, num_outputs: int
 ) -> dict[int, Limits]:
     """Checked limits by outcome, from whichever of the two forms is given.
 

@@ -29,6 +29,7 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from botorch.exceptions.warnings import BotorchWarning
 from botorch.models.model import Model, ModelList
 from botorch.posteriors import Posterior
+from botorch.sampling.base import MCSampler
 from botorch.sampling.list_sampler import ListSampler
 from botorch.utils.transforms import is_ensemble, match_batch_shape
 from linear_operator.utils.errors import NanError, NotPSDError
@@ -36,31 +37,23 @@ from torch import Tensor
 
 from botorch_calib._validation import check_finite, check_numbers
 from botorch_calib.exceptions import level_of_caller
-from botorch_calib.models import CalibratedModel, CalibratedModelList
-from botorch_calib.models.inspection import predicting_part
-from botorch_calib.models.marginals import beside
-from botorch_calib.models.predictors import predictor_of
+from botorch_calib.models import CalibratedModelList
+from botorch_calib.models.predict import slots_of
+from botorch_calib.models.process import predicting_process, states_cdf_alone
 from botorch_calib.models.wrapper import WrapperModel
-from botorch_calib.posteriors import (
-    CalibratedPosterior,
-    CalibratedPosteriorList,
-    TransformedOutcomePosterior,
-)
-
-# Posteriors of one outcome that are drawn from paths of a process
-_ROOTED = (CalibratedPosterior, TransformedOutcomePosterior)
+from botorch_calib.posteriors import CalibratedPosterior, CalibratedPosteriorList
 
 
 def keeps_roots(model: Model) -> bool:
     """Whether all outcomes of a model have a root to keep: calibrated ones and BoTorch's own."""
-    model = predicting_part(model)
     if is_ensemble(model):
         return False
     if isinstance(model, CalibratedModelList):
         return all(keeps_roots(part) for part in model.models)
-    if isinstance(model, CalibratedModel):
-        return predictor_of(model.model).states_objective
-    return bool(supports_cache_root(model))
+    process = predicting_process(model)
+    if slots_of(model).calibrator is not None:
+        return not states_cdf_alone(process)
+    return bool(supports_cache_root(process))
 
 
 class _CachedRoots(CachedCholeskyMCSamplerMixin):
@@ -69,6 +62,10 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
     _root_is_kept: bool
     _root_is_ours = False  # of calibrated posteriors: BoTorch extends those of its own
     _baseline_L: Any  # a tensor in BoTorch's classes
+    model: Any
+    q_in: int
+    sampler: MCSampler
+    X_baseline: Tensor
 
     def _decide(
         self, model: Model, cache_root: bool | None, X_baseline: Tensor, **kwargs: Any
@@ -116,27 +113,27 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
 
     def _compute_root_decomposition(self, posterior: Posterior) -> Any:
         root = super()._compute_root_decomposition
-        self._root_is_ours = isinstance(posterior, (*_ROOTED, CalibratedPosteriorList))
+        self._root_is_ours = isinstance(posterior, (CalibratedPosterior, CalibratedPosteriorList))
         if isinstance(posterior, CalibratedPosteriorList):
             return [root(part.path_posterior) for part in posterior.posteriors]
-        return root(posterior.path_posterior if isinstance(posterior, _ROOTED) else posterior)
+        if isinstance(posterior, CalibratedPosterior):
+            return root(posterior.path_posterior)
+        return root(posterior)
 
     def _samples_from_root(self, X: Tensor) -> Tensor:
         """Samples at ``batch_shape x q x d`` alone, ``sample_shape x batch_shape x q x m``."""
-        acquisition: Any = self
-        sampler, baseline = acquisition.sampler, acquisition.X_baseline
-        posterior_of = partial(
-            acquisition.model.posterior,
-            posterior_transform=getattr(self, "posterior_transform", None),
-        )
+        sampler, baseline = self.sampler, self.X_baseline
+        transform = None
+        if isinstance(self, qLogNoisyExpectedImprovement):
+            transform = self.posterior_transform
+        posterior_of = partial(self.model.posterior, posterior_transform=transform)
 
         def joint_posterior() -> Any:
             return posterior_of(torch.cat([match_batch_shape(baseline, X), X], dim=-2))
 
-        with beside(baseline):
-            posterior = posterior_of(X)
+        posterior = posterior_of(X, baseline=baseline)
         q_in = posterior._extended_shape()[-2]  # more than q with a one-to-many transform
-        if acquisition.q_in != q_in:
+        if self.q_in != q_in:
             self._set_sampler(q_in, joint_posterior())
         try:
             samples: Tensor = posterior.rsample_from_cached_root(

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import UnsupportedError
+from botorch.models.model import Model
 from botorch.sampling.normal import SobolQMCNormalSampler
 from botorch.utils.sampling import draw_sobol_normal_samples
 from torch import Tensor
 
 from botorch_calib._validation import check_inputs, check_precision, check_tensor
-from botorch_calib.models.inspection import (
+from botorch_calib.models.process import (
     as_in_training,
     observed_process,
     raw_train_inputs,
@@ -22,6 +23,7 @@ from botorch_calib.models.inspection import (
     with_task_feature,
 )
 from botorch_calib.models.requirements import check_fantasizes
+from botorch_calib.models.wrapper import batch_shape_of
 
 
 class PendingPoints(AcquisitionFunction):
@@ -103,9 +105,9 @@ def fantasy_models(models: Sequence[Any], X_pending: Tensor, num_fantasies: int)
     return conditioned
 
 
-def _checked(model: Any, X_pending: Tensor) -> Tensor:
+def _checked(model: Model, X_pending: Tensor) -> Tensor:
     """The points with all columns of a model, the task included, if it can be conditioned."""
-    if getattr(model, "batch_shape", ()):
+    if batch_shape_of(model):
         raise UnsupportedError(
             "`X_pending` needs a model without batch dimensions. That of an ensemble's members "
             "does not matter to Monte Carlo acquisition functions like qLogExpectedImprovement."

@@ -24,9 +24,11 @@ from botorch_calib._validation import check_flag, check_instance, check_nonnegat
 from botorch_calib.acquisition.base import sole_output
 from botorch_calib.acquisition.delayed import input_width
 from botorch_calib.acquisition.pending_points import PendingPoints
-from botorch_calib.models.inspection import observed_process, predicting_part, raw_train_inputs
+from botorch_calib.models.predict import slots_of
+from botorch_calib.models.process import observed_process, raw_train_inputs
 from botorch_calib.models.requirements import batch_of_models
 from botorch_calib.optim.robust_search import SMOOTHING, LipschitzBound
+from botorch_calib.optim.scaled_search import is_logarithm
 from botorch_calib.robust.contexts import ContextDistribution, as_distribution
 from botorch_calib.robust.contextual_function import ContextualFunction
 from botorch_calib.robust.gp.closed_form_bound import confidence_bound, gaussian_process
@@ -52,6 +54,10 @@ class ContextRobustFunction(PendingPoints, ABC):
     def __init__(
         self, model: Model | None, ambiguity: AmbiguitySet, contexts: ContextDistribution | Tensor
     ) -> None:
+        name = type(self).__name__
+        if model is not None and batch_of_models(model):
+            kind = type(model).__name__
+            raise UnsupportedError(f"{name} needs one model, this {kind} is a batch.")
         super().__init__(model=model)  # type: ignore[arg-type]
         check_instance("ambiguity", ambiguity, AmbiguitySet, "WassersteinBall(0.1)")
         self.ambiguity = at_observations(ambiguity, model)
@@ -183,10 +189,9 @@ class RobustAcquisition(ContextRobustFunction):
                 f"`acquisition` must be an acquisition function, got {type(acquisition).__name__}."
             )
         model = getattr(acquisition, "model", None)
-        check_no_batch(type(self).__name__, model)
         super().__init__(model, ambiguity, contexts)
         self.acquisition = acquisition
-        self._log = bool(getattr(acquisition, "_log", False))
+        self._log = is_logarithm(acquisition)
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
@@ -254,7 +259,6 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
                 f"{name} needs a single model, and {type(model).__name__} is an ensemble. Use "
                 "RobustAcquisition with an acquisition function that averages over its members."
             )
-        check_no_batch(name, model)
         super().__init__(model, ambiguity, contexts)
         self.beta = check_nonnegative("beta", beta)
         self.maximize = check_flag("maximize", maximize)
@@ -272,9 +276,9 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
         return confidence_bound(self.model, columns, self.beta, sign, self.posterior_transform)
 
     def _basis(self) -> tuple[object, ...]:
-        part, gp = predicting_part(self.model), gaussian_process(self.model)
+        slots, gp = slots_of(self.model), gaussian_process(self.model)
         settings = self.beta, self.maximize, self.contexts.indices
-        own = settings, self.posterior_transform, self.model, part
+        own = settings, self.posterior_transform, self.model, *slots
         if gp is None:
             return own  # its posterior is evaluated as it is at that time
         # A calibrator's state is read at that time, too.
@@ -334,24 +338,18 @@ def refuse_pending(name: str, X_pending: Tensor | None) -> None:
         )
 
 
-def check_no_batch(name: str, model: Any) -> None:
-    """Raise ``UnsupportedError`` for a batch of models."""
-    if model is not None and batch_of_models(model):
-        raise UnsupportedError(f"{name} needs one model, this {type(model).__name__} is a batch.")
-
-
-def at_observations(ambiguity: AmbiguitySet, model: Any) -> AmbiguitySet:
+def at_observations(ambiguity: AmbiguitySet, model: Model | None) -> AmbiguitySet:
     """The set, a schedule in it resolved with the model's number of observations."""
     if not ambiguity.is_scheduled:
         return ambiguity
-    targets = getattr(observed_process(model), "train_targets", None)  # without pending ones
-    if not isinstance(targets, Tensor):
+    inputs = raw_train_inputs(observed_process(model))  # without pending ones
+    if inputs is None:
         name = "an acquisition function without a model" if model is None else type(model).__name__
         raise UnsupportedError(
             f"`radius` is a function of the number of observations, which {name} does not tell: "
             "give `ambiguity.at(t)` or the number itself."
         )
-    return ambiguity.at(int(targets.shape[-1]))
+    return ambiguity.at(inputs.shape[-2])
 
 
 def same_basis(old: tuple[object, ...], new: tuple[object, ...]) -> bool:

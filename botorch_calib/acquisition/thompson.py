@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,13 +11,16 @@ import torch
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.model import Model
+from botorch.posteriors import GPyTorchPosterior
 from botorch.sampling.pathwise import (
     draw_kernel_feature_paths,
     draw_matheron_paths,
     gaussian_update,
 )
+from botorch.sampling.pathwise.paths import SamplePath
 from botorch.sampling.pathwise.utils import get_train_inputs
 from botorch.utils.transforms import is_ensemble, t_batch_mode_transform
+from gpytorch.models import ExactGP
 from linear_operator.operators import DiagLinearOperator
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Size, Tensor
@@ -24,13 +28,12 @@ from torch.nn import Module
 
 from botorch_calib._validation import check_count, check_inputs, check_width
 from botorch_calib.acquisition.delayed import DelayAwareAcquisitionFunction, input_width
-from botorch_calib.models.calibrated import CalibratedModel
-from botorch_calib.models.inspection import like, predicting_part, with_own_hyperparameters
 from botorch_calib.models.matching_rows import first_places
+from botorch_calib.models.predict import slots_of
+from botorch_calib.models.process import like, with_own_hyperparameters
 from botorch_calib.models.requirements import check_one_value_each, scalar_affine
 from botorch_calib.models.sample_paths import CalibratedPath, process_of_paths
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
-from botorch_calib.posteriors.single_points import is_gaussian
 
 # Relative to the largest variance. Rounding makes the covariance matrix of close points slightly
 # indefinite. This on its diagonal repairs most cases, and adds noise of 3e-5 times the largest
@@ -75,7 +78,8 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
         >>> acqf = DelayedThompsonSampling(model, seed=len(Y))  # another function in each round
     """
 
-    choices: Any  # a tensor or None
+    choices: Tensor | None
+    _values: Tensor | None
 
     def __init__(
         self,
@@ -103,7 +107,7 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
         self.register_buffer("choices", choices)
         self.register_buffer("_values", None)
         self._places = {} if choices is None else first_places(choices)
-        self._path: Any = None
+        self._path: Module | None = None
         self.set_X_pending(X_pending)
 
     def _prepare(self, model: Model, nu: Tensor, num_pending: int) -> None:
@@ -117,8 +121,9 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
-        if self.choices is None:
-            draw = self._path(X)
+        if self._path is not None:
+            # At all points as one set, for which paths are cheap to evaluate
+            draw = self._path(X.reshape(-1, X.shape[-1])).view(*X.shape[:-2], -1)
             check_one_value_each(draw.shape[-1], X, type(self).__name__)
             draw = draw.squeeze(-1)
         else:
@@ -127,6 +132,7 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
         return value if self.maximize else -value
 
     def _drawn_at_choices(self, X: Tensor) -> Tensor:
+        assert self.choices is not None and self._values is not None
         check_width(X, self.choices.shape[-1])
         points = X.to(self.choices).reshape(-1, X.shape[-1])
         places = [self._places.get(tuple(point)) for point in points.tolist()]
@@ -149,13 +155,13 @@ def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
     draw, a `CalibratedPath`, is widened about the calibrated mean.
     """
     gp = process_of_paths(model, "give `choices` to draw at these points")
-    is_calibrated = isinstance(predicting_part(model), CalibratedModel)
+    is_calibrated = slots_of(model).calibrator is not None
     factor = torch.ones_like(nu) if is_calibrated else nu
     # A calibrated model makes the copy itself.
-    drawn_from: Any = model if is_calibrated else with_own_hyperparameters(gp)
+    drawn_from = model if is_calibrated else with_own_hyperparameters(gp)
     try:
         with random_stream(seed, nu.device):
-            path: Any = draw_matheron_paths(
+            path = draw_matheron_paths(
                 drawn_from,
                 sample_shape=Size(),
                 prior_sampler=partial(
@@ -168,7 +174,7 @@ def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
             f"The kernel of this {type(gp).__name__} has no random features, which draws on "
             f"continuous domains need: give `choices` to draw at these points. ({error})"
         ) from error
-    return _Widened(path, nu) if is_calibrated else path
+    return _Widened(path, nu) if isinstance(path, CalibratedPath) else path
 
 
 class _Widened(Module):
@@ -192,7 +198,7 @@ def _scaled_normal(nu: Tensor, shape: Size) -> Tensor:
     return nu.cpu() * torch.randn(shape, dtype=torch.double, device="cpu")
 
 
-def _scaled_update(gp: Any, nu: Tensor) -> Any:
+def _scaled_update(gp: ExactGP, nu: Tensor) -> Callable[..., SamplePath]:
     """Conditions prior draws on data, both scaled by ``nu``, with one factorisation for all."""
     (points,) = get_train_inputs(gp, transformed=True)
     noise = gp.likelihood.noise_covar(shape=points.shape[:-1])
@@ -209,7 +215,7 @@ def draw_jointly(model: Any, X: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     """The posterior mean at ``X`` (``n x d``) and one joint draw, both of shape ``n``."""
     posterior = model.posterior(X)
     mean: Tensor = posterior.mean.squeeze(-1)
-    if not is_gaussian(posterior):
+    if type(posterior) is not GPyTorchPosterior:
         with random_stream(seed, X.device), warnings.catch_warnings():
             # Points close to each other need jitter, which is too small to matter.
             warnings.simplefilter("ignore", NumericalWarning)

@@ -94,13 +94,12 @@ class DelayStrategy:
         check_one_of("imputation", self.imputation, IMPUTATIONS)
         check_one_of("window", self.window, WINDOWS)
         check_one_of("failures", self.failures, FAILURES)
-        object.__setattr__(self, "beta", check_nonnegative("beta", self.beta))
+        vars(self)["beta"] = check_nonnegative("beta", self.beta)
         if self.feedback_bound is not None:
             check_nonnegative("feedback_bound", self.feedback_bound)
         for name in ("max_censored", "spread_beyond"):
-            limit = getattr(self, name)
-            if limit is not None:
-                object.__setattr__(self, name, check_count(name, limit, 0))
+            if (limit := vars(self)[name]) is not None:
+                vars(self)[name] = check_count(name, limit, 0)
 
     @property
     def lost_statuses(self) -> tuple[TrialStatus, ...]:
@@ -116,8 +115,7 @@ class DelayStrategy:
 
     def with_pending(self, num: int) -> DelayStrategy:
         """The strategy that applies while ``num`` queries are pending."""
-        strategy = self
-        limit = self.max_censored
+        strategy, limit = self, self.max_censored
         if self.imputation == "censor" and limit is not None and num > limit:
             strategy = replace(strategy, imputation="hallucinate", window=None)
         if strategy.acquisition == "ucb" and self.spreads(num):

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.models.model import Model
-from botorch.utils.transforms import t_batch_mode_transform
+from botorch.utils.transforms import normalize, t_batch_mode_transform
 from torch import Tensor
 
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.ledger.trials import are_among
 from botorch_calib.models.conditioning import with_observations
-from botorch_calib.models.inspection import like, observed_process
 from botorch_calib.models.matching_rows import is_any_of
+from botorch_calib.models.process import like, observed_process
 from botorch_calib.robust.contexts import pairwise_distances
 
 # A point closer to a failed query than this, in units of the box in every coordinate, repeats it.
@@ -80,7 +79,7 @@ class Feasibility:
         self, X: Tensor, failed: Tensor, bounds: Tensor, cost: float | None = None
     ) -> None:
         self.bounds = bounds
-        self.X = self._in_unit_cube(X)
+        self.X = normalize(X, bounds)
         self.failures = self.X[failed.to(self.X) == 1.0]
         cost = float(failed.sum()) if cost is None else cost
         self.threshold = 1.0 - 0.5 / (1.0 + cost / CAUTION)
@@ -96,13 +95,10 @@ class Feasibility:
         self.lengthscale = float(lengthscales[best])
         self.weights = torch.linalg.solve_triangular(L[best].mT, whitened[best], upper=True)
 
-    def _in_unit_cube(self, X: Tensor) -> Tensor:
-        return (X - self.bounds[0]) / (self.bounds[1] - self.bounds[0])
-
     def predict(self, X: Tensor) -> Tensor:
         """The predicted label at ``X``, ``batch_shape x d``, of shape ``batch_shape``."""
-        X = self._in_unit_cube(X.to(self.bounds))
-        k = _matern(pairwise_distances(X, self.X) / self.lengthscale)
+        unit = normalize(X.to(self.bounds), self.bounds)
+        k = _matern(pairwise_distances(unit, self.X) / self.lengthscale)
         return 1.0 + (k @ self.weights).squeeze(-1)
 
     def score(self, X: Tensor) -> Tensor:
@@ -111,7 +107,7 @@ class Feasibility:
 
     def are_at_border(self, X: Tensor) -> Tensor:
         """Which of the points ``n x d`` are at the border of a failure."""
-        return are_near(self._in_unit_cube(X), self.failures).any(dim=-1)
+        return are_near(normalize(X, self.bounds), self.failures).any(dim=-1)
 
     def safest(self, X: Tensor) -> Tensor:
         """The one of the points ``n x d`` that is the most likely to bring a value, ``d``.
@@ -134,7 +130,6 @@ class FeasibleAcquisition(AcquisitionFunction):
     ) -> None:
         super().__init__(model=model)
         self.acqf, self.feasibility, self.poor = acqf, feasibility, poor
-        self._log = poor is None
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
@@ -170,8 +165,8 @@ def poor_value(ledger: FeedbackLedger, now: float) -> float:
 
 
 def with_failures_imputed(
-    model: Any, ledger: FeedbackLedger, now: float, strategy: DelayStrategy
-) -> Any:
+    model: Model, ledger: FeedbackLedger, now: float, strategy: DelayStrategy
+) -> Model:
     """The model conditioned on poor values at lost queries, or on poorer predictions.
 
     The worst value observed would bend a smooth model also beside the region that fails, where the
@@ -232,7 +227,7 @@ def borders_are_overdrawn(
     best, X = ledger.best(now=now), ledger.queries(now)
     lost = are_among(ledger.statuses(now), strategy.lost_statuses).nonzero()[:, 0]
     since = torch.arange(0 if best is None else best.id + 1, len(X))
-    unit = (X - bounds[0]) / (bounds[1] - bounds[0])
+    unit = normalize(X, bounds)
     near = are_near(unit[since], unit[lost]) & (lost <= since.unsqueeze(-1))
     count = 0
     for at_border in near.any(dim=-1).tolist():

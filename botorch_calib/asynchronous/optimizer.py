@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from botorch.exceptions.errors import InputDataError
+from pebble import ProcessExpired
 from torch import Tensor
 from tqdm.auto import tqdm
 
@@ -61,7 +62,7 @@ class AsynchronousOptimizer:
             ``"yvar"``, ``"outcomes"`` or ``"context"``. Processes need it to be picklable.
         ledger: Where trials are recorded.
         propose: Chooses the next query, such as a `DelayAwareProposer`: a function from the ledger
-            to a tensor of shape ``d`` or ``1 x d``, or to a `DecidedQuery`, of whose decisions the
+            to a tensor of shape ``d`` or ``1 x d``, or to a `DecidedQuery`, of whose decision the
             objective returns the outcomes, unless there is one, which limits the value itself.
             Called in the thread that calls `run`.
         max_parallel: Number of evaluations to keep running.
@@ -289,7 +290,7 @@ class _Run:
         else:
             self._ended.put((future, self._record(trial, result)))
 
-    def _record(self, trial: Trial, result: Any) -> Exception | None:
+    def _record(self, trial: Trial, result: object) -> Exception | None:
         """Write what the objective returned to the ledger, or return the error of doing so."""
         told = result if isinstance(result, Mapping) else {"y": result}
         try:
@@ -341,8 +342,8 @@ class _Run:
 def _describe(error: BaseException | None) -> str:
     """An exception in one line of text, even if it cannot be shown."""
     kind = type(error).__name__
-    code = getattr(error, "exitcode", None)
-    if isinstance(code, int):  # of a process of Pebble, with 256 for 0
+    if isinstance(error, ProcessExpired):
+        code = error.exitcode  # with 256 for 0
         return f"{kind}: exit code {code % 256 if code > 0 else code}"
     try:
         return f"{kind}: {error}"

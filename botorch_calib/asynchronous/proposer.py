@@ -18,6 +18,7 @@ from torch import Tensor
 
 from botorch_calib._validation import (
     check_array,
+    check_callable,
     check_count,
     check_finite,
     check_fixed_features,
@@ -42,8 +43,9 @@ from botorch_calib.exceptions import level_of_caller
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.fit_to_ledger import Fit
-from botorch_calib.models.inspection import like, unit_of_targets
 from botorch_calib.models.matching_rows import is_any_of
+from botorch_calib.models.outcome_transforms import outcome_map_of
+from botorch_calib.models.process import like, predicting_process
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
 from botorch_calib.optim.scaled_search import optimize_in_unit_box
 
@@ -75,13 +77,9 @@ class SearchSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("num_restarts", 1), ("raw_samples", 1), ("seed", 0)):
-            object.__setattr__(self, name, check_count(name, getattr(self, name), least))
-        if self.raw_samples < self.num_restarts:
-            raise InputDataError(
-                f"`raw_samples` ({self.raw_samples}) must be at least `num_restarts` "
-                f"({self.num_restarts}), as starting points are chosen among the samples."
-            )
+        least = {"num_restarts": 1, "raw_samples": self.num_restarts, "seed": 0}
+        for name, smallest in least.items():
+            vars(self)[name] = check_count(name, vars(self)[name], smallest)
 
 
 class DelayAwareProposer:
@@ -161,8 +159,7 @@ class DelayAwareProposer:
         self.search = check_instance("search", search, SearchSettings)
         self.maximize = None if maximize is None else check_flag("maximize", maximize)
         self.refit_every = check_refit_every(refit_every)
-        if fit is not None and not callable(fit):
-            raise InputDataError(f"`fit` must be a function of `X` and `Y`, got {fit!r}.")
+        check_callable("fit", fit, "a function of `X` and `Y`")
         if fit is None:
             on_device = self.bounds.to(self.device)
             fit = WarmStartedFit(on_device, self.refit_every, self.search.seed)
@@ -215,8 +212,8 @@ class DelayAwareProposer:
         if avoided and borders_are_overdrawn(ledger, now, strategy, self.bounds):
             place = count
         if place is not None:
-            asked = ledger.queries()
-            spread = self._design(SPREAD, fixed, choices).new_point(place, asked, feasibility)
+            design, asked = self._design(SPREAD, fixed, choices), ledger.queries()
+            spread = design.new_point(place, asked, feasibility)
             # Where failures lie all over the box, all of it is border, and the model chooses.
             if spread is not None and not (avoided and avoided.are_at_border(spread[None])):
                 return spread
@@ -256,8 +253,7 @@ class DelayAwareProposer:
         """Raise if the values are too large for a model, and warn of points in other units."""
         X, Y = ledger.to_observations(now)
         if not torch.isfinite(Y.var()):
-            values = {abs(t.y): t for t in ledger.trials_at(now) if t.y is not None}
-            worst = values[max(values)]
+            worst = max(ledger.trials_at(now), key=lambda trial: abs(trial.y or 0.0))
             raise InputDataError(
                 f"The values of the ledger, such as {worst.y:g} of trial {worst.id}, are too large "
                 "for their variance to be computed. `amend` those that stand for failures, "
@@ -266,9 +262,9 @@ class DelayAwareProposer:
         points, which = X, f"the {len(X)} queries in the ledger that have values"
         if self.choices is not None:
             points, which = self.choices, f"the {len(self.choices)} `choices`"
-        free = [column for column in range(self.dim) if column not in fixed]
         inside = (points >= self.bounds[0]) & (points <= self.bounds[1])
-        if free and not inside[:, free].all(dim=-1).any():
+        inside[:, [*fixed]] = True
+        if not inside.all(dim=-1).any():
             warnings.warn(
                 f"None of {which} lies in the box of `bounds`, by which the model measures "
                 "distances. Are they in other units, or of another problem?",
@@ -296,9 +292,12 @@ class DelayAwareProposer:
             "window": strategy.window,
             "now": now,
             "beta": strategy.beta,
-            "feedback_bound": self._feedback_bound(ledger, now),
+            "feedback_bound": self.strategy.feedback_bound,
             "maximize": ledger.maximize,
         }
+        if self.strategy.feedback_bound is None:
+            scale = ledger.to_observations(now)[1].std().item()
+            arguments["feedback_bound"] = 1.0 / scale if scale > 0.0 else 1.0
         bound = partial(DelayedUpperConfidenceBound.from_ledger, model, ledger, **arguments)
         if strategy.acquisition == "ucb":
             return bound()
@@ -315,16 +314,10 @@ class DelayAwareProposer:
                 raise
             return bound(beta=self.strategy.beta)
 
-    def _feedback_bound(self, ledger: FeedbackLedger, now: float) -> float:
-        if self.strategy.feedback_bound is not None:
-            return self.strategy.feedback_bound
-        scale = ledger.to_observations(now)[1].std().item()
-        return 1.0 / scale if scale > 0.0 else 1.0
-
     def _maximizer(
         self,
         acqf: AcquisitionFunction,
-        model: Model,
+        model: CensoredDelayModel,
         choices: Tensor | None,
         fixed: dict[int, float],
         failed: Tensor,
@@ -332,29 +325,31 @@ class DelayAwareProposer:
         """The best one of ``choices`` or, without any, of the box without ``failed`` queries."""
         if choices is not None:
             return _best_of(choices, acqf, model)
-        point = self._search(acqf, model, fixed)
-        if have_failed(point, failed, self.bounds) and len(fixed) < self.dim:
-            # The best of a Sobol sample, of which as many points as have failed may fall away.
-            points = self._design(AGAIN, fixed, None).sample(self.search.raw_samples + len(failed))
-            point = _best_of(points[~have_failed(points, failed, self.bounds)], acqf, model)
-        return point
-
-    def _search(self, acqf: AcquisitionFunction, model: Model, fixed: dict[int, float]) -> Tensor:
-        """The maximizer over the box, searched for in the model's precision."""
         box = like(model, self.bounds)
         # The unit of the values of one's own function is not known.
         is_own = callable(self.strategy.acquisition)
         candidate, _ = optimize_in_unit_box(
             acqf,
             box,
-            unit=None if is_own else unit_of_targets(model, box),
+            unit=None if is_own else _unit_of_targets(model, box),
             num_restarts=self.search.num_restarts,
             raw_samples=self.search.raw_samples,
             fixed_features=fixed,
         )
         # Bounds rounded to single precision may lie outside of the box.
         point = candidate.squeeze(0).to(self.bounds).clamp(self.bounds[0], self.bounds[1])
-        return with_features(point, fixed)
+        point = with_features(point, fixed)
+        if have_failed(point, failed, self.bounds) and len(fixed) < self.dim:
+            # The best of a Sobol sample, of which as many points as have failed may fall away.
+            points = self._design(AGAIN, fixed, None).sample(self.search.raw_samples + len(failed))
+            point = _best_of(points[~have_failed(points, failed, self.bounds)], acqf, model)
+        return point
+
+
+def _unit_of_targets(model: Model, box: Tensor) -> Tensor:
+    """One unit of a model's targets in units of its outcome, where it is known, else 1."""
+    weight = outcome_map_of(predicting_process(model)).weight_of_all
+    return box.new_ones(()) if weight is None else weight.detach().to(box)
 
 
 def _best_of(choices: Tensor, acqf: AcquisitionFunction, model: Model) -> Tensor:
@@ -364,7 +359,7 @@ def _best_of(choices: Tensor, acqf: AcquisitionFunction, model: Model) -> Tensor
     return choices[int((rows == best).all(dim=-1).nonzero()[0])].clone()
 
 
-def _checked_bounds(bounds: Any) -> Tensor:
+def _checked_bounds(bounds: object) -> Tensor:
     box = torch.from_numpy(check_array("bounds", bounds, (2, None)))
     widths = check_finite("bounds[1] - bounds[0]", box.diff(dim=0))
     if not widths.numel() or (widths <= 0).any():

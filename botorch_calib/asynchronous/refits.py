@@ -38,8 +38,8 @@ from botorch_calib.models.conditioning import with_observations
 from botorch_calib.models.delayed import queries_to_impute
 from botorch_calib.models.fit_to_ledger import Fit, fitted_model
 from botorch_calib.models.hyperparameter_fits import fit_in_logarithms
-from botorch_calib.models.inspection import like, observed_process
 from botorch_calib.models.partly_known_noise import PartlyKnownNoiseGP
+from botorch_calib.models.process import like, observed_process
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
 
 # The first fit is to two values: one has no standard deviation.
@@ -61,13 +61,12 @@ State = dict[str, dict[str, Tensor]]
 PARTS = ("mean_module", "covar_module", "likelihood")
 
 
-def check_refit_every(value: Any) -> int | float:
+def check_refit_every(value: int | float) -> int | float:
     """Return ``value`` if it is an integer of at least 1 or a float above 1, else raise."""
-    is_factor = isinstance(value, Real) and not isinstance(value, Integral)
-    if is_factor and 1.0 < value < math.inf:
-        return float(value)
     with suppress(InputDataError):
         return check_count("refit_every", value)
+    if isinstance(value, Real) and not isinstance(value, Integral) and 1.0 < value < math.inf:
+        return float(value)
     raise InputDataError(
         "`refit_every` must be a number of values (an integer of at least 1) or a factor by "
         f"which their number grows (a float above 1), got {value!r}."
@@ -129,17 +128,13 @@ def fit_single_task_gp(
         scale = Y.std()
         Yvar = Yvar.clamp_min(1.01e-6 * (scale.square().item() if scale >= equal else 1.0))
 
-    columns = X, Y, Yvar
-
     def unfitted(*batch: int) -> PartlyKnownNoiseGP:
-        data: Any = [each if each is None else each.expand(*batch, *each.shape) for each in columns]
-        train_X, train_Y, train_Yvar = data
         # Equal values, and inputs outside of the box, are warned of, and nobody can help them.
         with validate_input_scaling(False):
             return PartlyKnownNoiseGP(
-                train_X,
-                train_Y,
-                train_Yvar,
+                X.expand(*batch, *X.shape),
+                Y.expand(*batch, *Y.shape),
+                None if Yvar is None else Yvar.expand(*batch, *Yvar.shape),
                 input_transform=None if bounds is None else Normalize(X.shape[-1], bounds=bounds),
                 outcome_transform=Standardize(1, min_stdv=equal, batch_shape=torch.Size(batch)),
             )
@@ -151,7 +146,7 @@ def fit_single_task_gp(
         options = {"ftol": TOLERANCE}
         for part, state in start.items():
             # All variances may be known of the first values, and none learned.
-            getattr(gp, part).load_state_dict(state, strict=False)
+            gp.get_submodule(part).load_state_dict(state, strict=False)
     elif noises:
         searched = unfitted(2)
         for name in noises:
@@ -170,9 +165,32 @@ class Remembered(NamedTuple):
     data: tuple[bytes, ...]
     result: Any
 
+    def holds(self, *data: Tensor | None) -> bool:
+        """Whether the result is of these data."""
+        return self.data == _bits(*data)
+
+
+NOTHING = Remembered((), None)
+
 
 def _bits(*data: Tensor | None) -> tuple[bytes, ...]:
     return tuple(b"" if each is None else each.cpu().numpy().tobytes() for each in data)
+
+
+def fit_with_noise(fit: Fit, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Model:
+    """The fitted model; the variances ``Yvar`` are for a `fit` with a parameter of this name."""
+    if Yvar is None:
+        return fit(X, Y)
+    if "Yvar" in signature(fit).parameters:
+        known = {"Yvar": Yvar}
+        return fit(X, Y, **known)
+    warnings.warn(
+        "The known variances of the noise are not used, as `fit` has no parameter `Yvar`: the "
+        "model learns the noise instead.",
+        InputDataWarning,
+        stacklevel=level_of_caller(),
+    )
+    return fit(X, Y)
 
 
 class ScheduledFit:
@@ -189,29 +207,25 @@ class ScheduledFit:
         self.refit_every = refit_every
         self.device = device
         self.stream = stream
-        self.fitted: Remembered | None = None
-        self._extended: Remembered | None = None  # conditioned on later values
+        self.fitted = self._extended = NOTHING  # the latter is conditioned on later values
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy fits again when it is called: a stored fit may be large and outdated.
-        return {**self.__dict__, "fitted": None, "_extended": None}
+        return {**self.__dict__, "fitted": NOTHING, "_extended": NOTHING}
 
     def of_data(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
         """The model of all values, in order of arrival, fitted to the first of them."""
         count = fitted_count(len(Y), self.refit_every)
         first = X[:count], Y[:count], None if Yvar is None else Yvar[:count]
-        data = _bits(*first)
-        if self.fitted is None or self.fitted.data != data:
-            noise = {} if Yvar is None else {"Yvar": first[2]}
+        if not self.fitted.holds(*first):
             with random_stream(derived_seed(*self.stream, count), self.device):
-                self.fitted = Remembered(data, self.fit(*first[:2], **noise))
-            self._extended = None
+                self.fitted = Remembered(_bits(*first), fit_with_noise(self.fit, *first))
         if count == len(Y):
             return self.fitted.result
-        data = _bits(X, Y, Yvar)
-        if self._extended is None or self._extended.data != data:
+        if not self._extended.holds(X, Y, Yvar):
             later = X[count:], Y[count:], None if Yvar is None else Yvar[count:]
-            self._extended = Remembered(data, with_later_values(self.fitted.result, *later))
+            extended = with_later_values(self.fitted.result, *later)
+            self._extended = Remembered(_bits(X, Y, Yvar), extended)
         return self._extended.result
 
 
@@ -234,20 +248,17 @@ class WarmStartedFit:
         start = None
         if len(Y) >= LEAST_FOR_WARM_START:
             half = fitted_count(len(Y) // 2, self.refit_every)
-            start = self._state(X[:half], Y[:half], None if Yvar is None else Yvar[:half])
+            first = X[:half], Y[:half], None if Yvar is None else Yvar[:half]
+            if not self._known.get(half, NOTHING).holds(*first):
+                self(*first)
+            start = self._known[half].result
         device = self.bounds.device
         noise = None if Yvar is None else Yvar.to(device)
         with random_stream(derived_seed(self.seed, len(Y)), device):
             gp = fit_single_task_gp(X.to(device), Y.to(device), self.bounds, noise, start)
-        parts = {part: deepcopy(getattr(gp, part).state_dict()) for part in PARTS}
+        parts = {part: deepcopy(gp.get_submodule(part).state_dict()) for part in PARTS}
         self._known[len(Y)] = Remembered(_bits(X, Y, Yvar), parts)
         return gp
-
-    def _state(self, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> State:
-        known = self._known.get(len(Y))
-        if known is None or known.data != _bits(X, Y, Yvar):
-            self(X, Y, Yvar)
-        return self._known[len(Y)].result
 
 
 class LedgerModel(ScheduledFit):
@@ -260,7 +271,8 @@ class LedgerModel(ScheduledFit):
         imputation = strategy.imputation
         if imputation == "censor":
             _warn_of_wrong_sign(ledger, now)
-        fit = partial(self.of_data, Yvar=self._known_noise(ledger, now))
+        Yvar = ledger.noise_variances(now)
+        fit = partial(self.of_data, Yvar=None if Yvar.isnan().all() else Yvar)
         model = fitted_model(ledger, fit, "observed", now)
         model = with_failures_imputed(model, ledger, now, strategy)
         pending = queries_to_impute(ledger, imputation, now)
@@ -269,21 +281,6 @@ class LedgerModel(ScheduledFit):
             _, Y = ledger.to_observations(now)
             censor_value = (Y.min() if ledger.maximize else Y.max()).item()  # the worst one
         return CensoredDelayModel(model, pending, censor_value, imputation)
-
-    def _known_noise(self, ledger: FeedbackLedger, now: float) -> Tensor | None:
-        """The noise variances of the observed values, if any is known and `fit` takes them."""
-        Yvar = ledger.noise_variances(now)
-        if Yvar.isnan().all():
-            return None
-        if "Yvar" in signature(self.fit).parameters:
-            return Yvar
-        warnings.warn(
-            "The variances of the noise that the ledger knows are not used, as `fit` has no "
-            "`Yvar`: the model learns the noise instead.",
-            InputDataWarning,
-            stacklevel=level_of_caller(),
-        )
-        return None
 
 
 def _warn_of_wrong_sign(ledger: FeedbackLedger, now: float) -> None:

@@ -16,7 +16,14 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedEr
 from torch import Tensor
 from torch.nn import Module
 
-from botorch_calib._validation import check_finite, check_inputs, check_open_unit, check_tensor
+from botorch_calib._validation import (
+    check_finite,
+    check_inputs,
+    check_instance,
+    check_one_of,
+    check_open_unit,
+    check_tensor,
+)
 from botorch_calib.calibration.learners.quantile_learner import QuantileLearner
 from botorch_calib.calibration.scores import Score
 from botorch_calib.distributions.piecewise import PiecewisePredictive
@@ -98,7 +105,11 @@ class TrackedCalibrator(Calibrator):
     """A calibrator that builds its predictive distribution from the thresholds of a learner."""
 
     tracker: QuantileLearner
-    score: Score
+
+    def __init__(self, score: Score, tails: str) -> None:
+        super().__init__()
+        self.score = check_instance("score", score, Score, "RationalScore(max_width=50.0)")
+        self.tails = check_one_of("tails", tails, TAILS)
 
     @property
     def max_width(self) -> float:  # type: ignore[override]
@@ -132,3 +143,6 @@ class TrackedCalibrator(Calibrator):
     @property
     def num_updates(self) -> int:
         return self.tracker.num_updates
+
+    def extra_repr(self) -> str:
+        return f"score={self.score}, tails={self.tails!r}, {super().extra_repr()}"

@@ -6,8 +6,8 @@ import math
 
 from torch import Tensor
 
-from botorch_calib._validation import check_instance, check_one_of, check_open_unit
-from botorch_calib.calibration.base import TAILS, TrackedCalibrator
+from botorch_calib._validation import check_open_unit
+from botorch_calib.calibration.base import TrackedCalibrator
 from botorch_calib.calibration.learners.automatic_settings import (
     AggregatedQuantileTracker,
     Setting,
@@ -64,18 +64,11 @@ class LocalizedConformal(TrackedCalibrator):
         score: Score = DEFAULT_SCORE,
         tails: str = "stretched",
     ) -> None:
-        super().__init__()
+        super().__init__(score, tails)
         self.alpha = check_open_unit("alpha", alpha)
-        self.score = check_instance("score", score, Score, "RationalScore(max_width=50.0)")
-        self.tails = check_one_of("tails", tails, TAILS)
+        level, start = self.score.two_sided_level(alpha), self.score.initial_two_sided(alpha)
         self.tracker = quantile_learner(
-            [self.score.two_sided_level(alpha)],
-            [self.score.initial_two_sided(alpha)],
-            lengthscale,
-            scale,
-            step_size,
-            step_decay,
-            regularization,
+            [level], [start], lengthscale, scale, step_size, step_decay, regularization
         )
 
     def half_width(self, X: Tensor) -> Tensor:
@@ -86,17 +79,11 @@ class LocalizedConformal(TrackedCalibrator):
         return self.score.two_sided(z)
 
     def _predictive_from(self, theta: Tensor) -> PiecewisePredictive:
-        return PiecewisePredictive.conformal(
-            self.alpha,
-            half_width=self.score.half_width(theta),
-            max_width=self.score.max_width,
-            tails=self.tails,
-            validate=False,
-        )
+        width, most = self.score.half_width(theta), self.score.max_width
+        return PiecewisePredictive.conformal(self.alpha, width, most, self.tails, validate=False)
 
     def extra_repr(self) -> str:
-        settings = f"alpha={self.alpha:g}, score={self.score}, tails={self.tails!r}"
-        return f"{settings}, {super().extra_repr()}"
+        return f"alpha={self.alpha:g}, {super().extra_repr()}"
 
     @property
     def num_needed(self) -> int:

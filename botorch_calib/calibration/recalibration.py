@@ -9,15 +9,14 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
-from botorch_calib._validation import check_instance, check_levels, check_one_of, check_open_unit
-from botorch_calib.calibration.base import TAILS, TrackedCalibrator
+from botorch_calib._validation import check_levels, check_numbers, check_one_of, check_open_unit
+from botorch_calib.calibration.base import TrackedCalibrator
 from botorch_calib.calibration.learners.automatic_settings import (
     STEP_SIZE,
     Setting,
     quantile_learner,
 )
 from botorch_calib.calibration.learners.kernel_quantile_regression import ExactQuantileLearner
-from botorch_calib.calibration.learners.quantile_learner import as_vector
 from botorch_calib.calibration.scores import DEFAULT_SCORE, Score
 from botorch_calib.distributions.piecewise import PiecewisePredictive, has_rare_ends
 
@@ -81,14 +80,12 @@ class QuantileRecalibrator(TrackedCalibrator):
         score: Score = DEFAULT_SCORE,
         tails: str | None = None,
     ) -> None:
-        super().__init__()
         if levels is None:
             levels = torch.arange(1, NUM_LEVELS + 1, dtype=torch.double) / (NUM_LEVELS + 1)
-        levels = check_levels("levels", as_vector(levels))
-        self.score = check_instance("score", score, Score, "RationalScore(max_width=50.0)")
+        levels = check_levels("levels", check_numbers("levels", levels).detach())
         if tails is None:
             tails = "stretched" if len(levels) > 1 else "gaussian"
-        self.tails = check_one_of("tails", tails, TAILS)
+        super().__init__(score, tails)
         self.method = check_one_of("method", method, ("online", "exact"))
         # As numbers too, so that a level is found among them without reading from the device.
         self._level_values = levels.tolist()
@@ -144,9 +141,6 @@ class QuantileRecalibrator(TrackedCalibrator):
         tolerance = max(1e-6 * min(level, 1.0 - level), self._level_unit)
         return index if gaps[index] <= tolerance else None
 
-    def extra_repr(self) -> str:
-        return f"score={self.score}, tails={self.tails!r}, {super().extra_repr()}"
-
     @property
     def num_needed(self) -> int:
         """Number of residuals before which the rarer of the outer tails is hardly ever hit."""
@@ -157,11 +151,7 @@ class QuantileRecalibrator(TrackedCalibrator):
         return self.score.signed(z)
 
     def _predictive_from(self, theta: Tensor) -> PiecewisePredictive:
+        knots, most = self.score.knots(theta).unsqueeze(-2), self.score.max_width
         return PiecewisePredictive.recalibrated(
-            self.levels,
-            knots=self.score.knots(theta).unsqueeze(-2),
-            max_width=self.score.max_width,
-            tails=self.tails,
-            validate=False,
-            hollow=self._hollow,
+            self.levels, knots, most, self.tails, validate=False, hollow=self._hollow
         )

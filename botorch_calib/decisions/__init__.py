@@ -5,11 +5,10 @@ from botorch_calib.decisions.chance_constrained_search import (
     ChanceConstrainedCandidate,
     optimize_chance_constrained,
 )
-from botorch_calib.decisions.chance_constraints import ChanceConstraint
+from botorch_calib.decisions.chance_constraint import ChanceConstraint
 from botorch_calib.decisions.confirmation import ConfirmationTest
 from botorch_calib.decisions.objective_coverage_bound import objective_coverage_bound
 from botorch_calib.decisions.recommendation import Recommendation, recommend
-from botorch_calib.decisions.several_constraints import joint_chance_constraints
 
 __all__ = [
     "CertifiedSetExpansion",
@@ -17,7 +16,6 @@ __all__ = [
     "ChanceConstraint",
     "ConfirmationTest",
     "Recommendation",
-    "joint_chance_constraints",
     "objective_coverage_bound",
     "optimize_chance_constrained",
     "recommend",

@@ -40,18 +40,6 @@ class Decision(NamedTuple):
     missed: bool | None  # the outcome was beyond the quantile that decided
 
 
-def together(decisions: Iterable[Decision]) -> Decision:
-    """The part of one point under several constraints that counts: it violates any, or not one."""
-    certified, violated, missed = zip(*decisions, strict=True)
-    return Decision(all(certified), _any(violated), _any(missed))
-
-
-def _any(flags: Iterable[bool | None]) -> bool | None:
-    """Whether any is true, None if that is still open."""
-    known = list(flags)
-    return True if True in known else None if None in known else False
-
-
 class Account(NamedTuple):
     """A summary of decisions and their outcomes, whenever these came.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,25 +10,26 @@ from botorch.models.model import Model
 from botorch.utils.transforms import t_batch_mode_transform
 from torch import Tensor
 
+from botorch_calib._validation import check_instance
 from botorch_calib.acquisition.base import members_of
 from botorch_calib.acquisition.input_constructors import limits_from, register_once
 from botorch_calib.acquisition.pending_points import PendingPoints
-from botorch_calib.decisions.chance_constraints import (
+from botorch_calib.decisions.chance_constraint import (
     ChanceConstraint,
-    chance_constraints_of,
-    margins_of,
+    at_points,
+    spread_of,
+    stated_outcomes,
 )
-from botorch_calib.decisions.predicted_outcome import OutcomeQuantiles
 from botorch_calib.models import CensoredDelayModel
-from botorch_calib.models.calibrated import CalibratedModel
-from botorch_calib.models.inspection import like, observed_process, stated_moments
-from botorch_calib.models.marginals import posterior_at
+from botorch_calib.models.predict import mean_and_deviation
+from botorch_calib.models.process import like, observed_process
+from botorch_calib.models.surrogate import Surrogate
 
 
 class CertifiedSetExpansion(PendingPoints):
     r"""Uncertainty of a constrained outcome at the border of the certified set.
 
-    ``max_i log(sigma_i(x) / u_i) - (m_i(x) / s_i(x))^2 / 2`` over the constraints, with the margin
+    ``max_i log(sigma_i(x) / u_i) - (m_i(x) / s_i(x))^2 / 2`` over the outcomes, with the margin
     ``m``, the standard deviations ``sigma`` of the noise-free value and ``s`` of an outcome, and
     ``u``, the mean of ``s`` over the training inputs, so that units do not matter. An observation
     far inside the set, or where the value is known, would not move the border. SafeOpt calls the
@@ -37,7 +37,7 @@ class CertifiedSetExpansion(PendingPoints):
     on a grid of points. To be maximised over certified points, by `optimize_chance_constrained`.
 
     Args:
-        constraints: The constraints, on the same inputs, or a single one.
+        constraint: The constraint, of one outcome or several.
         X_pending: Points under evaluation, ``n x d``: they lower ``sigma``, whatever their outcomes
             will be, and leave the margins as they are. They hold contexts, if there are any.
 
@@ -51,40 +51,38 @@ class CertifiedSetExpansion(PendingPoints):
 
     def __init__(
         self,
-        constraints: ChanceConstraint | Sequence[ChanceConstraint],
+        constraint: ChanceConstraint,
         X_pending: Tensor | None = None,
     ) -> None:
-        several = chance_constraints_of(constraints)
-        super().__init__(model=several[0].model)
-        self.constraints = several
-        # The ``u_i`` of the class
-        self.units = [constraint.typical_deviation() for constraint in several]
+        check_instance("constraint", constraint, ChanceConstraint)
+        super().__init__(model=constraint.model)
+        self.constraint = constraint
+        self.units = constraint.typical_deviations()  # the ``u_i`` of the class
         self.set_X_pending(X_pending)
 
     def _account_for(self, X_pending: Tensor | None) -> None:
-        self._present = [_gaussian(constraint.model) for constraint in self.constraints]
+        self._present = [*map(_gaussian, self.constraint.models.values())]
         self._conditioned = self._present
         if X_pending is not None:
             self._conditioned = [_given_pending(model, X_pending) for model in self._present]
 
     def _models(self) -> list[Any]:
         """The present models (`observe` replaces them), conditioned on the pending points."""
-        pairs = zip(self._present, self.constraints, strict=True)
-        if any(model is not _gaussian(constraint.model) for model, constraint in pairs):
+        pairs = zip(self._present, self.constraint.models.values(), strict=True)
+        if any(present is not _gaussian(model) for present, model in pairs):
             self._account_for(self.X_pending)
         return self._conditioned
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
-        gains, margins = [], margins_of(self.constraints, X)
-        for constraint, model, unit, margin in zip(
-            self.constraints, self._models(), self.units, margins, strict=True
-        ):
-            inputs = constraint.inputs(X)
-            _, sigma = stated_moments(model, posterior_at(model, inputs))
-            sigma = constraint.in_contexts(sigma.squeeze(-1).squeeze(-1))
-            deviation = OutcomeQuantiles(constraint.model, inputs).deviation
-            to_border = margin / constraint.in_contexts(deviation)
+        constraint, gains = self.constraint, []
+        inputs, margins = constraint.inputs(X), constraint.margins(X)
+        outcomes = zip(constraint.models.items(), self._models(), self.units, margins, strict=True)
+        for (name, outcome), model, unit, margin in outcomes:
+            _, sigma = mean_and_deviation(model, inputs)
+            sigma = constraint.in_contexts(at_points(sigma), name)
+            deviation = spread_of(stated_outcomes(outcome, inputs)).deviation
+            to_border = margin / constraint.in_contexts(deviation, name)
             gains.append((sigma / unit).log() - 0.5 * to_border.square())
         return torch.stack(gains).amax(dim=0)
 
@@ -95,7 +93,7 @@ def _given_pending(model: Any, X_pending: Tensor) -> CensoredDelayModel:
     The variance does not depend on outcomes, so hallucinated ones suffice.
     """
     X_pending = like(model, X_pending)
-    if getattr(model, "imputation", "none") != "none":
+    if isinstance(model, Surrogate) and model.imputation not in (None, "none"):
         X_pending = torch.cat([model.X_pending, X_pending])
     return CensoredDelayModel(observed_process(model), X_pending, imputation="hallucinate")
 
@@ -103,6 +101,7 @@ def _given_pending(model: Any, X_pending: Tensor) -> CensoredDelayModel:
 @register_once(CertifiedSetExpansion)
 def construct_inputs_certified_set_expansion(
     model: Model | None = None,
+    constraint: ChanceConstraint | None = None,
     constraints: Any = None,
     constraints_tuple: tuple[Tensor, Tensor] | None = None,
     level: float = 0.9,
@@ -110,31 +109,28 @@ def construct_inputs_certified_set_expansion(
 ) -> dict[str, Any]:
     """Arguments of `CertifiedSetExpansion`, from those that Ax gives.
 
-    ``constraints`` are chance constraints, whose accounts go on over the rounds. Otherwise they are
-    made, with ``level``, from the history of ``model`` (an exact Gaussian process for each outcome
-    that has a limit, calibrated or not), for limits ``{i: (lower, upper)}`` or
-    ``constraints_tuple=(A, b)`` with ``A y <= b``, on one outcome each.
+    A ``constraint``, whose account goes on over the rounds, is taken as it is. Otherwise one is
+    made, of outcomes that keep their limits together with probability ``level``, from ``model`` (an
+    exact Gaussian process for each outcome that has a limit, calibrated or not), for limits
+    ``{i: (lower, upper)}`` or ``constraints_tuple=(A, b)`` with ``A y <= b``, on one outcome each.
     """
-    several = [constraints] if isinstance(constraints, ChanceConstraint) else constraints
-    if isinstance(several, Sequence) and any(isinstance(c, ChanceConstraint) for c in several):
-        return {"constraints": several, "X_pending": X_pending}
-    if model is None:
-        raise InputDataError("`model` must be given, unless `constraints` are chance constraints.")
-    limits = limits_from(constraints, constraints_tuple, model.num_outputs)
-    members = members_of(model)
-    several = [
-        ChanceConstraint(_gaussian(members[i]), upper, lower, level, records=())
-        for i, (lower, upper) in limits.items()
-    ]
-    return {"constraints": several, "X_pending": X_pending}
+    if constraint is None:
+        if model is None:
+            raise InputDataError("`model` must be given, unless there is a chance `constraint`.")
+        found = limits_from(constraints, constraints_tuple, model.num_outputs)
+        members = members_of(model)
+        models, limits = {}, {}
+        for i, pair in found.items():
+            models[f"outcome {i}"], limits[f"outcome {i}"] = _gaussian(members[i]), pair
+        constraint = ChanceConstraint(models, level=level, limits=limits, rows=())
+    return {"constraint": constraint, "X_pending": X_pending}
 
 
 def _gaussian(model: Any) -> Any:
     """The Gaussian model of one that may be calibrated, with its pending points."""
-    gaussian = model.model if isinstance(model, CalibratedModel) else model
-    if not isinstance(getattr(gaussian, "model", None), CalibratedModel):
-        return gaussian
-    # A calibrated model inside of one that knows pending points.
-    return CensoredDelayModel(
-        observed_process(model), gaussian.X_pending, gaussian.censor_value, gaussian.imputation
-    )
+    if not isinstance(model, Surrogate):
+        return model
+    if not len(model.X_pending):
+        return model.model
+    settings = model.censor_value, model.imputation or "censor"
+    return CensoredDelayModel(model.model, model.X_pending, *settings)

@@ -1,4 +1,4 @@
-"""`optimize_chance_constrained`: the best point among those that chance constraints certify.
+"""`optimize_chance_constrained`: the best point among those that a chance constraint certifies.
 
 Certified sets may be tiny, of any shape and unknown: the search looks for certified points first,
 by sampling and then by maximising the margin, climbs from the best of them, and certifies its
@@ -23,14 +23,15 @@ from botorch.optim.initializers import initialize_q_batch
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
-from botorch_calib._validation import check_acquisition, check_count, check_inputs, check_list
-from botorch_calib.decisions.certified_set_expansion import CertifiedSetExpansion
-from botorch_calib.decisions.chance_constraints import (
-    ChanceConstraint,
-    chance_constraints_of,
-    clearance,
-    margins_of,
+from botorch_calib._validation import (
+    check_acquisition,
+    check_count,
+    check_inputs,
+    check_instance,
+    check_list,
 )
+from botorch_calib.decisions.certified_set_expansion import CertifiedSetExpansion
+from botorch_calib.decisions.chance_constraint import ChanceConstraint, clearance
 from botorch_calib.exceptions import NotCertifiedWarning, level_of_caller
 from botorch_calib.optim.batched_searches import Function, batched_searches
 from botorch_calib.optim.region import LinearConstraints, Region
@@ -48,7 +49,7 @@ _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 
 
 class ChanceConstrainedCandidate(NamedTuple):
-    """A point ``1 x d``, the acquisition function's value there, and whether all certify it."""
+    """A point ``1 x d``, the acquisition function's value there, and whether it is certified."""
 
     candidate: Tensor
     value: Tensor
@@ -58,7 +59,7 @@ class ChanceConstrainedCandidate(NamedTuple):
 @torch.enable_grad()
 def optimize_chance_constrained(
     acq_function: AcquisitionFunction,
-    constraints: ChanceConstraint | Sequence[ChanceConstraint],
+    constraint: ChanceConstraint,
     bounds: Tensor | None,
     num_restarts: int = 4,
     raw_samples: int = 512,
@@ -69,18 +70,14 @@ def optimize_chance_constrained(
     equality_constraints: LinearConstraints | None = None,
     fixed_features_list: Sequence[Mapping[int, float]] | None = None,
 ) -> ChanceConstrainedCandidate:
-    """Maximise an acquisition function over the points that chance constraints certify.
-
-    Several constraints hold together with the probability that `joint_chance_constraints` states,
-    or at least one minus the sum of ``1 - level`` (Bonferroni).
+    """Maximise an acquisition function over the points that a chance constraint certifies.
 
     If no certified point is found, the result is one from which most can be learned, with the
-    largest `ChanceConstraint.optimism` (the least one of several constraints, in standard
-    deviations of their outcomes).
+    largest `ChanceConstraint.optimism`.
 
     Args:
         acq_function: Acquisition function for single points (``q = 1``).
-        constraints: The constraints, on the same inputs.
+        constraint: The constraint, on the same inputs.
         bounds: ``2 x d`` lower and upper bounds; None with ``choices``.
         num_restarts: Number of certified points from which the search climbs.
         raw_samples: Number of points sampled for it. More find smaller certified sets.
@@ -91,7 +88,7 @@ def optimize_chance_constrained(
         choices: ``n x d``: choose among these only.
         expansion_share: Share of the decisions, in [0, 1), that maximise `CertifiedSetExpansion`
             over the certified points in place of ``acq_function``, to grow the certified set. They
-            are spread evenly over the decisions of the first constraint; ``value`` is still that of
+            are spread evenly over the constraint's decisions; ``value`` is still that of
             ``acq_function``. At 0, the default, the set grows only as far as ``acq_function``
             leads: mostly far enough, since its optimum is at the border. Take about 0.2 where few
             safe points are known at the start, and the optimum is far from these; not otherwise,
@@ -102,7 +99,7 @@ def optimize_chance_constrained(
             the linear constraints has are left out.
 
     Returns:
-        The point ``1 x d``, the acquisition function's value there, a scalar, and whether every
+        The point ``1 x d``, the acquisition function's value there, a scalar, and whether the
         constraint certifies it, as ``(candidate, value, certified)``.
 
     Raises:
@@ -119,17 +116,17 @@ def optimize_chance_constrained(
         >>> found = optimize_chance_constrained(acqf, constraint, bounds)
         >>> candidate, value, certified = found
     """
-    several = chance_constraints_of(constraints)
+    check_instance("constraint", constraint, ChanceConstraint)
     check_acquisition(acq_function)
     searched = acq_function
-    if expands(expansion_share, several[0].num_decisions):
-        searched = CertifiedSetExpansion(several)
+    if expands(expansion_share, constraint.num_decisions):
+        searched = CertifiedSetExpansion(constraint)
     linear = (inequality_constraints, equality_constraints)
     size = (num_restarts, raw_samples)
     place = Place(bounds, choices, fixed_features, *linear, *size, fixed_features_list)
-    candidate, certified = best_certified(searched, LeastMargin(several), place)
+    candidate, certified = best_certified(searched, LeastMargin(constraint), place)
     if not certified:
-        warn_uncertified(several)
+        warn_uncertified(constraint)
     with torch.no_grad(), repeated_points():
         return ChanceConstrainedCandidate(candidate, acq_function(candidate).squeeze(), certified)
 
@@ -220,9 +217,9 @@ def repeated_points() -> Iterator[None]:
         yield
 
 
-def warn_uncertified(constraints: Sequence[ChanceConstraint]) -> None:
+def warn_uncertified(constraint: ChanceConstraint) -> None:
     """Say that a point is not certified, and why there may be none that is."""
-    spent = any(constraint.budget_left <= 0.0 for constraint in constraints)
+    spent = constraint.budget_left <= 0.0
     why = ", and none will be, as the budget of violations is spent or out" if spent else ""
     warnings.warn(
         f"A point is not certified{why}: it may meet the limits, and nothing is stated of it. "
@@ -234,39 +231,36 @@ def warn_uncertified(constraints: Sequence[ChanceConstraint]) -> None:
 
 
 class LeastMargin(AcquisitionFunction):
-    """The least margin of several constraints, each in standard deviations of its outcome.
+    """The margin of a constraint, in standard deviations of its outcome, the least of several.
 
-    That of none is infinite: every point is certified.
+    Without a constraint it is infinite: every point is certified.
     """
 
     def __init__(
-        self, constraints: Sequence[ChanceConstraint], confidence: float | None = None
+        self, constraint: ChanceConstraint | None, confidence: float | None = None
     ) -> None:
-        super().__init__(model=constraints[0].model if constraints else None)  # type: ignore[arg-type]
-        self.constraints, self.confidence = list(constraints), confidence
-        self.scales = [constraint.typical_deviation() for constraint in self.constraints]
-        self.num_contexts = max((each.num_contexts for each in self.constraints), default=1)
+        super().__init__(model=None if constraint is None else constraint.model)  # type: ignore[arg-type]
+        self.constraint, self.confidence = constraint, confidence
+        self.scale = torch.ones(()) if constraint is None else constraint.typical_deviation()
+        self.num_contexts = 1 if constraint is None else constraint.num_contexts
 
     def check_points(self, name: str, X: Tensor) -> None:
-        """Raise unless points ``... x d`` suit the models of all constraints."""
-        for constraint in self.constraints:
-            constraint.check_points(name, X)
+        """Raise unless points ``... x d`` suit the models of the constraint."""
+        if self.constraint is not None:
+            self.constraint.check_points(name, X)
 
     def forward(self, X: Tensor) -> Tensor:
-        if not self.constraints:
+        if self.constraint is None:
             return torch.full_like(X[:, 0, 0], torch.inf)
-        return self._least(margins_of(self.constraints, X, self.confidence))
-
-    def _least(self, values: list[Tensor]) -> Tensor:
-        pairs = zip(values, self.scales, strict=True)
-        return torch.stack([value / scale for value, scale in pairs]).amin(dim=0)
+        return self.constraint.margin(X, self.confidence) / self.scale
 
 
 class LeastOptimism(LeastMargin):
-    """The least `ChanceConstraint.optimism` of several constraints, as `LeastMargin`."""
+    """The `ChanceConstraint.optimism` of a constraint, in the unit of `LeastMargin`."""
 
     def forward(self, X: Tensor) -> Tensor:
-        return self._least([constraint.optimism(X) for constraint in self.constraints])
+        assert self.constraint is not None  # or all is certified
+        return self.constraint.optimism(X) / self.scale
 
 
 def expands(share: float, num_decisions: int) -> bool:
@@ -286,7 +280,7 @@ def _search(
     pool, values = _pool(margin, region, num, raw_samples)
     certified = values >= clearance(pool.dtype)
     if not bool(certified.any()):
-        promise = LeastOptimism(margin.constraints)
+        promise = LeastOptimism(margin.constraint)
         best = pool[evaluated(promise, pool).topk(min(num, len(pool))).indices]
         climbed = region.placed(_maximize(promise, torch.ones_like(values[0]), region, best))
         return _best_of(torch.cat([best, climbed]), promise, margin)
@@ -318,9 +312,8 @@ def known_points(margin: LeastMargin, region: Region) -> Tensor:
     """Training inputs within the region: a few of them may be all that is certified."""
     width = region.bounds.shape[-1]
     known = [region.bounds.new_zeros(0, 1, width)]
-    for constraint in margin.constraints:
-        inputs = constraint.known_decisions()
-        if inputs is not None and inputs.shape[-1] == width:
+    for inputs in [] if margin.constraint is None else margin.constraint.known_decisions():
+        if inputs.shape[-1] == width:
             known.append(region.placed(inputs.to(region.bounds).unsqueeze(-2)))
     # Several outcomes are mostly observed at the same points.
     return torch.cat(known).unique(dim=0)
@@ -375,7 +368,7 @@ def _climb(
     def clear(X: Tensor) -> Tensor:
         return margin(X) - clearance(X.dtype)
 
-    ends = _maximize(acqf, unit, region, starts, clear if margin.constraints else None)
+    ends = _maximize(acqf, unit, region, starts, None if margin.constraint is None else clear)
     if region.equal:  # which SLSQP meets up to its own tolerance
         # On the equations, unless that breaks other constraints.
         ends = torch.stack([torch.cat([region.placed(end), end])[0] for end in ends.split(1)])
@@ -437,7 +430,7 @@ def _best_of(X: Tensor, acqf: AcquisitionFunction, margin: LeastMargin) -> tuple
     """The best certified one of ``X`` (``b x 1 x d``), else the most promising one."""
     certified = evaluated(margin, X) >= clearance(X.dtype)
     if not bool(certified.any()):
-        return X[evaluated(LeastOptimism(margin.constraints), X).argmax()], False
+        return X[evaluated(LeastOptimism(margin.constraint), X).argmax()], False
     inside = X[certified]
     return inside[evaluated(acqf, inside).argmax()], True
 
@@ -445,6 +438,7 @@ def _best_of(X: Tensor, acqf: AcquisitionFunction, margin: LeastMargin) -> tuple
 @torch.no_grad()
 def evaluated(acqf: AcquisitionFunction, X: Tensor) -> Tensor:
     """Values ``b`` at ``X`` (``b x 1 x d``); a NaN is worse than anything."""
-    size = max(1, _CHUNK // getattr(acqf, "num_contexts", 1))
+    num_contexts = acqf.num_contexts if isinstance(acqf, LeastMargin) else 1
+    size = max(1, _CHUNK // num_contexts)
     values = torch.cat([acqf(chunk) for chunk in X.split(size)])
     return torch.where(values.isnan(), -torch.inf, values)

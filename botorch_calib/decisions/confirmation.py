@@ -6,7 +6,6 @@ import math
 import reprlib
 from bisect import bisect_left
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import torch
@@ -125,7 +124,7 @@ class ConfirmationTest:
         )
 
 
-def _flags(violated: Any) -> list[float]:
+def _flags(violated: bool | Tensor | Iterable[bool]) -> list[float]:
     """One or several flags, 0 or 1 each."""
     if isinstance(violated, Iterable) and not isinstance(violated, Tensor | np.ndarray):
         violated = [*violated]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from botorch.acquisition import PosteriorMean
@@ -17,6 +17,7 @@ from torch import Tensor
 from botorch_calib._validation import (
     check_count,
     check_flag,
+    check_instance,
     check_model,
     check_open_unit,
     check_tensor,
@@ -29,9 +30,9 @@ from botorch_calib.decisions.chance_constrained_search import (
     evaluated,
     repeated_points,
 )
-from botorch_calib.decisions.chance_constraints import ChanceConstraint, chance_constraints_of
+from botorch_calib.decisions.chance_constraint import ChanceConstraint
 from botorch_calib.exceptions import NotCertifiedWarning, level_of_caller
-from botorch_calib.models.inspection import observed_process, raw_train_inputs, with_task_feature
+from botorch_calib.models.process import observed_process, raw_train_inputs, with_task_feature
 from botorch_calib.models.requirements import check_fits
 from botorch_calib.optim.region import Region
 
@@ -44,8 +45,8 @@ class Recommendation(NamedTuple):
 
     Attributes:
         candidate: The point, ``1 x d``.
-        certified: Whether each constraint's quantile is within its limits at this point with the
-            confidence asked for.
+        certified: Whether the quantile of each constrained outcome is within its limits at this
+            point with the confidence asked for.
         value: Mean of the objective there.
         lower: Lower end of the interval that holds it with that confidence.
         upper: Its upper end.
@@ -62,7 +63,7 @@ class Recommendation(NamedTuple):
 
 def recommend(
     objective: Model,
-    constraints: ChanceConstraint | Sequence[ChanceConstraint] = (),
+    constraint: ChanceConstraint | None = None,
     bounds: Tensor | None = None,
     choices: Tensor | None = None,
     confidence: float = 0.95,
@@ -74,7 +75,7 @@ def recommend(
     r"""The point to stop at: the best mean of the objective among points that are safe themselves.
 
     A `ChanceConstraint` bounds the violations of all rounds *together*, and says little of a single
-    point. Here each constraint's quantile of the outcome must be within its limits at the point
+    point. Here each constrained outcome's quantile must be within its limits at the point
     itself, with the stated ``confidence``: see `ChanceConstraint.margin`. All data of its model
     count, also those from before a change of the outcome.
 
@@ -89,7 +90,7 @@ def recommend(
 
     Args:
         objective: A model of the objective, which has no contexts among its inputs.
-        constraints: Constraints on the same inputs, if any, or with contexts beside them.
+        constraint: A constraint on the same inputs, if any, or with contexts beside them.
         bounds: ``2 x d`` lower and upper bounds; None with ``choices``.
         choices: ``n x d``: choose among these only.
         confidence: Confidence of each statement, in (0, 1).
@@ -114,7 +115,9 @@ def recommend(
     check_count("raw_samples", raw_samples)
     check_flag("maximize", maximize)
     acqf = PosteriorMean(objective, maximize=maximize)
-    margin = LeastMargin(chance_constraints_of(constraints, least=0), confidence)
+    if constraint is not None:
+        check_instance("constraint", constraint, ChanceConstraint)
+    margin = LeastMargin(constraint, confidence)
     place = Place(bounds, choices, raw_samples=raw_samples, fixed_features_list=fixed_features_list)
     candidate, certified = best_certified(acqf, margin, place)
     if not certified:
@@ -131,7 +134,7 @@ def recommend(
 
 
 def _check_arguments(
-    objective: Any, bounds: Tensor | None, choices: Tensor | None, baseline: Tensor | None
+    objective: Model, bounds: Tensor | None, choices: Tensor | None, baseline: Tensor | None
 ) -> None:
     """Raise unless the objective has one value at each point, and points suit it."""
     observed = observed_process(objective)
@@ -181,7 +184,7 @@ def _stated(
 ) -> tuple[float, float, float, float | None]:
     """What holds of the first of ``X`` for all of them, which it may have been selected from."""
     X = X if baseline is None else torch.cat([X, baseline])
-    posterior: Any = objective.posterior(X)
+    posterior = objective.posterior(X)
     # Each member of a fully Bayesian model has its own draws.
     num_members = posterior._extended_shape().numel() // len(X)
     with manual_seed(0):

@@ -7,16 +7,15 @@ own data. The constants were chosen on the tuning seeds of two studies.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from botorch.exceptions.errors import BotorchError
+from botorch.models.model import Model
 from torch import Tensor
 
 from botorch_calib.decisions.budget import Account
-from botorch_calib.models import CalibratedModel
-from botorch_calib.models.inspection import observed_process
-from botorch_calib.models.predictors import predictor_of
+from botorch_calib.models.predict import history, slots_of
+from botorch_calib.models.process import observed_process
 
 # The width at the start; the increase of its logarithm by a miss in excess, and the decrease by a
 # round without a certified point.
@@ -40,15 +39,15 @@ def width(account: Account) -> float:
     return START * math.exp(min(max(exponent, -_MOST), _MOST))
 
 
-def widened(z: Any, k: float) -> Any:
-    """Normal scores, numbers or tensors, ``k`` times as far out: ``z + (k - 1) max(z, 1)``.
+def widened(z: Tensor, k: float) -> Tensor:
+    """Normal scores ``k`` times as far out: ``z + (k - 1) max(z, 1)``.
 
     ``k z`` from 1 on; nearer to the mean, where a factor would have no effect, a shift.
     """
-    return z + (k - 1.0) * (z.clamp_min(1.0) if isinstance(z, Tensor) else max(z, 1.0))
+    return z + (k - 1.0) * z.clamp_min(1.0)
 
 
-def narrowed(score: Tensor, z: Any, k: float) -> Tensor:
+def narrowed(score: Tensor, z: Tensor, k: float) -> Tensor:
     """Scores by the distribution that is ``k`` times as wide: inverse of `widened` around ``z``.
 
     ``score / k`` if ``z`` is 1 at least.
@@ -57,7 +56,7 @@ def narrowed(score: Tensor, z: Any, k: float) -> Tensor:
 
 
 @torch.no_grad()
-def leave_one_out_factor(model: Any) -> float:
+def leave_one_out_factor(model: Model) -> float:
     r"""Factor by which the model's own data call for wider quantiles.
 
     ``min(3, sqrt((8 + sum_i z_i^2) / (8 + n)))`` with the normal scores ``z_i`` of the model's
@@ -67,10 +66,10 @@ def leave_one_out_factor(model: Any) -> float:
     Example:
         >>> factor = leave_one_out_factor(gp)  # about 1 if the model is right
     """
-    if isinstance(model, CalibratedModel):
+    if slots_of(model).calibrator is not None:
         return 1.0
     try:
-        _, z = predictor_of(observed_process(model)).history("loo")
+        z = history(observed_process(model), "loo").scores
     except BotorchError:
         return 1.0
     factor = (PRIOR_COUNT + z.double().square().sum()) / (PRIOR_COUNT + len(z))

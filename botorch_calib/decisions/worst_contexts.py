@@ -13,30 +13,32 @@ one. So ``q(x) <= limit`` if and only if the worst expectation of ``F_{x,c}(limi
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
+from botorch.models.model import Model
+from botorch.utils.probability.utils import ndtr
 from torch import Tensor
 
 from botorch_calib._roots import bracketed_root
 from botorch_calib._validation import check_instance
 from botorch_calib.acquisition.robust import at_observations
-from botorch_calib.decisions.predicted_outcome import LEAST, MOST
-from botorch_calib.models.inspection import raw_width
+from botorch_calib.models.process import raw_width
 from botorch_calib.robust.contexts import ContextDistribution, as_distribution
 from botorch_calib.robust.joint_inputs import Columns, join_contexts
 from botorch_calib.robust.sets.base import AmbiguitySet
 
 # Steps of a safeguarded Newton iteration: a handful reach rounding, unless contexts are far apart.
 _STEPS = 30
+# Probabilities closer to 0 and 1 have no finite normal score in double precision.
+_LEAST, _MOST = 1e-300, 1.0 - 2.0**-53
 
 
 class WorstContexts:
     """An ambiguity set around a distribution of contexts, and the worst cases over it."""
 
     def __init__(
-        self, ambiguity: AmbiguitySet, contexts: ContextDistribution | Tensor, model: Any
+        self, ambiguity: AmbiguitySet, contexts: ContextDistribution | Tensor, model: Model
     ) -> None:
         check_instance("ambiguity", ambiguity, AmbiguitySet, "TotalVariationBall(0.1)")
         self.ambiguity, self.centre = ambiguity, as_distribution(contexts)
@@ -63,7 +65,7 @@ class WorstContexts:
         """The decisions ``... x d_x`` in joint inputs ``... x d``."""
         return Z[..., self._columns(Z.shape[-1]).decision]
 
-    def check_decisions(self, name: str, X: Tensor, model: Any) -> Tensor:
+    def check_decisions(self, name: str, X: Tensor, model: Model) -> Tensor:
         """Joint inputs ``... x d`` of decisions ``... x d_x``, checked, and one of the contexts."""
         width, num = raw_width(model), self.centre.points.shape[-1]
         if width is not None and X.shape[-1] != width - num:
@@ -73,16 +75,20 @@ class WorstContexts:
             )
         return join_contexts(X, self.centre.to(X.dtype, X.device).points[0], self.centre.indices)
 
-    def expectation(self, values: Tensor, model: Any) -> Tensor:
+    def expectation(self, values: Tensor, model: Model) -> Tensor:
         """Worst expectations ``...`` of values ``... x M``, the larger the better."""
         centre = self.centre.to(values.dtype, values.device)
-        ambiguity: Any = at_observations(self.ambiguity, model)
+        ambiguity = at_observations(self.ambiguity, model)
         rows = values.reshape(-1, values.shape[-1])
-        worst: Tensor = ambiguity.evaluate(lambda *_: rows, rows, centre)
+        worst = ambiguity.evaluate(lambda *_: rows, rows, centre)  # type: ignore[arg-type]
         return worst.view(values.shape[:-1])
 
+    def score(self, scores: Tensor, model: Model) -> Tensor:
+        """Normal scores ``...`` of the worst expectations of probabilities ``Phi(scores)``."""
+        return _score_beyond(-self.expectation(-ndtr(-scores), model))
+
     def quantile(
-        self, z: Any, model: Any, score: Callable[[Tensor], Tensor], ends: Tensor
+        self, z: Tensor, model: Model, score: Callable[[Tensor], Tensor], ends: Tensor
     ) -> Tensor:
         r"""The least ``t`` with the worst probability ``Phi(z)``, ``...``, differentiable.
 
@@ -91,32 +97,37 @@ class WorstContexts:
         Danskin's theorem the worst distribution counts as constant in it.)
 
         Args:
-            z: Normal scores of the levels, one number or ``... x 1``.
+            z: Normal scores of the levels, ``1`` or ``... x 1``.
             model: The model, whose number of observations a radius may depend on.
             score: Maps ``t``, ``... x 1``, to normal scores ``... x M`` of the probability of at
                 most ``t`` in each context.
             ends: The quantiles of these levels in each context, ``... x M``: there is the bracket.
         """
         dtype, ends = ends.dtype, ends.double()
-        level = torch.special.ndtr(torch.as_tensor(z).to(ends)).expand(ends[..., :1].shape)[..., 0]
+        wanted = z.to(ends).expand(ends[..., :1].shape)[..., 0]
+        level = -ndtr(-wanted)  # of more than `t`: it has digits also where small
         low, high = (end.detach() for end in ends.aminmax(dim=-1))
-        wanted = torch.special.ndtri(level.detach())
         start = (-self.expectation(-ends.detach(), model)).clamp(low, high)
 
         def kept_and_slope(t: Tensor) -> tuple[Tensor, Tensor]:
-            """The worst probability of at most ``t``, and its derivative."""
+            """The worst probability of more than ``t``, negative, and its derivative."""
             with torch.enable_grad():
                 t = t.detach().requires_grad_()
-                p = self.expectation(torch.special.ndtr(score(t.unsqueeze(-1))), model)
+                p = self.expectation(-ndtr(-score(t.unsqueeze(-1))), model)
                 (slope,) = torch.autograd.grad(p.sum(), t, retain_graph=True)
             return p, slope
 
         def excess_score(t: Tensor) -> tuple[Tensor, Tensor, float]:
             p, slope = kept_and_slope(t)
-            reached = torch.special.ndtri(p.detach().clamp(LEAST, MOST))
+            reached = _score_beyond(-p.detach())
             density = (-0.5 * reached.square()).exp() / (2.0 * torch.pi) ** 0.5
-            return reached - wanted, slope / density, 0.0
+            return reached - wanted.detach(), slope / density, 0.0
 
         t = bracketed_root(excess_score, start, low, high, _STEPS)
         p, slope = kept_and_slope(t)
         return (t + (level - p) / torch.where(slope > 0.0, slope, torch.inf)).to(dtype)
+
+
+def _score_beyond(p: Tensor) -> Tensor:
+    """Normal scores of numbers by the probability ``p`` of more."""
+    return -torch.special.ndtri(p.clamp(_LEAST, _MOST))

@@ -3,8 +3,11 @@
 from botorch_calib.diagnostics.calibration_alarm import CalibrationAlarm
 from botorch_calib.diagnostics.noise import NoiseDiagnosis, noise_diagnosis
 from botorch_calib.diagnostics.report import CalibrationReport
-from botorch_calib.diagnostics.report_of_arrays import report_from_moments, report_from_pits
-from botorch_calib.diagnostics.report_of_model import calibration_report
+from botorch_calib.diagnostics.report_makers import (
+    calibration_report,
+    report_from_moments,
+    report_from_pits,
+)
 
 __all__ = [
     "CalibrationAlarm",

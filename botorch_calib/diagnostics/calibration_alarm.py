@@ -21,6 +21,10 @@ from botorch_calib._validation import (
 # not above it: one of the two will do.
 _TAILS = {"below": (0.05, 0.1, 0.25, 0.5), "above": (0.05, 0.1, 0.25), "both": (0.1, 0.2, 0.5)}
 _EVENTS = [(side, p) for side, masses in _TAILS.items() for p in masses]
+# The mass of each lower and upper tail
+_LOWER = {"below": 1.0, "above": 0.0, "both": 0.5}
+_LOW = torch.tensor([[_LOWER[side] * p] for side, p in _EVENTS], dtype=torch.double)
+_HIGH = torch.tensor([[1.0 - (1.0 - _LOWER[side]) * p] for side, p in _EVENTS], dtype=torch.double)
 _ODDS = (0.25, 0.5, 2.0, 4.0)
 
 
@@ -125,7 +129,7 @@ class CalibrationAlarm:
         within = self._regions_of(X, len(u))
         if not len(u):
             return self.raised
-        met = torch.stack([_is_met(side, p, u) for side, p in _EVENTS])  # events x n
+        met = (u < _LOW) | (u > _HIGH)  # events x n
         hit = met.view(len(_EVENTS), 1, 1, -1)
         factors = torch.where(hit, self._if_met.unsqueeze(-1), self._if_not.unsqueeze(-1))
         factors = torch.where(within, factors, 1.0).mean(dim=-1)
@@ -220,11 +224,3 @@ class CalibrationAlarm:
 def _exp(log_wealth: Tensor) -> float:
     """The wealth with this logarithm, or e^700 if it is more."""
     return math.exp(min(float(log_wealth), 700.0))
-
-
-def _is_met(side: str, p: float, u: Tensor) -> Tensor:
-    if side == "below":
-        return u < p
-    if side == "above":
-        return u > 1.0 - p
-    return (u < 0.5 * p) | (u > 1.0 - 0.5 * p)

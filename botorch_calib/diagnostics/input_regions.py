@@ -25,28 +25,25 @@ def median_cells(X: Tensor, num_cells: int) -> list[Cell]:
     """
     low, high = X.min(dim=0).values, X.max(dim=0).values
     span = torch.where(high > low, high - low, torch.ones_like(low))
-    # `final` are the cells whose points coincide, and which no split makes smaller.
-    pending = [Cell(torch.arange(len(X), device=X.device), low, high)]
-    final: list[Cell] = []
-    while pending and len(pending) + len(final) < num_cells:
-        largest = max(range(len(pending)), key=lambda i: len(pending[i].indices))
-        cell = pending.pop(largest)
-        parts = _halves(X, cell, span)
-        if len(parts) == 1:
-            final.append(cell)
-        else:
-            pending[largest:largest] = parts
-    return pending + final
+    cells = [Cell(torch.arange(len(X), device=X.device), low, high)]
+    while len(cells) < num_cells:
+        by_size = sorted(range(len(cells)), key=lambda i: -len(cells[i].indices))
+        halves = ((i, _halves(X, cells[i], span)) for i in by_size)
+        split = next(((i, parts) for i, parts in halves if parts), None)
+        if split is None:
+            break
+        cells[split[0] : split[0] + 1] = split[1]
+    return cells
 
 
 def _halves(X: Tensor, cell: Cell, span: Tensor) -> list[Cell]:
-    """The two parts of a cell, or the cell itself where its points all coincide."""
+    """The two parts of a cell, none where its points all coincide."""
     points = X[cell.indices]
     widths = (points.max(dim=0).values - points.min(dim=0).values) / span
     axis = int(widths.argmax())
     values = points[:, axis]
     if not widths[axis] > 0:
-        return [cell]
+        return []
     # Ties at the median stay together; where it is the maximum, they form the upper part.
     median = values.median()
     left = values <= median if (values > median).any() else values < median

@@ -5,21 +5,23 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from botorch.exceptions.errors import InputDataError
 from botorch.models.gpytorch import MultiTaskGPyTorchModel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+from gpytorch.models import ExactGP
 from gpytorch.settings import min_fixed_noise
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 from torch.nn import Module
 
 from botorch_calib._validation import check_open_unit
-from botorch_calib.models.inspection import observed_process, outcome_units, raw_train_inputs
+from botorch_calib.models.outcome_transforms import unit_of_targets
 from botorch_calib.models.partly_known_noise import PartlyKnownNoiseLikelihood
+from botorch_calib.models.process import observed_process, raw_train_inputs
 from botorch_calib.models.training_prior import TrainingPrior, training_prior
 
 # Where this multiple of the stated noise is supported as well, the data hardly tell it.
@@ -122,10 +124,9 @@ class NoiseDiagnosis:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, ready for ``json.dumps``, without the likelihood's curve."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {
             name: list(value) if isinstance(value, tuple) else value
-            for name, value in values.items()
+            for name, value in vars(self).items()
             if not isinstance(value, Tensor)
         }
 
@@ -176,7 +177,7 @@ def noise_diagnosis(model: Module, level: float = 0.95, task: int | None = None)
     gp = observed_process(model)
     prior = training_prior(gp, torch.double)
     rows, given = _judged(gp, task)
-    squared_units = outcome_units(gp).to(prior.noise).square()
+    squared_units = unit_of_targets(gp).to(prior.noise).squeeze(-1).square().expand_as(prior.noise)
 
     def root_mean(variances: Tensor) -> float:
         return float((squared_units * variances)[rows].mean().sqrt())
@@ -209,7 +210,7 @@ def noise_diagnosis(model: Module, level: float = 0.95, task: int | None = None)
     )
 
 
-def _judged(gp: Any, task: int | None) -> tuple[Tensor, bool]:
+def _judged(gp: ExactGP, task: int | None) -> tuple[Tensor, bool]:
     """Which training observations are judged, and whether their noise was given."""
     rows, likelihood = torch.ones_like(gp.train_targets, dtype=torch.bool), gp.likelihood
     if isinstance(gp, MultiTaskGPyTorchModel) != (task is not None):
@@ -218,7 +219,8 @@ def _judged(gp: Any, task: int | None) -> tuple[Tensor, bool]:
             f"{task} for a {type(gp).__name__}."
         )
     if task is not None:
-        inputs: Any = raw_train_inputs(gp)
+        inputs = raw_train_inputs(gp)
+        assert inputs is not None
         rows = inputs[:, gp._task_feature].round() == task
         if not rows.any():
             raise InputDataError(f"`model` has no observations of `task` {task}.")
@@ -344,7 +346,9 @@ def supported_multipliers(data: WhitenedTargets, level: float) -> SupportedMulti
     tail = torch.tensor((1.0 - level) / 2.0, dtype=torch.double)
     drop = 0.5 * float(torch.special.ndtri(tail)) ** 2
     grid = _grid(data, drop)
-    points = torch.cat([grid, _local_maxima(data, grid)]).sort().values
+    slopes = data.slope(grid)
+    at = ((slopes[:-1] > 0.0) & (slopes[1:] <= 0.0)).nonzero().flatten()  # local maxima
+    points = torch.cat([grid, _bisected(data.slope, grid[at], grid[at + 1])]).sort().values
     values = data.log_likelihood(points)
     best = int(values.argmax())
     if values[best] - values[0] <= _TIE:  # where the likelihood is flat, down to no noise
@@ -375,13 +379,6 @@ def _grid(data: WhitenedTargets, drop: float) -> Tensor:
     low = float(smallest.log())
     count = math.ceil((high - low) / _STEP) + 1
     return torch.linspace(low, high, count, dtype=start.dtype, device=start.device)
-
-
-def _local_maxima(data: WhitenedTargets, grid: Tensor) -> Tensor:
-    """Points between those of the grid at which the likelihood has a local maximum."""
-    slopes = data.slope(grid)
-    at = ((slopes[:-1] > 0.0) & (slopes[1:] <= 0.0)).nonzero().flatten()
-    return _bisected(data.slope, grid[at], grid[at + 1])
 
 
 def _crossing(

@@ -1,39 +1,23 @@
-"""`CalibrationReport`: how stated distributions fared, and how it is made of forecasts."""
+"""`CalibrationReport`: how stated distributions fared, with its table."""
 
 from __future__ import annotations
 
-import math
 import textwrap
-import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, is_dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from botorch_calib._validation import check_count, check_levels, check_numbers
 from botorch_calib.diagnostics.calibration_alarm import CalibrationAlarm
-from botorch_calib.diagnostics.input_regions import median_cells
 from botorch_calib.diagnostics.noise import NoiseDiagnosis
-from botorch_calib.diagnostics.report_scores import (
-    ForecastScores,
-    StatedForecasts,
-    forecast_scores,
-)
-from botorch_calib.exceptions import CalibrationWarning, level_of_caller
+from botorch_calib.diagnostics.report_scores import ForecastScores
 
 #: With fewer observations than these a report says that its numbers are rough.
 FEW_OBSERVATIONS = 20
 
-#: Quantile levels that are judged by default.
-LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-
 #: How the base model is called where it is a Gaussian process.
 BASE_NAME = "Gaussian process"
-
-# Where an alarm can be replayed.
-_IN_TIME_ORDER = ("prequential", "given")
 
 _SOURCES = {
     "prequential": "each predicted from those before it",
@@ -43,6 +27,13 @@ _SOURCES = {
 }
 
 _LABEL_WIDTH, _COLUMN_WIDTH = 26, 20
+_MEANS = {
+    "calibration_error": "calibration error",
+    "mean_width": "mean interval width",
+    "mean_deviation": "mean standard deviation",
+    "mean_interval_score": "mean interval score",
+    "mean_crps": "mean CRPS",
+}
 
 _REPLAYED = (
     "An alarm that is replayed with hyperparameters fitted to the same outcomes is an indication: "
@@ -118,18 +109,14 @@ class CalibrationReport:
         }
 
     def __str__(self) -> str:
-        columns = list(self.forecasts.values())
         lines = [
             f"Calibration report: {self.num_observations} observations, {_SOURCES[self.source]}",
             f"Central {1 - self.alpha:.4g} intervals, in units of the outcome; "
             "in brackets, binomial 95 % intervals",
             "",
-            row("", list(self.forecasts)),
-            *summary_rows(self.alpha, columns),
-            *region_rows(columns),
-            *level_rows(self.levels, columns),
+            *_table(self),
+            *_alarm_rows(self.alarms, self.source),
         ]
-        lines += alarm_rows(self.alarms, self.source)
         if self.noise is not None:
             lines += ["", str(self.noise)]
         return "\n".join(lines if self.note is None else [*lines, "", self.note])
@@ -137,93 +124,43 @@ class CalibrationReport:
     __repr__ = __str__
 
 
-class Forecasts(NamedTuple):
-    """Forecasts of observations by a base model and, if it is calibrated, as they are then."""
-
-    inputs: Tensor | None  # n x d
-    stated: list[StatedForecasts]  # by the base model, and calibrated
-    base_name: str = BASE_NAME
-
-
-def report_of(
-    forecasts: Forecasts,
-    alpha: float,
-    levels: Tensor | Sequence[float],
-    source: str,
-    num_regions: int,
-    noise: NoiseDiagnosis | None = None,
-    bounds: Tensor | None = None,
-    carried: CalibrationAlarm | None = None,
-) -> CalibrationReport:
-    """The scores of forecasts, and alarms that tell the halves of a box apart."""
-    levels = check_numbers("levels", levels).to("cpu", torch.double)
-    check_levels("levels", levels)
-    check_count("num_regions", num_regions)
-    inputs, stated, name = forecasts
-    num, needed = len(stated[0].pits), math.ceil(1.0 / alpha - 1e-9)
-    if num < needed:
-        warnings.warn(
-            f"{num} observations cannot tell whether 1 in {1 / alpha:.4g} is missed: at least "
-            f"{needed} are needed to judge intervals at alpha = {alpha}.",
-            CalibrationWarning,
-            stacklevel=level_of_caller(),
-        )
-    cells = [] if inputs is None else median_cells(inputs, num_regions)
-    scores = [forecast_scores(each, levels, cells) for each in stated]
-    calibrated = scores[1] if len(scores) > 1 else None
-    report = CalibrationReport(alpha, levels, source, calibrated, scores[0], noise, name)
-    if carried is not None:
-        report.alarms["carried"] = carried
-    if source in _IN_TIME_ORDER:
-        for who, forecaster in report.forecasts.items():
-            report.alarms[who] = _alarm_of(forecaster.pits, inputs, bounds)
-    return report
-
-
-def _alarm_of(pits: Tensor, X: Tensor | None, bounds: Tensor | None) -> CalibrationAlarm:
-    """The alarm after outcomes that came one by one."""
-    alarm = CalibrationAlarm(bounds=bounds)
-    places = None if X is None or bounds is None else X.detach().cpu().split(1)
-    for t, pit in enumerate(pits.detach().cpu().split(1)):
-        alarm.observe(pit, None if places is None else places[t])
-    return alarm
-
-
-def _plain(scores: Any) -> Any:
+def _plain(scores: object) -> object:
     """Dataclasses, tensors and tuples as dictionaries, lists and numbers."""
     if isinstance(scores, Tensor):
         return scores.tolist()
-    if isinstance(scores, (tuple, list)):
+    if isinstance(scores, tuple):
         return [_plain(item) for item in scores]
     if is_dataclass(scores):
-        return {field.name: _plain(getattr(scores, field.name)) for field in fields(scores)}
+        return {name: _plain(value) for name, value in vars(scores).items()}
     return scores
 
 
 # ------------------------------------------------------------ a table: a label, a column for each
 
 
-def summary_rows(alpha: float, columns: list[ForecastScores]) -> list[str]:
-    """Coverage of the central interval and the numbers that score a forecaster."""
-    names = {
-        "calibration_error": "calibration error",
-        "mean_width": "mean interval width",
-        "mean_deviation": "mean standard deviation",
-        "mean_interval_score": "mean interval score",
-        "mean_crps": "mean CRPS",
-    }
-    coverage = [_share(scores.coverage, scores.coverage_interval) for scores in columns]
-    return [
-        row(f"coverage (stated {1 - alpha:.4g})", coverage),
-        *(
-            row(label, [f"{getattr(scores, name):.4g}" for scores in columns])
-            for name, label in names.items()
-            if all(getattr(scores, name) is not None for scores in columns)
+def _table(report: CalibrationReport) -> list[str]:
+    """Coverage, scores, coverage by region and observed frequencies of quantiles."""
+    columns = list(report.forecasts.values())
+    lines = [
+        _row("", list(report.forecasts)),
+        _row(
+            f"coverage (stated {1 - report.alpha:.4g})",
+            [_share(scores.coverage, scores.coverage_interval) for scores in columns],
         ),
     ]
+    for name, label in _MEANS.items():
+        values = [vars(scores)[name] for scores in columns]
+        if None not in values:
+            lines.append(_row(label, [f"{value:.4g}" for value in values]))
+    lines += _region_rows(columns)
+    lines.append("Share at or below the quantile")
+    for j, level in enumerate(report.levels.tolist()):
+        shares = [(float(s.frequencies[j]), s.frequency_intervals[j].tolist()) for s in columns]
+        lines.append(_row(f"  {level:.4g}", [_share(*share) for share in shares]))
+    return lines
 
 
-def region_rows(columns: list[ForecastScores]) -> list[str]:
+def _region_rows(columns: list[ForecastScores]) -> list[str]:
     """Coverage in each cell of the inputs."""
     cells = columns[0].regions
     if not cells:
@@ -234,38 +171,26 @@ def region_rows(columns: list[ForecastScores]) -> list[str]:
     for index, cell in enumerate(cells):
         shares = [scores.regions[index] for scores in columns]
         texts = [_share(share.coverage, share.interval) for share in shares]
-        lines.append(row(f"  region {index + 1}, n = {cell.count}", texts))
+        lines.append(_row(f"  region {index + 1}, n = {cell.count}", texts))
         # Its sides where it does not span all of the data
         cut = ((cell.lower > lowest) | (cell.upper < highest)).nonzero().flatten().tolist()
         lines += [f"    x{i + 1} in [{cell.lower[i]:.3g}, {cell.upper[i]:.3g}]" for i in cut]
     return lines
 
 
-def alarm_rows(alarms: dict[str, CalibrationAlarm], source: str) -> list[str]:
+def _alarm_rows(alarms: dict[str, CalibrationAlarm], source: str) -> list[str]:
     """Whether and when each alarm was raised, and what that proves."""
-    if not alarms:
-        return []
-    lines = [""]
+    lines = [""] if alarms else []
     for name, alarm in alarms.items():
         lines += textwrap.wrap(f"{name}: {alarm}", width=100, subsequent_indent="  ")
-    if source == "prequential":
+    if alarms and source == "prequential":
         lines += textwrap.wrap(_REPLAYED, width=100)
-    if source == "given" or "carried" in alarms:
+    if alarms and (source == "given" or "carried" in alarms):
         lines += textwrap.wrap(_CARRIED, width=100)
     return lines
 
 
-def level_rows(levels: Tensor, columns: list[ForecastScores]) -> list[str]:
-    """Observed frequencies of quantiles."""
-    lines = ["Share at or below the quantile"]
-    for j, level in enumerate(levels.tolist()):
-        shares = [(float(s.frequencies[j]), s.frequency_intervals[j].tolist()) for s in columns]
-        lines.append(row(f"  {level:.4g}", [_share(*share) for share in shares]))
-    return lines
-
-
-def row(label: str, texts: list[str]) -> str:
-    """One line of the table."""
+def _row(label: str, texts: list[str]) -> str:
     cells = "".join(f"{text:<{_COLUMN_WIDTH}}" for text in texts)
     return f"{label:<{_LABEL_WIDTH}}{cells}".rstrip()
 

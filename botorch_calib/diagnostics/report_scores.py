@@ -1,9 +1,9 @@
-"""`StatedForecasts`, distributions that were stated of observations, and their `ForecastScores`."""
+"""`scores_of`: how a prediction, of whatever model, fared against what was observed."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,68 +18,7 @@ from botorch_calib.distributions.scoring_rules import (
     interval_score,
     observed_frequencies,
 )
-from botorch_calib.posteriors import CalibratedPosterior, StatedPosterior
-
-
-class StatedForecasts(NamedTuple):
-    """Distributions that were stated of ``n`` observations, seen from these."""
-
-    pits: Tensor  # n, stated probabilities of a value below the observed one
-    covered: Tensor  # n, whether it lay inside the central 1 - alpha interval
-    # Where more than the probabilities is known: the ``width`` of the central interval, the
-    # ``deviation``, the ``interval_score`` and the ``crps``, n each, in units of the outcome
-    sizes: dict[str, Tensor] = {}
-
-    @classmethod
-    def of_pits(cls, pits: Tensor, alpha: float) -> StatedForecasts:
-        """Distributions of which nothing but the PITs is known."""
-        pits = pits.double()
-        return cls(pits, (alpha / 2 <= pits) & (pits <= 1 - alpha / 2))
-
-    @classmethod
-    def of_residuals(
-        cls, predictive: PiecewisePredictive | None, residuals: Tensor, unit: Tensor, alpha: float
-    ) -> StatedForecasts:
-        """Distributions (None: normal) of ``n`` residuals in standard deviations, ``unit`` each."""
-        if predictive is None:
-            predictive = PiecewisePredictive.gaussian((len(unit), 1), device=unit.device)
-        # CRPS and the widths scale with the outcome: computed in units of z, then multiplied.
-        predictive, unit, z = predictive.to(torch.double), unit.double(), residuals.double()
-        z = z.view(-1, *[1] * (len(predictive.batch_shape) - 1))
-        lower, upper = (predictive.quantile(p).expand(z.shape) for p in (alpha / 2, 1 - alpha / 2))
-        sizes = {
-            "width": upper - lower,
-            "deviation": predictive.variance.sqrt().expand(z.shape),
-            "interval_score": interval_score(lower, upper, z, alpha),
-            "crps": crps(predictive, z),
-        }
-        return cls(
-            predictive.cdf(z).reshape(-1),
-            ((lower <= z) & (z <= upper)).reshape(-1),
-            {name: unit * size.reshape(-1) for name, size in sizes.items()},
-        )
-
-    @classmethod
-    def of_posterior(cls, posterior: StatedPosterior, Y: Tensor, alpha: float) -> StatedForecasts:
-        """A posterior at ``n x 1 x d`` or ``n x d`` of observations that were ``Y``, ``n x 1``."""
-        if type(posterior) is CalibratedPosterior:
-            base = posterior.base_posterior.mean
-            unit = posterior.observed_deviation.expand(base.shape).reshape(-1)
-            z = (Y.double() - base.squeeze(-1).double()).reshape(-1) / unit
-            return cls.of_residuals(posterior.predictive, z, unit, alpha)
-        ends = (posterior.quantile(alpha / 2), posterior.quantile(1 - alpha / 2))
-        pits = posterior.cdf(Y.reshape(ends[0].shape)).reshape(-1).double()
-        lower, upper, y = (values.reshape(-1).double() for values in (*ends, Y))
-        # BoTorch's ensembles call the variances of their members `variance`.
-        variance = getattr(posterior, "mixture_variance", None)
-        variance = posterior.variance if variance is None else variance
-        sizes = {
-            "width": upper - lower,
-            "deviation": variance.reshape(-1).double().sqrt(),
-            "interval_score": interval_score(lower, upper, y, alpha),
-            "crps": crps_of_quantiles(posterior.quantile, y),
-        }
-        return cls(pits, (lower <= y) & (y <= upper), sizes)
+from botorch_calib.posteriors import Prediction
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,9 +83,29 @@ class ForecastScores:
         return covered.cumsum(dim=0) / torch.ones_like(covered).cumsum(dim=0)
 
 
-def forecast_scores(stated: StatedForecasts, levels: Tensor, cells: list[Cell]) -> ForecastScores:
-    """Scores of distributions that were stated of ``n`` observations, and coverage in ``cells``."""
-    pits, covered = stated.pits, stated.covered
+def scores_of(
+    forecast: Prediction | Tensor,
+    Y: Tensor | None,
+    alpha: float,
+    levels: Tensor,
+    cells: Sequence[Cell] = (),
+) -> ForecastScores:
+    """Scores of a prediction at ``n`` single points, and of its coverage in ``cells``.
+
+    Args:
+        forecast: The prediction, or its PITs ``n`` where nothing else of it is known.
+        Y: What was observed, ``n x 1``; None with PITs.
+        alpha: The central ``1 - alpha`` interval is judged.
+        levels: Quantile levels, ``M``, float64 on the CPU.
+        cells: Regions of the points.
+    """
+    means: dict[str, float] = {}
+    if isinstance(forecast, Tensor):
+        pits = forecast.double()
+        covered = (alpha / 2 <= pits) & (pits <= 1 - alpha / 2)
+    else:
+        assert Y is not None
+        pits, covered, means = _against(forecast.of_observation(), Y, alpha)
     frequencies = observed_frequencies(pits, levels)
     ends = binomial_interval((frequencies * len(pits)).round(), len(pits))
     coverage, coverage_interval = _coverage(covered)
@@ -154,7 +113,6 @@ def forecast_scores(stated: StatedForecasts, levels: Tensor, cells: list[Cell]) 
         RegionCoverage(cell.lower, cell.upper, len(cell.indices), *_coverage(covered[cell.indices]))
         for cell in cells
     )
-    means: dict[str, Any] = {f"mean_{k}": float(v.mean()) for k, v in stated.sizes.items()}
     return ForecastScores(
         frequencies=frequencies,
         frequency_intervals=torch.stack(ends, dim=-1),
@@ -166,6 +124,34 @@ def forecast_scores(stated: StatedForecasts, levels: Tensor, cells: list[Cell]) 
         covered=covered,
         **means,
     )
+
+
+def _against(y: Prediction, Y: Tensor, alpha: float) -> tuple[Tensor, Tensor, dict[str, float]]:
+    """PITs ``n``, whether an observation was covered, ``n``, and means in units of the outcome."""
+    at = Y.double().view(y.shape)
+    law: PiecewisePredictive | Prediction = y
+    unit: Tensor | float = 1.0
+    if y.is_gaussian:  # in standard deviations, which may be tiny next to the outcomes
+        own = y.predictive
+        law = PiecewisePredictive.gaussian((1, 1), device=y.device) if own is None else own
+        law = law.to(torch.double)
+        at, unit = y.own_score(at), y.unit_of_scores
+        deviation, score = law.variance.sqrt(), crps(law, at)
+    else:
+        deviation = y.moments()[1].sqrt()
+        score = crps_of_quantiles(y.quantile, at.reshape(-1)).view(y.shape)
+    lower, upper = (law.quantile(p).double() for p in (alpha / 2, 1 - alpha / 2))
+    sizes = {
+        "mean_width": upper - lower,
+        "mean_deviation": deviation,
+        "mean_interval_score": interval_score(lower, upper, at, alpha),
+        "mean_crps": score,
+    }
+    means = {
+        name: float((unit * size.double()).expand(y.shape).mean()) for name, size in sizes.items()
+    }
+    covered = (lower <= at) & (at <= upper)
+    return law.cdf(at).double().reshape(-1), covered.reshape(-1), means
 
 
 def _coverage(covered: Tensor) -> tuple[float, tuple[float, float]]:

@@ -5,8 +5,7 @@ of outcomes. Log expected improvement, from the acquisition function down to ari
 
     LogCalibratedExpectedImprovement.forward           acquisition/improvement.py
      |  the model's posterior at X, b x 1 x d -> b x 1 x 1
-    StatedPosterior.log_expected_improvement           posteriors/base.py
-    DenoisedMarginals._log_improvement                 posteriors/denoised_marginals.py
+    Prediction.log_expected_improvement                posteriors/prediction.py
      |  outcome units -> distance from the mean; number or tensor -> broadcast
      |
      +--> SmoothedPredictive.log_excess     denoised_piecewise.py: denoised, z + r eps

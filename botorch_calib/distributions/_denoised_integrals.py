@@ -27,7 +27,7 @@ knots, in their first dimension.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from statistics import NormalDist
@@ -57,7 +57,7 @@ from botorch_calib.distributions._normal_functions import (
 )
 from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces, piece_logs
 from botorch_calib.distributions._truncated_normal import NormalShares
-from botorch_calib.distributions.form import PiecewiseForm
+from botorch_calib.distributions.form import Pieces, PiecewiseForm
 
 _SQRT_2, _SQRT_PI = math.sqrt(2.0), math.sqrt(math.pi)
 # Ratios of the noise to the scale: below the smallest, noise is not felt (its square adds to the
@@ -78,14 +78,15 @@ def held_ratio(scale: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     return scale, (noise / scale).clamp(min=MIN_RATIO)
 
 
-def log_densities(x: Tensor, r: Tensor, knots: Tensor, form: PiecewiseForm) -> Tensor:
+def log_densities(x: Tensor, r: Tensor, pieces: Pieces) -> Tensor:
     """Logarithm of the density of ``z + r eps`` at ``x``, given the piece, ``num_pieces x n``.
 
     For a normal piece it is the normal density of ``z + r eps`` at ``x`` times the probability that
     ``z``, given this, lies in the piece: a difference of normal probabilities again.
     """
+    knots, _, form = pieces
     t = (knots - x) / r
-    ends, normal = form.pad(knots), form.is_normal(x) > 0
+    ends, normal = form.pad(knots), form.is_normal(x.device)
     norm = (1 + r.square()).sqrt()
     # Given z + r eps = x, a normal piece's z is N(x / norm^2, (r / norm)^2).
     inner = form.pad((t + r * knots) / norm)
@@ -109,8 +110,9 @@ class Parts(NamedTuple):
 
 
 @torch.no_grad()
-def parts_of(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> Parts:
-    """The `Parts` of the distribution with these finite knots and masses, without a graph."""
+def parts_of(pieces: Pieces) -> Parts:
+    """The `Parts` of a distribution, without a graph."""
+    knots, masses, form = pieces
     if form.stretched:
         return _stretched_parts(form, knots.device)
     ends = form.pad(knots, -FAR, FAR)
@@ -119,8 +121,8 @@ def parts_of(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> Parts:
     if not any(form.uniform):
         jumps = _jumps(masses * at_low, masses * at_high, form)
         return Parts(jumps, None, at_low, at_high, shares)
-    normal = form.is_normal(knots)
-    flat = (1.0 - normal) / (ends[1:] - ends[:-1]).masked_fill(normal > 0, 1.0)
+    normal = form.is_normal(knots.device)
+    flat = ~normal / ends.diff(dim=0).masked_fill(normal, 1.0)
     at_low, at_high, heights = at_low * normal, at_high * normal, masses * flat
     shares.around.mul_(normal)  # a uniform piece is no part of the normal distribution
     jumps = _jumps(masses * at_low, masses * at_high, form)
@@ -133,7 +135,7 @@ def _stretched_parts(form: PiecewiseForm, device: torch.device) -> Parts:
     end, half = normal_end(form.stretched), 0.5 * form.stretched
     knots = torch.tensor([[-end], [end]], dtype=torch.float64, device=device)
     masses = knots.new_tensor([[half], [1.0 - form.stretched], [half]])
-    return parts_of(knots, masses, replace(form, stretched=0.0))
+    return parts_of(Pieces(knots, masses, replace(form, stretched=0.0)))
 
 
 def normal_end(alpha: float) -> float:
@@ -151,9 +153,7 @@ def _log_integral(
     which: int,
     x: Tensor,
     noise: Tensor | None,
-    knots: Tensor,
-    masses: Tensor,
-    form: PiecewiseForm,
+    pieces: Pieces,
     parts: Parts | None = None,
     scale: Tensor | None = None,
 ) -> Tensor:
@@ -163,20 +163,19 @@ def _log_integral(
         which: `EXCESS` or `SURVIVAL`.
         x: ``n`` thresholds, float64.
         noise: ``n`` standard deviations of the noise; None for no noise.
-        knots: ``num_finite_knots x n``, or ``x 1`` where they are common.
-        masses: ``num_pieces x n``, or ``x 1``; may hold zeros.
-        form: Form of the distribution, which is not a single normal piece without bounds.
+        pieces: The distributions, which are not a single normal piece without bounds.
         parts: `parts_of` the distribution, if known.
         scale: ``n`` scales of the normal pieces, that of knots being 1 (default: 1).
     """
-    inputs = x, noise, torch.ones_like(x) if scale is None else scale, knots, masses
+    knots, masses, form = pieces
+    scale = torch.ones_like(x) if scale is None else scale
     if form.stretched and (knots.requires_grad or masses.requires_grad):
         form = replace(form, stretched=0.0)  # whose knots and masses are constants
     if noise is not None and not form.covered:
-        return _by_pieces(*inputs, form, which)
-    knots = off_zero(knots)
-    parts = parts_of(knots, masses, form) if parts is None else parts
-    out: Tensor = _Integral.apply(*inputs[:3], knots, masses, parts, form, which)
+        return _by_pieces(x, noise, scale, pieces, which)
+    pieces = Pieces(off_zero(knots), masses, form)
+    parts = parts_of(pieces) if parts is None else parts
+    out: Tensor = _Integral.apply(x, noise, scale, *pieces, parts, which)
     return out
 
 
@@ -187,19 +186,13 @@ log_survival = partial(_log_integral, SURVIVAL)
 
 
 def _by_pieces(
-    x: Tensor,
-    noise: Tensor | None,
-    scale: Tensor,
-    knots: Tensor,
-    masses: Tensor,
-    form: PiecewiseForm,
-    which: int,
+    x: Tensor, noise: Tensor | None, scale: Tensor, pieces: Pieces, which: int
 ) -> Tensor:
     """`_log_integral` with a graph."""
     ratio = None
     if noise is not None:
         scale, ratio = held_ratio(scale, noise)
-    value = log_integrals_by_pieces(x / scale, ratio, knots, masses, form)[which]
+    value = log_integrals_by_pieces(x / scale, ratio, pieces)[which]
     return value + scale.log() if which == EXCESS else value
 
 
@@ -218,39 +211,30 @@ class Values:
     normal_density: Tensor
     of_pieces: Callable[[], Tensor]
 
-    def __init__(
-        self,
-        x: Tensor,
-        r: Tensor | None,
-        knots: Tensor,
-        masses: Tensor,
-        parts: Parts,
-        form: PiecewiseForm,
-    ) -> None:
-        if form.stretched:
-            values = self._stretched(x, r, form.stretched)
+    def __init__(self, x: Tensor, r: Tensor | None, pieces: Pieces, parts: Parts) -> None:
+        if pieces.form.stretched:
+            values = self._stretched(x, r, pieces.form.stretched)
         elif r is None:
-            values = self._without_noise(x, knots, masses, form)
+            values = self._without_noise(x, pieces)
         else:
-            values = self._with_noise(x, r, knots, masses, parts, form)
+            values = self._with_noise(x, r, pieces, parts)
         self.totals, self.density = values[:2].clamp_(min=0.0), values[2]
 
-    def _without_noise(
-        self, x: Tensor, knots: Tensor, masses: Tensor, form: PiecewiseForm
-    ) -> Tensor:
+    def _without_noise(self, x: Tensor, pieces: Pieces) -> Tensor:
         """``E``, ``S`` and ``p``; all pieces in closed form, bounded distributions too."""
-        (log_e, log_s), natural = piece_logs(x, None, knots, form)
+        (log_e, log_s), natural = piece_logs(x, None, pieces)
+        knots, masses, form = pieces
         ends = form.pad(knots)
-        log_p = torch.where(form.is_normal(x) > 0, log_phi(x), 0.0).expand_as(log_e)
+        log_p = torch.where(form.is_normal(x.device), log_phi(x), 0.0).expand_as(log_e)
         log_p = log_p.masked_fill((x < ends[:-1]) | (x >= ends[1:]), 2 * LOG_ZERO)
         log_s = log_s.sub_(natural).masked_fill_(x <= ends[:-1], 0.0)
         logs = torch.stack([log_e.sub_(natural), log_s, log_p - natural])
         levels = logs[:2].amax(dim=0).masked_fill(masses == 0.0, LOG_ZERO)
         self.log_scale = levels.amax(dim=0).clamp_(min=LOG_ZERO)
-        pieces = (logs - self.log_scale).clamp_(LEAST, -LEAST).exp_()
-        pieces.masked_fill_(logs <= LOG_ZERO, 0.0)
-        self.of_pieces = lambda: pieces
-        return (pieces * masses).sum(dim=1)
+        values = (logs - self.log_scale).clamp_(LEAST, -LEAST).exp_()
+        values.masked_fill_(logs <= LOG_ZERO, 0.0)
+        self.of_pieces = lambda: values
+        return (values * masses).sum(dim=1)
 
     def _stretched(self, x: Tensor, r: Tensor | None, alpha: float) -> Tensor:
         """Those of the whole normal distribution, and the difference of a stretched form."""
@@ -263,10 +247,9 @@ class Values:
         self.normal_density = values[2] - flat
         return values
 
-    def _with_noise(
-        self, x: Tensor, r: Tensor, knots: Tensor, masses: Tensor, parts: Parts, form: PiecewiseForm
-    ) -> Tensor:
+    def _with_noise(self, x: Tensor, r: Tensor, pieces: Pieces, parts: Parts) -> Tensor:
         """Sums of tails beyond the knots, each weighted by the jump of the density there."""
+        knots, masses, form = pieces
         norm = (r * r).add_(1.0).sqrt_()
         c = x / norm
         ratios, side = first_tails(c.abs()), knots.sign()
@@ -291,11 +274,11 @@ class Values:
 
         def of_pieces() -> Tensor:
             above = parts.at_low[1:] * tails
-            pieces = pad(above, (0, 0, 1, 0)) - pad(parts.at_high[:-1] * tails, (0, 0, 0, 1))
-            pieces.addcmul_(parts.normal.around, whole.unsqueeze(1))
+            each = pad(above, (0, 0, 1, 0)) - pad(parts.at_high[:-1] * tails, (0, 0, 0, 1))
+            each.addcmul_(parts.normal.around, whole.unsqueeze(1))
             if not flat:
-                return pieces
-            return torch.stack([flat.get(i, v) for i, v in enumerate(pieces.unbind(1))], dim=1)
+                return each
+            return torch.stack([flat.get(i, v) for i, v in enumerate(each.unbind(1))], dim=1)
 
         self.of_pieces = of_pieces
         return values
@@ -431,15 +414,15 @@ class _Integral(Function):
         scale: Tensor,
         knots: Tensor,
         masses: Tensor,
-        parts: Parts,
         form: PiecewiseForm,
+        parts: Parts,
         which: int,
     ) -> Tensor:
         unit, held = scale, None
         if noise is not None:
             unit, held = held_ratio(scale, noise)
         at = x / unit
-        values = Values(at, held, knots, masses, parts, form)
+        values = Values(at, held, Pieces(knots, masses, form), parts)
         total = values.totals[which]
         log_total = total.clamp(min=TINY).log_().add_(values.log_scale)
         # Where nothing is above x, no derivative is either.
@@ -472,8 +455,11 @@ class _Integral(Function):
             inputs = x, noise, scale, knots, masses
             # Second derivatives by `x` and `noise` err by 1e-15 over the ratio of the noise, as
             # terms of the size of its inverse cancel.
-            value = _by_pieces(*inputs, ctx.form, ctx.which)
-            return (*gradients(value, inputs, needed, grad, True), None, None, None)
+            value = _by_pieces(x, noise, scale, Pieces(knots, masses, ctx.form), ctx.which)
+            wanted = [v for v, need in zip(inputs, needed, strict=True) if need]
+            found = torch.autograd.grad(value, wanted, grad, create_graph=True, allow_unused=True)
+            by_input = iter(found)
+            return (*(next(by_input) if need else None for need in needed), None, None, None)
         by_x, *by_noise, by_scale = grad * slopes
         by_knots = by_masses = None
         if means is not None:
@@ -485,19 +471,6 @@ class _Integral(Function):
             by_masses = (grad * means).sum_to_size(masses.shape) if needed[4] else None
         by_noise = by_noise[0] if by_noise else None
         return by_x, by_noise, by_scale, by_knots, by_masses, None, None, None
-
-
-def gradients(
-    value: Tensor,
-    inputs: Sequence[Tensor | None],
-    needed: Sequence[bool],
-    weight: Tensor,
-    create_graph: bool,
-) -> list[Tensor | None]:
-    """The gradient of the weighted sum of ``value`` by each input, None where it is not needed."""
-    wanted = [v for v, need in zip(inputs, needed, strict=True) if need and v is not None]
-    found = iter(torch.autograd.grad(value, wanted, weight, None, create_graph, allow_unused=True))
-    return [next(found) if need else None for need in needed]
 
 
 def _at_knots(x: Tensor, r: Tensor | None, knots: Tensor, log_total: Tensor, which: int) -> Tensor:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 from statistics import NormalDist
-from typing import Any
 
 import torch
 from botorch.utils.probability.utils import log_phi
@@ -30,6 +29,7 @@ from botorch_calib._roots import bracketed_root, with_derivatives
 from botorch_calib.distributions._bivariate_tails import off_zero
 from botorch_calib.distributions._cached_constants import cached_constant
 from botorch_calib.distributions._denoised_integrals import (
+    Parts,
     Values,
     density_slope,
     log_densities,
@@ -38,7 +38,7 @@ from botorch_calib.distributions._denoised_integrals import (
 )
 from botorch_calib.distributions._normal_functions import TINY
 from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
-from botorch_calib.distributions.form import PiecewiseForm
+from botorch_calib.distributions.form import Pieces
 
 _NUM_ANGLES = 5  # angles at which to look for the guess, with both ends
 # Steps on a device, where their number is fixed; on a CPU most searches end after three. Beside
@@ -48,7 +48,7 @@ _DEEPEST = -700.0  # logarithm below which probabilities are not told apart: 37 
 _BELOW_ONE = 1 - 1e-9
 
 
-def upper_score(tail: float | Tensor) -> Any:
+def upper_score(tail: float | Tensor) -> float | Tensor:
     """``zeta = -Phi^-1(tail)``."""
     return -torch.special.ndtri(tail) if isinstance(tail, Tensor) else -NormalDist().inv_cdf(tail)
 
@@ -75,70 +75,48 @@ def _directions(device: torch.device) -> tuple[Tensor, Tensor]:
     return both[0].unsqueeze(-1), both[1].unsqueeze(-1)
 
 
-def denoised_quantile(
-    r: Tensor,
-    knots: Tensor,
-    masses: Tensor,
-    points: Tensor,
-    tail: float | Tensor,
-    form: PiecewiseForm,
-) -> Tensor:
-    """The points beyond which ``z + r eps`` has the probability ``tail``, differentiable.
+def denoised_quantile(r: Tensor, pieces: Pieces, points: Tensor, tail: float | Tensor) -> Tensor:
+    """The ``n`` points beyond which ``z + r eps`` has the probability ``tail``, differentiable.
 
     Args:
         r: ``n`` positive ratios of the noise to the scale of the normal pieces, float64.
-        knots: ``num_finite_knots x n``, or ``x 1``.
-        masses: ``num_pieces x n``, or ``x 1``.
+        pieces: The distributions, which are not a single normal piece without bounds.
         points: Candidates for the guess and the two ends of a bracket, ``7 x n``, without gradient.
         tail: In (0, 1/2], or ``n`` such.
-        form: Form of the distribution, which is not a single normal piece without bounds.
-
-    Returns:
-        ``n`` quantiles.
     """
-    with torch.no_grad():
-        survival = SurvivalCurve(r, knots, masses, form)
+    off_corner = pieces._replace(knots=off_zero(pieces.knots))
+    parts = parts_of(off_corner)
     zeta = upper_score(tail)
     log_tail = tail.log() if isinstance(tail, Tensor) else math.log(tail)
 
     def excess_score(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        log_above, log_p, log_slope = survival(x)
+        log_above, log_p, log_slope = _survival(x, r, off_corner, parts)
         g = -torch.special.ndtri(log_above.clamp(min=_DEEPEST).exp().clamp(max=_BELOW_ONE))
         rate = torch.exp(log_p - log_phi(g))
         return g - zeta, rate, torch.addcmul(log_slope, g, rate)
 
     def excess(x: Tensor, r: Tensor, knots: Tensor, masses: Tensor) -> Tensor:
-        return log_survival(x, r, knots, masses, form, survival.parts) - log_tail
+        return log_survival(x, r, Pieces(knots, masses, pieces.form), parts) - log_tail
 
     guess = points[:-2].amax(dim=0)
     root = bracketed_root(excess_score, guess, points[-2], points[-1], _NUM_STEPS)
-    return with_derivatives(excess, root, r, knots, masses)
+    return with_derivatives(excess, root, r, pieces.knots, pieces.masses)
 
 
-class SurvivalCurve:
-    """``log P(z + r eps > x)``, the log density and its derivative, as functions of ``x`` alone.
-
-    Nothing here has a graph. Arguments are those of `denoised_quantile`.
-    """
-
-    def __init__(self, r: Tensor, knots: Tensor, masses: Tensor, form: PiecewiseForm) -> None:
-        self.r, self.masses, self.form, self.knots = r, masses, form, off_zero(knots)
-        self.parts = parts_of(self.knots, masses, form)
-
-    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The logarithms, and ``p' / p``, each ``n``."""
-        arguments = (x, self.r, self.knots)
-        if self.form.covered:
-            values = Values(*arguments, self.masses, self.parts, self.form)
-            log_scale, normal = values.log_scale, values.normal_density
-            tail, density = values.totals[1], values.density
-        else:
-            _, log_s = log_integrals_by_pieces(*arguments, self.masses, self.form)
-            log_p = log_densities(*arguments, self.form) + self.masses.clamp(min=TINY).log()
-            log_scale = torch.maximum(log_s, log_p.amax(dim=0))
-            pieces = (log_p - log_scale).exp()
-            tail, density = (log_s - log_scale).exp(), pieces.sum(dim=0)
-            normal = (pieces * self.form.is_normal(x)).sum(dim=0)
-        density = density.clamp(min=TINY)
-        slope = density_slope(*arguments, self.parts, normal, log_scale).div_(density)
-        return tail.clamp(min=TINY).log().add_(log_scale), density.log().add_(log_scale), slope
+@torch.no_grad()
+def _survival(x: Tensor, r: Tensor, pieces: Pieces, parts: Parts) -> tuple[Tensor, Tensor, Tensor]:
+    """``log P(z + r eps > x)``, the log density, and its derivative ``p' / p``, each ``n``."""
+    if pieces.form.covered:
+        values = Values(x, r, pieces, parts)
+        log_scale, normal = values.log_scale, values.normal_density
+        tail, density = values.totals[1], values.density
+    else:
+        _, log_s = log_integrals_by_pieces(x, r, pieces)
+        log_p = log_densities(x, r, pieces) + pieces.masses.clamp(min=TINY).log()
+        log_scale = torch.maximum(log_s, log_p.amax(dim=0))
+        each = (log_p - log_scale).exp()
+        tail, density = (log_s - log_scale).exp(), each.sum(dim=0)
+        normal = (each * pieces.form.is_normal(x.device)).sum(dim=0)
+    density = density.clamp(min=TINY)
+    slope = density_slope(x, r, pieces.knots, parts, normal, log_scale).div_(density)
+    return tail.clamp(min=TINY).log().add_(log_scale), density.log().add_(log_scale), slope

@@ -18,7 +18,7 @@ import torch
 from botorch.utils.probability.utils import leggauss, log_ndtr, log_phi
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
+from torch.autograd.function import FunctionCtx, once_differentiable
 
 from botorch_calib.distributions._cached_constants import cached_constant
 
@@ -205,7 +205,7 @@ class _NormalInterval(Function):
     """`log_interval_integrals`; each derivative is a ratio of the integrals and of densities."""
 
     @staticmethod
-    def forward(ctx: Any, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: FunctionCtx, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
         log_mass, log_rise = _interval_integrals(low, high)
         ctx.save_for_backward(low, high, log_mass, log_rise)
         return log_mass, log_rise
@@ -253,7 +253,7 @@ class _QuickInterval(Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, low: Tensor, high: Tensor) -> Tensor:
+    def forward(ctx: FunctionCtx, low: Tensor, high: Tensor) -> Tensor:
         right = low + high > 0.0
         near, far = torch.where(right, low, -high), torch.where(right, high, -low)
         share = torch.erfc(_SQRT_HALF * near).sub_(torch.erfc(_SQRT_HALF * far)).mul_(0.5)
@@ -333,7 +333,7 @@ class _NdtriExp(Function):
     """`ndtri_exp`; its derivative is ``Phi / phi`` at the value, in turn a differentiable one."""
 
     @staticmethod
-    def forward(ctx: Any, log_p: Tensor) -> Tensor:
+    def forward(ctx: FunctionCtx, log_p: Tensor) -> Tensor:
         z = lower_quantile(log_p.double()).to(log_p.dtype)
         ctx.save_for_backward(z)
         return z

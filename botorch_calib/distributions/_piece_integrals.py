@@ -28,7 +28,7 @@ from botorch_calib.distributions._normal_functions import (
     log_interval_integrals,
     log_normal_interval,
 )
-from botorch_calib.distributions.form import PiecewiseForm
+from botorch_calib.distributions.form import Pieces
 
 _ORDER = 24  # of the rule on a panel: relative error about 1e-12
 _CUT = 72.0  # a panel ends where a normal density has fallen by exp(-36)
@@ -37,34 +37,24 @@ _LOG_2 = math.log(2.0)
 _NOTHING = 2 * LOG_ZERO
 
 
-def log_integrals_by_pieces(
-    x: Tensor, r: Tensor | None, knots: Tensor, masses: Tensor, form: PiecewiseForm
-) -> tuple[Tensor, Tensor]:
+def log_integrals_by_pieces(x: Tensor, r: Tensor | None, pieces: Pieces) -> tuple[Tensor, Tensor]:
     """``log E(z + r eps - x)+`` and ``log P(z + r eps > x)`` of any piecewise distribution.
 
-    Args:
-        x: ``n`` thresholds, float64.
-        r: ``n`` positive ratios of the noise to the scale of the normal pieces; None for no noise.
-        knots: ``num_finite_knots x n``, or ``x 1`` where they are common.
-        masses: ``num_pieces x n``, or ``x 1``; may hold zeros.
-        form: Form of the distribution.
-
-    Returns:
-        Two tensors of shape ``n``, `LOG_ZERO` where there is nothing.
+    They are `LOG_ZERO` where there is nothing. There are ``n`` thresholds, and as many positive
+    ratios of the noise to the scale of the normal pieces, or None for no noise.
     """
-    logs, natural = piece_logs(x, r, knots, form)
-    return log_mixed(logs[0] - natural, masses), log_mixed(logs[1] - natural, masses)
+    (log_e, log_s), natural = piece_logs(x, r, pieces)
+    return log_mixed(log_e - natural, pieces.masses), log_mixed(log_s - natural, pieces.masses)
 
 
-def piece_logs(
-    x: Tensor, r: Tensor | None, knots: Tensor, form: PiecewiseForm
-) -> tuple[tuple[Tensor, Tensor], Tensor]:
+def piece_logs(x: Tensor, r: Tensor | None, pieces: Pieces) -> tuple[tuple[Tensor, Tensor], Tensor]:
     """`log_integrals` of all pieces, and the logarithms of their natural masses, ``K x n``.
 
     The natural mass of a normal piece is that under the normal distribution, that of a uniform one
     its width.
     """
-    ends, normal = form.pad(knots, -FAR, FAR), form.is_normal(x) > 0
+    form = pieces.form
+    ends, normal = form.pad(pieces.knots, -FAR, FAR), form.is_normal(x.device)
     natural = log_normal_interval(ends[:-1], ends[1:])
     if any(form.uniform):
         natural = torch.where(normal, natural, ends.diff(dim=0).masked_fill(normal, 1.0).log())

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.autograd.function import FunctionCtx
 
 from botorch_calib.distributions._normal_functions import CHUNK, SQRT_2PI, TINY, mills_ratio
 
@@ -39,7 +40,7 @@ class _NormalMoments(Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, ends: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: FunctionCtx, ends: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
         shares = NormalShares(ends)
         a, b = shares.at_low, shares.at_high

@@ -22,7 +22,9 @@ gap between members: behind the first ``k`` of ``S`` in the order of their means
 score ``Phi^{-1}(k / S)``, and ``y~`` where ``T`` takes that value. Logarithms of improvement and
 survival are right to 6e-6 (median) and 1e-4 (99 of 100) where means differ by less than the
 members' deviations, to 5e-5 and 7e-4 where they differ by 3 of these or form two groups that are 5
-apart, and to 2e-4 and 4e-3 with groups that are 12 apart, where the table of scores errs.
+apart, and to 2e-4 and 4e-3 with groups that are 12 apart, where the table of scores errs. Far out
+they are right to 1e-4 (median) and 1e-3 (most) at 6 deviations, 2e-4 and 5e-3 at 12, 1e-3 and 2e-2
+at 20, and 6e-3 and 0.1 at 30.
 """
 
 from __future__ import annotations
@@ -39,11 +41,12 @@ from torch import Tensor
 from botorch_calib._roots import bracketed_root
 from botorch_calib.distributions._normal_functions import (
     log_h,
+    lower_quantile,
     ndtri_exp,
     quick_log_interval,
     unit_legendre,
 )
-from botorch_calib.distributions.denoised_piecewise import UnsmoothedPredictive, _WithTails
+from botorch_calib.distributions.denoised_piecewise import UnsmoothedPredictive, WithTails
 from botorch_calib.distributions.mixture_scores import (
     ScoreTable,
     align_members,
@@ -55,14 +58,16 @@ from botorch_calib.distributions.mixture_scores import (
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 
 _ORDER, _NUM_PANELS = 6, 7  # nodes of a panel, and panels besides those that end at kinks
-_REACH = 42.0  # square of the score where the range ends: beyond, the probability is 1e-10
-_LEAST_WIDTH = 0.01  # of the noise, in scores
-_FARTHEST = 40.0  # score about which panels are graded
+# Scores from the likeliest one, and from 0, to the ends of the range, where 1e-10 is left, and
+# from far ones towards 0, where less is known of how fast what matters falls off
+_REACH, _BACK = 6.5, 9.0
+_LOWEST = -2.0  # score about which nodes lie if an improvement is next to certain
+_LEAST_WIDTH = 0.05  # of what matters, in scores
 _LEAST_NOISE = 1e-12  # over the deviation of the observation, which stands for none
 _QUANTILE_STEPS = 12
 
 
-class DenoisedMixture(_WithTails):
+class DenoisedMixture(WithTails):
     """The distribution of ``f~``, or of ``y~``, in units of the outcome, in float64.
 
     Args:
@@ -87,8 +92,7 @@ class DenoisedMixture(_WithTails):
         self.mean_of_members = mean
         self.variance_of_members, self.noise = variance, noise.expand_as(variance)
         self.predictive, self.denoise, self.growth = predictive.to(torch.float64), denoise, growth
-        self.total = variance + self.noise
-        self.deviation = self.total.sqrt()
+        self.deviation = (variance + self.noise).sqrt()
 
     @cached_property
     def table(self) -> ScoreTable:
@@ -109,10 +113,11 @@ class DenoisedMixture(_WithTails):
 
     # ------------------------------------------------------------ the mixture it is made of
 
-    def _components(self, x: Tensor | None = None) -> _Components:
+    def _components(self, x: Tensor | None = None, lowest: float = -math.inf) -> _Components:
         """The normal components of the mixture, for questions about ``x``.
 
-        ``x`` broadcasts against ``shape``, with further dimensions in front.
+        ``x`` broadcasts against ``shape``, with further dimensions in front; for ``lowest`` see
+        `_likeliest`.
         """
         if self.predictive.is_standard_normal:
             count = -math.log(len(self.deviation))
@@ -120,7 +125,7 @@ class DenoisedMixture(_WithTails):
             start, deviation = self.mean_of_members.unsqueeze(1), deviation.unsqueeze(1)
             zero = torch.zeros_like(start)
             return _Components(zero + count, start, zero, zero, deviation)
-        z, log_weight = self._rule(x)
+        z, log_weight = self._rule(x, lowest)
         scores = torch.cat(torch.broadcast_tensors(z, self.predictive.transport(z)))
         y, moved = self.table.quantile(scores).chunk(2)
         mean, deviation, gain, rest = (
@@ -134,11 +139,10 @@ class DenoisedMixture(_WithTails):
         return _Components(log_weight, mean * (1.0 - gain), gain, moved, rest)
 
     @torch.no_grad()
-    def _rule(self, x: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _rule(self, x: Tensor | None, lowest: float) -> tuple[Tensor, Tensor]:
         """Nodes and log weights over the standard normal ``z``, ``num_nodes x shape`` each.
 
-        Given the member, ``f~ = x`` is likeliest for ``z`` about ``a_s`` times its score, within
-        ``sqrt(1 - a_s)``, if ``T`` is the identity. The largest gain has the narrowest noise.
+        Each panel has its exact mass, whichever of them matter to the question.
         """
         shape = self.deviation.shape[1:] if x is None else self._shape_with(x)
         steps = torch.linspace(0.0, 1.0, _NUM_PANELS + 1, dtype=torch.float64)
@@ -153,23 +157,54 @@ class DenoisedMixture(_WithTails):
         kinks = [self.predictive.breaks().movedim(-1, 0), scores[0], taken]
         if x is None:
             center, width = nodes.new_zeros(shape), nodes.new_ones(())
+            low, high = center - _REACH, center + _REACH
         else:
-            at = taken[1]  # the score z at which y~ = x
-            gain = self.gain_and_rest()[0].amax(dim=0)
-            width = (1.0 - gain).clamp(min=0.0).sqrt_()
-            width = torch.minimum(width, at.abs().clamp_(min=1.0).reciprocal_())
-            width, center = width.clamp_(min=_LEAST_WIDTH), gain * at
-        ends = torch.stack([-center, center]).clamp_(min=0.0).square_().add_(_REACH).sqrt_()
-        low, high = ((end - center).div_(width).asinh_() for end in (-ends[0], ends[1]))
+            center, width, low, high = self._likeliest(x, scores[1][0], taken[1], lowest)
+        low, high = ((end - center).div_(width).asinh_() for end in (low, high))
         inner = torch.cat([align_members(end, len(shape)).expand(-1, *shape) for end in kinks])
         inner = torch.minimum(torch.maximum(inner.sub_(center).div_(width).asinh_(), low), high)
         edges = torch.cat([inner, torch.lerp(low, high, steps)]).sort(dim=0).values
         low, span = edges[:-1].unsqueeze(1), edges.diff(dim=0).unsqueeze(1)
-        u = torch.addcmul(low, span, nodes).flatten(0, 1)
+        u = torch.addcmul(low, span, nodes)
         z = torch.addcmul(center, width, u.sinh())
-        log_weight = (span * weights).flatten(0, 1).mul_(u.cosh_()).clamp_(min=1e-300).log_()
+        log_weight = (span * weights).mul_(u.cosh_()).clamp_(min=1e-300).log_()
         log_weight.add_(z.square(), alpha=-0.5)
-        return z, log_weight.sub_(log_weight.logsumexp(dim=0))
+        ends = torch.addcmul(center, width, edges.sinh_())
+        log_mass = quick_log_interval(ends[:-1], ends[1:]).unsqueeze(1)
+        log_weight.add_(log_mass - log_weight.logsumexp(dim=1, keepdim=True))
+        return z.flatten(0, 1), log_weight.flatten(0, 1)
+
+    def _likeliest(
+        self, x: Tensor, score: Tensor, at: Tensor, lowest: float
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The ``z`` at which ``f~ = x`` is likeliest, its spread, and the ends of what matters.
+
+        For ``y~ = x``, of the given score, ``z`` is ``at``. About these ``y`` and ``y~`` count as
+        linear, as steep as the widest member. With ``e = z - at`` the exponent of each member is
+        then half the sum of two squares, ``(a + b e)^2`` of ``y`` and ``(c - d e)^2`` of ``f~ = x``
+        given ``y~``, which is least at ``e = (c d - a b) / (b^2 + d^2)`` and there ``(a d + b c)^2
+        / (b^2 + d^2)``. The member with the least one counts, and no ``z`` below ``lowest``.
+        """
+        mean, deviation, gain, rest = (
+            align_members(values, at.dim())
+            for values in (self.mean_of_members, self.deviation, *self.gain_and_rest())
+        )
+        slope, scale, residual = deviation.amax(dim=0), self.predictive.scale, x - mean
+        a, b = torch.addcmul(residual, slope, at - score) / deviation, slope / deviation
+        c = residual * ((1.0 - gain) / rest)
+        d = gain * (slope if scale is None else slope * scale) / rest
+        squares = b.square() + d.square()
+        exponent = (a * d + b * c).square_().div_(squares)
+        member = exponent.argmin(dim=0, keepdim=True)
+        shift, squares = (
+            values.expand_as(exponent).gather(0, member).squeeze(0)
+            for values in ((c * d - a * b) / squares, squares)
+        )
+        at, center = at.clamp(min=lowest), (at + shift).clamp_(min=lowest)
+        low, high = torch.minimum(at, center), torch.maximum(at, center)
+        low = torch.maximum(low.clamp(max=0.0) - _REACH, low - _BACK)
+        width = squares.rsqrt_().clamp_(min=_LEAST_WIDTH)
+        return center, width, low, high.clamp_(min=0.0).add_(_REACH)
 
     def _gap(self) -> Tensor:
         """The score at which ``y`` leaps over the widest gap between members, ``1 x shape``."""
@@ -178,18 +213,22 @@ class DenoisedMixture(_WithTails):
         return torch.special.ndtri((below.double() / num).clamp(max=1.0 - 0.5 / num))
 
     def _taken_to(self, score: Tensor) -> Tensor:
-        """``T^-1`` of scores, rounded far below the distribution, where nothing depends on it."""
+        """``T^-1`` of scores, from the logarithm of the smaller tail."""
         if self.predictive.scale is not None:
             score = score / self.predictive.scale
         ends = self.predictive.standardized().knots
         low, high = ends[..., :-1], ends[..., 1:]
-        start = torch.minimum(torch.maximum(score.unsqueeze(-1), low), high)
-        share = (quick_log_interval(start, high) - quick_log_interval(low, high)).exp_()
+        upper = score.unsqueeze(-1) > 0.0
+        at = torch.minimum(torch.maximum(score.unsqueeze(-1), low), high)
+        # Parts of the pieces in the tail of the score
+        start, end = torch.where(upper, at, low), torch.where(upper, high, at)
+        log_share = quick_log_interval(start, end) - quick_log_interval(low, high)
         if any(self.predictive.uniform):
-            flat = self.predictive.form.is_uniform(share.device)
-            share = torch.where(flat, (high - start) / (high - low), share)
-        above = (self.predictive.masses * share).sum(dim=-1)
-        return -torch.special.ndtri(above.clamp(max=1.0)).clamp_(-_FARTHEST, _FARTHEST)
+            flat = self.predictive.form.is_uniform(score.device)
+            log_share = torch.where(flat, ((end - start) / (high - low)).log(), log_share)
+        log_tail = (log_share + self.predictive.log_masses).logsumexp(dim=-1)
+        z = lower_quantile(log_tail.clamp_(max=-1e-16))
+        return torch.where(score > 0.0, -z, z)
 
     def _score(self, x: Tensor) -> Tensor:
         return mixture_score(x.expand(self._shape_with(x)), self.mean_of_members, self.deviation)
@@ -215,17 +254,11 @@ class DenoisedMixture(_WithTails):
         return center.squeeze(1), variance.squeeze(1)
 
     def mirrored(self) -> DenoisedMixture:
-        return DenoisedMixture(
-            -self.mean_of_members,
-            self.variance_of_members,
-            self.noise,
-            self.predictive.mirrored(),
-            self.denoise,
-            self.growth,
-        )
+        moments = -self.mean_of_members, self.variance_of_members, self.noise
+        return DenoisedMixture(*moments, self.predictive.mirrored(), self.denoise, self.growth)
 
     def log_excess(self, x: Tensor) -> Tensor:
-        parts = self._components(x)
+        parts = self._components(x, _LOWEST)
         return parts.total(log_h(parts.residuals(x)), parts.deviation.log())
 
     def log_survival(self, x: Tensor) -> Tensor:

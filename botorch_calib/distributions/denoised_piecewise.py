@@ -21,7 +21,9 @@ is that of round ``t + 1``; and the variance given ``y'`` is ``s^2``, without no
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from functools import partial
+from typing import Self
 
 import torch
 from botorch.utils.probability.utils import log_ndtr
@@ -37,12 +39,12 @@ from botorch_calib.distributions._denoised_quantile import (
 )
 from botorch_calib.distributions._normal_functions import log1mexp, log_h
 from botorch_calib.distributions._ratio_table import RatioTable
-from botorch_calib.distributions.form import PiecewiseForm
+from botorch_calib.distributions.form import Pieces, PiecewiseForm
 from botorch_calib.distributions.moments import WithMoments
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 
 
-class _WithTails(WithMoments):
+class WithTails(WithMoments):
     """A distribution with the functions that follow from the probabilities of both tails."""
 
     def log_survival(self, x: Tensor) -> Tensor:
@@ -57,7 +59,7 @@ class _WithTails(WithMoments):
         """The ``level``-quantile."""
         raise NotImplementedError
 
-    def mirrored(self) -> _WithTails:
+    def mirrored(self) -> WithTails:
         """The distribution with the opposite sign."""
         raise NotImplementedError
 
@@ -98,8 +100,19 @@ class _WithTails(WithMoments):
         return larger + log1mexp(smaller - larger)
 
 
-class _OfPieces(_WithTails):
-    """The distribution of ``unit z + noise eps``, computed in float64."""
+class UnsmoothedPredictive(WithTails):
+    """The distribution of ``unit z``, with the methods of `SmoothedPredictive`, in float64.
+
+    Logarithms are `LOG_ZERO` beyond the end of a bounded support.
+
+    Args:
+        predictive: The piecewise distribution of ``z``.
+        unit: Positive factor of ``z`` (default: 1).
+
+    Example:
+        >>> predictive = PiecewisePredictive.conformal(alpha=0.2, half_width=2.0)
+        >>> upper = UnsmoothedPredictive(predictive).quantile(0.9)  # 2
+    """
 
     noise: Tensor | None = None
 
@@ -108,6 +121,11 @@ class _OfPieces(_WithTails):
         self.predictive = predictive if unit is None else predictive.times(unit)
         scale = self.predictive.scale
         self._scale = predictive.masses.new_ones(()) if scale is None else scale
+
+    def mirrored(self) -> Self:
+        twin = copy(self)
+        twin.predictive = self.predictive.mirrored()
+        return twin
 
     def moments(self) -> tuple[Tensor, Tensor]:
         mean, variance = self.predictive.moments()
@@ -124,6 +142,14 @@ class _OfPieces(_WithTails):
             return log_ndtr(-x / self._deviation())
         # Masses that sum to 1 up to rounding make no probability above 1.
         return self._integral(x, _denoised_integrals.log_survival).clamp(max=0.0)
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        """Log density at ``x``, ``-inf`` beyond the ends of a bounded support."""
+        return self.predictive.log_prob(x)
+
+    def quantile(self, level: float | Tensor) -> Tensor:
+        """The ``level``-quantile, ``level`` in (0, 1), or several: see `SmoothedPredictive`."""
+        return self.predictive.quantile(level)
 
     def _deviation(self) -> Tensor:
         """Standard deviation, if there is a single normal piece."""
@@ -142,11 +168,10 @@ class _OfPieces(_WithTails):
         shape, standard = self._shape(x), self.predictive.standardized()
         x, scale = (v.expand(shape).reshape(-1) for v in (x, self._scale))
         noise = None if self.noise is None else self.noise.expand(shape).reshape(-1)
-        rows = _rows(standard, shape)
-        return way(x, noise, *rows, standard.form, scale=scale).view(shape)
+        return way(x, noise, _pieces(standard, shape), scale=scale).view(shape)
 
 
-class SmoothedPredictive(_OfPieces):
+class SmoothedPredictive(UnsmoothedPredictive):
     """The distribution of ``unit z + noise eps``, with ``z`` piecewise and ``eps`` standard normal.
 
     Arguments and values of its methods are float64 tensors that broadcast against the common batch
@@ -171,16 +196,12 @@ class SmoothedPredictive(_OfPieces):
         super().__init__(predictive, unit)
         self.noise = noise.to(torch.float64)
 
-    def mirrored(self) -> SmoothedPredictive:
-        return SmoothedPredictive(self.predictive.mirrored(), self.noise)
-
     def log_prob(self, x: Tensor) -> Tensor:
         """Log density at ``x``."""
         shape, standard = self._shape(x), self.predictive.standardized()
         scale, ratio = held_ratio(self._scale, self.noise)
         at, ratio = (v.expand(shape).reshape(-1) for v in (x / scale, ratio))
-        knots = _pieces_first(standard.finite_knots, shape)
-        log_p = _denoised_integrals.log_densities(at, ratio, knots, standard.form)
+        log_p = _denoised_integrals.log_densities(at, ratio, _pieces(standard, shape))
         log_masses = _pieces_first(standard.log_masses, shape)
         return (log_p + log_masses).logsumexp(dim=0).view(shape) - scale.log()
 
@@ -221,36 +242,6 @@ class SmoothedPredictive(_OfPieces):
         return x.view(shape) * scale
 
 
-class UnsmoothedPredictive(_OfPieces):
-    """The distribution of ``unit z``, with the methods of `SmoothedPredictive`, in float64.
-
-    Logarithms are `LOG_ZERO` beyond the end of a bounded support.
-
-    Args:
-        predictive: The piecewise distribution of ``z``.
-        unit: Positive factor of ``z`` (default: 1).
-
-    Example:
-        >>> predictive = PiecewisePredictive.conformal(alpha=0.2, half_width=2.0)
-        >>> upper = UnsmoothedPredictive(predictive).quantile(0.9)  # 2
-    """
-
-    def mirrored(self) -> UnsmoothedPredictive:
-        return UnsmoothedPredictive(self.predictive.mirrored())
-
-    def log_prob(self, x: Tensor) -> Tensor:
-        """Log density at ``x``, ``-inf`` beyond the ends of a bounded support."""
-        return self.predictive.log_prob(x)
-
-    def quantile(self, level: float | Tensor) -> Tensor:
-        """The ``level``-quantile, ``level`` in (0, 1), or several: see `SmoothedPredictive`."""
-        return self.predictive.quantile(level)
-
-    def at_score(self, z: Tensor) -> Tensor:
-        """Quantiles with normal scores that broadcast against the batch."""
-        return self.predictive.transport(z)
-
-
 def _table_of(predictive: PiecewisePredictive, tail: float) -> RatioTable | None:
     """The ``tail`` quantile by the ratio of the noise, of one distribution for many points.
 
@@ -283,28 +274,19 @@ def _solved(
     standard: PiecewisePredictive, ratio: Tensor, shape: torch.Size, tail: float | Tensor
 ) -> Tensor:
     """The ``tail`` quantile at ``n`` ratios of the batch shape ``shape``."""
-    points = _candidates(standard, ratio, shape, tail)
-    return denoised_quantile(ratio, *_rows(standard, shape), points, tail, standard.form)
+    with torch.no_grad():  # candidates ``T(u) + r eps``, ``7 x n``
+        u, eps = normal_points(tail, ratio.device)
+        lead = shape if isinstance(tail, Tensor) else [1] * len(shape)
+        z = standard.transport(u.view(len(u), *lead))
+        if standard.batch_shape.numel() > 1:
+            z = z.expand(len(u), *shape)
+        points = torch.addcmul(z.reshape(len(u), -1), eps, ratio)
+    return denoised_quantile(ratio, _pieces(standard, shape), points, tail)
 
 
-@torch.no_grad()
-def _candidates(
-    predictive: PiecewisePredictive, ratio: Tensor, shape: torch.Size, tail: float | Tensor
-) -> Tensor:
-    """Points ``T(u) + r eps`` for `denoised_quantile`, ``7 x n``."""
-    u, eps = normal_points(tail, ratio.device)
-    if isinstance(tail, Tensor):
-        z = predictive.transport(u.view(len(u), *shape)).view(u.shape)
-        return torch.addcmul(z, eps, ratio)
-    z = predictive.transport(u.view(-1, *[1] * len(shape)))
-    if predictive.batch_shape.numel() > 1:
-        z = z.expand(len(u), *shape)
-    return torch.addcmul(z.reshape(len(u), -1), eps, ratio)
-
-
-def _rows(standard: PiecewisePredictive, shape: torch.Size) -> tuple[Tensor, Tensor]:
-    """Finite knots and masses, `_pieces_first`."""
-    return _pieces_first(standard.finite_knots, shape), _pieces_first(standard.masses, shape)
+def _pieces(standard: PiecewisePredictive, shape: torch.Size) -> Pieces:
+    knots, masses = (_pieces_first(v, shape) for v in (standard.finite_knots, standard.masses))
+    return Pieces(knots, masses, standard.form)
 
 
 def _pieces_first(values: Tensor, shape: torch.Size) -> Tensor:

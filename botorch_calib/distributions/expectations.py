@@ -21,7 +21,7 @@ from botorch_calib.distributions._normal_functions import (
     quick_log_interval,
     unit_legendre,
 )
-from botorch_calib.distributions.denoised_piecewise import SmoothedPredictive, UnsmoothedPredictive
+from botorch_calib.distributions.denoised_piecewise import UnsmoothedPredictive
 from botorch_calib.distributions.form import PiecewiseForm
 
 _EDGE = 5.5  # units of the noise about a knot in which it is felt: beyond is 2e-8
@@ -30,7 +30,7 @@ _FAR = 1e100  # stands for infinite knots and thresholds; its square does not ov
 
 
 def rule_above(
-    distribution: SmoothedPredictive | UnsmoothedPredictive,
+    distribution: UnsmoothedPredictive,
     threshold: Tensor,
     growth: Tensor,
     order: int = 16,
@@ -48,7 +48,7 @@ def rule_above(
     none is by the threshold, where ``u`` is 0.
 
     Args:
-        distribution: The distribution of ``x``.
+        distribution: The distribution of ``x``, smoothed or not.
         threshold: ``c``, minus infinity for no threshold.
         growth: Slope of ``log |u|`` far out, nonnegative. Both broadcast against the batch shape.
         order: Number of nodes on a panel. 16 give 1e-6 of the value, 12 give 1e-5, most often less.
@@ -74,14 +74,16 @@ def rule_above(
     form, knots = predictive.form, first(predictive.finite_knots)
     ends = form.pad(knots, -_FAR, _FAR)
     low, high = ends[:-1], ends[1:]
-    normal = form.is_normal(ends).view(-1, *[1] * len(shape)) > 0
+    normal = form.is_normal(ends.device).view(-1, *[1] * len(shape))
     width = (high - low).masked_fill(normal, 1.0)
     natural = torch.where(normal, log_normal_interval(low, high), width.log())
     log_height = first(predictive.log_masses) - natural
 
     kind, piece = _panels(form, ends.device)
     kept = kind * len(low) + piece
-    t, log_length = _nodes(form, low, high, ratio, threshold, ceiling, growth, order, kept)
+    nodes = _nodes(form, low, high, ratio, threshold, ceiling, growth, order, kept)
+    t, log_length, used = nodes
+    piece = piece[used]
     low, high, normal, log_height = (
         v.index_select(0, piece) for v in (low, high, normal, log_height)
     )
@@ -102,10 +104,12 @@ def _nodes(
     growth: Tensor,
     order: int,
     kept: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Nodes, and logarithms of weight times length, ``order x num_panels x shape``.
+) -> tuple[Tensor, Tensor, Tensor | slice]:
+    """Nodes, and logarithms of weight times length, ``order x num_panels x shape``, and panels.
 
-    ``kept`` holds the indices of panels in use, among the three of all pieces, flattened.
+    ``kept`` holds the indices of panels in use, among the three of all pieces, flattened. Without a
+    device to wait for, those that are empty at all points are left out: panels are those ``kept``
+    with the last of the results as an index.
     """
     spread = 1.0 + ratio.square()
     threshold = threshold.clamp(-_FAR, _FAR)
@@ -143,11 +147,18 @@ def _nodes(
     ends = ends.cummax(dim=0).values
     lengths = ends.diff(dim=0)
     nodes, log_rule = _rules(order, ends.dtype, ends.device)
-    kind = kept // len(low)
-    column = (order, len(kept), *[1] * (len(shape) - 1))
     begin, lengths = (v.flatten(0, 1).index_select(0, kept) for v in (ends[:-1], lengths))
+    kind = kept // len(low)
+    used: Tensor | slice = slice(None)
+    if lengths.device.type == "cpu":
+        in_use = (lengths > 0.0).view(len(kept), -1).any(dim=1)
+        in_use[0] |= ~in_use.any()  # one at least
+        used = in_use.nonzero().squeeze(-1)
+        begin, lengths, kind = begin[used], lengths[used], kind[used]
+    column = (order, len(kind), *[1] * (len(shape) - 1))
     t = begin + nodes.index_select(1, kind).view(column) * lengths
-    return t, lengths.clamp(min=TINY).log() + log_rule.index_select(1, kind).view(column)
+    log_length = lengths.clamp(min=TINY).log() + log_rule.index_select(1, kind).view(column)
+    return t, log_length, used
 
 
 @cached_constant

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -61,12 +62,8 @@ class PiecewiseForm:
 
     def mirrored(self) -> PiecewiseForm:
         """The form of the distribution of ``-z``."""
-        return replace(
-            self,
-            uniform=self.uniform[::-1],
-            open_low=self.open_high,
-            open_high=self.open_low,
-        )
+        pieces = self.uniform[::-1]
+        return replace(self, uniform=pieces, open_low=self.open_high, open_high=self.open_low)
 
     def pad(
         self, values: Tensor, low: float = -math.inf, high: float = math.inf, dim: int = 0
@@ -83,11 +80,18 @@ class PiecewiseForm:
         """The flags ``uniform`` as a tensor of shape ``K``."""
         return torch.tensor(self.uniform, device=device)
 
-    def is_normal(self, ref: Tensor) -> Tensor:
-        """1 for the normal and 0 for the uniform pieces, ``K x 1``, as numbers like ``ref``."""
-        return self._is_normal(ref.dtype, ref.device)
-
     @cached_constant
-    def _is_normal(self, dtype: torch.dtype, device: torch.device) -> Tensor:
-        flags = [[not flag] for flag in self.uniform]
-        return torch.tensor(flags, dtype=dtype, device=device)
+    def is_normal(self, device: torch.device) -> Tensor:
+        """Whether each piece is normal, ``K x 1``."""
+        return torch.tensor([[not flag] for flag in self.uniform], device=device)
+
+
+class Pieces(NamedTuple):
+    """Distributions of one form for ``n`` numbers, in units of the scale of their normal pieces.
+
+    Tensors, of float64, have ``n`` columns, or one where all numbers have the same distribution.
+    """
+
+    knots: Tensor  # finite ones
+    masses: Tensor  # of all pieces; may hold zeros
+    form: PiecewiseForm

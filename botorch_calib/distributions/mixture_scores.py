@@ -17,12 +17,14 @@ import torch
 from botorch.utils.probability.utils import ndtr
 from torch import Tensor
 from torch.autograd import Function
+from torch.autograd.function import FunctionCtx
 
 from botorch_calib._roots import bracketed_root
 from botorch_calib.distributions._normal_functions import (
     HALF_LOG_2PI,
     INV_SQRT_2PI,
     LEAST,
+    less,
     lower_quantile,
     mills_ratio,
 )
@@ -33,9 +35,11 @@ _NUM_STEPS = 48
 # Nodes of a table: evenly spaced, and about some members, so many deviations from the mean
 _NUM_BULK, _NUM_CHOSEN, _ABOUT = 49, 16, (-1.5, 0.0, 1.5)
 _SHOULDER = (0.7, 1.1, 2.2, 3.2)  # and about those beside the widest gap, on the side of it
+_FAR = (2.0, 5.0, 11.0, 22.0)  # and beyond 8 deviations of all
 _STEEPEST = 1e26  # slope
 _THIN = 1e-12  # cell of a table
 _SHALLOW = 600.0  # exponents up to which densities and tails do not underflow
+_NEAR = 37.0  # residuals up to which tails do not underflow
 _BELOW_ONE = -1e-16  # logarithm of a cdf that rounding has made 1
 _LARGEST = 700.0  # of exponents, so that nothing overflows
 
@@ -50,6 +54,15 @@ def mixture_score(y: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
     """
     mean, deviation = (align_members(values, y.dim()) for values in (mean, deviation))
     return score_of_members((y - mean) / deviation)
+
+
+def score_of_tails(below: Tensor, above: Tensor) -> Tensor:
+    """The normal score with these probabilities on its two sides, in float64.
+
+    The smaller one has all the digits, down to 1e-300: the score is exact up to 37 on either side.
+    """
+    lower, upper = (torch.special.ndtri(p.clamp(1e-300, 0.5)) for p in (below, above))
+    return torch.where(below < above, lower, -upper)
 
 
 def score_of_members(t: Tensor) -> Tensor:
@@ -102,7 +115,7 @@ class ScoreTable:
 
     Cubic polynomials between nodes have the score and its derivative there: where members overlap
     the error is about 1e-5 scores, 1e-4 far out, and less than a tenth where they lie apart.
-    Beyond the last node, 8 deviations of any member away, they go on as lines. The cost for each
+    Beyond the last node, 30 deviations from all members, they go on as lines. The cost for each
     number does not depend on the number of members.
 
     Args:
@@ -136,15 +149,20 @@ class ScoreTable:
         order, gap = widest_gap(mean, deviation)
         beside = order.gather(0, torch.cat([gap - 1, gap.clamp(max=count - 1)]))
         (left, right), (wide, other) = (each.gather(0, beside) for each in (mean, deviation))
+        widest = deviation.amax(dim=0)
         order = order[chosen.to(mean.device)]
         mean, deviation = mean.gather(0, order), deviation.gather(0, order)
-        shoulder = align_members(steps.new_tensor(_SHOULDER), left.dim())
+        shoulder, far = (
+            align_members(steps.new_tensor(each), left.dim()) for each in (_SHOULDER, _FAR)
+        )
         nodes = [
             (12.0 * steps - 6.0).expand(-1, *low.shape),
             torch.lerp(low, high, steps[::4]),
             *(mean + factor * deviation for factor in _ABOUT),
             left + shoulder * wide,
             right - shoulder * other,
+            low - far * widest,
+            high + far * widest,
         ]
         return torch.cat(nodes).sort(dim=0).values
 
@@ -164,17 +182,19 @@ class ScoreTable:
         at = at.expand(*lead, *self._center.shape).reshape(lead.numel(), *self._center.shape)
         at = at.movedim(0, -1).contiguous()
         inside = torch.minimum(torch.maximum(at, knots[..., :1]), knots[..., -1:])
+        # Polynomials of all cells, of which there are fewer than of numbers
+        widths, rises = knots.diff(dim=-1).clamp(min=_THIN), values.diff(dim=-1)
+        # No steeper than a monotone one may be, as beside a gap between members
+        first, last = (
+            torch.minimum(rates * widths, 3.0 * rises)
+            for rates in (slope[..., :-1], slope[..., 1:])
+        )
+        squares, cubics = 3.0 * rises - 2.0 * first - last, first + last - 2.0 * rises
+        cells = knots[..., :-1], widths, values[..., :-1], first, squares, cubics
         cell = torch.searchsorted(knots.detach(), inside.detach(), right=True)
-        cell = cell.clamp_(1, knots.shape[-1] - 1)
-        left, right = cell - 1, cell
-        start, low, rate = (each.gather(-1, left) for each in (knots, values, slope))
-        end, high, next_rate = (each.gather(-1, right) for each in (knots, values, slope))
-        width = (end - start).clamp(min=_THIN)
-        s, rise = (inside - start) / width, high - low
-        # No steeper than a monotone cubic polynomial may be, as beside a gap between members
-        rate = torch.minimum(rate * width, 3.0 * rise)
-        next_rate = torch.minimum(next_rate * width, 3.0 * rise)
-        cubic, square = rate + next_rate - 2.0 * rise, 3.0 * rise - 2.0 * rate - next_rate
+        cell = cell.clamp_(1, knots.shape[-1] - 1).sub_(1)
+        start, width, low, rate, square, cubic = (each.gather(-1, cell) for each in cells)
+        s = (inside - start) / width
         value = low + s * (rate + s * (square + s * cubic))
         beyond = at - inside
         value = value + torch.where(beyond < 0, slope[..., :1], slope[..., -1:]) * beyond
@@ -185,8 +205,8 @@ class _Score(Function):
     """`score_of_members`, with ``dz/dt_s = phi(t_s) / (S phi(z))``."""
 
     @staticmethod
-    def forward(ctx: Any, t: Tensor) -> Tensor:
-        below, above = _LowerTail(t).log_mass, _LowerTail(-t).log_mass
+    def forward(ctx: FunctionCtx, t: Tensor) -> Tensor:
+        below, above = _log_tails(t)
         z = lower_quantile(torch.minimum(below, above))
         z = torch.where(below < above, z, -z)
         ctx.save_for_backward(t, z)
@@ -207,7 +227,7 @@ class _Quantile(Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
+    def forward(ctx: FunctionCtx, z: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
         y = _solve(z, mean, deviation)
         ctx.save_for_backward(z, mean, deviation, y)
         return y
@@ -224,6 +244,20 @@ class _Quantile(Function):
             by_mean = grad * log_share.exp()
             by_deviation = by_mean * ((y - mean) / deviation)
         return by_z, by_mean, by_deviation
+
+
+def _log_tails(t: Tensor) -> tuple[Tensor, Tensor]:
+    """Log probabilities of less and of more than residuals ``num_members x shape``; no graph."""
+    size = t.abs()
+    if t.device.type != "cpu" or not t.numel() or float(size.amin(dim=0).max()) > _NEAR:
+        return _LowerTail(t).log_mass, _LowerTail(-t).log_mass
+    # Both from one tail for each member. Their sum, if all are on one side, is that of a tail.
+    tail, upper = torch.erfc(size.mul_(math.sqrt(0.5))).mul_(0.5), less(-t, 0.0)
+    num, total = upper.sum(dim=0), tail.sum(dim=0)
+    beyond = upper.mul_(tail).sum(dim=0)
+    excess = total.sub_(beyond, alpha=2.0)
+    below, above = num + excess, (len(t) - num).sub_(excess)
+    return below.div_(len(t)).log_(), above.div_(len(t)).log_()
 
 
 class _LowerTail:

@@ -11,9 +11,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import replace
-from typing import Any
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
@@ -108,11 +106,9 @@ class PiecewisePredictive(WithMoments):
         masses = masses.to(knots)
         if validate:
             knots, form = _validated(knots, masses, form)
-        if scale is None:
-            self._set(knots, masses, form)
-        else:
-            standard = self.from_form(_times(knots, scale.reciprocal()), masses, form)
-            vars(self).update(vars(standard._viewed(scale)))
+        if scale is not None:
+            knots = _times(knots, scale.reciprocal())
+        self._set(knots, masses, form, scale)
 
     @classmethod
     def from_form(
@@ -120,21 +116,22 @@ class PiecewisePredictive(WithMoments):
     ) -> PiecewisePredictive:
         """A distribution of known form, of its finite knots over the scale; nothing is checked."""
         self = cls.__new__(cls)
-        self._set(knots, masses.to(knots), form)
-        return self if scale is None else self._viewed(scale)
+        self._set(knots, masses.to(knots), form, scale)
+        return self
 
-    def _set(self, knots: Tensor, masses: Tensor, form: PiecewiseForm) -> None:
-        """Be a distribution of scale 1. `knots` adds the infinite ones of ``form``."""
+    def _set(
+        self, knots: Tensor, masses: Tensor, form: PiecewiseForm, scale: Tensor | None
+    ) -> None:
+        """Take the finite knots over the scale: `knots` adds the infinite ones of ``form``."""
         self._knots, self.masses, self.form = knots, masses, form
-        self.scale, self._expanded = None, NO_BATCH
-        # If this distribution has a scale or is expanded, the distribution of scale 1 behind it
-        self._standard: PiecewisePredictive | None = None
-        self._moments: tuple[Tensor, Tensor] | None = None  # known beforehand, or None
+        self.scale, self._expanded = scale, NO_BATCH
+        # Of the distribution of scale 1, if known beforehand
+        self._moments: tuple[Tensor, Tensor] | None = None
 
     def _viewed(self, scale: Tensor | None, expanded: torch.Size = NO_BATCH) -> PiecewisePredictive:
-        """The distribution of ``scale z`` in a batch shape, where this one has scale 1."""
-        view = copy(self)
-        view.scale, view._expanded, view._standard = scale, expanded, self
+        """The distribution of another scale, in a batch shape, from the same numbers."""
+        view = self.__class__.__new__(self.__class__)
+        vars(view).update(vars(self), scale=scale, _expanded=expanded)
         return view
 
     # ---------------------------------------------------------------- constructors
@@ -180,8 +177,7 @@ class PiecewisePredictive(WithMoments):
         check_one_of("tails", tails, ("gaussian", "stretched"))
         width = _as_tensor("half_width", half_width)
         if validate:
-            _check_half_width(width, max_width)
-            width = width.clamp(min=MIN_HALF_WIDTH, max=max_width)
+            width = _checked_half_width(width, max_width)
         standard = _standard_conformal(alpha, width.dtype, width.device)
         if tails == "stretched":
             return standard._viewed(width / standard._knots[1])
@@ -269,28 +265,27 @@ class PiecewisePredictive(WithMoments):
 
     def mirrored(self) -> PiecewisePredictive:
         """The distribution of ``-z``."""
-        if self._standard is not None:
-            return self._standard.mirrored()._viewed(self.scale, self._expanded)
         knots, masses = -self._knots.flip(-1), self.masses.flip(-1)
-        return PiecewisePredictive.from_form(knots, masses, self.form.mirrored())
+        twin = PiecewisePredictive.from_form(knots, masses, self.form.mirrored())
+        return twin._viewed(self.scale, self._expanded)
 
     def standardized(self) -> PiecewisePredictive:
         """The distribution of ``z / scale``, not expanded, whose normal pieces have the scale 1.
 
         Conformal distributions with stretched tails share it, whatever their widths.
         """
-        return self if self._standard is None else self._standard
+        return self if self.scale is None and not self._expanded else self._viewed(None)
 
     def times(self, factor: Tensor) -> PiecewisePredictive:
         """The distribution of ``factor z``, positive factors broadcasting against the batch."""
         check_tensor("factor", factor)
         scale = factor if self.scale is None else factor * self.scale
         shape = torch.broadcast_shapes(self._expanded, factor.shape) if self._expanded else NO_BATCH
-        return self.standardized()._viewed(scale, shape)
+        return self._viewed(scale, shape)
 
     def expand(self, shape: torch.Size) -> PiecewisePredictive:
         """The same distribution for a batch shape to which its own broadcasts, without a copy."""
-        return self.standardized()._viewed(self.scale, shape)
+        return self._viewed(self.scale, shape)
 
     @property
     def is_expanded(self) -> bool:
@@ -302,14 +297,12 @@ class PiecewisePredictive(WithMoments):
         check_instance("dtype", dtype, torch.dtype, "torch.float64")
         if self._knots.dtype == dtype and (self.scale is None or self.scale.dtype == dtype):
             return self
-        if self._standard is not None:
-            scale = None if self.scale is None else self.scale.to(dtype)
-            return self._standard.to(dtype)._viewed(scale, self._expanded)
-        knots = self._knots.to(dtype)
+        knots, scale = self._knots.to(dtype), None if self.scale is None else self.scale.to(dtype)
         if torch.finfo(dtype).eps > torch.finfo(self._knots.dtype).eps:
             # Rounding may have merged some.
             knots = _without_open_ends(_spread(self.form.pad(knots, dim=-1)), self.form)
-        return PiecewisePredictive.from_form(knots, self.masses, self.form)
+        twin = PiecewisePredictive.from_form(knots, self.masses, self.form)
+        return twin._viewed(scale, self._expanded)
 
     def __repr__(self) -> str:
         kinds = "".join("u" if flag else "g" for flag in self.uniform)
@@ -318,8 +311,13 @@ class PiecewisePredictive(WithMoments):
     @property
     def knots(self) -> Tensor:
         """All knots, ``batch_shape x (K + 1)``; the outer ones may be infinite."""
-        knots = self.form.pad(_times(self._knots, self.scale), dim=-1)
+        knots = self._unit_knots if self.scale is None else _times(self._unit_knots, self.scale)
         return knots.expand(*self._expanded, -1) if self._expanded else knots
+
+    @property
+    def _unit_knots(self) -> Tensor:
+        """All knots over the scale, ``... x (K + 1)``."""
+        return self.form.pad(self._knots, dim=-1)
 
     @property
     def finite_knots(self) -> Tensor:
@@ -347,8 +345,10 @@ class PiecewisePredictive(WithMoments):
 
     def _in_own_units(self, value: Tensor | float) -> Tensor:
         """Numbers over the scale, in the batch shape at least if this one is expanded."""
-        is_tensor, knots = isinstance(value, Tensor), self._knots
-        z: Any = value if is_tensor else in_double("z", value, knots.device).to(knots)
+        if isinstance(value, Tensor):
+            z = value
+        else:
+            z = in_double("z", value, self._knots.device).to(self._knots)
         z = z if self.scale is None else z / self.scale
         return z.expand(torch.broadcast_shapes(z.shape, self._expanded)) if self._expanded else z
 
@@ -358,10 +358,7 @@ class PiecewisePredictive(WithMoments):
             dtype = z.dtype if isinstance(z, Tensor) else self._knots.dtype
             z = z.double() if isinstance(z, Tensor) else z
             return self.to(torch.float64).cdf(z).to(dtype)
-        z = self._in_own_units(z)
-        if self._standard is not None:
-            return self._standard.cdf(z)
-        z, knots = z.unsqueeze(-1), self.knots
+        z, knots = self._in_own_units(z).unsqueeze(-1), self._unit_knots
         low, high = knots[..., :-1], knots[..., 1:]
         inside = torch.minimum(torch.maximum(z, low), high)
         normal = torch.exp(log_normal_interval(low, inside) + self._log_weights(knots))
@@ -376,18 +373,16 @@ class PiecewisePredictive(WithMoments):
 
     def log_prob(self, z: Tensor | float) -> Tensor:
         """Log density at ``z``; at a knot, that of the piece to its left."""
-        z = self._in_own_units(z)
-        if self._standard is not None:
-            value = self._standard.log_prob(z)
-            return value if self.scale is None else value - self.scale.log()
-        z, knots = z.expand(torch.broadcast_shapes(z.shape, self.batch_shape)), self.knots
+        z, knots = self._in_own_units(z), self._unit_knots
+        z = z.expand(torch.broadcast_shapes(z.shape, self.batch_shape))
         index = (z.unsqueeze(-1) > knots[..., 1:-1]).sum(dim=-1, keepdim=True)
         weights = self._log_weights(knots).expand(*z.shape, -1)
         weight, index = weights.gather(-1, index).squeeze(-1), index.squeeze(-1)
         flags = self.form.is_uniform(z.device)
         value = weight + torch.where(flags[index], torch.zeros_like(z), log_phi(z))
         outside = (z < knots[..., 0]) | (z > knots[..., -1])
-        return value.masked_fill(outside, -math.inf)
+        value = value.masked_fill(outside, -math.inf)
+        return value if self.scale is None else value - self.scale.log()
 
     def quantile(self, p: Tensor | float) -> Tensor:
         """The ``p``-quantile; ``p`` broadcasts against ``batch_shape``.
@@ -413,17 +408,16 @@ class PiecewisePredictive(WithMoments):
             z: Standard normal numbers that broadcast against ``batch_shape`` (samples in front).
         """
         check_tensor("z", z)
-        if self._standard is not None:
-            if self._expanded:
-                z = z.expand(torch.broadcast_shapes(z.shape, self._expanded))
-            value = self._standard.transport(z)
-            return value if self.scale is None else value * self.scale
+        if self._expanded:
+            z = z.expand(torch.broadcast_shapes(z.shape, self._expanded))
         if self.form.is_gaussian:
-            return z.expand(torch.broadcast_shapes(z.shape, self.batch_shape))
-        if self.form.stretched:
-            return self._transport_stretched(z)
-        flags = self.form.is_uniform(z.device) if any(self.uniform) else None
-        return transported(z, self.knots, self.masses, flags)
+            z = z.expand(torch.broadcast_shapes(z.shape, self.batch_shape))
+        elif self.form.stretched:
+            z = self._transport_stretched(z)
+        else:
+            flags = self.form.is_uniform(z.device) if any(self.uniform) else None
+            z = transported(z, self._unit_knots, self.masses, flags)
+        return z if self.scale is None else z * self.scale
 
     def breaks(self) -> Tensor:
         """Normal scores where `transport` passes from piece to piece, ``... x (K - 1)``."""
@@ -443,45 +437,41 @@ class PiecewisePredictive(WithMoments):
         return torch.where(z.abs() > end, z, inside)
 
     def moments(self) -> tuple[Tensor, Tensor]:
-        if self._standard is not None:
-            mean, variance = self._standard.moments()
-            if self.scale is not None:
-                mean, variance = mean * self.scale, variance * self.scale.square()
-            if self._expanded:
-                shape = self.batch_shape
-                mean, variance = mean.expand(shape), variance.expand(shape)
-            return mean, variance
-        if self._moments is not None:
-            return self._moments
         dtype = self._knots.dtype
         if dtype != torch.float64:  # narrow pieces need the digits
             mean, variance = self.to(torch.float64).moments()
             return mean.to(dtype), variance.to(dtype)
-        finite, masses = self.finite_knots, self.masses
+        mean, variance = self._moments or self._moments_of_pieces()
+        if self.scale is not None:
+            mean, variance = mean * self.scale, variance * self.scale.square()
+        if self._expanded:
+            mean, variance = mean.expand(self.batch_shape), variance.expand(self.batch_shape)
+        return mean, variance
+
+    def _moments_of_pieces(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the distribution of scale 1.
+
+        A normal piece of natural mass ``N`` has, with ``a = phi(low) / N`` and ``b = phi(high) /
+        N``, the mean ``a - b`` and the mean square ``1 + a low - b high``. A uniform one has the
+        mean square ``(l^2 + l h + h^2) / 3`` around ``c``, with ``l = low - c`` and ``h = high -
+        c``.
+        """
+        finite, masses, form = self.standardized().finite_knots, self.masses, self.form
         dim = max(finite.dim(), masses.dim())
         finite, masses = (v[(None,) * (dim - v.dim())].movedim(-1, 0) for v in (finite, masses))
-        return _moments_of_pieces(self.form.pad(finite, -_FAR, _FAR), masses, self.form)
-
-
-def _moments_of_pieces(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> tuple[Tensor, Tensor]:
-    """Mean and variance of pieces of scale 1, between knots ``(K + 1) x batch_shape``.
-
-    A normal piece of natural mass ``N`` has, with ``a = phi(low) / N`` and ``b = phi(high) / N``,
-    the mean ``a - b`` and the mean square ``1 + a low - b high``. A uniform one has the mean
-    square ``(l^2 + l h + h^2) / 3`` around ``c``, with ``l = low - c`` and ``h = high - c``.
-    """
-    low, high = knots[:-1], knots[1:]
-    normal = masses * form.is_normal(knots).view(-1, *[1] * (knots.dim() - 1))
-    mean, square = normal_moments(knots, normal)
-    if not any(form.uniform):
-        return mean, (1 + square - mean.square()).clamp(min=0.0)
-    pieces = [k for k, flag in enumerate(form.uniform) if flag]
-    flat, low, high = masses[pieces], low[pieces], high[pieces]
-    normal_mean, mean = mean, mean + (flat * (low + high) / 2).sum(dim=0)
-    low, high = low - mean, high - mean
-    spread = (flat * (low.square() + low * high + high.square())).sum(dim=0) / 3
-    around = normal.sum(dim=0) * (1 + mean.square()) + square - 2 * mean * normal_mean
-    return mean, (around + spread).clamp(min=0.0)
+        knots = form.pad(finite, -_FAR, _FAR)
+        low, high = knots[:-1], knots[1:]
+        normal = masses * form.is_normal(knots.device).view(-1, *[1] * (knots.dim() - 1))
+        mean, square = normal_moments(knots, normal)
+        if not any(form.uniform):
+            return mean, (1 + square - mean.square()).clamp(min=0.0)
+        pieces = [k for k, flag in enumerate(form.uniform) if flag]
+        flat, low, high = masses[pieces], low[pieces], high[pieces]
+        normal_mean, mean = mean, mean + (flat * (low + high) / 2).sum(dim=0)
+        low, high = low - mean, high - mean
+        spread = (flat * (low.square() + low * high + high.square())).sum(dim=0) / 3
+        around = normal.sum(dim=0) * (1 + mean.square()) + square - 2 * mean * normal_mean
+        return mean, (around + spread).clamp(min=0.0)
 
 
 _GAUSSIAN = PiecewiseForm((False,), open_low=True, open_high=True)
@@ -503,10 +493,8 @@ def _standard_conformal(
     return standard
 
 
-def _times(knots: Tensor, factor: Tensor | None) -> Tensor:
+def _times(knots: Tensor, factor: Tensor) -> Tensor:
     """Knots times a factor; infinite ones stay, without a gradient."""
-    if factor is None:
-        return knots
     infinite = knots.isinf()
     return torch.where(infinite, knots, knots.masked_fill(infinite, 0.0) * factor.unsqueeze(-1))
 
@@ -515,12 +503,13 @@ def _without_open_ends(knots: Tensor, form: PiecewiseForm) -> Tensor:
     return knots[..., int(form.open_low) : knots.shape[-1] - int(form.open_high)]
 
 
-def _as_tensor(name: str, value: Any) -> Tensor:
+def _as_tensor(name: str, value: Tensor | Sequence[float] | float) -> Tensor:
     """``value`` as it is if it is a tensor; numbers in double precision, if none is NaN."""
     return value if isinstance(value, Tensor) else check_numbers(name, value)
 
 
-def _check_half_width(half_width: Tensor, max_width: float) -> None:
+def _checked_half_width(half_width: Tensor, max_width: float) -> Tensor:
+    """Half-widths within their bounds."""
     if half_width.isnan().any():
         raise InputDataError("`half_width` contains NaN.")
     if (half_width > max_width).any():
@@ -531,6 +520,7 @@ def _check_half_width(half_width: Tensor, max_width: float) -> None:
             CalibrationWarning,
             stacklevel=level_of_caller(),
         )
+    return half_width.clamp(min=MIN_HALF_WIDTH, max=max_width)
 
 
 def _validated(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> tuple[Tensor, PiecewiseForm]:

@@ -32,19 +32,7 @@ from botorch.exceptions.errors import UnsupportedError
 from botorch.models.model import Model, ModelList
 from botorch.posteriors import GPyTorchPosterior
 
-from botorch_calib.acquisition import (
-    CalibratedExpectedImprovement,
-    CalibratedExpectedShortfall,
-    CalibratedProbabilityOfImprovement,
-    CalibratedUpperConfidenceBound,
-    DelayedThompsonSampling,
-    DelayedUpperConfidenceBound,
-    LogCalibratedConstrainedExpectedImprovement,
-    LogCalibratedExpectedImprovement,
-    LogCalibratedProbabilityOfFeasibility,
-    qLogCalibratedNoisyExpectedHypervolumeImprovement,
-    qLogCalibratedNoisyExpectedImprovement,
-)
+from botorch_calib import acquisition as ours
 from botorch_calib.decisions import CertifiedSetExpansion
 from botorch_calib.models import CalibratedModelList
 from botorch_calib.posteriors import CalibratedPosterior
@@ -54,28 +42,28 @@ _EDGE = 1e-6
 
 #: Functions of one outcome, which know nothing of constraints.
 ONE_OUTCOME: tuple[type[AcquisitionFunction], ...] = (
-    CalibratedExpectedShortfall,
-    CalibratedExpectedImprovement,
-    CalibratedProbabilityOfImprovement,
-    CalibratedUpperConfidenceBound,
-    DelayedThompsonSampling,
-    DelayedUpperConfidenceBound,
-    LogCalibratedExpectedImprovement,
+    ours.CalibratedExpectedShortfall,
+    ours.CalibratedExpectedImprovement,
+    ours.CalibratedProbabilityOfImprovement,
+    ours.CalibratedUpperConfidenceBound,
+    ours.DelayedThompsonSampling,
+    ours.DelayedUpperConfidenceBound,
+    ours.LogCalibratedExpectedImprovement,
 )
 #: Functions of the outcome constraints alone, whatever the objective.
 CONSTRAINTS_ALONE: tuple[type[AcquisitionFunction], ...] = (
     CertifiedSetExpansion,
-    LogCalibratedProbabilityOfFeasibility,
+    ours.LogCalibratedProbabilityOfFeasibility,
 )
 #: Closed forms under outcome constraints, by the sampled function that Ax would choose.
 CLOSED_FORMS: dict[type[AcquisitionFunction], type[AcquisitionFunction]] = {
-    qLogNoisyExpectedImprovement: LogCalibratedConstrainedExpectedImprovement,
-    qLogProbabilityOfFeasibility: LogCalibratedProbabilityOfFeasibility,
+    qLogNoisyExpectedImprovement: ours.LogCalibratedConstrainedExpectedImprovement,
+    qLogProbabilityOfFeasibility: ours.LogCalibratedProbabilityOfFeasibility,
 }
 #: Functions that cache the roots of calibrated models, by the one that Ax would choose.
 CACHED_ROOTS: dict[type[AcquisitionFunction], type[AcquisitionFunction]] = {
-    qLogNoisyExpectedImprovement: qLogCalibratedNoisyExpectedImprovement,
-    qLogNoisyExpectedHypervolumeImprovement: qLogCalibratedNoisyExpectedHypervolumeImprovement,
+    qLogNoisyExpectedImprovement: ours.qLogCalibratedNoisyExpectedImprovement,
+    qLogNoisyExpectedHypervolumeImprovement: ours.qLogCalibratedNoisyExpectedHypervolumeImprovement,
 }
 
 
@@ -115,10 +103,10 @@ class SampledSums(PendingAtEdges):
         objective, transform = super().get_botorch_objective_and_transform(
             botorch_acqf_class, *args, **kwargs
         )
-        if isinstance(transform, ScalarizedPosteriorTransform):
-            weights: Any = transform.weights
-            is_sum = int((weights != 0.0).sum()) > 1
-            if is_sum and issubclass(botorch_acqf_class, MCAcquisitionFunction):
+        sampled = issubclass(botorch_acqf_class, MCAcquisitionFunction)
+        if sampled and isinstance(transform, ScalarizedPosteriorTransform):
+            weights = transform.get_buffer("weights")
+            if weights.count_nonzero() > 1:
                 return LinearMCObjective(weights), None
         return objective, transform
 
@@ -159,7 +147,9 @@ class ConstrainedClosedForm(SampledSums):
     @torch.no_grad()
     def _has_known_posteriors(self) -> bool:
         """Whether each outcome has a model of its own whose posterior the closed form can take."""
-        models: Any = getattr(self._model, "models", [self._model])
+        models: list[Any] = [self._model]
+        if isinstance(self._model, ModelList):
+            models = [*self._model.models]
         if any(model.num_outputs > 1 for model in models):
             return False
         posteriors = [model.posterior(self.surrogate.Xs[0][:1]) for model in models]
@@ -199,7 +189,7 @@ def check_acquisition(
     elif needs_metric and not objective.is_single_objective:
         problem = f"is of one metric, and the objective is {objective.expression!r}"
     elif is_of_one and constraints:
-        closed = LogCalibratedConstrainedExpectedImprovement.__name__
+        closed = ours.LogCalibratedConstrainedExpectedImprovement.__name__
         problem = f"does not know of outcome constraints, as {closed} does"
     elif is_constrained and not constraints:
         problem = "needs outcome constraints, and there are none"

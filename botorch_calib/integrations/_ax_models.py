@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any
 
 from ax.core.search_space import SearchSpaceDigest
-from ax.generators.torch.botorch_modular.surrogate import Surrogate, submodel_input_constructor
+from ax.generators.torch.botorch_modular.surrogate import Surrogate as AxSurrogate
+from ax.generators.torch.botorch_modular.surrogate import submodel_input_constructor
 from ax.generators.torch.botorch_modular.utils import (
     ModelConfig,
     choose_model_class,
@@ -38,11 +39,32 @@ from botorch_calib.integrations.stored_calibrators import (
 )
 from botorch_calib.models import CalibratedModel, PartlyKnownNoiseGP
 from botorch_calib.models.residuals import RESIDUALS
-from botorch_calib.posteriors import CalibratedMixturePosterior
-from botorch_calib.posteriors.calibrated import EXCESS
+from botorch_calib.models.surrogate import Surrogate
+from botorch_calib.posteriors import CalibratedPosterior
+from botorch_calib.posteriors.prediction import EXCESS
 
 
-class ReplayedModel(CalibratedModel):
+class Replays(Surrogate):
+    """A surrogate whose calibrator, if there is one, is always the replay of its own data."""
+
+    new_calibrator: Callable[[], Calibrator] | None = None
+    residuals = "prequential"
+
+    def replay(self) -> None:
+        """Calibrate anew, from the training data of the Gaussian process as it is now."""
+        if self.new_calibrator is not None:
+            fresh, residuals = self.new_calibrator(), self.residuals
+            replayed = CalibratedModel.from_history(self.model, fresh, residuals=residuals)
+            self.calibrator = replayed.calibrator
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Load the Gaussian process, and replay."""
+        loaded = super().load_state_dict(*args, **kwargs)
+        self.replay()
+        return loaded
+
+
+class ReplayedModel(Replays, CalibratedModel):
     """A `CalibratedModel` whose calibrator is always the replay of its own data.
 
     In cross-validation Ax loads the hyperparameters of the whole into a model of a part of the
@@ -58,20 +80,7 @@ class ReplayedModel(CalibratedModel):
         **settings: Any,
     ) -> None:
         super().__init__(model, new_calibrator(), **settings)
-        self._new_calibrator, self._residuals = new_calibrator, residuals
-
-    def replay(self) -> None:
-        """Calibrate anew, from the training data of the Gaussian process as it is now."""
-        replayed = CalibratedModel.from_history(
-            self.model, self._new_calibrator(), residuals=self._residuals
-        )
-        self.calibrator = replayed.calibrator
-
-    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Load the Gaussian process, and replay."""
-        loaded = super().load_state_dict(*args, **kwargs)
-        self.replay()
-        return loaded
+        self.new_calibrator, self.residuals = new_calibrator, residuals
 
 
 def calibrated_model_config(
@@ -164,7 +173,7 @@ def model_within(
     model_config: ModelConfig,
     dataset: SupervisedDataset,
     search_space_digest: SearchSpaceDigest,
-    surrogate: Surrogate,
+    surrogate: AxSurrogate,
 ) -> Model:
     """The model to be wrapped, not fitted, by its own class (None: Ax chooses) and options."""
     if isinstance(dataset, MultiTaskDataset):
@@ -187,7 +196,7 @@ def model_within(
 def calibrated_or_plain(calibrated: ModelConfig | None) -> ModelConfig:
     """The configuration, of a `ReplayedModel` or of Ax's own model, which None stands for."""
     config = ModelConfig() if calibrated is None else calibrated
-    model_class = getattr(config, "botorch_model_class", config)
+    model_class = config.botorch_model_class if isinstance(config, ModelConfig) else config
     if model_class not in (None, ReplayedModel, PartlyKnownNoiseGP):
         raise InputDataError(
             "`calibrated` must be a calibrated_model_config, or one of a PartlyKnownNoiseGP, got "
@@ -196,8 +205,8 @@ def calibrated_or_plain(calibrated: ModelConfig | None) -> ModelConfig:
     return config
 
 
-@fit_botorch_model.register(ReplayedModel)
-def _fit_replayed(model: ReplayedModel, **given: Any) -> None:
+@fit_botorch_model.register(Replays)
+def _fit_replayed(model: Replays, **given: Any) -> None:
     """Fit the Gaussian process as Ax does, then replay the history."""
     fit_botorch_model(model.model, **given)
     model.replay()
@@ -207,5 +216,5 @@ def _fit_replayed(model: ReplayedModel, **given: Any) -> None:
 
 register_model(ReplayedModel)
 register_model(PartlyKnownNoiseGP)
-# Of such a posterior Ax predicts the mixture's moments, of any other `mean` and `variance`.
-EnsemblePosterior.register(CalibratedMixturePosterior)
+# Of such a posterior Ax predicts the moments of the mixture, which members have as well.
+EnsemblePosterior.register(CalibratedPosterior)

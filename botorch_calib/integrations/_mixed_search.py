@@ -13,6 +13,7 @@ from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import InfeasibilityError
 from torch import Tensor
 
+from botorch_calib.asynchronous.designs import with_features
 from botorch_calib.decisions.chance_constrained_search import (
     LeastMargin,
     Place,
@@ -120,10 +121,7 @@ class MixedSpace:
         """The space, as if all of its parameters were continuous."""
         bounds, _, fixed, linear, equal, *_ = self.place
         assert bounds is not None
-        bounds = bounds.clone()
-        for column, value in (fixed or {}).items():
-            bounds[:, column] = value
-        return Region(bounds, linear, equal)
+        return Region(with_features(bounds, fixed or {}), linear, equal)
 
 
 def _nearest(values: Sequence[float], x: float) -> float:

@@ -1,4 +1,4 @@
-"""Analysis cards for Ax, beside its own: books of certified trials, calibration reports, the noise.
+"""Analysis cards for Ax: the account of certified trials, calibration reports, the noise.
 
 ``client.compute_analyses([CertifiedTrials(), CalibrationReports(), NoiseDiagnoses()])`` shows them,
 and stores them where the client stores its own.
@@ -21,8 +21,10 @@ from ax.core.experiment import Experiment
 from ax.generation_strategy.generation_strategy import GenerationStrategy
 from botorch.exceptions.errors import InputDataError
 from botorch.models.gpytorch import MultiTaskGPyTorchModel
+from botorch.models.model import Model
 
 from botorch_calib._validation import check_open_unit
+from botorch_calib.decisions.rows import Row, decision_of
 from botorch_calib.diagnostics import calibration_report, noise_diagnosis
 from botorch_calib.integrations.ax_decisions import (
     DecidedArm,
@@ -30,15 +32,14 @@ from botorch_calib.integrations.ax_decisions import (
     decided_trials,
     models_by_metric,
 )
-from botorch_calib.models.inspection import observed_process, raw_train_inputs
-
-Row = dict[str, Any]
+from botorch_calib.models.process import observed_process, raw_train_inputs
 
 
 class _Card(Analysis):
-    """An analysis for any state: where there is nothing to show, an error says so on its card."""
+    """A table for any state: where there is nothing to show, an error says so on its card."""
 
     title: str
+    subtitle: str
 
     def validate_applicable_state(self, *args: Any, **kwargs: Any) -> str | None:
         return None
@@ -49,11 +50,15 @@ class _Card(Analysis):
         generation_strategy: GenerationStrategy | None = None,
         adapter: Adapter | None = None,
     ) -> AnalysisCard:
-        subtitle, rows = self._shown(experiment, generation_strategy, adapter)
-        return self._create_analysis_card(self.title, subtitle, pd.DataFrame(rows))
+        """A row for each of the metrics' models, or more."""
+        fitted = extract_relevant_adapter(experiment, generation_strategy, adapter)
+        if not isinstance(fitted, TorchAdapter):
+            raise InputDataError("There are no models yet: the initial trials come first.")
+        models = models_by_metric(fitted).items()
+        rows = [{"metric": name, **row} for name, model in models for row in self._rows(model)]
+        return self._create_analysis_card(self.title, self.subtitle, pd.DataFrame(rows))
 
-    def _shown(self, experiment: Any, strategy: Any, adapter: Any) -> tuple[str, list[Row]]:
-        """The subtitle and the rows of the table."""
+    def _rows(self, model: Model) -> list[Row]:
         raise NotImplementedError
 
 
@@ -71,10 +76,17 @@ class CertifiedTrials(_Card):
 
     title = "Certified trials and their outcomes"
 
-    def _shown(self, experiment: Any, strategy: Any, adapter: Any) -> tuple[str, list[Row]]:
-        books = fitted_adapter(certifying_spec(strategy), experiment).books()
+    def compute(
+        self,
+        experiment: Experiment | None = None,
+        generation_strategy: GenerationStrategy | None = None,
+        adapter: Adapter | None = None,
+    ) -> AnalysisCard:
+        assert experiment is not None
+        account = fitted_adapter(certifying_spec(generation_strategy), experiment).account()
         decided = (each for each in decided_trials(experiment) if each.decision)
-        return str(books), [_row(experiment, each) for each in decided]
+        rows = pd.DataFrame([_row(experiment, each) for each in decided])
+        return self._create_analysis_card(self.title, account.summary(), rows)
 
 
 def _row(experiment: Experiment, decided: DecidedArm) -> Row:
@@ -86,37 +98,19 @@ def _row(experiment: Experiment, decided: DecidedArm) -> Row:
         "status": experiment.trials[decided.trial].status.name,
         "certified": decided.decision["certified"],
     }
-    violated = []
-    for name, stated in decided.decision["outcomes"].items():
-        row[name] = y = decided.outcomes.get(name)
-        sides = zip(sorted(stated["limits"].items()), stated["quantiles"], strict=True)
-        for (side, limit), quantile in sides:
-            row[f"{name}: {side} limit"] = limit
-            row[f"{name}: {side} quantile"] = quantile
-            if y is not None:
-                violated.append(y < limit if side == "lower" else y > limit)
-    row["violated"] = any(violated) if violated else None
+    outcomes = {name: decided.outcomes.get(name) for name in decided.decision["limits"]}
+    for name, limits in decided.decision["limits"].items():
+        row[name] = outcomes[name]
+        quantiles = decided.decision["quantiles"][name]
+        for side, limit, quantile in zip(("lower", "upper"), limits, quantiles, strict=True):
+            if limit is not None:
+                row[f"{name}: {side} limit"] = limit
+                row[f"{name}: {side} quantile"] = quantile
+    row["violated"] = decision_of({**decided.decision, "outcomes": outcomes}).violated
     return row
 
 
-class _ModelCard(_Card):
-    """Rows about the model of each metric."""
-
-    subtitle: str
-
-    def _shown(self, experiment: Any, strategy: Any, adapter: Any) -> tuple[str, list[Row]]:
-        fitted = extract_relevant_adapter(experiment, strategy, adapter)
-        if not isinstance(fitted, TorchAdapter):
-            raise InputDataError("There are no models yet: the initial trials come first.")
-        models = models_by_metric(fitted).items()
-        return self.subtitle, [{"metric": k, **row} for k, m in models for row in self._rows(m)]
-
-    def _rows(self, model: Any) -> list[Row]:
-        """The rows of one model."""
-        raise NotImplementedError
-
-
-class CalibrationReports(_ModelCard):
+class CalibrationReports(_Card):
     """Whether what the models of the metrics state is true: a row of `calibration_report` each.
 
     Each observation is predicted from those of the trials before it.
@@ -140,7 +134,7 @@ class CalibrationReports(_ModelCard):
             "state, each of them predicted from those before it."
         )
 
-    def _rows(self, model: Any) -> list[Row]:
+    def _rows(self, model: Model) -> list[Row]:
         report = calibration_report(model, alpha=self.alpha)
         return [
             {
@@ -156,7 +150,7 @@ class CalibrationReports(_ModelCard):
         ]
 
 
-class NoiseDiagnoses(_ModelCard):
+class NoiseDiagnoses(_Card):
     """The noise of each metric: stated by its model, and supported by the data (`noise_diagnosis`).
 
     Of a model of several tasks, such as sources of data or earlier experiments, there is a row for
@@ -183,17 +177,23 @@ class NoiseDiagnoses(_ModelCard):
     def __init__(self, level: float = 0.95) -> None:
         self.level = check_open_unit("level", level)
 
-    def _rows(self, model: Any) -> list[Row]:
+    def _rows(self, model: Model) -> list[Row]:
         gp: Any = observed_process(model)
         tasks: list[int | None] = [None]
         if isinstance(gp, MultiTaskGPyTorchModel):
             inputs: Any = raw_train_inputs(gp)
             tasks = inputs[:, gp._task_feature].round().long().unique().tolist()
-        rows: list[Row] = []
-        for task in tasks:
-            found = noise_diagnosis(model, self.level, task)
-            low, high = found.interval
-            row: Row = {"task": task, "given": found.given, "observations": found.num_observations}
-            row |= {"stated": found.stated, "supported": found.supported, "from": low, "to": high}
-            rows.append({**row, "multiplier": found.multiplier})
-        return rows
+        found = [(task, noise_diagnosis(model, self.level, task)) for task in tasks]
+        return [
+            {
+                "task": task,
+                "given": noise.given,
+                "observations": noise.num_observations,
+                "stated": noise.stated,
+                "supported": noise.supported,
+                "from": noise.interval[0],
+                "to": noise.interval[1],
+                "multiplier": noise.multiplier,
+            }
+            for task, noise in found
+        ]

@@ -1,9 +1,9 @@
 """Certified trials in Ax: outcome constraints that hold with a stated probability.
 
 It needs Ax (``pip install botorch_calib[ax]``). After the initial trials each one is the best point
-that chance constraints certify. They are made anew for each trial, from models of the data so far
-and the decisions about earlier trials, which are stored as metadata of their candidates. So the
-books are right after a restart, from JSON or a database, and with several trials at a time:
+that a chance constraint certifies. It is made anew for each trial, from models of the data so far
+and the decisions about earlier trials, whose rows are stored as metadata of their candidates. So
+the account is right after a restart, from JSON or a database, and with several trials at a time:
 
 =========================== ========================================================================
 a certified trial that      counts
@@ -71,12 +71,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_open_unit, check_positive
 from botorch_calib.acquisition import LogCalibratedConstrainedExpectedImprovement
-from botorch_calib.decisions import (
-    CertifiedSetExpansion,
-    ChanceConstraint,
-    Recommendation,
-    recommend,
-)
+from botorch_calib.decisions import ChanceConstraint, Recommendation, recommend
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import (
     LeastMargin,
@@ -86,15 +81,10 @@ from botorch_calib.decisions.chance_constrained_search import (
     known_points,
     repeated_points,
 )
+from botorch_calib.decisions.rows import DecisionAccount, Row
+from botorch_calib.integrations import _stored_decisions as stored
 from botorch_calib.integrations._ax_acquisition import ConstrainedClosedForm
 from botorch_calib.integrations._mixed_search import MixedSpace
-from botorch_calib.integrations._stored_decisions import (
-    KEY,
-    Books,
-    DecidedTrial,
-    Limits,
-    StoredDecision,
-)
 from botorch_calib.integrations.ax import LeaveOutInfinite
 from botorch_calib.optim.region import LinearConstraints
 
@@ -107,10 +97,10 @@ _INITIAL = 8
 
 
 class CertifiedPoints(ConstrainedClosedForm):
-    """Ax's acquisition, maximised over the points that chance constraints certify."""
+    """Ax's acquisition, maximised over the points that a chance constraint certifies."""
 
     recommended: Recommendation
-    decided: list[StoredDecision]  # about the points of the last search, in their order
+    decided: list[Row]  # about the points of the last search, in their order
 
     def _construct_botorch_acquisition(
         self,
@@ -128,17 +118,17 @@ class CertifiedPoints(ConstrainedClosedForm):
 
     @torch.no_grad()
     def _best_certified_mean(self, model: Any) -> Tensor | None:
-        constraints = self.options.get("constraints")
-        if constraints is None or self.X_observed is None:
+        constraint = self.options.get("constraint")
+        if constraint is None or self.X_observed is None:
             return None
         X = self.X_observed.unsqueeze(-2)
-        certified = evaluated(LeastMargin(constraints), X) >= 0.0
-        if not bool(certified.any()):
+        X = X[evaluated(LeastMargin(constraint), X) >= 0.0]
+        if not len(X):
             return None
         (weights,) = self._objective_weights
         index = int(weights.abs().argmax())
-        means = model.models[index].posterior(X[certified]).mean
-        return means.max() if bool(weights[index] > 0.0) else means.min()
+        means = model.models[index].posterior(X).mean
+        return means.max() if weights[index] > 0.0 else means.min()
 
     def optimize(
         self,
@@ -163,51 +153,47 @@ class CertifiedPoints(ConstrainedClosedForm):
         return points, values, torch.ones(len(points), dtype=self.dtype)
 
     def _chosen(self, n: int, space: MixedSpace) -> tuple[Tensor, Tensor]:
-        """The best certified points, one after the other, each entered into the books."""
+        """The best certified points, one after the other, each of which counts from then on."""
         self.decided = []
         if "recommend" in self.options:
             return self._recommended(space, **self.options["recommend"]), torch.zeros(1)
-        books, constraints = self.options["books"], self.options["constraints"]
         chosen: list[Tensor] = []
         values: list[Tensor] = []
         for _ in range(n):
-            expand = expands(self.options["expansion_share"], constraints[0].num_decisions)
-            search = partial(self._best, space, expand)
-            point, decision = books.decide(search, constraints, self.X_pending)
+            search = partial(self._best, space)
+            point, row = stored.decide(search, self.options["constraint"], self.X_pending)
             chosen.append(point)
-            self.decided.append(decision)
+            self.decided.append(row)
             with torch.no_grad(), repeated_points():
                 values.append(self.acqf(point).reshape(1))
             if len(chosen) < n:
-                pending = [] if self.X_pending is None else [self.X_pending]
-                self.X_pending = torch.cat([*pending, point])
+                pending = point[:0] if self.X_pending is None else self.X_pending
+                self.X_pending = torch.cat([pending, point])
                 self._instantiate_acquisition()
         return torch.cat(chosen), torch.cat(values)
 
-    def _best(
-        self, space: MixedSpace, expand: bool, constraints: list[ChanceConstraint]
-    ) -> tuple[Tensor, bool]:
-        acqf = CertifiedSetExpansion(constraints) if expand else self.acqf
-        point, certified = space.best(acqf, LeastMargin(constraints))
+    def _best(self, space: MixedSpace, constraint: ChanceConstraint) -> tuple[Tensor, bool]:
+        acqf = stored.expanding(self.acqf, constraint, self.options["expansion_share"])
+        point, certified = space.best(acqf, LeastMargin(constraint))
         return space.rounded(point), certified
 
     def _recommended(
         self, space: MixedSpace, objective: Model, baseline: Tensor | None, **settings: Any
     ) -> Tensor:
         """What `recommend` says of the best point that is safe itself, among many others."""
-        constraints = self.options["constraints"]
-        margin = LeastMargin(constraints, settings["confidence"])
+        constraint = self.options["constraint"]
+        margin = LeastMargin(constraint, settings["confidence"])
         mean = PosteriorMean(objective, maximize=settings["maximize"])
         best, _ = space.best(mean, margin)
         choices = torch.cat([space.rounded(best), space.points(known_points(margin, space.region))])
         self.recommended = recommend(
-            objective, constraints, choices=choices, baseline=baseline, **settings
+            objective, constraint, choices=choices, baseline=baseline, **settings
         )
         return self.recommended.candidate
 
 
 class CertifyingAdapter(TorchAdapter):
-    """Ax's adapter, with constraints made of stored decisions, whose own decisions are stored."""
+    """Ax's adapter, with a constraint made of stored decisions, whose own decisions are stored."""
 
     generator: Any  # of BoTorch, by Ax
     # Decisions of the present call, whose candidates are no trials yet.
@@ -229,31 +215,29 @@ class CertifyingAdapter(TorchAdapter):
         self._proposed = tuple(each for each in self._proposed if each.arm.signature in waiting)
         # Ax keeps the one that the adapter was made with.
         config = optimization_config or self._experiment.optimization_config
-        given: Any = (pending_observations, fixed_features, model_gen_options)
-        run = super().gen(n, search_space, config, *given)
-        stored: Any = run.candidate_metadata_by_arm_signature or {}
-        self._proposed += tuple(
-            DecidedArm(None, arm, stored[arm.signature][KEY], {})
-            for arm in run.arms
-            if KEY in stored.get(arm.signature, {})
+        run = super().gen(
+            n, search_space, config, pending_observations, fixed_features, model_gen_options
         )
+        rows = stored_rows(run)
+        decided = [arm for arm in run.arms if arm.signature in rows]
+        self._proposed += tuple(DecidedArm(None, arm, rows[arm.signature], {}) for arm in decided)
         return run
 
     def _gen(self, *args: Any, **kwargs: Any) -> GenResults:
         options, key = kwargs["model_gen_options"] or {}, Keys.AX_ACQUISITION_KWARGS.value
-        books = self.books(kwargs["optimization_config"], self._proposed)
-        constraints = books.constraints(models_by_metric(self))
-        stated = {**options.get(key, {}), "books": books, "constraints": constraints}
+        account = self.account(kwargs["optimization_config"], self._proposed)
+        constraint = stored.constraint_of(account, models_by_metric(self))
+        stated = {**options.get(key, {}), "constraint": constraint}
         results = super()._gen(*args, **{**kwargs, "model_gen_options": {**options, key: stated}})
         decided = self.generator._acquisition.decided  # nothing about a recommendation
-        for features, stored in zip(results.observation_features, decided, strict=False):
-            features.metadata = {**(features.metadata or {}), KEY: stored}
+        for features, row in zip(results.observation_features, decided, strict=False):
+            features.metadata = {**(features.metadata or {}), stored.KEY: row}
         return results
 
-    def books(
+    def account(
         self, transformed: OptimizationConfig | None = None, proposed: Iterable[DecidedArm] = ()
-    ) -> Books:
-        """The books under the present limits, with ``proposed`` candidates that are no trials yet.
+    ) -> DecisionAccount:
+        """The account of all decisions, with ``proposed`` candidates that are no trials yet.
 
         Limits relative to a baseline are absolute in Ax's transform of the configuration.
         """
@@ -271,13 +255,8 @@ class CertifyingAdapter(TorchAdapter):
                 "as `calibrated_generation_strategy`."
             )
         decided = [*decided_trials(self._experiment), *proposed]
-        features = [ObservationFeatures.from_arm(each.arm) for each in decided]
-        points = self.transform_observation_features(features).tolist() if features else []
-        trials = [
-            DecidedTrial(point, each.decision, each.outcomes)
-            for point, each in zip(points, decided, strict=True)
-        ]
-        return Books(limits, options["level"], options["budget"], trials)
+        trials = [(each.decision, each.outcomes) for each in decided]
+        return stored.account_of(limits, options["level"], options["budget"], trials)
 
 
 class CertifyingGenerators(GeneratorRegistryBase):
@@ -286,9 +265,9 @@ class CertifyingGenerators(GeneratorRegistryBase):
     CERTIFIED = "Certified"
 
 
-def stated_limits(config: OptimizationConfig) -> dict[str, Limits]:
+def stated_limits(config: OptimizationConfig) -> dict[str, tuple[float | None, float | None]]:
     """Lower and upper limit of each constrained outcome, by its name, in the order of statement."""
-    limits: dict[str, Limits] = {}
+    limits: dict[str, tuple[float | None, float | None]] = {}
     for constraint in config.outcome_constraints:
         ((_, weight),) = constraint.metric_weights
         (name,) = constraint.metric_names
@@ -307,7 +286,7 @@ class DecidedArm(NamedTuple):
 
     trial: int | None  # None before there is one
     arm: Arm
-    decision: Mapping[str, Any]  # as it is stored; empty if there is none
+    decision: Mapping[str, Any]  # the row that is stored; empty if there is none
     outcomes: Mapping[str, float | None]  # by name, once the trial is over
 
 
@@ -317,11 +296,11 @@ def decided_trials(experiment: Experiment) -> list[DecidedArm]:
     decided = []
     for index, trial in sorted(experiment.trials.items()):
         for run in trial.generator_runs:
-            stored: Any = run.candidate_metadata_by_arm_signature or {}
+            rows = stored_rows(run)
             setup = GENERATOR_KEY_TO_GENERATOR_SETUP.get(run._generator_key or "")
             of_model = setup is not None and issubclass(setup.adapter_class, TorchAdapter)
             for arm in run.arms:
-                decision = stored.get(arm.signature, {}).get(KEY, {})
+                decision = rows.get(arm.signature, {})
                 # Arms of a run get their names with their trial.
                 named = experiment.arms_by_signature[arm.signature]
                 came = found.get((index, named.name), {})
@@ -332,22 +311,28 @@ def decided_trials(experiment: Experiment) -> list[DecidedArm]:
     return decided
 
 
+def stored_rows(run: GeneratorRun) -> dict[str, Row]:
+    """The rows of decisions about arms of a run, by the arms' signatures."""
+    metadata = run.candidate_metadata_by_arm_signature or {}
+    return {arm: own[stored.KEY] for arm, own in metadata.items() if own and stored.KEY in own}
+
+
 def models_by_metric(adapter: TorchAdapter) -> dict[str, Model]:
     """The model of each metric, by its name."""
-    generator: Any = adapter.generator
-    model, outcomes = generator.surrogate.model, generator.surrogate.outcomes
-    each: list[Any] = [model]
+    assert isinstance(adapter.generator, BoTorchGenerator)
+    model, outcomes = adapter.generator.surrogate.model, adapter.generator.surrogate.outcomes
+    models = [model]
     if isinstance(model, ModelList):
-        each = list(model.models)
+        models = [*model.models]
     elif len(outcomes) > 1:
-        each = [model.subset_output([i]) for i in range(len(outcomes))]
+        models = [model.subset_output([i]) for i in range(len(outcomes))]
     names = {metric.signature: name for name, metric in adapter._experiment.metrics.items()}
-    return {names.get(key, key): own for key, own in zip(outcomes, each, strict=True)}
+    return {names.get(key, key): own for key, own in zip(outcomes, models, strict=True)}
 
 
 def observed_means(experiment: Experiment) -> dict[tuple[int, str], dict[str, float | None]]:
     """Means of the metrics by trial and arm; the last one of a curve."""
-    data: Any = experiment.lookup_data().full_df
+    data = experiment.lookup_data().full_df
     if "step" in data:
         data = data.sort_values("step", kind="stable", na_position="first")
     means: dict[tuple[int, str], dict[str, float | None]] = {}
@@ -369,7 +354,7 @@ def chance_constrained_generation_strategy(
     """Ax's generation strategy whose trials keep the outcome constraints with a stated probability.
 
     After the initial trials each one is the best point, by Ax's acquisition function, that a
-    `ChanceConstraint` certifies: of several outcomes all of `joint_chance_constraints`. At most
+    `ChanceConstraint` certifies, of all outcomes together. At most
     ``violation_bound(T)`` of the first ``T`` certified trials violate a limit, whatever the models
     do. Where nothing is certified, the trial is one from which most can be learned, and
     ``NotCertifiedWarning`` is given. Initial trials and attached ones are not certified; attach
@@ -422,14 +407,13 @@ def chance_constrained_generation_strategy(
         )
     by_metric = {name: in_own_units(each) for name, each in (metric_configs or {}).items()}
     shared = in_own_units(ModelConfig(name="Ax's own") if model_config is None else model_config)
+    strategy = calibrated_generation_strategy(client, shared, by_metric, botorch_acqf_class, struct)
     for name in stated_limits(config):
-        options = getattr(by_metric.get(name, shared), "model_options", {})
-        if options.get("denoise", False):
+        if by_metric.get(name, shared).model_options.get("denoise", False):
             raise UnsupportedError(
                 f"The constrained metric {name!r} is denoised, while limits are met or not by "
                 "observations: give it a `calibrated_model_config(denoise=False)`."
             )
-    strategy = calibrated_generation_strategy(client, shared, by_metric, botorch_acqf_class, struct)
     node = strategy.nodes_by_name["MBM"]
     # Where a point is the best one again, Ax would take a random one that nothing certifies.
     node.should_deduplicate = False
@@ -439,11 +423,9 @@ def chance_constrained_generation_strategy(
     kwargs["transforms"] = TRANSFORMS
     kwargs["acquisition_class"] = CertifiedPoints
     kwargs["surrogate_spec"] = replace(kwargs["surrogate_spec"], allow_batched_models=False)
-    kwargs["acquisition_options"] = {
-        "level": level,
-        "budget": check_positive("budget", budget, allow_inf=True),
-        "expansion_share": expansion_share,
-    }
+    budget = check_positive("budget", budget, allow_inf=True)
+    options = {"level": level, "budget": budget, "expansion_share": expansion_share}
+    kwargs["acquisition_options"] = options
     return strategy
 
 
@@ -500,11 +482,9 @@ def recommendation(
             if baseline is None
             else adapter.transform_observation_features([ObservationFeatures(dict(baseline))]),
         }
-        run = adapter.gen(
-            1, model_gen_options={Keys.AX_ACQUISITION_KWARGS.value: {"recommend": options}}
-        )
-    acquisition: Any = adapter.generator._acquisition
-    return run.arms[0].parameters, acquisition.recommended
+        stated = {Keys.AX_ACQUISITION_KWARGS.value: {"recommend": options}}
+        run = adapter.gen(1, model_gen_options=stated)
+    return run.arms[0].parameters, adapter.generator._acquisition.recommended
 
 
 def certifying_spec(strategy: GenerationStrategy | None) -> GeneratorSpec:

@@ -20,7 +20,7 @@ from ax.api.utils.structs import GenerationStrategyDispatchStruct
 from ax.core.experiment import Experiment
 from ax.generation_strategy.generation_strategy import GenerationStrategy
 from ax.generators.torch.botorch_modular.surrogate import submodel_input_constructor
-from ax.generators.torch.botorch_modular.utils import ModelConfig, fit_botorch_model
+from ax.generators.torch.botorch_modular.utils import ModelConfig
 from ax.storage.botorch_modular_registry import register_model
 from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import UnsupportedError
@@ -31,9 +31,13 @@ from botorch_calib._validation import check_flag, check_nonnegative, check_one_o
 from botorch_calib.acquisition import DelayedThompsonSampling, DelayedUpperConfidenceBound
 from botorch_calib.asynchronous.delay_strategy import STRATEGIES
 from botorch_calib.integrations._ax_acquisition import PendingAtEdges
-from botorch_calib.integrations._ax_models import ReplayedModel, calibrated_or_plain, model_within
-from botorch_calib.models import CensoredDelayModel
-from botorch_calib.models.inspection import observed_process
+from botorch_calib.integrations._ax_models import (
+    ReplayedModel,
+    Replays,
+    calibrated_or_plain,
+    model_within,
+)
+from botorch_calib.models import CalibratedModel, CensoredDelayModel
 from botorch_calib.models.outcome_transforms import raw_train_targets
 
 # Pending values have to be imputed, or the search would repeat itself.
@@ -45,7 +49,7 @@ ACQUISITION_CLASSES: dict[str, type[AcquisitionFunction]] = {
 }
 
 
-class PendingAwareModel(CensoredDelayModel):
+class PendingAwareModel(Replays, CensoredDelayModel):
     """A model of the observed trials that knows how to be conditioned on pending ones.
 
     By itself nothing is pending, so Ax's predictions and its cross-validation are those of the
@@ -55,12 +59,17 @@ class PendingAwareModel(CensoredDelayModel):
     def __init__(self, model: Model, imputation: str = "censor", maximize: bool = True) -> None:
         super().__init__(model, imputation=imputation)
         self.maximize = maximize
+        if isinstance(model, Replays):
+            self.new_calibrator, self.residuals = model.new_calibrator, model.residuals
 
-    def with_pending(self, X: Tensor) -> CensoredDelayModel:
+    def with_pending(self, X: Tensor) -> CensoredDelayModel:  # type: ignore[override]
         """The model conditioned on pending points, ``n x d``."""
-        Y = raw_train_targets(observed_process(self.model))
+        Y = raw_train_targets(self.model)
         worst = Y.min() if self.maximize else Y.max()
-        return CensoredDelayModel(self.model, X, worst.item(), self.imputation)
+        model = self.model
+        if self.calibrator is not None:
+            model = CalibratedModel(model, self.calibrator, self.denoise, self.excess)
+        return CensoredDelayModel(model, X, worst.item(), self.imputation or "censor")
 
 
 def delayed_model_config(
@@ -105,12 +114,6 @@ def _pending_aware_inputs(
     inner, is_calibrated = options.pop("inner"), options.pop("calibrated")
     kind = ReplayedModel if is_calibrated else None
     return {"model": model_within(kind, inner, model_config, **given), **options}
-
-
-@fit_botorch_model.register(PendingAwareModel)
-def _fit_pending_aware(model: PendingAwareModel, **given: Any) -> None:
-    """Fit the model within, as Ax does."""
-    fit_botorch_model(model.model, **given)
 
 
 def delay_aware_generation_strategy(

@@ -7,6 +7,7 @@ certifies each candidate.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 try:
@@ -29,7 +30,8 @@ from torch import Tensor
 from botorch_calib.decisions import ChanceConstraint
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, best_certified
-from botorch_calib.integrations._stored_decisions import Books, in_table, trials_in_table
+from botorch_calib.decisions.rows import DecisionAccount
+from botorch_calib.integrations import _stored_decisions as stored
 
 
 def _as_lists(limits: Mapping[str, Sequence[float | None]]) -> dict[str, list[float | None]]:
@@ -45,7 +47,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
 
     The campaign has a ``ParetoObjective`` of the target to be optimised and of those that have
     limits. Each recommendation is the best one by the upper confidence bound of the former among
-    the candidates that `joint_chance_constraints` certify, on BayBE's surrogate models. Pending
+    the candidates that a `ChanceConstraint` certifies, on BayBE's surrogate models. Pending
     experiments have their expected values.
 
     Of the first ``T`` certified recommendations at most ``(1 - level) T + budget + level`` violate
@@ -106,8 +108,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
                 f"The target {target.name!r} is optimised as it is measured: state it without a "
                 f"{type(target.transformation).__name__}."
             )
-        books = self._books(searchspace, measurements)
-        constraints = books.constraints(models)
+        constraint = stored.constraint_of(self._account(searchspace, measurements), models)
         candidates, _ = searchspace.discrete.get_candidates()
         if len(candidates) < batch_size:  # BayBE's own error, of which a campaign says more
             raise NotEnoughPointsLeftError(
@@ -120,30 +121,34 @@ class ChanceConstrainedRecommender(BotorchRecommender):
             pending = _points(searchspace, pending_experiments)
         left = torch.ones(len(choices), dtype=torch.bool)
 
-        def best(
-            acqf: AcquisitionFunction, constraints: list[ChanceConstraint]
-        ) -> tuple[Tensor, bool]:
-            return best_certified(acqf, LeastMargin(constraints), Place(None, choices[left]))
+        def best(acqf: AcquisitionFunction, constraint: ChanceConstraint) -> tuple[Tensor, bool]:
+            return best_certified(acqf, LeastMargin(constraint), Place(None, choices[left]))
 
-        decided_in_turn = books.decide_in_turn(
-            best, constraints, models[target.name], pending, self.beta, not target.minimize
+        decided_in_turn = stored.decide_in_turn(
+            best,
+            constraint,
+            models[target.name],
+            pending,
+            self.beta,
+            not target.minimize,
+            searchspace.comp_rep_columns,
+            len(measurements),
         )
         chosen: list[int] = []
         decided = []
-        for _, (point, stored) in zip(range(batch_size), decided_in_turn, strict=False):
-            names = searchspace.comp_rep_columns
-            decided.append(in_table(stored, point, names, len(measurements)))
+        for point, row in islice(decided_in_turn, batch_size):
             chosen.append(int(((choices == point).all(dim=-1) & left).double().argmax()))
             left[chosen[-1]] = False
+            decided.append(row)
         self.decisions += decided  # none of a call that fails, whose candidates nobody gets
         return candidates.iloc[chosen]
 
-    def chance_constraints(
+    def chance_constraint(
         self, searchspace: SearchSpace, objective: Objective, measurements: pd.DataFrame
-    ) -> list[ChanceConstraint]:
-        """The constraints of a campaign as they stand: books, and models of all measurements."""
+    ) -> ChanceConstraint:
+        """The constraint of a campaign as it stands, on models of all measurements."""
         models = self._models(searchspace, objective, measurements)
-        return self._books(searchspace, measurements).constraints(models)
+        return stored.constraint_of(self._account(searchspace, measurements), models)
 
     def _models(
         self, searchspace: SearchSpace, objective: Objective, measurements: pd.DataFrame
@@ -158,11 +163,11 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         model: Any = self.get_surrogate(searchspace, objective, measurements).to_botorch()
         return dict(zip(names, model.models, strict=True))
 
-    def _books(self, searchspace: SearchSpace, measurements: pd.DataFrame) -> Books:
+    def _account(self, searchspace: SearchSpace, measurements: pd.DataFrame) -> DecisionAccount:
         """The decisions, with the outcomes that have been measured."""
         inputs = searchspace.transform(measurements, allow_extra=True)
-        trials = trials_in_table(self.decisions, inputs, measurements[[*self.limits]])
-        return Books(self.limits, self.level, self.budget, trials)
+        trials = stored.trials_in_table(self.decisions, inputs, measurements[[*self.limits]])
+        return stored.account_of(self.limits, self.level, self.budget, trials)
 
 
 def _points(searchspace: SearchSpace, experiments: pd.DataFrame) -> Tensor:

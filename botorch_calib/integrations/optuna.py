@@ -58,7 +58,7 @@ from botorch_calib.models import CalibratedModel, CalibratedModelList
 from botorch_calib.models.matching_rows import ROUNDED, is_any_of
 from botorch_calib.models.residuals import RESIDUALS
 from botorch_calib.optim.scaled_search import SEPARATE_STARTS
-from botorch_calib.posteriors.calibrated import EXCESS
+from botorch_calib.posteriors.prediction import EXCESS
 
 #: Returns the next point, given inputs, objectives and constraints of the complete trials, the
 #: bounds, and the inputs of running trials.
@@ -127,17 +127,16 @@ def calibrated_candidates_func(
             "`calibrator` must be a calibrator for all outcomes, or a sequence of one for each, "
             f"got {calibrator!r}."
         )
-    models = partial(
-        _models,
-        calibrators=calibrators,
-        fit=fit_single_task_gp if fit is None else fit,
-        denoise=denoise,
-        residuals=check_one_of("residuals", residuals, RESIDUALS),
-        excess=check_one_of("excess", excess, EXCESS),
-    )
+    options = {
+        "denoise": denoise,
+        "residuals": check_one_of("residuals", residuals, RESIDUALS),
+        "excess": check_one_of("excess", excess, EXCESS),
+    }
     return partial(
         _candidate,
-        models=models,
+        calibrators=calibrators,
+        fit=fit_single_task_gp if fit is None else fit,
+        options=options,
         num_restarts=check_count("num_restarts", num_restarts),
         raw_samples=check_count("raw_samples", raw_samples, least=num_restarts),
     )
@@ -157,16 +156,6 @@ class StudyData:
         """Objectives, then constraints, ``n x m``."""
         return torch.cat([self.objectives, self.constraints], dim=-1)
 
-    @property
-    def is_feasible(self) -> Tensor:
-        """Which complete trials violate no constraint, ``n`` booleans."""
-        return (self.constraints <= 0.0).all(dim=-1)
-
-    @property
-    def num_objectives(self) -> int:
-        """Number of objectives."""
-        return self.objectives.shape[-1]
-
 
 def _candidate(
     train_x: Tensor,
@@ -175,7 +164,9 @@ def _candidate(
     bounds: Tensor,
     pending_x: Tensor | None,
     *,
-    models: Callable[[StudyData], list[CalibratedModel]],
+    calibrators: tuple[Calibrator, ...],
+    fit: Callable[[Tensor, Tensor], Model],
+    options: Mapping[str, Any],
     num_restarts: int,
     raw_samples: int,
 ) -> Tensor:
@@ -188,78 +179,60 @@ def _candidate(
                 f"{name} of a complete trial is infinite, or beyond {INFINITE:g}, which no "
                 "Gaussian process can be fitted to: return a smaller value, or prune such trials."
             )
-    pending = None if pending_x is None or not len(pending_x) else normalize(pending_x, bounds)
-    trials = StudyData(normalize(train_x, bounds), train_obj, constraints, pending)
-    if len(trials.X) < 2:
+    if len(train_x) < 2:
         # The sampler counts running trials among those to start with, so there may be none.
         point = torch.rand_like(bounds[:1])
-    else:
-        point, _ = optimize_acqf(
-            improvement(models(trials), trials),
-            bounds=unit_cube(trials.X),
-            q=1,
-            num_restarts=num_restarts,
-            raw_samples=raw_samples,
-            options=dict(SEPARATE_STARTS),
-        )
-    # Rounding may lead out of the bounds.
-    return unnormalize(point, bounds).clamp(bounds[0], bounds[1])
-
-
-def _models(
-    trials: StudyData,
-    *,
-    calibrators: tuple[Calibrator, ...],
-    fit: Callable[[Tensor, Tensor], Model],
-    **options: Any,
-) -> list[CalibratedModel]:
-    """A model of each outcome."""
+        return unnormalize(point, bounds).clamp(bounds[0], bounds[1])
+    pending = None if pending_x is None or not len(pending_x) else normalize(pending_x, bounds)
+    trials = StudyData(normalize(train_x, bounds), train_obj, constraints, pending)
     outcomes = trials.outcomes.split(1, dim=-1)
     if len(calibrators) == 1:
         calibrators *= len(outcomes)
     if len(calibrators) != len(outcomes):
         raise InputDataError(
             f"`calibrator` holds {len(calibrators)} calibrators, and the study has "
-            f"{len(outcomes)} outcomes: {trials.num_objectives} objectives and "
-            f"{len(outcomes) - trials.num_objectives} constraints."
+            f"{len(outcomes)} outcomes: {train_obj.shape[-1]} objectives and "
+            f"{constraints.shape[-1]} constraints."
         )
-    return [
+    models = [
         CalibratedModel.from_history(fit(trials.X, Y), calibrator.fresh(), **options)
         for Y, calibrator in zip(outcomes, calibrators, strict=True)
     ]
+    point, _ = optimize_acqf(
+        improvement(models, trials),
+        bounds=unit_cube(trials.X),
+        q=1,
+        num_restarts=num_restarts,
+        raw_samples=raw_samples,
+        options=dict(SEPARATE_STARTS),
+    )
+    # Rounding may lead out of the bounds.
+    return unnormalize(point, bounds).clamp(bounds[0], bounds[1])
 
 
 def improvement(models: Sequence[Model], trials: StudyData) -> AcquisitionFunction:
     """Log improvement by the next trial, by a model of each outcome, calibrated or Gaussian."""
-    if trials.num_objectives > 1:
-        return _hypervolume_improvement(CalibratedModelList(*models), trials)
-    if trials.constraints.shape[-1]:
-        return _constrained_improvement(CalibratedModelList(*models), trials)
-    return LogCalibratedExpectedImprovement(
-        models[0], best_f=trials.objectives.max(), X_pending=trials.X_pending
-    )
-
-
-def _constrained_improvement(model: Model, trials: StudyData) -> AcquisitionFunction:
-    """Outcome 0 is the objective; the others are constraints, met where they are at most 0."""
-    limits = {i: (None, 0.0) for i in range(1, model.num_outputs)}
-    feasible = trials.is_feasible
-    if not feasible.any():
-        return LogCalibratedProbabilityOfFeasibility(model, limits, X_pending=trials.X_pending)
-    return LogCalibratedConstrainedExpectedImprovement(
-        model,
-        best_f=trials.objectives[feasible].max(),
-        objective_index=0,
-        constraints=limits,
-        X_pending=trials.X_pending,
-    )
-
-
-def _hypervolume_improvement(model: Model, trials: StudyData) -> AcquisitionFunction:
-    """The first outcomes are the objectives; the others are constraints."""
-    num, feasible = trials.num_objectives, trials.is_feasible
-    # Without a feasible trial, the scale is that of the front of all.
+    pending, feasible = trials.X_pending, (trials.constraints <= 0.0).all(dim=-1)
+    # Without a feasible trial, the scale of several objectives is that of the front of all.
     values = trials.objectives[feasible] if feasible.any() else trials.objectives
+    if values.shape[-1] > 1:
+        return _hypervolume_improvement(CalibratedModelList(*models), trials, values)
+    best = values.max()
+    if len(models) == 1:
+        return LogCalibratedExpectedImprovement(models[0], best_f=best, X_pending=pending)
+    model, limits = CalibratedModelList(*models), {i: (None, 0.0) for i in range(1, len(models))}
+    if not feasible.any():
+        return LogCalibratedProbabilityOfFeasibility(model, limits, X_pending=pending)
+    return LogCalibratedConstrainedExpectedImprovement(
+        model, best_f=best, objective_index=0, constraints=limits, X_pending=pending
+    )
+
+
+def _hypervolume_improvement(
+    model: Model, trials: StudyData, values: Tensor
+) -> AcquisitionFunction:
+    """Upon the front of the values; the first outcomes are objectives, the others constraints."""
+    num = values.shape[-1]
     outcomes = range(num, model.num_outputs)
     settings: dict[str, Any] = {
         "X_baseline": trials.X,
@@ -268,17 +241,16 @@ def _hypervolume_improvement(model: Model, trials: StudyData) -> AcquisitionFunc
         "X_pending": trials.X_pending,
         "prune_baseline": True,
     }
-    acqf: Any = qLogCalibratedNoisyExpectedHypervolumeImprovement(
+    acqf = qLogCalibratedNoisyExpectedHypervolumeImprovement(
         model,
         ref_point=infer_reference_point(values[is_non_dominated(values)]),
         alpha=get_default_partitioning_alpha(num),
         **settings,
     )
-    if not acqf.cell_lower_bounds.shape[-2]:
-        # Beyond four objectives cells are approximate; of few trials there may be none.
-        return qLogNParEGO(model, cache_root=False, **settings)
-    improved: AcquisitionFunction = acqf
-    return improved
+    if acqf.get_buffer("cell_lower_bounds").shape[-2]:
+        return acqf
+    # Beyond four objectives cells are approximate; of few trials there may be none.
+    return qLogNParEGO(model, cache_root=False, **settings)
 
 
 class SearchSpace:
@@ -340,13 +312,10 @@ class SearchSpace:
             dict(zip(self.distributions, each, strict=True)) for each in product(*values)
         )
 
-    def expressible(self, X: Tensor, num: int = MOST_POINTS) -> Tensor | None:
-        """Points ``n x d``: all, or of many the known ones ``X`` and some; None if continuous."""
-        points = self.points()
-        if points is not None or not self.is_rounded:
-            return None if points is None else points.to(X)
-        sample = draw_sobol_samples(unit_cube(X.cpu()), n=num, q=1, seed=0).squeeze(-2)
-        return torch.cat([X, self.rounded(sample).to(X)])
+    def sample(self, num: int, seed: int) -> Tensor:
+        """Rounded points ``num x d`` of a scrambled Sobol sequence."""
+        cube = unit_cube(torch.empty(1, self.dim, dtype=torch.double))
+        return self.rounded(draw_sobol_samples(cube, n=num, q=1, seed=seed).squeeze(-2))
 
 
 def unit_cube(X: Tensor) -> Tensor:
@@ -354,12 +323,10 @@ def unit_cube(X: Tensor) -> Tensor:
     return torch.stack([torch.zeros_like(X[0]), torch.ones_like(X[0])])
 
 
-def without(points: Tensor, excluded: Sequence[Tensor]) -> Tensor | None:
-    """The points ``n x d`` that are not excluded; None if none is left."""
-    if not excluded:
-        return points
-    is_free = ~is_any_of(points, torch.stack(list(excluded)), ROUNDED)
-    return points[is_free] if bool(is_free.any()) else None
+def without(points: Tensor, excluded: Tensor) -> Tensor | None:
+    """The points ``n x d`` that are none of the excluded ones, ``m x d``; None if none is left."""
+    left = points[~is_any_of(points, excluded, ROUNDED)]
+    return left if len(left) else None
 
 
 def _values(distribution: BaseDistribution) -> Sequence[Any]:

@@ -1,7 +1,7 @@
 """Chance constraints in Optuna, by a sampler whose decisions are stored with the trials.
 
 It needs optuna-integration (``pip install botorch_calib[optuna]``). Nothing is kept in the sampler:
-each process makes the constraints from the records of all trials, in any storage.
+each process makes the constraint from the decisions about all trials, in any storage.
 """
 
 from __future__ import annotations
@@ -22,37 +22,32 @@ from torch import Tensor
 from botorch_calib._validation import check_open_unit, check_positive
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy
 from botorch_calib.asynchronous.proposer import DelayAwareProposer
-from botorch_calib.decisions import (
-    CertifiedSetExpansion,
-    ChanceConstraint,
-    Recommendation,
-    recommend,
-)
+from botorch_calib.decisions import ChanceConstraint, Recommendation, recommend
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import (
     LeastMargin,
     Place,
     best_certified,
-    expands,
     warn_uncertified,
 )
+from botorch_calib.decisions.rows import DecisionAccount
+from botorch_calib.integrations import _stored_decisions as stored
 from botorch_calib.integrations._mixed_search import MixedSpace
-from botorch_calib.integrations._stored_decisions import INFINITE, Books, DecidedTrial
 from botorch_calib.integrations.optuna import SearchSpace, unit_cube
 from botorch_calib.integrations.optuna_delays import (
     DelayAwareSampler,
     Look,
-    encoded,
+    in_order_of_end,
     known_noise,
     names_of_constraints,
     others_of,
-    places_in_time,
     store,
 )
+from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.fit_to_ledger import Fit
-from botorch_calib.models.inspection import like
+from botorch_calib.models.process import like
 
-#: The system attribute of a trial with the decision about it, empty if it was drawn at random.
+#: The system attribute of a trial with the row of its decision, empty if it was drawn at random.
 DECISION = "botorch_calib:decision"
 
 # As "hallucinate" of `DelayAwareSampler`, but for a design: its points would not be certified.
@@ -63,36 +58,34 @@ class _CertifiedProposer(DelayAwareProposer):
     """Chooses the best certified point; a sampler sets these attributes."""
 
     space: SearchSpace
-    books: Books
-    constraints: list[ChanceConstraint]
+    constraint: ChanceConstraint
     expansion_share: float
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "space": None, "books": None, "constraints": []}
+        return {**self.__dict__, "space": None, "constraint": None}
 
     def _maximizer(
         self,
         acqf: AcquisitionFunction,
-        model: Any,
+        model: CensoredDelayModel,
         choices: Tensor | None,
         fixed: dict[int, float],
         failed: Tensor,
     ) -> Tensor:
         """The best certified point, else one from which most can be learned beside what runs."""
-        bounds = like(self.constraints[0].model, self.bounds)
+        bounds = like(self.constraint.model, self.bounds)
         settings = (self.search.num_restarts, self.search.raw_samples)
         place = Place(bounds, None, fixed, None, None, *settings)
         space = MixedSpace(place, rounding=lambda X: self.space.rounded(X.cpu()).to(X))
 
-        def best(constraints: list[ChanceConstraint]) -> tuple[Tensor, bool]:
-            expand = expands(self.expansion_share, constraints[0].num_decisions)
-            searched = CertifiedSetExpansion(constraints) if expand else acqf
-            margin = LeastMargin(constraints)
+        def search(constraint: ChanceConstraint) -> tuple[Tensor, bool]:
+            searched = stored.expanding(acqf, constraint, self.expansion_share)
+            margin = LeastMargin(constraint)
             if choices is None:
                 return space.best(searched, margin)
             return best_certified(searched, margin, Place(None, choices.to(bounds)))
 
-        point, _ = self.books.best(best, self.constraints, model.X_pending)
+        point, _ = stored.best(search, self.constraint, model.X_pending)
         return point.squeeze(0).to(self.bounds)
 
 
@@ -100,7 +93,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
     """A sampler whose trials meet the constraints with a stated probability, kept true.
 
     Constraints are Optuna's: ``trial.set_constraint(name, value)``, met if it is at most 0. After
-    the first trials each one is the best that `joint_chance_constraints` certify, as Optuna rounds
+    the first trials each one is the best that a `ChanceConstraint` certifies, as Optuna rounds
     it: by the upper confidence bound of the objective, in which trials that run have their expected
     values, or by log noisy expected hypervolume improvement of several objectives. Where no point
     is certified, the trial is one from which most can be learned.
@@ -172,10 +165,9 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         )
         self._constraints_func = constraints_func
 
-    def constraints(self, study: Study) -> list[ChanceConstraint]:
-        """The constraints of a study as they stand: their books, and models of all trials."""
-        look = self._look_now(study)
-        return self._constraints(look, self._books(look.trials))
+    def chance_constraint(self, study: Study) -> ChanceConstraint:
+        """The constraint of a study as it stands: its decisions, and models of all trials."""
+        return self._constraint(self._look_now(study))
 
     def recommendation(
         self, study: Study, confidence: float = 0.95
@@ -198,12 +190,14 @@ class ChanceConstrainedSampler(DelayAwareSampler):
             raise UnsupportedError("A recommendation is for one objective.")
         look, maximize = self._look_now(study), study.direction is StudyDirection.MAXIMIZE
         X, values = look.data.X, look.data.objectives if maximize else -look.data.objectives
-        choices = look.space.expressible(X, 4 * self._search.raw_samples)
+        choices = look.space.points()
+        if choices is None and look.space.is_rounded:
+            choices = torch.cat([X.cpu(), look.space.sample(4 * self._search.raw_samples, seed=0)])
         stated = recommend(
             self._fit(X, values, look.noise[0]),
-            self._constraints(look, self._books(look.trials)),
+            self._constraint(look),
             unit_cube(X) if choices is None else None,
-            choices,
+            None if choices is None else choices.to(X),
             confidence,
             maximize=maximize,
         )
@@ -227,26 +221,23 @@ class ChanceConstrainedSampler(DelayAwareSampler):
     def _parameters(
         self, study: Study, trial: FrozenTrial, look: Look, given: dict[str, Any]
     ) -> dict[str, Any]:
-        books = self._books(look.trials)
-        constraints = self._constraints(look, books)
+        constraint = self._constraint(look)
         proposer: Any = self._proposer(look.space.dim)
-        proposer.space, proposer.books, proposer.constraints = look.space, books, constraints
+        proposer.space, proposer.constraint = look.space, constraint
         proposer.expansion_share = self._expansion_share
         parameters = super()._parameters(study, trial, look, given)
-        X = like(constraints[0].model, look.space.encoded([parameters]))
-        certified = bool(constraints[0].commit(X))
-        decision = {**books.stored(constraints), "point": X[0].tolist()}
-        store(study, trial, DECISION, decision)
-        if certified:  # other processes may have spent the budget meanwhile
-            certified = self._books(others_of(study, trial)).budget_left > 0.0
-            if not certified:
-                store(study, trial, DECISION, decision | {"certified": False})
-        if not certified:
-            warn_uncertified(constraints)
+        (row,) = constraint.decide(like(constraint.model, look.space.encoded([parameters])))
+        store(study, trial, DECISION, row)
+        # Other processes may have spent the budget meanwhile.
+        if row["certified"] and self._account(others_of(study, trial)).budget_left <= 0.0:
+            row = {**row, "certified": False}
+            store(study, trial, DECISION, row)
+        if not row["certified"]:
+            warn_uncertified(constraint)
         return parameters
 
     def _strategy_for(self, look: Look) -> DelayStrategy:
-        return _STRATEGY if look.data.num_objectives == 1 else super()._strategy_for(look)
+        return super()._strategy_for(look) if look.data.objectives.shape[-1] > 1 else _STRATEGY
 
     def _unless_repeated(self, point: Tensor, proposer: DelayAwareProposer, look: Look) -> Tensor:
         return point  # which may be evaluated again
@@ -257,26 +248,26 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         search_space = self.infer_relative_search_space(study, trials[-1])
         return self._look_at(study, trials, SearchSpace(search_space))
 
-    def _books(self, trials: Sequence[FrozenTrial]) -> Books:
+    def _account(self, trials: Sequence[FrozenTrial]) -> DecisionAccount:
         limits = {name: (None, 0.0) for name in _checked_names(trials)}
-        return Books(limits, self._level, self._budget, _decided(trials))
+        return stored.account_of(limits, self._level, self._budget, _decided(trials))
 
-    def _constraints(self, look: Look, books: Books) -> list[ChanceConstraint]:
-        """Those of the books, on models of all trials that have set them, as they ended."""
-        known = [
-            (end, x, trial)
-            for (_, end), trial in zip(places_in_time(look.trials), look.trials, strict=True)
-            if all(abs(trial.constraints.get(name, INFINITE)) < INFINITE for name in books.limits)
-            and (x := encoded(look.space, trial)) is not None
+    def _constraint(self, look: Look) -> ChanceConstraint:
+        """That of the decisions, on models of all trials that have set it, as they ended."""
+        account = self._account(look.trials)
+        largest = stored.INFINITE
+        finite = [
+            trial
+            for trial in look.trials
+            if all(abs(trial.constraints.get(name, largest)) < largest for name in account.limits)
         ]
-        known.sort(key=lambda each: each[0])
-        X = torch.stack([x for _, x, _ in known]).to(self._device)
-        trials = [trial for *_, trial in known]
+        trials, X = in_order_of_end(finite, look.space)
+        X = X.to(self._device)
         models: dict[str, Model] = {}
-        for place, name in enumerate(books.limits, look.data.num_objectives):
+        for place, name in enumerate(account.limits, look.data.objectives.shape[-1]):
             Y = X.new_tensor([[trial.constraints[name]] for trial in trials])
             models[name] = self._fitted(place, X, Y, known_noise(trials, place))
-        return books.constraints(models)
+        return stored.constraint_of(account, models)
 
 
 def _checked_names(trials: Sequence[FrozenTrial]) -> list[str]:
@@ -289,16 +280,12 @@ def _checked_names(trials: Sequence[FrozenTrial]) -> list[str]:
     return names
 
 
-def _decided(trials: Sequence[FrozenTrial]) -> list[DecidedTrial]:
-    """The trials that were decided about; before the first one, those of other samplers."""
+def _decided(trials: Sequence[FrozenTrial]) -> list[tuple[dict[str, Any], dict[str, float]]]:
+    """Rows and constraints of trials decided about; before the first, those of other samplers."""
     decided = [
         trial
         for trial in trials
         if trial.system_attrs.get(DECISION, {}) != {}  # neither drawn at random, nor never run
         and not (trial.state.is_finished() and not trial.params)
     ] or [t for t in trials if t.state is TrialState.COMPLETE and DECISION not in t.system_attrs]
-    decisions = [trial.system_attrs.get(DECISION) or {} for trial in decided]
-    return [
-        DecidedTrial(decision.get("point", []), decision, trial.constraints)
-        for trial, decision in zip(decided, decisions, strict=True)
-    ]
+    return [(trial.system_attrs.get(DECISION) or {}, trial.constraints) for trial in decided]

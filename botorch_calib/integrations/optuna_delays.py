@@ -10,15 +10,11 @@ from __future__ import annotations
 import math
 import os
 import threading
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 from functools import partial
-from inspect import signature
 from typing import Any, NamedTuple
 
-from botorch_calib.exceptions import level_of_caller
 from botorch_calib.integrations.optuna import (
     SearchSpace,
     StudyData,
@@ -32,9 +28,7 @@ import numpy as np
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import InputDataError
-from botorch.exceptions.warnings import InputDataWarning
 from botorch.models.model import Model
-from botorch.utils.sampling import draw_sobol_samples
 from optuna import Study
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
@@ -43,7 +37,7 @@ from optuna.trial import FrozenTrial, TrialState
 from optuna_integration import BoTorchSampler
 from torch import Tensor
 
-from botorch_calib._validation import check_instance
+from botorch_calib._validation import check_callable, check_instance
 from botorch_calib.asynchronous.delay_strategy import strategy_of
 from botorch_calib.asynchronous.failed_queries import FeasibleAcquisition, feasibility_of
 from botorch_calib.asynchronous.hanging_queries import with_hanging_failed
@@ -53,11 +47,12 @@ from botorch_calib.asynchronous.proposer import (
     DelayStrategy,
     SearchSettings,
 )
-from botorch_calib.asynchronous.refits import ScheduledFit, fit_single_task_gp
+from botorch_calib.asynchronous.refits import ScheduledFit, fit_single_task_gp, fit_with_noise
 from botorch_calib.calibration import Calibrator
 from botorch_calib.decisions.chance_constrained_search import repeated_points
 from botorch_calib.integrations._stored_decisions import INFINITE
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
+from botorch_calib.ledger.trials import are_among
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
 from botorch_calib.models.fit_to_ledger import Fit
 
@@ -151,8 +146,7 @@ class DelayAwareSampler(BoTorchSampler):
             check_instance("calibrator", calibrator, Calibrator)
         if independent_sampler is not None:
             check_instance("independent_sampler", independent_sampler, BaseSampler)
-        if fit is not None and not callable(fit):
-            raise InputDataError(f"`fit` must be a function of `X` and `Y`, got {fit!r}.")
+        check_callable("fit", fit, "a function of `X` and `Y`")
         self._strategy = strategy
         try:
             self._device = torch.device("cpu" if device is None else device)
@@ -214,18 +208,14 @@ class DelayAwareSampler(BoTorchSampler):
         signs = [-1.0 if each is StudyDirection.MINIMIZE else 1.0 for each in study.directions]
         worst = None if self._censor_value is None else signs[0] * self._censor_value
         ledger = FeedbackLedger(space.dim, censor_value=worst, clock="seconds")
-        complete: list[tuple[int, Tensor, FrozenTrial]] = []
         for trial, (start, end) in zip(trials, places_in_time(trials), strict=True):
             x = encoded(space, trial)
-            if x is None:
-                continue
-            if trial.state is TrialState.COMPLETE and is_finite(trial):
-                complete.append((end, x, trial))
-            _record(ledger, trial, x, signs[0], start, end)
-        complete.sort(key=lambda each: each[0])
-        names, ended = names_of_constraints(trials), [trial for *_, trial in complete]
+            if x is not None:
+                _record(ledger, trial, x, signs[0], start, end)
+        names = names_of_constraints(trials)
         counts = [len(signs), len(names)]
-        X = torch.stack([x for _, x, _ in complete]) if complete else torch.zeros(0, space.dim)
+        complete = [t for t in trials if t.state is TrialState.COMPLETE and is_finite(t)]
+        ended, X = in_order_of_end(complete, space)
         Y = torch.tensor(
             [[*trial.values, *(trial.constraints[name] for name in names)] for trial in ended],
             dtype=torch.double,
@@ -243,8 +233,8 @@ class DelayAwareSampler(BoTorchSampler):
         proposer.fixed_features, proposer.choices = look.space.fixed(given), None
         points = look.space.points()
         if points is not None:
-            others = [trial.x for trial in look.ledger if trial.status is not TrialStatus.OBSERVED]
-            proposer.choices = without(points, others)
+            observed = are_among(look.ledger.statuses(), (TrialStatus.OBSERVED,))
+            proposer.choices = without(points, look.ledger.queries()[~observed])
         with repeated_points():
             point = proposer(look.ledger)
             if points is None and look.space.is_rounded:
@@ -296,12 +286,12 @@ class DelayAwareSampler(BoTorchSampler):
 
     def _unless_repeated(self, point: Tensor, proposer: DelayAwareProposer, look: Look) -> Tensor:
         """The point or, if Optuna would round it to a known one, a new one of rounded samples."""
-        known = [trial.x for trial in look.ledger]
+        known = look.ledger.queries()
         if without(look.space.rounded(point.unsqueeze(0)), known) is not None:
             return point
-        num, seed = self._search.raw_samples, self._search.seed + len(look.ledger)
-        sample = draw_sobol_samples(proposer.bounds, n=num, q=1, seed=seed).squeeze(-2)
-        proposer.choices = without(look.space.rounded(sample).unique(dim=0), known)
+        seed = self._search.seed + len(look.ledger)
+        sample = look.space.sample(self._search.raw_samples, seed)
+        proposer.choices = without(sample.unique(dim=0), known)
         return point if proposer.choices is None else proposer(look.ledger)
 
     def reseed_rng(self) -> None:
@@ -349,6 +339,18 @@ def encoded(space: SearchSpace, trial: FrozenTrial) -> Tensor | None:
     return space.encoded([parameters])[0] if space.holds(parameters) else None
 
 
+def in_order_of_end(
+    trials: Sequence[FrozenTrial], space: SearchSpace
+) -> tuple[list[FrozenTrial], Tensor]:
+    """The trials whose point is known, as they ended, and their points ``n x d``."""
+    ends = [end for _, end in places_in_time(trials)]
+    ended = [trials[place] for place in np.argsort(ends, kind="stable")]
+    points = [encoded(space, trial) for trial in ended]
+    known = [x for x in points if x is not None]
+    X = torch.stack(known) if known else torch.zeros(0, space.dim)
+    return [trial for trial, x in zip(ended, points, strict=True) if x is not None], X
+
+
 def names_of_constraints(trials: Sequence[FrozenTrial]) -> list[str]:
     """Names of the constraints of complete trials, which must not differ, as the first has them."""
     names = [[*trial.constraints] for trial in trials if trial.state is TrialState.COMPLETE]
@@ -379,7 +381,7 @@ def is_finite(trial: FrozenTrial) -> bool:
     return all(abs(value) < INFINITE for value in [*trial.values, *trial.constraints.values()])
 
 
-def store(study: Study, trial: FrozenTrial, key: str, value: Any) -> None:
+def store(study: Study, trial: FrozenTrial, key: str, value: dict[str, Any]) -> None:
     """Store a system attribute of a trial, as Optuna's own samplers do."""
     study._storage.set_trial_system_attr(trial._trial_id, key, value)
 
@@ -390,32 +392,25 @@ def places_in_time(trials: Sequence[FrozenTrial]) -> list[tuple[int, int]]:
     A ledger would hide times in the future of its own clock, so only the order counts. The end of a
     trial that runs is the last; one that, by a clock that was set back, ended first ends at once.
     """
-    starts = [_seconds(trial.datetime_start, -math.inf) for trial in trials]
-    ends = [_seconds(trial.datetime_complete, math.inf) for trial in trials]
+    starts = [t.datetime_start.timestamp() if t.datetime_start else -math.inf for t in trials]
+    ends = [t.datetime_complete.timestamp() if t.datetime_complete else math.inf for t in trials]
     _, places = np.unique([starts, ends], return_inverse=True)
     first, last = places.reshape(2, -1)
     return list(zip(first.tolist(), np.maximum(first, last).tolist(), strict=True))
 
 
-def _seconds(moment: datetime | None, otherwise: float) -> float:
-    return otherwise if moment is None else moment.timestamp()
-
-
 def _record(
-    ledger: FeedbackLedger, trial: FrozenTrial, x: Any, sign: float, start: int, end: int
+    ledger: FeedbackLedger, trial: FrozenTrial, x: Tensor, sign: float, start: int, end: int
 ) -> None:
     """Record a trial at a point ``d``."""
     number = ledger.submit(x, time=start)
     if trial.state is TrialState.PRUNED:
         ledger.abandon(number, time=end)
-    elif trial.state is TrialState.COMPLETE:
-        if is_finite(trial):
-            known = _variance(trial, 0)
-            Yvar = None if math.isnan(known) else known
-            ledger.tell(number, sign * trial.values[0], Yvar, time=end)
-        else:
-            ledger.fail(number, "infinite value", time=end)
-    elif trial.state is TrialState.FAIL:
+    elif trial.state is TrialState.COMPLETE and is_finite(trial):
+        known = _variance(trial, 0)
+        Yvar = None if math.isnan(known) else known
+        ledger.tell(number, sign * trial.values[0], Yvar, time=end)
+    elif trial.state is not RUNNING:
         ledger.fail(number, time=end)
 
 
@@ -433,11 +428,6 @@ def _fitted(
     device: torch.device,
 ) -> Model:
     """The Gaussian process, fitted and calibrated."""
-    noise = {}
-    if Yvar is not None and "Yvar" in signature(fit).parameters:
-        noise["Yvar"] = Yvar.to(device)
-    elif Yvar is not None:
-        why = f'The variances in "{YVAR}" are not used, as `fit` has no parameter `Yvar`.'
-        warnings.warn(why, InputDataWarning, stacklevel=level_of_caller())
-    gp = fit(X.to(device), Y.to(device), **noise)
+    noise = None if Yvar is None else Yvar.to(device)
+    gp = fit_with_noise(fit, X.to(device), Y.to(device), noise)
     return gp if calibrator is None else CalibratedModel.from_history(gp, calibrator.fresh())

@@ -12,9 +12,11 @@ from botorch_calib.calibration import Calibrator, LocalizedConformal
 
 #: Types of options that can be stored, alone and in lists.
 PLAIN = (bool, int, float, str, type(None))
+#: Classes of this package, by name.
+KNOWN = {name: kind for name, kind in vars(calibration).items() if isinstance(kind, type)}
 
 
-def checked_options(calibrator: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+def checked_options(calibrator: object, options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of a calibrator, ``alpha=0.2`` if there are none and it is a `LocalizedConformal`.
 
     Raises now if a fit, after the initial trials, or a client's file would fail.
@@ -33,9 +35,9 @@ def checked_options(calibrator: Any, options: Mapping[str, Any]) -> dict[str, An
 def stored_name(calibrator: type[Calibrator]) -> str | type[Calibrator]:
     """The name of a class of this package; any other class stands for itself."""
     name = calibrator.__name__
-    return name if getattr(calibration, name, None) is calibrator else calibrator
+    return name if KNOWN.get(name) is calibrator else calibrator
 
 
-def calibrator_class(stored: Any) -> Any:
+def calibrator_class(stored: str | type[Calibrator]) -> Any:
     """The inverse of `stored_name`; an unknown name is returned as it is."""
-    return getattr(calibration, stored, stored) if isinstance(stored, str) else stored
+    return KNOWN.get(stored, stored) if isinstance(stored, str) else stored

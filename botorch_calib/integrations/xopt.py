@@ -32,7 +32,7 @@ from botorch_calib.integrations.stored_calibrators import (
 )
 from botorch_calib.models import CalibratedModelList
 from botorch_calib.models.residuals import RESIDUALS
-from botorch_calib.posteriors.calibrated import EXCESS
+from botorch_calib.posteriors.prediction import EXCESS
 
 #: Under which Xopt stores the constructor.
 NAME = "calibrated"
@@ -70,7 +70,7 @@ class CalibratedModelConstructor(StandardModelConstructor):
 
     @field_validator("calibrator")
     @classmethod
-    def _by_name(cls, value: Any) -> Any:
+    def _by_name(cls, value: object) -> object:
         return stored_name(value) if isinstance(value, type) else value
 
     @field_validator("calibrator_options")

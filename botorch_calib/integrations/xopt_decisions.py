@@ -6,6 +6,8 @@ so that ``Xopt.from_file`` loads what ``Xopt.dump`` has written.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 from statistics import NormalDist
@@ -20,19 +22,22 @@ except ImportError as error:
 import torch
 from botorch.acquisition import AcquisitionFunction, UpperConfidenceBound
 from botorch.exceptions.errors import InputDataError
+from botorch.models.model import Model, ModelList
 from gest_api.vocs import GreaterThanConstraint, LessThanConstraint, MaximizeObjective
 from gpytorch import Module
-from pydantic import Field, model_validator
+from pydantic import Field, field_serializer, field_validator, model_validator
 from torch import Tensor
 from xopt.generators.bayesian.bayesian_generator import BayesianGenerator
 
 from botorch_calib._validation import check_open_unit, check_positive
+from botorch_calib.asynchronous.designs import with_features
 from botorch_calib.decisions import ChanceConstraint
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place
+from botorch_calib.decisions.rows import DecisionAccount
+from botorch_calib.integrations import _stored_decisions as stored
 from botorch_calib.integrations._mixed_search import MixedSpace
-from botorch_calib.integrations._stored_decisions import Books, Limits, in_table, trials_in_table
-from botorch_calib.models.marginals import posterior_at
+from botorch_calib.models.predict import mean_and_deviation
 
 #: Under which Xopt stores the generator.
 NAME = "chance_constrained"
@@ -42,7 +47,7 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     """Candidates that meet the constraints of ``vocs`` with a stated probability, kept true.
 
     Each is the best one by the upper confidence bound of the objective among the points that
-    `joint_chance_constraints` certify, on the models of ``gp_constructor``. Its fields are those of
+    a `ChanceConstraint` certifies, on the models of ``gp_constructor``. Its fields are those of
     Xopt's Bayesian generators and the following; all are given by name. Trust regions, the largest
     travel distances, fixed features and discrete variables hold as in these.
 
@@ -89,6 +94,15 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     num_restarts: int = Field(4, description="number of points from which it climbs")
     decisions: list[dict[str, Any]] = Field([], description="decisions taken so far")
 
+    @field_serializer("decisions")
+    def _as_json(self, decisions: list[dict[str, Any]]) -> list[str]:
+        return [*map(json.dumps, decisions)]  # which keeps None, that Xopt drops when it loads
+
+    @field_validator("decisions", mode="before")
+    @classmethod
+    def _from_json(cls, decisions: list[Any]) -> list[Any]:
+        return [json.loads(row) if isinstance(row, str) else row for row in decisions]
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         check_open_unit("level", self.level)
@@ -101,55 +115,55 @@ class ChanceConstrainedGenerator(BayesianGenerator):
                 raise InputDataError(f"`max_half_widths` names {name!r}, which is no output.")
         return self
 
-    def chance_constraints(self, model: Any = None) -> list[ChanceConstraint]:
-        """The constraints as they stand: their books, and models of all data, fitted if None."""
+    def chance_constraint(self, model: Module | None = None) -> ChanceConstraint:
+        """The constraint as it stands: its decisions, and models of all data, fitted if None."""
         model = self.train_model() if model is None else model
-        return self._constraints_of(self._books(), model)
+        models = {name: self._model_of(model, name) for name in self.vocs.constraint_names}
+        return stored.constraint_of(self._account(), models)
 
     def propose_candidates(self, model: Module, n_candidates: int = 1) -> Tensor:
         """Certified candidates ``n x d``, each with the decision about it in ``decisions``."""
         if self.turbo_controller is not None:
             self.turbo_controller.update_state(self, n_candidates)
-        books = self._books()
         names, (objective, maximize) = self.model_input_names, self._objective(model)
-        decided_in_turn = books.decide_in_turn(
+        decided_in_turn = stored.decide_in_turn(
             partial(self._best, model),
-            self._constraints_of(books, model),
+            self.chance_constraint(model),
             objective,
             self._get_optimization_bounds().new_zeros(0, len(names)),
             self.beta,
             maximize,
+            names,
+            len(self.data),
         )
         chosen = list(islice(decided_in_turn, n_candidates))
-        decided = [in_table(stored, point, names, len(self.data)) for point, stored in chosen]
-        self.decisions = [*self.decisions, *decided]  # none of a call that fails
+        self.decisions = [*self.decisions, *(row for _, row in chosen)]  # none if it fails
         columns = [names.index(name) for name in self._candidate_names]
         return torch.cat([point for point, _ in chosen])[:, columns]
 
-    def _get_acquisition(self, model: Any) -> AcquisitionFunction:
+    def _get_acquisition(self, model: Module) -> AcquisitionFunction:
         objective, maximize = self._objective(model)
         return UpperConfidenceBound(objective, beta=self.beta, maximize=maximize)
 
-    def _objective(self, model: Any) -> tuple[Any, bool]:
+    def _objective(self, model: Module) -> tuple[Model, bool]:
         """The model of the objective, and whether it is maximised."""
         ((name, objective),) = self.vocs.objectives.items()
         return self._model_of(model, name), isinstance(objective, MaximizeObjective)
 
     def _best(
-        self, model: Any, acqf: AcquisitionFunction, constraints: list[ChanceConstraint]
+        self, model: Module, acqf: AcquisitionFunction, constraint: ChanceConstraint
     ) -> tuple[Tensor, bool]:
         """The best point ``1 x d`` of the model's inputs, and whether it is certified."""
         score, names = NormalDist().inv_cdf(0.5 * (1.0 + self.level)), self.model_input_names
         widths = self.max_half_widths.items()
         deviations = [(self._model_of(model, name), width / score) for name, width in widths]
-        margin = _WithinDeviations(constraints, deviations)
+        margin = _WithinDeviations(constraint, deviations)
         free = self._get_optimization_bounds()
         bounds = free.new_zeros(2, len(names))
         columns = [names.index(name) for name in self._candidate_names]
         bounds[:, columns] = free
         fixed = {names.index(name): value for name, value in (self.fixed_features or {}).items()}
-        for column, value in fixed.items():
-            bounds[:, column] = value
+        bounds = with_features(bounds, fixed)
         discrete = self._get_active_discrete_variable_values()
         values = {columns[place]: of_variable for place, of_variable in discrete.items()}
         for column, of_variable in values.items():  # some of which a trust region may exclude
@@ -157,12 +171,13 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         place = Place(bounds, None, fixed, None, None, self.num_restarts, self.raw_samples)
         return MixedSpace(place, values).best(acqf, margin)
 
-    def _model_of(self, model: Any, name: str) -> Any:
+    def _model_of(self, model: Module, name: str) -> Model:
+        assert isinstance(model, ModelList)
         return model.models[self.model_output_names.index(name)]
 
-    def _books(self) -> Books:
+    def _account(self) -> DecisionAccount:
         """The decisions, with the outcomes that are in the data."""
-        limits: dict[str, Limits] = {}
+        limits: dict[str, Sequence[float | None]] = {}
         for name, constraint in self.vocs.constraints.items():
             if isinstance(constraint, LessThanConstraint):
                 limits[name] = None, constraint.value
@@ -171,27 +186,21 @@ class ChanceConstrainedGenerator(BayesianGenerator):
             else:
                 limits[name] = constraint.range
         inputs, outcomes = self.data[self.model_input_names], self.data[[*limits]]
-        trials = trials_in_table(self.decisions, inputs, outcomes)
-        return Books(limits, self.level, self.budget, trials)
-
-    def _constraints_of(self, books: Books, model: Any) -> list[ChanceConstraint]:
-        return books.constraints({name: self._model_of(model, name) for name in books.limits})
+        trials = stored.trials_in_table(self.decisions, inputs, outcomes)
+        return stored.account_of(limits, self.level, self.budget, trials)
 
 
 class _WithinDeviations(LeastMargin):
     """The least margin, negative where a model's noise-free value deviates by more than it may."""
 
-    def __init__(
-        self, constraints: list[ChanceConstraint], deviations: list[tuple[Any, float]]
-    ) -> None:
-        super().__init__(constraints)
+    def __init__(self, constraint: ChanceConstraint, deviations: list[tuple[Any, float]]) -> None:
+        super().__init__(constraint)
         self.deviations = deviations
 
     def forward(self, X: Tensor) -> Tensor:
         margin = super().forward(X)
         for model, largest in self.deviations:
-            posterior: Any = posterior_at(model, X)
-            deviation = posterior.variance.sqrt().squeeze(-1).squeeze(-1)
+            deviation = mean_and_deviation(model, X)[1].squeeze(-1).squeeze(-1)
             margin = torch.minimum(margin, 1.0 - deviation / largest)
         return margin
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
@@ -22,7 +22,7 @@ from botorch_calib._validation import (
     check_one_of,
 )
 from botorch_calib.exceptions import UnknownTrialError
-from botorch_calib.ledger.trials import DOUBLE, NUMBERS, Entry
+from botorch_calib.ledger.trials import DOUBLE, TIMES, Entry
 
 Numbers = NDArray[np.float64]
 
@@ -39,27 +39,24 @@ class Settings:
     maximize: bool | None = None
 
     def __post_init__(self) -> None:
-        checked: dict[str, Any] = {"dim": check_count("dim", self.dim)}
-        # Adding 0 turns -0.0 into 0.0.
+        own = vars(self)
+        own["dim"] = check_count("dim", self.dim)
         if self.censor_value is not None:
-            checked["censor_value"] = check_number("censor_value", self.censor_value) + 0.0
-        wait = check_nonnegative("max_wait", self.max_wait, allow_inf=True)
-        late = self.late
-        if late is None:
-            late = "use" if math.isinf(wait) else "discard"
-        check_one_of("late", late, ("use", "discard"))
+            own["censor_value"] = check_number("censor_value", self.censor_value) + 0.0  # no -0.0
+        own["max_wait"] = check_nonnegative("max_wait", self.max_wait, allow_inf=True)
+        if self.late is None:
+            own["late"] = "use" if math.isinf(self.max_wait) else "discard"
+        check_one_of("late", self.late, ("use", "discard"))
         check_one_of("clock", self.clock, ("iterations", "seconds"))
         if self.maximize is not None:
-            checked["maximize"] = check_flag("maximize", self.maximize)
-        vars(self).update(checked, max_wait=wait, late=late)
+            own["maximize"] = check_flag("maximize", self.maximize)
 
     def check_agrees(self, given: dict[str, Any], path: object) -> None:
         """Raise ``InputDataError`` if any of the ``given`` settings differs from this one's."""
-        wanted = replace(self, **given)
-        for name in given:
-            stated = getattr(self, name)
+        wanted = vars(replace(self, **given))
+        for name, stated in vars(self).items():
             is_open = name == "maximize" and stated is None
-            if getattr(wanted, name) != stated and not is_open:
+            if name in given and wanted[name] != stated and not is_open:
                 raise InputDataError(
                     f"`{name}` is {stated!r} in the ledger {path}, which contradicts the given "
                     f"{given[name]!r}: say it once, where the ledger is made."
@@ -85,7 +82,7 @@ class Contents:
         is_counted = self.settings.clock == "iterations"
         return max(float(len(self) + is_choosing) if is_counted else time.time(), self.latest)
 
-    def place(self, trial_id: Any) -> int:
+    def place(self, trial_id: SupportsIndex) -> int:
         """The id as an ``int``, or ``UnknownTrialError`` if there is no such trial."""
         try:
             place = operator.index(trial_id)
@@ -121,10 +118,11 @@ class Contents:
 
     @cached_property
     def columns(self) -> dict[str, Numbers]:
-        """The other numbers by name, as vectors of length ``n``, with NaN for None."""
+        """The times by name, as vectors of length ``n``, with NaN for None."""
         return {
-            name: np.array([getattr(entry, name) for entry in self.entries], dtype=np.float64)
-            for name in NUMBERS
+            name: np.array([entry[place] for entry in self.entries], dtype=np.float64)
+            for place, name in enumerate(Entry._fields)
+            if name in TIMES
         }
 
     @cached_property

@@ -7,11 +7,9 @@ import math
 import os
 import reprlib
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from functools import partial
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -21,7 +19,12 @@ from botorch.exceptions.warnings import InputDataWarning
 from numpy.typing import NDArray
 from torch import Tensor
 
-from botorch_calib._validation import check_array, check_list, check_nonnegative, check_number
+from botorch_calib._validation import (
+    check_array,
+    check_callable,
+    check_nonnegative,
+    check_number,
+)
 from botorch_calib.exceptions import level_of_caller
 from botorch_calib.ledger.arrival_probability import ArrivalProbability, kaplan_meier
 from botorch_calib.ledger.contents import Contents, Settings
@@ -32,6 +35,9 @@ from botorch_calib.ledger.view_at_time import ViewAtTime
 if TYPE_CHECKING:
     import pandas
 
+# What records hold of a trial, after its id and its query.
+RECORDED = ("y", "yvar", "submitted_at", "observed_at", "status", "note")
+
 # Chooses a query, of shape ``d`` or ``1 x d``, or a `DecidedQuery` from a ledger.
 Propose = Callable[["FeedbackLedger"], Any]
 
@@ -40,12 +46,12 @@ class DecidedQuery(NamedTuple):
     """What a proposer may return in place of a query: the arguments of `FeedbackLedger.submit`.
 
     Example:
-        >>> certified = constraint.commit(X[:1])
-        >>> query = DecidedQuery(X[0], constraint.decisions[-1])  # for a function that proposes
+        >>> (row,) = constraint.decide(X[:1])
+        >>> query = DecidedQuery(X[0], row)  # for a function that proposes
     """
 
-    x: Any
-    decisions: Any
+    x: object
+    decision: object
 
 
 class LedgerSummary(NamedTuple):
@@ -84,8 +90,8 @@ class FeedbackLedger:
     ``d_s = observed_at - submitted_at``; ``censor_value`` takes the place of 0. With
     ``late="use"`` the condition is ``d_s <= t - s``.
 
-    **Decisions.** A campaign with chance constraints starts with its ledger: `submit` takes the
-    records of the decisions about a query, and none can be added later.
+    **Decisions.** A campaign with a chance constraint starts with its ledger: `submit` takes the
+    row of the decision about a query, and none can be added later.
 
     **Sharing.** Threads may share a ledger. Pickling a ledger in memory copies it; one in a file
     cannot be pickled, but its `snapshot` can. A forked process reads what was known at the fork.
@@ -123,7 +129,7 @@ class FeedbackLedger:
         propose: Propose | None = None,
     ) -> None:
         settings = Settings(dim, censor_value, max_wait, late, clock, maximize)
-        self._propose = _checked_proposer(propose)
+        self._propose = check_callable("propose", propose)
         self._storage = Storage(Contents(settings))
 
     @classmethod
@@ -162,7 +168,7 @@ class FeedbackLedger:
         names = [field.name for field in fields(Settings)]
         values = zip(names, (dim, censor_value, max_wait, late, clock, maximize), strict=True)
         given = {name: value for name, value in values if value is not None}
-        propose = _checked_proposer(propose)
+        check_callable("propose", propose)
         ledger = cls._of(Storage.open(path, given))
         ledger._propose = propose
         if maximize is not None:
@@ -260,24 +266,23 @@ class FeedbackLedger:
         settings = ", ".join(f"{name}={value!r}" for name, value in vars(self._settings).items())
         return f"{type(self).__name__}({settings}, path={str(self.path) if self.path else None!r})"
 
-    def submit(self, x: Any, time: float | None = None, decisions: Any = None) -> int:
+    def submit(self, x: object, time: float | None = None, decision: object = None) -> int:
         """Record a query, before its evaluation starts; returns the id of the trial, from 0 on.
 
         Args:
             x: The query, a tensor or array of shape ``d`` or ``1 x d``.
             time: Time of submission (default: now). Times need not be in order.
-            decisions: The record of the decision to make it, the last of
-                `ChanceConstraint.decisions` after `ChanceConstraint.commit`, or a list with one of
-                each constraint.
+            decision: The row of the decision to make it, of `ChanceConstraint.decide`.
 
         Raises:
-            BotorchError: If an argument is malformed, or a decision is about another point.
+            BotorchError: If an argument is malformed, or the decision is about another point.
         """
-        return self._storage.append([self._query(x, decisions)], _checked_time(time))[0]
+        return self._storage.append([self._query(x, decision)], _checked_time(time))[0]
 
-    def _query(self, x: Any, decisions: Any, name: str = "x") -> dict[str, Any]:
+    def _query(self, x: object, decision: object, name: str = "x") -> dict[str, Any]:
         query = check_array(name, x, (self.dim,), (1, self.dim)).ravel()
-        return {"x": query.astype(DOUBLE).tobytes(), "decisions": _recorded(decisions, query)}
+        recorded = None if decision is None else _recorded(decision, query)
+        return {"x": query.astype(DOUBLE).tobytes(), "decision": recorded}
 
     def ask(self, propose: Propose | None = None) -> Trial:
         """Choose a query, and submit it: a new trial, whose value is to be told by `tell`.
@@ -293,7 +298,7 @@ class FeedbackLedger:
         Raises:
             BotorchError: If there is nothing to ask, or the answer is malformed.
         """
-        propose = self._propose if propose is None else _checked_proposer(propose)
+        propose = check_callable("propose", self._propose if propose is None else propose)
         if propose is None:
             raise InputDataError(
                 "`propose` is needed to ask for a query, here or where the ledger is made: for "
@@ -303,19 +308,19 @@ class FeedbackLedger:
             while True:
                 num_trials = len(self)
                 chosen = propose(self)
-                x, decisions = chosen if isinstance(chosen, DecidedQuery) else (chosen, None)
-                query = self._query(x, decisions, "propose(ledger)")
+                x, decision = chosen if isinstance(chosen, DecidedQuery) else (chosen, None)
+                query = self._query(x, decision, "propose(ledger)")
                 if ids := self._storage.append([query], expected=num_trials):
                     return self[ids[0]]
 
     def tell(
         self,
         trial_id: int,
-        y: Any,
+        y: object,
         yvar: float | None = None,
         time: float | None = None,
-        outcomes: Sequence[Any] | None = None,
-        context: Any = None,
+        outcomes: Mapping[str, object] | None = None,
+        context: object = None,
     ) -> None:
         """Record the value of a pending or expired trial, with the variance of its noise if known.
 
@@ -325,15 +330,15 @@ class FeedbackLedger:
             yvar: The variance of the noise of ``y``: of a mean of ``k`` repetitions, theirs over
                 ``k``. A `DelayAwareProposer` fits one variance for the values that have none.
             time: Time of arrival (default: now), until which the value stays hidden.
-            outcomes: Those of the trial's decisions, in their order, None for one that is out. The
-                default is ``y`` for a single decision, whose constraint is on the value then.
+            outcomes: Those of the trial's decision, by name, None for one that is out. The default
+                is ``y`` for a single outcome, so the constraint is on the value then.
             context: The inputs that nobody controls, as they were, a vector of length ``d_c``; see
                 `contexts`.
 
         Raises:
             UnknownTrialError: If there is no such trial.
             TrialStateError: If the trial already has a value or has failed.
-            BotorchError: If a number is malformed, or ``outcomes`` are others than the decisions.
+            BotorchError: If a number is malformed, or ``outcomes`` are others than the decision's.
 
         Warns:
             InputDataWarning: If the value arrives now, too late to be used; it is recorded.
@@ -351,18 +356,18 @@ class FeedbackLedger:
                 stacklevel=level_of_caller(),
             )
 
-    def observe(self, trial_id: int, y: Any, time: float | None = None) -> None:
+    def observe(self, trial_id: int, y: object, time: float | None = None) -> None:
         """Record a value whose noise is not known: `tell` without ``yvar``."""
         self.tell(trial_id, y, time=time)
 
     def amend(
         self,
         trial_id: int,
-        y: Any,
+        y: object,
         yvar: float | None = None,
         time: float | None = None,
-        outcomes: Sequence[Any] | None = None,
-        context: Any = None,
+        outcomes: Mapping[str, object] | None = None,
+        context: object = None,
     ) -> None:
         """Replace the value of a trial, for example after a slip of the pen.
 
@@ -384,7 +389,12 @@ class FeedbackLedger:
         self._change(trial_id, lambda entry, at: entry.amended(told, at), time)
 
     def add(
-        self, X: Any, Y: Any, Yvar: Any = None, time: float | None = None, contexts: Any = None
+        self,
+        X: object,
+        Y: object,
+        Yvar: object = None,
+        time: float | None = None,
+        contexts: object = None,
     ) -> list[int]:
         """Record queries with their values, all or none, and return the ids of the new trials.
 
@@ -401,18 +411,16 @@ class FeedbackLedger:
         queries = check_array("X", X, (None, self.dim)).astype(DOUBLE)
         num = len(queries)
         trials = [{"x": x.tobytes()} for x in queries]
-        columns: dict[str, list[Any]] = {
-            "y": check_array("Y", Y, (num, 1), (num,)).ravel().tolist()
-        }
+        for trial, y in zip(trials, check_array("Y", Y, (num, 1), (num,)).flat, strict=True):
+            trial["y"] = float(y)
         if Yvar is not None:
-            given = check_array("Yvar", Yvar, (num, 1), (num,)).ravel().tolist()
-            columns["yvar"] = [check_nonnegative("Yvar", variance) for variance in given]
+            given = check_array("Yvar", Yvar, (num, 1), (num,)).flat
+            for trial, variance in zip(trials, given, strict=True):
+                trial["yvar"] = check_nonnegative("Yvar", variance)
         if contexts is not None:
             rows = check_array("contexts", contexts, (num, None)).tolist()
-            columns["context"] = [tuple(row) or None for row in rows]
-        for name, column in columns.items():
-            for trial, value in zip(trials, column, strict=True):
-                trial[name] = value
+            for trial, row in zip(trials, rows, strict=True):
+                trial["context"] = tuple(row) or None
         return self._storage.append(trials, _checked_time(time))
 
     def fail(self, trial_id: int, reason: str = "", time: float | None = None) -> None:
@@ -433,20 +441,26 @@ class FeedbackLedger:
         """
         self._change(trial_id, Entry.abandoned, time)
 
-    def _told(self, y: Any, yvar: Any, outcomes: Any, context: Any) -> Told:
-        if outcomes is not None:
-            several = check_list("outcomes", outcomes, "outcomes, one for each decision")
-            outcomes = tuple(y if y is None else check_number("outcomes", y) for y in several)
+    def _told(
+        self, y: object, yvar: object, outcomes: Mapping[str, object] | None, context: object
+    ) -> Told:
+        if not isinstance(outcomes, Mapping | None):
+            raise InputDataError(f"`outcomes` must be a dictionary by name, got {outcomes!r}.")
+        given = {} if outcomes is None else outcomes
+        known = {
+            name: None if each is None else check_number(f"outcomes[{name!r}]", each)
+            for name, each in given.items()
+        }
         if context is not None:
             context = tuple(check_array("context", context, (None,), (1, None)).ravel().tolist())
         return {
             "y": check_number("y", y),
             "yvar": None if yvar is None else check_nonnegative("yvar", yvar),
-            "outcomes": outcomes,
+            "outcomes": None if outcomes is None else known,
             "context": context,
         }
 
-    def _change(self, trial_id: int, transition: Transition, time: Any) -> None:
+    def _change(self, trial_id: int, transition: Transition, time: object) -> None:
         self._storage.replace(trial_id, transition, _checked_time(time))
 
     @property
@@ -486,14 +500,9 @@ class FeedbackLedger:
 
     def summary(self, now: float | None = None) -> LedgerSummary:
         """The best trial, and the numbers of trials with a value, failed and pending."""
-        trials = self.trials_at(now)
-        status = Counter(trial.status for trial in trials)
-        return LedgerSummary(
-            best=self.best(now=now),
-            num_observed=sum(trial.y is not None for trial in trials),
-            num_failed=status[TrialStatus.FAILED],
-            num_pending=status[TrialStatus.PENDING],
-        )
+        view = self._view(now)
+        numbers = [int(mask.sum()) for mask in (view.arrived, view.failed, view.pending)]
+        return LedgerSummary(self.best(now=now), *numbers)
 
     def to_observations(self, now: float | None = None) -> tuple[Tensor, Tensor]:
         """``X`` (``n x d``) and ``Y`` (``n x 1``) of all usable values, in order of arrival."""
@@ -574,20 +583,16 @@ class FeedbackLedger:
             )
         return kaplan_meier(*self._view(now).delays, wait, confidence)
 
-    def decisions(self, constraint: int = 0, now: float | None = None) -> list[dict[str, Any]]:
-        """Records of the decisions about queries by a constraint, by id, with their outcomes.
+    def decisions(self, now: float | None = None) -> list[dict[str, Any]]:
+        """Rows of the decisions about queries, by id, with the outcomes known ``now``.
 
-        `ChanceConstraint.from_records` makes the constraint of them again. A late value is an
-        outcome, whatever ``late`` says; a certified trial without a value counts as a violation.
-
-        Args:
-            constraint: Which of the constraints that decide about each query.
-            now: Time at which outcomes are known (default: now).
+        They are the ``rows`` of a `ChanceConstraint` that goes on. A late value is an outcome,
+        whatever ``late`` says; a certified trial without a value counts as a violation.
         """
         view = self._view(now)
         entries = (view.entry(row) for row in np.flatnonzero(view.submitted).tolist())
-        found = (entry.decided(view.now, constraint) for entry in entries)
-        return [record for record in found if record is not None]
+        found = (entry.decided(view.now) for entry in entries)
+        return [row for row in found if row is not None]
 
     def pending(self, now: float | None = None) -> Tensor:
         """Queries ``n x d`` of pending trials, in order of submission."""
@@ -606,12 +611,11 @@ class FeedbackLedger:
 
     def to_records(self, now: float | None = None) -> list[dict[str, Any]]:
         """The trials by id, as dictionaries with the names of `Trial`, and ``x_0``, ``x_1``, ..."""
-        names = ("y", "yvar", "submitted_at", "observed_at", "status", "note")
         return [
             {
                 "id": trial.id,
                 **{f"x_{i}": value for i, value in enumerate(trial.x.tolist())},
-                **{name: getattr(trial, name) for name in names},
+                **{name: vars(trial)[name] for name in RECORDED},
                 "status": trial.status.value,
             }
             for trial in self.trials_at(now)
@@ -621,8 +625,7 @@ class FeedbackLedger:
         """The records of `to_records` as a data frame of pandas, one row for each trial."""
         import pandas
 
-        names = ["id", *(f"x_{i}" for i in range(self.dim)), "y", "yvar", "submitted_at"]
-        names += ["observed_at", "status", "note"]
+        names = ["id", *(f"x_{i}" for i in range(self.dim)), *RECORDED]
         frame = pandas.DataFrame(self.to_records(now), columns=names)
         # Columns in which every number is missing would hold None.
         return frame.astype({"id": "int64", "y": "float64", "yvar": "float64"})
@@ -637,35 +640,25 @@ class FeedbackLedger:
         return ViewAtTime(contents, now)
 
 
-def _checked_proposer(propose: Propose | None) -> Propose | None:
-    if propose is not None and not callable(propose):
-        raise InputDataError(f"`propose` must be callable, got {propose!r}.")
-    return propose
-
-
-def _checked_time(time: Any) -> float | None:
+def _checked_time(time: object) -> float | None:
     return None if time is None else check_number("time", time) + 0.0  # no -0.0
 
 
-def _recorded(decisions: Any, query: NDArray[np.float64]) -> str:
-    """The record of a decision about a query, or several, as JSON."""
-    known = [] if decisions is None else decisions
-    keys = itemgetter("point", "quantiles", "level", "certified")
+def _recorded(decision: Any, query: NDArray[np.float64]) -> str:
+    """The row of a decision about a query as JSON."""
     try:
-        several = [known] if isinstance(known, Mapping) else [*known]
-        points = [[*map(float, point)] for point, *_ in map(keys, several)]
-        text = json.dumps([dict(record) for record in several])
+        point = [*map(float, decision["point"])]
+        text = json.dumps({**decision, "outcomes": dict(decision["outcomes"])})
     except (LookupError, OverflowError, TypeError, ValueError) as error:
         raise InputDataError(
-            "`decisions` must be records such as `ChanceConstraint.decisions` holds, got "
-            f"{reprlib.repr(decisions)}."
+            "`decision` must be a row such as `ChanceConstraint.decide` returns, got "
+            f"{reprlib.repr(decision)}."
         ) from error
-    for point in points:
-        # Up to single precision, and in order: contexts, or a task's column, may be left out.
-        columns, is_close = iter(query), partial(math.isclose, rel_tol=1e-6, abs_tol=1e-12)
-        if not point or not all(any(is_close(v, p) for v in columns) for p in point):
-            raise InputDataError(
-                f"`decisions` are about the point {point}, and the query is {query.tolist()}: give "
-                "the record of the decision about this query."
-            )
+    # Up to single precision, and in order: contexts, or a task's column, may be left out.
+    columns, is_close = iter(query), partial(math.isclose, rel_tol=1e-6, abs_tol=1e-12)
+    if not point or not all(any(is_close(v, p) for v in columns) for p in point):
+        raise InputDataError(
+            f"`decision` is about the point {point}, and the query is {query.tolist()}: give the "
+            "row of the decision about this query."
+        )
     return text

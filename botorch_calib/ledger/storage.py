@@ -26,7 +26,7 @@ from botorch_calib.ledger.contents import Contents, Settings
 from botorch_calib.ledger.trials import Entry
 
 APPLICATION_ID = 0x62634C67  # "bcLg", in bytes 68 to 71 of the file
-FORMAT_VERSION = 7
+FORMAT_VERSION = 8
 SYNCHRONOUS = "EXTRA"
 READER_TIMEOUT = 60.0  # seconds to wait while another process reads
 WRITER_TIMEOUT = 1.0  # seconds to wait while another process writes
@@ -172,7 +172,7 @@ class Storage:
                 self._change(contents.changed(entries, now), entries)
             return [entry.id for entry in entries]
 
-    def replace(self, trial_id: Any, transition: Transition, at: float | None = None) -> None:
+    def replace(self, trial_id: int, transition: Transition, at: float | None = None) -> None:
         """Replace a trial by what an event makes of it that happens at a time (default: now)."""
         with LOCK:
             contents, now = self.contents, self._now()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import torch
@@ -15,12 +15,20 @@ from torch import Tensor
 
 from botorch_calib.exceptions import TrialStateError
 
-# The outcomes of a trial's decisions, None for those not known; None if its value is the outcome.
+# The outcomes of a trial's decision, in the order of its names, None for those not known; None if
+# its value is the only outcome.
 Outcomes = tuple[float | None, ...] | None
 # The inputs that nobody controls, as they were when a value came; None if there are none.
 Context = tuple[float, ...] | None
-# What is told of a trial at once, checked: its ``y``, ``yvar``, ``outcomes`` and ``context``.
-Told = dict[str, Any]
+
+
+class Told(TypedDict):
+    """What is told of a trial at once, checked."""
+
+    y: float
+    yvar: float | None
+    outcomes: Mapping[str, float | None] | None  # by name
+    context: Context
 
 
 class TrialStatus(StrEnum):
@@ -37,12 +45,8 @@ class TrialStatus(StrEnum):
     FAILED = "failed"
 
 
-def _parsed(text: str | None) -> Any:
-    """A list in JSON as a tuple."""
-    return None if text is None else _frozen(json.loads(text))
-
-
 def _frozen(stored: Any) -> Any:
+    """A list in JSON as the tuple that it was."""
     return tuple(stored) if isinstance(stored, list) else stored
 
 
@@ -58,7 +62,7 @@ class EarlierValue(NamedTuple):
         y: The value.
         yvar: The variance of its noise, or None.
         replaced_at: Time from which the next value stands, on the ledger's clock.
-        outcomes: Those of the trial's decisions that came with it, or None.
+        outcomes: Those of the trial's decision that came with it, in their order, or None.
         context: The context in which it came, or None.
 
     Example:
@@ -114,8 +118,8 @@ class Trial:
 
 # Little-endian, so that the bytes of a query are the same on every machine.
 DOUBLE = np.dtype("<f8")
-# The numbers of an `Entry` beside its query, in order.
-NUMBERS = ("submitted_at", "y", "observed_at", "abandoned_at", "failed_at", "yvar")
+# The times in an `Entry`.
+TIMES = ("submitted_at", "observed_at", "abandoned_at", "failed_at")
 
 
 class Entry(NamedTuple):
@@ -131,16 +135,17 @@ class Entry(NamedTuple):
     yvar: float | None = None
     note: str = ""
     earlier: tuple[EarlierValue, ...] = ()
-    decisions: str = "[]"  # the records of the decisions about it, in JSON
+    decision: str | None = None  # the row of the decision about it, in JSON
     outcomes: Outcomes = None
     context: Context = None
 
     @classmethod
     def restored(cls, row: Sequence[Any]) -> Entry:
         """The trial in a row whose lists are JSON, which keeps every bit of a number."""
-        *values, earlier, decisions, outcomes, context = row
+        *values, earlier, decision, outcomes, context = row
         before = tuple(EarlierValue(*map(_frozen, value)) for value in json.loads(earlier))
-        return cls._make([*values, before, decisions, _parsed(outcomes), _parsed(context)])
+        own, came_in = (_frozen(json.loads(each or "null")) for each in (outcomes, context))
+        return cls._make([*values, before, decision, own, came_in])
 
     @property
     def last_event(self) -> tuple[str, float]:
@@ -152,8 +157,13 @@ class Entry(NamedTuple):
     def observed(self, told: Told, at: float) -> Entry:
         """This trial with its value, which arrived at a time."""
         self._refuse_if_closed("observed")
-        self._check_outcomes(told["outcomes"])
-        return self._replace(**{**told, "context": told["context"] or None}, observed_at=at)
+        return self._replace(
+            y=told["y"],
+            yvar=told["yvar"],
+            outcomes=self._in_order(told["outcomes"]),
+            context=told["context"] or None,
+            observed_at=at,
+        )
 
     def amended(self, told: Told, at: float) -> Entry:
         """This trial with another value from a time on."""
@@ -162,13 +172,15 @@ class Entry(NamedTuple):
             raise TrialStateError(
                 f"Trial {self.id} has no value that could be amended: it {state}."
             )
-        given = {name: value for name, value in told.items() if value is not None}
-        if "context" in given:
-            given["context"] = given["context"] or None  # taken back if it is empty
+        outcomes, yvar, context = told["outcomes"], told["yvar"], told["context"]
         before = EarlierValue(self.y, self.yvar, at, self.outcomes, self.context)
-        amended = self._replace(**given, earlier=(*self.earlier, before))
-        amended._check_outcomes(amended.outcomes)
-        return amended
+        return self._replace(
+            y=told["y"],
+            yvar=self.yvar if yvar is None else yvar,
+            outcomes=self.outcomes if outcomes is None else self._in_order(outcomes),
+            context=self.context if context is None else context or None,  # empty: taken back
+            earlier=(*self.earlier, before),
+        )
 
     def failed(self, reason: str, at: float) -> Entry:
         """This trial marked as failed at a time."""
@@ -182,25 +194,25 @@ class Entry(NamedTuple):
             raise TrialStateError(f"Trial {self.id} has been abandoned already.")
         return self._replace(abandoned_at=at)
 
-    def _check_outcomes(self, outcomes: Outcomes) -> None:
-        num = len(json.loads(self.decisions))
-        if num > 1 if outcomes is None else len(outcomes) != num:
+    def _in_order(self, outcomes: Mapping[str, float | None] | None) -> Outcomes:
+        """Outcomes by name in the order of the decision; only that of a single one may be None."""
+        names = [] if self.decision is None else [*json.loads(self.decision)["outcomes"]]
+        if len(names) > 1 if outcomes is None else outcomes.keys() != {*names}:
             raise InputDataError(
-                f"`outcomes` must hold one for each of the {num} decisions about trial {self.id}, "
-                f"got {outcomes if outcomes is None else list(outcomes)}."
+                f"`outcomes` must hold one for each of {names} in the decision about trial "
+                f"{self.id}, got {outcomes}."
             )
+        return None if outcomes is None else tuple(outcomes[name] for name in names)
 
-    def decided(self, now: float, place: int) -> dict[str, Any] | None:
-        """The record of its decision at a place, as known at a time; None if there is none."""
-        records = json.loads(self.decisions)
-        if not 0 <= place < len(records):
+    def decided(self, now: float) -> dict[str, Any] | None:
+        """The row of its decision, with the outcomes known at a time; None if there is none."""
+        if self.decision is None:
             return None
-        outcome = None
+        row: dict[str, Any] = json.loads(self.decision)
         if self.observed_at is not None and self.observed_at <= now:
-            standing = self.standing(now)
-            outcomes = standing.outcomes
-            outcome = standing.y if outcomes is None else outcomes[place]
-        return {**records[place], "outcome": outcome}
+            value = self.standing(now)
+            row["outcomes"] = dict(zip(row["outcomes"], value.outcomes or (value.y,), strict=True))
+        return row
 
     def standing(self, now: float) -> Entry | EarlierValue:
         """Where the value is that stood at a time, once one had arrived."""

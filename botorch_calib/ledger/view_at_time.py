@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from botorch_calib.ledger.contents import Contents
-from botorch_calib.ledger.trials import Entry, Trial, TrialStatus
+from botorch_calib.ledger.trials import EarlierValue, Entry, Trial, TrialStatus
 
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.intp]
@@ -24,51 +23,30 @@ class ViewAtTime:
 
     def __init__(self, contents: Contents, now: float) -> None:
         self._contents = contents
-        self._columns = contents.columns
+        self._columns = columns = contents.columns
         self._max_wait = contents.settings.max_wait
         self.now = now
+        starts, arrivals = columns["submitted_at"], columns["observed_at"]
         is_past = np.less if contents.settings.clock == "iterations" else np.less_equal
-        self.submitted: Mask = is_past(self._columns["submitted_at"], now)
+        self.submitted: Mask = is_past(starts, now)
         # NaN marks times of events that have not happened; its comparisons are all False.
-        self.failed: Mask = self.submitted & (self._columns["failed_at"] <= now)
-        self._arrived: Mask = self.submitted & (self._columns["observed_at"] <= now)
+        self.failed: Mask = self.submitted & (columns["failed_at"] <= now)
+        self.arrived: Mask = self.submitted & (arrivals <= now)
+        # Trials whose value has arrived, in time unless the ledger uses late values. One with a
+        # value cannot be abandoned, so at equal times the value came second.
+        is_late = (arrivals - starts > self._max_wait) | (arrivals >= columns["abandoned_at"])
+        uses_late = contents.settings.late == "use"
+        self.usable: Mask = self.arrived if uses_late else self.arrived & ~is_late
+        # Trials without a usable value, which equation 1 of the paper censors: those for which the
+        # wait is over, and those whose value may still arrive in time.
+        self.incomplete: Mask = self.submitted & ~self.failed & ~self.usable
+        recent = ~(now - starts > self._max_wait)
+        self.expired: Mask = self.incomplete & (~recent | (columns["abandoned_at"] <= now))
+        self.pending: Mask = self.incomplete & ~self.expired
+        # Trials submitted within the last ``max_wait``, with or without a value.
+        self.window: Mask = self.submitted & ~self.failed & recent
 
-    @cached_property
-    def usable(self) -> Mask:
-        """Trials whose value has arrived, in time unless the ledger uses late values."""
-        if self._contents.settings.late == "use":
-            return self._arrived
-        observed_at = self._columns["observed_at"]
-        is_over = observed_at - self._columns["submitted_at"] > self._max_wait
-        # A trial with a value cannot be abandoned, so at equal times the value came second.
-        return self._arrived & ~(is_over | (observed_at >= self._columns["abandoned_at"]))
-
-    @cached_property
-    def incomplete(self) -> Mask:
-        """Trials without a usable value, which equation 1 of the paper censors."""
-        return self.submitted & ~self.failed & ~self.usable
-
-    @cached_property
-    def expired(self) -> Mask:
-        """Incomplete trials for which the wait is over."""
-        return self.incomplete & (~self._recent | (self._columns["abandoned_at"] <= self.now))
-
-    @cached_property
-    def pending(self) -> Mask:
-        """Incomplete trials whose value may still arrive in time."""
-        return self.incomplete & ~self.expired
-
-    @cached_property
-    def window(self) -> Mask:
-        """Trials submitted within the last ``max_wait``, with or without a value."""
-        return self.submitted & ~self.failed & self._recent
-
-    @cached_property
-    def _recent(self) -> Mask:
-        waited = self.now - self._columns["submitted_at"]
-        return ~(waited > self._max_wait)
-
-    @cached_property
+    @property
     def waits(self) -> NDArray[np.intp]:
         """How many trials were submitted after each one and before it ended."""
         columns = self._columns
@@ -82,7 +60,7 @@ class ViewAtTime:
         until_start = np.searchsorted(in_order, starts, side="right")
         return np.maximum(before_end - until_start, 0)
 
-    @cached_property
+    @property
     def delays(self) -> tuple[NDArray[np.float64], Mask]:
         """Delays of values or, without one, how long it has been waited for, and which have one.
 
@@ -90,9 +68,9 @@ class ViewAtTime:
         """
         starts = self._columns["submitted_at"]
         given_up = np.fmin(self._columns["abandoned_at"], self.now)
-        delays = np.where(self._arrived, self._columns["observed_at"], given_up) - starts
-        kept = self.submitted & ~self.failed & ~(self._arrived & (delays == 0.0))
-        return delays[kept], self._arrived[kept]
+        delays = np.where(self.arrived, self._columns["observed_at"], given_up) - starts
+        kept = self.submitted & ~self.failed & ~(self.arrived & (delays == 0.0))
+        return delays[kept], self.arrived[kept]
 
     def rows(self, mask: Mask, order: str = "submitted_at") -> Rows:
         """Rows of a set of trials, by one of their times, then by id."""
@@ -105,12 +83,14 @@ class ViewAtTime:
 
     def values(self, rows: Rows, censor_value: float = math.nan) -> Tensor:
         """The values ``k x 1`` of ``k`` rows, ``censor_value`` where none is usable."""
-        values = np.where(self.usable[rows], self._standing["y"][rows], censor_value)
+        values = np.array([told.y for told in self._told(rows)], dtype=np.float64)
+        values = np.where(self.usable[rows], values, censor_value)
         return torch.from_numpy(values).unsqueeze(-1)
 
     def variances(self, rows: Rows) -> Tensor:
         """The variances ``k x 1`` of the noise of ``k`` rows, NaN where they are not known."""
-        return torch.from_numpy(self._standing["yvar"][rows]).unsqueeze(-1)
+        variances = np.array([told.yvar for told in self._told(rows)], dtype=np.float64)
+        return torch.from_numpy(variances).unsqueeze(-1)
 
     def contexts(self, rows: Rows) -> Tensor:
         """The contexts ``k x d_c`` of the values of ``k`` rows, NaN where none was told.
@@ -118,19 +98,13 @@ class ViewAtTime:
         One that had another length before it was amended counts as not told.
         """
         unknown = (math.nan,) * next(iter(self._contents.context_dims), 0)
-        told = (self.entry(row).standing(self.now).context for row in rows.tolist())
-        known = [own if own and len(own) == len(unknown) else unknown for own in told]
+        contexts = (told.context for told in self._told(rows))
+        known = [own if own and len(own) == len(unknown) else unknown for own in contexts]
         return torch.tensor(known, dtype=torch.double).view(len(rows), len(unknown))
 
-    @cached_property
-    def _standing(self) -> dict[str, NDArray[np.float64]]:
-        """Values and variances of all trials, without amendments that came later."""
-        columns = {name: self._columns[name].copy() for name in ("y", "yvar")}
-        for entry in (each for each in self._contents.entries if each.earlier):
-            value = entry.standing(self.now)
-            for name, numbers in columns.items():
-                numbers[entry.id] = getattr(value, name)  # NaN for None
-        return columns
+    def _told(self, rows: Rows) -> list[Entry | EarlierValue]:
+        """Where the values of some rows are, without amendments that came later."""
+        return [self.entry(row).standing(self.now) for row in rows.tolist()]
 
     def entry(self, row: int) -> Entry:
         """The stored form of a trial, with all that came after this time."""
@@ -140,19 +114,19 @@ class ViewAtTime:
         """The trials of some rows. One that is submitted only after ``now`` counts as pending."""
         # Selecting rows copies them once; one tensor per row lets each trial be pickled alone.
         queries = [torch.from_numpy(x) for x in self._contents.X[rows]]
-        arrived, statuses = self._arrived[rows].tolist(), self.statuses(rows)
         trials = []
-        for i, entry in enumerate(map(self.entry, rows.tolist())):
-            value = entry.standing(self.now) if arrived[i] else NO_VALUE
+        for row, x, status in zip(rows.tolist(), queries, self.statuses(rows), strict=True):
+            entry, arrived = self.entry(row), bool(self.arrived[row])
+            value = entry.standing(self.now) if arrived else NO_VALUE
             trials.append(
                 Trial(
                     id=entry.id,
-                    x=queries[i],
+                    x=x,
                     y=value.y,
                     submitted_at=entry.submitted_at,
-                    observed_at=entry.observed_at if arrived[i] else None,
-                    status=statuses[i],
-                    note=entry.note if statuses[i] is TrialStatus.FAILED else "",
+                    observed_at=entry.observed_at if arrived else None,
+                    status=status,
+                    note=entry.note if status is TrialStatus.FAILED else "",
                     yvar=value.yvar,
                     earlier=tuple(e for e in entry.earlier if e.replaced_at <= self.now),
                     context=value.context,

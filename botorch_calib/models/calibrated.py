@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
-import warnings
 from copy import deepcopy
-from numbers import Integral
 from typing import Any
 
-import torch
-from botorch.acquisition.objective import PosteriorTransform
-from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
-from botorch.models.model import FantasizeMixin, Model
+from botorch.exceptions import InputDataError, UnsupportedError
+from botorch.models.model import Model
 from botorch.utils.datasets import SupervisedDataset
-from torch import Tensor
 
-from botorch_calib._validation import (
-    check_flag,
-    check_model,
-    check_one_of,
-    check_tensor,
-    check_variances,
-)
+from botorch_calib._validation import check_model, check_one_of
 from botorch_calib.calibration import Calibrator, LocalizedConformal
-from botorch_calib.exceptions import CalibrationWarning, level_of_caller
-from botorch_calib.models.conditioning import conditioned_on
-from botorch_calib.models.inspection import as_in_training, predicting_process, with_task_feature
-from botorch_calib.models.predictors import Correction, predictor_of
-from botorch_calib.models.requirements import (
-    check_fantasizes,
-    check_same_width,
-    checked_observations,
-    scalar_affine,
-)
-from botorch_calib.models.wrapper import WrapperModel, check_output_indices, standardized_gp
-from botorch_calib.posteriors import StatedPosterior
-from botorch_calib.posteriors.calibrated import EXCESS
+from botorch_calib.models.predict import history, observations_only
+from botorch_calib.models.process import observed_process, states_cdf_alone
+from botorch_calib.models.requirements import check_process
+from botorch_calib.models.surrogate import Surrogate
+from botorch_calib.models.wrapper import standardized_gp
+from botorch_calib.posteriors.prediction import EXCESS
 
 
-class CalibratedModel(WrapperModel, FantasizeMixin):
+class CalibratedModel(Surrogate):
     """A single-output Gaussian model whose stated coverage is kept true by a calibrator.
 
     `from_history` makes it anew in each round, by replaying the training data of a fitted Gaussian
@@ -56,8 +38,7 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
             with any input transform and no or an increasing outcome transform; a
             `CensoredDelayModel` of one, whose calibrator sees residuals of observed values alone;
             an ensemble of such, as ``SaasFullyBayesianSingleTaskGP`` or a `NoisyEnsemble`, whose
-            posterior is a `CalibratedMixturePosterior`; or any model whose posterior has a cdf and
-            its inverse.
+            members' mixture is calibrated; or any model whose posterior has a cdf and its inverse.
         calibrator: Shared, not copied, with what it has learned. One that has learned nothing is
             moved to the model's device.
         denoise: Whether `posterior` is of the objective or, as in the paper on OCBO, of the
@@ -79,20 +60,19 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
         >>> model.observe(X[:1], Y[:1])  # new data, scored by the model before its refit
     """
 
+    calibrator: Calibrator
+
     def __init__(
         self, model: Model, calibrator: Calibrator, denoise: bool = True, excess: str = "noise"
     ) -> None:
-        super().__init__()
-        _check_model(model)
+        self._check_model(model)
         _check_calibrator(calibrator)
-        self.excess: str = check_one_of("excess", excess, EXCESS)
-        predictor = predictor_of(model)
-        if denoise and not predictor.states_objective:
-            raise predictor.states_observations_only()
-        self.model = model
-        self.calibrator = _beside(model, calibrator)
-        self.denoise = denoise
-        self._may_warn = True
+        check_one_of("excess", excess, EXCESS)
+        process = observed_process(model)
+        if denoise and states_cdf_alone(process):
+            raise observations_only(process)
+        calibrator = _beside(process, calibrator)
+        super().__init__(model, calibrator=calibrator, denoise=denoise, excess=excess)
 
     @classmethod
     def from_history(
@@ -126,143 +106,25 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
             UnsupportedError: If ``model`` is no exact Gaussian process: use `observe`.
             InputDataError: If there are no training data, or fewer than ``num_initial``.
         """
-        _check_model(model)
+        cls._check_model(model)
         _check_calibrator(calibrator)
-        predictor = predictor_of(model)
-        X, z = predictor.history(residuals)
-        if not (isinstance(num_initial, Integral) and 0 <= num_initial <= len(z)):
-            raise InputDataError(
-                "`num_initial` must be an integer between 0 and the number of observations "
-                f"{len(z)}, got {num_initial!r}."
-            )
-        predictor.observed.eval()
+        process = observed_process(model)
+        X, z, *_ = history(process, residuals, num_initial)
+        process.eval()
         replayed = deepcopy(calibrator).to(z)
-        replayed.update(X[num_initial:], z[num_initial:])
+        replayed.update(X, z)
         return cls(model, replayed, denoise=denoise, excess=excess)
 
-    @torch.no_grad()
-    def observe(
-        self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None, condition: bool = True
-    ) -> None:
-        """Score new observations, update the calibrator, and condition the model on them.
-
-        The present model, which has seen none of them, scores all rows. Call it before refitting;
-        the refitted model takes the calibrator over by `with_model`. Data in another precision than
-        an exact Gaussian process are converted to its own.
-
-        Args:
-            X: Inputs ``n x d``, in the order of observation.
-            Y: Observed values ``n x 1``, in units of the outcome.
-            Yvar: Their noise variances ``n x 1``, for a base model with given noise (default, and
-                where they are NaN: the mean of its training noise, and that which a
-                `PartlyKnownNoiseGP` has learned), without what it learns beside them.
-            condition: Whether to also condition the base model on the observations. Rows that were
-                pending in a `CensoredDelayModel` then no longer are.
-
-        Raises:
-            UnsupportedError: If the base model is batched or cannot be conditioned.
-        """
-        predictor = predictor_of(self.model)
-        observed = predictor.observed
-        X, Y, Yvar = checked_observations(observed, X, Y, Yvar)
-        with as_in_training(observed):
-            z = predictor.scores(X, Y, Yvar)
-            inputs = predictor.inputs(X)
-        conditions = check_flag("condition", condition)
-        conditioned = predictor.conditioned(X, Y, Yvar) if conditions else self.model
-        self.calibrator.update(inputs, z)
-        self.model = conditioned
-
-    # ------------------------------------------------------------ the model interface
-
-    @property
-    def _is_ensemble(self) -> bool:  # type: ignore[override]
-        """Whether samples have a dimension of members, over which BoTorch averages."""
-        return predictor_of(self.model).is_ensemble
-
-    def posterior(  # type: ignore[override]
-        self,
-        X: Tensor,
-        output_indices: list[int] | None = None,
-        observation_noise: bool | Tensor = False,
-        posterior_transform: PosteriorTransform | None = None,
-    ) -> StatedPosterior:
-        """Calibrated posterior at ``X``, ``batch_shape x q x d``.
-
-        As in BoTorch's models, ``observation_noise`` is True for the distribution of an
-        observation, or a tensor of noise variances in the outcome-transformed space.
-        ``posterior_transform`` is a ``ScalarizedPosteriorTransform`` of one weight, if any.
-
-        Warns:
-            CalibrationWarning: Once, if the calibrator has seen too few residuals.
-        """
-        check_output_indices(output_indices)
-        check_tensor("X", X)
-        # Acquisition functions give booleans, so this waits for no device where that costs.
-        given = None
-        if isinstance(observation_noise, Tensor):
-            given = check_variances("observation_noise", observation_noise)
-        elif not isinstance(observation_noise, bool):
-            raise InputDataError(
-                "`observation_noise` must be True, False or a tensor of variances, got "
-                f"{observation_noise!r}."
+    @staticmethod
+    def _check_model(model: Model) -> None:
+        check_model(model)
+        check_process(observed_process(model))
+        parts = [part for part in model.modules() if isinstance(part, Surrogate)]
+        if any(part.calibrator is not None for part in parts):
+            raise UnsupportedError(
+                f"`model` must be a Gaussian model, and this {type(model).__name__} is calibrated "
+                "already: give the model inside it."
             )
-        self.warn_if_unlearned()
-        denoise = self.denoise and observation_noise is False
-        correction = Correction(self.calibrator, denoise, self.excess)
-        posterior = predictor_of(self.model).posterior(X, correction, given)
-        if posterior_transform is None:
-            return posterior
-        return posterior.affine(*scalar_affine(posterior_transform, "a calibrated posterior"))
-
-    def warn_if_unlearned(self) -> None:
-        """Warn, once, if the calibrator has seen fewer residuals than it needs."""
-        if not self._may_warn:  # nothing is read from a device then
-            return
-        self._may_warn = False
-        seen, needed = self.calibrator.num_updates, self.calibrator.num_needed
-        if seen < needed:
-            warnings.warn(
-                f"{type(self.calibrator).__name__} has seen {seen} residuals and needs about "
-                f"{needed} to tell its levels: until then its distribution rests on the model or "
-                "on bounds.",
-                CalibrationWarning,
-                stacklevel=level_of_caller(),
-            )
-
-    def fantasize(self, X: Tensor, sampler: Any, *args: Any, **kwargs: Any) -> CalibratedModel:
-        """BoTorch's ``fantasize``; ``UnsupportedError`` for models that cannot be conditioned."""
-        check_fantasizes(predicting_process(self.model), "`fantasize`")
-        return super().fantasize(X, sampler, *args, **kwargs)
-
-    def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> CalibratedModel:
-        """The model conditioned on fantasies or imputed values, its calibrator unchanged.
-
-        ``X`` is ``batch_shape x n' x d``, ``Y`` is ``batch_shape' x n' x 1``, and the base model
-        takes further arguments, such as ``noise``. Real observations belong into `observe`.
-        """
-        if Y.shape[-2:] != (*X.shape[-2:-1], 1):
-            raise BotorchTensorDimensionError(
-                f"`Y` must have shape ... x {X.shape[-2]} x 1, one row for each of `X`, got "
-                f"{tuple(Y.shape)}."
-            )
-        predicting = predicting_process(self.model)
-        base = conditioned_on(predicting, with_task_feature(predicting, X), Y, **kwargs)
-        conditioned = self.with_model(base)
-        conditioned._may_warn = False  # a fantasy has nothing to add
-        return conditioned
-
-    def with_model(self, model: Model, calibrator: Calibrator | None = None) -> CalibratedModel:
-        """The same settings and calibrator, or another ``calibrator``, with another model.
-
-        Raises:
-            BotorchTensorDimensionError: If ``model`` has inputs of another width.
-        """
-        check_same_width(self.model, model)
-        calibrator = self.calibrator if calibrator is None else calibrator
-        other = CalibratedModel(model, calibrator, denoise=self.denoise, excess=self.excess)
-        other._may_warn = self._may_warn  # once is enough
-        return other
 
     @classmethod
     def construct_inputs(
@@ -276,16 +138,6 @@ class CalibratedModel(WrapperModel, FantasizeMixin):
             "model": standardized_gp(**super().construct_inputs(training_data)),
             "calibrator": LocalizedConformal(alpha=0.2) if calibrator is None else calibrator,
         }
-
-
-def _check_model(model: Model) -> None:
-    check_model(model)
-    predictor_of(model).check()
-    if any(isinstance(part, CalibratedModel) for part in model.modules()):
-        raise UnsupportedError(
-            f"`model` must be a Gaussian model, and this {type(model).__name__} is calibrated "
-            "already: give the model inside it."
-        )
 
 
 def _check_calibrator(calibrator: object) -> None:

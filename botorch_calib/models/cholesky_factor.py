@@ -40,7 +40,7 @@ from torch.nn import Parameter
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from botorch_calib.models.cholesky_row_updates import solved
-from botorch_calib.models.inspection import with_task_feature
+from botorch_calib.models.process import with_task_feature
 from botorch_calib.models.radial_kernels import radial_between
 
 # Above this size a parameter is compared by its address and version alone: see `_state_of`.

@@ -19,14 +19,14 @@ from torch import Tensor
 
 from botorch_calib.models.cholesky_factor import keep_in_step, remember_factor
 from botorch_calib.models.cholesky_row_updates import RowUpdate
-from botorch_calib.models.inspection import (
+from botorch_calib.models.outcome_transforms import check_takes
+from botorch_calib.models.partly_known_noise import PartlyKnownNoiseLikelihood
+from botorch_calib.models.process import (
     as_in_training,
     inputs_of_transform,
     observed_process,
     with_task_feature,
 )
-from botorch_calib.models.outcome_transforms import check_takes
-from botorch_calib.models.partly_known_noise import PartlyKnownNoiseLikelihood
 from botorch_calib.models.requirements import check_fits
 from botorch_calib.models.wrapper import WrapperModel
 
@@ -125,7 +125,7 @@ def given_noise(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> dict[s
     The variance that the model learns is added to ``Yvar``. Where that is NaN, not known, the mean
     of the model's noise takes its place; a `PartlyKnownNoiseLikelihood` keeps it unknown.
     """
-    likelihood = model.likelihood
+    likelihood = getattr(model, "likelihood", None)
     if not isinstance(likelihood, FixedNoiseGaussianLikelihood):
         return {}
     if Yvar is None:
@@ -146,6 +146,9 @@ def with_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = No
     So is each member of an ensemble, on values of its own if ``Y`` is ``num_members x n x 1``.
     """
     process = observed_process(model)
+    if learns_in_context(process):
+        context = torch.cat([process.train_X, X]), torch.cat([process.train_Y, Y])
+        return with_context(process, *context)
     if not is_ensemble(process):
         return conditioned_on(model, X, Y, **given_noise(process, X, Y, Yvar))
     shape = *process.batch_shape, *Y.shape[-2:]
@@ -158,3 +161,16 @@ def with_observations(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = No
 def hallucinated(model: Any, X: Tensor) -> Model:
     """The model conditioned on its own means at points ``n x d``."""
     return with_observations(model, X, model.posterior(X).mean)
+
+
+def learns_in_context(model: Any) -> bool:
+    """Whether a model is one of botorch_community's that read their data in each prediction."""
+    return all(hasattr(model, name) for name in ("pfn", "train_X", "train_Y"))
+
+
+def with_context(model: Any, X: Tensor, Y: Tensor) -> Any:
+    """A model that learns in context, with other data; its network shared."""
+    other = copy(model)
+    other.train_X, other.train_Y, other.train_Yvar = X, Y, torch.zeros_like(Y)
+    other.transformed_X = model.transform_inputs(X)
+    return other

@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-from operator import is_not
 from typing import TYPE_CHECKING, Any
 
 import torch
-from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
+from botorch.acquisition.objective import ScalarizedPosteriorTransform
 from botorch.exceptions.errors import InputDataError, UnsupportedError
-from botorch.models.model import FantasizeMixin, Model
-from botorch.posteriors import Posterior
-from botorch.posteriors.fully_bayesian import GaussianMixturePosterior
+from botorch.models.model import Model
 from botorch.utils.datasets import SupervisedDataset
-from botorch.utils.transforms import is_ensemble
 from torch import Tensor
 
-from botorch_calib._validation import check_inputs, check_limit, check_one_of, check_positive
-from botorch_calib.models.calibrated import CalibratedModel
-from botorch_calib.models.conditioning import conditioned_on, with_observations
+from botorch_calib._validation import check_limit, check_one_of, check_positive
 from botorch_calib.models.fit_to_ledger import Fit, fitted_model
-from botorch_calib.models.inspection import (
-    as_in_training,
-    like,
-    observed_process,
-    raw_width,
-    with_task_feature,
-)
-from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.matching_rows import matching_rows
-from botorch_calib.models.outcome_transforms import check_takes, transform_name
-from botorch_calib.models.predictors import predictor_of
-from botorch_calib.models.requirements import batch_of_models, check_base, checked_observations
-from botorch_calib.models.wrapper import WrapperModel, check_output_indices, standardized_gp
-from botorch_calib.posteriors.single_points import is_gaussian
+from botorch_calib.models.outcome_transforms import transform_name
+from botorch_calib.models.process import has_members, like, observed_process, raw_width
+from botorch_calib.models.requirements import batch_of_models, check_base, check_process
+from botorch_calib.models.surrogate import Surrogate
+from botorch_calib.models.wrapper import standardized_gp
 
 if TYPE_CHECKING:
     from botorch_calib.ledger import FeedbackLedger
@@ -40,7 +26,7 @@ if TYPE_CHECKING:
 IMPUTATIONS = ("censor", "hallucinate", "none")
 
 
-class CensoredDelayModel(WrapperModel, FantasizeMixin):
+class CensoredDelayModel(Surrogate):
     """A fitted model of the observed data, conditioned on imputed values at pending points.
 
     With ``imputation="censor"`` the posterior is that of [Verma2022]_, eq. 1,
@@ -87,8 +73,6 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         ICML 2022.
     """
 
-    X_pending: Tensor
-
     def __init__(
         self,
         model: Model,
@@ -96,18 +80,20 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         censor_value: float | None = None,
         imputation: str = "censor",
     ) -> None:
-        super().__init__()
-        _check_model(model)
-        self.imputation: str = check_one_of("imputation", imputation, IMPUTATIONS)
-        self.censor_value = check_limit("censor_value", censor_value)
-        self.model = model
+        self._check_model(model)
+        if isinstance(model, CensoredDelayModel) or (
+            isinstance(model, Surrogate) and len(model.X_pending)
+        ):
+            raise UnsupportedError(
+                "`model` already accounts for pending points: add further ones by `with_pending`."
+            )
+        check_one_of("imputation", imputation, IMPUTATIONS)
+        censor_value = check_limit("censor_value", censor_value)
         if X_pending is None:
             X_pending = torch.zeros(0, raw_width(observed_process(model)) or 0)
-        self.register_buffer("X_pending", self._checked("X_pending", X_pending).clone())
+        super().__init__(model, X_pending, censor_value, imputation)
         if message := self._missing_censor_value(self.X_pending):
             raise InputDataError(message)
-        # Objects of which the conditioned model is a function, that model, and the imputed values
-        self._cache: tuple[tuple[object, ...], Any, Tensor] | None = None
         self._conditioned()  # raises if the model cannot be conditioned
 
     @classmethod
@@ -146,26 +132,6 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         pending = queries_to_impute(ledger, imputation, now)
         return cls(model, pending, ledger.censor_value, imputation)
 
-    # ------------------------------------------------------------ pending points
-
-    @property
-    def conditioned_model(self) -> Any:
-        """The model conditioned on the pending points; `model` itself if nothing is imputed."""
-        return self._conditioned()[0]
-
-    @property
-    def predicting_model(self) -> Model:
-        return self.conditioned_model
-
-    @property
-    def Y_imputed(self) -> Tensor:
-        """Values imputed at ``X_pending``, ``n x 1``; ``0 x 1`` with ``imputation="none"``.
-
-        Hallucinated values are posterior means of the Gaussian process, even if it is calibrated;
-        of an ensemble they are those of each member, ``num_members x n x 1``.
-        """
-        return self._conditioned()[1]
-
     def rescaling(self, arrival_probability: float) -> ScalarizedPosteriorTransform:
         """A ``posterior_transform`` that undoes what censoring values that never arrive does.
 
@@ -196,7 +162,7 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
             raise UnsupportedError(
                 "Only a model with imputation='censor' and a `censor_value` is to be rescaled."
             )
-        gp = observed_process(self.model)
+        gp = self.model
         if not getattr(getattr(gp, "outcome_transform", None), "_is_linear", True):
             raise UnsupportedError(
                 f"The outcome transform {transform_name(gp)} is not affine, and the mean shrinks "
@@ -209,11 +175,6 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
         weight = like(self.model, torch.tensor([1.0 / rho], dtype=torch.double))
         return ScalarizedPosteriorTransform(weight, self.censor_value * (1.0 - 1.0 / rho))
 
-    def with_pending(self, X: Tensor) -> CensoredDelayModel:
-        """The model with further pending points ``X``, ``n x d``, before any input transform."""
-        pending = torch.cat([self.X_pending, self._checked("X", X)])
-        return CensoredDelayModel(self.model, pending, self.censor_value, self.imputation)
-
     def resolve(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> CensoredDelayModel:
         """The model after values of pending points have arrived, which then count as observed.
 
@@ -225,69 +186,6 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
             if row is None:
                 raise InputDataError(f"Row {index} of `X` is not pending: {X[index].tolist()}.")
         return self.with_observations(X, Y, Yvar)
-
-    @torch.no_grad()
-    def with_observations(
-        self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None
-    ) -> CensoredDelayModel:
-        """The model after further observations, of pending points or others.
-
-        A `CalibratedModel` inside keeps its calibrator unchanged; `observe` updates it.
-
-        Args:
-            X: Inputs ``n x d``. Rows that were pending are so no longer, of equal ones as many as
-                there are here.
-            Y: Their values ``n x 1``, in units of the outcome.
-            Yvar: Their noise variances ``n x 1``, for a base model with given noise (default: the
-                mean of its training noise).
-        """
-        X, Y, Yvar = checked_observations(observed_process(self.model), X, Y, Yvar)
-        model, pending = with_observations(self.model, X, Y, Yvar), self._still_pending(X)
-        return CensoredDelayModel(model, pending, self.censor_value, self.imputation)
-
-    @torch.no_grad()
-    def observe(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> None:
-        """Add new observations in place; a call that raises changes nothing.
-
-        Arguments are those of `with_observations`, rows of ``X`` in the order of observation. A
-        `CalibratedModel` inside learns from them by `CalibratedModel.observe`.
-        """
-        X, Y, Yvar = checked_observations(observed_process(self.model), X, Y, Yvar)
-        pending = self._still_pending(X)
-        if isinstance(self.model, CalibratedModel):
-            self.model.observe(X, Y, Yvar)
-        else:
-            self.model = with_observations(self.model, X, Y, Yvar)
-        self.X_pending = pending
-
-    # ------------------------------------------------------------ the model interface
-
-    def posterior(  # type: ignore[override]
-        self,
-        X: Tensor,
-        output_indices: list[int] | None = None,
-        observation_noise: bool | Tensor = False,
-        posterior_transform: PosteriorTransform | None = None,
-    ) -> Posterior:
-        """Posterior of `conditioned_model`."""
-        check_output_indices(output_indices)
-        self.warn_if_unlearned()
-        return posterior_at(self.conditioned_model, X, observation_noise, posterior_transform)
-
-    def warn_if_unlearned(self) -> None:
-        """Have a `CalibratedModel` inside warn, once, as the conditioned copy of it does not."""
-        if isinstance(self.model, CalibratedModel):
-            self.model.warn_if_unlearned()
-
-    def condition_on_observations(  # type: ignore[override]
-        self, X: Tensor, Y: Tensor, **kwargs: Any
-    ) -> Model:
-        """Condition `conditioned_model` on further values, such as fantasies.
-
-        For values that have really arrived use `observe` or `resolve`.
-        """
-        X = with_task_feature(observed_process(self.model), X)
-        return conditioned_on(self.conditioned_model, X, Y, **kwargs)
 
     @classmethod
     def construct_inputs(
@@ -305,84 +203,18 @@ class CensoredDelayModel(WrapperModel, FantasizeMixin):
             "imputation": imputation,
         }
 
-    # ------------------------------------------------------------ pickling and loading
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_cache": None}
-
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
-    ) -> None:
-        """Load any number of pending points, provided that they fit the model."""
-        incoming = state_dict.get(prefix + "X_pending")
-        if incoming is not None:
-            message: str | None = f"`X_pending` must be n x d, not {tuple(incoming.shape)}."
-            if incoming.dim() == 2 and incoming.shape[-1] == self.X_pending.shape[-1]:
-                message = self._missing_censor_value(incoming)
-            if message:
-                args[-1].append(message)
-                return
-            self.X_pending = self.X_pending.new_empty(incoming.shape)
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
-
-    # ------------------------------------------------------------ conditioning
-
-    @torch.no_grad()
-    def _conditioned(self) -> tuple[Any, Tensor]:
-        """`model` conditioned on imputed values, from the cache while that is valid, and these."""
-        if self.imputation == "none" or not len(self.X_pending):
-            return self.model, self.X_pending.new_zeros(0, 1)
-        if self._cache is None or any(map(is_not, self._cache[0], self._basis())):
-            Y = self._imputed()
-            conditioned = with_observations(self.model, self.X_pending, Y)
-            # The basis afterwards, as conditioning evaluates a model that was not evaluated yet.
-            self._cache = self._basis(), conditioned, Y
-        return self._cache[1:]
-
-    def _imputed(self) -> Tensor:
-        """Values at the pending points, ``n x 1``.
-
-        Each member of an ensemble hallucinates its own, ``num_members x n x 1``. Given noise of
-        imputed values is the mean of that of the observed ones.
-        """
-        gp, X = observed_process(self.model), self.X_pending
-        if self.imputation == "censor" and self.censor_value is not None:
-            Y = X.new_full((len(X), 1), self.censor_value)
-            check_takes(gp, X, Y, "censor_value")
-            return Y
-        with as_in_training(gp):
-            posterior = gp.posterior(X)
-        if not (is_gaussian(posterior) or isinstance(posterior, GaussianMixturePosterior)):
+    @staticmethod
+    def _check_model(model: Model) -> None:
+        process = observed_process(model)
+        if has_members(process):
+            check_process(process)
+        else:
+            check_base(process, "CensoredDelayModel")
+        if batch_shape := batch_of_models(process):
             raise UnsupportedError(
-                "`imputation='hallucinate'` needs a posterior that is Gaussian in the units of the "
-                f"outcome, got a {type(posterior).__name__}: apply nonlinear transforms to the "
-                "observations beforehand."
+                "CensoredDelayModel needs a `model` without batch dimensions, got "
+                f"{tuple(batch_shape)}."
             )
-        return posterior.mean
-
-    def _missing_censor_value(self, X_pending: Tensor) -> str | None:
-        """An error message if there are points ``n x d`` to censor but no value."""
-        if self.imputation != "censor" or self.censor_value is not None or not len(X_pending):
-            return None
-        return "`censor_value` is needed to censor pending points: the least possible value."
-
-    def _basis(self) -> tuple[object, ...]:
-        """Objects one of which is replaced by anything that invalidates the conditioned model."""
-        gp = observed_process(self.model)
-        settings = [getattr(self.model, name, None) for name in ("calibrator", "denoise", "excess")]
-        strategy = getattr(gp, "prediction_strategy", None)
-        return (self.X_pending, self.imputation, self.censor_value, gp, strategy, *settings)
-
-    def _checked(self, name: str, X: Tensor) -> Tensor:
-        """Inputs ``n x d`` with all columns the model takes, in its precision."""
-        gp = observed_process(self.model)
-        X = check_inputs(name, with_task_feature(gp, X), raw_width(gp))
-        return like(gp, X)
-
-    def _still_pending(self, X: Tensor) -> Tensor:
-        """The pending points without those observed at ``X``."""
-        arrived = set(matching_rows(X, self.X_pending))
-        return self.X_pending[[i for i in range(len(self.X_pending)) if i not in arrived]]
 
 
 def queries_to_impute(ledger: FeedbackLedger, imputation: str, now: float | None) -> Tensor:
@@ -391,19 +223,3 @@ def queries_to_impute(ledger: FeedbackLedger, imputation: str, now: float | None
     The paper censors expired queries as well; hallucination is for values that will still arrive.
     """
     return ledger.incomplete(now) if imputation == "censor" else ledger.pending(now)
-
-
-def _check_model(model: Any) -> None:
-    if is_ensemble(model):
-        predictor_of(model).check()
-    else:
-        check_base(model, "CensoredDelayModel")
-    if any(isinstance(part, CensoredDelayModel) for part in model.modules()):
-        raise UnsupportedError(
-            "`model` already accounts for pending points: add further ones by `with_pending`."
-        )
-    if batch_shape := batch_of_models(model):
-        raise UnsupportedError(
-            "CensoredDelayModel needs a `model` without batch dimensions, got "
-            f"{tuple(batch_shape)}."
-        )

@@ -10,7 +10,7 @@ from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosterio
 from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models.deterministic import DeterministicModel
 from botorch.models.ensemble import EnsembleModel
-from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel
+from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel, GPyTorchModel
 from botorch.models.model import Model, ModelList
 from botorch.models.model_list_gp_regression import ModelListGP
 from botorch.posteriors import Posterior
@@ -25,12 +25,17 @@ from botorch_calib._validation import check_flag, check_model, check_tensor
 from botorch_calib.calibration import Calibrator
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.conditioning import conditioned_on, with_observations
-from botorch_calib.models.inspection import as_calibrated, observed_process, raw_train_inputs
-from botorch_calib.models.marginals import posterior_at
 from botorch_calib.models.outcome_transforms import check_takes
-from botorch_calib.models.requirements import check_fantasizes, checked_observations, one_outcome_of
-from botorch_calib.posteriors.posterior_list import CalibratedPosteriorList
-from botorch_calib.posteriors.single_points import is_gaussian
+from botorch_calib.models.predict import predict, slots_of
+from botorch_calib.models.process import observed_process, raw_train_inputs
+from botorch_calib.models.requirements import (
+    check_fantasizes,
+    checked_observations,
+    one_outcome_of,
+    scalar_affine,
+)
+from botorch_calib.models.surrogate import Surrogate
+from botorch_calib.posteriors import CalibratedPosterior, CalibratedPosteriorList
 
 
 class CalibratedModelList(ModelList):
@@ -124,10 +129,11 @@ class CalibratedModelList(ModelList):
         output_indices: list[int] | None = None,
         observation_noise: bool | Tensor = False,
         posterior_transform: PosteriorTransform | None = None,
+        baseline: Tensor | None = None,
     ) -> Any:
         """Posterior of the outcomes at ``X``, ``batch_shape x q x d``: a `CalibratedPosteriorList`.
 
-        Arguments are as in BoTorch's models. With a ``posterior_transform``, a
+        Arguments are as of `CalibratedModel.posterior`. With a ``posterior_transform``, a
         ``ScalarizedPosteriorTransform`` whose weights are zero for all outcomes but one, it is the
         posterior of this outcome.
         """
@@ -143,16 +149,25 @@ class CalibratedModelList(ModelList):
                 known: Any = self.models[index].posterior(X)
                 return EnsemblePosterior(transform.offset + transform.weights * known.values)
             noise = _column(observation_noise, index)
-            return posterior_at(self.models[index], X, noise, transform)
-        return CalibratedPosteriorList(
-            *(self._posterior_of(i, X, _column(observation_noise, i)) for i in chosen)
-        )
+            part = self._posterior_of(index, X, noise, baseline)
+            if isinstance(part, CalibratedPosterior):
+                return part.affine(*scalar_affine(transform, "an outcome"))
+            return transform(part, X=X)
+        columns = ((i, X, _column(observation_noise, i), baseline) for i in chosen)
+        return CalibratedPosteriorList(*(self._posterior_of(*each) for each in columns))
 
-    def _posterior_of(self, index: int, X: Tensor, noise: bool | Tensor) -> Posterior:
+    def _posterior_of(
+        self, index: int, X: Tensor, noise: bool | Tensor, baseline: Tensor | None
+    ) -> Posterior:
         model = self.models[index]
-        is_known = isinstance(model, DeterministicModel)  # without noise
-        posterior = posterior_at(model, X, False if is_known else noise)
-        return as_calibrated(model, posterior) if is_gaussian(posterior) else posterior
+        if isinstance(model, DeterministicModel):  # without noise
+            return model.posterior(X)
+        if slots_of(model).calibrator is not None:
+            return model.posterior(X, observation_noise=noise, baseline=baseline)
+        if not isinstance(model, (Surrogate, GPyTorchModel)):
+            return model.posterior(X, observation_noise=noise)
+        given = noise if isinstance(noise, Tensor) else None
+        return predict(model, X, objective=noise is False, noise=given, baseline=baseline)
 
     def fantasize(
         self,
@@ -242,10 +257,8 @@ class CalibratedModelList(ModelList):
             check_takes(gp, *data[-1][1:3])
         for i, own, values, given in data:
             model = self.models[i]
-            if isinstance(model, CalibratedModel):
+            if isinstance(model, Surrogate):
                 model.observe(own, values, given, condition)
-            elif hasattr(model, "observe"):
-                model.observe(own, values, given)
             elif condition:
                 self.models[i] = with_observations(model, own, values, given)
 

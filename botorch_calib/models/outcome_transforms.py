@@ -15,8 +15,9 @@ from botorch.models.transforms import ChainedOutcomeTransform, Standardize
 from botorch.models.transforms.outcome import Bilog, Log, OutcomeTransform, Power
 from torch import Tensor
 
-from botorch_calib.models.inspection import inputs_of_transform, like
+from botorch_calib.models.process import inputs_of_transform, like
 from botorch_calib.posteriors import OutcomeMap
+from botorch_calib.posteriors.outcome_maps import Affine
 
 # How far beyond the data, in units of their range, a transform of a user's own has to increase
 _BEYOND = 3.0
@@ -74,6 +75,52 @@ class InverseTransform(OutcomeMap):
         for part in self._parts:
             outcome = _forward(part, outcome, self._inputs)
         return outcome
+
+
+def outcome_map_of(process: Any, X: Tensor | None = None) -> OutcomeMap:
+    """From the targets of a process in eval mode to outcomes: the inverse of its outcome transform.
+
+    An `Affine` map of an affine transform. ``X``, ``... x d`` with all columns of the process
+    (default: the training inputs), matters to a transform that differs between inputs.
+    """
+    transform = getattr(process, "outcome_transform", None)
+    if transform is None:
+        return Affine()
+    if type(transform) is Standardize:
+        return Affine(transform.stdvs.double(), transform.means.double())
+    if not getattr(transform, "_is_linear", False):
+        return InverseTransform(process, X)
+    strata = inputs_of_transform(process, X)
+    ref = strata.get("X", process.train_targets)
+    ones = ref.new_ones(*ref.shape[:-1], 1) if strata else ref.new_ones(1, 1)
+    # The unit from variances, as a difference of two values would lose digits to the mean
+    offset, squares = transform.untransform(torch.zeros_like(ones), ones, **strata)
+    if squares is None:
+        raise _not_affine(process)
+    return Affine(squares.double().sqrt(), offset.double())
+
+
+def _not_affine(process: Any) -> UnsupportedError:
+    return UnsupportedError(
+        f"{type(process).__name__} has the outcome transform {transform_name(process)}, which says "
+        "that it is affine (`_is_linear`) and is not: correct that."
+    )
+
+
+def unit_of_targets(process: Any) -> Tensor:
+    """One unit of the training targets in units of the outcome: ``1 x 1``, or ``n x 1`` by strata.
+
+    Raises:
+        UnsupportedError: If the outcome transform is not affine.
+    """
+    outcome_map = outcome_map_of(process)
+    if not isinstance(outcome_map, Affine):
+        raise UnsupportedError(
+            f"The outcome transform {transform_name(process)} leaves no Gaussian prediction in "
+            "units of the outcome: use Standardize, and apply others to the observations "
+            "beforehand."
+        )
+    return outcome_map.scaled(process.train_targets.new_ones(1, 1)).detach()
 
 
 def targets_of(model: Any, X: Tensor, Y: Tensor, name: str = "Y") -> Tensor:
@@ -141,6 +188,13 @@ def check_increasing(model: Any) -> None:
             "increasing function of all numbers (constant, say, beyond its domain), or apply "
             f"{name} to the observations beforehand."
         )
+    stated = outcome_map_of(model)
+    if isinstance(stated, Affine) and not torch.allclose(
+        stated.outcome(targets.unsqueeze(-1).double()),
+        inverse.outcome(targets.unsqueeze(-1)).double(),
+        rtol=1e-4,
+    ):
+        raise _not_affine(model)
 
 
 def _parts_of(transform: Any) -> Iterator[OutcomeTransform]:

@@ -39,10 +39,6 @@ class RadialProfile(ABC):
         Without buffers they are differentiable twice, where ``s`` is at least `LEAST_SQUARE`.
         """
 
-    @abstractmethod
-    def slope_of_g(self, s: Tensor) -> Tensor:
-        """``g'`` at ``s``, which is at least `LEAST_SQUARE`."""
-
     def prepared(self, squares: Tensor) -> Tensor:
         """What `at_pairs` takes of the squared distances along some columns."""
         return squares
@@ -75,9 +71,6 @@ class GaussianProfile(RadialProfile):
         k = torch.neg(s, out=out[0]).exp_()
         return k, k
 
-    def slope_of_g(self, s: Tensor) -> Tensor:
-        return s.neg().exp().neg()
-
 
 class Matern32Profile(RadialProfile):
     """``(1 + t) exp(-t)`` with ``t = sqrt(3) r``."""
@@ -90,11 +83,6 @@ class Matern32Profile(RadialProfile):
         t = torch.sqrt(s, out=out[0])
         g = torch.neg(t, out=out[1]).exp_()
         return torch.addcmul(g, g, t, out=out[0]), g
-
-    def slope_of_g(self, s: Tensor) -> Tensor:
-        """``-exp(-t) / 2t``: the pole is less than the differences of points it multiplies."""
-        t = s.sqrt()
-        return t.neg().exp() / t.mul(-2.0)
 
 
 class Matern52Profile(RadialProfile):
@@ -109,10 +97,6 @@ class Matern52Profile(RadialProfile):
         e = torch.neg(t, out=out[2]).exp_()
         g = torch.addcmul(e, e, t, out=out[1])
         return torch.addcmul(g, e, s, value=1.0 / 3.0, out=out[0]), g
-
-    def slope_of_g(self, s: Tensor) -> Tensor:
-        """``-exp(-t) / 2``."""
-        return s.sqrt().neg().exp().mul(-0.5)
 
 
 _MATERN: dict[float, type[RadialProfile]] = {1.5: Matern32Profile, 2.5: Matern52Profile}

@@ -18,11 +18,14 @@ from gpytorch.models import ExactGP
 from torch import Size, Tensor
 
 from botorch_calib._validation import check_model, check_pairs, check_precision, check_tensor
-from botorch_calib.models.inspection import (
+from botorch_calib.models.outcome_transforms import check_increasing, transform_name
+from botorch_calib.models.process import (
+    has_members,
     like,
     observed_process,
     raw_train_inputs,
     raw_width,
+    states_cdf_alone,
     with_task_feature,
 )
 from botorch_calib.models.wrapper import batch_shape_of
@@ -61,6 +64,53 @@ def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
             f"The outcome of a {name} is a tensor, which {wrapper} has no predictive distribution "
             "of: use one model per element, in a CalibratedModelList."
         )
+
+
+def check_process(model: Model) -> None:
+    """Raise ``UnsupportedError`` unless a `CalibratedModel` takes a process."""
+    check_model(model)
+    if has_members(model):
+        _check_ensemble(model)
+    elif states_cdf_alone(model):
+        try:
+            num = model.num_outputs
+        except NotImplementedError:  # by prior-fitted networks, which have one
+            num = 1
+        if num != 1:
+            raise UnsupportedError(
+                f"{type(model).__name__} has {num} outputs: use one CalibratedModel per outcome in "
+                "a CalibratedModelList, each around a model that was fitted to that outcome alone."
+            )
+        return
+    else:
+        check_base(model)
+    check_increasing(model)
+
+
+def _check_ensemble(model: Any) -> None:
+    name = type(model).__name__
+    if model.num_outputs != 1:
+        raise UnsupportedError(
+            f"{name} has {model.num_outputs} outputs: use one CalibratedModel per outcome in a "
+            "ModelList, each around an ensemble of that outcome or output task alone."
+        )
+    likelihood = getattr(model, "likelihood", None)
+    if not (isinstance(likelihood, _GaussianLikelihoodBase) or is_to_be_fitted(model)):
+        raise UnsupportedError(
+            f"{name} states no noise of its observations, which a calibrated model needs: give it "
+            "as `NoisyEnsemble(model, noise_variance)`."
+        )
+    if not getattr(getattr(model, "outcome_transform", None), "_is_linear", True):
+        raise UnsupportedError(
+            f"{name} has the nonlinear outcome transform {transform_name(model)}, and the "
+            "predictions of its members are Gaussian only before it: apply it to the observations "
+            "beforehand, and let the model have Standardize or no transform."
+        )
+
+
+def is_to_be_fitted(model: Any) -> bool:
+    """Whether a fully Bayesian model has no draws, and so no likelihood, yet."""
+    return getattr(model, "_is_fully_bayesian", False) and model.covar_module is None
 
 
 def one_outcome_of(model: Model) -> str:

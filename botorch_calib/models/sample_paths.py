@@ -1,7 +1,6 @@
 """Sample paths of wrapped models, for BoTorch's ``draw_matheron_paths`` and what uses it.
 
-Importing this module registers `CalibratedModel`, `CalibratedModelList` and `CensoredDelayModel`
-with BoTorch's dispatcher.
+Importing this module registers `Surrogate` and `CalibratedModelList` with BoTorch's dispatcher.
 """
 
 from __future__ import annotations
@@ -18,18 +17,15 @@ from botorch.sampling.pathwise.posterior_samplers import DrawMatheronPaths
 from gpytorch.models import ExactGP
 from torch import Size, Tensor
 
-from botorch_calib.models.calibrated import CalibratedModel
-from botorch_calib.models.delayed import CensoredDelayModel
-from botorch_calib.models.inspection import (
+from botorch_calib.models.model_list import CalibratedModelList
+from botorch_calib.models.predict import predict, slots_of
+from botorch_calib.models.process import (
     observed_process,
-    predicting_part,
-    predicting_process,
     raw_train_inputs,
     with_own_hyperparameters,
 )
-from botorch_calib.models.model_list import CalibratedModelList
-from botorch_calib.models.predictors import Correction, GaussianPredictor, predictor_of
-from botorch_calib.models.predictors.transformed_gaussian import TransformedPredictor
+from botorch_calib.models.surrogate import Surrogate
+from botorch_calib.posteriors import CalibratedPosterior
 
 
 class CalibratedPath(SamplePath):
@@ -48,7 +44,7 @@ class CalibratedPath(SamplePath):
         >>> values = paths(X)
     """
 
-    def __init__(self, model: CalibratedModel, paths: SamplePath) -> None:
+    def __init__(self, model: Surrogate, paths: SamplePath) -> None:
         super().__init__()
         self.model, self.paths = model, paths
 
@@ -58,23 +54,25 @@ class CalibratedPath(SamplePath):
         The batch shape broadcasts against the sample shape, as in BoTorch's paths. If the input
         transform makes several points of each, their values stand side by side.
         """
-        return self.with_mean(X)[0]
+        return self._moved(X, predict(self.model, X.unsqueeze(-2)))
 
     def with_mean(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """The values, as from `forward`, and the mean of the posterior, ``batch_shape x q``."""
+        posterior = predict(self.model, X.unsqueeze(-2))
+        return self._moved(X, posterior), posterior.mean.squeeze(-1).flatten(-2)
+
+    def _moved(self, X: Tensor, posterior: CalibratedPosterior) -> Tensor:
         # The paths have the correlations: only marginals are needed, one for each point, or as many
         # as an input transform makes of it.
-        correction = Correction(self.model.calibrator, self.model.denoise, self.model.excess)
-        predictor = GaussianPredictor(self.model.model)
-        posterior: Any = predictor.posterior(X.unsqueeze(-2), correction)
-        shape = X.shape[-2], posterior._extended_shape()[-2]
-        path, other = (each.unflatten(-1, shape).unsqueeze(-1) for each in self.of_process(X))
-        values = posterior._transported(path, other).squeeze(-1).flatten(-2)
-        return values, posterior.mean.squeeze(-1).flatten(-2)
+        shape = X.shape[-2], posterior.shape[-2]
+        paths = (each.unflatten(-1, shape).unsqueeze(-1) for each in self.of_process(X))
+        path, other = map(posterior.outcome_map.latent, paths)
+        return posterior.moved(path, other).squeeze(-1).flatten(-2)
 
     def of_process(self, X: Tensor) -> Tensor:
         """Values of both paths of the process, ``2 x sample_shape x q``."""
-        values: Tensor = self.paths(X.unsqueeze(-3))
+        # Points without a batch shape are not repeated for each path, and cost one matrix product.
+        values: Tensor = self.paths(X if X.dim() == 2 else X.unsqueeze(-3))
         return values.movedim(-2, 0)
 
     def set_ensemble_as_batch(self, ensemble_as_batch: bool) -> None:
@@ -86,10 +84,9 @@ def process_of_paths(model: Any, otherwise: str) -> Any:
 
     The ``UnsupportedError`` for other models says what to do ``otherwise``.
     """
-    predicting, gp = predicting_part(model), predicting_process(model)
-    if isinstance(predicting, CalibratedModel) and isinstance(
-        predictor_of(predicting.model), TransformedPredictor
-    ):
+    slots = slots_of(model)
+    gp, is_calibrated = slots.predicting, slots.calibrator is not None
+    if is_calibrated and not getattr(getattr(gp, "outcome_transform", None), "_is_linear", True):
         raise UnsupportedError(
             "Pathwise draws of a calibrated model need no outcome transform or an affine one: "
             f"{otherwise}, or draw those of a model of the transformed outcomes, and map them back."
@@ -99,7 +96,7 @@ def process_of_paths(model: Any, otherwise: str) -> Any:
             f"{type(gp).__name__} has no pathwise draws: {otherwise}, or use an exact Gaussian "
             "process with one task, such as SingleTaskGP."
         )
-    if isinstance(predicting, CalibratedModel) and not predicting.denoise:
+    if is_calibrated and not slots.objective:
         raise UnsupportedError(
             "An observation is no function of its input, as its noise is drawn anew each time, and "
             f"paths are functions: {otherwise}, or use a CalibratedModel with `denoise=True`."
@@ -107,29 +104,21 @@ def process_of_paths(model: Any, otherwise: str) -> Any:
     return gp.eval()
 
 
-@DrawMatheronPaths.register(CalibratedModel)
-def _draw_calibrated_paths(
-    model: CalibratedModel, *, sample_shape: Size, **samplers: Any
-) -> CalibratedPath:
+@DrawMatheronPaths.register(Surrogate)
+def _draw_paths(model: Surrogate, *, sample_shape: Size, **samplers: Any) -> SamplePath:
+    """Paths of the model conditioned on pending points, calibrated or not."""
+    if model.calibrator is None:
+        gp = model.gaussian_model
+        gp = with_own_hyperparameters(gp) if isinstance(gp, ExactGP) else gp
+        path: SamplePath = DrawMatheronPaths(gp, sample_shape=sample_shape, **samplers)
+        return path
     gp = process_of_paths(model, "draw joint samples from `posterior`")
     _try_posterior(model)  # which leaves with the process what its copy need not compute again
     gp = with_own_hyperparameters(gp)
     # A copy of the calibrator, too: `observe` changes both in a model.
-    drawn_from = model.with_model(gp, deepcopy(model.calibrator))
-    paths = draw_matheron_paths(gp, Size([*sample_shape, 2]), **samplers)
-    return CalibratedPath(drawn_from, paths)
-
-
-@DrawMatheronPaths.register(CensoredDelayModel)
-def _draw_delayed_paths(model: CensoredDelayModel, **arguments: Any) -> SamplePath:
-    """Paths of the model conditioned on pending points, calibrated or not."""
-    conditioned = model.conditioned_model
-    if isinstance(conditioned, ExactGP):
-        conditioned = with_own_hyperparameters(conditioned)
-    path: SamplePath = DrawMatheronPaths(conditioned, **arguments)
-    if isinstance(model.model, CalibratedModel):
-        _try_posterior(model)  # the conditioned copy does not warn
-    return path
+    calibrator = deepcopy(model.calibrator)
+    drawn_from = Surrogate(gp, None, None, None, calibrator, model.denoise, model.excess)
+    return CalibratedPath(drawn_from, draw_matheron_paths(gp, Size([*sample_shape, 2]), **samplers))
 
 
 @DrawMatheronPaths.register(CalibratedModelList)
@@ -139,7 +128,7 @@ def _draw_paths_of_outcomes(model: CalibratedModelList, **arguments: Any) -> Pat
 
 
 @torch.no_grad()
-def _try_posterior(model: CalibratedModel | CensoredDelayModel) -> None:
+def _try_posterior(model: Surrogate) -> None:
     """Evaluate it once: errors and warnings come before any search for a maximum."""
     X = raw_train_inputs(observed_process(model))
     assert X is not None

@@ -13,8 +13,8 @@ from gpytorch.models import ExactGP
 from torch import Tensor
 
 from botorch_calib._validation import check_nonnegative, check_positive
-from botorch_calib.models.inspection import with_own_hyperparameters
 from botorch_calib.models.partly_known_noise import PartlyKnownNoiseLikelihood
+from botorch_calib.models.process import with_own_hyperparameters
 from botorch_calib.models.training_prior import training_prior
 
 # Logarithms of the factors that are compared, of noise variances and of lengthscales.

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from botorch_calib._validation import check_model
-from botorch_calib.models.inspection import with_own_hyperparameters
+from botorch_calib.models.process import with_own_hyperparameters
 
 
 class TrainingPrior(NamedTuple):

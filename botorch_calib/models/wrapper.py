@@ -1,4 +1,4 @@
-"""`WrapperModel`: base class of models around another, whose data and likelihood they share."""
+"""`WrapperModel`: what BoTorch and its clients read off a model around a process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy, deepcopy
 from inspect import signature
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
@@ -16,6 +16,8 @@ from botorch.models.transforms import Normalize, Standardize
 from gpytorch.models import ExactGP
 from torch import Tensor
 from torch.nn import Module
+
+from botorch_calib.calibration import Calibrator
 
 
 def _of_base(name: str) -> Any:
@@ -27,8 +29,18 @@ def _of_base(name: str) -> Any:
 _PARTS = ("input_transform", "likelihood", "mean_module", "covar_module")
 
 
+class Slots(NamedTuple):
+    """What a model is made of; a plain one is a process."""
+
+    process: Any  # a BoTorch model of observed data alone
+    calibrator: Calibrator | None
+    objective: bool  # whether posteriors are of the objective, not of observations
+    excess: str
+    predicting: Any  # the process given imputed values at pending points
+
+
 class WrapperModel(Model):
-    """A model with one output around another: `CalibratedModel` and `CensoredDelayModel`."""
+    """A model with one output around a process, as BoTorch and its clients read it: `Surrogate`."""
 
     # BoTorch's noisy expected improvement caches the Cholesky roots of its own models alone.
     _supports_cache_root = False
@@ -36,15 +48,17 @@ class WrapperModel(Model):
     model: Any  # a BoTorch model: its attributes are beyond what ``Model`` declares
 
     @property
-    def predicting_model(self) -> Model:
-        """The model inside by which this one predicts."""
-        return self.model
+    def gaussian_model(self) -> Any:
+        """The process that this model predicts by, pending points included."""
+        raise NotImplementedError
 
     @property
-    def gaussian_model(self) -> Any:
-        """The Gaussian process that this model predicts by, pending points included."""
-        inside = self.predicting_model
-        return inside.gaussian_model if isinstance(inside, WrapperModel) else inside
+    def slots(self) -> Slots:
+        """What the model is made of."""
+        raise NotImplementedError
+
+    def warn_if_unlearned(self) -> None:
+        """Warn, once, if there is a calibrator that has seen fewer residuals than it needs."""
 
     @property
     def num_outputs(self) -> int:
@@ -57,7 +71,6 @@ class WrapperModel(Model):
 
     likelihood = _of_base("likelihood")
     mean_module = _of_base("mean_module")
-    _is_ensemble = _of_base("_is_ensemble")
     covar_module = _of_base("covar_module")  # where TuRBO and other clients read lengthscales
     train_inputs = _of_base("train_inputs")
     train_targets = _of_base("train_targets")
@@ -85,7 +98,7 @@ class WrapperModel(Model):
 
     def transform_inputs(self, X: Tensor, input_transform: Module | None = None) -> Tensor:
         """Inputs in the base model's transformed space, where a calibrator works."""
-        return self.predicting_model.transform_inputs(X, input_transform)
+        return self.gaussian_model.transform_inputs(X, input_transform)
 
     def _set_transformed_inputs(self) -> None:
         """Nothing: the base model transforms its data itself, when it is put in `eval` mode."""

@@ -11,13 +11,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
 
 import torch
 from torch import Tensor
 
 # Maps points ``b x 1 x d`` to values ``b``, row by row.
 Function = Callable[[Tensor], Tensor]
+# The value ``1`` and the gradient ``1 x 1 x d`` of each function.
+Answer = Sequence[tuple[Tensor, Tensor]]
 
 
 def batched_searches(
@@ -31,7 +32,7 @@ def batched_searches(
     The ``functions`` of several are evaluated in the calling thread alone.
     """
     asked: SimpleQueue[tuple[int, Tensor | None]] = SimpleQueue()
-    answers: list[SimpleQueue[Any]] = [SimpleQueue() for _ in starts]
+    answers: list[SimpleQueue[Answer | None]] = [SimpleQueue() for _ in starts]
 
     def run(who: int, start: Tensor) -> Tensor:
         asker = _Asker(lambda X: asked.put((who, X)), answers[who])
@@ -64,7 +65,7 @@ def batched_searches(
 
 
 @torch.enable_grad()
-def _evaluated(functions: Sequence[Function], X: Tensor) -> list[Any]:
+def _evaluated(functions: Sequence[Function], X: Tensor) -> list[Answer]:
     """For each row of ``b x 1 x d`` the value ``1`` and gradient ``1 x 1 x d`` of each."""
     found = []
     for function in functions:
@@ -78,10 +79,10 @@ def _evaluated(functions: Sequence[Function], X: Tensor) -> list[Any]:
 class _Asker:
     """The functions of one search, which are asked for together at each new point."""
 
-    def __init__(self, ask: Callable[[Tensor], None], answers: SimpleQueue[Any]) -> None:
+    def __init__(self, ask: Callable[[Tensor], None], answers: SimpleQueue[Answer | None]) -> None:
         self._ask, self._answers = ask, answers
         self._point: Tensor | None = None
-        self._answer: Any = None
+        self._answer: Answer | None = None
 
     def value(self, place: int, X: Tensor) -> Tensor:
         """The value ``1`` of a function at ``1 x 1 x d``, with its gradient."""
@@ -90,8 +91,8 @@ class _Asker:
             self._point = point.clone()
             self._ask(self._point)
             self._answer = self._answers.get()
-            if self._answer is None:
-                self._answers.put(None)  # for whatever is asked next
-                raise RuntimeError("The evaluation has failed.")
+        if self._answer is None:
+            self._answers.put(None)  # for whatever is asked next
+            raise RuntimeError("The evaluation has failed.")
         value, gradient = self._answer[place]
         return value + ((X - point) * gradient).sum(dim=(-2, -1))

@@ -133,7 +133,7 @@ class Region:
 
     @cached_property
     def equal_in_widths(self) -> LinearConstraints | None:
-        """The equations of points in widths, with a largest coefficient of 1."""
+        """The equations, likewise."""
         return self._in_widths_of(self.equal)
 
     def _in_widths_of(self, lines: LinearConstraints | None) -> LinearConstraints | None:
@@ -153,7 +153,7 @@ class Region:
 
 def _checked_lines(name: str, lines: Any) -> LinearConstraints | None:
     """Linear constraints on one point, None for none."""
-    several = [] if lines is None else check_list(name, lines, _LINE)
+    several: list[Any] = [] if lines is None else check_list(name, lines, _LINE)
     for each in several:
         if len(check_list(name, each, _LINE)) != 3 or not (
             isinstance(each[0], Tensor) and isinstance(each[1], Tensor)

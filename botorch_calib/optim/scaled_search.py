@@ -77,7 +77,7 @@ class InUnitBox(AcquisitionFunction):
     def __init__(self, acqf: AcquisitionFunction, bounds: Tensor, unit: Tensor) -> None:
         super().__init__(model=getattr(acqf, "model", None))  # type: ignore[arg-type]
         self.acqf, self.box, self.unit = acqf, bounds, unit
-        self._log = _is_logarithm(acqf)
+        self._log = is_logarithm(acqf)
         self.bounds = torch.stack([torch.zeros_like(bounds[0]), (bounds[1] > bounds[0]).to(bounds)])
 
     def inputs(self, X: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ def spread_of_values(acqf: AcquisitionFunction, bounds: Tensor) -> Tensor:
     Logarithms have no unit, and their lowest values would rule the spread.
     """
     one = torch.ones_like(bounds[0, 0])
-    if _is_logarithm(acqf):
+    if is_logarithm(acqf):
         return one
     # With a seed of its own it takes nothing from the numbers by which a search draws its starts.
     values = acqf(draw_sobol_samples(bounds, n=_NUM_SAMPLES, q=1, seed=0)).to(bounds)
@@ -109,6 +109,6 @@ def spread_of_values(acqf: AcquisitionFunction, bounds: Tensor) -> Tensor:
     return torch.where(spread.isfinite() & (spread > 0.0), unit, one)
 
 
-def _is_logarithm(acqf: Any) -> bool:
+def is_logarithm(acqf: object) -> bool:
     """Whether values are logarithms; of a plain function it is not known."""
-    return getattr(acqf, "_log", False)
+    return bool(getattr(acqf, "_log", False))

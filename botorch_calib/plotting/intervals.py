@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError
+from botorch.models.model import Model
 from torch import Tensor
 
 from botorch_calib._validation import check_inputs, check_open_unit
@@ -70,7 +71,7 @@ def plot_intervals(
 
 
 @torch.no_grad()
-def prediction_interval(model: Any, X: Tensor, level: float) -> tuple[Tensor, Tensor]:
+def prediction_interval(model: Model, X: Tensor, level: float) -> tuple[Tensor, Tensor]:
     """Ends, ``n x 1`` each, of a model's central prediction interval of an observation.
 
     Args:

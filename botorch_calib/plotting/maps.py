@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +10,8 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from torch import Tensor
 
-from botorch_calib._validation import check_inputs, check_open_unit
-from botorch_calib.decisions.chance_constrained_search import LeastMargin
-from botorch_calib.decisions.chance_constraints import ChanceConstraint, chance_constraints_of
+from botorch_calib._validation import check_inputs, check_instance, check_open_unit
+from botorch_calib.decisions.chance_constraint import ChanceConstraint
 from botorch_calib.models import CalibratedModel
 from botorch_calib.plotting.intervals import interval_half_width
 from botorch_calib.plotting.style import add_colorbar, label_axes, legend_above, new_axes, to_numpy
@@ -72,20 +70,20 @@ def plot_threshold_map(
 
 
 def plot_certified_region(
-    constraints: ChanceConstraint | Sequence[ChanceConstraint],
+    constraint: ChanceConstraint,
     bounds: Tensor,
     X: Tensor | None = None,
     violated: Tensor | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Map of the points that chance constraints certify over a box in two dimensions.
+    """Map of the points that a chance constraint certifies over a box in two dimensions.
 
-    Colours are the margin, in units of the outcome, or the least margin of several constraints, in
-    standard deviations of its outcome. Purple is certified, orange is not. The legend stands above
+    Colours are the margin, in units of the outcome, or the least margin of several outcomes, in
+    standard deviations of each. Purple is certified, orange is not. The legend stands above
     the axes, as in `plot_threshold_map`.
 
     Args:
-        constraints: One constraint or several, on two inputs.
+        constraint: The constraint, on two inputs.
         bounds: The box, ``2 x 2``: lower corner, upper corner.
         X: Queries to mark, ``n x 2``.
         violated: Which of their outcomes violated a limit, ``n`` booleans, as by
@@ -109,19 +107,18 @@ def plot_certified_region(
             )
         violations = violated.reshape(-1)
         queries = {"within limits": X[~violations], "violations": X[violations]}
-    several = chance_constraints_of(constraints)
+    check_instance("constraint", constraint, ChanceConstraint)
     ax = new_axes((6.8, 5.2)) if ax is None else ax
-    single = len(several) == 1
-    margin = several[0].margin if single else LeastMargin(several)
     with torch.no_grad():
-        found = torch.cat([margin(chunk) for chunk in grid.unsqueeze(-2).split(_CHUNK)])
+        found = torch.cat([constraint.margin(chunk) for chunk in grid.unsqueeze(-2).split(_CHUNK)])
     margins = _as_image(found)
     # Margins far from the line do not matter: the few largest ones would take all the colours.
     reach = float(np.quantile(np.abs(margins), 0.9)) or 1.0
     mesh = _colored(ax, axes, margins, "PuOr", 0.0, reach)
-    label = "margin" if single else "least margin\n(standard deviations of the outcome)"
+    several = len(constraint.limits) > 1
+    label = "least margin\n(standard deviations of the outcome)" if several else "margin"
     add_colorbar(ax, mesh, label, extend="both")
-    stated = f"P ≥ {several[0].level:g}" if single else f"all {len(several)} constraints"
+    stated = f"P ≥ {constraint.level:g}"
     if margins.min() < 0.0 <= margins.max():
         ax.contour(*axes, margins, levels=[0.0], colors="black", linewidths=1.8)
         ax.plot([], [], color="black", linewidth=1.8, label=f"certified: {stated}")

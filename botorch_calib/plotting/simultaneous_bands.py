@@ -55,7 +55,7 @@ def simultaneous_histogram_band(
     return _shares(1.0 / num_bins, stays, num_observations, confidence)
 
 
-def _shares(p: Any, stays: Callable[..., float], num: int, confidence: float) -> Any:
+def _shares(p: np.ndarray | float, stays: Callable[..., float], num: int, confidence: float) -> Any:
     """Ends of bands with which all counts stay inside, of which each has the probability ``p``.
 
     They leave a tail to each count, found to a thousandth of it.

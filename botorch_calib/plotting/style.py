@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colorbar import Colorbar
 
 #: Okabe and Ito's colours, which the colour-blind can tell apart.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -81,9 +84,9 @@ def legend_above(ax: Axes) -> None:
     )
 
 
-def add_colorbar(ax: Axes, drawn: Any, label: str, **options: Any) -> Any:
+def add_colorbar(ax: Axes, drawn: ScalarMappable, label: str, extend: str = "neither") -> Colorbar:
     """The scale of the colours of ``drawn``."""
-    bar = ax.figure.colorbar(drawn, ax=ax, **options)
+    bar = ax.figure.colorbar(drawn, ax=ax, extend=extend)
     bar.ax.tick_params(labelsize=TICK_SIZE)
     bar.set_label(label, fontsize=LABEL_SIZE)
     return bar
@@ -94,7 +97,7 @@ def to_numpy(values: Tensor) -> np.ndarray:
     return values.detach().cpu().reshape(-1).numpy()
 
 
-def as_array(values: Any) -> np.ndarray:
+def as_array(values: ArrayLike | Tensor) -> np.ndarray:
     """Numbers in any container as an array of its shape."""
     if isinstance(values, Tensor):
         values = values.detach().cpu().numpy()

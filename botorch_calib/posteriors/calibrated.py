@@ -1,41 +1,33 @@
-r"""`CalibratedPosterior`: a Gaussian posterior with calibrated marginals."""
+r"""`CalibratedPosterior`: a `Prediction` with joint samples, as BoTorch takes it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Self
+from typing import NoReturn, Self
 
 import torch
 from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
-from botorch.posteriors import GPyTorchPosterior
+from botorch.posteriors import GPyTorchPosterior, Posterior
 from gpytorch.distributions import MultivariateNormal
 from linear_operator import to_linear_operator
+from linear_operator.operators import DiagLinearOperator, LinearOperator
 from linear_operator.utils.cholesky import psd_safe_cholesky
-from torch import Tensor
+from torch import Size, Tensor
 
-from botorch_calib._validation import check_nonnegative, check_number, check_one_of, check_variances
+from botorch_calib._validation import check_nonnegative, check_one_of, check_variances
 from botorch_calib.distributions.piecewise import PiecewisePredictive
-from botorch_calib.posteriors.denoised_marginals import DenoisedMarginals
-from botorch_calib.posteriors.least_variance import (
-    MIN_VARIANCE,
-    marginal_variance,
-    scale_for_least,
-    usual_least,
-)
-from botorch_calib.posteriors.single_points import NO_SAMPLES, is_gaussian
-
-#: Sources of a calibrated spread in excess of the Gaussian process's.
-EXCESS = ("noise", "objective")
+from botorch_calib.posteriors.least_variance import usual_least
+from botorch_calib.posteriors.outcome_maps import Affine, OutcomeMap
+from botorch_calib.posteriors.prediction import EXCESS, MEMBER_DIM, Prediction
 
 
-class CalibratedPosterior(DenoisedMarginals):
+class CalibratedPosterior(Prediction, Posterior):
     """Posterior of the objective, or an observation, under a calibrated predictive distribution.
 
     The Gaussian posterior says ``f ~ N(mu, v)`` and ``y ~ N(mu, v + n)`` at each point; the
-    piecewise distribution replaces that of ``z = (y - mu) / sqrt(v + n)``. Marginally the objective
-    then follows ``f~ ~ int N(f; mu + a (y - mu), a n) p(y) dy``, ``a = v / (v + n)`` [Kim2024locbo,
-    eq. 30], in closed form here.
+    piecewise distribution replaces that of ``z = (y - mu) / sqrt(v + n)``. `Prediction` has the
+    marginals that follow, in closed form.
 
     Jointly, with ``T`` the monotone map from the standard normal to the piecewise distribution,
     samples are the transport ``f~ = f + a sqrt(v + n) (T(z) - z)`` of joint draws of ``f`` and ``y
@@ -54,6 +46,16 @@ class CalibratedPosterior(DenoisedMarginals):
     Samples of the observation are ``mu + sqrt(v + n) T(z)``, with noise that is independent from
     row to row, as in BoTorch: two observations of one point differ.
 
+    *Ensembles.* Members ``s`` of equal weight, such as the draws of a fully Bayesian model, state
+    ``f ~ N(mu_s, v_s)`` and ``y ~ N(mu_s, v_s + n_s)``. With ``F`` the mixture's cdf of ``y`` the
+    normal score is ``z = Phi^-1(F(y))``, and a calibrated draw moves one of a member, ``y~ =
+    F^-1(Phi(T(z)))``, ``f~ = f + a_s (y~ - y)``. Where members have no variance of their own (``v_s
+    = 0``), only observations are corrected. *Each member* has `mean`, `variance` and samples,
+    ``batch_shape x num_members x q x 1``, as in BoTorch's posteriors of ensembles, whose
+    acquisition functions average over the members of a model with ``_is_ensemble``; all else is of
+    the mixture, `moments` too. Samples map scores by interpolation, within 1e-5 scores where
+    members overlap.
+
     *The guarantee* is on the coverage of statements about the observation. Observations of single
     points do not tell how much of an excess of spread is the objective's: the gain ``a`` is that of
     the process. If its noise variance is too small, intervals of the objective stay too narrow at
@@ -61,14 +63,14 @@ class CalibratedPosterior(DenoisedMarginals):
     calibrated variance for the objective's: with ``tau^2 = max(1, Var[z])`` the process'
     variance becomes ``v' = tau^2 (v + n) - n``, its gain ``a' = v' / (v' + n) = max(a, 1 - n /
     (Var[z] (v + n)))``, and ``f~`` follows ``int N(f; mu + a' (y - mu), a' n) p(y) dy``, of
-    variance ``v'`` where ``Var[z] >= 1``. Jointly, ``mu + sqrt(v' / v) (f - mu)`` stands for ``f``,
-    ``(y - mu) / (tau sqrt(v + n))`` for ``z`` and ``T(z) - tau z`` for ``T(z) - z``. This only
-    raises the gain, and has a kink where ``Var[z] = 1``. Its intervals carry no guarantee either:
-    they are too wide where the noise is understated.
+    variance ``v'`` where ``Var[z] >= 1``. Jointly, a normal draw of ``f`` given ``y`` under ``a'``
+    stands for ``f``, with the same residual. This only raises the gain, and has a kink where
+    ``Var[z] = 1``. Its intervals carry no guarantee either: they are too wide where the noise is
+    understated.
 
     Args:
         posterior: Single-output Gaussian posterior of ``f``, without observation noise, in the
-            units of the outcome, ``batch_shape x q x 1``.
+            units of the outcome, ``batch_shape x q x 1``. (Models make theirs by `of_targets`.)
         predictive: Distribution of ``z``; its batch shape broadcasts to ``batch_shape x q x 1``.
         noise_variance: Observation noise variance ``n``, in squared units of the outcome,
             broadcasting to ``batch_shape x q x 1``. The number 0 selects the formulas without
@@ -76,12 +78,6 @@ class CalibratedPosterior(DenoisedMarginals):
         denoise: If False, the posterior of the observation ``y`` itself.
         excess: ``"noise"`` or ``"objective"``, the source of spread in excess of the process's: the
             former for the search, the latter for claims about ``f``. The observation is the same.
-        least_variance: Lower bound on the variance of ``f``, in squared units of the
-            outcome, broadcasting to ``batch_shape x q x 1`` (default: GPyTorch's setting
-            ``min_variance``, too much for outcomes in tiny units). Joint samples are drawn in the
-            unit in which this bound is that setting, so that jitter is small.
-        validate_args: Whether to check the arguments. Models do not: it waits for the device, and
-            makes errors of inputs that are NaN.
 
     Raises:
         UnsupportedError: If ``posterior`` is not Gaussian, or ``predictive`` no
@@ -96,13 +92,11 @@ class CalibratedPosterior(DenoisedMarginals):
         >>> samples = posterior.rsample(torch.Size([16]))
     """
 
-    _not_normal = (
-        "A calibrated posterior is not multivariate normal, so it has no `distribution` and no "
-        "`mvn`: ends of intervals are its `quantile`s. Several outcomes go into a "
-        "CalibratedModelList (not a ModelListGP, which joins normal distributions); acquisition "
-        "functions that need joint normality, such as entropy search, take the Gaussian process "
-        "itself, `model.gaussian_model`; its posterior is `posterior.base_posterior`."
-    )
+    #: Covariance of ``f`` in the space of the targets, ``batch_shape [x S] x q x q``; None where
+    #: points are independent.
+    covariance: Tensor | LinearOperator | None = None
+    #: That with the points of a baseline, ``batch_shape x q x r``: see `rsample_from_cached_root`.
+    with_baseline: Tensor | None = None
 
     def __init__(
         self,
@@ -111,92 +105,123 @@ class CalibratedPosterior(DenoisedMarginals):
         noise_variance: Tensor | float,
         denoise: bool = True,
         excess: str = "noise",
-        least_variance: Tensor | None = None,
-        validate_args: bool = True,
     ) -> None:
-        self._noiseless = not isinstance(noise_variance, Tensor) and noise_variance == 0.0
-        self.base_posterior, self.predictive = posterior, predictive
-        self.denoise, self.excess = denoise, excess
-        self._least_variance = least_variance
-        if validate_args:
-            self._check_arguments(noise_variance)
-        mean, variance = posterior.mean, marginal_variance(posterior, least_variance)
-        if least_variance is None:
-            variance = variance.clamp(min=MIN_VARIANCE)
-        noise = torch.as_tensor(noise_variance, dtype=mean.dtype, device=mean.device)
-        # A view of a parameter requires gradients even where they are off.
-        self.noise_variance = noise if torch.is_grad_enabled() else noise.detach()
-        self._set_up_marginals(mean, variance)
-        if validate_args:  # once more: double precision may overflow in that of the posterior
-            check_variances("noise_variance", self.noise_variance)
+        _check_arguments(posterior, predictive, noise_variance, denoise)
+        check_one_of("excess", excess, EXCESS)
+        mean = posterior.mean
+        noise = None
+        if isinstance(noise_variance, Tensor) or noise_variance != 0.0:
+            noise = torch.as_tensor(noise_variance, dtype=mean.dtype, device=mean.device)
+            check_variances("noise_variance", noise)  # once more, in the precision of the mean
+        variance = posterior.variance.clamp(min=usual_least(mean.dtype))
+        super().__init__(mean, variance, noise, None, None, predictive, denoise, excess)
+        self.covariance = posterior.distribution.lazy_covariance_matrix
 
-    def _check_arguments(self, noise_variance: Any) -> None:
-        posterior: Any = self.base_posterior
-        if not is_gaussian(posterior):
-            raise UnsupportedError(
-                "CalibratedPosterior needs as `posterior` a GPyTorchPosterior with a multivariate "
-                f"normal distribution, got {type(posterior).__name__}."
-            )
-        if posterior._is_mt:
-            raise BotorchTensorDimensionError(
-                "CalibratedPosterior is defined for a `posterior` of a single output; use one "
-                "calibrated model per outcome in a CalibratedModelList."
-            )
-        check_predictive(self.predictive)
-        check_one_of("excess", self.excess, EXCESS)
-        if not isinstance(self.denoise, bool):
-            raise InputDataError(f"`denoise` must be True or False, got {self.denoise!r}.")
-        if isinstance(noise_variance, Tensor):
-            check_variances("noise_variance", noise_variance)
-        elif isinstance(noise_variance, bool):
-            raise InputDataError(
-                f"`noise_variance` must be a number or a tensor, got {noise_variance}: for the "
-                "posterior of the observation give `denoise=False`."
-            )
-        else:
-            check_nonnegative("noise_variance", noise_variance)
-        least = self._least_variance
-        if least is not None and not check_variances("least_variance", least).all():
-            raise InputDataError("`least_variance` must be positive.")
-        shapes = {
-            "predictive": self.predictive.batch_shape,
-            "noise_variance": getattr(noise_variance, "shape", ()),
-            "least_variance": getattr(least, "shape", ()),
-        }
-        for name, shape in shapes.items():
-            if not broadcasts_to(shape, posterior.mean.shape):
-                raise BotorchTensorDimensionError(
-                    f"The shape {tuple(shape)} of `{name}` does not broadcast to that of the "
-                    f"posterior mean, {tuple(posterior.mean.shape)}."
-                )
+    @classmethod
+    def of_targets(
+        cls,
+        mean: Tensor,
+        variance: Tensor,
+        noise: Tensor | None = None,
+        inputs: Tensor | None = None,
+        outcome_map: OutcomeMap | None = None,
+        *,
+        covariance: Tensor | LinearOperator | None = None,
+        with_baseline: Tensor | None = None,
+        members: bool = False,
+        objective: bool = True,
+    ) -> Self:
+        """The posterior of moments in the space of the targets, uncorrected: see `Prediction`.
 
-    # ------------------------------------------------------------ joint samples
+        ``covariance`` and ``with_baseline`` are the class's attributes; nothing is checked.
+        """
+        self = cls.__new__(cls)
+        Prediction.__init__(
+            self, mean, variance, noise, inputs, outcome_map, members=members, objective=objective
+        )
+        self.covariance, self.with_baseline = covariance, with_baseline
+        return self
+
+    # ------------------------------------------------------------ as BoTorch reads it
 
     @property
-    def device(self) -> torch.device:
-        return self.base_posterior.device
+    def distribution(self) -> NoReturn:
+        """Raise ``UnsupportedError``, since BoTorch expects a multivariate normal here."""
+        raise UnsupportedError(
+            "A calibrated posterior is not multivariate normal, so it has no `distribution` and no "
+            "`mvn`: ends of intervals are its `quantile`s. Several outcomes go into a "
+            "CalibratedModelList (not a ModelListGP, which joins normal distributions); "
+            "acquisition functions that need joint normality, such as entropy search, take the "
+            "Gaussian process itself, `model.gaussian_model`."
+        )
+
+    mvn = distribution
 
     @property
-    def dtype(self) -> torch.dtype:
-        return self.base_posterior.dtype
+    def batch_shape(self) -> Size:
+        """The t-batch shape, without members."""
+        return self.shape[:-2]
 
     @property
-    def batch_shape(self) -> torch.Size:
-        return self.location.shape[:-2]
-
-    def _extended_shape(self, sample_shape: torch.Size = NO_SAMPLES) -> torch.Size:
-        return self.base_posterior._extended_shape(sample_shape)
+    def mean(self) -> Tensor:
+        """Mean, ``batch_shape x q x 1``, of each member if there are several."""
+        return self._of_members(0) if self.members else self.moments()[0]
 
     @property
-    def base_sample_shape(self) -> torch.Size:
+    def variance(self) -> Tensor:
+        """Variance, of the shape of `mean`."""
+        return self._of_members(1) if self.members else self.moments()[1]
+
+    @property
+    def mixture_mean(self) -> Tensor:
+        """Mean of the mixture of members, the first of `moments`."""
+        return self.moments()[0]
+
+    @property
+    def mixture_variance(self) -> Tensor:
+        """Variance of the mixture of members, the second of `moments`."""
+        return self.moments()[1]
+
+    def _of_members(self, moment: int) -> Tensor:
+        if not isinstance(self.outcome_map, Affine):
+            raise UnsupportedError("Members have moments with affine outcome transforms alone.")
+        values = self._mixture.moments_of_members()[moment].movedim(0, MEMBER_DIM)
+        values = (
+            self.outcome_map.scaled(values, power=2) if moment else self.outcome_map.outcome(values)
+        )
+        return values.to(self.dtype)
+
+    def _extended_shape(self, sample_shape: Size = Size()) -> Size:  # noqa: B008
+        return sample_shape + self.target_mean.shape
+
+    @property
+    def base_sample_shape(self) -> Size:
         """``batch_shape x q x 2``: for each point a number for ``f`` and one for the noise."""
-        return torch.Size([*self.path_posterior.base_sample_shape, 2])
+        return Size([*self.path_posterior.base_sample_shape, 2])
 
     @property
     def batch_range(self) -> tuple[int, int]:
         return (0, -2)
 
-    def rsample_from_base_samples(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
+    # ------------------------------------------------------------ joint samples
+
+    @cached_property
+    def path_posterior(self) -> GPyTorchPosterior:
+        """The Gaussian posterior of the targets, from which paths of the process are drawn.
+
+        In this space the jitter that GPyTorch adds to a covariance matrix which rounding has made
+        indefinite, 1e-8 (1e-6 in single precision), is small whatever the units of the outcome.
+        """
+        mean = self.target_mean.squeeze(-1)
+        if self.covariance is None:
+            operator = DiagLinearOperator(
+                self.target_variance.expand_as(self.target_mean).squeeze(-1)
+            )
+        else:
+            operator = to_linear_operator(self.covariance).double()
+        return GPyTorchPosterior(MultivariateNormal(mean, operator))
+
+    def rsample_from_base_samples(self, sample_shape: Size, base_samples: Tensor) -> Tensor:
         """Differentiable samples, ``sample_shape x batch_shape x q x 1``, made of base samples.
 
         Args:
@@ -210,24 +235,20 @@ class CalibratedPosterior(DenoisedMarginals):
                 "`sample_shape` disagrees with shape of `base_samples`. "
                 f"Got {sample_shape=} and {base_samples.shape=}."
             )
-
-        def path(column: int) -> Tensor:
-            return self._path_unit * self.path_posterior.rsample_from_base_samples(
-                sample_shape, base_samples[..., column]
-            )
-
-        if not self.denoise:
-            return self._observed(path(0), base_samples[..., 1:])
-        if self.predictive.is_standard_normal:
-            return path(0)
-        return self._transported(path(0), path(1))
+        first, second = base_samples.double().unbind(-1)
+        if not self.objective:
+            path = self.path_posterior.rsample_from_base_samples(sample_shape, first)
+            return self.moved(path, second.unsqueeze(-1))
+        # One product makes both paths.
+        drawn = first.unsqueeze(0) if self._corrects_nothing else torch.stack([first, second])
+        shape = Size([len(drawn), *sample_shape])
+        paths = self.path_posterior.rsample_from_base_samples(shape, drawn)
+        return self.moved(paths[0], paths[-1])
 
     def rsample_from_cached_root(
-        self, sample_shape: torch.Size, base_samples: Tensor, baseline_L: Tensor
+        self, sample_shape: Size, base_samples: Tensor, baseline_L: Tensor
     ) -> Tensor:
         """Samples at these points, jointly with those at a baseline, of which a root is given.
-
-        `base_posterior` knows the covariance with the baseline, as its ``rows``.
 
         Args:
             sample_shape: Shape of the set of samples.
@@ -240,128 +261,109 @@ class CalibratedPosterior(DenoisedMarginals):
             NotPSDError: If the root cannot be extended.
             NanError: If the covariance holds NaN.
         """
-        base: Any = self.base_posterior
-        # The unit of paths is one number wherever roots are kept, so the baseline's is the same.
-        unit, r = self._path_unit, baseline_L.shape[-1]
-        rows = base.rows / unit.square()
-        known, own = rows[..., :r], rows[..., r:]
+        assert self.with_baseline is not None and isinstance(self.covariance, Tensor)
+        r = baseline_L.shape[-1]
+        known = self.with_baseline.double()
         known = torch.linalg.solve_triangular(baseline_L.mT, known, upper=True, left=False)
-        own = psd_safe_cholesky(own - known @ known.mT, max_tries=6)
+        own = psd_safe_cholesky(self.covariance.double() - known @ known.mT, max_tries=6)
         # One product makes the paths of all samples, or both of each.
-        has_other = self.denoise and not self.predictive.is_standard_normal
-        columns = base_samples.reshape(-1, *base_samples.shape[len(sample_shape) :])
+        has_other = self.objective and not self._corrects_nothing
+        columns = base_samples.double().reshape(-1, *base_samples.shape[len(sample_shape) :])
         columns = columns[..., : 1 + has_other].movedim(0, -2)
         drawn = torch.cat([known, own], dim=-1) @ columns.flatten(-2)
-        drawn = unit.unsqueeze(-1) * drawn.unflatten(-1, columns.shape[-2:])
-        drawn = (self.location.unsqueeze(-1) + drawn).movedim(-2, 0)
+        drawn = self.target_mean.unsqueeze(-1) + drawn.unflatten(-1, columns.shape[-2:])
+        drawn = drawn.movedim(-2, 0)
         path, *other = drawn.view(*sample_shape, *drawn.shape[1:]).split(1, dim=-1)
         if other:
-            return self._transported(path, *other)
-        return (
-            path.to(self.dtype) if self.denoise else self._observed(path, base_samples[..., r:, 1:])
+            return self.moved(path, *other)
+        return self.moved(path, path if self.objective else base_samples[..., r:, 1:].double())
+
+    def rsample(self, sample_shape: Size | None = None) -> Tensor:
+        shape = Size([1]) if sample_shape is None else sample_shape
+        path = self.path_posterior.rsample(shape)
+        if not self.objective:
+            return self.moved(path, torch.randn_like(path))
+        return self.moved(
+            path, path if self._corrects_nothing else self.path_posterior.rsample(shape)
         )
 
-    def rsample(self, sample_shape: torch.Size | None = None) -> Tensor:
-        shape = torch.Size([1]) if sample_shape is None else sample_shape
-        if self.denoise and not self.predictive.is_standard_normal:
-            return self._transported(*self._paths(torch.Size([2, *shape])))
-        path = self._paths(shape)
-        return path if self.denoise else self._observed(path, torch.randn_like(path))
+    def moved(self, path: Tensor, other: Tensor) -> Tensor:
+        """Outcomes made of paths of the targets, ``sample_shape x batch_shape [x S] x q x 1``.
 
-    def _paths(self, shape: torch.Size) -> Tensor:
-        return self._path_unit * self.path_posterior.rsample(shape)
-
-    @cached_property
-    def path_posterior(self) -> GPyTorchPosterior:
-        """`base_posterior` in units of its own, from which paths of the process are drawn.
-
-        Where rounding makes a covariance matrix indefinite, GPyTorch adds 1e-8 (1e-6 in single
-        precision) to its diagonal, whatever the units: most of the sample, where outcomes vary by
-        1e-4 (1e-3) or less.
+        ``other`` are independent paths or, for observations, standard normal numbers. The noise
+        ``sqrt(n) (f' - mu) / sqrt(v)`` is ``N(0, n)`` at each point and independent of ``f``.
+        Between two points with ``r`` the correlation of the paths, that of ``z`` is ``r (sqrt(v v')
+        + sqrt(n n')) / sqrt((v + n) (v' + n'))``, whose factor of ``r`` is at most 1, and 1 where
+        ``n / v`` is the same. Where ``v`` is so small that jitter outweighs it, the noise is too
+        large, which does no harm: ``f~`` changes with ``f'`` at the rate ``(T' - 1) sqrt(v n) / (v
+        + n)``, at most ``|T' - 1| / 2``.
         """
-        if self._least_variance is None:
-            return self.base_posterior
-        unit, normal = self._path_unit, self.base_posterior.distribution
-        covariance = normal.lazy_covariance_matrix.to_dense() / (unit * unit.mT)
-        mean = (self.base_posterior.mean / unit).squeeze(-1)
-        return GPyTorchPosterior(MultivariateNormal(mean, to_linear_operator(covariance)))
+        mean, variance, noise = self.target_mean, self.target_variance, self.target_noise
+        if not self.objective:
+            t = path if noise is None else path + noise.clamp(min=0.0).sqrt() * other
+            moved = t if self._corrects_nothing else t + self._transport(t)
+        elif self._corrects_nothing:
+            moved = path
+        else:
+            t = path + self._noise_ratio * (other - mean)
+            gain = own = variance / self._total.square()
+            if self._growth is not None and noise is not None:
+                grown = variance * self._growth[0]
+                gain = grown / (grown + noise)
+                rest = path - mean - own * (t - mean)
+                path = mean + gain * (t - mean) + (gain / own).sqrt() * rest
+            moved = path + gain * self._transport(t)
+        return self.outcome_map.outcome(moved).to(self.dtype)
 
-    @cached_property
-    def _path_unit(self) -> Tensor:
-        """The unit, a power of two, so that division is exact; ``1 x 1`` or as the variance."""
-        if self._least_variance is None:
-            return self.noise_variance.new_ones(1, 1)
-        return torch.atleast_2d(scale_for_least(self._least_variance))
+    def _transport(self, t: Tensor) -> Tensor:
+        """How far the calibrated distribution moves observed targets; members' by a table."""
+        if not self.members:
+            z = (t - self.target_mean) / self._total
+            return self._total * (self._predictive.transport(z) - z)
+        table = self._mixture.table
+        z = self._predictive.transport(table.score(t.movedim(MEMBER_DIM, 0)))
+        return table.quantile(z).movedim(0, MEMBER_DIM) - t
 
-    def _transported(self, path: Tensor, other: Tensor) -> Tensor:
-        """Samples of the objective from two independent paths of the process.
 
-        The noise ``sqrt(n) (f' - mu) / sqrt(v)`` is ``N(0, n)`` at each point and independent of
-        ``f``. Between two points with ``r`` the correlation of the paths, that of ``z`` is
-        ``r (sqrt(v v') + sqrt(n n')) / sqrt((v + n) (v' + n'))``, whose factor of ``r`` is at most
-        1, and 1 where ``n / v`` is the same. Where ``v`` is so small that jitter outweighs it, the
-        noise is too large, which does no harm: ``f~`` changes with ``f'`` at the rate
-        ``(T' - 1) sqrt(v n) / (v + n)``, at most ``|T' - 1| / 2``. With ``excess="objective"``
-        the rates are those of ``v'`` and ``T / tau``, times ``sqrt(v' / v)``.
-        """
-        location, scale = self.location, self.observed_deviation
-        deviation, tau = path - location, None
-        if self._stretch is not None:
-            root, tau = self._stretch
-            deviation, scale = root * deviation, tau * scale
-            path = location + deviation
-        noisy = deviation
-        if not self._noiseless:
-            noisy = deviation + self._noise_ratio * (other - location)
-        z = noisy / scale
-        moved = self.predictive.to(torch.float64).transport(z)
-        return (path + self._unit * (moved - (z if tau is None else tau * z))).to(self.dtype)
-
-    def _observed(self, path: Tensor, eps: Tensor) -> Tensor:
-        """Samples of observations from a path of the process and noise."""
-        location, scale = self.location, self.observed_deviation
-        deviation = self.noise_variance.double().clamp(min=0.0).sqrt()
-        z = (path + deviation * eps - location) / scale
-        moved = self.predictive.to(torch.float64).transport(z)
-        return (location + scale * moved).to(self.dtype)
-
-    # ------------------------------------------------------------ affine maps
-
-    def affine(self, weight: float, offset: float = 0.0) -> Self:
-        weight, offset = check_number("weight", weight), check_number("offset", offset)
-        if weight == 0.0:
-            raise InputDataError("`weight` must not be 0.")
-        mvn, least = self.base_posterior.distribution, self._least_variance
-        if least is None:
-            least = mvn.mean.new_full((), usual_least(self.dtype))
-        scaled: Any = GPyTorchPosterior(
-            MultivariateNormal(
-                weight * mvn.mean + offset, mvn.lazy_covariance_matrix * (weight * weight)
-            )
+def _check_arguments(
+    posterior: object, predictive: object, noise_variance: object, denoise: object
+) -> None:
+    if type(posterior) is not GPyTorchPosterior:
+        raise UnsupportedError(
+            "CalibratedPosterior needs as `posterior` a GPyTorchPosterior with a multivariate "
+            f"normal distribution, got {type(posterior).__name__}."
         )
-        if (rows := getattr(self.base_posterior, "rows", None)) is not None:
-            scaled.rows = rows * (weight * weight)
-        return type(self)(
-            scaled,
-            self.predictive.mirrored() if weight < 0 else self.predictive,
-            0.0 if self._noiseless else self.noise_variance * (weight * weight),
-            self.denoise,
-            self.excess,
-            least * (weight * weight),
-            validate_args=False,
+    if posterior._is_mt:
+        raise BotorchTensorDimensionError(
+            "CalibratedPosterior is defined for a `posterior` of a single output; use one "
+            "calibrated model per outcome in a CalibratedModelList."
         )
-
-
-def check_predictive(predictive: Any) -> None:
-    """Raise unless it is a distribution that a calibrator states."""
     if not isinstance(predictive, PiecewisePredictive):
         raise UnsupportedError(
             "`predictive` must be a PiecewisePredictive, such as `calibrator.predictive(X)`, "
             f"got {type(predictive).__name__}."
         )
+    if not isinstance(denoise, bool):
+        raise InputDataError(f"`denoise` must be True or False, got {denoise!r}.")
+    shapes = {"predictive": predictive.batch_shape}
+    if isinstance(noise_variance, Tensor):
+        shapes["noise_variance"] = check_variances("noise_variance", noise_variance).shape
+    elif isinstance(noise_variance, bool):
+        raise InputDataError(
+            f"`noise_variance` must be a number or a tensor, got {noise_variance}: for the "
+            "posterior of the observation give `denoise=False`."
+        )
+    else:
+        check_nonnegative("noise_variance", noise_variance)
+    for name, shape in shapes.items():
+        if not broadcasts_to(shape, posterior.mean.shape):
+            raise BotorchTensorDimensionError(
+                f"The shape {tuple(shape)} of `{name}` does not broadcast to that of the "
+                f"posterior mean, {tuple(posterior.mean.shape)}."
+            )
 
 
-def broadcasts_to(shape: Sequence[int], target: torch.Size) -> bool:
+def broadcasts_to(shape: Sequence[int], target: Size) -> bool:
     """Whether ``shape`` broadcasts to ``target`` without changing it."""
     missing = len(target) - len(shape)
     pairs = zip(shape, target[missing:], strict=False)

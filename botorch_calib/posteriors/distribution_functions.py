@@ -16,11 +16,13 @@ from typing import Any
 import torch
 from botorch.exceptions.errors import UnsupportedError
 from botorch.posteriors import GPyTorchPosterior, TorchPosterior
+from botorch.utils.probability.utils import ndtr
 from botorch_community.posteriors.bll_posterior import BLLPosterior
 from botorch_community.posteriors.riemann import BoundedRiemannPosterior
 from torch import Tensor
 from torch.distributions import Distribution, Independent, Normal, StudentT
 
+from botorch_calib.distributions.mixture_scores import score_of_tails
 from botorch_calib.distributions.student_t import student_t_quantile, student_t_score
 from botorch_calib.posteriors.outcome_maps import OutcomeMap
 
@@ -153,7 +155,7 @@ class _Histogram(OutcomeMap):
     def outcome(self, latent: Tensor) -> Tensor:
         shape = torch.broadcast_shapes(latent.shape, (*self._shares.shape[:-1], 1))
         upper = latent.expand(shape) > 0.0
-        tail = torch.special.ndtr(-latent.double().abs()).expand(shape)
+        tail = ndtr(-latent.double().abs()).expand(shape)
         low = self._from_end(tail, self._below, self._shares, self._borders)
         high = self._from_end(
             tail, self._above.flip(-1), self._shares.flip(-1), self._borders.flip(-1)
@@ -192,7 +194,5 @@ class _Histogram(OutcomeMap):
         density = at(self._shares, index) / (high - low)
         below = at(self._below, index) + density * (y - low).clamp(min=0.0)
         above = at(self._above, index + 1) + density * (high - y).clamp(min=0.0)
-        lower, upper = (torch.special.ndtri(p.clamp(_LEAST_SHARE, 0.5)) for p in (below, above))
-        score = torch.where(below < above, lower, -upper)
-        score = score.masked_fill(y < borders[0], -torch.inf)
+        score = score_of_tails(below, above).masked_fill(y < borders[0], -torch.inf)
         return score.masked_fill(y > borders[-1], torch.inf)

@@ -31,12 +31,50 @@ class OutcomeMap(ABC):
         """
         return None
 
+    @property
+    def weight_of_all(self) -> Tensor | None:
+        """The unit of latent values in units of the outcome, if there is a single one."""
+        return None
+
     def affine(self, weight: float, offset: float) -> OutcomeMap:
         """The increasing map to ``weight y + offset``, from ``-latent`` if ``weight < 0``."""
-        return _Affine(self, weight, offset)
+        return _AffineAfter(self, weight, offset)
 
 
-class _Affine(OutcomeMap):
+class Affine(OutcomeMap):
+    """``offset + weight t``; without arguments the identity.
+
+    Args:
+        weight: Positive, a number or a tensor that broadcasts against ``batch_shape x q x 1``.
+        offset: Likewise.
+    """
+
+    def __init__(self, weight: Tensor | float = 1.0, offset: Tensor | float = 0.0) -> None:
+        self.weight, self.offset = weight, offset
+        # Not by comparing tensors, which would wait for the device
+        self._is_identity = isinstance(weight, float) and (weight, offset) == (1.0, 0.0)
+
+    def outcome(self, latent: Tensor) -> Tensor:
+        return latent if self._is_identity else self.offset + self.weight * latent
+
+    def latent(self, outcome: Tensor) -> Tensor:
+        return outcome if self._is_identity else (outcome - self.offset) / self.weight
+
+    @property
+    def weight_of_all(self) -> Tensor | None:
+        if isinstance(self.weight, float) or self.weight.numel() != 1:
+            return None
+        return self.weight.reshape(())
+
+    def scaled(self, size: Tensor, power: int = 1) -> Tensor:
+        """A size in units of ``t``, such as a deviation, to a ``power``, in those of outcomes."""
+        return size if self._is_identity else size * self.weight**power
+
+    def affine(self, weight: float, offset: float) -> Affine:
+        return Affine(abs(weight) * self.weight, offset + weight * self.offset)
+
+
+class _AffineAfter(OutcomeMap):
     def __init__(self, base: OutcomeMap, weight: float, offset: float) -> None:
         self._base, self._weight, self._offset = base, weight, offset
         self._sign = 1.0 if weight > 0.0 else -1.0

@@ -9,10 +9,14 @@ from botorch.exceptions.errors import UnsupportedError
 from botorch.posteriors.ensemble import EnsemblePosterior
 from botorch.posteriors.posterior import Posterior
 from botorch.posteriors.posterior_list import PosteriorList
+from botorch.sampling.get_sampler import GetSampler
+from botorch.sampling.normal import IIDNormalSampler, NormalMCSampler, SobolQMCNormalSampler
 from torch import Size, Tensor
+from torch.quasirandom import SobolEngine
 
 from botorch_calib.distributions.moments import WithMoments
-from botorch_calib.posteriors.base import StatedPosterior
+from botorch_calib.posteriors.calibrated import CalibratedPosterior
+from botorch_calib.posteriors.prediction import Prediction
 
 _NOT_NORMAL = (
     "The outcomes of a CalibratedModelList are not jointly normal, so their posterior has no "
@@ -119,7 +123,7 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
     def moments(self) -> tuple[Tensor, Tensor]:
         """Mean and variance, ``batch_shape x q x m``."""
         pairs = [
-            each.moments() if isinstance(each, WithMoments) else (each.mean, each.variance)
+            each.moments() if isinstance(each, Prediction) else (each.mean, each.variance)
             for each in self.posteriors
         ]
         mean, variance = (torch.cat(values, dim=-1) for values in zip(*pairs, strict=True))
@@ -129,7 +133,7 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
         """Probability that an outcome is at most ``value``, for each marginal.
 
         Args:
-            value: As of `StatedPosterior.cdf`, for all outcomes, or ``batch_shape x q x m``.
+            value: As of `Prediction.cdf`, for all outcomes, or ``batch_shape x q x m``.
         """
         return self._of_each("cdf", value)
 
@@ -157,9 +161,9 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
     mvn = distribution
 
 
-def _stated(posterior: Any) -> StatedPosterior:
+def _stated(posterior: Any) -> Prediction:
     """The posterior itself, if it has probabilities and quantiles; else an error."""
-    if not isinstance(posterior, StatedPosterior):
+    if not isinstance(posterior, Prediction):
         raise UnsupportedError(
             f"The {type(posterior).__name__} of one of the outcomes states no probabilities and "
             "quantiles: name the others by `output_indices`, or give its model as "
@@ -170,4 +174,17 @@ def _stated(posterior: Any) -> StatedPosterior:
 
 def _is_known(posterior: Posterior) -> bool:
     """Whether there is nothing to sample."""
-    return isinstance(posterior, EnsemblePosterior)
+    return isinstance(posterior, EnsemblePosterior) and not isinstance(posterior, Prediction)
+
+
+@GetSampler.register((CalibratedPosterior, CalibratedPosteriorList))
+def _get_sampler_calibrated(
+    posterior: CalibratedPosterior | CalibratedPosteriorList,
+    sample_shape: Size,
+    *,
+    seed: int | None = None,
+) -> NormalMCSampler:
+    """Quasi-Monte Carlo over the base samples of a t-batch; i.i.d. if too many for Sobol."""
+    if posterior.base_sample_shape[-2:].numel() > SobolEngine.MAXDIM:
+        return IIDNormalSampler(sample_shape=sample_shape, seed=seed)
+    return SobolQMCNormalSampler(sample_shape=sample_shape, seed=seed)

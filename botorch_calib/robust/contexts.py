@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
@@ -21,6 +21,8 @@ from botorch_calib._validation import (
     check_tensor,
 )
 from botorch_calib.models.matching_rows import first_appearances
+
+T = TypeVar("T")
 
 # How far weights may be from summing to 1: float32 inputs of a few thousand atoms pass.
 _SUM_TOLERANCE = 1e-5
@@ -55,7 +57,7 @@ class ContextDistribution:
     weights: Tensor
     indices: Sequence[int] | None = None
     lipschitz_points: Tensor | None = None
-    _memo: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+    _memo: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         points = check_contexts("points", self.points).detach()
@@ -220,12 +222,13 @@ class ContextDistribution:
             lambda: replace(self, points=self.points.to(like), weights=self.weights.to(like)),
         )
 
-    def memo(self, key: Any, compute: Callable[[], Any]) -> Any:
+    def memo(self, key: Hashable, compute: Callable[[], T]) -> T:
         """Compute something that depends on this distribution alone, once; copies start anew."""
         if key not in self._memo:
             with torch.no_grad():
                 self._memo[key] = compute()
-        return self._memo[key]
+        found: T = self._memo[key]
+        return found
 
     def distances(self) -> Tensor:
         """Euclidean distances between the atoms, ``M x M``, with an exact diagonal of 0."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
+from torch.autograd.function import BackwardCFunction, FunctionCtx, once_differentiable
 
 # Keeps the direction of a vanishing gradient finite.
 _TINY = 1e-30
@@ -21,13 +20,13 @@ class _WithJacobian(Function):
     """Values whose derivatives are known already."""
 
     @staticmethod
-    def forward(ctx: Any, X: Tensor, values: Tensor, jacobian: Tensor) -> Tensor:
+    def forward(ctx: FunctionCtx, X: Tensor, values: Tensor, jacobian: Tensor) -> Tensor:
         ctx.save_for_backward(jacobian)
         return values.clone()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: BackwardCFunction, grad: Tensor) -> tuple[Tensor, None, None]:
         (jacobian,) = ctx.saved_tensors
         return torch.einsum("b...,b...d->bd", grad, jacobian), None, None
 

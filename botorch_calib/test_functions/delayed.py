@@ -119,7 +119,7 @@ class DelayedProblem(BaseTestProblem):
             raise UnsupportedError("`problem` must have a single objective.")
         check_instance("delay", delay, DelayDistribution)
         check_count("seed", seed, least=0)
-        bounds: Any = problem.bounds  # a buffer, 2 x d
+        bounds = problem.get_buffer("bounds")
         self.dim = problem.dim
         self._bounds = [(lower, upper) for lower, upper in bounds.T.tolist()]
         self.continuous_inds = problem.continuous_inds

@@ -60,10 +60,9 @@ def draw() -> Figure:
         1, 2, figsize=(11.5, 4.4), layout="constrained", width_ratios=(1.25, 1.0)
     )
     plot_certified_region(constraint, BOUNDS, X, constraint.violated(Y), ax=left)
-    records = constraint.decisions
-    certified = np.array([record["certified"] for record in records])
+    certified = np.array([row["certified"] for row in constraint.decisions])
     violated = certified & constraint.violated(Y).numpy()
-    rounds = np.arange(1, len(records) + 1)
+    rounds = np.arange(1, len(certified) + 1)
     bound = [constraint.violation_bound(max(T, 1)) for T in certified.cumsum()]
     right.plot(rounds, bound, color=plt.rcParams["text.color"], ls="--", label="proved bound")
     right.plot(rounds, 0.1 * rounds, color="0.5", lw=1.2, label="stated, 10 %")

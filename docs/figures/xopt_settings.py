@@ -30,7 +30,7 @@ def run() -> tuple[Xopt, np.ndarray]:
     X.random_evaluate(NUM_INITIAL, seed=0)
     for _ in range(NUM):
         X.step()
-    (constraint,) = X.generator.chance_constraints()
+    constraint = X.generator.chance_constraint()
     ticks = torch.linspace(0.0, 1.0, 61, dtype=torch.double)
     grid = torch.cartesian_prod(ticks, ticks).unsqueeze(-2)
     with torch.no_grad():

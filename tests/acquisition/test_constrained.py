@@ -27,8 +27,8 @@ from botorch_calib.acquisition import (
 )
 from botorch_calib.acquisition.pending_points import fantasy_models
 from botorch_calib.models import CensoredDelayModel
-from botorch_calib.models.inspection import as_calibrated
 from botorch_calib.models.outcome_transforms import raw_train_targets
+from botorch_calib.models.predict import predict
 from tests.contracts import AcquisitionContract
 from tests.gps import make_multitask, make_variational
 from tests.random_numbers import normal, uniform
@@ -183,7 +183,7 @@ def test_narrow_limits(models: list[Model], i: int, center: float, width: float)
     value = LogCalibratedProbabilityOfFeasibility(
         ModelList(*models), {i: (center - width / 2, center + width / 2)}
     )(X)
-    posterior = as_calibrated(models[i], models[i].posterior(X))
+    posterior = predict(models[i], X)
     expected = (posterior.density(torch.tensor(center)) * width).log().flatten()
     assert_close(value, expected, rtol=0, atol=1e-5)
     gradients = [torch.autograd.grad(v.sum(), X)[0] for v in (value, expected)]

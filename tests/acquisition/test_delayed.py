@@ -214,7 +214,7 @@ def test_gp_bucb(transforms):
     mean, _ = dense(pending[:0], 0.0, X, transforms)
     _, sigma = dense(pending, 0.0, X, transforms)
     assert_close(make_delayed(model)(X), mean + BETA * sigma, rtol=1e-6, atol=1e-8)
-    conditioned = UpperConfidenceBound(model.conditioned_model, torch.tensor(BETA**2, **DOUBLE))
+    conditioned = UpperConfidenceBound(model.gaussian_model, torch.tensor(BETA**2, **DOUBLE))
     assert_close(make_delayed(model)(X), conditioned(X))
 
 

@@ -15,7 +15,7 @@ from botorch.sampling.normal import SobolQMCNormalSampler
 from botorch.utils.datasets import SupervisedDataset
 
 import botorch_calib.acquisition.input_constructors
-import botorch_calib.posteriors._sampler_registration
+import botorch_calib.posteriors.posterior_list
 from botorch_calib import (
     CalibratedExpectedImprovement,
     CalibratedModelList,
@@ -122,7 +122,7 @@ def test_registering_again():
     module = botorch_calib.acquisition.input_constructors
     for _ in range(2):
         importlib.reload(module)
-        importlib.reload(botorch_calib.posteriors._sampler_registration)
+        importlib.reload(botorch_calib.posteriors.posterior_list)
     for acqf_class in CLASSES:
         inputs = get_acqf_input_constructor(acqf_class)(model=make_model(), training_data=DATASET)
         assert acqf_class(**inputs)(X[:2].unsqueeze(-2)).shape == (2,)
@@ -185,12 +185,9 @@ def test_expansion_of_constraints_as_ax_gives_them():
         torch.tensor([[2.0], [2.5], [3.0]], **DOUBLE),
     )
     points = X[:4].unsqueeze(-2) + 0.05
-    expected = CertifiedSetExpansion(
-        [
-            ChanceConstraint.from_history(make_gp(sign=-1.0), upper=2.0, lower=-2.5, level=0.8),
-            ChanceConstraint.from_history(make_gp(), upper=3.0, level=0.8),
-        ]
-    )
+    models = {"a": make_gp(sign=-1.0), "b": make_gp()}
+    limits = {"a": (-2.5, 2.0), "b": (None, 3.0)}
+    expected = CertifiedSetExpansion(ChanceConstraint(models, limits=limits, level=0.8))
     for constraints in ([lambda Y: Y[..., 1] - 2.0], {1: (-2.5, 2.0), 0: (None, 3.0)}):
         inputs = constructor(
             model=model,
@@ -208,9 +205,8 @@ def test_expansion_of_constraints_as_ax_gives_them():
 
 def test_expansion_of_constraints_that_go_on():
     constructor = get_acqf_input_constructor(CertifiedSetExpansion)
-    several = [ChanceConstraint.from_history(make_gp(), upper=3.0)]
-    for given in (several, several[0]):
-        assert constructor(model=make_model(), constraints=given)["constraints"] == several
+    given = ChanceConstraint.from_history(make_gp(), upper=3.0)
+    assert constructor(model=make_model(), constraint=given)["constraint"] is given
     with pytest.raises(InputDataError, match="constraints"):
         constructor(model=make_model())
     with pytest.raises(InputDataError, match="model"):

@@ -36,6 +36,7 @@ from botorch_calib import (
 )
 from botorch_calib.acquisition import DelayedUpperConfidenceBound
 from tests.gps import DOUBLE, far_from_gaussian, make_data, make_gp
+from tests.long_grids import mostly_slow
 
 BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]], **DOUBLE)
 RAW_BOUNDS = 10 * BOUNDS - 5
@@ -126,7 +127,7 @@ def test_derivatives_of_knowledge_gradient(fixed_noise, around, by_samples):
     assert torch.autograd.gradcheck(acqf, X, eps=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("fixed_noise", "steps"), [(True, 1), (False, 2)])
+@pytest.mark.parametrize("fixed_noise, steps", mostly_slow([(True, 1), (False, 2)], [(True, 1)]))
 def test_derivatives_of_a_look_ahead_over_several_steps(fixed_noise, steps):
     """It predicts as anyone does, while a knowledge gradient asks to keep graphs of predictions."""
     calibrator = QuantileRecalibrator([0.2, 0.5, 0.9], step_size=0.2)

@@ -48,6 +48,7 @@ from botorch_calib.robust import (
 )
 from botorch_calib.robust.gp.pointwise_function import PointwiseFunction
 from tests.gps import far_from_gaussian, make_gp, make_variational
+from tests.long_grids import mostly_slow
 
 DOUBLE: dict[str, Any] = {"dtype": torch.double}
 BETA, RADIUS = 2.25, 0.3
@@ -164,7 +165,7 @@ def wasserstein(model: Any, radius: Any = RADIUS, **kwargs: Any) -> WassersteinU
 
 
 class TestWasserstein:
-    @pytest.mark.parametrize("name", MODELS)
+    @pytest.mark.parametrize("name", mostly_slow(MODELS, EACH))
     def test_values(self, name):
         model, X = MODELS[name](), points(2)
         acqf = wasserstein(model)

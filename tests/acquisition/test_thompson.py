@@ -147,7 +147,7 @@ def test_special_cases():
         assert_close(values(ignoring, X), values(plain, X))
         hallucinating = make_censored("hallucinate")
         batch = DelayedThompsonSampling(hallucinating, choices=choices, seed=2)
-        conditioned = hallucinating.conditioned_model
+        conditioned = hallucinating.gaussian_model
         by_hand = DelayedThompsonSampling(conditioned, choices=choices, seed=2)
         assert_close(values(batch, X), values(by_hand, X))
 
@@ -234,7 +234,7 @@ def test_law_of_calibrated_draws(order, imputation, options):
     limit = 2.47 / NUM_DRAWS**0.5
     assert (distances(posterior.cdf) < limit).all()
     # The test tells this distribution from that of the process, and from that of observed data.
-    base = posterior.base_posterior
+    base = posterior.corrected(None)
     normal = torch.distributions.Normal(base.mean.detach(), base.variance.detach().sqrt())
     assert (distances(normal.cdf) > limit).any()
     if order != "alone":
@@ -294,7 +294,7 @@ def test_a_calibrated_draw_is_a_differentiable_function(order):
 def test_both_orders_of_wrapping_have_the_same_draws(order):
     """Both are draws of the calibrated model of the process conditioned on what is pending."""
     X = new_points()
-    gp = make_gp() if order == "alone" else make_censored().conditioned_model
+    gp = make_gp() if order == "alone" else make_censored().gaussian_model
     expected = DelayedThompsonSampling(CalibratedModel(gp, far_from_gaussian()), seed=3)
     acqf = DelayedThompsonSampling(make_calibrated(order), seed=3)
     assert_close(values(acqf, X), values(expected, X))

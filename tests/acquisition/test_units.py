@@ -31,7 +31,7 @@ from botorch_calib import (
     qLogCalibratedNoisyExpectedImprovement,
 )
 from botorch_calib.acquisition import RobustAcquisition
-from botorch_calib.models.inspection import unit_of_targets
+from botorch_calib.asynchronous.proposer import _unit_of_targets as unit_of_targets
 
 # Unit and tolerance by precision: GPyTorch states no standard deviation below 1e-5 and 1e-3, which
 # is far above those of outcomes in the small units. Powers of two, so that nothing is rounded.

@@ -109,6 +109,7 @@ def test_client_that_is_closed(client: Any, tmp_path: Path, is_given: bool) -> N
     (tmp_path / "go").touch()
 
 
+@pytest.mark.slow  # `make docs` runs it
 @pytest.mark.filterwarnings("ignore:Port 8787 is already in use")
 def test_the_guides_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

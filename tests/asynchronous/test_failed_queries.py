@@ -30,7 +30,7 @@ from botorch_calib.asynchronous.failed_queries import (
     feasibility_of,
 )
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
-from botorch_calib.models.inspection import raw_train_inputs
+from botorch_calib.models.process import raw_train_inputs
 from tests.asynchronous.runs import Held, Inline
 from tests.gps import DOUBLE
 from tests.long_grids import mostly_slow

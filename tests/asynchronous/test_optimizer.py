@@ -239,17 +239,14 @@ class TestObjective:
 
     def test_outcomes_of_decisions(self) -> None:
         """Others than those decided about fail the trial, and the run goes on."""
-        records = [
-            {"point": [0.5], "quantiles": [limit], "level": 0.9, "certified": True}
-            for limit in (1.0, 2.0)
-        ]
-        returned = iter([{"y": 7.0, "outcomes": [0.1]}, {"y": 8.0, "outcomes": [0.1, None]}])
-        query = DecidedQuery(torch.tensor([[0.5]]), records)
+        row = {"point": [0.5], "outcomes": {"cost": None, "time": None}}
+        several: list[dict[str, float | None]] = [{"cost": 0.1}, {"cost": 0.1, "time": None}]
+        returned = iter([{"y": 7.0 + i, "outcomes": each} for i, each in enumerate(several)])
+        query = DecidedQuery(torch.tensor([[0.5]]), row)
         ledger = FeedbackLedger(1)
         make_optimizer(Inline(), lambda x: next(returned), ledger, lambda ledger: query).run(2)
-        assert "`outcomes` must hold one for each of the 2 decisions" in ledger[0].note
-        assert [each["outcome"] for each in ledger.decisions(1)] == [None, None]
-        assert [each["outcome"] for each in ledger.decisions(0)] == [None, 0.1]
+        assert "`outcomes` must hold one for each of ['cost', 'time']" in ledger[0].note
+        assert [each["outcomes"] for each in ledger.decisions()] == [row["outcomes"], several[1]]
         assert observed(ledger) == {1: 8.0}
 
 

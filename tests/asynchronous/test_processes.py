@@ -209,15 +209,10 @@ if __name__ == "__main__":
     objective = partial(wait_for_go, folder)
     make_optimizer(make, objective, ledger, max_parallel=3).run(8, progress=True)
 """
+ENDS = [("pool", signal.SIGINT), ("pebble", signal.SIGINT), ("pebble", signal.SIGKILL)]
 
 
-@pytest.mark.parametrize(
-    ("kind", "number"),
-    mostly_slow(
-        [("pool", signal.SIGINT), ("pebble", signal.SIGINT), ("pebble", signal.SIGKILL)],
-        {("pebble", signal.SIGINT)},
-    ),
-)
+@pytest.mark.parametrize(("kind", "number"), mostly_slow(ENDS, ENDS[1:2]))
 def test_the_end_of_the_script(tmp_path: Path, kind: str, number: signal.Signals) -> None:
     """Ctrl-C, in a process group of its own as of a terminal, or a kill; then it is resumed."""
     script = tmp_path / "script.py"

@@ -269,9 +269,9 @@ def test_the_seed_matters_and_copies_agree():
     propose = make_proposer(acquisition="ts", fit=StochasticFit())
     point = propose(ledger)
     assert not torch.equal(make_proposer(acquisition="ts", seed=1)(ledger), point)
-    assert propose._ledger_model.fitted is not None
+    assert propose._ledger_model.fitted.result is not None
     for twin in (copy.deepcopy(propose), pickle.loads(pickle.dumps(propose))):
-        assert twin._ledger_model.fitted is None  # no stale fit travels
+        assert twin._ledger_model.fitted.result is None  # no stale fit travels
         assert torch.equal(twin(ledger), point)
 
 
@@ -584,7 +584,7 @@ def test_a_fit_of_the_users_own_may_take_the_noise():
 
 def test_known_noise_that_is_not_used_is_warned_of():
     ledger = with_noise(make_ledger(), dict.fromkeys(range(6), 0.5))
-    with pytest.warns(InputDataWarning, match="variances .* not used, as `fit` has no `Yvar`"):
+    with pytest.warns(InputDataWarning, match="variances .* not used, as `fit` has no param"):
         make_proposer(fit=fit)(ledger)
 
 

@@ -23,13 +23,8 @@ TABLES = [
     if (ARCHIVES_DIR / f"{path.stem}{ARCHIVE_SUFFIX}").exists()
 ]
 
-QUICK = {
-    "decisions_further",
-    "delay",
-    "delay_workers",
-    "misspecified",
-    "robust_shift",
-}
+# One of calibration, of delays and of robustness, with small archives.
+QUICK = {"delay_workers", "misspecified", "robust_shift"}
 
 
 def test_archives_are_of_suites() -> None:
@@ -44,8 +39,6 @@ def test_archives_are_of_suites() -> None:
 
 @pytest.mark.parametrize(
     "table",
-    # One for each kind of report, of those with a small archive. Those of `any_model` and
-    # `understated_noise` are large; their reports have tests by hand.
     mostly_slow(TABLES, [path for path in TABLES if path.stem in QUICK]),
     ids=[path.stem for path in TABLES],
 )

@@ -2,7 +2,7 @@
 
 All that comes next follows from the ledger, contexts that came included, so a loop may end anywhere
 and go on elsewhere. As a program, ``python -m tests.decisions.ledger_loops FILE KIND KILL_AT`` ends
-itself in that round, after the decision, or between its record and the next outcome.
+itself in that round, after the decision, or between its row and the next outcome.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def next_outcome(ledger: FeedbackLedger) -> int | None:
 
 
 def run(ledger: FeedbackLedger, kind: str, num: int, kill_at: int = -1) -> None:
-    """Go on to a number of trials with a constraint made of the ledger's records at each step."""
+    """Go on to a number of trials with a constraint made of the ledger's rows at each step."""
     begin(ledger, kind)
     while len(ledger) < num:
         told = next_outcome(ledger)
@@ -108,12 +108,12 @@ def run(ledger: FeedbackLedger, kind: str, num: int, kill_at: int = -1) -> None:
             ledger.tell(told, y, context=context(told, kind))
         model = model_of(ledger, kind)
         settings = {"upper": LIMIT, "budget": 14.0, **KINDS[kind]}
-        constraint = ChanceConstraint.from_records(model, ledger.decisions(), **settings)
+        constraint = ChanceConstraint(model, rows=ledger.decisions(), **settings)
         x = chosen(constraint, ledger)
-        constraint.commit(x)
+        (row,) = constraint.decide(x)
         if len(ledger) == kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
-        ledger.submit(x, decisions=constraint.decisions[-1])
+        ledger.submit(x, decision=row)
         if len(ledger) == kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -122,7 +122,7 @@ def carry_on(ledger: FeedbackLedger, kind: str, num: int) -> ChanceConstraint:
     """The same, by one constraint that lives on through all of it."""
     begin(ledger, kind)
     settings = {"upper": LIMIT, "budget": 14.0, **KINDS[kind]}
-    constraint = ChanceConstraint.from_records(model_of(ledger, kind), [], **settings)
+    constraint = ChanceConstraint(model_of(ledger, kind), rows=[], **settings)
     while len(ledger) < num:
         told = next_outcome(ledger)
         if told is not None:
@@ -133,7 +133,7 @@ def carry_on(ledger: FeedbackLedger, kind: str, num: int) -> ChanceConstraint:
             ledger.tell(told, y, context=came)
         constraint = constraint.with_model(model_of(ledger, kind))
         x = chosen(constraint, ledger)
-        constraint.commit(x)
+        constraint.decide(x)
         ledger.submit(x)
     return constraint
 

@@ -10,7 +10,7 @@ from fractions import Fraction
 import pytest
 from botorch.exceptions.errors import InputDataError
 
-from botorch_calib.decisions.budget import Account, Budget, Decision, check_level, together
+from botorch_calib.decisions.budget import Account, Budget, Decision, check_level
 from botorch_calib.decisions.widening import width
 
 # What an adversary does who sees all: whether an offered point violates, and when outcomes come.
@@ -101,14 +101,6 @@ def test_the_account_is_that_of_the_definition() -> None:
         assert account.excess == float(excess) and account.relief == relief
         expected = 1.05 * math.exp(0.2 * float(excess) - 0.1 * relief)
         assert width(account) == pytest.approx(expected, rel=1e-14)
-
-
-def test_a_point_under_several_constraints_violates_once() -> None:
-    fine, bad, out = (Decision(True, flag, flag) for flag in (False, True, None))
-    assert together([fine, fine]) == fine
-    assert together([fine, bad]) == together([bad, bad]) == together([bad, out]) == bad
-    assert together([fine, out]) == out
-    assert not together([fine, Decision(False, False, False)]).certified
 
 
 @pytest.mark.parametrize("level", [1 - 1e-13, 1.0, 0.0, math.nan, "0.9"])

@@ -114,7 +114,7 @@ def test_a_tiny_certified_set_is_found() -> None:
     """A disc of 0.4 % of the box."""
     tested = constraint(peak=0.83, upper=0.0)
     grid = draw_sobol_samples(BOUNDS, n=2**14, q=1, seed=0)
-    tested.upper = 0.0127 - tested.margin(grid).max().item()
+    tested = constraint(peak=0.83, upper=0.0127 - tested.margin(grid).max().item())
     share = tested.certified(grid).double().mean().item()
     assert 0.003 < share < 0.005
     for seed in range(2):
@@ -131,7 +131,8 @@ def test_a_known_point_may_be_all_that_is_certified() -> None:
     bounds = torch.tensor([[0.0] * 6, [1.0] * 6], dtype=torch.double)
     tested = ChanceConstraint(gp, upper=0.0)
     known = gp.train_inputs[0].unsqueeze(-2)
-    tested.upper = -tested.margin(known).topk(2).values.mean().item()  # one of them is certified
+    upper = -tested.margin(known).topk(2).values.mean().item()  # one of them is certified
+    tested = ChanceConstraint(gp, upper=upper)
     result = optimize_chance_constrained(Linear(torch.ones(6)), tested, bounds, raw_samples=16)
     assert result.certified and tested.certified(result.candidate.unsqueeze(0)).all()
 
@@ -163,13 +164,13 @@ def test_everything_certified_is_a_search_without_constraints() -> None:
     assert_close(candidate, BOUNDS[1:], atol=1e-5, rtol=0)
 
 
-def test_several_constraints_are_met_together() -> None:
-    both = [constraint(), constraint(peak=0.2, upper=2.0)]
+def test_limits_of_several_outcomes_are_met_together() -> None:
+    models = {"a": constraint().model, "b": constraint(peak=0.2).model}
+    both = ChanceConstraint(models, limits={"a": (None, 1.0), "b": (None, 2.0)}, rows=())
     candidate, _, certified = optimize_chance_constrained(right(), both, BOUNDS)
     assert certified
-    margins = [each.margin(candidate.unsqueeze(0)).item() for each in both]
-    assert min(margins) >= 0.0 and min(margins) < 1e-3
-    impossible = [constraint(), constraint(upper=-5.0)]
+    assert 0.0 <= both.margin(candidate.unsqueeze(0)).item() < 1e-3
+    impossible = ChanceConstraint(models, limits={"a": (None, 1.0), "b": (None, -5.0)}, rows=())
     with pytest.warns(NotCertifiedWarning):
         assert not optimize_chance_constrained(right(), impossible, BOUNDS).certified
 
@@ -341,7 +342,7 @@ def test_single_precision_points_outside_training_and_plain_acquisitions() -> No
 
 def test_a_share_of_the_rounds_expands() -> None:
     tested, expanded = constraint(), []
-    at_border = CertifiedSetExpansion([tested])
+    at_border = CertifiedSetExpansion(tested)
     for _ in range(10):
         candidate, value, certified = optimize_chance_constrained(
             Linear(-torch.ones(2)), tested, BOUNDS, 1, 64, expansion_share=0.3
@@ -362,27 +363,24 @@ def test_rounds_of_several_points_expand_as_often() -> None:
 
 def test_expansion_prefers_the_border_and_what_is_not_known() -> None:
     tested = constraint()
-    acqf = CertifiedSetExpansion([tested])
+    acqf = CertifiedSetExpansion(tested)
     X = torch.tensor([[0.45, 0.45], [0.1, 0.1]], dtype=torch.double).unsqueeze(-2)
     border, inside = acqf(X)
     assert border > inside
-    assert_close(CertifiedSetExpansion(tested)(X), acqf(X))
     known = torch.tensor([[[0.4, 0.5]]], dtype=torch.double)
     before = acqf(known)
     tested.observe(known.squeeze(0), torch.tensor([[0.9]]).double())
     assert acqf(known) < before
     assert torch.autograd.gradcheck(acqf, X.requires_grad_())
-    with pytest.raises(InputDataError, match="at least one"):
-        CertifiedSetExpansion([])
-    mixed: Any = [tested, 3]
-    with pytest.raises(InputDataError, match="got int"):
-        CertifiedSetExpansion(mixed)
+    several: Any = [tested]
+    with pytest.raises(InputDataError, match="got list"):
+        CertifiedSetExpansion(several)
 
 
 def test_expansion_moves_away_from_pending_points() -> None:
     """They count as observed, whatever their outcomes; margins do not change."""
     tested = constraint()
-    acqf = CertifiedSetExpansion([tested])
+    acqf = CertifiedSetExpansion(tested)
     X = draw_sobol_samples(BOUNDS, n=64, q=1, seed=0)
     before = acqf(X)
     pending = torch.tensor([[0.4, 0.5], [0.6, 0.3]], dtype=torch.double)
@@ -394,7 +392,7 @@ def test_expansion_moves_away_from_pending_points() -> None:
     )
     log_sigma = 0.5 * (known.posterior(X).variance / gp.posterior(X).variance).log()
     assert_close(acqf(X), before + log_sigma.squeeze(-1).squeeze(-1), rtol=1e-6, atol=1e-6)
-    assert_close(CertifiedSetExpansion([tested], X_pending=pending)(X), acqf(X))
+    assert_close(CertifiedSetExpansion(tested, X_pending=pending)(X), acqf(X))
     assert torch.autograd.gradcheck(acqf, X[:3].requires_grad_())
     acqf.set_X_pending(None)
     assert_close(acqf(X), before)
@@ -408,10 +406,10 @@ def test_expansion_moves_away_from_pending_points() -> None:
 
 def test_pending_points_stay_so_when_others_are_observed() -> None:
     tested, pending = constraint(), torch.tensor([[0.4, 0.5], [0.6, 0.3]], dtype=torch.double)
-    acqf = CertifiedSetExpansion([tested], X_pending=pending)
+    acqf = CertifiedSetExpansion(tested, X_pending=pending)
     X = draw_sobol_samples(BOUNDS, n=16, q=1, seed=0)
     tested.observe(X[0], torch.ones(1, 1, dtype=torch.double))
-    after = CertifiedSetExpansion([tested], X_pending=pending)
+    after = CertifiedSetExpansion(tested, X_pending=pending)
     after.units = acqf.units  # those of the time when each was made
     assert torch.equal(acqf(X), after(X))
     with torch.no_grad():
@@ -427,7 +425,7 @@ def test_pending_points_of_the_model_and_further_ones_add_up() -> None:
     def expansion(first: Tensor, further: Tensor | None, imputation: str) -> Tensor:
         model = CensoredDelayModel(make_gp(), first, 0.0, imputation)
         tested = ChanceConstraint(model, upper=1.0)
-        return CertifiedSetExpansion([tested], X_pending=further)(X)
+        return CertifiedSetExpansion(tested, X_pending=further)(X)
 
     together = expansion(pending, None, "censor")
     for imputation in ("censor", "hallucinate"):
@@ -438,7 +436,7 @@ def test_pending_points_of_the_model_and_further_ones_add_up() -> None:
 def test_bad_arguments_are_named() -> None:
     tested: Any = constraint()
     wide = torch.tensor([[0.0] * 3, [1.0] * 3]).double()
-    single = [constraint(), constraint(dtype=torch.float)]
+    single = constraint(dtype=torch.float)
     beyond = [(torch.tensor([0, 1]), torch.ones(2, dtype=torch.double), 3.0)]
 
     def refused(
@@ -453,7 +451,7 @@ def test_bad_arguments_are_named() -> None:
     shape = BotorchTensorDimensionError
     refused(shape, "`bounds` must have 2 columns", bounds=wide)
     refused(InputDataError, "`bounds` must have the precision", single)
-    refused(InputDataError, "`constraints`", make_gp())
+    refused(InputDataError, "`constraint`", [tested])
     refused(UnsupportedError, "`acq_function`.*NoneType", acqf=None)
     refused(InputDataError, "`bounds`", bounds=BOUNDS.flip(0))
     refused(InputDataError, "names column 2", fixed_features={2: 0.5})

@@ -73,7 +73,7 @@ def test_discrete_columns_have_one_of_their_combinations(constrained: bool) -> N
     low, wide = torch.zeros(2, dtype=torch.double), torch.tensor([1.0, 2.0]).double()
     # The objective and the outcome rise with both columns, so that 2 is safe nowhere.
     rising = process(X, (X[:, :1] + X[:, 1:]) / 3.0 - 0.5, noise=0.05, lengthscale=1.0)
-    limit = [ChanceConstraint(rising, upper=0.1)] if constrained else []
+    limit = ChanceConstraint(rising, upper=0.1) if constrained else None
     found = recommend(
         rising, limit, torch.stack([low, wide]), fixed_features_list=[{1: 0.0}, {1: 1.0}]
     )
@@ -86,7 +86,7 @@ def test_discrete_columns_have_one_of_their_combinations(constrained: bool) -> N
 def test_without_a_safe_point_it_says_so() -> None:
     limit = ChanceConstraint(rising(), upper=-3.0)
     with pytest.warns(NotCertifiedWarning, match="confidence of 0.95"):
-        assert not recommend(rising(), [limit], BOUNDS).certified
+        assert not recommend(rising(), limit, BOUNDS).certified
 
 
 def test_without_constraints_it_is_the_best_mean() -> None:
@@ -181,7 +181,7 @@ def test_bad_arguments_are_named() -> None:
     with pytest.raises(BotorchTensorDimensionError, match="`choices` must have 1 columns"):
         recommend(gp, choices=GRID.repeat(1, 2))
     with pytest.raises(InputDataError, match="ChanceConstraint"):
-        recommend(gp, [gp], BOUNDS)
+        recommend(gp, gp, BOUNDS)
 
 
 @pytest.mark.parametrize(("width", "unit"), [(2.0**20, 1.0), (2.0**-20, 1.0), (2.0**20, 2.0**-24)])

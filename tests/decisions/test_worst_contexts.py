@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import json
 import math
 import random
 from statistics import NormalDist
@@ -33,13 +32,13 @@ from botorch_calib import (
     TotalVariationBall,
     WassersteinBall,
     WorstCase,
-    joint_chance_constraints,
     optimize_chance_constrained,
 )
 from botorch_calib.decisions import CertifiedSetExpansion
 from botorch_calib.decisions.widening import GAIN, START, leave_one_out_factor
+from botorch_calib.decisions.worst_contexts import WorstContexts
 from botorch_calib.robust import AmbiguitySet, RadiusSchedule
-from tests.decisions.test_chance_constraints import LaplaceModel
+from tests.decisions.test_chance_constraint import LaplaceModel, decide, ends, outcomes, stored
 from tests.gps import DOUBLE, far_from_gaussian, make_gp
 from tests.models.ensembles import make_ensemble
 from tests.robust.programs import solve
@@ -78,6 +77,19 @@ def calibrated(model: Any) -> CalibratedModel:
 # ------------------------------------------------------------ the quantile that decides
 
 
+@pytest.mark.parametrize("z", [-4.0, 1.3, 6.0, 9.0, 20.0])
+def test_a_level_next_to_one_has_its_own_quantile(z: float) -> None:
+    """Outcomes of deviation 1 about three means; a share of 0.15 moves to the greatest one."""
+    mean, weights = torch.tensor([[[0.0, 0.7, 1.5], [0.35, 0.3, 0.35]]], **DOUBLE).unbind(1)
+    contexts = ContextDistribution.discrete(CONTEXTS[:3], torch.tensor([0.5, 0.3, 0.2]).double())
+    model = make_gp()
+    worst = WorstContexts(TotalVariationBall(0.3), contexts, model)
+    t = worst.quantile(torch.tensor([z], **DOUBLE), model, lambda t: t - mean, mean + z)
+    log_p = torch.special.log_ndtr(mean - t.unsqueeze(-1)) + weights.log()
+    expected = torch.special.log_ndtr(torch.tensor(-z, **DOUBLE))
+    assert_close(log_p.logsumexp(dim=-1).squeeze(), expected, rtol=1e-7, atol=1e-9)
+
+
 @pytest.mark.parametrize(
     ("ambiguity", "limits"),
     [*zip(SETS, itertools.cycle(LIMITS), strict=False), (SETS[0], LIMITS[2])],
@@ -90,26 +102,26 @@ def test_at_the_deciding_quantile_the_worst_probability_is_the_level(
     gp = make_gp()
     tested = ChanceConstraint(gp, **limits, ambiguity=ambiguity, contexts=CENTRE)
     margin = tested.margin(DECISIONS)
-    tested.commit(DECISIONS.squeeze(1))
+    rows = [ends(row) for row in tested.decide(DECISIONS.squeeze(1))]
     noisy = gp.posterior(pairs(DECISIONS), observation_noise=True)
     mean, deviation = (v[..., 0, 0].detach() for v in (noisy.mean, noisy.variance.sqrt()))
     k = START * float(leave_one_out_factor(gp))
     sides = [(sign, limits[name]) for name, sign in (("lower", -1), ("upper", 1)) if name in limits]
-    for row, record in enumerate(tested.decisions):
+    for i, quantiles in enumerate(rows):
 
-        def worst(sign: int, end: float, row: int = row) -> float:
-            kept = torch.special.ndtr(sign * (end - mean[row]) / (k * deviation[row]))
+        def worst(sign: int, end: float, i: int = i) -> float:
+            kept = torch.special.ndtr(sign * (end - mean[i]) / (k * deviation[i]))
             return solve(ambiguity, kept.numpy(), CENTRE)
 
         dangers = [1.0 - worst(*side) for side in sides]
-        for (sign, _), danger, end in zip(sides, dangers, record["quantiles"], strict=True):
+        for (sign, _), danger, end in zip(sides, dangers, quantiles, strict=True):
             part = 0.1 * (0.98 * danger / sum(dangers) + 0.02 / len(sides))
             level = 0.9 if len(sides) == 1 else 1.0 - part
             assert worst(sign, end) == pytest.approx(level, abs=1e-6)
     # So the margin tells whether the worst probability of keeping the limits reaches the level.
-    ends = torch.tensor([record["quantiles"] for record in tested.decisions], **DOUBLE)
-    distances = [limits["upper"] - ends[:, -1]] if "upper" in limits else []
-    distances += [ends[:, 0] - limits["lower"]] if "lower" in limits else []
+    deciding = torch.tensor(rows, **DOUBLE)
+    distances = [limits["upper"] - deciding[:, -1]] if "upper" in limits else []
+    distances += [deciding[:, 0] - limits["lower"]] if "lower" in limits else []
     assert_close(margin, torch.stack(distances).amin(dim=0))
 
 
@@ -229,10 +241,10 @@ def test_a_decision_waits_for_its_context() -> None:
     tested = ChanceConstraint(make_gp(), upper=100.0, **BALL)
     before = tested.margin(DECISIONS)
     X = DECISIONS.squeeze(1)
-    assert tested.commit(X).tolist() == [True] * 3 and tested.num_outstanding == 3
+    assert decide(tested, X) == [True] * 3 and tested.num_outstanding == 3
     joint = torch.cat([X, torch.tensor([[0.2], [0.5], [0.7]], **DOUBLE)], dim=-1)
     tested.observe(joint[[2, 0]], torch.tensor([[-50.0], [-50.0]], **DOUBLE), condition=False)
-    assert [r["outcome"] for r in tested.decisions] == [-50.0, None, -50.0]
+    assert outcomes(tested) == [-50.0, None, -50.0]
     assert [r["point"] for r in tested.decisions] == X.tolist()
     assert_close(tested.margin(DECISIONS), before)
     tested.observe(joint[1:2], torch.tensor([[101.0]], **DOUBLE))
@@ -243,10 +255,6 @@ def test_a_decision_waits_for_its_context() -> None:
     k = math.exp(GAIN * 0.9) * START * float(leave_one_out_factor(make_gp()))
     wide = ChanceConstraint(make_gp(), upper=100.0, width=k, **BALL)
     assert_close(more.margin(DECISIONS), wide.margin(DECISIONS))
-
-
-def stored(records: Any) -> Any:
-    return json.loads(json.dumps(records))
 
 
 @pytest.mark.parametrize(
@@ -267,7 +275,7 @@ def test_violations_stay_within_the_bound_whatever_contexts_come(
     waiting: list[tuple[Tensor, Tensor]] = []
     for t in range(30):
         X = torch.rand(rng.randrange(1, 4), 1, generator=torch.Generator().manual_seed(t)).double()
-        certified = tested.commit(X)
+        certified = torch.tensor(decide(tested, X))
         spite = torch.tensor([[rng.random() < (0.9 if t % 20 < 10 else 0.05)] for _ in X])
         Y = torch.where(spite, torch.tensor(beyond, **DOUBLE), 0.0)
         for violated in tested.violated(Y)[certified].tolist():
@@ -279,9 +287,8 @@ def test_violations_stay_within_the_bound_whatever_contexts_come(
         while len(waiting) > 4:
             tested.observe(*waiting.pop(), condition=False)
         if t % 15 == 14:
-            again = ChanceConstraint.from_records(
-                tested.model, stored(tested.decisions), **limits, **BALL
-            )
+            rows = stored(tested.decisions)
+            again = ChanceConstraint(tested.model, rows=rows, **limits, **BALL)
             assert torch.equal(again.margin(DECISIONS), tested.margin(DECISIONS))
             assert again.decisions == tested.decisions
             tested = again
@@ -289,16 +296,15 @@ def test_violations_stay_within_the_bound_whatever_contexts_come(
 
 
 def test_several_outcomes_in_the_same_contexts() -> None:
-    made = joint_chance_constraints(
-        [make_gp(), make_gp(num=9)], [(None, 100.0), (-100.0, None)], budget=3.0, **BALL
-    )
+    models = {"a": make_gp(), "b": make_gp(num=9)}
+    limits = {"a": (None, 100.0), "b": (-100.0, None)}
+    tested = ChanceConstraint(models, limits=limits, budget=3.0, **BALL)
     X = DECISIONS.squeeze(1)
-    assert made[0].commit(X).tolist() == [True] * 3
+    assert decide(tested, X) == [True] * 3
     joint = torch.cat([X, X], dim=-1)
-    for each in made:
-        each.observe(joint, torch.zeros(3, 1, **DOUBLE), condition=False)
-    assert made[0].budget_left == made[1].budget_left == pytest.approx(3.3)
-    assert made[1].level == 0.9
+    tested.observe(joint, torch.zeros(3, 2, **DOUBLE))
+    assert tested.budget_left == pytest.approx(3.3)
+    assert [len(model.train_targets) for model in tested.models.values()] == [15, 12]
 
 
 # ------------------------------------------------------------ the search
@@ -348,13 +354,11 @@ def test_bad_arguments_are_named() -> None:
     with pytest.raises(BotorchTensorDimensionError, match="1 columns of decisions alone"):
         tested.margin(torch.zeros(3, 1, 2, **DOUBLE))
     with pytest.raises(BotorchTensorDimensionError, match="1 columns of decisions alone"):
-        tested.commit(torch.zeros(3, 2, **DOUBLE))
+        tested.decide(torch.zeros(3, 2, **DOUBLE))
     with pytest.raises(BotorchTensorDimensionError, match="must have 2 columns"):
         tested.observe(torch.zeros(3, 1, **DOUBLE), torch.zeros(3, 1, **DOUBLE))
     assert copy.deepcopy(tested).num_contexts == 4
     plain = ChanceConstraint(gp, upper=0.8)
-    plain.commit(torch.zeros(1, 2, **DOUBLE))
-    with pytest.raises(
-        InputDataError, match=r"`records\[0\]\['point'\]` .* decisions alone, got 2"
-    ):
-        ChanceConstraint.from_records(gp, plain.decisions, upper=0.8, **BALL)
+    rows = plain.decide(torch.zeros(1, 2, **DOUBLE))
+    with pytest.raises(InputDataError, match=r"`rows\[0\]\['point'\]` .* decisions alone, got 2"):
+        ChanceConstraint(gp, upper=0.8, rows=rows, **BALL)

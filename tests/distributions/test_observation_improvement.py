@@ -14,7 +14,8 @@ from botorch_calib.distributions._normal_functions import LOG_ZERO
 from botorch_calib.distributions.denoised_piecewise import SmoothedPredictive, UnsmoothedPredictive
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from tests import oracles
-from tests.predictive_examples import DECILES, KINDS, random_predictive
+from tests.long_grids import mostly_slow
+from tests.predictive_examples import DECILES, KINDS, SOME_KINDS, random_predictive
 from tests.random_numbers import uniform
 
 FUNCTIONS = ["log_excess", "log_survival", "cdf", "log_prob"]
@@ -45,7 +46,7 @@ def random_case(kind: str, num: int) -> tuple[UnsmoothedPredictive, Tensor]:
     return UnsmoothedPredictive(distribution), points.gather(0, row).squeeze(0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SOME_KINDS)
 def test_against_quadrature(kind):
     """Wherever the logarithm is above -700; the oracle is accurate to about 1e-13."""
     distribution, x = random_case(kind, 24 if "calibrated" in kind else 40)
@@ -154,7 +155,7 @@ def inputs_of(num: int) -> tuple[Tensor, Tensor, Tensor]:
     return parameters.requires_grad_(), scale.requires_grad_(), x.requires_grad_()
 
 
-@pytest.mark.parametrize("kind", FORMS)
+@pytest.mark.parametrize("kind", mostly_slow(FORMS, ["stretched", "recalibrated"]))
 class TestDerivatives:
     def test_first(self, kind):
         def function(parameters, scale, x):

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from botorch_calib.distributions.piecewise import MIN_GAP, MIN_HALF_WIDTH, PiecewisePredictive
 from botorch_calib.exceptions import CalibrationWarning
 from tests import oracles
-from tests.predictive_examples import DECILES, KINDS, from_pits, random_predictive
+from tests.predictive_examples import DECILES, KINDS, SOME_KINDS, from_pits, random_predictive
 from tests.random_numbers import uniform
 
 
@@ -75,7 +75,7 @@ class TestConstructors:
         assert_close(predictive.cdf(predictive.knots[1:3]), double(0.3, 0.7))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SOME_KINDS)
 class TestFunctions:
     def test_against_quadrature(self, kind):
         predictive = random_predictive(kind, 12)

@@ -628,7 +628,7 @@ def test_expansion_of_the_certified_set(tmp_path: Path) -> None:
     assert class_of(loaded) is CertifiedSetExpansion
     assert (point(batch[0]) - point(batch[1])).norm() > 0.05
     acqf: Any = acquisition_of(loaded).acqf
-    (constraint,) = acqf.constraints
+    constraint = acqf.constraint
     names, models = adapter_of(loaded).outcomes, model_of(loaded).models
     targets = raw_train_targets(models[names.index("z")].model)
     assert torch.equal(raw_train_targets(constraint.model), targets)

@@ -31,7 +31,7 @@ from torch import Tensor
 from botorch_calib import ChanceConstraint, noise_diagnosis, optimize_chance_constrained
 from botorch_calib.decisions.chance_constrained_search import Place
 from botorch_calib.exceptions import CalibrationWarning
-from botorch_calib.integrations import _mixed_search, ax_decisions
+from botorch_calib.integrations import _mixed_search, _stored_decisions, ax_decisions
 from botorch_calib.integrations.ax import calibrated_model_config
 from botorch_calib.integrations.ax_cards import CalibrationReports, CertifiedTrials, NoiseDiagnoses
 from botorch_calib.integrations.ax_decisions import (
@@ -130,13 +130,13 @@ def adapter_of(client: Client) -> Any:
     return client._generation_strategy.adapter
 
 
-def books_of(client: Client) -> Any:
+def account_of(client: Client) -> Any:
     spec = ax_decisions.certifying_spec(client._generation_strategy)
-    return ax_decisions.fitted_adapter(spec, client._experiment).books()
+    return ax_decisions.fitted_adapter(spec, client._experiment).account()
 
 
 def account(client: Client) -> tuple[int, int, int]:
-    found: tuple[int, int, int] = books_of(client).account[:3]
+    found: tuple[int, int, int] = account_of(client).account[:3]
     return found
 
 
@@ -182,7 +182,7 @@ def model_like(other: Any, X: Tensor, Y: Tensor) -> SingleTaskGP:
     return model.eval()
 
 
-def test_candidates_and_books_of_the_bare_loop(seeded: None) -> None:
+def test_candidates_and_account_of_the_bare_loop(seeded: None) -> None:
     """That carries its constraint, while Ax's is made anew for each trial."""
     client = new_client()
     trials: Any = client._experiment.trials
@@ -197,7 +197,7 @@ def test_candidates_and_books_of_the_bare_loop(seeded: None) -> None:
         Y, Z = (torch.tensor(v, dtype=torch.double).unsqueeze(-1) for v in (gains, costs))
         objective, constrained = model_like(models["y"], X, Y), model_like(models["z"], X, Z)
         if bare is None:
-            bare = ChanceConstraint(constrained, upper=1.0, level=0.9)
+            bare = ChanceConstraint({"z": constrained}, limits={"z": (None, 1.0)})
         else:
             bare = bare.with_model(constrained)
         acqf: Any = type(adapter_of(client).generator._acquisition.acqf)
@@ -214,12 +214,12 @@ def test_candidates_and_books_of_the_bare_loop(seeded: None) -> None:
         gains.append(gain(parameters))
         costs.append(cost(parameters))
     assert bare is not None
-    stored = adapter_of(client).books().records("z")
-    for own, record in zip(bare.decisions, stored, strict=True):
-        assert own.pop("point") == pytest.approx(record.pop("point"), abs=1e-9)
-        assert own.pop("quantiles") == pytest.approx(record.pop("quantiles"), abs=1e-6)
-        assert own == record
-    assert counted(client) == account(client) == bare._account()[:3]
+    for own, row in zip(bare.decisions, account_of(client).decisions, strict=True):
+        assert own.pop("point") == pytest.approx(row.pop("point"), abs=1e-9)
+        quantile = row.pop("quantiles")["z"][1]
+        assert own.pop("quantiles")["z"] == [None, pytest.approx(quantile, abs=1e-6)]
+        assert own == row
+    assert counted(client) == account(client) == bare.account[:3]
 
 
 def test_whatever_becomes_of_a_trial() -> None:
@@ -290,7 +290,7 @@ def test_stored_and_loaded(tmp_path: Path, seeded: None) -> None:
 
 
 @pytest.mark.usefixtures("not_optimised")  # the first trials, which Ax chooses by itself
-def test_trials_without_records_are_left_out() -> None:
+def test_trials_without_rows_are_left_out() -> None:
     """The books start then, and say so, once for each that was chosen by a model."""
 
     def plain(client: Client, struct: Any) -> Any:
@@ -301,15 +301,15 @@ def test_trials_without_records_are_left_out() -> None:
     with pytest.raises(InputDataError, match="chance_constrained_generation_strategy"):
         recommendation(client)
     client.set_generation_strategy(chance_constrained_generation_strategy(client, struct=struct()))
-    with said("2 of 2 trials were chosen without"):
+    with said("2 of 2 decisions were not recorded"):
         (first,) = client.get_next_trials(max_trials=1)
     client.complete_trial(first, {"y": 0.0, "z": 2.0})
-    with said("2 of 3 trials"):
+    with said("2 of 3 decisions"):
         assert account(client) == (1, 1, 0)
     client.set_generation_strategy(
         chance_constrained_generation_strategy(client, level=0.8, struct=struct())
     )
-    with said("3 of 3 trials .* at the level 0.8"):
+    with said("3 of 3 decisions .* at the level 0.8"):
         client.get_next_trials(max_trials=1)
 
 
@@ -350,7 +350,7 @@ def test_spaces(parameters: Sequence[Any], constraint: Sequence[str]) -> None:
         assert client._experiment.search_space.check_membership(parameters_, raise_error=True)
     for trial in (NUM, NUM + 1):
         stored = decision(client, trial)
-        assert stored["certified"] == (stored["outcomes"]["z"]["quantiles"][0] <= 1.0)
+        assert stored["certified"] == (stored["quantiles"]["z"][1] <= 1.0)
         assert stored["certified"]
 
 
@@ -422,26 +422,27 @@ def test_constraints_relative_to_a_baseline() -> None:
     (trial,) = client.get_next_trials(max_trials=1)
     stored = decision(client, trial)
     limit = 1.2 * cost(baseline)
-    assert stored["outcomes"]["z"]["limits"] == {"upper": pytest.approx(limit)}
+    assert stored["limits"] == {"z": [None, pytest.approx(limit)]}
     client.complete_trial(trial, {"y": 0.0, "z": limit + 0.01})
     assert account(client) == (1, 1, 0)
     client.attach_data(0, {"y": 0.0, "z": 2 * cost(baseline)})  # measured again
-    books = books_of(client)
-    assert books.limits["z"] == (None, pytest.approx(2 * limit))
-    assert books.account[:3] == (1, 1, 0)
-    assert books.records("z")[0]["outcome"] == pytest.approx(2 * limit + 0.01)
+    own = account_of(client)
+    assert own.limits["z"] == (None, pytest.approx(2 * limit))
+    assert own.account[:3] == (1, 1, 0)
+    (row,) = own.decisions
+    assert row["limits"] == stored["limits"] and row["outcomes"] == {"z": limit + 0.01}
     play(client, 1)
 
 
 def test_a_share_of_the_trials_expands(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 
-    class Watched(ax_decisions.CertifiedSetExpansion):
+    class Watched(_stored_decisions.CertifiedSetExpansion):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             made.append(1)
             super().__init__(*args, **kwargs)
 
-    monkeypatch.setattr(ax_decisions, "CertifiedSetExpansion", Watched)
+    monkeypatch.setattr(_stored_decisions, "CertifiedSetExpansion", Watched)
     client = new_client(expansion_share=0.5)
     chosen = play(client, 4)
     assert len(chosen) == 4 and len(made) == 2

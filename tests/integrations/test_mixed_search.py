@@ -67,7 +67,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.Inp
 @pytest.mark.parametrize(("fixed", "seed"), [({}, 0), ({}, 1), ({1: 4.0}, 2), ({0: 0.3}, 0)])
 def test_mixed(seed: int, linear: Any, fixed: dict[int, float]) -> None:
     objective, constraint = models(BOUNDS, seed)
-    margin = LeastMargin([constraint])
+    margin = LeastMargin(constraint)
     space = space_of(BOUNDS, {1: range(7)}, linear=linear, rounding=rounded, fixed=fixed)
     assert space.discrete == {1, 2, 3, 4}
     point, certified = space.best(PosteriorMean(objective), margin)
@@ -91,7 +91,7 @@ def test_discrete(seed: int) -> None:
     """Of 1089 points, of which twice as many as half are drawn at first."""
     bounds = [(0, 32), (0.0, 32.0)]
     objective, constraint = models(bounds, seed)
-    margin = LeastMargin([constraint])
+    margin = LeastMargin(constraint)
     space = space_of(bounds, {0: range(33), 1: [float(i) for i in range(33)]})
     point, certified = space.best(PosteriorMean(objective), margin)
     X = torch.tensor(list(itertools.product(range(33), range(33))), dtype=torch.double)
@@ -131,7 +131,7 @@ def test_the_number_of_values_does_not_matter(linear: Any) -> None:
     linear = linear and [(torch.tensor([1]), -torch.ones(1, dtype=torch.double), -1e12)]
     objective, constraint = models([(0.0, 1.0), (1.0, 2e12)], 0)
     space = space_of(bounds, {1: _Uncountable()}, linear=linear)
-    point, _ = space.best(PosteriorMean(objective), LeastMargin([constraint]))
+    point, _ = space.best(PosteriorMean(objective), LeastMargin(constraint))
     assert float(point[0, 1]) % 2.0 == 1.0
     assert len(space.points(point.unsqueeze(-2))) > 512
 
@@ -141,4 +141,4 @@ def test_constraints_that_nothing_meets() -> None:
     never = [(torch.tensor([1]), torch.ones(1, dtype=torch.double), 5.5)]
     space = space_of(BOUNDS, {1: [0, 1, 2, 3, 4]}, linear=never, rounding=rounded)
     with pytest.raises(InfeasibilityError, match="parameter constraints"):
-        space.best(PosteriorMean(objective), LeastMargin([constraint]))
+        space.best(PosteriorMean(objective), LeastMargin(constraint))

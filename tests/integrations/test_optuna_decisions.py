@@ -87,23 +87,18 @@ def space_of(trial: Any) -> optuna_decisions.SearchSpace:
     return optuna_decisions.SearchSpace(dict(sorted(trial.distributions.items())))
 
 
-def books(constraint: ChanceConstraint) -> tuple[int, int, int]:
-    account = constraint._account()
-    return account.num_certified, account.num_violations, account.num_outstanding
-
-
 def test_a_decision_that_was_lost_is_told() -> None:
     study = new_study()
     study.optimize(limited, n_trials=NUM_INITIAL + 2)
     trials, again = study.trials, new_study()
     next(trial for trial in trials if trial.system_attrs[DECISION]).system_attrs[DECISION] = None
     again.add_trials(trials)
-    with pytest.warns(CalibrationWarning, match="1 of 2 trials were chosen without a recorded"):
-        again.sampler.constraints(again)
+    with pytest.warns(CalibrationWarning, match="1 of 2 decisions were not recorded"):
+        again.sampler.chance_constraint(again)
 
 
 def test_candidates_are_those_of_the_bare_loop() -> None:
-    """A constraint is carried there from round to round; here each trial makes it of records."""
+    """A constraint is carried there from round to round; here each trial makes it of rows."""
     study = new_study()
     study.optimize(limited, n_trials=NUM_INITIAL)
     bounds = torch.tensor([[0.0], [1.0]], dtype=torch.double)
@@ -128,13 +123,13 @@ def test_candidates_are_those_of_the_bare_loop() -> None:
         study.optimize(limited, n_trials=1)
         x = study.trials[-1].params["x"]
         assert x == pytest.approx(expected.candidate.item(), abs=1e-7)
-        constraint.commit(torch.tensor([[x]], dtype=torch.double))
-        (known,) = study.sampler.constraints(study)
+        constraint.decide(torch.tensor([[x]], dtype=torch.double))
+        known = study.sampler.chance_constraint(study)
         for ours, theirs in zip(known.decisions[:-1], constraint.decisions, strict=False):
-            assert ours == {
-                **theirs,
-                "quantiles": [pytest.approx(theirs["quantiles"][0], abs=1e-9)],
-            }
+            ((_, quantile),) = theirs.pop("quantiles").values()
+            assert ours.pop("quantiles")["loss"] == [None, pytest.approx(quantile, abs=1e-9)]
+            limits, outcomes = {"loss": [None, 0.0]}, {"loss": theirs["outcomes"]["y"]}
+            assert ours == {**theirs, "limits": limits, "outcomes": outcomes}
     assert constraint is not None and constraint.num_certified > 2
 
 
@@ -155,8 +150,8 @@ def test_books_of_trials_in_any_state(kind: str, tmp_path: Path, new_storage: Ne
         study_name="one", storage=storage, direction="maximize", sampler=sampler
     )
     study.optimize(limited, n_trials=NUM_INITIAL)
-    (constraint,) = sampler.constraints(study)
-    assert books(constraint) == (0, 0, 0)
+    constraint = sampler.chance_constraint(study)
+    assert constraint.account[:3] == (0, 0, 0)
 
     def ask() -> optuna.Trial:
         trial = study.ask()
@@ -184,13 +179,13 @@ def test_books_of_trials_in_any_state(kind: str, tmp_path: Path, new_storage: Ne
     loaded = optuna.load_study(study_name="one", storage=storage, sampler=new_sampler(level=0.5))
     each: Any
     for each in (study, loaded):
-        (constraint,) = each.sampler.constraints(each)
+        constraint = each.sampler.chance_constraint(each)
         violated = 1 + (complete.constraints["loss"] > 0.0)
-        assert books(constraint) == counted(each) == (5, violated, 2)
+        assert constraint.account[:3] == counted(each) == (5, violated, 2)
         # Its own decision, and the outcome of the trial, in the order of trials.
         first = constraint.decisions[0]
-        assert first["point"] == [pytest.approx(x)] and first["outcome"] is None
-        assert [d["outcome"] for d in constraint.decisions][2:4] == [0.2, -0.1]
+        assert first["point"] == [pytest.approx(x)] and first["outcomes"] == {"loss": None}
+        assert [row["outcomes"]["loss"] for row in constraint.decisions][2:4] == [0.2, -0.1]
 
 
 def test_values_of_trials_without_an_objective_teach_the_constraint() -> None:
@@ -200,7 +195,7 @@ def test_values_of_trials_without_an_objective_teach_the_constraint() -> None:
     x = trial.suggest_float("x", 0.0, 1.0)
     trial.set_constraint("loss", 0.7)
     study.tell(trial, state=TrialState.PRUNED)
-    (constraint,) = study.sampler.constraints(study)
+    constraint = study.sampler.chance_constraint(study)
     inputs, targets = constraint.model.train_inputs[0], constraint.model.train_targets
     assert len(inputs) == NUM_INITIAL + 1
     assert inputs[-1].item() == pytest.approx(x)
@@ -228,8 +223,8 @@ def test_points_are_certified_as_optuna_rounds_them() -> None:
         (point,) = space.encoded([trial.params])
         assert decision["point"] == point.tolist()
         if decision["certified"]:
-            assert decision["outcomes"]["loss"]["quantiles"][0] <= 0.0
-    (constraint,) = sampler.constraints(study)
+            assert decision["quantiles"]["loss"][1] <= 0.0
+    constraint = sampler.chance_constraint(study)
     assert constraint.num_certified > 3
     parameters, stated = sampler.recommendation(study)
     (point,) = space_of(trial).encoded([parameters])
@@ -311,7 +306,7 @@ def test_several_objectives() -> None:
         return limited(trial), trial.params["x"] ** 2
 
     study.optimize(objectives, n_trials=17)
-    (constraint,) = sampler.constraints(study)
+    constraint = sampler.chance_constraint(study)
     assert constraint.num_certified >= 4
     certified = [t for t in study.trials if t.system_attrs[DECISION].get("certified")]
     xs = [trial.params["x"] for trial in certified]
@@ -325,8 +320,8 @@ def test_constraints_func_of_optuna() -> None:
     sampler = new_sampler(constraints_func=lambda trial: [trial.params["x"] - 0.6])
     study = optuna.create_study(direction="maximize", sampler=sampler)
     study.optimize(lambda trial: trial.suggest_float("x", 0.0, 1.0), n_trials=NUM_INITIAL + 3)
-    (constraint,) = sampler.constraints(study)
-    assert books(constraint) == counted(study)
+    constraint = sampler.chance_constraint(study)
+    assert constraint.account[:3] == counted(study)
     assert constraint.num_certified > 0
 
 
@@ -344,7 +339,7 @@ def test_stored_and_gone_on_with_by_another_sampler(new_storage: NewStorage) -> 
     ]
     study, other = studies
     study.optimize(limited, n_trials=NUM_INITIAL + 2)
-    (known,), (found,) = (each.sampler.constraints(each) for each in studies)
+    known, found = (each.sampler.chance_constraint(each) for each in studies)
     assert found.decisions == known.decisions and len(known.decisions) == 2
     parameters = other.ask().relative_params
     # The same point, as the trial that was asked for there is the last one here.
@@ -355,7 +350,7 @@ def test_studies_of_other_samplers_start_their_books_and_say_so() -> None:
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     study.optimize(limited, n_trials=NUM_INITIAL)
     study.sampler = new_sampler()
-    with pytest.warns(CalibrationWarning, match=f"{NUM_INITIAL} of {NUM_INITIAL} trials"):
+    with pytest.warns(CalibrationWarning, match=f"{NUM_INITIAL} of {NUM_INITIAL} decisions"):
         study.optimize(limited, n_trials=1)
     with warnings.catch_warnings():
         warnings.simplefilter("error", CalibrationWarning)

@@ -35,6 +35,7 @@ from botorch_calib.integrations.optuna_delays import DelayAwareSampler
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models import PartlyKnownNoiseGP
 from tests.integrations.test_optuna import NewStorage, mixed, new_storage, quiet, unfitted
+from tests.long_grids import mostly_slow
 
 __all__ = ["new_storage", "quiet"]  # fixtures
 
@@ -142,7 +143,10 @@ def test_minimisation_agrees_with_maximisation() -> None:
     assert first == second
 
 
-@pytest.mark.parametrize(("strategy", "calibrated"), [("ts", True), ("hallucinate", False)])
+@pytest.mark.parametrize(
+    ("strategy", "calibrated"),
+    mostly_slow([("ts", True), ("hallucinate", False)], [("hallucinate", False)]),
+)
 def test_many_threads_that_finish_out_of_order(strategy: str, calibrated: bool) -> None:
     """Some fail; nothing that runs is asked again, and the study gets near the optimum.
 
@@ -197,7 +201,7 @@ def test_mixed_study_that_is_saved_and_loaded(new_storage: NewStorage) -> None:
     assert loaded.best_trial.number >= NUM_INITIAL
 
 
-@pytest.mark.parametrize(("strategy", "n_jobs"), [("ucb", 1), ("ts", 4)])
+@pytest.mark.parametrize(("strategy", "n_jobs"), mostly_slow([("ucb", 1), ("ts", 4)], [("ts", 4)]))
 def test_failed_points_of_a_grid_are_not_asked_again(strategy: str, n_jobs: int) -> None:
     """Without the grid, what is rounded to a failed point is asked for over and over."""
 
@@ -219,7 +223,7 @@ def test_failed_points_of_a_grid_are_not_asked_again(strategy: str, n_jobs: int)
     assert len(set(failed)) == len(failed) > 0
 
 
-@pytest.mark.parametrize("is_mixed", [True, False])
+@pytest.mark.parametrize("is_mixed", mostly_slow([True, False], [True]))
 def test_no_point_is_rounded_to_an_earlier_one(is_mixed: bool) -> None:
     """Integers and categories beside a number that is best at its bound, or many integers."""
 

@@ -29,7 +29,8 @@ from botorch_calib import (
     QuantileRecalibrator,
 )
 from botorch_calib.integrations.xopt import CalibratedModelConstructor, load_xopt
-from botorch_calib.models.predictors import GaussianPredictor
+from botorch_calib.models.predict import predict
+from tests.long_grids import mostly_slow
 
 # Its import has made double precision the default of the process. Here that is what users have; the
 # modules of other tests, imported after this one, are to be as they are without Xopt.
@@ -135,24 +136,17 @@ def test_gaussian_processes_are_those_of_xopt() -> None:
         assert not torch.allclose(moments(model), moments(gp))
 
 
-@pytest.mark.parametrize(
-    ("generator", "settings"),
-    [
-        (ExpectedImprovementGenerator, {"turbo_controller": "optimize"}),
-        (UpperConfidenceBoundGenerator, {}),
-        (
-            MOBOGenerator,
-            {
-                "objectives": ("y", "w"),
-                "constrained": True,
-                "reference_point": {"y": 1.0, "w": 0.0},
-            },
-        ),
-    ],
-)
-@pytest.mark.filterwarnings(
-    "ignore:A not p.d."
-)  # the search comes by the corner that was evaluated
+SEVERAL = {"objectives": ("y", "w"), "constrained": True, "reference_point": {"y": 1.0, "w": 0.0}}
+GENERATORS = [
+    (ExpectedImprovementGenerator, {"turbo_controller": "optimize"}),
+    (UpperConfidenceBoundGenerator, {}),
+    (MOBOGenerator, SEVERAL),
+]
+
+
+# The search comes by the corner that was evaluated.
+@pytest.mark.filterwarnings("ignore:A not p.d.")
+@pytest.mark.parametrize(("generator", "settings"), mostly_slow(GENERATORS, GENERATORS[:2]))
 def test_generators(generator: Any, settings: dict[str, Any]) -> None:
     constructor = CalibratedModelConstructor(train_model=False)
     X = new_xopt(constructor, generator, **settings)
@@ -178,7 +172,7 @@ def test_given_noise() -> None:
     (model,) = models_of(X)
     points = torch.rand(5, 1, 2, dtype=torch.double)
     observed = model.model.posterior(points, observation_noise=True)
-    mean, deviation = GaussianPredictor(model.model).moments(points)
+    mean, deviation, *_ = predict(model.model, points, objective=False).spread()
     torch.testing.assert_close(mean, observed.mean)
     torch.testing.assert_close(deviation.square(), observed.variance)
     assert model.calibrator.num_updates == NUM_INITIAL

@@ -19,13 +19,11 @@ from botorch.exceptions.errors import InputDataError
 from xopt import VOCS, Evaluator, Xopt
 from xopt.generators.bayesian.models.standard import StandardModelConstructor
 
-from botorch_calib import optimize_chance_constrained
-from botorch_calib.decisions import joint_chance_constraints
+from botorch_calib import ChanceConstraint, optimize_chance_constrained
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.integrations import _mixed_search
 from botorch_calib.integrations.xopt import load_xopt
 from botorch_calib.integrations.xopt_decisions import ChanceConstrainedGenerator
-from botorch_calib.models.marginals import posterior_at
 from tests.interruptions import fail_second_call
 
 # As in test_xopt.py.
@@ -90,7 +88,7 @@ def test_candidates_are_those_of_the_bare_loop() -> None:
     for _ in range(6):
         gain, loss = X.generator.train_model(update_internal=False).models
         if constraint is None:
-            (constraint,) = joint_chance_constraints([loss], [(None, 0.5)])
+            constraint = ChanceConstraint({"loss": loss}, limits={"loss": (None, 0.5)})
         else:
             constraint = constraint.with_model(loss)
         torch.manual_seed(1)
@@ -103,12 +101,12 @@ def test_candidates_are_those_of_the_bare_loop() -> None:
         last = torch.tensor(X.data[["a", "b"]].to_numpy()[-1:])
         torch.testing.assert_close(last, expected, rtol=0, atol=1e-7)
         constraint.observe(last, torch.tensor(X.data[["loss"]].to_numpy()[-1:]), condition=False)
-    (known,) = X.generator.chance_constraints()
+    known = X.generator.chance_constraint()
     assert constraint is not None
     for ours, theirs in zip(known.decisions, constraint.decisions, strict=True):
-        assert ours["point"] == theirs["point"] and ours["outcome"] == theirs["outcome"]
-        assert ours["certified"] == theirs["certified"]
-        assert ours["quantiles"] == pytest.approx(theirs["quantiles"])
+        quantile = theirs.pop("quantiles")["loss"][1]
+        assert ours.pop("quantiles")["loss"] == [None, pytest.approx(quantile)]
+        assert ours == theirs
     assert (known.num_certified, known.num_violations) == counted(X)
     assert known.num_certified > 1
 
@@ -124,11 +122,11 @@ def test_discrete_variables_and_batches(variables: Any) -> None:
     X = new_xopt(variables)
     batch = X.generator.generate(3)
     assert all(row["b"] in variables["b"] for row in batch)
-    (constraint,) = X.generator.chance_constraints()
+    constraint = X.generator.chance_constraint()
     assert constraint.num_decisions == 3 and constraint.num_observed == 0
     assert constraint.num_outstanding == constraint.num_certified
     X.evaluate_data(batch)
-    (constraint,) = X.generator.chance_constraints()
+    constraint = X.generator.chance_constraint()
     assert constraint.num_outstanding == 0 and constraint.num_observed == 3
 
 
@@ -151,9 +149,11 @@ def test_several_limits_fixed_features_and_travel_distances() -> None:
     X.step()
     assert X.data["b"].iloc[-1] == 0.1
     assert abs(X.data["a"].iloc[-1] - before) <= 0.1 + 1e-9
-    first, second = X.generator.chance_constraints()
-    assert (first.lower, first.upper) == (-2.0, 0.5)
-    assert (second.lower, second.upper) == (0.05, None)
+    constraint = X.generator.chance_constraint()
+    assert constraint.limits == {"loss": (-2.0, 0.5), "room": (0.05, None)}
+    (row,) = X.generator.decisions
+    assert row["inputs"] == pytest.approx({name: X.data[name].iloc[-1] for name in "ab"})
+    assert row["point"] == [*row["inputs"].values()] and row["after"] == len(X.data) - 1
 
 
 def test_half_widths_are_bounded() -> None:
@@ -167,11 +167,12 @@ def test_half_widths_are_bounded() -> None:
         (row,) = X.generator.generate(1)
         assert X.generator.decisions[-1]["certified"]
         at = torch.tensor([[[row["a"], row["b"]]]])
-        posterior: Any = posterior_at(model.models[0], at)
+        posterior: Any = model.models[0].posterior(at)
         widths.append(1.6448536 * posterior.variance.sqrt().item())
     assert widths[1] <= 0.8 * widths[0] * (1.0 + 1e-6)
 
 
+@pytest.mark.slow  # tests/integrations/test_xopt.py loads in the same process
 def test_dumped_and_loaded_in_another_process(tmp_path: Path) -> None:
     X = new_xopt()
     for _ in range(2):
@@ -183,17 +184,18 @@ import json
 from botorch_calib.integrations import _mixed_search
 from botorch_calib.integrations.xopt import load_xopt
 X = load_xopt({str(file)!r})
-(constraint,) = X.generator.chance_constraints()
+constraint = X.generator.chance_constraint()
 print(json.dumps([X.generator.decisions, constraint.decisions]))
 """
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
-    decisions, records = json.loads(found.stdout)
+    decisions, rows = json.loads(found.stdout)
     assert decisions == X.generator.decisions
-    (constraint,) = X.generator.chance_constraints()
-    for ours, theirs in zip(constraint.decisions, records, strict=True):
-        outcome = pytest.approx(ours["outcome"], abs=1e-10)  # Xopt writes ten decimals
-        assert theirs == {**ours, "outcome": outcome}
+    constraint = X.generator.chance_constraint()
+    for ours, theirs in zip(constraint.decisions, rows, strict=True):
+        # Xopt writes ten decimals.
+        assert theirs.pop("outcomes") == pytest.approx(ours.pop("outcomes"), abs=1e-10)
+        assert theirs == ours
 
 
 def test_a_file_without_decisions_starts_the_books_and_says_so(tmp_path: Path) -> None:
@@ -205,7 +207,7 @@ def test_a_file_without_decisions_starts_the_books_and_says_so(tmp_path: Path) -
     file.write_text(yaml.dump(config))
     with pytest.warns(CalibrationWarning, match="no decisions"):
         loaded = load_xopt(file)
-    (constraint,) = loaded.generator.chance_constraints()
+    constraint = loaded.generator.chance_constraint()
     assert constraint.num_decisions == 0
 
 

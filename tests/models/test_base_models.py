@@ -21,8 +21,14 @@ from botorch_calib import (
     OnlineConformal,
 )
 from botorch_calib.calibration.learners.radial_sum import gaussian_correlation
-from botorch_calib.models.inspection import observation_noise_variance
-from tests.gps import DOUBLE, far_from_gaussian, make_data, make_gp, make_multitask
+from tests.gps import (
+    DOUBLE,
+    far_from_gaussian,
+    make_data,
+    make_gp,
+    make_multitask,
+    stated_noise,
+)
 
 
 def test_observe_with_a_transform_that_drops_columns() -> None:
@@ -97,7 +103,7 @@ def test_given_noise_of_several_tasks() -> None:
     both = torch.cat([X, (torch.arange(len(X)) % 2).to(X).unsqueeze(-1)], dim=-1)
     noisy = gp.posterior(both, observation_noise=True).variance
     posterior: Any = gp.posterior(both)
-    found = observation_noise_variance(gp, posterior, both)
+    found = stated_noise(gp, both)
     torch.testing.assert_close(found, noisy - posterior.variance)
     assert found[0] != found[1]
     model = CalibratedModel(gp, far_from_gaussian(task=0.0))
@@ -115,7 +121,7 @@ def test_given_noise_of_a_task_without_observations() -> None:
     gp = MultiTaskGP(X, X.sum(-1, keepdim=True), 2, noise, all_tasks=[0, 1, 2], output_tasks=[2])
     unseen = torch.rand(4, 1, 2, **DOUBLE)
     posterior: Any = gp.posterior(unseen)
-    found = observation_noise_variance(gp, posterior, unseen)
+    found = stated_noise(gp, unseen)
     torch.testing.assert_close(found, torch.full_like(posterior.variance, noise.mean().item()))
     stated = CalibratedModel(gp, LocalizedConformal(0.2)).posterior(unseen)
     assert stated.mean.isfinite().all() and stated.variance.isfinite().all()

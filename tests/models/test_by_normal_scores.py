@@ -22,6 +22,7 @@ from torch.testing import assert_close
 
 from botorch_calib import (
     CalibratedModel,
+    CalibratedPosterior,
     CalibratedUpperConfidenceBound,
     LogCalibratedExpectedImprovement,
     OnlineConformal,
@@ -29,7 +30,6 @@ from botorch_calib import (
     calibration_report,
 )
 from botorch_calib.calibration import NoCalibration
-from botorch_calib.posteriors import TransformedOutcomePosterior
 from tests.contracts import PosteriorContract
 from tests.random_numbers import normal, uniform
 
@@ -72,7 +72,7 @@ def test_without_calibration_it_is_the_models_own() -> None:
     model = CalibratedModel(HeavyTails(), NoCalibration(), denoise=False)
     X = points(5, 1, 2)
     stated, own = model.posterior(X), HeavyTails().posterior(X).distribution
-    assert isinstance(stated, TransformedOutcomePosterior)
+    assert isinstance(stated, CalibratedPosterior)
     assert_close(stated.mean, own.mean, rtol=1e-6, atol=1e-7)
     assert_close(stated.variance, own.variance, rtol=1e-4, atol=0.0)
     y = own.mean + 0.7

@@ -39,10 +39,8 @@ from botorch_calib import (
 from botorch_calib.calibration import GaussianScore
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models import CensoredDelayModel, prequential_residuals
-from botorch_calib.models.inspection import observation_noise_variance
-from botorch_calib.models.predictors import GaussianPredictor
+from botorch_calib.models.predict import predict
 from botorch_calib.models.requirements import checked_observations
-from botorch_calib.posteriors import StatedPosterior
 from tests.contracts import ModelContract, PosteriorContract
 from tests.gps import (
     BASES,
@@ -57,6 +55,7 @@ from tests.gps import (
     make_gp,
     make_model,
     make_variational,
+    stated_noise,
 )
 
 # MultiTaskGP multiplies by sparse matrices, on which torch comments once per process.
@@ -144,7 +143,7 @@ class TestPosteriorOfModel(PosteriorContract):
 
     def make_posterior(
         self, batch_shape: torch.Size, q: int, dtype: torch.dtype
-    ) -> StatedPosterior:
+    ) -> CalibratedPosterior:
         X = grid(6, transforms=True).view(2, 3, 2)[:, :q].to(dtype)
         return make_model(dtype, transforms=True).posterior(X.requires_grad_())
 
@@ -207,7 +206,7 @@ def test_arguments_are_checked():
                 make(gp, other)
         with pytest.raises(InputDataError, match="`excess` must be one of"):
             make(gp, calibrator, excess="model")
-        for already in (pending.model, pending):
+        for already in (CalibratedModel(gp, calibrator), pending):
             with pytest.raises(UnsupportedError, match="`model` .* is calibrated already"):
                 make(already, calibrator)
     with pytest.raises(UnsupportedError, match="observe"):
@@ -312,7 +311,7 @@ def test_observe(fixed_noise, transforms, with_yvar):
     torch.testing.assert_close(theta, expected_theta, atol=1e-8, rtol=0)
     assert model.train_targets.shape == (12 + 4,) and model.calibrator is calibrator
     mean, variance = dense_posterior(X_t, y_t, noise, units.x(X_test))
-    posterior = model.posterior(X_test).base_posterior
+    posterior = model.posterior(X_test).corrected(None)
     torch.testing.assert_close(units.y(posterior.mean), mean, atol=1e-6, rtol=0)
     torch.testing.assert_close(
         (posterior.variance / units.scale.square()).flatten(), variance, atol=1e-6, rtol=0
@@ -410,7 +409,7 @@ def test_an_identity_distribution_gives_back_the_base_model(base):
     torch.testing.assert_close(observation.variance, noisy.variance)
     noise = noisy.variance - reference.variance
     assert (noise > 1e-3).all()
-    for found in (observation_noise_variance(gp, reference, X), posterior.noise_variance):
+    for found in (stated_noise(gp, X), stated_noise(model, X)):
         torch.testing.assert_close(found.expand(shape), noise, rtol=1e-8, atol=1e-12)
     generator, size = torch.Generator().manual_seed(0), torch.Size([3])
     base_samples = torch.randn(3, 2, 1, 5, 2, **DOUBLE, generator=generator)
@@ -471,23 +470,15 @@ def test_excess_reaches_every_posterior():
     for each in made:
         posterior = each.posterior(X)
         assert posterior.excess == "objective"
-        widened = CalibratedPosterior(
-            posterior.base_posterior,
-            posterior.predictive,
-            posterior.noise_variance,
-            excess="objective",
-        )
+        base, noise = each.gaussian_model.posterior(X), stated_noise(each, X)
+        widened = CalibratedPosterior(base, posterior.predictive, noise, excess="objective")
         torch.testing.assert_close(posterior.variance, widened.variance)
-        plain = CalibratedPosterior(
-            posterior.base_posterior, posterior.predictive, posterior.noise_variance
-        )
+        plain = CalibratedPosterior(base, posterior.predictive, noise)
         assert (posterior.variance > 1.01 * plain.variance).any()
         flipped = each.posterior(X, posterior_transform=transform)
         torch.testing.assert_close(flipped.variance, 4 * posterior.variance)
         observed = each.posterior(X, observation_noise=True)
-        expected = CalibratedPosterior(
-            posterior.base_posterior, posterior.predictive, posterior.noise_variance, denoise=False
-        )
+        expected = CalibratedPosterior(base, posterior.predictive, noise, denoise=False)
         torch.testing.assert_close(observed.variance, expected.variance)
     model.observe(X[:2], torch.zeros(2, 1, **DOUBLE))
     assert model.posterior(X).excess == "objective"
@@ -547,9 +538,9 @@ def test_condition_on_observations(base):
     gp.posterior(X)
     expected = gp.condition_on_observations(X, Y, **kwargs)
     X_new = grid(4, transforms)
-    result = conditioned.posterior(X_new)
-    torch.testing.assert_close(result.base_posterior.mean, expected.posterior(X_new).mean)
-    torch.testing.assert_close(result.base_posterior.variance, expected.posterior(X_new).variance)
+    result, wanted = (m.posterior(X_new) for m in (conditioned.gaussian_model, expected))
+    torch.testing.assert_close(result.mean, wanted.mean)
+    torch.testing.assert_close(result.variance, wanted.variance)
     assert conditioned.calibrator is calibrator and calibrator.num_updates == 30
     assert not conditioned.denoise and model.train_targets.shape == (12,)
     torch.testing.assert_close(half_widths(conditioned, X_new), half_widths(model, X_new))
@@ -577,8 +568,8 @@ def test_fantasize(base):
     assert posterior.mean.shape == (5, 4, *batch_shape, 2, 1)
     assert posterior.variance.isfinite().all()
     assert posterior.rsample(torch.Size([6])).shape == (6, 5, 4, *batch_shape, 2, 1)
-    prior = model.posterior(X).base_posterior.variance
-    assert (fantasies.posterior(X).base_posterior.variance < prior).all()
+    prior = model.posterior(X).corrected(None).variance
+    assert (fantasies.posterior(X).corrected(None).variance < prior).all()
 
 
 # ------------------------------------------------------------------ units of the outcome
@@ -599,9 +590,9 @@ def test_statements_do_not_depend_on_the_unit(fixed_noise, dtype, unit, rtol):
         gp = SingleTaskGP(X, unit * Y, Yvar, outcome_transform=Standardize(1))
         model = CalibratedModel.from_history(gp, LocalizedConformal(**TEMPLATE))
         noisy = CalibratedModel(gp, model.calibrator, denoise=False)
-        mean, deviation = GaussianPredictor(model.model).moments(X_new)
+        mean, deviation, *_ = predict(model.model, X_new, objective=False).spread()
         negated = ScalarizedPosteriorTransform(torch.tensor([-1.0], dtype=dtype))
-        found = [mean, deviation]
+        found = [mean.to(dtype), deviation.to(dtype)]
         for posterior in (
             model.posterior(X_new),
             noisy.posterior(X_new),
@@ -707,7 +698,7 @@ def test_gradient_reaches_the_calibrator(transforms):
     fixed = model.posterior(X).predictive
     frozen = PiecewisePredictive(fixed.knots.detach(), fixed.masses, fixed.uniform)
     base_posterior = model.model.posterior(X)
-    without = CalibratedPosterior(base_posterior, frozen, model.posterior(X).noise_variance)
+    without = CalibratedPosterior(base_posterior, frozen, stated_noise(model, X))
     (through,) = torch.autograd.grad(model.posterior(X).variance.sum(), X)
     (around,) = torch.autograd.grad(without.variance.sum(), X)
     assert not torch.allclose(through, around)
@@ -858,8 +849,8 @@ def test_outcome_transforms_that_are_refused():
     with pytest.raises(UnsupportedError, match="decreasing outcome transform.*negate the obs"):
         CalibratedModel.from_history(gp, OnlineConformal(0.2))
     gp = SingleTaskGP(X, (Y - Y.mean()).exp(), outcome_transform=Misleading())
-    with pytest.raises(UnsupportedError, match="not Gaussian.*Standardize"):
-        CalibratedModel(gp, OnlineConformal(0.2)).posterior(X[:2])
+    with pytest.raises(UnsupportedError, match="Misleading, which says that it is affine"):
+        CalibratedModel(gp, OnlineConformal(0.2))
 
 
 @pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")

@@ -35,7 +35,7 @@ def test_entropy_search_takes_the_gaussian_process() -> None:
     qMaxValueEntropy(model().gaussian_model, X)(X[:2].unsqueeze(-2))
     posterior = model().posterior(X)
     for name in ("distribution", "mvn"):
-        with pytest.raises(UnsupportedError, match="base_posterior"):
+        with pytest.raises(UnsupportedError, match="gaussian_model"):
             getattr(posterior, name)
     with pytest.raises(UnsupportedError, match="intervals are its `quantile`s"):
         posterior.mvn.confidence_region()

@@ -147,11 +147,11 @@ def test_hallucination(setting):
 def test_no_imputation(setting):
     gp, X = setting.gp(), grid(setting)
     model = CensoredDelayModel(gp, setting.pending(5), imputation="none")
-    assert model.conditioned_model is gp is model.model
+    assert model.gaussian_model is gp is model.model
     assert model.Y_imputed.shape == (0, 1) and len(model.X_pending) == 5
     for result, expected in zip(moments(model.posterior(X)), moments(gp.posterior(X)), strict=True):
         assert_close(result, expected, rtol=1e-12, atol=1e-12)  # the engine's, and GPyTorch's
-    assert CensoredDelayModel(gp, None, 0.0).conditioned_model is gp
+    assert CensoredDelayModel(gp, None, 0.0).gaussian_model is gp
 
 
 # ------------------------------------------------------------------ pending points come and go
@@ -242,7 +242,7 @@ def test_observing_what_was_not_pending():
     model.observe(x, y)
     assert_same(model, added, X)
     everything = model.with_observations(model.X_pending, setting.values(model.X_pending))
-    assert everything.X_pending.shape == (0, 2) and everything.conditioned_model is everything.model
+    assert everything.X_pending.shape == (0, 2) and everything.gaussian_model is everything.model
     # Of three equal points, two values resolve two.
     model = CensoredDelayModel(setting.gp(), x.expand(3, 2), setting.censor_value)
     assert len(model.resolve(x.expand(2, 2), y.expand(2, 1)).X_pending) == 1
@@ -366,7 +366,7 @@ def test_multi_task_base():
     gp, X = make_multitask(), Setting().points(3, seed=8)
     full = torch.cat([X, torch.zeros(3, 1, **DOUBLE)], dim=-1)
     models = [CensoredDelayModel(gp, points, -2.0) for points in (X, full)]
-    assert isinstance(models[0].conditioned_model, MultiTaskGP)
+    assert isinstance(models[0].gaussian_model, MultiTaskGP)
     assert torch.equal(models[0].X_pending, full)
     assert_same(models[0], models[1], X)
     assert (models[0].posterior(X).mean < gp.posterior(X).mean).all()

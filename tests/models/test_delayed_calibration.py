@@ -61,11 +61,9 @@ def compose(
     return CalibratedModel(delayed, calibrator, denoise=denoise)
 
 
-def parts(model: Any) -> tuple[CensoredDelayModel, Any]:
-    """The model that knows pending points, and the calibrator, of either order."""
-    if isinstance(model, CensoredDelayModel):
-        return model, model.model.calibrator
-    return model.model, model.calibrator
+def parts(model: Any) -> tuple[Any, Any]:
+    """The model, which knows the pending points in either order, and its calibrator."""
+    return model, model.calibrator
 
 
 def grid(setting: Setting, num: int = 7) -> Tensor:
@@ -115,7 +113,7 @@ class TestHallucinatedAfterObservation(ModelContract):
 def test_both_orders_are_the_calibrated_conditioned_gp(setting, imputation, order, denoise):
     calibrator = far_from_gaussian()
     model = compose(order, setting, calibrator, imputation, denoise=denoise)
-    gp = setting.model(5, imputation).conditioned_model
+    gp = setting.model(5, imputation).gaussian_model
     expected = CalibratedModel(gp, calibrator, denoise=denoise)
     X = grid(setting)
     given = torch.tensor([[0.3]], **DOUBLE)
@@ -137,7 +135,7 @@ def test_hallucination_keeps_the_mean_of_the_process(setting, order):
     posterior = model.posterior(X)
     scale = setting.units()[-1]
     assert ((posterior.mean - gp.posterior(X).mean).abs() > 0.01 * scale).any()
-    assert_close(posterior.base_posterior.mean, gp.posterior(X).mean, rtol=0, atol=1e-9 * scale)
+    assert_close(posterior.corrected(None).mean, gp.posterior(X).mean, rtol=0, atol=1e-9 * scale)
     delayed, _ = parts(model)
     assert_close(delayed.Y_imputed, gp.posterior(delayed.X_pending).mean.detach())
 
@@ -159,13 +157,13 @@ def test_history(setting, imputation, order, residuals):
     else:
         delayed = setting.model(5, imputation)
         model = CalibratedModel.from_history(delayed, template, 4, residuals=residuals)
-        assert model.model is delayed
+        assert model.model is delayed.model
     _, calibrator = parts(model)
     assert calibrator.num_updates == alone.calibrator.num_updates == setting.num - 4
     assert torch.equal(thresholds(calibrator, setting), thresholds(alone.calibrator, setting))
     assert template.num_updates == 0
     X = grid(setting)
-    conditioned = setting.model(5, imputation).conditioned_model
+    conditioned = setting.model(5, imputation).gaussian_model
     reference = CalibratedModel(conditioned, alone.calibrator)
     assert_same_law(model.posterior(X), reference.posterior(X))
 
@@ -197,7 +195,7 @@ def test_observation(setting, imputation, order, train_mode):
     assert delayed.train_targets.shape == alone.train_targets.shape == (setting.num + 3,)
     X = grid(setting)
     expected = CensoredDelayModel(alone.model, pending[[1, 4]], setting.censor_value, imputation)
-    reference = CalibratedModel(expected.conditioned_model, calibrator)
+    reference = CalibratedModel(expected.gaussian_model, calibrator)
     assert_same_law(model.posterior(X), reference.posterior(X))
 
 
@@ -207,7 +205,7 @@ def test_observation_without_conditioning(setting, order):
     model = compose(order, setting)
     delayed, calibrator = parts(model)
     X, Y = setting.pending(5)[:2], setting.values(setting.pending(5)[:2])
-    (model.model if order == "inside" else model).observe(X, Y, condition=False)
+    model.observe(X, Y, condition=False)
     assert calibrator.num_updates == 32 and len(delayed.X_pending) == 5
     assert parts(model)[0] is delayed and delayed.train_targets.shape == (setting.num,)
 
@@ -233,7 +231,7 @@ def test_warning_of_a_calibrator_that_has_seen_little():
 def test_noisy_improvement_of_botorch(order):
     """It is that of the calibrated model of all queries, given the same base samples."""
     calibrator, values = far_from_gaussian(), []
-    expected = CalibratedModel(PLAIN.model(5).conditioned_model, calibrator)
+    expected = CalibratedModel(PLAIN.model(5).gaussian_model, calibrator)
     for model in (compose(order, calibrator=calibrator), expected):
         sampler = SobolQMCNormalSampler(torch.Size([16]), seed=0)
         acqf = qLogNoisyExpectedImprovement(model, PLAIN.data()[0], sampler, prune_baseline=False)
@@ -248,18 +246,19 @@ def test_noisy_improvement_of_botorch(order):
 )
 def test_further_pending_points_keep_what_is_calibrated(options):
     """Whether it is the objective, and whose the excess of spread is."""
-    delayed, _ = parts(compose("outside"))
+    delayed = PLAIN.model(5)
     points, more = grid(PLAIN, 10).unsqueeze(-2), grid(PLAIN, 2)
+    known = delayed.with_pending(more)
     acqf, expected = (
         DelayedUpperConfidenceBound(CalibratedModel(model, far_from_gaussian(), **options))
-        for model in (delayed, delayed.with_pending(more))
+        for model in (delayed, known)
     )
     acqf.set_X_pending(more)
     posterior = expected.model.posterior(points)
     deviation = posterior.variance.sqrt().reshape(-1)
     assert_close(acqf(points), posterior.mean.reshape(-1) + acqf.nu * deviation)
     for changed in ({"denoise": True}, {"excess": "noise"}):
-        other = CalibratedModel(expected.model.model, far_from_gaussian(), **{**options, **changed})
+        other = CalibratedModel(known, far_from_gaussian(), **{**options, **changed})
         is_other = bool(options.keys() & changed.keys())
         difference = other.posterior(points).variance.sqrt().reshape(-1) - deviation
         assert (difference.abs().max() > 1e-3) == is_other

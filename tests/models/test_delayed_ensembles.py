@@ -139,9 +139,9 @@ def test_calibration_composes_in_either_order(outside: bool) -> None:
     expected = own.with_model(conditioned).posterior(AT.unsqueeze(-2))
     for level, quantile in zip(levels, stated, strict=True):
         assert_close(quantile, expected.quantile(level).flatten(), rtol=1e-7, atol=1e-9)
-    before = model.X_pending if not outside else model.model.X_pending
+    before = model.X_pending
     model.observe(PENDING[:1], torch.tensor([[0.3]], **DOUBLE))
-    after = model.X_pending if not outside else model.model.X_pending
+    after = model.X_pending
     assert (len(before), len(after)) == (2, 1)
 
 

@@ -124,7 +124,7 @@ def test_censored_hyperparameters_with_given_noise():
     expected = 0.1 + 0.01 * VALUES[ARRIVAL].abs().squeeze(-1)
     scale = fit_given_noise(*make_ledger().training_data()).outcome_transform.stdvs.item()
     assert_close(model.likelihood.noise * scale**2, expected)
-    noise = model.conditioned_model.likelihood.noise
+    noise = model.gaussian_model.likelihood.noise
     assert noise.shape == (13,)
     assert_close(noise[10:], noise[:10].mean().expand(3))
 
@@ -171,7 +171,7 @@ def test_calibration_sees_observed_values_only(hyperparameters, order):
         inner = CensoredDelayModel.from_ledger(
             ledger, lambda X, Y: CalibratedModel.from_history(fit(X, Y), template)
         )
-        calibrated = inner.model
+        calibrated = inner
     assert calibrated.calibrator.num_updates == expected.calibrator.num_updates == len(ARRIVAL)
     X: Any = expected.transform_inputs(grid())
     assert torch.equal(

@@ -18,8 +18,13 @@ from botorch_calib import (
 )
 from botorch_calib.distributions import PiecewisePredictive
 from botorch_calib.models import NoisyEnsemble
-from botorch_calib.models.marginals import single_point_posterior
-from botorch_calib.models.predictors import predictor_of
+from botorch_calib.models.predict import (
+    history,
+    moments_by_factor,
+    predict,
+    prediction_of_observations,
+)
+from botorch_calib.models.process import with_task_feature
 from tests.models.ensembles import KINDS, Lines, make_ensemble
 
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -45,11 +50,10 @@ def points_of(kind: str, *shape: int) -> torch.Tensor:
 @kinds
 def test_the_engine_has_the_members_posteriors(kind):
     model, X = make_ensemble(kind), points_of(kind, 5, 1)
-    single, whole = single_point_posterior(model, X.unsqueeze(-3), members=True), model.posterior(X)
-    assert single is not None
+    single, whole = predict(model, X), model.posterior(X)
+    assert moments_by_factor(model, with_task_feature(model, X)) is not None
     assert_close(single.mean, whole.mean, rtol=1e-9, atol=1e-9)
     assert_close(single.variance, whole.variance, rtol=1e-7, atol=1e-9)
-    assert single_point_posterior(model, X) is None  # a mixture is no Gaussian posterior
 
 
 @kinds
@@ -69,7 +73,7 @@ def test_history_by_conditioning_densely(kind):
             variance = K[:, i, i] - (weights * K[:, rest, i]).sum(dim=-1)
             cdf = torch.special.ndtr((deviation[:, i] - mean) / variance.sqrt()).mean()
             expected.append(torch.special.ndtri(cdf))
-        X, z = predictor_of(model).history(residuals)
+        X, z, *_ = history(model, residuals)
         expected = torch.stack(expected).detach()
         if kind == "multi-task":
             expected = expected[1::2]
@@ -125,7 +129,7 @@ def test_observe(kind):
     t = (Y.view(3, 1, 1, 1) - plain.mean) / plain.variance.sqrt()
     below, above = (torch.special.ndtr(side).mean(dim=-3).flatten() for side in (t, -t))
     expected = torch.where(below < above, torch.special.ndtri(below), -torch.special.ndtri(above))
-    z = predictor_of(model).scores(X, Y)
+    _, z = prediction_of_observations(model, with_task_feature(model, X), Y)
     if kind != "multi-task":  # BoTorch's own says how much noise there is
         assert_close(z, expected, rtol=1e-5, atol=1e-6)
     for _ in range(2):

@@ -15,14 +15,12 @@ from botorch.models.robust_relevance_pursuit_model import RobustRelevancePursuit
 from botorch.models.transforms import (
     ChainedInputTransform,
     ChainedOutcomeTransform,
-    Log,
     Normalize,
     Standardize,
     Warp,
 )
 from botorch.models.transforms.input import InputPerturbation
 from botorch.models.transforms.outcome import StratifiedStandardize
-from botorch.posteriors import TransformedPosterior
 from botorch.sampling import SobolQMCNormalSampler
 from botorch.settings import propagate_grads
 from gpytorch.constraints import GreaterThan
@@ -41,12 +39,9 @@ from torch.testing import assert_close
 
 from botorch_calib.models.cholesky_factor import factor_of
 from botorch_calib.models.conditioning import conditioned_on
-from botorch_calib.models.marginals import (
-    beside,
-    joint_posterior,
-    posterior_at,
-    single_point_posterior,
-)
+from botorch_calib.models.outcome_transforms import outcome_map_of
+from botorch_calib.models.predict import moments_by_factor, predict, process_posterior
+from botorch_calib.models.process import with_task_feature
 from tests.gps import DOUBLE, make_data, make_gp, make_multitask, make_variational
 
 
@@ -153,10 +148,16 @@ def moments_and_gradient(posterior: Any, X: Tensor) -> tuple[Tensor, ...]:
     return posterior.mean, posterior.variance, gradient
 
 
+def served_posterior(model: Any, X: Tensor) -> Any:
+    """The posterior where the kept factor serves the model, else None."""
+    kept = moments_by_factor(model, with_task_feature(model, X))
+    return None if kept is None else process_posterior(model, X)
+
+
 def assert_same(model: Any, reference: Any, X: Tensor) -> None:
     """The engine's moments and their gradient, and those of another model's ``posterior``."""
     own_X, other_X = (X.clone().requires_grad_(True) for _ in range(2))
-    served = single_point_posterior(model, own_X)
+    served = served_posterior(model, own_X)
     assert served is not None
     own = moments_and_gradient(served, own_X)
     other = moments_and_gradient(reference.posterior(other_X), other_X)
@@ -186,11 +187,11 @@ def joint_and_gradient(posterior: Any, X: Tensor) -> tuple[Tensor, ...]:
 
 
 @each_model
-def test_joint_posteriors_are_those_of_botorch(name: str, batch: tuple[int, ...]) -> None:
+def test_served_posteriors_are_those_of_botorch(name: str, batch: tuple[int, ...]) -> None:
     model = MODELS[name]()
     reference, X = deepcopy(model), points(model, *batch, 4).squeeze(-2)
     own_X, other_X = (X.clone().requires_grad_(True) for _ in range(2))
-    served = joint_posterior(model, own_X)
+    served = served_posterior(model, own_X)
     own = joint_and_gradient(served, own_X)
     other = joint_and_gradient(reference.posterior(other_X), other_X)
     for mine, theirs in zip(own, other, strict=True):
@@ -204,7 +205,7 @@ def test_many_points_some_of_them_equal(name: str) -> None:
     model = MODELS[name]()
     X = points(model, 30).squeeze(-2)
     X[20] = X[3]
-    served: Any = joint_posterior(model, X)
+    served: Any = served_posterior(model, X)
     expected: Any = model.posterior(X)
     own, other = (p.distribution.covariance_matrix for p in (served, expected))
     assert_close(own, other, rtol=1e-10, atol=1e-10)
@@ -229,7 +230,7 @@ def test_small_noise_and_repeated_rows_keep_their_digits() -> None:
     """The variance is absolute to rounding over the least eigenvalue; the prior's is about 1."""
     model = near_duplicates()
     X = torch.cat([make_inputs(model)[:3].unsqueeze(-2), points(model, 4)])
-    served = single_point_posterior(model, X)
+    served = served_posterior(model, X)
     assert served is not None
     transform: Any = model.outcome_transform
     scale, shift = transform.stdvs.squeeze(), transform.means.squeeze()
@@ -244,7 +245,7 @@ def test_second_derivatives(q: int) -> None:
     X = points(model, 2, q).transpose(-2, -3).reshape(2, q, 3).requires_grad_(True)
 
     def moments(X: Tensor) -> tuple[Tensor, Tensor]:
-        served: Any = (single_point_posterior if q == 1 else joint_posterior)(model, X)
+        served: Any = served_posterior(model, X)
         return served.mean, served.distribution.covariance_matrix
 
     assert torch.autograd.gradcheck(moments, (X,))
@@ -255,14 +256,13 @@ def test_single_precision() -> None:
     model = make_gp(dtype=torch.float)
     X = points(make_gp(), 6)
     served, exact = (
-        single_point_posterior(m, X.to(t))
-        for m, t in ((model, torch.float), (make_gp(), torch.double))
+        served_posterior(m, X.to(t)) for m, t in ((model, torch.float), (make_gp(), torch.double))
     )
     assert served is not None and exact is not None
     assert served.mean.dtype == torch.float
     assert_close(served.mean.double(), exact.mean, rtol=1e-4, atol=1e-4)
     assert_close(served.variance.double(), exact.variance, rtol=1e-3, atol=1e-5)
-    joint: Any = joint_posterior(model, X.squeeze(-2).float())
+    joint: Any = served_posterior(model, X.squeeze(-2).float())
     assert joint.mean.dtype == torch.float
     assert_close(joint.mean.double().flatten(), exact.mean.flatten(), rtol=1e-4, atol=1e-4)
     assert_close(joint.variance.double().flatten(), exact.variance.flatten(), rtol=1e-3, atol=1e-5)
@@ -285,7 +285,7 @@ def test_fantasies_and_conditioned_models(fixed_noise: bool) -> None:
     assert own is not None and own.cholesky.shape == (3, 2, num - 1, num - 1)
     dropped: Any = deepcopy(fantasies)
     dropped.prediction_strategy = None
-    assert single_point_posterior(dropped, X.unsqueeze(-3)) is not None
+    assert served_posterior(dropped, X.unsqueeze(-3)) is not None
     joint: Any = dropped.posterior(X[:, 0])
     expected: Any = deepcopy(fantasies).posterior(X[:, 0])
     assert_close(joint.mean, expected.mean)
@@ -345,9 +345,9 @@ def replace_kernel(model: Any) -> None:
 def test_changes_of_data_and_hyperparameters_are_noticed(change: Callable[[Any], None]) -> None:
     model = make_gp(transforms=True)
     X = points(model, 4)
-    before = single_point_posterior(model, X)
+    before = served_posterior(model, X)
     change(model)
-    after = single_point_posterior(model, X)
+    after = served_posterior(model, X)
     assert before is not None and after is not None
     assert not torch.allclose(before.mean, after.mean)
     fresh = deepcopy(model)
@@ -358,7 +358,7 @@ def test_changes_of_data_and_hyperparameters_are_noticed(change: Callable[[Any],
 def test_given_noise_that_is_replaced_is_noticed() -> None:
     model = make_gp(fixed_noise=True)
     X = points(model, 4)
-    single_point_posterior(model, X)
+    served_posterior(model, X)
     model.likelihood.noise = 3 * model.likelihood.noise
     fresh = deepcopy(model)
     fresh.train()
@@ -389,10 +389,10 @@ def perturbed() -> SingleTaskGP:
 def test_what_the_engine_does_not_serve_comes_from_posterior(make: Callable[[], Any]) -> None:
     model = make()
     X = torch.rand(4, 1, 3 if make is perturbed else 2, **DOUBLE)
-    assert single_point_posterior(model, X) is None
-    assert joint_posterior(model, X.squeeze(-2)) is None
+    assert served_posterior(model, X) is None
+    assert served_posterior(model, X.squeeze(-2)) is None
     for at in (X, X.squeeze(-2)):
-        posterior: Any = posterior_at(model, at)
+        posterior: Any = process_posterior(model, at)
         expected = model.posterior(at)
         assert_close(posterior.mean, expected.mean)
         assert_close(posterior.variance, expected.variance)
@@ -415,7 +415,7 @@ BESIDE = MODELS | {
     ("name", "shape"),
     [*((name, (3, 2)) for name in BESIDE), ("default", (2, 3, 1)), ("tasks", (2,))],
 )
-def test_rows_beside_a_baseline_are_those_of_joint_posteriors(
+def test_rows_beside_a_baseline_are_those_of_served_posteriors(
     name: str, shape: tuple[int, ...]
 ) -> None:
     model = BESIDE[name]().eval()
@@ -426,16 +426,19 @@ def test_rows_beside_a_baseline_are_those_of_joint_posteriors(
         every = points(model, 4 + torch.Size(shape).numel()).squeeze(-2)
     baseline, new = every[:4], every[4:].view(*shape, -1)
     own_X, other_X = (new.clone().requires_grad_(True) for _ in range(2))
-    with beside(baseline):
-        served: Any = posterior_at(model, own_X)
+    served: Any = predict(model, own_X, baseline=baseline)
     expected: Any = reference.posterior(
         torch.cat([baseline.expand(*shape[:-1], -1, -1), other_X], dim=-2)
     )
     num = shape[-1] * (2 if name == "one to many" else 1)
-    assert served.mean.shape[-2] == served.rows.shape[-2] == num and torch.equal(
-        served.distribution.covariance_matrix, served.rows[..., -num:]
-    )
-    own = rows_and_gradient(served.mean, served.rows, own_X)
+    assert served.mean.shape[-2] == num
+    rows = torch.cat([served.with_baseline, served.covariance], dim=-1)
+    maps: list[Any] = [outcome_map_of(model, at) for at in (every[:4], new)]
+    units = [each.scaled(torch.ones(1, 1, **DOUBLE)) for each in maps]
+    if name == "strata":  # of which each has a unit of its own
+        units = [units[1], torch.cat([units[0].expand(*shape[:-1], -1, 1), units[1]], dim=-2)]
+    rows = rows * units[0] * units[1].mT
+    own = rows_and_gradient(served.mean, rows, own_X)
     last = expected.distribution.covariance_matrix[..., -num:, :]
     other = rows_and_gradient(expected.mean[..., -num:, :], last, other_X)
     for mine, theirs in zip(own, other, strict=True):
@@ -448,11 +451,12 @@ def test_a_baseline_is_explained_once_and_again_after_changes() -> None:
 
     def explained(baseline: Tensor) -> Tensor:
         """What the engine knows of the baseline, after a comparison of posteriors."""
-        with beside(baseline):
-            posterior: Any = posterior_at(model, X)
+        posterior: Any = predict(model, X, baseline=baseline)
         joint = model.posterior(torch.cat([baseline.expand(3, -1, -1), X], dim=-2))
         expected = joint.distribution.covariance_matrix[..., -1:, :]
-        assert_close(posterior.rows, expected, rtol=1e-10, atol=1e-10)
+        rows = torch.cat([posterior.with_baseline, posterior.covariance], dim=-1)
+        rows = posterior.outcome_map.scaled(rows, power=2)
+        assert_close(rows, expected, rtol=1e-10, atol=1e-10)
         return kept_factor()._of_baseline(model, baseline)[1]
 
     def kept_factor() -> Any:
@@ -473,25 +477,11 @@ def test_a_baseline_is_explained_once_and_again_after_changes() -> None:
     assert len(kept_factor()._baselines) == 0
 
 
-def test_a_joint_posterior_through_a_nonlinear_outcome_transform() -> None:
-    X, Y, _ = data()
-    transform = ChainedOutcomeTransform(log=Log(), standardize=Standardize(1))
-    model = SingleTaskGP(X, Y.exp(), outcome_transform=transform)
-    X = points(model, 4).squeeze(-2)
-    served: Any = joint_posterior(model, X)
-    expected: Any = model.posterior(X)
-    assert type(served) is TransformedPosterior and type(expected) is TransformedPosterior
-    assert_close(served.mean, expected.mean, rtol=1e-10, atol=1e-10)
-    within: list[Any] = [served._posterior, expected._posterior]
-    own, other = (posterior.distribution.covariance_matrix for posterior in within)
-    assert_close(own, other, rtol=1e-10, atol=1e-10)
-
-
 def test_a_large_covariance_is_not_evaluated_before_it_is_asked_for() -> None:
     model = SingleTaskGP(*data()[:2])
     with max_eager_kernel_size(25):
-        assert joint_posterior(model, torch.rand(5, 3, **DOUBLE)) is not None
-        assert joint_posterior(model, torch.rand(6, 3, **DOUBLE)) is None
+        assert served_posterior(model, torch.rand(5, 3, **DOUBLE)) is not None
+        assert served_posterior(model, torch.rand(6, 3, **DOUBLE)) is None
 
 
 def test_a_conditioned_model_has_the_factor_that_conditioning_extended() -> None:
@@ -522,13 +512,13 @@ def test_kernels_that_are_evaluated_at_once_come_from_posterior() -> None:
     """Also once a factor is known: the setting is global, and other threads switch it."""
     model = make_gp()
     X = points(model, 4)
-    before = single_point_posterior(model, X)
+    before = served_posterior(model, X)
     with lazily_evaluate_kernels(False):
-        assert single_point_posterior(model, X) is None
-        posterior: Any = posterior_at(model, X)
+        assert served_posterior(model, X) is None
+        posterior: Any = process_posterior(model, X)
     assert before is not None
     assert_close(posterior.mean, before.mean, rtol=1e-10, atol=1e-10)
-    assert single_point_posterior(model, X) is not None
+    assert served_posterior(model, X) is not None
 
 
 def swap_kernel(model: Any) -> None:
@@ -550,7 +540,7 @@ def change_constraint(model: Any) -> None:
 def test_training_mode_drops_the_factor(change: Callable[[Any], None]) -> None:
     model = SingleTaskGP(**plain_data(d=2), covar_module=RBFKernel(ard_num_dims=2).double())
     X = points(model, 4)
-    single_point_posterior(model, X)
+    served_posterior(model, X)
     change(model)
     model.train()
     fresh = deepcopy(model)
@@ -573,7 +563,7 @@ def test_a_factor_that_was_made_in_inference_mode() -> None:
     model = make_gp(transforms=True)
     X = points(model, 4)
     with torch.inference_mode():
-        single_point_posterior(model, X)
+        served_posterior(model, X)
     assert_same(model, make_gp(transforms=True), X)
 
 
@@ -581,4 +571,4 @@ def test_gradients_by_hyperparameters_come_from_posterior() -> None:
     model = make_gp()
     X = points(model, 4)
     with propagate_grads(True):
-        assert single_point_posterior(model, X) is None
+        assert served_posterior(model, X) is None

@@ -27,8 +27,7 @@ from botorch_calib.models import (
     prequential_residuals,
 )
 from botorch_calib.models.conditioning import conditioned_on, given_noise
-from botorch_calib.models.inspection import observation_noise_variance
-from botorch_calib.models.marginals import posterior_at
+from botorch_calib.models.predict import process_posterior
 from tests.gps import (
     CONSTANT,
     DOUBLE,
@@ -38,6 +37,7 @@ from tests.gps import (
     make_data,
     make_gp,
     make_partly_known,
+    stated_noise,
 )
 from tests.random_numbers import uniform
 
@@ -78,15 +78,14 @@ def check_against_dense(gp: Any, X: Tensor, Y: Tensor, noise: Tensor) -> None:
     mean, variance = dense_posterior(X, Y.squeeze(-1), noise, X_NEW)
     posteriors: tuple[Any, ...] = (
         gp.posterior(X_NEW),
-        posterior_at(gp, X_NEW.unsqueeze(-2)),
+        process_posterior(gp, X_NEW.unsqueeze(-2)),
     )
     for posterior in posteriors:
         assert_close(posterior.mean, mean, 1e-9)
         assert_close(posterior.variance, variance, 1e-9)
     observed = gp.posterior(X_NEW, observation_noise=True)
     assert_close(observed.variance, variance + NOISE, 1e-9)
-    added = observation_noise_variance(gp, gp.posterior(X_NEW), X_NEW)
-    assert_close(added, torch.tensor(NOISE, **DOUBLE))
+    assert_close(stated_noise(gp, X_NEW), torch.full((len(X_NEW), 1), NOISE, **DOUBLE))
 
 
 # ------------------------------------------------------------ the two ends

@@ -82,7 +82,7 @@ def test_paths_are_the_transport_of_the_formula(calibrator: Calibrator) -> None:
     f, other = drawn.of_process(X)
     sy = (v + noise).sqrt()
     z = (f + (noise / v).sqrt() * (other - mean) - mean) / sy
-    assert isinstance(posterior, CalibratedPosterior)
+    assert isinstance(posterior, CalibratedPosterior) and posterior.predictive is not None
     moved = posterior.predictive.transport(z.unsqueeze(-1)).squeeze(-1)
     assert_close(drawn(X), f + v / sy * (moved - z), rtol=1e-10, atol=1e-10)
     assert not torch.allclose(f, other)
@@ -156,9 +156,12 @@ def test_paths_of_a_model_that_knows_pending_points(calibrated: bool, imputation
     base: Any = model() if calibrated else make_gp()
     pending = points()[2:3]
     delayed = CensoredDelayModel(base, pending, -3.0, imputation)
+    conditioned = delayed.gaussian_model
+    if calibrated:
+        conditioned = CalibratedModel(conditioned, base.calibrator)
     for shape in (Size([]), Size([3])):
         drawn = []
-        for each in (delayed, delayed.conditioned_model):
+        for each in (delayed, conditioned):
             torch.manual_seed(0)
             drawn.append(draw_matheron_paths(each, shape))
         assert (type(drawn[0]) is CalibratedPath) == calibrated

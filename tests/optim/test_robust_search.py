@@ -149,10 +149,7 @@ def test_contexts_that_are_steep_elsewhere_enter() -> None:
         assert found(acqf)[1] >= long_search(acqf) - 1e-5
 
 
-@pytest.mark.parametrize(
-    "ambiguity",
-    [WassersteinBall(0.0, "lipschitz"), TotalVariationBall(0.2)],
-)
+@pytest.mark.parametrize("ambiguity", [WassersteinBall(0.0, "lipschitz"), TotalVariationBall(0.2)])
 def test_other_functions_are_left_to_botorch(ambiguity) -> None:
     acqf = RobustUpperConfidenceBound(wavy_gp(), BETA, ambiguity, CONTEXTS)
     in_units = InUnitBox(acqf, SQUARE, spread_of_values(acqf, SQUARE))

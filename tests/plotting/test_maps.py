@@ -68,7 +68,8 @@ def test_certified_region_shows_margins_queries_and_violations():
 @pytest.mark.parametrize(("upper", "extent"), [(1e6, "everything"), (-1e6, "nothing")])
 def test_certified_region_says_where_there_is_no_border(upper, extent):
     gp, _, _, bounds = make_gp(2)
-    several = [ChanceConstraint.from_history(gp, upper=upper) for _ in range(2)]
+    models, limits = {"a": gp, "b": gp}, {"a": (None, upper), "b": (None, upper)}
+    several = ChanceConstraint.from_history(models, limits=limits)
     ax = plot_certified_region(several, bounds)
     assert any(extent in text for text in ax.get_legend_handles_labels()[1])
 
@@ -76,8 +77,8 @@ def test_certified_region_says_where_there_is_no_border(upper, extent):
 def test_certified_region_names_bad_arguments():
     gp, X, _, bounds = make_gp(2)
     constraint = ChanceConstraint.from_history(gp, upper=0.5)
-    with pytest.raises(InputDataError, match="at least one"):
-        plot_certified_region([], bounds)
+    with pytest.raises(InputDataError, match="`constraint`"):
+        plot_certified_region([constraint], bounds)
     with pytest.raises(InputDataError, match="`X`"):
         plot_certified_region(constraint, bounds, violated=torch.zeros(2, dtype=torch.bool))
     with pytest.raises(BotorchTensorDimensionError, match="`violated`"):

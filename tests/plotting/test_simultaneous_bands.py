@@ -54,7 +54,7 @@ def test_a_band_of_a_histogram_holds_all_bins_and_the_next_narrower_does_not(con
     assert probability(binom.ppf(tail, num, 1 / bins), binom.isf(tail, num, 1 / bins)) < confidence
 
 
-@pytest.mark.parametrize("num", [100, 3000])
+@pytest.mark.parametrize("num", [100, pytest.param(3000, marks=pytest.mark.slow)])
 def test_bands_hold_simulated_curves_as_often_as_they_say(num):
     runs, levels = 1000, np.arange(1, 20) / 20
     counts = np.random.default_rng(0).multinomial(num, np.full(20, 0.05), size=runs)

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.errors import InputDataError
 
-from botorch_calib.posteriors import StatedPosterior
+from botorch_calib.posteriors import Prediction
 from tests.posteriors.examples import make, make_points
 from tests.posteriors.test_transformed import Exponential, transformed
 
 X = make_points(q=2)
-POSTERIORS: dict[str, StatedPosterior] = {
+POSTERIORS: dict[str, Prediction] = {
     "calibrated": make("stretched", X),
     "observation": make("stretched", X, denoise=False),
     "transformed": transformed("stretched", X, Exponential()),
@@ -44,8 +44,12 @@ def test_what_is_no_number_is_named(
 
 
 def test_scores_of_quantiles() -> None:
-    with pytest.raises(InputDataError, match="`z` must be a tensor"):
+    with pytest.raises(InputDataError, match="`z` must be a number or a tensor"):
         POSTERIORS["observation"].at_score("1")  # type: ignore[arg-type]
-    for kind in ("calibrated", "transformed"):
-        with pytest.raises(UnsupportedError, match="of observations: take.*observation_noise"):
-            POSTERIORS[kind].at_score(torch.zeros(2, 1))
+    # They are of observations, whatever the prediction is of.
+    z = torch.tensor([[-1.0], [40.0]], dtype=torch.double)
+    observed, objective = (POSTERIORS[kind].at_score(z) for kind in ("observation", "calibrated"))
+    assert torch.equal(observed, objective)
+    for kind in POSTERIORS:
+        at = POSTERIORS[kind].at_score(z / 2)
+        torch.testing.assert_close(POSTERIORS[kind].score(at), (z / 2).expand_as(at))

@@ -119,10 +119,10 @@ def standard_units(
     posterior: CalibratedPosterior, noise: float, excess: str = "noise"
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Location, unit and noise ratio, from the definitions in the design."""
-    mean, variance = posterior.base_posterior.mean, posterior.base_posterior.variance
+    mean, variance = posterior.target_mean, posterior.target_variance
     total = variance + noise
     gain = variance / total
-    if excess == "objective":
+    if excess == "objective" and posterior.predictive is not None:
         gain = torch.maximum(gain, 1 - noise / (posterior.predictive.variance * total))
     return mean, gain * total.sqrt(), (noise / (gain * total)).sqrt()
 
@@ -307,9 +307,6 @@ BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no posterior": ({"posterior": None}, UnsupportedError, "`posterior`.*got NoneType"),
     "denoise": ({"denoise": "no"}, InputDataError, "`denoise`"),
     "excess": ({"excess": "everyone"}, InputDataError, "`excess`"),
-    "number for least": ({"least_variance": 1e-6}, InputDataError, "`least_variance`.*as_tensor"),
-    "least of 0": ({"least_variance": torch.zeros(())}, InputDataError, "`least_variance`"),
-    "wide least": ({"least_variance": WIDE}, BotorchTensorDimensionError, "`least_variance`"),
 }
 
 
@@ -320,7 +317,6 @@ def test_wrong_arguments_are_named(name: str) -> None:
         "posterior": make_base(X),
         "predictive": PREDICTIVE,
         "noise_variance": 0.1,
-        "least_variance": torch.tensor(1e-9),
     }
     CalibratedPosterior(**arguments)
     with pytest.raises(error, match=message):

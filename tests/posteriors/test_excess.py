@@ -80,20 +80,21 @@ def test_no_matter_to_an_observation_or_without_noise(kind, noise):
 
 
 def test_samples_by_hand():
-    """Those of a process with more variance, whose observations have the calibrated one."""
+    """A normal draw of ``f`` given ``y`` under the larger gain, moved with ``y``."""
     X = make_points(3, q=2)
     posterior, base = objective("skewed", X), make_base(X)
     draws = draws_for(posterior, 7)
     root = torch.linalg.cholesky(base.distribution.covariance_matrix)
     f, other = (root @ draws[..., i : i + 1] for i in (0, 1))
-    eps = other / base.variance.sqrt()
-    spread = posterior.predictive.variance.clamp(min=1.0)
-    total = spread * (base.variance + NOISE)
-    f = ((total - NOISE) / base.variance).sqrt() * f
-    z = (f + math.sqrt(NOISE) * eps) / total.sqrt()
-    tau = spread.sqrt()
-    moved = make_predictive("skewed", X).transport(z) / tau
-    expected = base.mean + f + (total - NOISE) / total.sqrt() * (moved - z)
+    y = f + math.sqrt(NOISE) * other / base.variance.sqrt()
+    total = base.variance + NOISE
+    own, gain = (
+        base.variance / total,
+        1 - NOISE / (total * posterior.predictive.variance.clamp(1.0)),
+    )
+    f = gain * y + (gain / own).sqrt() * (f - own * y)
+    moved = total.sqrt() * make_predictive("skewed", X).transport(y / total.sqrt())
+    expected = base.mean + f + gain * (moved - y)
     assert_close(posterior.rsample_from_base_samples(Size([7]), draws), expected)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import pytest
 import torch
@@ -11,17 +12,18 @@ from gpytorch.constraints import Positive
 from botorch_calib import CalibratedModel, LocalizedConformal, OnlineConformal, QuantileRecalibrator
 from botorch_calib.calibration import Calibrator
 from tests.gps import make_gp
+from tests.long_grids import mostly_slow
 
 CALIBRATORS: list[Calibrator] = [
     LocalizedConformal(0.2, 0.25),
     OnlineConformal(0.2, tails="gaussian"),
     QuantileRecalibrator(),
 ]
+PRECISIONS = [*product([False, True], [torch.double, torch.float])]
 
 
 @pytest.mark.parametrize("calibrator", CALIBRATORS, ids=lambda c: type(c).__name__)
-@pytest.mark.parametrize("denoise", [False, True])
-@pytest.mark.parametrize("dtype", [torch.double, torch.float])
+@pytest.mark.parametrize(("denoise", "dtype"), mostly_slow(PRECISIONS, PRECISIONS[1:3]))
 def test_values_are_their_limits(calibrator: Calibrator, denoise: bool, dtype: torch.dtype) -> None:
     X = torch.rand(3, 1, 2, dtype=dtype, requires_grad=True)
     model = CalibratedModel.from_history(make_gp(dtype=dtype), calibrator, denoise=denoise)

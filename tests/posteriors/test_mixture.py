@@ -1,10 +1,9 @@
-"""Samples, marginals and shapes of `CalibratedMixturePosterior`."""
+"""Samples, marginals and shapes of calibrated mixtures of members."""
 
 import math
 
 import pytest
 import torch
-from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.posteriors import GPyTorchPosterior
 from botorch.posteriors.fully_bayesian import GaussianMixturePosterior
 from botorch.sampling.get_sampler import get_sampler
@@ -12,7 +11,7 @@ from gpytorch.distributions import MultivariateNormal
 from torch.testing import assert_close
 
 from botorch_calib.distributions import PiecewisePredictive
-from botorch_calib.posteriors import CalibratedMixturePosterior, CalibratedPosterior
+from botorch_calib.posteriors import CalibratedPosterior
 
 LEVELS = torch.linspace(0.1, 0.9, 9, dtype=torch.double)
 PREDICTIVES = {
@@ -36,8 +35,22 @@ def noise(dtype=torch.double) -> torch.Tensor:
     return torch.tensor([0.05, 0.1, 0.2, 0.01], dtype=dtype).view(4, 1, 1)
 
 
+def mixture_of(members, predictive, noise, denoise=True, excess="noise"):
+    covariance = members.distribution.lazy_covariance_matrix
+    stated = CalibratedPosterior.of_targets(
+        members.mean,
+        covariance.diagonal(dim1=-1, dim2=-2).unsqueeze(-1),
+        noise,
+        covariance=covariance,
+        members=True,
+        objective=denoise,
+    )
+    stated.excess = excess
+    return stated.corrected(predictive)
+
+
 def posterior(name="conformal", dtype=torch.double, apart=1.0, **kwargs):
-    return CalibratedMixturePosterior(base(dtype, apart), PREDICTIVES[name], noise(dtype), **kwargs)
+    return mixture_of(base(dtype, apart), PREDICTIVES[name], noise(dtype), **kwargs)
 
 
 @pytest.mark.parametrize(("name", "apart"), [("conformal", 1.0), ("recalibrated", 20.0)])
@@ -69,7 +82,7 @@ def test_samples_have_the_stated_marginals(options, name, apart):
 def test_nothing_corrected():
     """The mixture's own: to the last bit in samples, and to rounding in its marginals."""
     normal = PiecewisePredictive.gaussian(dtype=torch.double)
-    calibrated = CalibratedMixturePosterior(base(), normal, noise())
+    calibrated = mixture_of(base(), normal, noise())
     sampler = get_sampler(calibrated, torch.Size([8]), seed=3)
     samples = sampler(calibrated)
     assert samples.shape == (8, *SHAPE, 1)
@@ -83,7 +96,7 @@ def test_nothing_corrected():
     assert_close(calibrated.mixture_variance, base().mixture_variance)
     level = torch.tensor([0.1, 0.77], dtype=torch.double)
     assert_close(calibrated.quantile(level), base().quantile(level), rtol=0, atol=2e-5)
-    observed = CalibratedMixturePosterior(base(), normal, noise(), denoise=False)
+    observed = mixture_of(base(), normal, noise(), denoise=False)
     assert_close(observed.variance, base().variance + noise())
 
 
@@ -94,7 +107,7 @@ def test_a_single_member_is_a_calibrated_posterior(name):
     )
     single = CalibratedPosterior(GPyTorchPosterior(member), PREDICTIVES[name], 0.05)
     members = MultivariateNormal(member.mean[:, None], member.covariance_matrix[:, None])
-    mixture = CalibratedMixturePosterior(
+    mixture = mixture_of(
         GaussianMixturePosterior(members), PREDICTIVES[name], torch.tensor(0.05).double()
     )
     draws = torch.randn(50, 2, 3, 2, dtype=torch.double, generator=torch.Generator().manual_seed(2))
@@ -119,7 +132,6 @@ def test_a_single_member_is_a_calibrated_posterior(name):
 def test_affine(denoise):
     calibrated = posterior("recalibrated", denoise=denoise)
     turned = calibrated.affine(-2.0, 1.0)
-    assert isinstance(turned, CalibratedMixturePosterior)
     mean, variance = calibrated.moments()
     assert_close(turned.moments()[0], 1.0 - 2.0 * mean, rtol=1e-5, atol=1e-5)
     assert_close(turned.moments()[1], 4.0 * variance, rtol=1e-4, atol=0)
@@ -150,21 +162,8 @@ def test_single_precision_shapes_and_gradients():
     )
     mean = base().distribution.mean.requires_grad_()
     normal = MultivariateNormal(mean, base().distribution.covariance_matrix)
-    calibrated = CalibratedMixturePosterior(
-        GaussianMixturePosterior(normal), PREDICTIVES["conformal"], noise()
-    )
+    calibrated = mixture_of(GaussianMixturePosterior(normal), PREDICTIVES["conformal"], noise())
     draws = torch.randn(64, *SHAPE, 2, dtype=torch.double)
     samples = calibrated.rsample_from_base_samples(torch.Size([64]), draws)
     (gradient,) = torch.autograd.grad(samples.sum() / 64, mean)
     assert gradient.isfinite().all() and (gradient.sum() - math.prod(SHAPE)).abs() < 1.0
-
-
-def test_arguments_are_checked():
-    predictive = PREDICTIVES["conformal"]
-    single = GPyTorchPosterior(MultivariateNormal(torch.zeros(3), torch.eye(3)))
-    with pytest.raises(UnsupportedError, match="num_members x q x 1"):
-        CalibratedMixturePosterior(single, predictive, noise())
-    with pytest.raises(UnsupportedError, match="must be a PiecewisePredictive"):
-        CalibratedMixturePosterior(base(), "conformal", noise())
-    with pytest.raises(InputDataError, match="`noise_variance` must hold variances"):
-        CalibratedMixturePosterior(base(), predictive, -noise())

@@ -51,6 +51,6 @@ def test_independent_samples_beyond_the_sobol_dimensions(extra):
         base_sample_shape = Size([SobolEngine.MAXDIM // 2 + extra, 2])
 
     small = make_posterior(q=2)
-    posterior = Large(small.base_posterior, small.predictive, 0.5)
+    posterior = Large(small.path_posterior, small.predictive, 0.5)
     expected = IIDNormalSampler if extra else SobolQMCNormalSampler
     assert type(get_sampler(posterior, Size([2]), seed=0)) is expected

@@ -11,10 +11,10 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from torch import Size, Tensor
 from torch.testing import assert_close
 
-from botorch_calib.posteriors import OutcomeMap, TransformedOutcomePosterior
+from botorch_calib.posteriors import CalibratedPosterior, OutcomeMap
 from tests import oracles
 from tests.contracts import PosteriorContract
-from tests.posteriors.examples import KINDS, NOISE, make, make_points
+from tests.posteriors.examples import KINDS, NOISE, make, make_base, make_points, make_predictive
 
 
 class Exponential(OutcomeMap):
@@ -47,8 +47,13 @@ class Line(OutcomeMap):
         return outcome
 
 
-def transformed(kind: str, X: Tensor, outcome_map: OutcomeMap, **kwargs: Any) -> Any:
-    return TransformedOutcomePosterior(make(kind, X, **kwargs), outcome_map)
+def transformed(kind: str, X: Tensor, outcome_map: OutcomeMap, denoise: bool = True) -> Any:
+    base, noise = make_base(X), X.new_tensor(NOISE)
+    covariance = base.distribution.lazy_covariance_matrix
+    stated = CalibratedPosterior.of_targets(
+        base.mean, base.variance, noise, None, outcome_map, covariance=covariance, objective=denoise
+    )
+    return stated.corrected(make_predictive(kind, X))
 
 
 class ContractOfTransformed(PosteriorContract):
@@ -120,11 +125,10 @@ def test_log_normal_improvement(kind: str) -> None:
     """Options on log-normal numbers; below the least outcome the mean less the incumbent."""
     X, rate = make_points(5, q=1), 0.7
     posterior = transformed(kind, X, Exponential(rate))
-    inner = posterior.posterior
-    location, variance = inner.base_posterior.mean, inner.base_posterior.variance
+    location, variance = posterior.target_mean, posterior.target_variance
     unit = (variance / (variance + NOISE).sqrt()).reshape(-1).tolist()
     ratio = (NOISE / variance).sqrt().reshape(-1).tolist()
-    pieces = oracles.unbatched(inner.predictive)
+    pieces = oracles.unbatched(posterior.predictive)
     for best in (-1.0, 0.0, 0.7, 3.0, 1e4):
         found = posterior.log_expected_improvement(best).reshape(-1).tolist()
         for i, mean in enumerate(location.reshape(-1).tolist()):
@@ -138,8 +142,9 @@ def test_log_normal_improvement(kind: str) -> None:
 @pytest.mark.parametrize("denoise", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 def test_probabilities_and_quantiles_are_those_of_the_latent_value(kind, denoise) -> None:
-    posterior = transformed(kind, make_points(3, q=2), Exponential(), denoise=denoise)
-    inner, best = posterior.posterior, torch.tensor(0.8, dtype=torch.double)
+    X = make_points(3, q=2)
+    posterior = transformed(kind, X, Exponential(), denoise=denoise)
+    inner, best = make(kind, X, denoise=denoise), torch.tensor(0.8, dtype=torch.double)
     latent = best.log() / 0.7
     assert_close(posterior.cdf(best), inner.cdf(latent))
     above = posterior.probability_of_improvement(best)

@@ -79,14 +79,14 @@ def test_a_distribution_that_corrects_nothing_leaves_paths_alone():
     X = make_points(3, q=4)
     posterior = make("gaussian", X)
     draws = draws_for(posterior, 6)
-    expected = posterior.base_posterior.rsample_from_base_samples(Size([6]), draws[..., 0])
+    expected = make_base(X).rsample_from_base_samples(Size([6]), draws[..., 0])
     assert torch.equal(posterior.rsample_from_base_samples(Size([6]), draws), expected)
     # The same distribution by pieces: equal up to rounding.
     levels = torch.tensor([0.2, 0.5, 0.6], dtype=torch.double)
     predictive = from_pits(levels, levels.expand(3, 4, 1, 3))
     same = CalibratedPosterior(make_base(X), predictive, NOISE)
     assert_close(same.rsample_from_base_samples(Size([6]), draws), expected)
-    assert_close(same.variance, posterior.base_posterior.variance)
+    assert_close(same.variance, posterior.target_variance)
     for best in (-1.0, 0.5, 4.0):
         value = same.log_expected_improvement(best)
         assert_close(value, posterior.log_expected_improvement(best), rtol=1e-8, atol=1e-8)
@@ -111,8 +111,8 @@ def test_equal_rows_have_equal_samples(kind, dtype):
         (values[..., :2, :] - values[..., 2:, :]).double().abs()
         for values in (
             posterior.rsample_from_base_samples(Size([200]), draws),
-            base.rsample_from_base_samples(Size([200]), draws[..., 0]),
-            base.rsample_from_base_samples(Size([200]), draws[..., 1]),
+            posterior.path_posterior.rsample_from_base_samples(Size([200]), draws[..., 0].double()),
+            posterior.path_posterior.rsample_from_base_samples(Size([200]), draws[..., 1].double()),
         )
     )
     # The process agrees with itself up to the root of its jitter, 1e-8 or 1e-6, or of rounding.
@@ -140,12 +140,8 @@ def test_observations_of_one_point_differ():
 
 
 @pytest.mark.filterwarnings("ignore:A not p.d.")
-@pytest.mark.parametrize("least", [None, 1e-12])
-def test_paths_of_low_rank(least):
-    """A process given by a root of few columns takes as many base samples, for either path.
-
-    In units of its own it takes one for each point.
-    """
+def test_paths_of_low_rank():
+    """A process given by a root of few columns takes as many base samples, for either path."""
     root = torch.randn(6, 2, dtype=torch.double, generator=Generator().manual_seed(3))
     normal = MultivariateNormal(torch.zeros(6).double(), RootLinearOperator(root))
     X = torch.cat([make_points(q=3), make_points(q=3)])
@@ -153,9 +149,8 @@ def test_paths_of_low_rank(least):
         GPyTorchPosterior(normal),
         make_predictive("skewed", X),
         NOISE,
-        least_variance=None if least is None else torch.tensor(least, dtype=torch.double),
     )
-    assert posterior.base_sample_shape == ((2, 2) if least is None else (6, 2))
+    assert posterior.base_sample_shape == (2, 2)
     samples = get_sampler(posterior, Size([2**14]), seed=0)(posterior)
     assert samples.shape == (2**14, 6, 1)
     assert_close(samples.mean(dim=0), posterior.mean, rtol=0.01, atol=0.01)

@@ -127,8 +127,8 @@ def test_sixty_trials(kind: str, tmp_path: Path) -> None:
     T, V, out = counted(client)
     assert T > 40 and V + out <= Budget(0.9).bound(T)
     spec = ax_decisions.certifying_spec(client._generation_strategy)
-    books = ax_decisions.fitted_adapter(spec, client._experiment).books()
-    assert books.account[:3] == (T, V, out)
+    found = ax_decisions.fitted_adapter(spec, client._experiment).account()
+    assert found.account[:3] == (T, V, out)
     # Four abandoned ones at most are out for good.
     assert out == sum(t.status.is_abandoned for t in client._experiment.trials.values()) > 0
 

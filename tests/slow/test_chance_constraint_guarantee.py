@@ -42,7 +42,7 @@ def violation_rates(noise_factor: float, seeds: int, level: float = 0.9) -> tupl
             gp.covar_module.lengthscale = 0.7
             width = 1.0 if method == "plain" else None
             constraint = ChanceConstraint(
-                gp.eval(), 1.0, level=level, width=width, budget=math.inf, records=()
+                gp.eval(), 1.0, level=level, width=width, budget=math.inf, rows=()
             )
             choices = torch.rand(200, 1, 2, dtype=torch.double)
             reward = cost(choices).view(-1)

@@ -12,7 +12,7 @@ from botorch_calib import (
     LogCalibratedExpectedImprovement,
     OnlineConformal,
 )
-from botorch_calib.models.predictors import predictor_of
+from botorch_calib.models.predict import history
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
@@ -37,7 +37,7 @@ def test_coverage_of_sequences():
     """Within the tracker's bound in each of 40, on average to 0.02; not without a calibrator."""
     plain, calibrated = [], []
     for seed in range(SEQUENCES):
-        X, z = predictor_of(sequence(seed)).history("prequential")
+        X, z, *_ = history(sequence(seed))
         calibrator = OnlineConformal(ALPHA)
         misses = []
         for x, score in zip(X.split(1), z.split(1), strict=True):

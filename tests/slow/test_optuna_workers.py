@@ -50,14 +50,14 @@ def test_violations_stay_within_the_bound(tmp_path: Path) -> None:
         for worker in workers:
             worker.kill()
             worker.wait()
-        decided_before = len(study.sampler.constraints(study)[0].decisions)
+        decided_before = study.sampler.chance_constraint(study).num_decisions
         workers = started(storage.url, 5)
         assert [worker.wait(timeout=600) for worker in workers] == [0] * 4
     finally:
         for worker in workers:
             worker.kill()
             worker.wait()
-    (constraint,) = study.sampler.constraints(study)
+    constraint = study.sampler.chance_constraint(study)
     trials = study.get_trials()
     storage.remove_session()
     storage.engine.dispose()
@@ -68,7 +68,6 @@ def test_violations_stay_within_the_bound(tmp_path: Path) -> None:
     assert sum(trial.state is TrialState.RUNNING for trial in trials) <= 4
     assert constraint.num_decisions > decided_before >= 20
     counted = (len(certified), len(violated), len(out))
-    books = (constraint.num_certified, constraint.num_violations, constraint.num_outstanding)
-    assert counted == books
+    assert counted == constraint.account[:3]
     assert len(certified) > 20
     assert len(violated) + len(out) <= (1.0 - LEVEL) * len(certified) + 10.0 + LEVEL

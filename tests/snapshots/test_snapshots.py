@@ -52,7 +52,7 @@ def calibrated() -> CalibratedModel:
 def decided() -> ChanceConstraint:
     """After two decisions, of which one is measured."""
     constraint = ChanceConstraint.from_history(make_gp(num=40), upper=1.0)
-    constraint.commit(X[:2])
+    constraint.decide(X[:2])
     constraint.observe(X[:1], Y[:1])
     return constraint
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import product
 from numbers import Real
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import hardtanh
 
 from botorch_calib._validation import check_count, check_nonnegative, check_positive
-from botorch_calib.calibration.learners.online import Descent, Localization, OnlineQuantileTracker
+from botorch_calib.calibration.learners.online import Localization, OnlineQuantileTracker, descend
 from botorch_calib.calibration.learners.quantile_learner import QuantileLearner, Thresholds
 from botorch_calib.calibration.learners.radial_sum import RadialSum
 
@@ -193,11 +193,11 @@ class AggregatedQuantileTracker(QuantileLearner):
         # Members run first and unaware of each other; the weights need all their losses in order.
         times = torch.arange(1, len(u) + 1, dtype=u.dtype, device=u.device) + self.num_updates
         decay = times.pow(-self.step_decay).unsqueeze(-1)
-        descent = Descent(self.levels.repeat(len(self.members)), self._scales, self._localizations)
+        levels, steps = self.levels.repeat(len(self.members)), decay * self._step_sizes
         state = self.constants.flatten(), self.centers, self.coefficients
-        thresholds, constants, coefficients = descent.run(
-            X, u, decay * self._step_sizes, [1.0] * len(u), state
-        )
+        local = self._scales, self._localizations
+        found = descend(X, u, levels, steps, [1.0] * len(u), state, *local)
+        thresholds, constants, coefficients = found
         thresholds = thresholds.view(len(u), *self.constants.shape)
         losses = pinball_loss(u.view(-1, 1, 1), thresholds, self.levels)
         weights, total, gap = adahedge(losses.sum(dim=-1), self.losses, self.mixability_gap)
@@ -274,15 +274,9 @@ def quantile_learner(
     several = any(isinstance(setting, Sequence) for setting in (scale, step_size))
     if isinstance(lengthscale, Real) and not several:
         strength = check_nonnegative("scale", 1.0 if scale is None else scale)
-        return OnlineQuantileTracker(
-            levels,
-            STEP_SIZE if step_size is None else step_size,
-            0.0 if step_decay is None else step_decay,
-            strength if math.isfinite(lengthscale) else 0.0,
-            float(lengthscale),
-            regularization,
-            initial,
-        )
+        local = strength if math.isfinite(lengthscale) else 0.0, float(lengthscale)
+        steps = STEP_SIZE if step_size is None else step_size, step_decay or 0.0
+        return OnlineQuantileTracker(levels, *steps, *local, regularization, initial)
     choices = (
         _choices("lengthscale", lengthscale, "auto", LENGTHSCALES),
         _choices("scale", scale, None, SCALES),
@@ -298,22 +292,21 @@ def quantile_learner(
 
 
 def _choices(
-    name: str, setting: Any, default: str | None, values: Sequence[float]
+    name: str, setting: Setting | str | None, default: str | None, values: Sequence[float]
 ) -> Sequence[float]:
     """A setting as positive numbers, or ``values`` where it is the ``default``."""
-    is_word = isinstance(setting, str | None)
-    if is_word and setting == default:
-        return values
-    if is_word or not isinstance(setting, Real | Sequence):
-        given = repr(setting) if is_word else type(setting).__name__
-        hint = ": give `.item()` or `.tolist()` of it" if hasattr(setting, "tolist") else ""
-        raise InputDataError(
-            f"`{name}` must be a number, a list of numbers or {default!r}, got {given}{hint}."
-        )
-    numbers: Any = setting if isinstance(setting, Sequence) else [setting]
-    if not numbers:
-        raise InputDataError(f"`{name}` must not be empty.")
-    return [check_positive(name, each, allow_inf=name == "lengthscale") for each in numbers]
+    if setting is None or isinstance(setting, str):
+        if setting == default:
+            return values
+    elif isinstance(setting, Real | Sequence):
+        numbers = setting if isinstance(setting, Sequence) else [setting]
+        if not numbers:
+            raise InputDataError(f"`{name}` must not be empty.")
+        return [check_positive(name, each, allow_inf=name == "lengthscale") for each in numbers]
+    given = repr(setting) if isinstance(setting, str | None) else type(setting).__name__
+    raise InputDataError(
+        f"`{name}` must be a number, a list of numbers or {default!r}, got {given}."
+    )
 
 
 # ------------------------------------------------------------ losses and weights of the members

@@ -1,6 +1,6 @@
 """`OnlineQuantileTracker`: quantiles tracked by online descent of the pinball loss.
 
-A `Descent` carries many independent *columns* along in one loop over the observations: a column is
+`descend` carries many independent *columns* along in one loop over the observations: a column is
 one threshold function, of a level of a tracker or of a member of a bank of trackers.
 """
 
@@ -155,18 +155,13 @@ class OnlineQuantileTracker(QuantileLearner):
     def _learn(self, X: Tensor, u: Tensor) -> Tensor:
         times = range(self.num_updates + 1, self.num_updates + 1 + len(u))
         steps = [self.step_size * math.pow(t, -self.step_decay) for t in times]
-        descent = Descent(
-            self.levels,
-            self.levels.new_tensor([self.scale]),
-            [Localization(slice(None), self.lengthscale)] if self.localized else [],
-        )
-        thresholds, self.constants, coefficients = descent.run(
-            X,
-            u,
-            torch.tensor(steps, dtype=u.dtype, device=u.device).unsqueeze(-1),
-            [1.0 - self.regularization * step for step in steps],
-            (self.constants, self.centers, self.coefficients),
-        )
+        shrink = [1.0 - self.regularization * step for step in steps]
+        column = torch.tensor(steps, dtype=u.dtype, device=u.device).unsqueeze(-1)
+        state = self.constants, self.centers, self.coefficients
+        scale = self.levels.new_tensor([self.scale])
+        local = [Localization(slice(None), self.lengthscale)] if self.localized else []
+        found = descend(X, u, self.levels, column, shrink, state, scale, local)
+        thresholds, self.constants, coefficients = found
         self._store(X, coefficients)
         return thresholds
 
@@ -181,57 +176,54 @@ class Localization(NamedTuple):
     lengthscale: float
 
 
-class Descent(NamedTuple):
-    """Online descent of ``C`` columns; those of ``localizations`` have a local part."""
+def descend(
+    X: Tensor,
+    u: Tensor,
+    levels: Tensor,
+    steps: Tensor,
+    shrink: Sequence[float],
+    state: tuple[Tensor, Tensor, Tensor],
+    scale: Tensor,
+    localizations: Sequence[Localization],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The thresholds ``n x C`` that observations met, and constants and coefficients after.
 
-    levels: Tensor  # C
-    scale: Tensor  # k(x, x) of each column, C, or 1 for all
-    localizations: Sequence[Localization]
-
-    def run(
-        self,
-        X: Tensor,
-        u: Tensor,
-        steps: Tensor,
-        shrink: Sequence[float],
-        state: tuple[Tensor, Tensor, Tensor],
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The thresholds ``n x C`` that observations met, and constants and coefficients after.
-
-        Steps are ``n x C`` or ``n x 1``; each shrinks earlier increments by a factor in ``shrink``.
-        The state is constants ``C``, centers ``t x d`` and coefficients ``t x C`` there.
-        """
-        constants, centers, coefficients = state
-        # delta = eta (p - o) takes two values, known before the loop; which one, the loop decides.
-        hits, misses = steps * (self.levels - 1.0), steps * self.levels
-        if not len(u):
-            return hits, constants, coefficients
-        # Only the batch's own points need the local part, so it is carried along.
-        local, parts = X.new_zeros(len(X), len(self.levels)), []
-        for columns, lengthscale in self.localizations:
-            part = local[:, columns]
-            if len(centers):
-                correlation = gaussian_correlation(X, centers, lengthscale)
-                part.copy_(correlation @ (coefficients * self.scale)[:, columns])
-            # Rows are split once: indexing inside the loop would cost more than the arithmetic.
-            parts.append((columns, part, gaussian_correlation(X, X, lengthscale).unbind()))
-        thresholds, deltas = [], []
-        for i, (u_i, hit, miss) in enumerate(
-            zip(u.unbind(), hits.unbind(), misses.unbind(), strict=True)
-        ):
-            theta = constants + local[i] if parts else constants
-            delta = torch.where(u_i <= theta, hit, miss)
-            constants = constants + delta
-            thresholds.append(theta)
-            deltas.append(delta)
-            if parts:
-                move = delta * self.scale
-                for columns, part, kernel in parts:
-                    part.addr_(kernel[i], move[columns], beta=shrink[i])
+    Levels are ``C``, and the ``scale``, ``k(x, x)`` of each column, is ``C`` or 1; columns of
+    ``localizations`` have a local part. Steps are ``n x C`` or ``n x 1``; each shrinks earlier
+    increments by a factor in ``shrink``. The state is constants ``C``, centers ``t x d`` and
+    coefficients ``t x C`` there.
+    """
+    constants, centers, coefficients = state
+    # delta = eta (p - o) takes two values, known before the loop; which one, the loop decides.
+    hits, misses = steps * (levels - 1.0), steps * levels
+    if not len(u):
+        return hits, constants, coefficients
+    # Only the batch's own points need the local part, so it is carried along.
+    local, parts = X.new_zeros(len(X), len(levels)), []
+    for columns, lengthscale in localizations:
+        part = local[:, columns]
+        if len(centers):
+            correlation = gaussian_correlation(X, centers, lengthscale)
+            part.copy_(correlation @ (coefficients * scale)[:, columns])
+        # Rows are split once: indexing inside the loop would cost more than the arithmetic.
+        parts.append((columns, part, gaussian_correlation(X, X, lengthscale).unbind()))
+    thresholds, deltas = [], []
+    for i, (u_i, hit, miss) in enumerate(
+        zip(u.unbind(), hits.unbind(), misses.unbind(), strict=True)
+    ):
+        theta = constants + local[i] if parts else constants
+        delta = torch.where(u_i <= theta, hit, miss)
+        constants = constants + delta
+        thresholds.append(theta)
+        deltas.append(delta)
         if parts:
-            # Row i is the product of the factors from step i on: the share of an increment made
-            # before step i that all later steps leave.
-            remaining = u.new_tensor([*shrink, 1.0]).flip(0).cumprod(0).flip(0).unsqueeze(-1)
-            increments = torch.stack(deltas) * remaining[1:]
-            coefficients = torch.cat([coefficients * remaining[0], increments])
-        return torch.stack(thresholds), constants, coefficients
+            move = delta * scale
+            for columns, part, kernel in parts:
+                part.addr_(kernel[i], move[columns], beta=shrink[i])
+    if parts:
+        # Row i is the product of the factors from step i on: the share of an increment made
+        # before step i that all later steps leave.
+        remaining = u.new_tensor([*shrink, 1.0]).flip(0).cumprod(0).flip(0).unsqueeze(-1)
+        increments = torch.stack(deltas) * remaining[1:]
+        coefficients = torch.cat([coefficients * remaining[0], increments])
+    return torch.stack(thresholds), constants, coefficients

@@ -14,6 +14,7 @@ from torch.nn import Module
 from botorch_calib._validation import (
     check_inputs,
     check_levels,
+    check_numbers,
     check_tensor,
     check_unit_interval,
     check_width,
@@ -67,7 +68,7 @@ class QuantileLearner(Module, ABC):
         num_columns: int | None = None,
     ) -> None:
         super().__init__()
-        p = check_levels("levels", as_vector(levels))
+        p = check_levels("levels", check_numbers("levels", levels).detach())
         self.register_buffer("levels", p.clone())
         # A setting, yet part of the state: a state of another score has other initial thresholds.
         self.register_buffer("initial", _initial_thresholds(initial, p))
@@ -183,7 +184,7 @@ class QuantileLearner(Module, ABC):
 
     @property
     def _rows(self) -> Tensor:
-        return getattr(self, self._payload)
+        return self.get_buffer(self._payload)
 
     def _store(self, X: Tensor, payload: Tensor) -> None:
         """Keep the new centers with the payload of all, and count the steps."""
@@ -203,7 +204,7 @@ class QuantileLearner(Module, ABC):
             return
         for name, value in incoming.items():
             # New tensors, since thresholds and state dicts handed out may share the old ones.
-            setattr(self, name, getattr(self, name).new_empty(value.shape))
+            setattr(self, name, self.get_buffer(name).new_empty(value.shape))
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _state_names(self) -> set[str]:
@@ -217,7 +218,7 @@ class QuantileLearner(Module, ABC):
             return f"it lacks {sorted(missing)}."
         shapes = {name: tuple(value.shape) for name, value in incoming.items()}
         for name in sorted(self._state_names() - {"centers", self._payload}):
-            if shapes[name] != (own := tuple(getattr(self, name).shape)):
+            if shapes[name] != (own := tuple(self.get_buffer(name).shape)):
                 return f"`{name}` must have shape {own}, not {shapes[name]}."
         centers, payload = shapes["centers"], shapes[self._payload]
         num_columns = self._rows.shape[-1]
@@ -226,9 +227,9 @@ class QuantileLearner(Module, ABC):
         if payload[0] and not self.localized:
             return "it is localized, and this tracker is not."
         for name in self._settings:
-            own, theirs = getattr(self, name).double(), incoming[name].to(self.levels).double()
-            if not torch.allclose(own, theirs, rtol=1e-6, atol=1e-6):
-                return f"its `{name}` are {theirs.tolist()}, not {own.tolist()}."
+            ours, theirs = self.get_buffer(name).double(), incoming[name].to(self.levels).double()
+            if not torch.allclose(ours, theirs, rtol=1e-6, atol=1e-6):
+                return f"its `{name}` are {theirs.tolist()}, not {ours.tolist()}."
         return None
 
 
@@ -238,22 +239,10 @@ def _are_same(kept: list[tuple[Tensor, int]], state: list[tuple[Tensor, int]]) -
     return len(kept) == len(state) and all(a is b and i == j for (a, i), (b, j) in pairs)
 
 
-def as_vector(values: Tensor | Sequence[float]) -> Tensor:
-    """``values`` as a detached floating-point tensor (double precision unless a tensor)."""
-    if not isinstance(values, Tensor):
-        try:
-            values = torch.tensor(values, dtype=torch.double)
-        except (TypeError, ValueError, RuntimeError):
-            raise InputDataError(f"Levels must be numbers, got {values!r}.") from None
-    if not values.is_floating_point():
-        raise InputDataError(f"Levels must be floating-point numbers, got {values.dtype}.")
-    return values.detach()
-
-
 def _initial_thresholds(initial: Tensor | Sequence[float] | None, levels: Tensor) -> Tensor:
     if initial is None:
         return levels.clone()
-    thresholds = as_vector(initial).to(levels, copy=True)
+    thresholds = check_numbers("initial", initial).detach().to(levels, copy=True)
     if thresholds.shape != levels.shape:
         raise BotorchTensorDimensionError(
             f"`initial` must have the shape {tuple(levels.shape)} of `levels`, "

@@ -2,7 +2,6 @@
 
 * `closed_form_bound`: `ClosedFormConfidenceBound`, the bound of an exact Gaussian process, plain or
   calibrated; `confidence_bound` takes any model and chooses between it and the fallback.
-* `bonus`: what the bound adds to the mean, a function of the variance and of the inputs.
 * `stationary_gp`: which models have that closed form, and such a posterior as a few tensors.
 * `pointwise_function`: `PointwiseFunction`, any function of single inputs, by autograd.
 """

@@ -1,23 +1,29 @@
-"""Upper confidence bounds of all pairs of decisions and contexts, and their context gradients."""
+"""Upper confidence bounds of all pairs of decisions and contexts, and their context gradients.
+
+It is ``mu(z) + h(v(z), z)``, with the mean ``mu`` and the variance ``v`` of a Gaussian process. The
+bonus ``h`` is ``sqrt(beta v)``, or, calibrated, that of a `Prediction` with the mean 0.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from itertools import product
-from typing import Any
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform
+from botorch.models.model import Model
+from gpytorch.models import ExactGP
 from torch import Tensor
 
-from botorch_calib.models.calibrated import CalibratedModel
-from botorch_calib.models.inspection import predicting_part, predicting_process, stated_moments
-from botorch_calib.models.marginals import posterior_at
+from botorch_calib.calibration.base import TrackedCalibrator
+from botorch_calib.distributions.piecewise import PiecewisePredictive
+from botorch_calib.models.predict import mean_and_deviation
+from botorch_calib.models.process import predicting_process
 from botorch_calib.models.radial_kernels import LEAST_SQUARE
+from botorch_calib.models.surrogate import Surrogate
+from botorch_calib.posteriors import Prediction
 from botorch_calib.robust.contexts import pairwise_distances
 from botorch_calib.robust.contextual_function import ContextualFunction, norm_and_direction
-from botorch_calib.robust.gp.bonus import CalibratedBonus, GaussianBonus
 from botorch_calib.robust.gp.pointwise_function import PointwiseFunction, pairs_per_chunk
 from botorch_calib.robust.gp.stationary_gp import StationaryGP, is_stationary, stationary_gp
 from botorch_calib.robust.joint_inputs import Columns
@@ -27,6 +33,70 @@ from botorch_calib.robust.joint_inputs import Columns
 _ELEMENTS, _LEAST_PAIRS, _MOST_PAIRS, _DEVICE_ELEMENTS = 2**18, 256, 1024, 2**26
 # Pairs whose bonus is made together.
 _BLOCK, _DEVICE_BLOCK = 2**14, 2**18
+
+
+class Bonus:
+    """What a bound adds to the mean of ``gp``, whose columns have decisions first.
+
+    It is ``width * sqrt(v)``, or ``sign * (mean - mu) + width * sigma`` of a calibrated posterior.
+    """
+
+    def __init__(
+        self,
+        gp: StationaryGP,
+        columns: Columns,
+        width: float,
+        sign: float,
+        calibrated: Surrogate | None,
+    ) -> None:
+        self.gp, self.columns, self.width, self.sign = gp, columns, width, sign
+        self.calibrated = calibrated
+
+    def __call__(self, variance: Tensor, points: Tensor) -> Tensor:
+        """The bonus ``...`` from variances ``...`` and joint inputs ``... x d``."""
+        if self.calibrated is None:
+            return self.width * variance.sqrt()
+        v = variance.unsqueeze(-1).unsqueeze(-1)
+        stated = Prediction(
+            torch.zeros_like(v),
+            v,
+            v.new_full((1, 1), self.gp.noise),
+            predictive=self._predictive(self.calibrated, points),
+            objective=self.calibrated.denoise,
+            excess=self.calibrated.excess,
+        )
+        shift, square = (part.squeeze(-1).squeeze(-1) for part in stated.moments())
+        return self.sign * shift + self.width * square.sqrt()
+
+    def with_slopes(self, variance: Tensor, points: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The same, and its derivatives by variances and by joint inputs, None if there are none.
+
+        The derivatives are differentiable if gradients are enabled.
+        """
+        twice = torch.is_grad_enabled()
+        with torch.enable_grad():
+            at = variance.requires_grad_(), points.requires_grad_()
+            bonus = self(*at)
+            slopes = torch.autograd.grad(bonus.sum(), at, create_graph=twice, allow_unused=True)
+        return bonus, slopes[0], slopes[1]
+
+    def _predictive(self, model: Surrogate, points: Tensor) -> PiecewisePredictive:
+        """What is stated at joint inputs ``... x d``: one point a batch, or one if all agree."""
+        calibrator, columns = model.calibrator, self.columns
+        assert calibrator is not None
+        tracked = calibrator if isinstance(calibrator, TrackedCalibrator) else None
+        if tracked is not None and not tracked.tracker.localized:
+            points = points.flatten(0, -2)[:1]
+        split = len(columns.decision)
+        whole = columns.join(points[..., :split], points[..., split:])
+        whole = model.transform_inputs(whole)
+        usual = TrackedCalibrator.predictive
+        if tracked is not None and type(tracked).predictive is usual and points.dim() == 3:
+            # All pairs
+            sides = columns.decision, columns.context
+            theta = tracked.tracker.threshold_at_pairs(whole, *sides)
+            return tracked._predictive_from(theta.unsqueeze(-2))
+        return calibrator.predictive(whole.unsqueeze(-2))
 
 
 class ClosedFormConfidenceBound(ContextualFunction):
@@ -60,7 +130,7 @@ class ClosedFormConfidenceBound(ContextualFunction):
         columns: Columns,
         beta: float,
         sign: float = 1.0,
-        calibrated: CalibratedModel | None = None,
+        calibrated: Surrogate | None = None,
     ) -> None:
         self.columns, self._split = columns, len(columns.decision)
         # Columns, and so gradients, have decisions first.
@@ -72,10 +142,7 @@ class ClosedFormConfidenceBound(ContextualFunction):
         units = (-gp.inputs * self._unit).mT
         columns_of_sums = torch.cat([units, torch.ones_like(units[:1])])
         self._sums, self._weighted = columns_of_sums.mT, (columns_of_sums * self._weights).mT
-        width = beta**0.5
-        self.bonus: GaussianBonus | CalibratedBonus = GaussianBonus(width)
-        if calibrated is not None:
-            self.bonus = CalibratedBonus(calibrated, gp, columns, width, sign)
+        self.bonus = Bonus(gp, columns, beta**0.5, sign, calibrated)
 
     @torch.no_grad()
     def _evaluate(self, X: Tensor, contexts: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
@@ -106,15 +173,10 @@ class ClosedFormConfidenceBound(ContextualFunction):
         bonus, slope, by_points = self.bonus.with_slopes(variance, points)
         factor = slope * (variance > gp.least_variance)
         sums = by_mean.addcmul_(factor.unsqueeze(-1), by_variance, value=-2.0)
-        jacobian = self._gradient((scaled[0].unsqueeze(1), scaled[1]), sums, by_points)
-        return values.add_(bonus), jacobian
-
-    def _gradient(self, scaled: Sequence[Tensor], sums: Tensor, by_points: Tensor | None) -> Tensor:
-        """The gradient ``... x d``, made of sums over training inputs, see `_moments`, in place."""
-        gradient, total, split = sums[..., :-1], sums[..., -1:], self._split
-        gradient[..., :split].addcmul_(scaled[0] * self._unit[:split], total)
+        gradient, total = sums[..., :-1], sums[..., -1:]
+        gradient[..., :split].addcmul_(scaled[0].unsqueeze(1) * self._unit[:split], total)
         gradient[..., split:].addcmul_(scaled[1] * self._unit[split:], total)
-        return gradient if by_points is None else gradient.add_(by_points)
+        return values.add_(bonus), gradient if by_points is None else gradient.add_(by_points)
 
     def _moments(
         self, X: Tensor, contexts: Tensor, gradients: bool
@@ -165,58 +227,46 @@ class ClosedFormConfidenceBound(ContextualFunction):
         """The variance ``...``, given how much of it is explained."""
         return (self.gp.variance - explained).clamp_min(self.gp.least_variance)
 
-    @torch.no_grad()
+    @torch.enable_grad()
     def _gradient_norm(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
         gp, split = self.gp, self._split
-        points = torch.cat([each.to(gp.origin) for each in (X, contexts)], dim=-1)
-        scaled = gp.scaled(points)
-        sides = scaled[:, :split], scaled[:, split:]
-        squares = pairwise_distances(scaled, gp.inputs).square_().clamp_min_(LEAST_SQUARE)
+        x, c = (each.detach().to(gp.origin) for each in (X, contexts))
+        x.requires_grad_()
+        scaled = gp.scaled(torch.cat([x, c], dim=-1))
+        squares = pairwise_distances(scaled, gp.inputs).square().clamp_min(LEAST_SQUARE)
         k, g = gp.profile.at(squares)
         V, explained = self._solved(k)
         variance = self._variance(explained)
-        free = (variance > gp.least_variance).to(variance)
-        at = variance.requires_grad_(), points.requires_grad_()
-        with torch.enable_grad():
-            _, by_variance, by_points = self.bonus.with_slopes(*at)
+        # Made anew: derivatives by these leave the variance as it is.
+        points = torch.cat([x, c], dim=-1)
+        _, by_variance, by_points = self.bonus.with_slopes(variance, points)
+        by_variance = by_variance * (variance > gp.least_variance)
         # Derivatives of the bound by k, and its gradient
-        factors = torch.addcmul(self._weights, (free * by_variance).unsqueeze(-1), V, value=-2.0)
-        gradient = self._gradient(sides, (factors * g) @ self._sums, by_points)
-        norm, direction = norm_and_direction(gradient[:, split:])
-        # grad_x |grad_c u| = (grad_x grad_c u) direction: the change of grad_x u along it, of which
-        # the squared distances, then all that follows from them change.
-        v = direction * gp.slope[split:]
-        along = torch.linalg.vecdot(sides[1], v).unsqueeze(-1)
-        along = torch.addmm(along, v, gp.inputs[:, split:].mT, alpha=-2.0, beta=2.0)
-        dk = (gp.profile.slope * g).mul_(along)
-        dvariance = torch.linalg.vecdot(V, dk).mul_(free).mul_(-2.0)
-        with torch.enable_grad():
-            change = (by_variance * dvariance).sum()
-            if by_points is not None:
-                change = change + (by_points[:, split:] * direction).sum()
-            changes = torch.autograd.grad(change, at, allow_unused=True)
-        dfactors = (free * changes[0]).unsqueeze(-1) * V
-        dfactors.addcmul_((free * by_variance).unsqueeze(-1), self._solved(dk)[0])
-        # Decisions stay as they are: only the sums change in their part of the gradient.
-        dsums = factors.mul_(gp.profile.slope_of_g(squares)).mul_(along)
-        dsums = dsums.addcmul_(g, dfactors, value=-2.0) @ self._sums
-        slope = self._gradient(sides, dsums, changes[1])
-        return norm.to(X), slope[:, :split].to(X)
+        factors = torch.addcmul(self._weights, by_variance.unsqueeze(-1), V, value=-2.0)
+        sums = (factors * g) @ self._sums[:, split:]
+        gradient = sums[:, :-1] + scaled[:, split:] * self._unit[split:] * sums[:, -1:]
+        if by_points is not None:
+            gradient = gradient + by_points[:, split:]
+        norm, direction = norm_and_direction(gradient)
+        # grad_x |grad_c u| = (grad_x grad_c u) direction
+        (slope,) = torch.autograd.grad((gradient * direction.detach()).sum(), x)
+        return norm.detach().to(X), slope.to(X)
 
 
-def gaussian_process(model: Any) -> Any:
+def gaussian_process(model: Model) -> ExactGP | None:
     """The Gaussian process that a model predicts by, if `stationary_gp` takes it, else None.
 
     There may be a `CalibratedModel` and pending points around it.
     """
-    part, gp = predicting_part(model), predicting_process(model)
-    # Classes derived from `CalibratedModel` count if they predict as it does.
-    is_known = part is gp or getattr(type(part), "posterior", None) is CalibratedModel.posterior
+    gp = predicting_process(model)
+    # Classes derived from `Surrogate` count if they predict as it does.
+    is_own = isinstance(model, Surrogate) and type(model).posterior is Surrogate.posterior
+    is_known = model is gp or is_own
     return gp if is_known and is_stationary(gp) else None
 
 
 def confidence_bound(
-    model: Any,
+    model: Model,
     columns: Columns,
     beta: float,
     sign: float = 1.0,
@@ -228,15 +278,14 @@ def confidence_bound(
     """
     gp = gaussian_process(model) if posterior_transform is None else None
     if gp is not None:
-        part = predicting_part(model)
-        calibrated = None if part is gp else part
-        if calibrated is not None:
+        calibrated = None
+        if isinstance(model, Surrogate) and model.calibrator is not None:
             model.warn_if_unlearned()  # as the first posterior would
+            calibrated = model
         return ClosedFormConfidenceBound(stationary_gp(gp), columns, beta, sign, calibrated)
 
     def bound(Z: Tensor) -> Tensor:
-        posterior = posterior_at(model, Z, posterior_transform=posterior_transform)
-        mean, sigma = stated_moments(model, posterior, posterior_transform)
+        mean, sigma = mean_and_deviation(model, Z, posterior_transform)
         return (sign * mean + beta**0.5 * sigma).squeeze(-1).squeeze(-1)
 
     return PointwiseFunction(bound, columns, chunk=pairs_per_chunk(model))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
+from botorch.models.model import Model
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from botorch_calib.models.process import raw_train_inputs
 from botorch_calib.robust.contextual_function import ContextualFunction, norm_and_direction
 from botorch_calib.robust.joint_inputs import Columns
 
@@ -35,10 +37,10 @@ def context_scale(data: Tensor | None, columns: Columns, points: Tensor) -> Tens
     return torch.where(spread > 0, spread, torch.where(size > 0, size, 1.0))
 
 
-def pairs_per_chunk(model: Any) -> int:
+def pairs_per_chunk(model: Model | None) -> int:
     """Pairs that a model is evaluated at together: fewer, the more observations it has."""
-    targets = getattr(model, "train_targets", None)
-    num = targets.numel() if isinstance(targets, Tensor) else 0
+    inputs = raw_train_inputs(model)
+    num = 0 if inputs is None else inputs.shape[:-1].numel()
     return max(_LEAST_CHUNK, min(_MOST_CHUNK, _CHUNK_ELEMENTS // max(num, 1)))
 
 
@@ -48,7 +50,13 @@ class _TwiceDifferentiable(TorchFunctionMode):
     GPyTorch's Matern kernels use it. At coincident points derivatives of the distance are zero.
     """
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         kwargs = kwargs or {}
         if func is torch.cdist and len(args) == 2 and kwargs.get("p", 2.0) == 2.0:
             differences = args[0].unsqueeze(-2) - args[1].unsqueeze(-3)

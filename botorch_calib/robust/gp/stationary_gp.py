@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from operator import attrgetter
+from types import NoneType
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
@@ -16,14 +17,19 @@ from botorch.models.transforms.input import (
 )
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.means import ConstantMean, ZeroMean
+from gpytorch.models import ExactGP
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
+from torch.nn import Module
 
-from botorch_calib.models.inspection import constant_noise_variance, raw_train_inputs
+from botorch_calib.models.outcome_transforms import outcome_map_of, unit_of_targets
+from botorch_calib.models.process import constant_noise, raw_train_inputs
 from botorch_calib.models.radial_kernels import RadialProfile, base_kernel, radial_profile
 from botorch_calib.posteriors.least_variance import usual_least
 from botorch_calib.robust.contexts import pairwise_distances
 
+# How a class predicts.
+_HOW = attrgetter("__call__", "forward", "posterior", "transform_inputs")
 _AFFINE = (Normalize, InputStandardize, AffineInputTransform)
 # A variance this small, in units of the prior variance and of the rounding error, is none.
 _ROUNDING = 8.0
@@ -42,11 +48,9 @@ class StationaryGP:
 
     profile: RadialProfile  # the kernel as a function of the squared distance of scaled inputs
     # In the middle of the training data, so that differences from it are accurate however far these
-    # are from zero, d: joint inputs, and their image by the model's input transform
+    # are from zero, d
     origin: Tensor
     slope: Tensor  # of scaled inputs with respect to inputs, d
-    transformed_origin: Tensor
-    transform_slope: Tensor  # of the input transform, d
     inputs: Tensor  # n x d, scaled
     weights: Tensor  # n
     precision: Tensor  # n x n
@@ -60,48 +64,39 @@ class StationaryGP:
 
     def reordered(self, columns: list[int]) -> StationaryGP:
         """The same for inputs of these columns, which are all of them."""
-        names = ("origin", "slope", "transformed_origin", "transform_slope", "inputs")
-        return replace(
-            self, **{name: getattr(self, name)[..., columns].contiguous() for name in names}
-        )
+        parts = (each[..., columns].contiguous() for each in (self.origin, self.slope, self.inputs))
+        origin, slope, inputs = parts
+        return replace(self, origin=origin, slope=slope, inputs=inputs)
 
     def scaled(self, points: Tensor) -> Tensor:
         """Scaled inputs ``... x d`` of points."""
         return (points.to(self.origin) - self.origin) * self.slope
 
-    def transformed(self, points: Tensor) -> Tensor:
-        """Images ``... x d`` of points by the model's input transform."""
-        differences = points.to(self.origin) - self.origin
-        return torch.addcmul(self.transformed_origin, differences, self.transform_slope)
 
-
-def is_stationary(model: Any) -> bool:
+def is_stationary(model: ExactGP) -> bool:
     """Whether `stationary_gp` takes a model.
 
     ``SingleTaskGP``, or a class that predicts as it does, with one output and no batch dimensions,
     an RBF or a Matern 3/2 or 5/2 kernel with or without ARD and ``ScaleKernel``, a constant or zero
     mean, learned or given noise, affine input transforms, and at most ``Standardize``.
     """
-    own = SingleTaskGP
+    if not isinstance(model, SingleTaskGP) or _HOW(type(model)) != _HOW(SingleTaskGP):
+        return False
+    parts = dict(model.named_children())
     return (
-        isinstance(model, own)
-        and all(
-            getattr(type(model), name) is getattr(own, name)
-            for name in ("__call__", "forward", "posterior", "transform_inputs")
-        )
-        and model.num_outputs == 1
+        model.num_outputs == 1
         and not model.batch_shape
         and model.train_targets.dim() == 1
         and model.train_inputs[0].dim() == 2
         and type(model.mean_module) in (ConstantMean, ZeroMean)
         and type(model.likelihood) in (GaussianLikelihood, FixedNoiseGaussianLikelihood)
-        and (not _has(model, "outcome") or type(model.outcome_transform) is Standardize)
-        and (not _has(model, "input") or _is_affine(model.input_transform))
+        and type(parts.get("outcome_transform")) in (NoneType, Standardize)
+        and _is_affine(parts.get("input_transform"))
         and radial_profile(base_kernel(model.covar_module)) is not None
     )
 
 
-def closed_form_state(model: Any) -> tuple[object, ...]:
+def closed_form_state(model: ExactGP) -> tuple[object, ...]:
     """All numbers of a model that `is_stationary`, as one vector, by which a change is noticed.
 
     GPyTorch sets hyperparameters in place without a trace in their version counters.
@@ -114,19 +109,19 @@ def closed_form_state(model: Any) -> tuple[object, ...]:
 
 
 @torch.no_grad()
-def stationary_gp(model: Any) -> StationaryGP:
+def stationary_gp(model: ExactGP) -> StationaryGP:
     """Factorise a model that `is_stationary`, put in evaluation mode, in double precision."""
     if not is_stationary(model):
         raise UnsupportedError(f"This {type(model).__name__} has no closed form.")
     model.eval()
     data, kernel = model.train_inputs[0].detach(), base_kernel(model.covar_module)
-    profile: Any = radial_profile(kernel)
-    # The kernel's factor, and the deviation and mean of standardised outcomes
-    output_scale, unit, location = 1.0, 1.0, 0.0
-    if kernel is not model.covar_module:
-        output_scale = float(model.covar_module.outputscale)
-    if _has(model, "outcome"):
-        unit, location = float(model.outcome_transform.stdvs), float(model.outcome_transform.means)
+    profile = radial_profile(kernel)
+    assert profile is not None
+    is_scaled = kernel is not model.covar_module
+    output_scale = float(model.covar_module.outputscale) if is_scaled else 1.0
+    # The deviation and mean of standardised outcomes
+    unit = float(unit_of_targets(model))
+    location = float(outcome_map_of(model).outcome(data.new_zeros(1, 1)))
     scale = profile.factor**0.5 / kernel.lengthscale.detach().reshape(-1).expand(data.shape[-1])
     origin, center, slopes = _input_map(model)
     inputs = (data - center) * scale
@@ -138,45 +133,41 @@ def stationary_gp(model: Any) -> StationaryGP:
         eye = torch.eye(len(factor)).to(factor)
         inverse = torch.linalg.solve_triangular(factor, eye, upper=False)
         root = unit * output_scale * inverse.mT.contiguous()
+    noise = constant_noise(model.likelihood)
+    assert noise is not None
     variance = unit**2 * output_scale
     floor = _ROUNDING * torch.finfo(data.dtype).eps * variance
-    tensors = {
-        "origin": origin,
-        "slope": scale * slopes,
-        "transformed_origin": center,
-        "transform_slope": slopes,
-        "inputs": inputs,
-        "weights": unit * output_scale * weights,
-        "precision": (unit * output_scale) ** 2 * precision,
-    }
     return StationaryGP(
         profile,
-        **{name: tensor.to(data) for name, tensor in tensors.items()},
+        origin=origin.to(data),
+        slope=(scale * slopes).to(data),
+        inputs=inputs.to(data),
+        weights=(unit * output_scale * weights).to(data),
+        precision=((unit * output_scale) ** 2 * precision).to(data),
         root=None if root is None else root.to(data),
         mean=location + unit * prior_mean,
         variance=variance,
-        noise=float(constant_noise_variance(model)),
+        noise=unit**2 * float(noise),
         least_variance=max(floor, unit**2 * usual_least(data.dtype)),
     )
 
 
-def _has(model: Any, kind: str) -> bool:
-    return getattr(model, f"{kind}_transform", None) is not None
-
-
-def _is_affine(transform: Any) -> bool:
-    """Whether a transform is affine in every column by itself."""
-    if type(transform) is ChainedInputTransform:
-        return all(_is_affine(part) for part in transform.values())
-    if type(transform) not in _AFFINE or transform.batch_shape:
-        return False
+def _is_affine(transform: Module | None) -> bool:
+    """Whether a transform is affine in every column by itself; None is the identity."""
+    if isinstance(transform, ChainedInputTransform):
+        return type(transform) is ChainedInputTransform and all(map(_is_affine, transform.values()))
+    if not isinstance(transform, AffineInputTransform):
+        return transform is None
     # The same for every row: a transform that differs by row is none of single inputs.
-    return all(part.shape[:-1].numel() == 1 for part in (transform.coefficient, transform.offset))
+    parts = transform.coefficient, transform.offset
+    is_one = all(part.shape[:-1].numel() == 1 for part in parts)
+    return type(transform) in _AFFINE and not transform.batch_shape and is_one
 
 
-def _input_map(model: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _input_map(model: ExactGP) -> tuple[Tensor, Tensor, Tensor]:
     """The mean ``d`` of the training inputs, its image by the input transform, and the slopes."""
-    raw: Any = raw_train_inputs(model)
+    raw = raw_train_inputs(model)
+    assert raw is not None
     # Those that BoTorch keeps aside have a dimension of outcomes even after `subset_output`.
     origin = raw.detach().flatten(0, -2).mean(dim=0, keepdim=True)
     with torch.enable_grad():
@@ -187,7 +178,7 @@ def _input_map(model: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _solved(
-    model: Any, inputs: Tensor, profile: RadialProfile, output_scale: float
+    model: ExactGP, inputs: Tensor, profile: RadialProfile, output_scale: float
 ) -> tuple[Tensor, Tensor, float]:
     """Cholesky factor of ``K + noise``, weights of the targets, and the prior mean, in double."""
     # In double precision even for a model in single: the weights and the inverse of an

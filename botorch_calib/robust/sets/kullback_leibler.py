@@ -17,10 +17,8 @@ _FLOOR = 800.0
 _LEAST = 1e-300
 # Where |t| is below this, r log r - r + 1 with r = exp(t) is summed as a power series in t.
 _SMALL = 0.1
-# Newton's steps in a bracket, far more than needed but for the worst instances, and accurate ones
-_STEPS, _ACCURATE_STEPS = 25, 2
-# From this radius on a divergence may be computed as a difference of terms of order 1.
-_LARGE = 1e-3
+# Newton's steps in a bracket, far more than needed but for the worst instances
+_STEPS = 25
 
 
 class KLBall(Ball):
@@ -51,56 +49,30 @@ class KLBall(Ball):
 
     def _tilted(self, u: Tensor, weights: Tensor) -> Tensor:
         """Worst cases where all mass on the smallest value lies outside of the ball."""
-        root = self._search(u, weights)
-        worst, size, scaled = tilt(u, weights, root.exp())
-        for _ in range(_ACCURATE_STEPS):
-            # d divergence / d log s = s^2 Var u under the tilted distribution.
-            mean = torch.linalg.vecdot(worst, scaled).unsqueeze(-1)
-            slope = torch.linalg.vecdot(worst, (scaled - mean).square())
-            error = (size.clamp(min=_LEAST) / self.radius).log()
-            # Where the divergence does not reach the radius, whatever s, the slope vanishes.
-            root = root - (error * size / slope.clamp(min=_LEAST)).clamp(-0.5, 0.5)
-            worst, size, scaled = tilt(u, weights, root.exp())
+        worst, size, _ = tilt(u, weights, self._search(u, weights).exp())
         # Convexity: a step back to the centre takes what rounding has left outside of the ball.
         share = (self.radius / size.clamp(min=_LEAST)).clamp(max=1.0).unsqueeze(-1)
         return torch.lerp(weights.expand_as(worst), worst, share)
 
     def _search(self, u: Tensor, weights: Tensor) -> Tensor:
-        """``log s``, ``b``, close enough for Newton's method to converge at once."""
+        """``log s``, ``b``, at which the divergence is the radius."""
         # The divergence is at most s^2 / 8 (Hoeffding), and the variance is its curvature at 0.
         low = torch.full_like(u[:, 0], 0.5 * math.log(8 * self.radius))
         gap = u.masked_fill(u <= 0, math.inf).amin(dim=-1)
         high = torch.maximum((_FLOOR / gap).log(), low)
 
         def log_excess(log_s: Tensor) -> tuple[Tensor, Tensor, float]:
-            size, slope = self._divergence(u, weights, log_s.exp())
+            worst, size, scaled = tilt(u, weights, log_s.exp())
             size = size.clamp(min=_LEAST)
+            # d divergence / d log s = s^2 Var u under the tilted distribution.
+            mean = torch.linalg.vecdot(worst, scaled).unsqueeze(-1)
+            slope = torch.linalg.vecdot(worst, (scaled - mean).square())
             return (size / self.radius).log(), slope / size, 0.0
 
         mean = (u @ weights).unsqueeze(-1)
         start = 0.5 * (2 * self.radius / ((u - mean).square() @ weights)).log()
         start = torch.minimum(torch.maximum(start, low), high)
         return bracketed_root(log_excess, start, low, high, _STEPS)
-
-    def _divergence(self, u: Tensor, weights: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
-        """Divergence at tilts ``s``, and its derivative by ``log s``, both of the shape of ``s``.
-
-        A shorter `tilt` for the search. With ``Z = E exp(-s u)`` and means under the tilted
-        distribution the divergence is ``-s E[u] - log Z``, which leaves small ones no digit: there
-        it is the sum of ``r log r - r + 1``, as in `tilt`.
-        """
-        scaled = (s.unsqueeze(-1) * u).clamp(max=_FLOOR)
-        tilted = (-scaled).exp_().mul_(weights)
-        total = tilted.sum(dim=-1, keepdim=True)
-        tilted.div_(total)
-        mean = torch.linalg.vecdot(tilted, scaled).unsqueeze(-1)
-        log_total = total.log()
-        if self.radius >= _LARGE:
-            size = -(mean + log_total).squeeze(-1)
-        else:
-            log_ratio = -scaled - log_total
-            size = (tilted * log_ratio - weights * log_ratio.expm1()).sum(dim=-1)
-        return size, torch.linalg.vecdot(tilted, (scaled - mean).square_())
 
 
 def tilt(u: Tensor, weights: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:

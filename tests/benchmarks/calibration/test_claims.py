@@ -29,6 +29,7 @@ from benchmarks.framework.runner import without_expected_warnings
 from benchmarks.framework.stored_results import Entry
 from botorch_calib import CalibratedModel, OnlineConformal
 from tests.benchmarks.calibration.runs import run
+from tests.long_grids import mostly_slow
 
 PROBLEM = replace(understated("branin"), num_evaluations=2)
 BOUNDS = PROBLEM.bounds_tensor()
@@ -75,7 +76,7 @@ def test_coverage_of_outcomes_is_that_of_many_draws() -> None:
         ).abs().max() < 4 * 0.5 / 4000**0.5
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", mostly_slow(METHODS, ["plain", "localized"]))
 def test_a_run_records_its_statements(name: str) -> None:
     with without_expected_warnings():
         result = claims.replicate(PROBLEM, METHODS[name], 2000)

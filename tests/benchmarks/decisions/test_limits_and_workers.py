@@ -14,10 +14,13 @@ from benchmarks.decisions.limits_and_workers import METHODS, FurtherReplicate, F
 from benchmarks.decisions.methods import Budgeted, GaussianQuantile
 from benchmarks.decisions.replicate import DecisionMethod
 from benchmarks.decisions.tasks import DecisionTask, cube
-from botorch_calib import joint_chance_constraints
+from botorch_calib import ChanceConstraint
+from botorch_calib.decisions.rows import decision_of
+from tests.long_grids import mostly_slow
 
 TASKS = {task.name: task for task in limits_and_workers.tasks()}
 BY_NAME = {method.name: method for method in METHODS}
+LOOPS = [("budget", Budgeted("budget")), ("wide", GaussianQuantile("wide", factor=1.5))]
 
 
 def short(name: str, num_rounds: int) -> FurtherTask:
@@ -26,7 +29,7 @@ def short(name: str, num_rounds: int) -> FurtherTask:
 
 @pytest.mark.parametrize(
     ("method", "single"),
-    [("budget", Budgeted("budget")), ("wide", GaussianQuantile("wide", factor=1.5))],
+    mostly_slow(LOOPS, LOOPS[:1]),
 )
 def test_one_limit_and_one_worker_are_the_loop_of_the_other_suites(
     method: str, single: DecisionMethod
@@ -84,34 +87,25 @@ class Watched(FurtherReplicate):
         return [arrived[self.ended.index(step)] for step in range(len(arrived))]
 
 
-def test_outcomes_come_late_and_the_books_stay_exact() -> None:
+def test_outcomes_come_late_and_the_account_stays_exact() -> None:
     replicate = Watched(short("levy_both", num_rounds=12), seed=5)
     result = replicate.run()
     assert replicate.num_out == [0, 1, 2] + [3] * 9
     assert sorted(replicate.ended) == list(range(12))
     assert replicate.ended != sorted(replicate.ended)  # out of order
-    constraints = replicate.constraints
-    # Decisions stay in their order, each with its own outcome.
-    flags = [record["certified"] for record in constraints[0].decisions]
+    constraint = replicate.constraint
+    assert constraint is not None
+    # Decisions stay in their order, each with its own outcomes.
+    rows = constraint.decisions
+    flags = [row["certified"] for row in rows]
     assert flags == [bool(flag) for flag in result.extras["certified"]]
-    assert [r["point"] for r in constraints[0].decisions] == replicate.points()
-    assert all(r["outcome"] is not None for c in constraints for r in c.decisions)
+    assert [row["point"] for row in rows] == replicate.points()
+    assert constraint.num_observed == len(rows)
     violated = np.array(result.extras["violated"], dtype=bool)[flags]
-    by_record = [
-        any(r["outcome"] > c.upper for r, c in zip(row, constraints, strict=True))
-        for row in zip(*(c.decisions for c in constraints), strict=True)
-        if row[0]["certified"]
-    ]
-    assert by_record == violated.tolist()
-    assert violated.sum() <= constraints[0].violation_bound(sum(flags))
-    # A service that makes them anew from records states the same.
-    limits = [(None, part.limit) for part in replicate.problem.outcome.parts]
-    again = joint_chance_constraints(
-        [constraint.model for constraint in constraints],
-        limits,
-        records=[constraint.decisions for constraint in constraints],
-    )
+    assert [decision_of(row).violated for row in rows if row["certified"]] == violated.tolist()
+    assert violated.sum() <= constraint.violation_bound(sum(flags))
+    # A service that makes it anew from rows states the same.
+    again = ChanceConstraint(constraint.models, limits=constraint.limits, rows=rows)
     X = cube(5, 30, seed=2).unsqueeze(-2)
-    for one, other in zip(constraints, again, strict=True):
-        assert torch.equal(one.margin(X), other.margin(X))
-        assert one.budget_left == other.budget_left
+    assert torch.equal(constraint.margin(X), again.margin(X))
+    assert constraint.budget_left == again.budget_left

@@ -16,6 +16,9 @@ from botorch_calib.asynchronous import DelayAwareProposer
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.test_functions.delayed import FixedDelay
 from tests.benchmarks.delay.toys import GRID, toy
+from tests.long_grids import mostly_slow
+
+NAMES = [method.name for method in compared()]
 
 
 def ledger_with_pending(censor_value: float = 0.0) -> FeedbackLedger:
@@ -76,7 +79,7 @@ def test_ucb_sdf_is_that_of_the_paper() -> None:
 
 # A choice that is pending already makes a joint covariance singular.
 @pytest.mark.filterwarnings("ignore:A not p.d.")
-@pytest.mark.parametrize("name", [method.name for method in compared()])
+@pytest.mark.parametrize("name", mostly_slow(NAMES, ["ts_sdf", "qlogei_pending"]))
 def test_a_discrete_choice_is_the_maximum(name) -> None:
     method = method_named(name)
     task = toy(FixedDelay(2.0), num_rounds=3)

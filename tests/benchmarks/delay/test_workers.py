@@ -22,7 +22,7 @@ SUITE = get_suite("delay_workers")
 METHODS = {method.name: method for method in workers.compared()}
 
 
-@pytest.mark.parametrize("name", mostly_slow(METHODS, {"default", "qlogei_pending", "random"}))
+@pytest.mark.parametrize("name", mostly_slow(METHODS, {"default", "random"}))
 def test_each_method_runs_with_all_workers_busy(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A replicate is a function of the seed, and the others are pending at each choice."""
     pending: list[int] = []

@@ -175,7 +175,7 @@ def test_failed_load_changes_nothing(change, message):
         ({"levels": [0.5, 0.2]}, "levels"),
         ({"levels": [0.0, 0.2]}, "levels"),
         ({"levels": []}, "levels"),
-        ({"levels": torch.tensor([1])}, "floating-point"),
+        ({"levels": torch.tensor([1])}, "increase strictly"),
         ({"step_size": 0.0}, "step_size"),
         ({"step_decay": -0.1}, "step_decay"),
         ({"scale": -1.0}, "scale"),

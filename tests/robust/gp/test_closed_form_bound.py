@@ -503,7 +503,7 @@ class TestSupport:
         columns = Columns(4, 2)
         X, C = decisions(3, columns), contexts_of(4, columns)
         expected = dense_bound(model, joint(X, C, [2, 3])).view(3, 4)
-        got = closed(model.conditioned_model, columns)(X, C)
+        got = closed(model.gaussian_model, columns)(X, C)
         assert_close(got, expected, rtol=0, atol=1e-8)
 
     @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from botorch_calib.robust import (
     WassersteinBall,
     WorstCase,
 )
+from tests.long_grids import mostly_slow
 from tests.robust import programs
 
 TRANSPORT = "botorch_calib.robust.sets.wasserstein._Transport"
@@ -67,7 +68,7 @@ def spread(values: Tensor) -> Tensor:
 
 
 @every_set
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", mostly_slow(range(6), range(2)))
 def test_value_solves_the_program_and_weights_attain_it(name: str, seed: int) -> None:
     values, centre = instance(seed, rows=2)
     ambiguity = SETS[name](float(10 ** np.random.default_rng(seed).uniform(-2.5, 0.5)))

@@ -1,4 +1,4 @@
-"""A chance constraint's books in a ledger: restarts, several workers, and an optimizer."""
+"""A chance constraint's decisions in a ledger: restarts, several workers, and an optimizer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_restarted_at_each_step_it_is_the_one_that_was_carried(tmp_path) -> None
     assert ledger.decisions() == carried.decisions
     model = loops.model_of(ledger, kind)
     settings: dict[str, Any] = {"upper": loops.LIMIT, "budget": 14.0, **loops.KINDS[kind]}
-    rebuilt = ChanceConstraint.from_records(model, ledger.decisions(), **settings)
+    rebuilt = ChanceConstraint(model, rows=ledger.decisions(), **settings)
     X = loops.CHOICES.unsqueeze(-2)
     carried = carried.with_model(model)
     assert torch.equal(rebuilt.margin(X), carried.margin(X)) and repr(rebuilt) == repr(carried)
@@ -46,7 +46,7 @@ def test_restarted_at_each_step_it_is_the_one_that_was_carried(tmp_path) -> None
     assert carried.num_violations > 0
 
 
-def test_an_optimizer_with_four_workers_keeps_the_books() -> None:
+def test_an_optimizer_with_four_workers_keeps_account() -> None:
     """Each proposal is a decision, made of the books so far, and each value is its outcome."""
     ledger, kind = FeedbackLedger(1), "pending"
     loops.begin(ledger, kind)
@@ -54,14 +54,12 @@ def test_an_optimizer_with_four_workers_keeps_the_books() -> None:
 
     def constraint() -> ChanceConstraint:
         model = loops.model_of(ledger, kind)
-        return ChanceConstraint.from_records(
-            model, ledger.decisions(), upper=loops.LIMIT, budget=14.0
-        )
+        return ChanceConstraint(model, upper=loops.LIMIT, budget=14.0, rows=ledger.decisions())
 
     def propose(_: FeedbackLedger) -> DecidedQuery:
         own = constraint()
-        own.commit(x := loops.chosen(own, ledger))
-        return DecidedQuery(x, own.decisions[-1])
+        (row,) = own.decide(x := loops.chosen(own, ledger))
+        return DecidedQuery(x, row)
 
     def objective(x: Any) -> float:
         time.sleep(rng.random() / 50)
@@ -72,8 +70,8 @@ def test_an_optimizer_with_four_workers_keeps_the_books() -> None:
         optimizer.run(30, progress=False)
     own = constraint()
     assert own.num_decisions == len(ledger) - 4 >= 26 and own.num_certified > 10
-    for record, trial in zip(own.decisions, ledger.trials[4:], strict=True):
-        assert record["point"] == trial.x.tolist() and record["outcome"] == trial.y
+    for row, trial in zip(own.decisions, ledger.trials[4:], strict=True):
+        assert row["point"] == trial.x.tolist() and row["outcomes"] == {"y": trial.y}
     values = torch.tensor([t.y for t in ledger.trials[4:] if t.y is not None], **DOUBLE)
     assert own.num_violations <= int((values > loops.LIMIT).sum())
     assert own.num_violations <= own.violation_bound(own.num_certified)

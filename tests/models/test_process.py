@@ -11,13 +11,12 @@ from botorch.models.transforms.outcome import OutcomeTransform, StratifiedStanda
 
 from botorch_calib.calibration import OnlineConformal
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
-from botorch_calib.models.inspection import (
-    as_calibrated,
-    outcome_scale,
-    outcome_units,
-    stated_moments,
+from botorch_calib.models.outcome_transforms import (
+    outcome_map_of,
+    raw_train_targets,
+    unit_of_targets,
 )
-from botorch_calib.models.outcome_transforms import raw_train_targets
+from botorch_calib.models.predict import mean_and_deviation, predict
 
 X = torch.rand(6, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0))
 Y = (X.sum(dim=-1, keepdim=True) - X.sum(dim=-1).mean()) / X.sum(dim=-1).std()
@@ -60,7 +59,7 @@ AFFINE: dict[str, tuple[Callable[[], OutcomeTransform | None], bool]] = {
     "none": (lambda: None, True),
     "standardized": (lambda: Standardize(1), True),
     "twice": (lambda: ChainedOutcomeTransform(a=Standardize(1), b=Standardize(1)), True),
-    "a user's": (lambda: Scale(0.5), False),
+    "a user's": (lambda: Scale(0.5), True),
     "strata": (stratified, False),
     "chain of strata": (lambda: ChainedOutcomeTransform(a=stratified(), b=Standardize(1)), False),
 }
@@ -76,32 +75,30 @@ def test_the_unit_of_each_target(name: str) -> None:
     gp = SingleTaskGP(inputs, outcomes, outcome_transform=build())
     for model in (gp.train(), gp.eval()):
         torch.testing.assert_close(raw_train_targets(model), outcomes)
-        units = outcome_units(model)
+        units = unit_of_targets(model).expand(6, 1).squeeze(-1)
         # Differences of targets, of the same stratum, and of what they stand for
         for first, second in ((0, 2), (1, 5)):
             targets = model.train_targets[first] - model.train_targets[second]
             torch.testing.assert_close(units[first], units[second])
             difference = (outcomes[first] - outcomes[second]).squeeze()
             torch.testing.assert_close(units[first] * targets, difference)
-        scale = outcome_scale(model)
-        assert (scale is not None) == has_one
-        if scale is not None:
-            torch.testing.assert_close(scale.to(units).reshape(()).expand(6), units)
+        assert (unit_of_targets(model).numel() == 1) == has_one
+        outcome_map = outcome_map_of(model, inputs)
+        torch.testing.assert_close(outcome_map.outcome(model.train_targets.unsqueeze(-1)), outcomes)
 
 
 def test_a_nonlinear_transform_has_no_unit() -> None:
     with pytest.raises(UnsupportedError, match="Log leaves no Gaussian"):
-        outcome_units(make_gp(Y.exp(), outcome_transform=Log()))
+        unit_of_targets(make_gp(Y.exp(), outcome_transform=Log()))
 
 
 @pytest.mark.parametrize("dtype", [torch.float, torch.double])
-def test_as_calibrated_corrects_nothing(dtype):
+def test_a_plain_process_states_its_own_posterior(dtype):
     """A Gaussian posterior by the methods of a calibrated one, whose digits reach far out."""
     gp = SingleTaskGP(X.to(dtype), 1e-7 * Y.to(dtype), outcome_transform=Standardize(1)).eval()
     at = torch.rand(3, 1, 2, dtype=dtype, generator=torch.Generator().manual_seed(1))
     for model in (gp, delayed(gp)):
-        posterior = as_calibrated(model, model.posterior(at))
-        mean, deviation = stated_moments(model, model.posterior(at))
+        posterior, (mean, deviation) = predict(model, at), mean_and_deviation(model, at)
         assert deviation.max() < 2e-7  # not what GPyTorch states at the least, in any units
         torch.testing.assert_close(posterior.mean, mean)
         torch.testing.assert_close(posterior.variance, deviation.square())
@@ -112,12 +109,3 @@ def test_as_calibrated_corrects_nothing(dtype):
             torch.testing.assert_close(posterior.cdf(value), expected, rtol=1e-4, atol=0)
         quantile = normal.icdf(torch.tensor(0.9, dtype=torch.double)).to(dtype)
         torch.testing.assert_close(posterior.quantile(0.9), quantile)
-
-
-def test_as_calibrated_takes_calibrated_and_gaussian_posteriors_alone():
-    model = calibrated(make_gp())
-    posterior = model.posterior(X)
-    assert as_calibrated(model, posterior) is posterior
-    gp = make_gp(Y.exp(), outcome_transform=Log())
-    with pytest.raises(UnsupportedError, match="SingleTaskGP gave a TransformedPosterior"):
-        as_calibrated(gp, gp.posterior(X))

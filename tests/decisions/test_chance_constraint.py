@@ -36,15 +36,13 @@ from botorch_calib import (
     LocalizedConformal,
     OnlineConformal,
     QuantileRecalibrator,
-    joint_chance_constraints,
 )
-from botorch_calib.decisions.account import decision_of
-from botorch_calib.decisions.budget import Account, together
-from botorch_calib.decisions.chance_constraints import margins_of
-from botorch_calib.decisions.predicted_outcome import OutcomeQuantiles
+from botorch_calib.decisions.budget import Account
+from botorch_calib.decisions.rows import decision_of
 from botorch_calib.decisions.widening import width
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models import loo_residuals
+from botorch_calib.models.predict import predict
 from tests.gps import make_data, make_gp, make_multitask
 
 LIMITS: list[dict[str, Any]] = [{"upper": 0.8}, {"lower": -0.5}, {"upper": 1.2, "lower": -0.9}]
@@ -63,6 +61,21 @@ def constraint(dtype: torch.dtype = torch.double, **kwargs: Any) -> ChanceConstr
 
 def value(y: float, num: int = 1) -> Tensor:
     return torch.full((num, 1), y, dtype=torch.double)
+
+
+def decide(constraint: ChanceConstraint, X: Tensor) -> list[bool]:
+    """Whether points are certified, once they are decided about."""
+    return [row["certified"] for row in constraint.decide(X)]
+
+
+def outcomes(constraint: ChanceConstraint) -> list[Any]:
+    """Those of a constraint on one outcome."""
+    return [row["outcomes"]["y"] for row in constraint.decisions]
+
+
+def ends(row: dict[str, Any]) -> list[float]:
+    """The quantiles of a row, without those that there are not."""
+    return [q for pair in row["quantiles"].values() for q in pair if q is not None]
 
 
 def leave_one_out(gp: Any) -> float:
@@ -204,12 +217,10 @@ def test_confidence_is_about_what_is_known_of_the_point() -> None:
     assert (tested.margin(X, 0.95) < tested.margin(X)).all()
     repeated = gp.condition_on_observations(X[0].repeat(1000, 1), value(0.0, 1000))
     tested = ChanceConstraint(repeated, upper=0.85)
-    stated = ChanceConstraint(
-        repeated, upper=0.85, width=1.25 * leave_one_out(repeated), records=()
-    )
+    stated = ChanceConstraint(repeated, upper=0.85, width=1.25 * leave_one_out(repeated), rows=())
     assert_close(tested.margin(X[:1], 0.95), stated.margin(X[:1]), atol=0.02, rtol=0)
     # Rounds that went well make the rounds' quantile narrower, and not that of a point.
-    tested = ChanceConstraint(gp, upper=50.0, records=())
+    tested = ChanceConstraint(gp, upper=50.0, rows=())
     before = tested.margin(X), tested.margin(X, 0.95)
     for _ in range(20):
         tested.observe(X[0], value(-9.0), condition=False)
@@ -319,13 +330,13 @@ def test_a_calibrator_learns_from_what_is_observed() -> None:
 def test_points_are_judged_by_what_decided_about_them() -> None:
     """By the quantile at the time of the decision, whatever the model says when outcomes come."""
     tested, X = constraint(**WIDE), points(3).squeeze(1)
-    assert tested.commit(X).tolist() == [True] * 3
+    assert decide(tested, X) == [True] * 3
     assert (tested.num_certified, tested.num_outstanding, tested.num_observed) == (3, 3, 0)
-    quantiles = [record["quantiles"][0] for record in tested.decisions]
+    quantiles = [ends(row)[0] for row in tested.decisions]
     tested = tested.with_model(make_gp(num=5))
     tested.observe(X[2:], value(quantiles[2]), condition=False)  # a tie
     tested.observe(X[:1], value(math.nextafter(quantiles[0], 99.0)), condition=False)
-    assert [r["outcome"] is None for r in tested.decisions] == [False, True, False]
+    assert [y is None for y in outcomes(tested)] == [False, True, False]
     assert tested.num_outstanding == 1 and len(tested.decisions) == 3
     # One miss and one that is none, whose shares are taken off twice.
     k = 1.05 * leave_one_out(make_gp(num=5)) * math.exp(0.2 * (1 - 2 * 0.1))
@@ -360,17 +371,17 @@ def test_a_limit_that_is_met_exactly_is_kept_in_single_precision(name: str, limi
     for y, expected in ((tie, False), (beyond, True)):
         tested.observe(x, y, condition=False)
         assert tested.violated(y).tolist() == [expected]
-        record = tested.decisions[-1] | {"certified": True, "quantiles": [limit]}
-        rebuilt = ChanceConstraint.from_records(
-            make_gp(dtype=torch.float), [record], **{name: limit}
-        )
+        row = tested.decisions[-1] | {"certified": True}
+        row["quantiles"] = row["limits"]
+        limits: dict[str, Any] = {name: limit}
+        rebuilt = ChanceConstraint(make_gp(dtype=torch.float), rows=[row], **limits)
         assert rebuilt.num_violations == expected
 
 
 def test_while_outcomes_are_out_the_budget_lasts_for_few() -> None:
     tested, X = constraint(**WIDE, budget=2.0), points(9).squeeze(1)
     # p (1 - alpha) < 2 up to three points.
-    assert tested.commit(X).tolist() == [True] * 3 + [False] * 6
+    assert decide(tested, X) == [True] * 3 + [False] * 6
     assert tested.budget_left == pytest.approx(2.0 - 3 + 0.3)
     assert (tested.margin(points(4)) < 0).all() and not tested.certified(points(4)).any()
     tested.observe(X[:3], value(0.0, 3), condition=False)
@@ -386,11 +397,11 @@ def test_while_outcomes_are_out_the_budget_lasts_for_few() -> None:
 
 def test_a_point_may_be_decided_about_twice() -> None:
     tested, x = constraint(**WIDE), points(1).squeeze(1)
-    tested.commit(x.repeat(2, 1))
+    tested.decide(x.repeat(2, 1))
     tested.observe(x, value(101.0), condition=False)
     assert (tested.num_observed, tested.num_outstanding) == (1, 1)
     tested.observe(x.repeat(2, 1), value(0.0, 2), condition=False)
-    assert [record["outcome"] for record in tested.decisions] == [101.0, 0.0, 0.0]
+    assert outcomes(tested) == [101.0, 0.0, 0.0]
 
 
 def test_an_outcome_finds_its_decision_up_to_rounding() -> None:
@@ -399,12 +410,12 @@ def test_an_outcome_finds_its_decision_up_to_rounding() -> None:
     committed = torch.tensor([[0.1, 0.7]]).double()
     came = (committed * 4.7 + 3.0 - 3.0) / 4.7
     assert not torch.equal(came, committed)
-    tested.commit(torch.cat([committed, came]))
+    tested.decide(torch.cat([committed, came]))
     tested.observe(came, value(1.0), condition=False)
-    assert [record["outcome"] for record in tested.decisions] == [None, 1.0]
+    assert outcomes(tested) == [None, 1.0]
     tested.observe(came, value(2.0), condition=False)
-    assert [record["outcome"] for record in tested.decisions] == [2.0, 1.0]
-    tested.commit(committed)
+    assert outcomes(tested) == [2.0, 1.0]
+    tested.decide(committed)
     tested.observe(committed + 1e-6, value(1.0), condition=False)
     assert (tested.num_outstanding, tested.num_decisions) == (1, 4)
 
@@ -416,8 +427,8 @@ def test_the_model_that_is_asked_decides() -> None:
     gp.mean_module.constant = 1e3
     other = tested.with_model(gp)
     assert not other.certified(X).any()
-    assert tested.certified(X).all() and tested.commit(X.squeeze(1)).all()
-    assert not other.commit(X.squeeze(1)).any()
+    assert tested.certified(X).all() and all(decide(tested, X.squeeze(1)))
+    assert not any(decide(other, X.squeeze(1)))
     assert other.num_decisions == 4 and other.decisions == tested.decisions
 
 
@@ -465,8 +476,8 @@ def test_the_column_of_the_output_task_may_be_left_out() -> None:
     assert len(tested.model.train_targets) == 18
     # In the decision, in the outcome, or in neither of them: it is the same point.
     for decided, came in ((X[0], full[0]), (full[1], X[1]), (X[2], X[2]), (full[3], full[3])):
-        tested.commit(decided)
-        rebuilt = ChanceConstraint.from_records(gp, stored(tested.decisions), upper=0.8)
+        tested.decide(decided)
+        rebuilt = ChanceConstraint(gp, upper=0.8, rows=stored(tested.decisions))
         for each in (tested, rebuilt):
             each.observe(came, value(0.0), condition=False)
         assert rebuilt.decisions == tested.decisions
@@ -479,16 +490,16 @@ def test_it_is_copied_and_pickled() -> None:
     for twin in (copy.deepcopy(tested), pickle.loads(pickle.dumps(tested))):
         assert_close(twin.margin(X), tested.margin(X))  # the factor of its model is made anew
         assert twin.decisions == tested.decisions
-        twin.commit(X.squeeze(1))
+        twin.decide(X.squeeze(1))
         assert twin.num_outstanding == 3 and tested.num_outstanding == 0
 
 
-# ------------------------------------------------------------ records
+# ------------------------------------------------------------ rows
 
 
-def stored(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def stored(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """As they come back from a file."""
-    result: list[dict[str, Any]] = json.loads(json.dumps(records))
+    result: list[dict[str, Any]] = json.loads(json.dumps(rows))
     return result
 
 
@@ -509,7 +520,7 @@ def assert_same(rebuilt: ChanceConstraint, carried: ChanceConstraint, X: Tensor)
         ({"upper": 1.2, "lower": -1.3}, 2, torch.double),
     ],
 )
-def test_rebuilt_from_records_it_is_the_one_that_was_carried(
+def test_rebuilt_from_rows_it_is_the_one_that_was_carried(
     limits: dict[str, Any], seed: int, dtype: torch.dtype
 ) -> None:
     """After each round, with outcomes late and out of order, refits, and some that never come."""
@@ -520,7 +531,7 @@ def test_rebuilt_from_records_it_is_the_one_that_was_carried(
         certified = pool[carried.certified(pool)]
         choice = certified if len(certified) and rng.random() < 0.8 else pool
         batch = choice[[rng.randrange(len(choice)) for _ in range(rng.randrange(3))]].squeeze(1)
-        carried.commit(batch)
+        carried.decide(batch)
         out.extend(batch)
         rng.shuffle(out)
         while len(out) > 6:
@@ -529,7 +540,7 @@ def test_rebuilt_from_records_it_is_the_one_that_was_carried(
         if t % 7 == 3:
             gp = make_gp(num=8 + t % 5, dtype=dtype)
             carried = carried.with_model(gp)
-        rebuilt = ChanceConstraint.from_records(gp, stored(carried.decisions), **limits)
+        rebuilt = ChanceConstraint(gp, rows=stored(carried.decisions), **limits)
         assert_same(rebuilt, carried, pool)
     assert carried.num_certified >= 10 and carried.num_observed < carried.num_decisions
     # It goes on in the same way.
@@ -538,51 +549,73 @@ def test_rebuilt_from_records_it_is_the_one_that_was_carried(
     assert_same(rebuilt, carried, pool)
 
 
-def test_the_order_in_which_outcomes_come_does_not_matter() -> None:
-    X, Y = points(8).squeeze(1), torch.linspace(-1, 120, 8).double().unsqueeze(-1)
-    found = []
-    for order in (range(8), reversed(range(8)), [3, 1, 4, 0, 5, 2, 6, 7]):
-        tested = constraint(**WIDE)
-        tested.commit(X)
-        for i in order:
-            tested.observe(X[i : i + 1], Y[i : i + 1], condition=False)
-        found.append(tested)
-    assert_same(found[1], found[0], points(5))
-    assert_same(found[2], found[0], points(5))
-
-
-def test_records_of_others_are_refused() -> None:
+def test_malformed_rows_are_named() -> None:
     tested = constraint(**WIDE)
     tested.observe(points(2).squeeze(1), value(0.0, 2), condition=False)
-    (first, second) = tested.decisions
-    assert set(first) == {"point", "quantiles", "level", "certified", "outcome"}
+    first, second = tested.decisions
+    assert [*first] == ["point", "level", "certified", "limits", "quantiles", "outcomes"]
 
-    def refused(match: str, records: Any, **limits: Any) -> None:
-        with pytest.raises(InputDataError, match=match):
-            ChanceConstraint.from_records(make_gp(), records, **{**WIDE, **limits})
+    def refused(entry: str, match: str, **changed: Any) -> None:
+        with pytest.raises(InputDataError, match=rf"`rows\[1\]\['{entry}'\]` must be {match}"):
+            ChanceConstraint(make_gp(), rows=[first, second | changed], **WIDE)
 
-    refused("Record 1 .* dictionary", [first, {"point": [0.0, 0.0]}])
-    refused("Record 0 .* level 0.9, not 0.8", [first], level=0.8)
-    refused("outside these limits", [first], upper=-50.0)
-    refused("1 quantiles for 2 limits", [first], lower=-100.0)
-    refused("leave it None", [second | {"outcome": math.nan}])
-    refused("must hold numbers", [second | {"outcome": "none"}])
-    refused("True or False, got 'False'", [second | {"certified": "False"}])
-    refused("`records` must be a list of dictionaries, got None: give", None)
-    refused("Record 1 .* no finite one", [first, second | {"point": [0.5, math.nan]}])
+    refused("level", "a number in", level=1.0)
+    refused("level", "a number in", level="0.9")
+    refused("certified", "True or False, got 'False'", certified="False")
+    refused("point", "a list of finite numbers", point=[0.5, math.nan])
+    refused("point", "a list of finite numbers", point=None)
+    for changed in ({}, {"y": [None, None]}, {"y": [None, "2"]}, {"y": [1.0]}, [None, 1.0]):
+        refused("limits", "pairs of a number", limits=changed)
+        refused("quantiles", "pairs of a number", quantiles=changed)
+    refused("quantiles", "pairs of a number", quantiles={"y": [0.0, 1.0]})
+    refused("quantiles", "within the limits", certified=True, limits={"y": [None, -50.0]})
+    for outcome in ({"y": math.nan}, {"y": "none"}, {}, {"z": 1.0}, None):
+        refused("outcomes", "a finite number for each", outcomes=outcome)
+    for row in ({"point": [0.0, 0.0]}, None):
+        with pytest.raises(InputDataError, match=r"`rows\[0\]` must be a dictionary with the"):
+            ChanceConstraint(make_gp(), rows=[row], **WIDE)  # type: ignore[list-item]
+    with pytest.raises(InputDataError, match="`rows` must be a list of dictionaries"):
+        ChanceConstraint(make_gp(), rows=5, **WIDE)  # type: ignore[arg-type]
     for point in ([0.5], [0.5, 0.5, 0.5]):
-        strange = r"`records\[1\]\['point'\]` must have 2 columns .* got \d. Give a `model` of"
-        refused(strange, [first, second | {"point": point}])
+        strange = r"`rows\[1\]\['point'\]` must have 2 columns .* got \d. Give a `model` of"
+        with pytest.raises(InputDataError, match=strange):
+            ChanceConstraint(make_gp(), rows=[first, second | {"point": point}], **WIDE)
     wide = SingleTaskGP(torch.rand(5, 3).double(), torch.rand(5, 1).double()).eval()
     with pytest.raises(BotorchTensorDimensionError, match="`model` must have 2 inputs.* of 3"):
         tested.with_model(wide)
-    first["outcome"] = 1e6
-    assert tested.num_violations == 0  # they are copies
+
+
+def test_rows_of_another_statement_are_left_out() -> None:
+    """With a warning that says how many; limits may have moved."""
+    tested = constraint(**WIDE)
+    tested.observe(points(2).squeeze(1), value(101.0, 2), condition=False)
+    rows = tested.decisions
+    moved = ChanceConstraint(make_gp(), upper=5.0, rows=rows)
+    assert moved.account == tested.account and moved.num_violations == 2
+    others: list[dict[str, Any]] = [{"level": 0.8}, {"lower": -99.0}, {"upper": None, "lower": 0.0}]
+    for other in others:
+        with pytest.warns(CalibrationWarning, match="2 of 2 decisions"):
+            assert not ChanceConstraint(make_gp(), rows=rows, **{**WIDE, **other}).decisions
+    strange = {**rows[1], **{key: {"z": rows[1][key]["y"]} for key in [*rows[1]][3:]}}
+    with pytest.warns(CalibrationWarning, match="1 of 2 decisions"):
+        assert ChanceConstraint(make_gp(), rows=[rows[0], strange], **WIDE).num_decisions == 1
+
+
+def test_rows_are_copies_that_may_be_stored() -> None:
+    """What others add is left alone."""
+    tested = constraint(**WIDE)
+    (row,) = tested.decide(points(1).squeeze(1))
+    row["outcomes"]["y"] = row["certified"] = 1e6
+    tested.decisions[0]["outcomes"]["y"] = 1e6
+    assert tested.num_violations == tested.num_observed == 0 and tested.num_certified == 1
     buffer = io.BytesIO()
     torch.save(tested.decisions, buffer)
     buffer.seek(0)
-    records = torch.load(buffer, weights_only=True)
-    assert ChanceConstraint.from_records(make_gp(), records, **WIDE).num_observed == 2
+    rows = [{**row, "after": 3} for row in torch.load(buffer, weights_only=True)]
+    rebuilt = ChanceConstraint(make_gp(), rows=rows, **WIDE)
+    assert rebuilt.decisions == tested.decisions and rows[0]["after"] == 3
+    rebuilt.observe(points(1).squeeze(1), value(101.0), condition=False)
+    assert rebuilt.num_violations == 1 and rows[0]["outcomes"] == {"y": None}
 
 
 def test_one_that_is_made_anew_says_that_it_has_forgotten() -> None:
@@ -590,24 +623,24 @@ def test_one_that_is_made_anew_says_that_it_has_forgotten() -> None:
     model = CalibratedModel(make_gp(), QuantileRecalibrator([0.9]), denoise=False)
     for each in (gp, model):
         ChanceConstraint(each, **WIDE).observe(points(1).squeeze(1), value(0.0), condition=False)
-        with pytest.warns(CalibrationWarning, match="from_records"):
+        with pytest.warns(CalibrationWarning, match="rows="):
             ChanceConstraint(each, **WIDE)
         ChanceConstraint(each, upper=99.5)  # another statement, with nothing to forget
-        ChanceConstraint.from_records(each, [], **WIDE)
+        ChanceConstraint(each, rows=[], **WIDE)
     # The calibrator around the next model, and the next model of data that end by a decision.
-    with pytest.warns(CalibrationWarning, match="from_records"):
+    with pytest.warns(CalibrationWarning, match="rows="):
         ChanceConstraint(CalibratedModel(make_gp(), model.calibrator, denoise=False), **WIDE)
     x = torch.tensor([[0.123, 0.456]]).double()
     tested = constraint(upper=7.5)
     tested.observe(x, value(0.0))
     X, Y, _ = make_data()
     again = SingleTaskGP(torch.cat([X, x]), torch.cat([Y, value(0.0)]))
-    with pytest.warns(CalibrationWarning, match="from_records"):
+    with pytest.warns(CalibrationWarning, match="rows="):
         ChanceConstraint(again.eval(), upper=7.5)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         tested.with_model(again)
-        ChanceConstraint.from_records(again, tested.decisions, upper=7.5)
+        ChanceConstraint(again, upper=7.5, rows=tested.decisions)
 
 
 # ------------------------------------------------------------ the guarantee
@@ -632,7 +665,7 @@ ENVIRONMENTS: dict[str, Answer] = {
 def test_violations_stay_within_the_bound(
     name: str, limits: dict[str, Any], dtype: torch.dtype
 ) -> None:
-    """Several at a time, outcomes late or never, and restarts from records in the middle."""
+    """Several at a time, outcomes late or never, and restarts from rows in the middle."""
     limits = {key: 20 * limit for key, limit in limits.items()}
     rng, tested = random.Random(0), ChanceConstraint(make_gp(dtype=dtype), **limits)
     side = 1.0 if "upper" in limits else -1.0
@@ -641,9 +674,9 @@ def test_violations_stay_within_the_bound(
     waiting: list[tuple[Tensor, Tensor]] = []
     for t in range(80):
         X = points(rng.randrange(1, 4), dtype, seed=t).squeeze(1)
-        certified = tested.commit(X)
-        records = tested.decisions[-len(X) :]
-        q = torch.tensor([[record["quantiles"][-1]] for record in records], dtype=dtype)
+        rows = tested.decide(X)
+        certified = torch.tensor([row["certified"] for row in rows])
+        q = torch.tensor([ends(row)[-1:] for row in rows], dtype=dtype)
         by = ENVIRONMENTS[name](rng, t, q)
         Y = torch.full_like(q, worst) if by is None else q + side * by
         for violated in tested.violated(Y)[certified].tolist():
@@ -654,8 +687,8 @@ def test_violations_stay_within_the_bound(
         while len(waiting) > 6:
             tested.observe(*waiting.pop(), condition=False)
         if t % 20 == 19:
-            records = stored(tested.decisions)
-            tested = ChanceConstraint.from_records(make_gp(dtype=dtype), records, **limits)
+            rows = stored(tested.decisions)
+            tested = ChanceConstraint(make_gp(dtype=dtype), rows=rows, **limits)
     assert tested.num_certified == len(told) > 5
     assert sum(told) >= tested.num_violations
     assert tested.num_violations > 0 or name not in ("violates", "wrong units", "jumps")
@@ -670,46 +703,52 @@ def test_the_bound_is_that_of_the_design() -> None:
     assert constraint(budget=math.inf).violation_bound(100) == 100.0
 
 
-# ------------------------------------------------------------ several constraints
+# ------------------------------------------------------------ several outcomes
+
+PAIR: dict[str, Any] = {"a": (None, 0.9), "b": (-1.2, 1.0)}
 
 
-def test_several_constraints_share_what_may_fail() -> None:
-    models = [make_gp(), make_gp(num=9)]
-    pairs = [(None, 0.5), (-1.0, 1.0)]
-    made = joint_chance_constraints(models, pairs, level=0.9)
-    assert [each.level for each in made] == [0.9, 0.9]
-    assert [(each.lower, each.upper) for each in made] == pairs
-    assert [each.violation_bound(100) for each in made] == [20.9, 20.9]
-    named = joint_chance_constraints(models, pairs, level=np.float64(0.9))
-    assert named[0].violation_bound(100) == 20.9
-    listed = joint_chance_constraints(ModelListGP(*models), pairs)
-    assert [each.lower for each in listed] == [None, -1.0]
-    (alone,) = joint_chance_constraints(models[0], [(None, 0.5)], level=0.8)
-    assert alone.level == 0.8 and alone.upper == 0.5
+def pair(limits: dict[str, Any] = PAIR, **kwargs: Any) -> ChanceConstraint:
+    """On two outcomes by name."""
+    return ChanceConstraint({"a": make_gp(), "b": make_gp(num=9)}, limits=limits, **kwargs)
+
+
+def test_models_and_limits_go_by_names() -> None:
+    tested = pair({"b": (-1.0, 1.0), "a": (None, 0.5)}, level=np.float64(0.9))
+    assert tested.limits == {"b": (-1.0, 1.0), "a": (None, 0.5)} and tested.level == 0.9
+    assert [len(model.train_targets) for model in tested.models.values()] == [9, 12]
+    assert tested.violation_bound(100) == 20.9
+    assert repr(tested).startswith("ChanceConstraint(b lower=-1, b upper=1, a upper=0.5, level=0.9")
+    Y = torch.tensor([[0.0, 0.6], [0.0, 0.4], [1.1, 0.0]]).double()
+    assert tested.violated(Y).tolist() == [True, False, True]
+    alone = ChanceConstraint({"a": make_gp()}, limits={"a": (None, 0.5)}, level=0.8)
     assert_close(alone.margin(points(3)), constraint(upper=0.5, level=0.8).margin(points(3)))
 
 
 def test_limits_that_hold_together_are_given_parts_by_their_danger() -> None:
     """From the plain posteriors: three sides of two outcomes, each ``k`` times as wide."""
-    models, X = [make_gp(), make_gp(num=9)], points(40)
-    made = joint_chance_constraints(models, [(None, 0.9), (-1.2, 1.0)], level=0.85)
-    rooms, reaches = [], []
-    for model, sides in zip(models, ([(1, 0.9)], [(-1, -1.2), (1, 1.0)]), strict=True):
+    tested, X = pair(level=0.85), points(40)
+    rooms, reaches, deviations = [], [], []
+    sides = ([(1, 0.9)], [(-1, -1.2), (1, 1.0)])
+    for model, own in zip(tested.models.values(), sides, strict=True):
         noisy = model.posterior(X, observation_noise=True)
-        for sign, limit in sides:
+        for sign, limit in own:
             rooms.append(sign * (limit - noisy.mean.flatten()))
             reaches.append(1.05 * leave_one_out(model) * noisy.variance.sqrt().flatten())
+        known = model.posterior(model.train_inputs[0].unsqueeze(-2), observation_noise=True)
+        deviations.append(known.variance.sqrt().mean())
     scores = [room / reach for room, reach in zip(rooms, reaches, strict=True)]
     each = [
         room + torch.special.ndtri(part) * reach
         for room, part, reach in zip(rooms, expected_parts(0.85, scores), reaches, strict=True)
     ]
     expected = [each[0], torch.minimum(each[1], each[2])]
-    for constraint_, margin in zip(made, expected, strict=True):
-        assert_close(constraint_.margin(X), margin)
-    assert_close(torch.stack(margins_of(made, X)), torch.stack(expected))
+    for margin, other in zip(tested.margins(X), expected, strict=True):
+        assert_close(margin, other)
+    in_deviations = [m / d for m, d in zip(expected, deviations, strict=True)]
+    assert_close(tested.margin(X), torch.stack(in_deviations).amin(dim=0))
     # Certified is what any distribution with these margins keeps, and nearly all of it.
-    certified = torch.stack(expected).amin(dim=0) >= 0.0
+    certified = tested.certified(X)
     danger = torch.stack([torch.special.ndtr(-score) for score in scores]).sum(dim=0)
     assert (danger[certified] <= 0.15).all() and (danger[~certified] > 0.98 * 0.15).all()
     assert 5 < certified.sum() < 35
@@ -734,21 +773,24 @@ def stated_models(dtype: torch.dtype = torch.double) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", stated_models())
 def test_quantiles_are_of_each_points_level(kind: str) -> None:
-    """Parts follow from the distribution function, and quantiles from the parts."""
+    """Parts follow from the distribution function, and quantiles from the parts, however far."""
     model, X = stated_models()[kind], points(6)
     upper, lower = (4.0, 0.3) if "log" in kind else (1.0, -0.8)
     tested = ChanceConstraint(model, upper=upper, lower=lower, width=1.3)
-    tested.commit(X.squeeze(1))
-    stated = OutcomeQuantiles(model, X)._outcome
+    rows = tested.decide(X.squeeze(1))
+    stated = predict(model, X, observed=True, objective=False)
     with torch.no_grad():
         below = [stated.cdf(limit).flatten() for limit in (lower, upper)]
         scores = [-torch.special.ndtri(below[0]) / 1.3, torch.special.ndtri(below[1]) / 1.3]
         low, high = expected_parts(0.9, scores)
-        for row, record in enumerate(tested.decisions):
-            for sign, part, end in zip((1, -1), (low, high), record["quantiles"], strict=True):
-                level = NormalDist().cdf(sign * 1.3 * NormalDist().inv_cdf(float(part[row])))
-                quantile = float(stated.quantile(level).flatten()[row])
+        for i, row in enumerate(rows):
+            for sign, part, end in zip((1, -1), (low, high), ends(row), strict=True):
+                level = NormalDist().cdf(sign * 1.3 * NormalDist().inv_cdf(float(part[i])))
+                quantile = float(stated.quantile(level).flatten()[i])
                 assert end == pytest.approx(quantile, rel=1e-6, abs=1e-6)
+        far = torch.tensor([-20.0, -11.4, -1.0, 2.0, 8.5, 11.4, 20.0]).double().view(-1, 1)
+        again = stated.score(stated.at_score(far.view(-1, 1, 1, 1)))
+        assert_close(again.flatten(1), far.expand(-1, 6), rtol=0, atol=1e-8)
 
 
 @pytest.mark.parametrize(
@@ -760,7 +802,7 @@ def test_a_limit_that_cannot_be_violated_leaves_all_to_the_other(
     """A positive outcome is above 1e-6; its upper limit alone certifies hardly more."""
     model, X = stated_models(dtype)[kind], points(400, dtype)
     both = ChanceConstraint(model, upper=2.2, lower=1e-6, width=1.5).certified(X)
-    alone = ChanceConstraint(model, upper=2.2, width=1.5, records=()).certified(X)
+    alone = ChanceConstraint(model, upper=2.2, width=1.5, rows=()).certified(X)
     assert 50 < alone.sum() < 350
     assert not (both & ~alone).any()
     assert both.sum() >= 0.98 * alone.sum()
@@ -771,119 +813,132 @@ def test_no_points_have_no_margins() -> None:
         assert ChanceConstraint(model, upper=1.0, lower=0.1).margin(points(3)[:0]).shape == (0,)
 
 
-def test_constraints_that_were_replaced_change_nothing() -> None:
-    """Those that are kept state their own margins, and leave the places of the new ones."""
-    pair = [(None, 1.0), (None, 1.2)]
-    old = joint_chance_constraints([make_gp(), make_gp(num=9)], pair, level=0.9)
-    X = points(5)
-    before = torch.stack(margins_of(old, X))
-    models = [make_gp(num=10), make_gp(num=11)]
-    new = [each.with_model(model) for each, model in zip(old, models, strict=True)]
-    expected = torch.stack(margins_of(joint_chance_constraints(models, pair, records=[[], []]), X))
-    for _ in range(2):
-        assert_close(torch.stack(margins_of(new, X)), expected)
-        assert_close(torch.stack([each.margin(X) for each in new]), expected)
-        assert_close(torch.stack(margins_of(old, X)), before)
-    new[0].commit(X.squeeze(1))
-    stated = [1.2 - record["quantiles"][0] for record in new[1].decisions]
-    assert stated == pytest.approx(expected[1].tolist())
+def test_a_constraint_that_was_replaced_states_its_own_margins() -> None:
+    """It shares its decisions with the next one, and nothing else."""
+    old, X = pair(), points(5)
+    before = old.margin(X)
+    models = {"b": make_gp(num=11), "a": make_gp(num=10)}
+    new = old.with_model(models)
+    assert_close(new.margin(X), ChanceConstraint(models, limits=PAIR, rows=()).margin(X))
+    assert_close(old.margin(X), before)
+    stated = [PAIR["a"][1] - margin for margin in new.margins(X)[0].tolist()]
+    rows = new.decide(X.squeeze(1))
+    assert old.decisions == rows
+    assert [row["quantiles"]["a"][1] for row in rows] == pytest.approx(stated)
 
 
 def test_margins_of_several_outcomes_have_gradients_for_any_models() -> None:
     localized = QuantileRecalibrator(lengthscale=0.4, regularization=0.01)
     X, Y, _ = make_data()
-    models = [
-        CalibratedModel.from_history(make_gp(), localized, denoise=False),
-        LaplaceModel(),
-        EnsembleMapSaasSingleTaskGP(X, Y, num_taus=3).eval(),
-    ]
-    made = joint_chance_constraints(models, [(None, 1.2), (0.1, None), (-1.5, 1.5)], level=0.8)
+    models = {
+        "calibrated": CalibratedModel.from_history(make_gp(), localized, denoise=False),
+        "Laplace": LaplaceModel(),
+        "ensemble": EnsembleMapSaasSingleTaskGP(X, Y, num_taus=3).eval(),
+    }
+    limits = dict(zip(models, [(None, 1.2), (0.1, None), (-1.5, 1.5)], strict=True))
+    tested = ChanceConstraint(models, limits=limits, level=0.8)
     at = points(3).requires_grad_()
-    assert torch.autograd.gradcheck(lambda X: tuple(margins_of(made, X, 0.95)), at, atol=1e-4)
-    for confidence in (None, 0.95):
-        joint = torch.stack(margins_of(made, at, confidence))
-        alone = torch.stack([each.margin(at, confidence) for each in made])
-        assert_close(joint, alone)
-        assert_close(*(torch.autograd.grad(v.square().sum(), at)[0] for v in (joint, alone)))
-    single = joint_chance_constraints([make_gp(dtype=torch.float)] * 2, [(None, 1.0), (0.0, None)])
-    assert margins_of(single, points(3, torch.float))[1].dtype == torch.float
+    assert torch.autograd.gradcheck(lambda X: tuple(tested.margins(X, 0.95)), at, atol=1e-4)
+    assert torch.autograd.gradcheck(lambda X: tuple(tested.margins(X)), at, atol=1e-4)
+    assert tested.margin(at).requires_grad and tested.optimism(at).requires_grad
+    single = {name: make_gp(dtype=torch.float) for name in PAIR}
+    tested = ChanceConstraint(single, limits=PAIR)
+    assert tested.margin(points(3, torch.float)).dtype == torch.float
 
 
-def test_a_joint_budget_counts_points() -> None:
-    """A point counts if all have certified it, and as a violation until all are told."""
-    first, second = joint_chance_constraints(
-        [make_gp(), make_gp(num=9)], [(None, 100.0), (None, 50.0)], budget=3.0
+def test_a_budget_counts_points() -> None:
+    """A point is a violation if any outcome is, and until all are told."""
+    limits = {"a": (None, 100.0), "b": (None, 50.0)}
+    tested, X = pair(limits, budget=3.0), points(4).squeeze(1)
+    assert decide(tested, X) == [True, True, True, True]
+    first, *_ = tested.decisions
+    assert first["quantiles"]["a"] != first["quantiles"]["b"]
+    assert tested.budget_left == pytest.approx(3 - 4 + 0.4)
+    assert not tested.certified(points(2)).any()
+    nan = math.nan
+    tested.observe(X, torch.tensor([[0.0, nan]] * 4).double(), condition=False)
+    assert tested.budget_left == pytest.approx(-0.6)  # the other outcomes are out
+    assert (tested.num_observed, tested.num_outstanding) == (0, 4)
+    tested = tested.with_model({"a": make_gp(num=10), "b": make_gp(num=9)})
+    late = torch.tensor([[nan, 60.0], [nan, 0.0], [nan, 0.0], [nan, 60.0]]).double()
+    tested.observe(X, late, condition=False)
+    assert tested.budget_left == pytest.approx(3 - 2 + 0.4)
+    assert (tested.num_observed, tested.num_violations) == (4, 2)
+    assert tested.decisions[0]["outcomes"] == {"a": 0.0, "b": 60.0}
+    # Where both are violated it is one point.
+    tested.observe(X[:1], torch.tensor([[101.0, 101.0]]).double(), condition=False)
+    assert tested.num_decisions == 5 and tested.num_violations == 3
+    assert tested.budget_left == pytest.approx(3 - 3 + 0.5)
+    assert tested.account == Account.of(map(decision_of, tested.decisions), 1.0 - 0.9, 3.0)
+    rebuilt = ChanceConstraint(
+        tested.models, limits=limits, budget=3.0, rows=stored(tested.decisions)
     )
-    X = points(4).squeeze(1)
-    assert first.commit(X).tolist() == [True, True, True, True]
-    assert first.decisions[0]["quantiles"] != second.decisions[0]["quantiles"]
-    assert first.budget_left == second.budget_left == pytest.approx(3 - 4 + 0.4)
-    assert not second.certified(points(2)).any()
-    first.observe(X, value(0.0, 4), condition=False)
-    assert first.budget_left == pytest.approx(-0.6)  # the other's outcomes are out
-    first = first.with_model(make_gp(num=10))
-    second.observe(X, torch.tensor([[60.0], [0.0], [0.0], [60.0]]).double(), condition=False)
-    assert first.budget_left == second.budget_left == pytest.approx(3 - 2 + 0.4)
-    assert (first.num_violations, second.num_violations) == (0, 2)
-    # Where both are violated it is one point; where one of them does not certify it is none.
-    first.observe(X[:1], value(101.0), condition=False)
-    second.observe(X[:1], value(101.0), condition=False)
-    assert len(first.decisions) == len(second.decisions) == 5
-    assert first.budget_left == pytest.approx(3 - 3 + 0.5)
-    sides, pairs = (
-        (first._sides, second._sides),
-        zip(first.decisions, second.decisions, strict=True),
-    )
-    points_of = [together(map(decision_of, pair, sides)) for pair in pairs]
-    assert first._account() == Account.of(points_of, 1.0 - 0.9, 3.0)
-    models = [make_gp(num=10), make_gp(num=9)]
-    records = [stored(each.decisions) for each in (first, second)]
-    pair = [(None, 100.0), (None, 50.0)]
-    rebuilt = joint_chance_constraints(models, pair, budget=3.0, records=records)
-    for twin, each in zip(rebuilt, (first, second), strict=True):
-        assert_same(twin, each, points(3))
-    # The width is common as well: the first constraint has not missed since.
-    assert second._account(own=True) != first._account(own=True)
-    assert first._factors()[1] == second._factors()[1] == width(first._account()) > 1.05
-    with pytest.raises(InputDataError, match="same decisions"):
-        joint_chance_constraints(models, pair, records=[records[0], records[1][:-1]])
-    # Each has a part of the level, so they are no records of a single constraint, nor the reverse.
-    parts = [1.0 - first.decisions[0]["level"], 1.0 - second.decisions[0]["level"]]
-    assert sum(parts) == pytest.approx(0.1) and min(parts) >= 1e-3
-    with pytest.raises(InputDataError, match="is of the level"):
-        ChanceConstraint.from_records(models[0], records[0], upper=100.0)
-    single = ChanceConstraint(models[0], upper=100.0, records=())
-    single.commit(X)
-    with pytest.raises(InputDataError, match="not of a part of 0.9"):
-        joint_chance_constraints(models, pair, records=[single.decisions] * 2)
-    for level in (0.8, 0.93):
-        with pytest.raises(InputDataError, match=f"level .*{level}"):
-            joint_chance_constraints(models, pair, level, records=records)
-    with pytest.raises(InputDataError, match="decisions for each of the 2 models, got 1"):
-        joint_chance_constraints(models, pair, records=records[:1])
+    assert_same(rebuilt, tested, points(3))
+    for model in ({"a": make_gp()}, make_gp()):
+        with pytest.raises(InputDataError, match="`model` must hold models by the names"):
+            tested.with_model(model)
 
 
-def test_a_point_that_one_of_several_refuses_is_certified_by_none() -> None:
-    first, second = joint_chance_constraints(
-        [make_gp(), make_gp()], [(None, 100.0), (None, -100.0)]
-    )
-    assert not first.commit(points(3).squeeze(1)).any()
-    assert first.num_certified == second.num_certified == 0
+def test_any_outcome_makes_a_violation() -> None:
+    """One that is out leaves it open, unless another one violates."""
+    limits, quantiles = {"a": [None, 1.0], "b": [0.0, 9.0]}, {"a": [None, 0.5], "b": [0.2, 7.0]}
+    for a, b, violated, missed in [
+        (0.4, 0.3, False, False),
+        (0.5, 0.2, False, False),
+        (0.4, 0.1, False, True),
+        (1.1, 0.3, True, True),
+        (1.1, -0.1, True, True),
+        (0.4, 9.1, True, True),
+        (1.1, None, True, True),
+        (0.6, None, None, True),
+        (None, 0.3, None, None),
+    ]:
+        row = {"limits": limits, "quantiles": quantiles, "outcomes": {"a": a, "b": b}}
+        for certified in (True, False):
+            assert decision_of({**row, "certified": certified}) == (certified, violated, missed)
 
 
-def test_points_that_violate_any_of_several_stay_within_the_joint_bound() -> None:
+def test_outcomes_that_come_together_belong_to_one_decision() -> None:
+    """About a point that was decided about twice; those that come later find theirs."""
+    tested, x = pair({"a": (None, 100.0), "b": (None, 50.0)}), points(1).squeeze(1)
+    tested.decide(x.repeat(2, 1))
+    for came in ([1.0, math.nan], [2.0, 3.0], [math.nan, 4.0]):
+        tested.observe(x, torch.tensor([came]).double(), condition=False)
+    assert [[*row["outcomes"].values()] for row in tested.decisions] == [[1.0, 4.0], [2.0, 3.0]]
+
+
+def test_each_model_learns_from_its_own_outcomes() -> None:
+    calibrated = CalibratedModel(make_gp(), QuantileRecalibrator([0.9]), denoise=False)
+    models = {"a": make_gp(), "b": calibrated}
+    tested, X = ChanceConstraint(models, limits=PAIR), points(3).squeeze(1)
+    Y = torch.tensor([[0.5, math.nan], [0.2, 0.1], [math.nan, 0.3]]).double()
+    tested.observe(X, Y)
+    assert [len(model.train_targets) for model in tested.models.values()] == [14, 14]
+    assert torch.equal(tested.models["a"].train_targets[-2:], Y[:2, 0])
+    assert tested.models["b"] is calibrated and calibrated.calibrator.num_updates == 2
+    for bad in (torch.full((3, 2), math.nan), torch.zeros(3, 1), torch.full((3, 2), math.inf)):
+        with pytest.raises((InputDataError, BotorchTensorDimensionError), match="`Y` must h"):
+            tested.observe(X, bad.double())
+    assert tested.num_decisions == 3 and calibrated.calibrator.num_updates == 2
+
+
+def test_a_point_that_one_of_several_refuses_is_not_certified() -> None:
+    tested = pair({"a": (None, 100.0), "b": (None, -100.0)})
+    assert not any(decide(tested, points(3).squeeze(1)))
+
+
+def test_points_that_violate_any_of_several_stay_within_the_bound() -> None:
     rng = random.Random(0)
-    limits = [(None, 30.0), (-30.0, 30.0), (-30.0, None)]
-    made = joint_chance_constraints([make_gp(), make_gp(), make_gp()], limits, level=0.8)
+    limits = {"a": (None, 30.0), "b": (-30.0, 30.0), "c": (-30.0, None)}
+    tested = ChanceConstraint({name: make_gp() for name in limits}, limits=limits, level=0.8)
     X, num, bad = points(1).squeeze(1), 0, 0
     for _ in range(60):
-        certified = bool(torch.stack([each.certified(X.unsqueeze(1)) for each in made]).all())
-        outcomes = [rng.choice([0.0, 0.0, 50.0 * (each.upper and 1 or -1)]) for each in made]
-        num, bad = num + certified, bad + (certified and any(outcomes))
-        for each, y in zip(made, outcomes, strict=True):
-            each.observe(X, value(y), condition=False)
-        assert bad <= made[0].violation_bound(num)
-    assert num > 10
+        certified = bool(tested.certified(X.unsqueeze(1)))
+        Y = [rng.choice([0.0, 0.0, 50.0 * (upper and 1 or -1)]) for _, upper in limits.values()]
+        num, bad = num + certified, bad + (certified and any(Y))
+        tested.observe(X, torch.tensor([Y]).double(), condition=False)
+        assert bad <= tested.violation_bound(num)
+    assert num > 10 and (num, bad) == (tested.num_certified, tested.num_violations)
 
 
 # ------------------------------------------------------------ arguments
@@ -901,9 +956,7 @@ def test_bad_arguments_are_named() -> None:
             ChanceConstraint(gp, upper=0.0, **{name: number})  # type: ignore[arg-type]
     with pytest.raises(UnsupportedError, match="denoise=False"):
         ChanceConstraint(CalibratedModel(gp, QuantileRecalibrator([0.9])), upper=0.0)
-    with pytest.raises(UnsupportedError, match="CensoredDelayModel is calibrated"):
-        ChanceConstraint(CensoredDelayModel(model), upper=0.0)
-    with pytest.raises(UnsupportedError, match="CalibratedModelList .* `joint_chance_constraints`"):
+    with pytest.raises(UnsupportedError, match="CalibratedModelList .* by their names"):
         ChanceConstraint(CalibratedModelList(model, model), upper=0.0)
     with pytest.raises(UnsupportedError, match="2 outputs|list of models"):
         ChanceConstraint(ModelListGP(gp, gp), upper=0.0)
@@ -912,7 +965,7 @@ def test_bad_arguments_are_named() -> None:
         ChanceConstraint(batched, upper=0.0)
     with pytest.raises(BotorchTensorDimensionError, match="b x 1 x d"):
         constraint().margin(torch.zeros(3, 2, 2).double())
-    for method in (constraint().observe, lambda X, Y: constraint().commit(X)):
+    for method in (constraint().observe, lambda X, Y: constraint().decide(X)):
         with pytest.raises(BotorchTensorDimensionError, match="`X` must have 2 columns"):
             method(torch.zeros(3, 1).double(), value(0.0, 3))
         with pytest.raises(InputDataError, match="`X` contains NaN"):
@@ -921,9 +974,16 @@ def test_bad_arguments_are_named() -> None:
         constraint().margin(points(3, torch.float))
     with pytest.raises(InputDataError, match="`Y` must have the precision"):
         constraint().observe(points(3).squeeze(1), torch.zeros(3, 1))
-    with pytest.raises(InputDataError, match="same positive length"):
-        joint_chance_constraints([gp], [])
-    for limits in ([0.5], [(0.5,)], []):
-        with pytest.raises(InputDataError, match="`limits`"):
-            joint_chance_constraints([gp], limits)  # type: ignore[arg-type]
-    assert width(constraint()._account()) == 1.05
+    several: list[dict[str, Any]] = [
+        {"limits": {"y": (None, 0.5)}},
+        {"model": {"a": gp}},
+        {"model": {"a": gp}, "limits": {}},
+        {"model": {"a": gp}, "limits": {"b": (None, 0.5)}},
+        {"model": {"a": gp}, "limits": {"a": 0.5}},
+        {"model": {"a": gp}, "limits": {"a": (0.5,)}},
+        {"model": {"a": gp}, "limits": {"a": (None, 0.5)}, "upper": 0.5},
+    ]
+    for arguments in several:
+        with pytest.raises(InputDataError, match="`limits"):
+            ChanceConstraint(**{"model": gp, **arguments})
+    assert width(constraint().account) == 1.05

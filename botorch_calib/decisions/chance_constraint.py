@@ -1,0 +1,738 @@
+"""`ChanceConstraint`: an outcome within its limits with a stated probability, kept true."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import NormalDist
+from typing import Any, Self
+
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from botorch.models.gpytorch import MultiTaskGPyTorchModel
+from botorch.models.model import Model
+from torch import Tensor
+
+from botorch_calib._validation import (
+    check_flag,
+    check_inputs,
+    check_model,
+    check_open_unit,
+    check_positive,
+    check_precision,
+    check_tensor,
+    numbers_of,
+)
+from botorch_calib.calibration import Calibrator
+from botorch_calib.decisions.budget import SIZE
+from botorch_calib.decisions.rows import (
+    DecisionAccount,
+    Limits,
+    Row,
+    Side,
+    have_decided,
+    leave_traces,
+)
+from botorch_calib.decisions.shared_risk import scores_of_parts
+from botorch_calib.decisions.widening import (
+    OF_ONE_POINT,
+    leave_one_out_factor,
+    narrowed,
+    widened,
+    width,
+)
+from botorch_calib.decisions.worst_contexts import WorstContexts
+from botorch_calib.exceptions import CalibrationWarning, level_of_caller
+from botorch_calib.models import CalibratedModel
+from botorch_calib.models.conditioning import with_observations
+from botorch_calib.models.predict import predict, slots_of
+from botorch_calib.models.process import (
+    observed_process,
+    raw_train_inputs,
+    sole_member,
+    with_task_feature,
+)
+from botorch_calib.models.requirements import (
+    batch_of_models,
+    check_fits,
+    check_one_value_each,
+    check_process,
+    check_same_width,
+    checked_observations,
+)
+from botorch_calib.models.surrogate import Surrogate
+from botorch_calib.posteriors import CalibratedPosterior
+from botorch_calib.posteriors.prediction import Spread
+from botorch_calib.robust import AmbiguitySet, ContextDistribution
+
+#: The name of the outcome of a constraint whose model has none.
+SOLE = "y"
+# BoTorch accepts violations up to the former, which stands for the latter in standard deviations.
+_TOLERANCE, _ROOM = 1e-8, 1e-6
+# Normal scores farther out belong to the same levels in double precision.
+_FARTHEST = 37.0
+
+
+class ChanceConstraint(DecisionAccount):
+    r"""``P(lower <= y <= upper) >= level`` for an outcome ``y``, an observation with its noise.
+
+    A point is *certified* if the outcome keeps its limits with that probability. The margin at
+    ``x``, then at least 0, is the distance from a quantile of the outcome up to its upper limit (or
+    from its lower limit up to a quantile). With the model's predictive distribution ``F_x`` the
+    quantile of a single limit is
+
+        ``F_x^{-1}(Phi(k z))``, ``z = Phi^{-1}(level)``, ``k = f width``,
+
+    with the `leave_one_out_factor` ``f`` of the model's own data, and a `width` that grows with
+    each miss in excess of the stated share, and falls without. (Where ``z < 1``, the score is
+    ``f (z + width - 1)``, so that it grows at any level.) Two limits share the probability of a
+    violation: at each point each gets a part by how probable it is to be violated there, and the
+    margin is the smaller of the two.
+
+    **Several outcomes** keep their limits together with that probability. All their limits share
+    ``1 - level`` in the same way (Bonferroni): where one limit alone is in danger, its level is
+    hardly above ``level``. A point is certified where all margins are at least 0. Budget and width
+    are common: a point that violates the limits of several outcomes counts once.
+
+    **Guarantee.** For *any* model, rule of choice and environment, even one that sees the quantiles
+    before it answers: of the first ``T`` certified points at most
+
+        ``violation_bound(T) = (1 - level) T + budget + level``
+
+    violate a limit. It holds for several points in a round, and for outcomes that come late, out of
+    order or never: until they come they count as violations. `Budget` has the proof, in one line.
+    Once the budget is spent, nothing is certified any more, for good.
+
+    The guarantee is on the outcome. On the noise-free value behind it there is a weaker one,
+    `objective_coverage_bound`. There is none for points that were not certified, nor for a single
+    point: see `recommend` and `ConfirmationTest`.
+
+    **Contexts.** Where part of the model's inputs is a context ``c`` that nobody controls, a
+    decision ``x`` is certified if ``P(lower <= y(x, c) <= upper) >= level`` for *every*
+    distribution of ``c`` in an ambiguity set: with ``k`` as above, for an upper limit alone,
+
+        ``min_p E_p[Phi(score(upper; x, c) / k)] >= level``,
+
+    where ``score`` is the normal score of the limit by the model's predictive distribution, such as
+    ``(upper - mean) / deviation``. The quantile that decides is the least limit for which that
+    holds. All points are decisions then, ``b x 1 x d_x``; only `observe` is told the contexts that
+    came. The guarantee holds whether or not the set is right, since violations are counted, and
+    contexts that come kinder than the worst ones do not make quantiles narrower.
+
+    Args:
+        model: Any model of one outcome: a Gaussian process, one whose posterior has quantiles, or
+            a `CalibratedModel` with ``denoise=False``. With fitted hyperparameters, certify from
+            some 8 observations for each input on: the first fits know too little. If they are
+            given, take the `sharpened` process. Of several outcomes, a dictionary of models on the
+            same inputs, by the outcomes' names.
+        upper: Upper limit of the outcome, in its units, or None. Where outcomes are counts or
+            rounded, put it halfway between the last one allowed and the next: the same ones violate
+            it, and a model that knows no grid certifies what it could.
+        lower: Lower limit of the outcome, in its units, or None.
+        level: Probability, in (0, 1), with which all outcomes shall be within their limits.
+        width: A constant in place of ``f width``: 1 for what the model states.
+        budget: What may be violated beyond the stated share, see `Budget`. Add ``level`` for each
+            point that may be out at a time, beyond a few. Infinity leaves out the guarantee.
+        limits: ``{name: (lower, upper)}`` in place of ``upper`` and ``lower``, where models have
+            names.
+        rows: `decisions` of an earlier constraint, in their order, with the outcomes that have
+            come, in whatever order. The constraint then equals the one that was carried on, to the
+            last bit, if its models do. Leave out points that were never run; a point counts as a
+            violation until its last outcome has come.
+        ambiguity: The set of distributions of the contexts, if there are contexts. Its worst
+            distribution has to be known, so it is no bound by gradients.
+        contexts: The centre of that set, as of `RobustUpperConfidenceBound`: a
+            `ContextDistribution`, which says which columns are contexts, or contexts ``n x d_c``.
+
+    Raises:
+        InputDataError: If an argument or one of the ``rows`` is malformed, or there is no limit.
+        UnsupportedError: If a model has several outputs, is one of the objective
+            (``denoise=True``) or a batch of models, or ``ambiguity`` has no worst distribution.
+
+    Warns:
+        CalibrationWarning: If decisions have been taken by a model or on its data, and there are no
+            ``rows``; if some of the ``rows`` are of another level or of limits on other sides,
+            which are left out.
+
+    Example:
+        >>> constraint = ChanceConstraint(gp, upper=1.0, level=0.9)
+        >>> certified = constraint.certified(X.unsqueeze(-2))  # 20 answers
+        >>> constraint.observe(X[:1], Y[:1])  # what came of a point that was tried
+        >>> constraint = constraint.with_model(gp)  # refitted
+        >>> gps = {"cost": gp, "purity": SingleTaskGP(X, X.sum(dim=-1, keepdim=True))}
+        >>> both = ChanceConstraint(gps, limits={"cost": (None, 1.0), "purity": (0.2, None)})
+    """
+
+    def __init__(
+        self,
+        model: Model | Mapping[str, Model],
+        upper: float | None = None,
+        lower: float | None = None,
+        level: float = 0.9,
+        width: float | None = None,
+        budget: float = SIZE,
+        limits: Limits | None = None,
+        rows: Iterable[Mapping[str, Any]] | None = None,
+        ambiguity: AmbiguitySet | None = None,
+        contexts: ContextDistribution | Tensor | None = None,
+    ) -> None:
+        models, limits = _by_name(model, upper, lower, limits)
+        self.models: dict[str, Any] = {name: _checked_model(models[name]) for name in limits}
+        self._contexts: WorstContexts | None = None
+        if ambiguity is not None and contexts is not None:
+            self._contexts = WorstContexts(ambiguity, contexts, observed_process(self.model))
+        elif ambiguity is not None or contexts is not None:
+            raise InputDataError(
+                "Give both of `ambiguity` and `contexts`, or neither; TotalVariationBall(0.0) "
+                "takes the distribution of the contexts as it is."
+            )
+        # That contexts come kinder than the worst ones is no reason to trust the model more.
+        least_excess = -math.inf if self._contexts is None else 0.0
+        super().__init__(limits, level, budget, () if rows is None else rows, least_excess)
+        self._check_points_of_rows()
+        self.width = None if width is None else check_positive("width", width)
+        self._forget_models()
+        if rows is None:
+            self._warn_of_earlier_decisions()
+
+    @classmethod
+    def from_history(
+        cls,
+        model: Model | Mapping[str, Model],
+        upper: float | None = None,
+        lower: float | None = None,
+        level: float = 0.9,
+        num_initial: int = 0,
+        calibrator: Calibrator | None = None,
+        **settings: Any,
+    ) -> Self:
+        """A constraint of fitted Gaussian processes, calibrated on their own data if you like.
+
+        Args:
+            model: A fitted exact Gaussian process of the constrained outcome, see
+                `CalibratedModel.from_history`, or several by name. With only a handful of data
+                give its outcome a known scale rather than ``Standardize`` it: two values that
+                happen to be close would make everything look certain.
+            upper: As in the class, like the next two.
+            lower: Lower limit.
+            level: Probability.
+            num_initial: Number of initial observations (the design) that the calibrator skips.
+            calibrator: Copied for each model, and taught by its history (default: none, since the
+                width learns).
+            settings: Further arguments of the class.
+
+        Raises:
+            UnsupportedError: If a model is not an exact Gaussian process with one output.
+        """
+
+        def calibrated(gp: Model) -> Model:
+            if calibrator is None:
+                return gp
+            return CalibratedModel.from_history(gp, calibrator, num_initial, denoise=False)
+
+        if isinstance(model, Mapping):
+            model = {name: calibrated(gp) for name, gp in model.items()}
+        else:
+            model = calibrated(model)
+        return cls(model, upper, lower, level, **settings)
+
+    @property
+    def model(self) -> Any:
+        """The model of the outcome; of several, that of the first. `models` has all of them."""
+        return next(iter(self.models.values()))
+
+    @property
+    def calibrator(self) -> Calibrator | None:
+        """The calibrator of `model`, which goes on with the next one's; None without one."""
+        return _calibrator_of(self.model)
+
+    def with_model(self, model: Model | Mapping[str, Model]) -> Self:
+        """The same constraint, with all it has learned and counted, on refitted models.
+
+        Args:
+            model: A model of the same outcome, fitted to all data so far, or the models of several
+                by name; a plain one takes over the calibrator of the one that it replaces. Let the
+                old models observe new data first, since their quantiles decided about them.
+
+        Raises:
+            InputDataError: If the names are others.
+            BotorchTensorDimensionError: If ``model`` has inputs of another width.
+        """
+        given = model if isinstance(model, Mapping) else {next(iter(self.models)): model}
+        if given.keys() != self.models.keys():
+            raise InputDataError(f"`model` must hold models by the names {[*self.models]}.")
+        twin = copy.copy(self)
+        twin.models = {}
+        for name, present in self.models.items():
+            refitted: Any = given[name]
+            if _calibrator_of(present) and not _calibrator_of(refitted):
+                refitted = present.with_model(refitted)
+            twin.models[name] = _checked_model(refitted)
+            check_same_width(present, refitted)
+        twin._forget_models()
+        twin._check_points_of_rows()
+        return twin
+
+    # ------------------------------------------------------------ the margin
+
+    def margin(self, X: Tensor, confidence: float | None = None) -> Tensor:
+        r"""How far the deciding quantile is inside its limit; at least 0 where certified.
+
+        Differentiable in ``X``. Where the budget is spent, at most minus one standard deviation, as
+        long as no ``confidence`` is asked for.
+
+        Args:
+            X: Points ``b x 1 x d``, in the precision of the model.
+            confidence: The margin of a statement about *this point* rather than about the rounds:
+                the quantile of its outcomes is within the limit with this confidence. In place of
+                ``z sqrt(v_f + v_n)`` it takes ``z sqrt(v_n) + Phi^{-1}(confidence) sqrt(v_f)``,
+                with the variances of noise and noise-free value, and a width of 1.25 at least
+                (default: the rounds').
+
+        Returns:
+            Margins of shape ``b``, in units of the outcome; of several outcomes, the least one in
+            standard deviations of each (`typical_deviations`).
+        """
+        return self._least(self.margins(X, confidence))
+
+    def margins(self, X: Tensor, confidence: float | None = None) -> list[Tensor]:
+        """The `margin` of each outcome, ``b``, in its own units."""
+        if check_tensor("X", X).dim() < 2 or X.shape[-2] != 1:
+            raise BotorchTensorDimensionError(
+                f"`X` must have shape b x 1 x d, one point at a time, got {tuple(X.shape)}."
+            )
+        self.check_points("X", X)
+        stated, ends = self._stated(X, confidence)
+        margins = self._inside(ends)
+        if confidence is not None or self.budget.allows(*self._at_stake()):
+            return margins
+        deviations = ((spread_of(each).deviation, name) for name, each in stated.items())
+        least = [-self.in_contexts(*each) for each in deviations]
+        return [*map(torch.minimum, margins, least)]
+
+    def optimism(self, X: Tensor) -> Tensor:
+        """Where to learn while nothing is certified, ``b`` at ``b x 1 x d``: the larger the better.
+
+        The margin if the noise-free value were one standard deviation better than expected:
+        ``limit - mean - z sqrt(v_n) + sqrt(v_f)``, with the ``z`` of equal parts if limits share.
+        """
+        self.check_points("X", X)
+        stated = {name: spread_of(each) for name, each in self._outcomes(X).items()}
+        ends = []
+        for side in self._sides:
+            center, _, of_objective, of_noise = stated[side.name]
+            ends.append(center + side.sign * (self._equal_score * of_noise - of_objective))
+        return self._least([*map(self.in_contexts, self._inside(ends), self.models)])
+
+    def inputs(self, X: Tensor) -> Tensor:
+        """The model's inputs at ``b x 1 x d``: these, or their pairs with the ``M`` contexts."""
+        return X if self._contexts is None else self._contexts.pairs(X)
+
+    def in_contexts(self, values: Tensor, name: str) -> Tensor:
+        """Values ``b`` of an outcome, or worst expectations of ``b x M``, the larger the better."""
+        if self._contexts is None:
+            return values
+        return self._contexts.expectation(values, observed_process(self.models[name]))
+
+    def _outcomes(self, X: Tensor) -> dict[str, CalibratedPosterior]:
+        inputs = self.inputs(X)
+        return {name: stated_outcomes(model, inputs) for name, model in self.models.items()}
+
+    def _stated(
+        self, X: Tensor, confidence: float | None = None
+    ) -> tuple[dict[str, CalibratedPosterior], list[Tensor]]:
+        """The outcomes, and of each side the quantile that decides, ``b``."""
+        outcomes = self._outcomes(X)
+        if len(self._sides) > 1:
+            kept = [score for each in outcomes.items() for score in self._scores_of_limits(*each)]
+            scores = scores_of_parts(self.level, torch.stack(kept))
+        else:
+            scores = torch.tensor([self._equal_score], dtype=torch.double, device=X.device)
+        sides = zip(self._sides, scores, strict=True)
+        ends = [self._quantile(outcomes[side.name], side, z, confidence) for side, z in sides]
+        return outcomes, ends
+
+    def _scores_of_limits(self, name: str, outcome: CalibratedPosterior) -> list[Tensor]:
+        """Normal scores of the stated probabilities that each side's limit is kept, ``b``."""
+        factor, k = self._factors(name)
+        z = outcome.target_mean.new_tensor(NormalDist().inv_cdf(self.level))
+        sides = [side for side in self._sides if side.name == name]
+        limits = outcome.target_mean.new_tensor([side.limit for side in sides])
+        below = at_points(outcome.score(limits.view(-1, *[1] * len(outcome.shape))))
+        scores = [
+            narrowed(s.sign * own / factor, z, k) for s, own in zip(sides, below, strict=True)
+        ]
+        if self._contexts is None:
+            return scores
+        observed = observed_process(self.models[name])
+        return [self._contexts.score(score, observed) for score in scores]
+
+    def _quantile(
+        self, outcome: CalibratedPosterior, side: Side, z: Tensor, confidence: float | None
+    ) -> Tensor:
+        """The deciding quantile of a side, ``b``, from the normal score of its level."""
+        factor, k = self._factors(side.name, of_one_point=confidence is not None)
+        z = z if self._contexts is None else z.unsqueeze(-1)
+        more: Tensor | float = 0.0
+        if confidence is not None:
+            own = NormalDist().inv_cdf(check_open_unit("confidence", confidence))
+            _, deviation, of_objective, of_noise = spread_of(outcome)
+            more = factor * k * (z * of_noise + own * of_objective - z * deviation)
+        score = side.sign * factor * widened(z, k)
+        if not outcome.is_gaussian:
+            score = score.clamp(-_FARTHEST, _FARTHEST)
+        end = at_points(outcome.at_score(score[..., None, None])) + side.sign * more
+        end = end.to(outcome.dtype)
+        if self._contexts is None:
+            return end
+
+        def at_most(t: Tensor) -> Tensor:
+            """Normal scores of the widened probability that ``sign * y`` is below ``t``."""
+            values = side.sign * (t - more)
+            score = side.sign * at_points(outcome.score(values[..., None, None]))
+            return narrowed(score / factor, z, k)
+
+        observed = observed_process(self.models[side.name])
+        return side.sign * self._contexts.quantile(z, observed, at_most, side.sign * end)
+
+    def _inside(self, ends: Sequence[Tensor]) -> list[Tensor]:
+        """For each outcome the smallest distance of ``ends``, ``b`` for each side, from limits."""
+        margins: dict[str, list[Tensor]] = {name: [] for name in self.limits}
+        for side, end in zip(self._sides, ends, strict=True):
+            margins[side.name].append(side.sign * (side.limit - end))
+        return [torch.stack(own).amin(dim=0) for own in margins.values()]
+
+    def _least(self, values: Sequence[Tensor]) -> Tensor:
+        """The only one, or the least one in standard deviations of its outcome."""
+        if len(values) == 1:
+            return values[0]
+        pairs = zip(values, self.typical_deviations(), strict=True)
+        return torch.stack([value / deviation for value, deviation in pairs]).amin(dim=0)
+
+    def _factors(self, name: str, of_one_point: bool = False) -> tuple[float, float]:
+        """Factor of a model's quantile, kept while the model is, and width by the misses."""
+        if self.width is not None:
+            return self.width, 1.0
+        if name not in self._factor:
+            self._factor[name] = leave_one_out_factor(self.models[name])
+        k = width(self.account)
+        return self._factor[name], max(k, OF_ONE_POINT) if of_one_point else k
+
+    @property
+    def _equal_score(self) -> float:
+        """Normal score of each limit's level if all had equal parts."""
+        return NormalDist().inv_cdf(1.0 - (1.0 - self.level) / len(self._sides))
+
+    def _forget_models(self) -> None:
+        """Drop what follows from the models."""
+        self._factor: dict[str, float] = {}
+        self._deviations: list[Tensor] = []
+
+    def check_points(self, name: str, X: Tensor) -> None:
+        """Raise unless points ``... x d`` have the width and the precision of the models' inputs.
+
+        The column of the output task of a multi-task model may be left out. Errors call the points
+        ``name``.
+        """
+        for observed in map(observed_process, self.models.values()):
+            of_model = X
+            if self._contexts is not None:
+                of_model = self._contexts.check_decisions(name, X, observed)
+            check_fits(observed, with_task_feature(observed, of_model), name)
+
+    def _warn_of_earlier_decisions(self) -> None:
+        """Warn of decisions that a constraint without rows does not know."""
+        if have_decided(self._parts(), self._statement, self.known_decisions()):
+            warnings.warn(
+                "Decisions have been taken by this model or on these data, which a constraint that "
+                "is made anew does not know: its violations count from zero. Go on by "
+                "`with_model`, or by `ChanceConstraint(..., rows=)` with the `decisions` of the "
+                "earlier one.",
+                CalibrationWarning,
+                stacklevel=level_of_caller(),
+            )
+
+    def _check_points_of_rows(self) -> None:
+        """Raise unless the rows are about points that the models decide about."""
+        if (inputs := raw_train_inputs(observed_process(self.model))) is None:
+            return
+        lengths = [len(row["point"]) for row in self._rows]
+        for length in {*lengths} - {0}:  # unknown points count, and no outcome finds them
+            name = f"rows[{lengths.index(length)}]['point']"
+            try:
+                self.check_points(name, inputs.new_zeros(1, length))
+            except BotorchTensorDimensionError as error:
+                raise InputDataError(
+                    f"{error} Give a `model` of the inputs that were decided about, or the rows of "
+                    "its own decisions."
+                ) from error
+
+    def _whole(self, point: list[float]) -> list[float]:
+        """A decision with the column of the output task, which may be left out."""
+        observed = observed_process(self.model)
+        if self._contexts is not None or not isinstance(observed, MultiTaskGPyTorchModel):
+            return point
+        return with_task_feature(observed, torch.tensor(point, dtype=torch.double)).tolist()
+
+    @torch.no_grad()
+    def certified(self, X: Tensor) -> Tensor:
+        """Whether each point of ``b x 1 x d`` is certified, ``b``, if it is the only one to come.
+
+        Of several, `decide` says which ones are.
+        """
+        return self.margin(X) >= 0.0
+
+    @property
+    def num_contexts(self) -> int:
+        """Number of contexts at which the outcome is predicted for each point; 1 without any."""
+        return 1 if self._contexts is None else self._contexts.centre.num_points
+
+    def known_decisions(self) -> list[Tensor]:
+        """Training inputs ``n x d`` of the models that have some, without contexts, as given."""
+        known = [raw_train_inputs(observed_process(model)) for model in self.models.values()]
+        # Members of an ensemble share theirs.
+        shared = [inputs[(0,) * (inputs.dim() - 2)] for inputs in known if inputs is not None]
+        return shared if self._contexts is None else [*map(self._contexts.decisions, shared)]
+
+    @torch.no_grad()
+    def typical_deviations(self) -> list[Tensor]:
+        """Standard deviation of each outcome, the mean over its training inputs (1 without any).
+
+        Units for comparing outcomes. They are constant, so margins keep their shape.
+        """
+        if not self._deviations:
+            for model in self.models.values():
+                inputs, deviation = raw_train_inputs(observed_process(model)), torch.ones(())
+                if inputs is not None and inputs.shape[-2] > 0:
+                    stated = stated_outcomes(model, inputs.unsqueeze(-2))
+                    deviation = spread_of(stated).deviation.mean()
+                self._deviations.append(deviation)
+        return [*self._deviations]
+
+    def typical_deviation(self) -> Tensor:
+        """Standard deviation of an outcome in units of the `margin`: 1 of several outcomes."""
+        deviations = self.typical_deviations()
+        return deviations[0] if len(deviations) == 1 else torch.ones_like(deviations[0])
+
+    def nonlinear_inequality_constraint(self) -> tuple[Callable[[Tensor], Tensor], bool]:
+        """The margin as an element of ``optimize_acqf``'s ``nonlinear_inequality_constraints``.
+
+        That function needs certified ``batch_initial_conditions``, and ``options`` such as
+        ``{"batch_limit": 1, "maxiter": 100, "ftol": 1e-9}``. By default SLSQP may end 1e-6 outside,
+        where BoTorch raises from 1e-8 on. What BoTorch accepts is certified: the function is the
+        margin, in standard deviations of the outcome and less 1e-6 of them, times 0.01, so that
+        1e-8 outside of it is the border. `optimize_chance_constrained` does all of it.
+
+        Returns:
+            A function of a point ``d``, and True, as it is a constraint on single points.
+        """
+        unit = self.typical_deviation()
+
+        def clear(x: Tensor) -> Tensor:
+            room = max(_ROOM, clearance(x.dtype))
+            return (self.margin(x.reshape(1, 1, -1)).squeeze(0) / unit - room) * (_TOLERANCE / room)
+
+        return clear, True
+
+    # ------------------------------------------------------------ decisions and their outcomes
+
+    @torch.no_grad()
+    def decide(self, X: Tensor) -> list[Row]:
+        """Decide to evaluate points ``n x d``, by the present quantiles, and record it.
+
+        Call it where outcomes come after other decisions: for several points at a time, or with
+        several workers. `observe` does it for points that were not decided about.
+
+        Returns:
+            A row for each point, which may be stored as JSON: see `decisions`. While others are out
+            the budget may not last to certify one.
+        """
+        decided = self._decided(X)
+        self._record(decided)
+        return copy.deepcopy(decided)
+
+    @torch.no_grad()
+    def observe(
+        self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None, condition: bool = True
+    ) -> None:
+        """Enter outcomes, and teach the models.
+
+        A point that was decided about by `decide`, up to rounding (a relative 1e-9), is judged by
+        that; any other is decided about first. Outcomes of one point that was decided about several
+        times belong to its decisions in their order, so tell each outcome once. A calibrated
+        model's calibrator learns from all its outcomes.
+
+        Args:
+            X: Points ``n x d``, in any order, with the contexts that came.
+            Y: Their outcomes ``n x m``, in the order of the limits. Where some of several have not
+                come yet, NaN stands for these.
+            Yvar: Their noise variances ``n x m``, for models with given noise (default: the mean
+                of its training noise). They condition the model and judge no outcome.
+            condition: Whether to also condition the models on them.
+
+        Raises:
+            InputDataError, BotorchTensorDimensionError: If an argument is malformed.
+            UnsupportedError: If a model cannot be conditioned.
+        """
+        check_flag("condition", condition)
+        decisions = self._decisions_of(X)
+        self._check_outcomes(X, Y, Yvar)
+        named = (zip(self.limits, numbers_of(values), strict=True) for values in Y.cpu())
+        came = [{name: y for name, y in each if not math.isnan(y)} for each in named]
+        rows = self._out_at(decisions.tolist(), came)
+        is_new = torch.tensor([row is None for row in rows], dtype=torch.bool, device=X.device)
+        decided = self._decided(decisions[is_new])
+        taught = self._taught(X, Y, Yvar, condition)  # which may raise: nothing has changed yet
+        self._record(decided)
+        new = iter(decided)
+        for row, outcomes in zip(rows, came, strict=True):
+            (next(new) if row is None else row)["outcomes"].update(outcomes)
+        self._accounts.clear()
+        self.models = taught
+        self._forget_models()
+        leave_traces(self._parts(), self._statement)
+
+    def _decisions_of(self, X: Tensor) -> Tensor:
+        """The checked decisions ``n x d_x`` among observed inputs: without contexts, all of it."""
+        check_inputs("X", X)
+        for observed in map(observed_process, self.models.values()):
+            check_fits(observed, with_task_feature(observed, X))
+        return X if self._contexts is None else self._contexts.decisions(X)
+
+    def _check_outcomes(self, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
+        """Raise unless outcomes, and variances of their noise, are ``n x m``, some in each row."""
+        shape = len(X), len(self.limits)
+        for name, values in {"Y": Y, "Yvar": Yvar}.items():
+            if values is not None and check_tensor(name, values).shape != shape:
+                raise BotorchTensorDimensionError(
+                    f"`{name}` must have shape {shape[0]} x {shape[1]}, one row for each of `X` "
+                    f"and one column for each outcome, got {tuple(values.shape)}."
+                )
+        check_precision("Y", Y, X.dtype)
+        if Y.isinf().any() or Y.isnan().all(dim=-1).any():
+            raise InputDataError("`Y` must hold finite outcomes, at least one in each row.")
+
+    def _decided(self, X: Tensor) -> list[Row]:
+        """Rows of the decisions about ``n x d``, which are not recorded yet."""
+        self.check_points("X", check_inputs("X", X))
+        if not len(X):
+            return []
+        _, ends = self._stated(X.unsqueeze(-2))
+        inside = (torch.stack(self._inside(ends)) >= 0.0).all(dim=0).tolist()
+        num, at_stake = self._at_stake()
+        decided = []
+        each = zip(X.tolist(), inside, torch.stack(ends, dim=-1).tolist(), strict=True)
+        for point, is_inside, values in each:
+            certified = is_inside and self.budget.allows(num, at_stake)
+            num, at_stake = num + certified, at_stake + certified
+            row: Row = {"point": point, "level": self.level, "certified": certified}
+            row["limits"] = {name: [*pair] for name, pair in self.limits.items()}
+            row["quantiles"] = {name: [None, None] for name in self.limits}
+            for side, end in zip(self._sides, values, strict=True):
+                row["quantiles"][side.name][side.sign > 0.0] = end
+            decided.append({**row, "outcomes": dict.fromkeys(self.limits)})
+        return decided
+
+    def _record(self, decided: list[Row]) -> None:
+        """Enter rows of decisions, and leave traces of them."""
+        self._rows.extend(decided)
+        self._accounts.clear()
+        leave_traces(self._parts(), self._statement, [row["point"] for row in decided])
+
+    def _taught(self, X: Tensor, Y: Tensor, Yvar: Tensor | None, condition: bool) -> dict[str, Any]:
+        """The models after observations; the calibrators of calibrated ones have learned."""
+        taught, told = dict(self.models), {}
+        for column, (name, model) in enumerate(self.models.items()):
+            came = ~Y[:, column].isnan()
+            if not came.any() or not (condition or isinstance(model, Surrogate)):
+                continue
+            own = X[came], Y[came][:, [column]], None if Yvar is None else Yvar[came][:, [column]]
+            told[name] = checked_observations(observed_process(model), *own)
+            if not isinstance(model, Surrogate):
+                taught[name] = with_observations(model, *told[name])
+        for name in told:  # once nothing raises for another outcome
+            if isinstance(taught[name], Surrogate):
+                taught[name].observe(*told[name], condition=condition)
+        return taught
+
+    @property
+    def _statement(self) -> tuple[Any, ...]:
+        return *self.limits.items(), self.level
+
+    def _parts(self) -> set[Any]:
+        """What decides, and may decide again in another constraint."""
+        models = self.models.values()
+        return {*models, *map(observed_process, models), *map(_calibrator_of, models)} - {None}
+
+
+def stated_outcomes(model: Model, X: Tensor) -> CalibratedPosterior:
+    """What any model states of outcomes at ``b x 1 x d``; pending points do not count."""
+    stated = predict(model, X, observed=True, objective=False)
+    check_one_value_each(stated.shape[-2], X, "A quantile of an outcome")
+    return stated
+
+
+def at_points(values: Tensor) -> Tensor:
+    """Values ``... x 1 x 1`` of a prediction, as those ``...`` of single points."""
+    return values.squeeze(-1).squeeze(-1)
+
+
+def spread_of(stated: CalibratedPosterior) -> Spread:
+    """Center and deviations of outcomes, ``b``, in the precision of the points."""
+    return Spread(*(at_points(values).to(stated.dtype) for values in stated.spread()))
+
+
+def clearance(dtype: torch.dtype) -> float:
+    """The margin, in standard deviations, from which on a search takes a point for certified.
+
+    A posterior changes in the last digits with the other points it is evaluated at. A margin within
+    these of 0 might be negative the next time.
+    """
+    return float(torch.finfo(dtype).eps) ** 0.5
+
+
+def _by_name(
+    model: Model | Mapping[str, Model],
+    upper: float | None,
+    lower: float | None,
+    limits: Limits | None,
+) -> tuple[Mapping[str, Model], Limits]:
+    """Models and limits by the same names."""
+    if not isinstance(model, Mapping):
+        if limits is not None:
+            raise InputDataError("`limits` are for models by name: give `upper`, `lower` or both.")
+        return {SOLE: model}, {SOLE: (lower, upper)}
+    is_alone = upper is None and lower is None and isinstance(limits, Mapping)
+    if not is_alone or not limits or limits.keys() != model.keys():
+        raise InputDataError(
+            "`limits` must be a dictionary of pairs `(lower, upper)` by the names of the models, "
+            f"{[*model]}, in place of `upper` and `lower`; got {limits!r}."
+        )
+    return model, limits
+
+
+def _calibrator_of(model: Model) -> Calibrator | None:
+    return slots_of(model).calibrator
+
+
+def _checked_model(model: Any) -> Any:
+    """``model``, or the only one of a list, if it states a distribution of single outcomes."""
+    model = sole_member(check_model(model))
+    if _calibrator_of(model) is not None and model.denoise:
+        raise UnsupportedError(
+            "`model` is denoised: it describes the objective behind the noise, while limits are "
+            "met or not by outcomes. Make it with `denoise=False`."
+        )
+    if any(isinstance(part, Surrogate) for part in [*model.modules()][1:]):
+        raise UnsupportedError(
+            f"The model inside this {type(model).__name__} is calibrated: give that one itself, or "
+            "the models of several outcomes by their names."
+        )
+    check_process(observed_process(model))
+    if batch_shape := batch_of_models(model):
+        raise UnsupportedError(
+            f"`model` must not be a batch of models, got batch shape {[*batch_shape]}."
+        )
+    return model

@@ -1,0 +1,356 @@
+"""Decisions as plain rows, ready for JSON, and `DecisionAccount`: their outcomes and the budget.
+
+A row is one decision about one point, with all its outcomes, and says itself what it was about:
+
+    {"point": [0.2, 0.7], "level": 0.9, "certified": True, "limits": {"cost": [None, 3.0]},
+     "quantiles": {"cost": [None, 2.71]}, "outcomes": {"cost": None}}
+
+`ChanceConstraint.decide` returns it, a client or a ledger stores it, and a constraint takes it back
+with its outcomes, as one of its ``rows``. It is judged by its own limits, even if those have moved.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Real
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from botorch.exceptions.errors import InputDataError
+from torch import Tensor
+
+from botorch_calib._validation import (
+    check_count,
+    check_limit,
+    check_list,
+    check_positive,
+    check_tensor,
+    numbers_of,
+)
+from botorch_calib.decisions.budget import Account, Budget, Decision, check_level
+from botorch_calib.exceptions import CalibrationWarning, level_of_caller
+
+# Traces in this process, which reveal a constraint that is made without the rows of decisions:
+# statements that models and calibrators have decided by, and the last points of decisions by each.
+_DECIDED: WeakKeyDictionary[Any, set[Any]] = WeakKeyDictionary()
+_RECENT: deque[tuple[Any, ...]] = deque(maxlen=100)
+
+Row = dict[str, Any]
+#: Lower and upper limit of each outcome, by its name; None where there is none.
+Limits = Mapping[str, Sequence[float | None]]
+#: The entries of a row. Clients may add others.
+KEYS = ("point", "level", "certified", "limits", "quantiles", "outcomes")
+SIGNS = (-1.0, 1.0)  # of a lower and an upper limit
+
+
+def decision_of(row: Mapping[str, Any]) -> Decision:
+    """What counts of a row, by the limits and the quantiles that it holds: any outcome beyond."""
+    flags: dict[str, list[bool | None]] = {"limits": [], "quantiles": []}
+    for name, y in row["outcomes"].items():
+        for key, beyond in flags.items():
+            ends = [each for each in zip(SIGNS, row[key][name], strict=True) if each[1] is not None]
+            beyond.append(None if y is None else any(sign * y > sign * end for sign, end in ends))
+    violated, missed = map(_any, flags.values())
+    # Rounding may put a limit beyond the quantile that was within it.
+    return Decision(row["certified"], violated, (row["certified"] and violated) or missed)
+
+
+def _any(flags: list[bool | None]) -> bool | None:
+    """Whether any is true, None if that is still open."""
+    return True if True in flags else None if None in flags else False
+
+
+def own_rows(
+    rows: Iterable[Mapping[str, Any]], limits: Limits, level: float, skip_malformed: bool
+) -> list[Row]:
+    """Copies of the rows that were decided under a statement, in their order.
+
+    Limits may have moved since, but not their sides.
+
+    Raises:
+        InputDataError: If a row is malformed, unless ``skip_malformed``: files may be edited.
+
+    Warns:
+        CalibrationWarning: If rows are left out.
+    """
+    given, own = check_list("rows", rows, "dictionaries"), []
+    for number, each in enumerate(given):
+        try:
+            row = _checked(each, f"rows[{number}]")
+        except InputDataError:
+            if not skip_malformed:
+                raise
+            continue
+        if _sides(row["limits"]) == _sides(limits) and abs(row["level"] - level) <= 1e-12:
+            own.append(row)
+    if strangers := len(given) - len(own):
+        warnings.warn(
+            f"{strangers} of {len(given)} decisions were not recorded under limits on these sides "
+            f"at the level {level:g}. They are left out: their violations do not count.",
+            CalibrationWarning,
+            stacklevel=level_of_caller(),
+        )
+    return own
+
+
+def _sides(limits: Limits) -> dict[str, list[bool]]:
+    return {name: [end is not None for end in pair] for name, pair in limits.items()}
+
+
+def _checked(row: object, name: str) -> Row:
+    """A copy of the entries of a row, which is called ``name`` in errors."""
+    if not isinstance(row, Mapping) or not set(KEYS) <= row.keys():
+        raise InputDataError(f"`{name}` must be a dictionary with the entries {', '.join(KEYS)}.")
+
+    def check(is_right: bool, key: str, what: str) -> None:
+        if not is_right:
+            raise InputDataError(f"`{name}[{key!r}]` must be {what}, got {row[key]!r}.")
+
+    def by_outcome(key: str, what: str, is_right: Callable[[Any], bool]) -> dict[str, Any]:
+        values = row[key]
+        right = isinstance(values, Mapping) and all(map(is_right, values.values()))
+        check(right and bool(values) and values.keys() == row["limits"].keys(), key, what)
+        return dict(values)
+
+    point: list[Any] = [*row["point"]] if isinstance(row["point"], Iterable) else [None]
+    check(all(map(_is_number, point)), "point", "a list of finite numbers")
+    check(_is_number(row["level"]) and 0.0 < row["level"] < 1.0, "level", "a number in (0, 1)")
+    check(row["certified"] in (True, False), "certified", "True or False")
+    pairs = "pairs of a number or None, by the outcomes' names, with a number on each limited side"
+    limits, quantiles = (by_outcome(key, pairs, _is_pair) for key in ("limits", "quantiles"))
+    check(_sides(limits) == _sides(quantiles), "quantiles", pairs)
+    numbers = "a finite number for each outcome, None as long as it is out"
+    outcomes = by_outcome("outcomes", numbers, lambda y: y is None or _is_number(y))
+    for key, sides in limits.items():
+        ends = zip(SIGNS, sides, quantiles[key], strict=True)
+        # In single precision a limit may be rounded to a quantile just beyond it.
+        beyond = (s * (q - end) > 1e-6 * abs(end) for s, end, q in ends if end is not None)
+        within = "within the limits of a point that is certified"
+        check(not (row["certified"] and any(beyond)), "quantiles", within)
+    return {
+        "point": [*map(float, point)],
+        "level": float(row["level"]),
+        "certified": bool(row["certified"]),
+        "limits": {key: _floats(pair) for key, pair in limits.items()},
+        "quantiles": {key: _floats(pair) for key, pair in quantiles.items()},
+        "outcomes": dict(zip(outcomes, _floats(outcomes.values()), strict=True)),
+    }
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)
+
+
+def _is_pair(pair: object) -> bool:
+    if not isinstance(pair, Sequence) or len(pair) != 2:
+        return False
+    return [*pair] != [None, None] and all(end is None or _is_number(end) for end in pair)
+
+
+def _floats(values: Iterable[float | None]) -> list[float | None]:
+    return [None if value is None else float(value) for value in values]
+
+
+class Side(NamedTuple):
+    """One of the limits of an outcome."""
+
+    name: str  # of the outcome
+    sign: float  # 1 at an upper limit, -1 at a lower one
+    limit: float
+
+
+class DecisionAccount:
+    """Rows of decisions about points, and the account and the budget that follow from them.
+
+    `ChanceConstraint` keeps them, and explains the arguments; of models they know nothing.
+    ``least_excess`` is the ``least`` of `Account.of`; with ``skip_malformed`` rows are left out
+    that somebody may have edited.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        level: float,
+        budget: float,
+        rows: Iterable[Mapping[str, Any]] = (),
+        least_excess: float = -math.inf,
+        skip_malformed: bool = False,
+    ) -> None:
+        self.limits = {name: _checked_limits(pair) for name, pair in limits.items()}
+        self.level = check_level(level)
+        self.budget = Budget(self.level, check_positive("budget", budget, allow_inf=True))
+        self._least_excess = least_excess
+        self._rows = own_rows(rows, self.limits, self.level, skip_malformed)
+        # The account, once it is known, of copies as well.
+        self._accounts: list[Account] = []
+
+    @property
+    def decisions(self) -> list[Row]:
+        """Copies of the rows of all decisions, in their order, which may be stored as JSON.
+
+        The entries of a row are the ``point``, a list of numbers; the ``level``; whether the point
+        was ``certified``; and, by the name of the outcome, the ``limits`` ``[lower, upper]``, None
+        where there is none; the ``quantiles`` that decided, likewise; and the ``outcomes``, None as
+        long as one is out.
+        """
+        return copy.deepcopy(self._rows)
+
+    @property
+    def num_decisions(self) -> int:
+        """Number of decisions, certified or not."""
+        return len(self._rows)
+
+    @property
+    def num_observed(self) -> int:
+        """Number of decisions all of whose outcomes have come."""
+        return sum(None not in row["outcomes"].values() for row in self._rows)
+
+    @property
+    def num_certified(self) -> int:
+        """Number of decisions that were certified."""
+        return self.account.num_certified
+
+    @property
+    def num_outstanding(self) -> int:
+        """Number of certified points of which it is not known yet whether they violate a limit."""
+        return self.account.num_outstanding
+
+    @property
+    def num_violations(self) -> int:
+        """Number of certified points of which an outcome violated a limit."""
+        return self.account.num_violations
+
+    @property
+    def account(self) -> Account:
+        """What has come of the decisions, whose outcomes are judged by the limits in their rows."""
+        if not self._accounts:
+            decisions, share = map(decision_of, self._rows), 1.0 - self.level
+            terms = share, self.budget.size, self._least_excess
+            self._accounts.append(Account.of(decisions, *terms))
+        return self._accounts[0]
+
+    def violated(self, Y: Tensor) -> Tensor:
+        """Whether any of the outcomes ``... x m``, none of them NaN, is outside its limits."""
+        num = len(self.limits)
+        if check_tensor("Y", Y).shape[-1:] != (num,) or Y.isnan().any():
+            raise InputDataError(
+                f"`Y` must hold outcomes ... x {num} without NaN, got {tuple(Y.shape)}: leave out "
+                "those that are not known."
+            )
+        y = torch.tensor(numbers_of(Y.flatten()), dtype=torch.double).view(Y.shape)
+        columns = dict(zip(self.limits, y.unbind(dim=-1), strict=True))
+        beyond = [side.sign * columns[side.name] > side.sign * side.limit for side in self._sides]
+        return torch.stack(beyond).any(dim=0).to(Y.device)
+
+    def violation_bound(self, num_certified: int) -> float:
+        """Largest number of violations among the first ``num_certified`` certified points.
+
+        A point that violates the limits of several outcomes counts once.
+        """
+        return self.budget.bound(check_count("num_certified", num_certified, least=0))
+
+    @property
+    def budget_left(self) -> float:
+        """What is left of the budget, points that are out counting as violations."""
+        return self.budget.left(*self._at_stake())
+
+    def summary(self) -> str:
+        """How the decisions and the budget stand, in sentences."""
+        T, V, out, *_ = self.account
+        bound = f" At most {self.budget.bound(T):g} may." if T else ""
+        return (
+            f"At a level of {self.level:g}, {T} of {self.num_decisions} decisions were certified: "
+            f"{V} of these violated a limit, and {out} are out.{bound} Of the budget, "
+            f"{self.budget_left:g} is left."
+        )
+
+    def _at_stake(self) -> tuple[int, int]:
+        """Numbers of certified points, and of violations there may be among them."""
+        account = self.account
+        return account.num_certified, account.num_violations + account.num_outstanding
+
+    def _out_at(self, points: list[list[float]], came: list[dict[str, float]]) -> list[Row | None]:
+        """For each point the first row without the outcomes that came, which no other has taken.
+
+        A row of just this point comes before one that differs by rounding.
+        """
+        is_out = [row for row in self._rows if None in row["outcomes"].values()]
+        out = [(self._whole(row["point"]), row) for row in is_out]
+        found = []
+        for point, outcomes in zip(map(self._whole, points), came, strict=True):
+            near = [
+                i
+                for i, (other, row) in enumerate(out)
+                if all(row["outcomes"][name] is None for name in outcomes)
+                and _are_close(other, point)
+            ]
+            first = min(near, key=lambda i: out[i][0] != point, default=None)
+            found.append(None if first is None else out.pop(first)[1])
+        return found
+
+    def _whole(self, point: list[float]) -> list[float]:
+        """A point with columns that may be left out."""
+        return point
+
+    @property
+    def _sides(self) -> list[Side]:
+        """All limits there are, outcome by outcome, the lower one first."""
+        return [
+            Side(name, sign, limit)
+            for name, pair in self.limits.items()
+            for sign, limit in zip(SIGNS, pair, strict=True)
+            if limit is not None
+        ]
+
+    def __repr__(self) -> str:
+        several = len(self.limits) > 1
+        limits = "".join(
+            f"{f'{name} ' * several}{'upper' if sign > 0.0 else 'lower'}={limit:g}, "
+            for name, sign, limit in self._sides
+        )
+        return (
+            f"{type(self).__name__}({limits}level={self.level:g}, "
+            f"certified={self.num_certified} of {self.num_decisions}, "
+            f"violations={self.num_violations})"
+        )
+
+
+def _checked_limits(pair: object) -> tuple[float | None, float | None]:
+    """The lower and the upper limit of an outcome."""
+    if not isinstance(pair, Sequence) or len(pair) != 2:
+        raise InputDataError(f"`limits` must hold a pair `(lower, upper)` for each, got {pair!r}.")
+    lower, upper = check_limit("lower", pair[0]), check_limit("upper", pair[1])
+    if lower is None and upper is None:
+        raise InputDataError("Give `upper`, `lower` or both: there is nothing to constrain.")
+    if lower is not None and upper is not None and not lower < upper:
+        raise InputDataError(f"`lower` must be less than `upper`, got {lower} and {upper}.")
+    return lower, upper
+
+
+def _are_close(point: list[float], other: list[float]) -> bool:
+    """Whether points are equal, up to a relative 1e-9 of each element."""
+    return len(point) == len(other) and all(map(math.isclose, point, other))
+
+
+def leave_traces(
+    parts: Iterable[Any], statement: tuple[Any, ...], points: Iterable[Sequence[float]] = ()
+) -> None:
+    """Note that models and calibrators have decided by a statement, about these points."""
+    for part in parts:
+        _DECIDED.setdefault(part, set()).add(statement)
+    _RECENT.extend((*statement, *point) for point in points)
+
+
+def have_decided(parts: Iterable[Any], statement: tuple[Any, ...], data: Iterable[Tensor]) -> bool:
+    """Whether any of these has decided by a statement, or on data that end by such a decision.
+
+    The ``data`` are inputs ``n x d`` of models.
+    """
+    ends = [(*statement, *inputs[-1].tolist()) for inputs in data if len(inputs)]
+    decided = any(statement in _DECIDED.get(part, ()) for part in parts)
+    return decided or any(end in _RECENT for end in ends)

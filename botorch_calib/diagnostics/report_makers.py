@@ -1,0 +1,317 @@
+"""Reports on a model's predictions, and on predictions of any library."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from botorch.models.model import Model
+from gpytorch.models import ExactGP
+from numpy.typing import ArrayLike
+from torch import Tensor
+from torch.nn import Module
+
+from botorch_calib._validation import (
+    check_array,
+    check_count,
+    check_levels,
+    check_model,
+    check_numbers,
+    check_one_of,
+    check_open_unit,
+    check_pairs,
+    check_unit_interval,
+)
+from botorch_calib.diagnostics.calibration_alarm import CalibrationAlarm
+from botorch_calib.diagnostics.input_regions import median_cells
+from botorch_calib.diagnostics.noise import NoiseDiagnosis, noise_diagnosis
+from botorch_calib.diagnostics.report import BASE_NAME, CalibrationReport
+from botorch_calib.diagnostics.report_scores import scores_of
+from botorch_calib.distributions.piecewise import PiecewisePredictive
+from botorch_calib.exceptions import CalibrationWarning, level_of_caller
+from botorch_calib.models.predict import history, predict, slots_of
+from botorch_calib.models.process import (
+    as_in_training,
+    has_members,
+    observed_process,
+    states_cdf_alone,
+)
+from botorch_calib.models.requirements import batch_of_models, check_process
+from botorch_calib.models.residuals import RESIDUALS
+from botorch_calib.models.wrapper import WrapperModel
+from botorch_calib.posteriors import Prediction
+from botorch_calib.posteriors.outcome_maps import Affine
+
+#: Quantile levels that are judged by default.
+LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+
+@torch.no_grad()
+def calibration_report(
+    model: Module,
+    X: Tensor | None = None,
+    Y: Tensor | None = None,
+    *,
+    alpha: float = 0.2,
+    levels: Tensor | Sequence[float] = LEVELS,
+    num_initial: int = 0,
+    residuals: Literal["prequential", "loo"] = "prequential",
+    num_regions: int = 4,
+    alarm: CalibrationAlarm | None = None,
+) -> CalibrationReport:
+    """Judge the predictive distributions of a model, beside those of its Gaussian process.
+
+    Without ``X`` and ``Y`` the training data are the evidence. The Gaussian process predicts each
+    observation at its current hyperparameters, which were fitted to all of them, and a calibrator
+    that has learned nothing is replayed over the residuals: an observation is judged by the
+    distribution stated before it was learned from. With held-out data the present model is judged,
+    as it is. The model and its calibrator are left as they are.
+
+    All of this is about observations. What is stated of the objective behind the noise rests on the
+    stated noise as well: the `noise_diagnosis` of an exact Gaussian process is added.
+
+    Args:
+        model: A `CalibratedModel`, a BoTorch model that it takes, or an exact Gaussian process of
+            GPyTorch's, with one output.
+        X: Held-out inputs, ``n x d``.
+        Y: Held-out observations, ``n x 1``.
+        alpha: The central ``1 - alpha`` interval is judged, in (0, 1).
+        levels: ``M`` increasing quantile levels in (0, 1).
+        num_initial: Number of initial training data (the design) to leave out.
+        residuals: Whether a training observation is predicted from those before it or, with
+            ``"loo"``, from all others.
+        num_regions: Number of cells of the inputs in which coverage is counted.
+        alarm: One that has watched the predictions as they were made, to stand in the report with
+            its guarantee.
+
+    Raises:
+        UnsupportedError: If the model has more outputs, or no `CalibratedModel` takes it.
+        InputDataError: If there are no observations, or an argument is out of its range.
+
+    Warns:
+        CalibrationWarning: If there are fewer than ``1 / alpha`` observations.
+
+    Example:
+        >>> print(calibration_report(model))  # doctest: +ELLIPSIS
+        Calibration ...
+    """
+    check_open_unit("alpha", alpha)
+    check_one_of("residuals", residuals, RESIDUALS)
+    with as_in_training(observed_process(model)):
+        if X is None and Y is None:
+            forecasts = _of_history(model, num_initial, residuals)
+        elif num_initial:
+            raise InputDataError("`num_initial` is for training data: slice `X` and `Y` instead.")
+        else:
+            forecasts = _of_held_out(model, X, Y)
+    try:
+        noise = noise_diagnosis(model)
+    except (UnsupportedError, InputDataError):  # not all models that are judged have one
+        noise = None
+    source, inputs = residuals if X is None else "held-out", forecasts.inputs
+    bounds = None if inputs is None else torch.stack([inputs.amin(dim=0), inputs.amax(dim=0)])
+    return _report_of(forecasts, alpha, levels, source, num_regions, noise, bounds, alarm)
+
+
+@torch.no_grad()
+def report_from_pits(
+    pits: ArrayLike | Tensor,
+    *,
+    alpha: float = 0.2,
+    levels: Tensor | Sequence[float] = LEVELS,
+    X: ArrayLike | Tensor | None = None,
+    num_regions: int = 4,
+    bounds: Tensor | None = None,
+) -> CalibrationReport:
+    """Judge predictive distributions of any library, by their PITs alone.
+
+    Widths and the scores that depend on them are not known, and left out.
+
+    Args:
+        pits: Stated probabilities of a value below the observed one, ``n``, in [0, 1], in time
+            order: a tensor, an array or a list.
+        alpha: The central ``1 - alpha`` interval is judged, in (0, 1).
+        levels: ``M`` increasing quantile levels in (0, 1).
+        X: The inputs, ``n x d``, if coverage is to be counted in cells of these.
+        num_regions: Number of cells.
+        bounds: ``2 x d``: a box, known beforehand, whose halves the report's alarm tells apart.
+
+    Warns:
+        CalibrationWarning: If there are fewer than ``1 / alpha`` observations.
+
+    Example:
+        >>> report = report_from_pits([0.69, 0.07, 0.69, 1.0, 0.5, 0.31])
+    """
+    check_open_unit("alpha", alpha)
+    values = check_unit_interval("pits", _vector("pits", pits))
+    forecasts = Forecasts(_inputs(X, len(values)), [values], base_name="stated")
+    return _report_of(forecasts, alpha, levels, "given", num_regions, bounds=bounds)
+
+
+@torch.no_grad()
+def report_from_moments(
+    mean: ArrayLike | Tensor,
+    deviation: ArrayLike | Tensor,
+    observed: ArrayLike | Tensor,
+    *,
+    alpha: float = 0.2,
+    levels: Tensor | Sequence[float] = LEVELS,
+    X: ArrayLike | Tensor | None = None,
+    num_regions: int = 4,
+    bounds: Tensor | None = None,
+) -> CalibrationReport:
+    """Judge normal predictive distributions of any library.
+
+    ``mean`` and ``deviation`` are their means and standard deviations, noise included, and
+    ``observed`` the observations, which no prediction has seen: ``n`` each, in units of the outcome
+    and in time order, as tensors, arrays or lists. For further arguments see `report_from_pits`.
+
+    Example:
+        >>> mean, deviation = torch.zeros(20), torch.full((20,), 0.2)
+        >>> report = report_from_moments(mean, deviation, observed=0.2 * torch.randn(20))
+    """
+    check_open_unit("alpha", alpha)
+    y = _vector("observed", observed)
+    center, size = _vector("mean", mean, len(y)), _vector("deviation", deviation, len(y))
+    if not (size > 0.0).all():
+        raise InputDataError("`deviation` must be positive.")
+    zero = torch.zeros_like(y).unsqueeze(-1)
+    units = Affine(size.unsqueeze(-1), center.unsqueeze(-1))
+    stated = Prediction(zero, zero + 1.0, outcome_map=units)
+    forecasts = Forecasts(_inputs(X, len(y)), [stated], y, base_name="stated")
+    return _report_of(forecasts, alpha, levels, "given", num_regions, bounds=bounds)
+
+
+# ------------------------------------------------------------ what was stated
+
+
+class Forecasts(NamedTuple):
+    """What was stated of observations by a base model and, if it is calibrated, as it is then."""
+
+    inputs: Tensor | None  # n x d
+    stated: Sequence[Prediction | Tensor]  # by the base model, and calibrated: see `scores_of`
+    Y: Tensor | None = None  # n x 1, what was observed; None where PITs alone are known
+    base_name: str = BASE_NAME
+
+
+def _vector(name: str, values: ArrayLike | Tensor, num: int | None = None) -> Tensor:
+    """At least one finite number in any container, as a vector in double precision."""
+    vector = check_array(name, values, (num,))
+    if not len(vector):
+        raise BotorchTensorDimensionError(f"`{name}` must hold at least one number.")
+    return torch.from_numpy(vector)
+
+
+def _inputs(X: ArrayLike | Tensor | None, num: int) -> Tensor | None:
+    return None if X is None else torch.from_numpy(check_array("X", X, (num, None)))
+
+
+def _of_history(model: Module, num_initial: int, residuals: str) -> Forecasts:
+    """Forecasts of the training data of a model, without the first ``num_initial``."""
+    process, calibrator = slots_of(model)[:2]
+    if calibrator is None and isinstance(process, Model):
+        check_process(process)
+    inputs, z, raw, Y, stated = history(process, residuals, num_initial)
+    if not len(z):
+        raise InputDataError(
+            f"`num_initial` {num_initial} leaves no observation to judge: give a smaller one."
+        )
+    laws: list[PiecewisePredictive | None] = [None]
+    if calibrator is not None:
+        laws.append(calibrator.fresh().to(z).update(inputs, z))
+    if stated is not None:
+        return Forecasts(raw, [stated.corrected(law) for law in laws], Y, _base_name(process))
+    z = z.double().unsqueeze(-1)
+    own = Prediction(torch.zeros_like(z), torch.ones_like(z))  # of the scores
+    pits = [own.corrected(law).cdf(z).squeeze(-1) for law in laws]
+    return Forecasts(raw, pits, base_name=_base_name(process))
+
+
+def _of_held_out(model: Module, X: Tensor | None, Y: Tensor | None) -> Forecasts:
+    """Forecasts of observations at single points, which the model has not seen."""
+    if X is None or Y is None:
+        raise InputDataError("Give both of `X` and `Y`, or neither.")
+    check_pairs(X, Y)
+    if len(X) == 0:
+        raise InputDataError("`X` and `Y` are empty: there is nothing to judge.")
+    points = X.unsqueeze(-2)
+    if isinstance(model, ExactGP) and not isinstance(model, Model):
+        model.eval()
+        observed = model.likelihood(model(points), [points])
+        moments = observed.mean.unsqueeze(-1), observed.variance.unsqueeze(-1)
+        return Forecasts(X, [Prediction(*moments)], Y)
+    slots = slots_of(model)
+    if check_model(model).num_outputs != 1 or batch_of_models(model):
+        raise _unsupported(model)
+    if slots.calibrator is None:
+        check_process(slots.process)
+    elif isinstance(model, WrapperModel):
+        model.warn_if_unlearned()
+    stated = predict(model, points, objective=False)
+    if stated.shape[-2:] != (1, 1):
+        raise _unsupported(model)
+    both = [stated.corrected(None)] + ([] if slots.calibrator is None else [stated])
+    return Forecasts(X, both, Y, _base_name(slots.process))
+
+
+def _base_name(process: Module) -> str:
+    is_process = not (has_members(process) or states_cdf_alone(process))
+    return BASE_NAME if is_process else type(process).__name__
+
+
+def _unsupported(model: Module) -> UnsupportedError:
+    return UnsupportedError(
+        f"{type(model).__name__} must have one output and no batch dimension, and state one value "
+        "for each point. Several outputs: one report each."
+    )
+
+
+# ------------------------------------------------------------ the report on it
+
+
+def _report_of(
+    forecasts: Forecasts,
+    alpha: float,
+    levels: Tensor | Sequence[float],
+    source: str,
+    num_regions: int,
+    noise: NoiseDiagnosis | None = None,
+    bounds: Tensor | None = None,
+    carried: CalibrationAlarm | None = None,
+) -> CalibrationReport:
+    """The scores of forecasts, and alarms that tell the halves of a box apart."""
+    levels = check_numbers("levels", levels).to("cpu", torch.double)
+    check_levels("levels", levels)
+    check_count("num_regions", num_regions)
+    inputs, stated, Y, name = forecasts
+    cells = [] if inputs is None else median_cells(inputs, num_regions)
+    base, *others = (scores_of(each, Y, alpha, levels, cells) for each in stated)
+    calibrated = others[0] if others else None
+    report = CalibrationReport(alpha, levels, source, calibrated, base, noise, name)
+    num, needed = report.num_observations, math.ceil(1.0 / alpha - 1e-9)
+    if num < needed:
+        warnings.warn(
+            f"{num} observations cannot tell whether 1 in {1 / alpha:.4g} is missed: at least "
+            f"{needed} are needed to judge intervals at alpha = {alpha}.",
+            CalibrationWarning,
+            stacklevel=level_of_caller(),
+        )
+    if carried is not None:
+        report.alarms["carried"] = carried
+    if source in ("prequential", "given"):  # in the order of time
+        for who, forecaster in report.forecasts.items():
+            report.alarms[who] = _alarm_of(forecaster.pits, inputs, bounds)
+    return report
+
+
+def _alarm_of(pits: Tensor, X: Tensor | None, bounds: Tensor | None) -> CalibrationAlarm:
+    """The alarm after outcomes that came one by one."""
+    alarm = CalibrationAlarm(bounds=bounds)
+    places = None if X is None or bounds is None else X.cpu().split(1)
+    for t, pit in enumerate(pits.cpu().split(1)):
+        alarm.observe(pit, None if places is None else places[t])
+    return alarm

@@ -1,0 +1,554 @@
+r"""`predict`: what a model states at points; `history`: what it stated of its own training data.
+
+The only module that asks how a model predicts. All is stated in the space of the targets, before
+the inverse of the outcome transform, see `Prediction`.
+
+*Posteriors of an exact Gaussian process, for all points at once.* BoTorch evaluates ``batch_shape x
+1 x d`` as that many joint posteriors of one point each. Here all points are rows of one matrix.
+With ``K + noise = L L^T`` factorised once,
+
+    ``k = k(X_train, x)``, ``w = L^{-1} k``,
+    ``mean = m(x) + k^T (K + noise)^{-1} (y - m)``, ``covariance = k(x, x') - w^T w'``.
+
+Joint posteriors have that covariance among the points of a batch, single points a variance each.
+Mean, kernel and input transform are the model's own modules, so any that GPyTorch evaluates on
+rectangles and diagonals are served: mixed and multi-task inputs, learned warps, custom kernels.
+Triangular solves, not an inverse, keep the digits of small variances.
+
+What the factor does not serve comes from ``model.posterior``: variational models, kernels with a
+prediction strategy of their own, input transforms that make several points of each, and data that
+require gradients, as those of fantasies do unless they are made under ``torch.no_grad``; of joint
+posteriors those of batches of models, and those at so many points that GPyTorch does not evaluate
+the covariance matrix before it is asked for.
+
+Evaluate a model once before several threads share it: the first evaluation puts it into evaluation
+mode and sets what GPyTorch keeps of it, and neither is guarded by a lock.
+"""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any, NamedTuple
+
+import torch
+from botorch.acquisition.objective import PosteriorTransform
+from botorch.exceptions.errors import (
+    BotorchError,
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
+from botorch.models.gpytorch import GPyTorchModel
+from botorch.models.utils import gpt_posterior_settings
+from botorch.posteriors import GPyTorchPosterior, Posterior
+from botorch.utils.transforms import match_batch_shape
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.settings import max_eager_kernel_size
+from linear_operator import to_linear_operator
+from linear_operator.operators import LinearOperator
+from torch import Size, Tensor
+
+from botorch_calib.distributions.mixture_scores import score_of_members
+from botorch_calib.models.cholesky_factor import factor_of, in_space_of_targets, may_serve
+from botorch_calib.models.conditioning import learns_in_context, with_context
+from botorch_calib.models.noisy_ensemble import NoisyEnsemble
+from botorch_calib.models.outcome_transforms import outcome_map_of
+from botorch_calib.models.process import (
+    as_in_training,
+    has_members,
+    in_output_task,
+    noise_at,
+    raw_train_inputs,
+    states_cdf_alone,
+    with_task_feature,
+)
+from botorch_calib.models.requirements import (
+    check_fits,
+    check_one_value_each,
+    is_to_be_fitted,
+    scalar_affine,
+)
+from botorch_calib.models.residuals import forecast_history
+from botorch_calib.models.wrapper import Slots, WrapperModel
+from botorch_calib.posteriors import CalibratedPosterior, OutcomeMap, normal_scores
+from botorch_calib.posteriors.least_variance import MIN_VARIANCE, usual_least
+from botorch_calib.posteriors.outcome_maps import Affine
+from botorch_calib.posteriors.prediction import MEMBER_DIM
+
+# Largest normal score of an observation: one that was given no chance has it.
+_FARTHEST = 38.0
+
+
+def slots_of(model: Any) -> Slots:
+    """The slots of a surrogate; any other model is a process."""
+    if isinstance(model, WrapperModel):
+        return model.slots
+    return Slots(model, None, True, "noise", model)
+
+
+def predict(
+    model: Any,
+    X: Tensor,
+    *,
+    observed: bool = False,
+    objective: bool | None = None,
+    noise: Tensor | None = None,
+    baseline: Tensor | None = None,
+) -> CalibratedPosterior:
+    """What a model states at ``X``, ``batch_shape x q x d``: jointly if ``q > 1``.
+
+    It is differentiable in ``X`` as often as the kernel is, and, as in BoTorch by default, not in
+    hyperparameters and data.
+
+    Args:
+        model: A wrapped model, or any BoTorch model that a `CalibratedModel` takes.
+        X: Points; the column of the task of a multi-task model may be left out.
+        observed: Whether to leave pending points out, as scores and constraints do.
+        objective: Whether it is of the objective (default: as the model is set).
+        noise: Noise variance of observations in the space of the targets (default: the model's).
+        baseline: Points ``r x d``, with which the covariance of the objective is wanted too. What
+            depends on them alone is computed once for each such tensor.
+
+    Raises:
+        UnsupportedError: If the model states nothing of the objective, or nothing Gaussian.
+        BotorchTensorDimensionError, InputDataError: If ``X`` has another width or precision than
+            the model's inputs.
+    """
+    slots = slots_of(model)
+    process = slots.process if observed else slots.predicting
+    objective = slots.objective if objective is None else objective
+    # Nothing depends on the noise of an objective that is not corrected.
+    needs_noise = slots.calibrator is not None or not objective
+    try:
+        stated = _stated_by(process, X, objective, noise, needs_noise, baseline)
+    except (RuntimeError, IndexError, BotorchTensorDimensionError) as error:
+        if isinstance(error, BotorchError) and not isinstance(error, BotorchTensorDimensionError):
+            raise
+        # GPyTorch speaks of sizes and precisions inside. Looking beforehand would cost every call,
+        # and refuse single-precision inputs of a model in double, which are good enough.
+        check_fits(process, with_task_feature(process, X))
+        raise
+    if slots.calibrator is not None:
+        stated.predictive = slots.calibrator.predictive(inputs_of_calibrator(stated))
+        stated.excess = slots.excess
+    return stated
+
+
+def inputs_of_calibrator(stated: CalibratedPosterior) -> Tensor:
+    """Inputs as calibrators see them, those of members with warps of their own averaged."""
+    inputs = stated.inputs
+    assert inputs is not None
+    return inputs.mean(dim=MEMBER_DIM) if stated.members else inputs
+
+
+def _stated_by(
+    process: Any,
+    X: Tensor,
+    objective: bool,
+    noise: Tensor | None,
+    needs_noise: bool,
+    baseline: Tensor | None,
+) -> CalibratedPosterior:
+    """The uncorrected posterior of a process."""
+    if process.training:  # an input transform would learn from X
+        process.eval()
+    X = with_task_feature(process, X)
+    if states_cdf_alone(process):
+        return _of_distribution(process, X, objective, noise)
+    targets = _targets_at(process, X, baseline)
+    outcome_map = outcome_map_of(process, X)
+    noise = noise if noise is not None or not needs_noise else noise_at(process, X)
+    if noise is None and needs_noise:
+        noise = _added_noise(process, X, targets)
+    if not isinstance(process, NoisyEnsemble):  # which states less than GPyTorch's least
+        variance = targets.variance.clamp_min(usual_least(targets.mean.dtype))
+        targets = targets._replace(variance=variance)
+    if has_members(process):
+        targets, noise, outcome_map = _in_common_units(targets, noise, outcome_map)
+    mean, variance, inputs, *covariances = targets
+    return CalibratedPosterior.of_targets(
+        mean,
+        variance,
+        noise,
+        inputs,
+        outcome_map,
+        covariance=covariances[0],
+        with_baseline=covariances[1],
+        members=has_members(process),
+        objective=objective,
+    )
+
+
+def _of_distribution(
+    process: Any, X: Tensor, objective: bool, noise: Tensor | None
+) -> CalibratedPosterior:
+    """A posterior of which the cdf is known: a normal score, and the map of it."""
+    posterior = process.posterior(X)
+    if isinstance(posterior, CalibratedPosterior):  # of a model of a user's own
+        return posterior if objective else posterior.of_observation()
+    if objective:
+        raise observations_only(process)
+    if noise is not None:
+        raise UnsupportedError(
+            f"A {type(process).__name__} states observations with noise of its own: give neither "
+            "`Yvar` nor a tensor `observation_noise`."
+        )
+    zero = X.new_zeros(*X.shape[:-1], 1)
+    outcome_map = normal_scores(posterior)
+    inputs = process.transform_inputs(X)
+    return CalibratedPosterior.of_targets(
+        zero, torch.ones_like(zero), None, inputs, outcome_map, objective=False
+    )
+
+
+def observations_only(process: Any) -> UnsupportedError:
+    """The error for a claim about the objective of a process that states observations only."""
+    return UnsupportedError(
+        f"A {type(process).__name__} states observations only, not the objective behind their "
+        "noise: make the CalibratedModel with `denoise=False`."
+    )
+
+
+# ------------------------------------------------------------ moments of the targets
+
+
+class Targets(NamedTuple):
+    """Moments of a process's targets at points, of members ``batch_shape x S x ...``."""
+
+    mean: Tensor  # batch_shape x q x 1
+    variance: Tensor  # of the objective, batch_shape x q x 1
+    inputs: Tensor  # in the transformed space, batch_shape x q x d
+    covariance: Tensor | LinearOperator | None = None  # batch_shape x q x q, if joint
+    with_baseline: Tensor | None = None  # batch_shape x q x r
+
+
+def _targets_at(process: Any, X: Tensor, baseline: Tensor | None = None) -> Targets:
+    """Moments at ``X``, with all columns: from the kept factor where that serves the process."""
+    members = has_members(process)
+    kept = moments_by_factor(process, X, baseline)
+    if kept is not None:
+        return kept
+    if baseline is not None:
+        return _beside(process, X, baseline)
+    bare = in_space_of_targets(process) if hasattr(process, "outcome_transform") else process
+    posterior = bare.posterior(X)
+    if not isinstance(posterior, GPyTorchPosterior):
+        raise UnsupportedError(
+            f"The posterior of {type(process).__name__} is a {type(posterior).__name__}, not "
+            "Gaussian in the space of its targets: apply transforms to the observations "
+            "beforehand, or register it by `normal_scores.register`."
+        )
+    normal = posterior.distribution
+    operator, shape = normal.lazy_covariance_matrix, normal.batch_shape + normal.event_shape
+    # Several means may share one covariance matrix.
+    variance = operator.diagonal(dim1=-1, dim2=-2).expand(shape).unsqueeze(-1)
+    inputs = process.transform_inputs(X.unsqueeze(MEMBER_DIM) if members else X)
+    # A one-to-many input transform makes several points of one.
+    return Targets(posterior.mean, variance, inputs, operator if shape[-1] > 1 else None)
+
+
+def moments_by_factor(process: Any, X: Tensor, baseline: Tensor | None = None) -> Targets | None:
+    """Moments at ``X``, with all columns, by the kept Cholesky factor; None where it serves not.
+
+    An ensemble is served as a batch of models, in the last dimension of ``batch_shape``.
+    """
+    members = has_members(process)
+    if not X.numel() or not may_serve(process, members):
+        return None
+    with gpt_posterior_settings():
+        return _moments_by_factor(process, X, members, baseline)
+
+
+def _moments_by_factor(
+    process: Any, X: Tensor, members: bool, baseline: Tensor | None
+) -> Targets | None:
+    is_joint = X.shape[-2] > 1 or baseline is not None
+    if is_joint and members:
+        return None
+    factor = factor_of(process)
+    if factor is None or (is_joint and factor.cholesky.dim() > 2):
+        return None
+    if is_joint:
+        num = X.shape[-2] + process.train_inputs[0].shape[-2]
+        if baseline is None and num > max_eager_kernel_size.value():
+            return None
+        inputs = process.transform_inputs(X)
+        if inputs.shape[-2] != X.shape[-2] or (baseline is not None and baseline.dim() != 2):
+            return None
+        moments = factor.moments(process, inputs, joint=True, baseline=baseline)
+        if moments is None:
+            return None
+        mean, rows = moments
+        known, own = rows[..., : -X.shape[-2]], rows[..., -X.shape[-2] :]
+        variance = own.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
+        return Targets(mean, variance, inputs, own, known)
+    points, lead = _points_last(
+        X.unsqueeze(MEMBER_DIM) if members else X, factor.cholesky.dim() - 2
+    )
+    inputs = process.transform_inputs(points)
+    moments = factor.moments(process, inputs) if inputs.shape[-2] == points.shape[-2] else None
+    if moments is None:
+        return None
+    mean, variance, inputs = (_points_first(values, lead) for values in (*moments, inputs))
+    return Targets(mean, variance.expand_as(mean), inputs.expand(*mean.shape[:-1], -1))
+
+
+def _beside(process: Any, X: Tensor, baseline: Tensor) -> Targets:
+    """Moments with those at a baseline, from the joint posterior of all of these points."""
+    baseline = match_batch_shape(with_task_feature(process, baseline), X)
+    mean, variance, inputs, operator, _ = _targets_at(process, torch.cat([baseline, X], dim=-2))
+    # A one-to-many input transform makes equally many points of each.
+    num = mean.shape[-2] * X.shape[-2] // (baseline.shape[-2] + X.shape[-2])
+    assert operator is not None
+    rows = operator[..., -num:, :]
+    rows = rows.to_dense() if isinstance(rows, LinearOperator) else rows
+    mean, variance, inputs = (values[..., -num:, :] for values in (mean, variance, inputs))
+    return Targets(mean, variance, inputs, rows[..., -num:], rows[..., :-num])
+
+
+def _points_last(X: Tensor, batch_dims: int) -> tuple[Tensor, Size]:
+    """``X`` as ``model_batch_shape x (number of points) x d``, and the shape of the points.
+
+    The model's batch dimensions are the last ones of the batch shape of ``X``, which may lack them.
+    """
+    lead = X.shape[: max(X.dim() - 2 - batch_dims, 0)]
+    rows = X.squeeze(-2)[(None,) * (batch_dims - (X.dim() - 2 - len(lead)))]
+    return rows.reshape(-1, *rows.shape[len(lead) :]).movedim(0, -2), lead
+
+
+def _points_first(values: Tensor, lead: Size) -> Tensor:
+    """``model_batch_shape x (number of points) x k`` as ``batch_shape x 1 x k``."""
+    values = values.movedim(-2, 0)
+    return values.reshape(*lead, *values.shape[1:-1], 1, values.shape[-1])
+
+
+def _added_noise(process: Any, X: Tensor, targets: Targets) -> Tensor:
+    """Noise variance of new observations, by a second evaluation of the posterior."""
+    bare = in_space_of_targets(process) if hasattr(process, "outcome_transform") else process
+    if not has_members(process):  # which adds its members itself
+        X = X.expand(*targets.mean.shape[:-2], *X.shape[-2:])
+    normal = bare.posterior(X, observation_noise=True).distribution
+    noisy = normal.lazy_covariance_matrix.diagonal(dim1=-1, dim2=-2).unsqueeze(-1)
+    return (noisy - targets.variance).clamp(min=0.0)
+
+
+def _in_common_units(
+    targets: Targets, noise: Tensor | None, outcome_map: OutcomeMap
+) -> tuple[Targets, Tensor | None, OutcomeMap]:
+    """Moments and noise of members in targets of the first one, and the map of that one.
+
+    Members may have a ``Standardize`` of their own each.
+    """
+    weight = getattr(outcome_map, "weight", None)
+    if not isinstance(weight, Tensor) or weight.dim() < 3 or weight.shape[MEMBER_DIM] == 1:
+        return targets, noise, outcome_map
+    assert isinstance(outcome_map, Affine) and isinstance(outcome_map.offset, Tensor)
+    offset = outcome_map.offset
+    first = Affine(weight[..., 0, :, :], offset[..., 0, :, :])
+    ratio = weight / weight[..., :1, :, :]
+    shift = (offset - offset[..., :1, :, :]) / weight[..., :1, :, :]
+    covariance = targets.covariance
+    targets = targets._replace(
+        mean=shift + ratio * targets.mean,
+        variance=ratio.square() * targets.variance,
+        covariance=None if covariance is None else covariance * ratio.square(),
+    )
+    return targets, None if noise is None else ratio.square() * noise, first
+
+
+# ------------------------------------------------------------ as BoTorch's posteriors
+
+
+def process_posterior(
+    process: Any,
+    X: Tensor,
+    observation_noise: bool | Tensor = False,
+    posterior_transform: PosteriorTransform | None = None,
+) -> Posterior:
+    """``process.posterior(X)``, for all points at once where the kept factor serves the process.
+
+    Arguments are those of ``process.posterior``.
+    """
+    try:
+        kept = None
+        if observation_noise is False and not has_members(process):
+            X = with_task_feature(process, X)
+            kept = moments_by_factor(process, X)
+        if kept is not None:
+            outcome_map = outcome_map_of(process, X)
+            if isinstance(outcome_map, Affine):
+                covariance = kept.variance if kept.covariance is None else kept.covariance
+                mean = outcome_map.outcome(kept.mean).to(kept.mean)
+                unit = outcome_map.scaled(torch.ones_like(mean)).to(mean)
+                operator = to_linear_operator(covariance * unit * unit.mT)
+                posterior = GPyTorchPosterior(MultivariateNormal(mean.squeeze(-1), operator))
+                if posterior_transform is None:
+                    return posterior
+                return posterior_transform(posterior, X=X)
+        noise = _once(process, X, observation_noise)
+        return process.posterior(
+            X, observation_noise=noise, posterior_transform=posterior_transform
+        )
+    except (RuntimeError, IndexError) as error:
+        if isinstance(error, BotorchError):
+            raise
+        check_fits(process, with_task_feature(process, X))  # as in `predict`
+        raise
+
+
+def _once(process: Any, X: Tensor, noise: bool | Tensor) -> bool | Tensor:
+    """Half of ``noise`` where BoTorch adds it for a given and for a learned part: see GPyTorch."""
+    likelihood: Any = getattr(process, "likelihood", None)
+    if noise is False or getattr(likelihood, "second_noise_covar", None) is None:
+        return noise
+    return X.new_ones(*X.shape[:-1], 1) * (likelihood.noise.mean() if noise is True else noise) / 2
+
+
+def mean_and_deviation(
+    model: Any, X: Tensor, posterior_transform: PosteriorTransform | None = None
+) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of the objective, ``batch_shape [x S] x q x 1`` each.
+
+    The model may be any with one output: what is no process has a posterior with a mean and a
+    variance.
+    """
+    if not isinstance(model, (WrapperModel, GPyTorchModel)):
+        posterior: Any = model.posterior(X, posterior_transform=posterior_transform)
+        return posterior.mean, posterior.variance.clamp_min(MIN_VARIANCE).sqrt()
+    stated = predict(model, X)
+    if posterior_transform is not None:
+        stated = stated.affine(*scalar_affine(posterior_transform, "a model"))
+    check_one_value_each(stated.shape[-2], X, "A mean")
+    mean, variance = (stated.mean, stated.variance) if stated.members else stated.moments()
+    return mean, variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
+
+
+# ------------------------------------------------------------ observations
+
+
+def prediction_of_observations(
+    process: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = None
+) -> tuple[CalibratedPosterior, Tensor]:
+    """What a process states of observations ``n x d``, each alone, and their normal scores ``n``.
+
+    Noise variances ``Yvar``, ``n x 1`` and in units of the outcome, replace the model's where they
+    are not NaN.
+    """
+    with as_in_training(process):
+        stated = predict(process, X.unsqueeze(-2), objective=False)
+        check_one_value_each(stated.shape[-2], X.unsqueeze(-2), "The score of an observation")
+        if Yvar is not None and stated.target_noise is not None:
+            stated.target_noise = _given_noise(process, stated, Y, Yvar)
+        z = stated.own_score(Y.unsqueeze(-1)).reshape(-1)
+    return stated, (z.clamp(-_FARTHEST, _FARTHEST) if states_cdf_alone(process) else z).to(Y)
+
+
+def _given_noise(process: Any, stated: Any, Y: Tensor, Yvar: Tensor) -> Tensor:
+    """Noise variances of observations in the space of the targets, from those given for some."""
+    if isinstance(stated.outcome_map, Affine):
+        given = Yvar.double()
+    else:
+        given = process.outcome_transform(Y, Yvar)[1].double()
+    given = given.view(-1, *[1] * (stated.target_mean.dim() - 1))
+    if isinstance(stated.outcome_map, Affine):
+        given = stated.outcome_map.scaled(given, power=-2)
+    learned = getattr(process.likelihood, "second_noise_covar", None)
+    if learned is not None:  # which comes on top of what is given
+        given = given + learned.noise.unsqueeze(-1)
+    return torch.where(given.isnan(), stated.target_noise, given)
+
+
+class PastPredictions(NamedTuple):
+    """What a process stated of its training data before it saw each, in their order."""
+
+    inputs: Tensor  # n x d, as calibrators see them
+    scores: Tensor  # n, normal scores
+    raw_inputs: Tensor  # n x d, before any input transform
+    outcomes: Tensor  # n x 1
+    # n x 1, if a single prediction states all; corrected by nothing
+    prediction: CalibratedPosterior | None
+
+
+@torch.no_grad()
+def history(process: Any, residuals: str = "prequential", num_initial: int = 0) -> PastPredictions:
+    """What an exact process, or an ensemble of such, stated of its own training data.
+
+    Those of a multi-task process are the data of its output task. A model that learns in context
+    predicts each observation from those before it; the first one is left out.
+
+    Args:
+        process: The process, whose data are in the order of observation.
+        residuals: ``"prequential"``, one step ahead, or ``"loo"``, leave-one-out.
+        num_initial: Number of initial observations (the design) to leave out.
+
+    Raises:
+        UnsupportedError: If past data cannot be replayed.
+        InputDataError: If there are no training data, or fewer than ``num_initial``.
+    """
+    if states_cdf_alone(process):
+        return _history_in_context(process, residuals, num_initial)
+    members = has_members(process)
+    if is_to_be_fitted(process):
+        raise UnsupportedError(
+            f"{type(process).__name__} has no draws of its hyperparameters yet: fit it by "
+            "`fit_fully_bayesian_model_nuts`, or load them by `load_mcmc_samples`."
+        )
+    if members:
+        process.eval()  # in training mode fully Bayesian models have no draws
+    inputs, z, deviations = forecast_history(process, residuals, members)
+    own = in_output_task(process, inputs).nonzero().squeeze(-1)
+    own = own[_checked_num(num_initial, len(own)) :]
+    raw = raw_train_inputs(process)
+    assert raw is not None
+    raw = raw[(0,) * (raw.dim() - 2)][own].detach()
+    z, deviations, targets = (v[..., own] for v in (z, deviations, process.train_targets))
+    mean = (targets - deviations * z).unsqueeze(-1)
+    moments = Targets(mean, deviations.square().unsqueeze(-1), inputs[own])
+    outcome_map = outcome_map_of(process, raw)
+    if members:
+        moments, _, outcome_map = _in_common_units(moments, None, outcome_map)
+    stated = CalibratedPosterior.of_targets(
+        moments.mean,
+        moments.variance,
+        None,
+        inputs[own],
+        outcome_map,
+        members=members,
+        objective=False,
+    )
+    first = targets[(0,) * (targets.dim() - 1)].unsqueeze(-1)
+    outcomes = outcome_map.outcome(first.double()).to(first)
+    scores = score_of_members(z) if members else z
+    return PastPredictions(inputs[own], scores, raw, outcomes, stated)
+
+
+def _checked_num(num: Any, num_observations: int) -> int:
+    if not (isinstance(num, Integral) and 0 <= int(num) <= num_observations):
+        raise InputDataError(
+            "`num_initial` must be an integer between 0 and the number of observations "
+            f"{num_observations}, got {num!r}."
+        )
+    return int(num)
+
+
+def _history_in_context(process: Any, residuals: str, num_initial: int) -> PastPredictions:
+    if not learns_in_context(process):
+        raise UnsupportedError(
+            f"Past data cannot be replayed by a {type(process).__name__}: calibrate it online, by "
+            "calling `CalibratedModel.observe` with each new observation, and judge it on held-out "
+            "data."
+        )
+    if residuals != "prequential":
+        raise UnsupportedError(
+            f"A {type(process).__name__} predicts each observation from those before it: "
+            "leave-one-out residuals are for Gaussian processes."
+        )
+    X, Y = process.train_X, process.train_Y
+    z = Y.new_zeros(max(len(X) - 1, 0))
+    for i in range(1, len(X)):
+        earlier = with_context(process, X[:i], Y[:i])
+        z[i - 1 : i] = prediction_of_observations(earlier, X[i : i + 1], Y[i : i + 1])[1]
+    start = _checked_num(num_initial, len(z))
+    kept = (each[1:][start:] for each in (process.transform_inputs(X).detach(), X, Y))
+    inputs, raw, outcomes = kept
+    return PastPredictions(inputs, z[start:], raw, outcomes, None)

@@ -1,0 +1,377 @@
+"""`Surrogate`: a process, pending points and a calibrator, in named slots.
+
+`CalibratedModel` and `CensoredDelayModel` are its two constructors. Each fills its own slots, and
+takes over those of a surrogate that is given in place of a process, so the order in which they are
+stacked does not matter, and nothing asks what is inside.
+"""
+
+from __future__ import annotations
+
+import warnings
+from operator import is_not
+from typing import Any, Self
+
+import torch
+from botorch.acquisition.objective import PosteriorTransform
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
+from botorch.models.model import FantasizeMixin, Model
+from botorch.posteriors import GPyTorchPosterior
+from torch import Tensor
+
+from botorch_calib._validation import check_flag, check_inputs, check_tensor, check_variances
+from botorch_calib.calibration import Calibrator
+from botorch_calib.exceptions import CalibrationWarning, level_of_caller
+from botorch_calib.models.conditioning import conditioned_on, with_observations
+from botorch_calib.models.matching_rows import matching_rows
+from botorch_calib.models.outcome_transforms import check_takes
+from botorch_calib.models.predict import (
+    inputs_of_calibrator,
+    predict,
+    prediction_of_observations,
+    process_posterior,
+)
+from botorch_calib.models.process import (
+    as_in_training,
+    has_members,
+    like,
+    raw_width,
+    with_task_feature,
+)
+from botorch_calib.models.requirements import (
+    check_fantasizes,
+    check_same_width,
+    checked_observations,
+    scalar_affine,
+)
+from botorch_calib.models.wrapper import Slots, WrapperModel, check_output_indices
+
+
+class Surrogate(WrapperModel, FantasizeMixin):
+    """A model of one outcome: a process of observed data, with what is known beyond these.
+
+    Observations are scored by the process, which knows observed data alone. Posteriors are those of
+    the process given imputed values at the pending points, corrected by the calibrator if there is
+    one.
+
+    Args:
+        model: A BoTorch model, or a surrogate whose slots are taken over where none is given here.
+        X_pending: Points whose values are missing, ``n x d``, before any input transform.
+        censor_value: As in `CensoredDelayModel`, like the next one.
+        imputation: What replaces missing values; None if the model takes no pending points.
+        calibrator: A calibrator, or None.
+        denoise: As in `CalibratedModel`, like the next one.
+        excess: The source of spread in excess of the process's.
+    """
+
+    X_pending: Tensor
+    calibrator: Calibrator | None
+    censor_value: float | None
+    imputation: str | None
+    denoise: bool
+    excess: str
+
+    def __init__(
+        self,
+        model: Model,
+        X_pending: Tensor | None = None,
+        censor_value: float | None = None,
+        imputation: str | None = None,
+        calibrator: Calibrator | None = None,
+        denoise: bool = True,
+        excess: str = "noise",
+    ) -> None:
+        super().__init__()
+        if isinstance(model, Surrogate):
+            if X_pending is None:
+                X_pending, censor_value = model.X_pending, model.censor_value
+                imputation = model.imputation
+            if calibrator is None:
+                calibrator, denoise, excess = model.calibrator, model.denoise, model.excess
+            model = model.model
+        self.model = model
+        self.censor_value, self.imputation = censor_value, imputation
+        self.calibrator, self.denoise, self.excess = calibrator, denoise, excess
+        self._may_warn = True
+        if X_pending is None:
+            pending = like(model, torch.zeros(0, raw_width(model) or 0))
+        else:
+            pending = self._checked("X_pending", X_pending).clone()
+        self.register_buffer("X_pending", pending)
+        # Objects of which the conditioned process is a function, that process, and imputed values
+        self._cache: tuple[tuple[object, ...], Any, Tensor] | None = None
+
+    def _with(self, model: Model, X_pending: Tensor, calibrator: Calibrator | None) -> Self:
+        """A surrogate of the same kind and settings, with other contents; nothing is checked."""
+        twin = object.__new__(type(self))
+        settings = self.censor_value, self.imputation, calibrator, self.denoise, self.excess
+        Surrogate.__init__(twin, model, X_pending, *settings)
+        twin._may_warn = self._may_warn  # once is enough
+        return twin
+
+    @property
+    def slots(self) -> Slots:
+        """What the model is made of."""
+        settings = self.calibrator, self.denoise, self.excess
+        return Slots(self.model, *settings, self.gaussian_model)
+
+    @property
+    def gaussian_model(self) -> Any:
+        """The process that this model predicts by, pending points included."""
+        return self._conditioned()[0]
+
+    @property
+    def _is_ensemble(self) -> bool:  # type: ignore[override]
+        """Whether samples have a dimension of members, over which BoTorch averages."""
+        return has_members(self.model)
+
+    @property
+    def Y_imputed(self) -> Tensor:
+        """Values imputed at ``X_pending``, ``n x 1``; ``0 x 1`` with ``imputation="none"``.
+
+        Hallucinated values are posterior means of the process, even if it is calibrated; of an
+        ensemble they are those of each member, ``num_members x n x 1``.
+        """
+        return self._conditioned()[1]
+
+    # ------------------------------------------------------------ data
+
+    @torch.no_grad()
+    def observe(
+        self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None, condition: bool = True
+    ) -> None:
+        """Score new observations, teach the calibrator, and condition the process on them.
+
+        The present process, which has seen none of them, scores all rows. Call it before refitting;
+        the refitted process takes the calibrator over by `with_model`. Data in another precision
+        than an exact Gaussian process are converted to its own. A call that raises changes nothing.
+
+        Args:
+            X: Inputs ``n x d``, in the order of observation. Rows that were pending are observed
+                from now on, of equal ones as many as there are here.
+            Y: Observed values ``n x 1``, in units of the outcome.
+            Yvar: Their noise variances ``n x 1``, for a process with given noise (default, and
+                where they are NaN: the mean of its training noise, and that which a
+                `PartlyKnownNoiseGP` has learned), without what it learns on top of them.
+            condition: Whether to also condition the process on the observations.
+
+        Raises:
+            UnsupportedError: If the process is batched or cannot be conditioned.
+        """
+        X, Y, Yvar = checked_observations(self.model, X, Y, Yvar)
+        process, pending, stated = self.model, self.X_pending, None
+        if self.calibrator is not None:
+            stated, z = prediction_of_observations(process, X, Y, Yvar)
+        if check_flag("condition", condition):
+            pending = self._still_pending(X)
+            process = with_observations(process, X, Y, Yvar)
+        if self.calibrator is not None and stated is not None:  # once nothing raises any more
+            self.calibrator.update(inputs_of_calibrator(stated).squeeze(-2), z)
+        self.model, self.X_pending = process, pending
+
+    @torch.no_grad()
+    def with_observations(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Self:
+        """The model after further observations, its calibrator unchanged: see `observe`."""
+        X, Y, Yvar = checked_observations(self.model, X, Y, Yvar)
+        process = with_observations(self.model, X, Y, Yvar)
+        return self._with(process, self._still_pending(X), self.calibrator)
+
+    def with_pending(self, X: Tensor) -> Self:
+        """The model with further pending points ``X``, ``n x d``, before any input transform."""
+        if self.imputation is None:
+            raise UnsupportedError(
+                f"This {type(self).__name__} takes no pending points: make it of a "
+                "CensoredDelayModel(model, censor_value=...), or that of it."
+            )
+        pending = torch.cat([self.X_pending, self._checked("X", X)])
+        if message := self._missing_censor_value(pending):
+            raise InputDataError(message)
+        return self._with(self.model, pending, self.calibrator)
+
+    def with_model(self, model: Model, calibrator: Calibrator | None = None) -> Self:
+        """The same settings and calibrator, or another ``calibrator``, with another model.
+
+        Pending points stay, unless ``model`` has pending points of its own.
+
+        Raises:
+            BotorchTensorDimensionError: If ``model`` has inputs of another width.
+        """
+        check_same_width(self.model, model)
+        self._check_model(model)
+        calibrator = self.calibrator if calibrator is None else calibrator
+        pending = self.X_pending
+        if isinstance(model, Surrogate):
+            pending = model.X_pending if len(model.X_pending) else pending
+            model = model.model
+        return self._with(model, pending, calibrator)
+
+    @staticmethod
+    def _check_model(model: Model) -> None:
+        """Raise ``UnsupportedError``, with a remedy, for a model of a kind that is not served."""
+
+    # ------------------------------------------------------------ the model interface
+
+    def posterior(  # type: ignore[override]
+        self,
+        X: Tensor,
+        output_indices: list[int] | None = None,
+        observation_noise: bool | Tensor = False,
+        posterior_transform: PosteriorTransform | None = None,
+        baseline: Tensor | None = None,
+    ) -> Any:
+        """Posterior at ``X``, ``batch_shape x q x d``: calibrated, or the process's own.
+
+        Args:
+            X: Points.
+            output_indices: None, or the only output.
+            observation_noise: As in BoTorch's models, True for the distribution of an observation,
+                or a tensor of noise variances in the outcome-transformed space.
+            posterior_transform: Of a calibrated model a ``ScalarizedPosteriorTransform`` of one
+                weight.
+            baseline: Points ``r x d``: a calibrated posterior knows its covariance with the
+                objective there.
+
+        Warns:
+            CalibrationWarning: Once, if the calibrator has seen too few residuals.
+        """
+        check_output_indices(output_indices)
+        check_tensor("X", X)
+        if self.calibrator is None:
+            return process_posterior(self.gaussian_model, X, observation_noise, posterior_transform)
+        # Acquisition functions give booleans, so this waits for no device where that costs.
+        given = None
+        if isinstance(observation_noise, Tensor):
+            given = check_variances("observation_noise", observation_noise)
+        elif not isinstance(observation_noise, bool):
+            raise InputDataError(
+                "`observation_noise` must be True, False or a tensor of variances, got "
+                f"{observation_noise!r}."
+            )
+        self.warn_if_unlearned()
+        denoise = self.denoise and observation_noise is False
+        posterior = predict(self, X, objective=denoise, noise=given, baseline=baseline)
+        if posterior_transform is None:
+            return posterior
+        return posterior.affine(*scalar_affine(posterior_transform, "a calibrated posterior"))
+
+    def warn_if_unlearned(self) -> None:
+        """Warn, once, if there is a calibrator that has seen fewer residuals than it needs."""
+        if self.calibrator is None or not self._may_warn:  # nothing is read from a device then
+            return
+        self._may_warn = False
+        seen, needed = self.calibrator.num_updates, self.calibrator.num_needed
+        if seen < needed:
+            warnings.warn(
+                f"{type(self.calibrator).__name__} has seen {seen} residuals and needs about "
+                f"{needed} to tell its levels: until then its distribution rests on the model or "
+                "on bounds.",
+                CalibrationWarning,
+                stacklevel=level_of_caller(),
+            )
+
+    def fantasize(self, X: Tensor, sampler: Any, *args: Any, **kwargs: Any) -> Any:
+        """BoTorch's ``fantasize``; ``UnsupportedError`` for models that cannot be conditioned."""
+        check_fantasizes(self.gaussian_model, "`fantasize`")
+        return super().fantasize(X, sampler, *args, **kwargs)
+
+    def condition_on_observations(  # type: ignore[override]
+        self, X: Tensor, Y: Tensor, **kwargs: Any
+    ) -> Model:
+        """The model conditioned on fantasies or imputed values, its calibrator unchanged.
+
+        ``X`` is ``batch_shape x n' x d``, ``Y`` is ``batch_shape' x n' x 1``, and the process
+        takes further arguments, such as ``noise``. Real observations belong into `observe`. Pending
+        points become part of the process; without a calibrator the result is that process.
+        """
+        if Y.shape[-2:] != (*X.shape[-2:-1], 1):
+            raise BotorchTensorDimensionError(
+                f"`Y` must have shape ... x {X.shape[-2]} x 1, one row for each of `X`, got "
+                f"{tuple(Y.shape)}."
+            )
+        predicting = self.gaussian_model
+        process = conditioned_on(predicting, with_task_feature(predicting, X), Y, **kwargs)
+        if self.calibrator is None:
+            return process
+        conditioned = self._with(process, self.X_pending[:0], self.calibrator)
+        conditioned._may_warn = False  # a fantasy has nothing to add
+        return conditioned
+
+    # ------------------------------------------------------------ pickling and loading
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_cache": None}
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        """Load any number of pending points, provided that they fit the model."""
+        incoming = state_dict.get(prefix + "X_pending")
+        if incoming is not None:
+            message: str | None = f"`X_pending` must be n x d, not {tuple(incoming.shape)}."
+            if incoming.dim() == 2 and incoming.shape[-1] == self.X_pending.shape[-1]:
+                message = self._missing_censor_value(incoming)
+            if message:
+                args[-1].append(message)
+                return
+            self.X_pending = self.X_pending.new_empty(incoming.shape)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    # ------------------------------------------------------------ pending points
+
+    @torch.no_grad()
+    def _conditioned(self) -> tuple[Any, Tensor]:
+        """The process given imputed values, from the cache while that is valid, and these."""
+        if self.imputation == "none" or not len(self.X_pending):
+            return self.model, self.X_pending.new_zeros(0, 1)
+        if self._cache is None or any(map(is_not, self._cache[0], self._basis())):
+            Y = self._imputed()
+            conditioned = with_observations(self.model, self.X_pending, Y)
+            # The basis afterwards, as conditioning evaluates a model that was not evaluated yet.
+            self._cache = self._basis(), conditioned, Y
+        return self._cache[1:]
+
+    def _basis(self) -> tuple[object, ...]:
+        """Objects one of which is replaced by anything that invalidates the conditioned process."""
+        strategy = getattr(self.model, "prediction_strategy", None)
+        return self.X_pending, self.imputation, self.censor_value, self.model, strategy
+
+    def _imputed(self) -> Tensor:
+        """Values at the pending points, ``n x 1``.
+
+        Each member of an ensemble hallucinates its own, ``num_members x n x 1``. Given noise of
+        imputed values is the mean of that of the observed ones.
+        """
+        process, X = self.model, self.X_pending
+        if self.imputation == "censor" and self.censor_value is not None:
+            Y = X.new_full((len(X), 1), self.censor_value)
+            check_takes(process, X, Y, "censor_value")
+            return Y
+        with as_in_training(process):
+            posterior = process.posterior(X)
+        if not isinstance(posterior, GPyTorchPosterior):
+            raise UnsupportedError(
+                "`imputation='hallucinate'` needs a posterior that is Gaussian in the units of the "
+                f"outcome, got a {type(posterior).__name__}: apply nonlinear transforms to the "
+                "observations beforehand."
+            )
+        return posterior.mean
+
+    def _missing_censor_value(self, X_pending: Tensor) -> str | None:
+        """An error message if there are points ``n x d`` to censor but no value."""
+        is_needed = self.imputation in (None, "censor") and self.censor_value is None
+        if not (is_needed and len(X_pending)):
+            return None
+        return "`censor_value` is needed to censor pending points: the least possible value."
+
+    def _checked(self, name: str, X: Tensor) -> Tensor:
+        """Inputs ``n x d`` with all columns the model takes, in its precision."""
+        X = with_task_feature(self.model, X)
+        return like(self.model, check_inputs(name, X, raw_width(self.model)))
+
+    def _still_pending(self, X: Tensor) -> Tensor:
+        """The pending points without those observed at ``X``."""
+        arrived = set(matching_rows(X, self.X_pending)) if len(self.X_pending) else set()
+        return self.X_pending[[i for i in range(len(self.X_pending)) if i not in arrived]]

@@ -1,0 +1,477 @@
+r"""`Prediction`: what is stated of an outcome at each point, whatever model states it.
+
+Models of all kinds state the same five things, in the space of their *targets*:
+
+    members ``s`` say ``f ~ N(mean_s, variance_s)`` and ``t = f + N(0, noise_s)``; the normal score
+    of an observation is ``z = Phi^-1(F(t))``, with ``F`` the members' cdf of ``t``; a calibrator
+    states the ``predictive`` distribution of ``z``; an increasing `OutcomeMap` takes ``t`` to the
+    outcome ``y``.
+
+An exact process has one member, a fully Bayesian one has many. ``Standardize`` is an affine map,
+``Log`` another one. A posterior of which only the cdf ``F`` is known has the mean 0, the variance 1
+and the map ``F^-1(Phi(t))``. So nothing below asks what kind of model was given.
+"""
+
+from __future__ import annotations
+
+import math
+from copy import copy
+from functools import cached_property
+from typing import NamedTuple, Self
+
+import torch
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from torch import Tensor
+
+from botorch_calib._validation import check_number, check_open_unit, in_double
+from botorch_calib.distributions.denoised_mixture import DenoisedMixture
+from botorch_calib.distributions.denoised_piecewise import SmoothedPredictive, UnsmoothedPredictive
+from botorch_calib.distributions.expectations import rule_above
+from botorch_calib.distributions.mixture_scores import (
+    mixture_quantile,
+    mixture_score,
+    score_of_tails,
+)
+from botorch_calib.distributions.piecewise import PiecewisePredictive
+from botorch_calib.posteriors.outcome_maps import Affine, OutcomeMap
+
+MEMBER_DIM = -3  # of moments and samples, as BoTorch's ensembles have it
+#: Sources of a calibrated spread in excess of the model's.
+EXCESS = ("noise", "objective")
+# Beyond this numbers are as good as infinite: in units of the smallest standard deviation, and of
+# the noise next to it, cubes of them would overflow in derivatives.
+_FAR = 1e90
+_LEAST_NOISE = 1e-200  # variance; keeps the derivative of its root finite
+_CHUNK = 2**14  # quantiles, at different levels, that are looked for together
+# Deviations at which the growth of a map is measured, and the largest growth that is followed
+_FAR_OUT, _MOST_GROWTH = (-8.0, -7.0, -6.0, 6.0, 7.0, 8.0), 12.0
+_GREATEST = 1e300  # to which outcomes are held
+# Nodes on a panel: for moments, and for improvement, which a search evaluates again and again
+_FINE, _COARSE = 16, 12
+
+
+class Spread(NamedTuple):
+    """Where an observation lies, and how far it may lie off, ``batch_shape x q x 1`` each.
+
+    Mean and standard deviations if it is Gaussian; else the median, and half of the distance
+    between the quantiles ``Phi(1)`` and ``Phi(-1)``.
+    """
+
+    center: Tensor
+    deviation: Tensor
+    of_objective: Tensor  # the deviation that more data would lower
+    of_noise: Tensor
+
+
+class Prediction:
+    """Distributions of the objective ``f``, or observations ``y``, at ``batch_shape x q`` points.
+
+    Values of all methods are in units of the outcome and have the shape ``batch_shape x q x 1``.
+    Numbers to ask about are a number or a vector of ``k != 1`` numbers (then results gain a leading
+    dimension), or a tensor of two or more dimensions that broadcasts against that shape.
+
+    With the predictive distribution of scores, marginals of the objective are ``f~ ~ int N(f; mu +
+    a (t - mu), a n) p(t) dt``, ``a = v / (v + n)`` [Kim2024locbo, eq. 30], in closed form, and of
+    ensembles as `DenoisedMixture` has them. Under a nonlinear map quantiles and probabilities are
+    exact too; moments and improvement are integrals of the map by differentiable quadrature,
+    accurate to about 1e-5 in either tail, and to 1 % where all of the improvement is next to a kink
+    that the map does not tell (`OutcomeMap.kinks`). Where the map grows so fast that a moment does
+    not exist, a finite part of it is stated.
+
+    Args:
+        mean: Means of the targets, ``batch_shape x q x 1``, of ``members`` ``batch_shape x S x q x
+            1``.
+        variance: Variances of ``f`` in the space of the targets, positive, likewise.
+        noise: Variances of the noise there, which broadcast to that; None for none.
+        inputs: The points as calibrators see them, ``batch_shape x q x d``.
+        outcome_map: From targets to outcomes (default: the identity).
+        predictive: Distribution of normal scores, broadcasting to ``batch_shape x q x 1``; None
+            corrects nothing.
+        objective: Whether it is of the objective, not of an observation.
+        excess: ``"noise"`` or ``"objective"``: see `CalibratedPosterior`.
+        members: Whether there is a dimension of members, of equal weights.
+    """
+
+    def __init__(
+        self,
+        mean: Tensor,
+        variance: Tensor,
+        noise: Tensor | None = None,
+        inputs: Tensor | None = None,
+        outcome_map: OutcomeMap | None = None,
+        predictive: PiecewisePredictive | None = None,
+        objective: bool = True,
+        excess: str = "noise",
+        members: bool = False,
+    ) -> None:
+        self.target_mean, self.target_variance = mean.double(), variance.double()
+        # A view of a parameter requires gradients even where they are off.
+        noise = noise if noise is None or torch.is_grad_enabled() else noise.detach()
+        self.target_noise = None if noise is None else noise.double()
+        self.inputs, self.members = inputs, members
+        self.outcome_map = Affine() if outcome_map is None else outcome_map
+        self.predictive, self.objective, self.excess = predictive, objective, excess
+        self._dtype = mean.dtype
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of results: all is computed in float64."""
+        return self._dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.target_mean.device
+
+    @property
+    def shape(self) -> torch.Size:
+        """``batch_shape x q x 1``."""
+        shape = self.target_mean.shape
+        return torch.Size([*shape[:-3], *shape[-2:]]) if self.members else shape
+
+    # ------------------------------------------------------------ other statements of the same
+
+    def _with(self, **changes: object) -> Self:
+        twin = copy(self)
+        kind = type(self)
+        for name in [*vars(twin)]:
+            if isinstance(getattr(kind, name, None), cached_property):
+                del twin.__dict__[name]
+        twin.__dict__.update(changes)
+        return twin
+
+    def corrected(self, predictive: PiecewisePredictive | None) -> Self:
+        """The prediction with another distribution of scores, None for the model's own."""
+        return self._with(predictive=predictive)
+
+    def of_observation(self) -> Self:
+        """The prediction of an observation."""
+        return self._with(objective=False) if self.objective else self
+
+    def affine(self, weight: float, offset: float = 0.0) -> Self:
+        """The prediction of ``weight y + offset``, where -1 turns minimisation into maximisation.
+
+        ``weight`` is not 0.
+        """
+        weight, offset = check_number("weight", weight), check_number("offset", offset)
+        if weight == 0.0:
+            raise InputDataError("`weight` must not be 0.")
+        changes: dict[str, object] = {"outcome_map": self.outcome_map.affine(weight, offset)}
+        if weight < 0.0:
+            mirrored = None if self.predictive is None else self.predictive.mirrored()
+            changes |= {"target_mean": -self.target_mean, "predictive": mirrored}
+        return self._with(**changes)
+
+    # ------------------------------------------------------------ scores of observations
+
+    def score(self, value: Tensor | float) -> Tensor:
+        """Normal scores ``Phi^-1(P(y <= value))`` of observations under what is stated of them.
+
+        Exact up to 37 on either side: the probability itself would be rounded to 1 from 8.2 on.
+        """
+        z = self.own_score(value)
+        if self._corrects_nothing:
+            return z
+        predictive = self._predictive
+        return score_of_tails(predictive.cdf(z), predictive.mirrored().cdf(-z))
+
+    def own_score(self, value: Tensor | float) -> Tensor:
+        """Normal scores of observations under the model, as calibrators see them."""
+        t = self.outcome_map.latent(self._double("value", value))
+        if self.members:
+            return mixture_score(t, *self._members_first(self.target_mean, self._total))
+        return (t - self.target_mean) / self._total
+
+    def at_score(self, z: Tensor | float) -> Tensor:
+        """Observations with given normal scores: the inverse of `score`, differentiable.
+
+        Args:
+            z: Scores, which broadcast as numbers to ask about do: each point may have its own.
+        """
+        z = self._double("z", z)
+        z = z if self._corrects_nothing else self._predictive.transport(z)
+        if self.members:
+            t = mixture_quantile(z, *self._members_first(self.target_mean, self._total))
+        else:
+            t = self.target_mean + self._total * z
+        return self.outcome_map.outcome(t).to(self.dtype)
+
+    # ------------------------------------------------------------ the distribution that is stated
+
+    def cdf(self, value: Tensor | float) -> Tensor:
+        """``P(f <= value)``."""
+        return self._distribution.cdf(self._latent("value", value)).to(self.dtype)
+
+    def density(self, value: Tensor | float) -> Tensor:
+        """Density at ``value``, 0 outside the range of the outcome."""
+        y = self._double("value", value)
+        if isinstance(self.outcome_map, Affine):
+            log_density = self._distribution.log_prob(self._latent("value", value))
+            slope = self.outcome_map.scaled(torch.ones_like(y), power=-1)
+            return (log_density.exp() * slope).to(self.dtype)
+        y = y.expand(torch.broadcast_shapes(y.shape, self.shape))
+        with torch.enable_grad():
+            y = y if y.requires_grad else y.clone().requires_grad_()
+            latent = self.outcome_map.latent(y)
+            (slope,) = torch.autograd.grad(latent.sum(), y, create_graph=True)
+        density = self._distribution.log_prob(latent.clamp(-_FAR, _FAR) - self._origin).exp()
+        density = (density * slope).masked_fill(~latent.isfinite(), 0.0)
+        return (density if torch.is_grad_enabled() else density.detach()).to(self.dtype)
+
+    def quantile(self, value: Tensor | float) -> Tensor:
+        """Quantiles, differentiable.
+
+        Args:
+            value: Levels in (0, 1), of any shape. As in BoTorch, several give the result leading
+                dimensions of their shape. A tensor is read back from its device, a number is not.
+        """
+        if isinstance(value, (int, float)):
+            check_open_unit("value", value)
+            return self._out(self._distribution.quantile(float(value)))
+        try:
+            levels = torch.as_tensor(value, dtype=torch.float64, device=self.device)
+        except (TypeError, ValueError, RuntimeError):
+            raise InputDataError(f"`value` must hold levels in (0, 1), got {value!r}.") from None
+        if levels.numel() == 1:
+            return self.quantile(float(levels))
+        if not ((levels > 0.0) & (levels < 1.0)).all():
+            raise InputDataError(f"`value` must hold levels in (0, 1), got {value}.")
+        # So many at a time that operations are few, and memory is small
+        size = max(_CHUNK // max(self.shape.numel(), 1), 1)
+        parts = levels.view(-1, *[1] * len(self.shape)).split(size)
+        values = torch.cat([self._out(self._distribution.quantile(part)) for part in parts])
+        return values.view(*levels.shape, *values.shape[1:])
+
+    def log_probability_between(self, lower: float | None, upper: float | None) -> Tensor:
+        """``log P(lower <= f <= upper)``, accurate in both tails.
+
+        ``lower < upper``; None stands for no limit.
+        """
+        named = {"lower": lower, "upper": upper}.items()
+        ends = [None if end is None else self._latent(name, end) for name, end in named]
+        # Masses that were rounded may add up to slightly more than 1.
+        return self._distribution.log_between(*ends).clamp(max=0.0).to(self.dtype)
+
+    def probability_of_improvement(self, best_f: Tensor | float) -> Tensor:
+        """``P(f > best_f)``."""
+        return self._distribution.log_survival(self._latent("best_f", best_f)).exp().to(self.dtype)
+
+    @cached_property
+    def _distribution(self) -> DenoisedMixture | SmoothedPredictive | UnsmoothedPredictive:
+        """The distribution of targets, less `_origin`, in float64."""
+        with torch.enable_grad():  # it is kept, also if first asked for without
+            return self._made_distribution()
+
+    def _made_distribution(self) -> DenoisedMixture | SmoothedPredictive | UnsmoothedPredictive:
+        predictive, variance, noise = self._predictive, self.target_variance, self.target_noise
+        if self.members:
+            noise = torch.zeros_like(variance) if noise is None else noise
+            moments = torch.broadcast_tensors(self.target_mean, variance, noise)
+            mean, variance, noise = self._members_first(*moments)
+            growth = None if self._growth is None else self._growth[0].movedim(MEMBER_DIM, 0)
+            return DenoisedMixture(mean, variance, noise, predictive, self.objective, growth)
+        if not self.objective or noise is None:
+            return UnsmoothedPredictive(predictive, self._total)
+        if predictive.is_standard_normal:
+            return UnsmoothedPredictive(predictive, variance.sqrt())
+        inverse = self._total.reciprocal()
+        unit = variance * inverse
+        # The standard deviation of f given t
+        rest = (noise.clamp(min=_LEAST_NOISE) * (unit * inverse)).sqrt()
+        if self._growth is not None:
+            growth, spread = self._growth
+            unit, rest = unit * (growth / spread), rest * (growth / spread).sqrt()
+        return SmoothedPredictive(predictive, rest, unit)
+
+    @property
+    def _mixture(self) -> DenoisedMixture:
+        assert isinstance(self._distribution, DenoisedMixture)
+        return self._distribution
+
+    @cached_property
+    def _predictive(self) -> PiecewisePredictive:
+        """The distribution of scores in float64, standard normal if nothing is corrected."""
+        if self.predictive is None:
+            return PiecewisePredictive.gaussian(dtype=torch.double, device=self.device)
+        return self.predictive.to(torch.double)
+
+    @property
+    def _corrects_nothing(self) -> bool:
+        return self.predictive is None or self.predictive.is_standard_normal
+
+    @cached_property
+    def _total(self) -> Tensor:
+        """Standard deviations of observed targets by the members."""
+        with torch.enable_grad():  # it is kept
+            noise = self.target_noise
+            return (self.target_variance if noise is None else self.target_variance + noise).sqrt()
+
+    @cached_property
+    def _growth(self) -> tuple[Tensor, Tensor] | None:
+        """``v' / v`` and ``tau^2``, both at least 1, where the excess is the objective's.
+
+        With a normal ``z`` of variance ``tau^2``, denoising by the gain of ``v`` is one step of the
+        EM algorithm that takes noise of variance ``n`` out of ``t``, whose variance is ``tau^2 (v +
+        n)``; ``v' = tau^2 (v + n) - n`` is its fixed point. In the form ``v' / v = 1 + (tau^2 - 1)
+        (1 + n / v)`` nothing cancels.
+        """
+        is_own = not self.objective or self.excess == "noise" or self._corrects_nothing
+        if is_own or self.target_noise is None:
+            return None
+        spread = self._predictive.variance.clamp(min=1.0)
+        spread = spread.unsqueeze(MEMBER_DIM) if self.members and spread.dim() > 2 else spread
+        return 1.0 + (spread - 1.0) * (1.0 + self._noise_ratio.square()), spread
+
+    @property
+    def _noise_ratio(self) -> Tensor:
+        """Deviation of the noise over that of the objective."""
+        if self.target_noise is None:
+            return torch.zeros_like(self.target_variance)
+        return (self.target_noise.clamp(min=_LEAST_NOISE) / self.target_variance).sqrt()
+
+    @staticmethod
+    def _members_first(*values: Tensor) -> list[Tensor]:
+        return [value.movedim(MEMBER_DIM, 0) for value in values]
+
+    @property
+    def _origin(self) -> Tensor | float:
+        return 0.0 if self.members else self.target_mean
+
+    def _out(self, value: Tensor) -> Tensor:
+        """Outcomes of targets less `_origin`."""
+        return self.outcome_map.outcome(self._origin + value).to(self.dtype)
+
+    def _latent(self, name: str, value: Tensor | float) -> Tensor:
+        """Targets of outcomes less `_origin`; infinite ones are far out instead."""
+        y = self._double(name, value).clamp(-_GREATEST, _GREATEST)
+        return self.outcome_map.latent(y).clamp(-_FAR, _FAR) - self._origin
+
+    def _double(self, name: str, value: Tensor | float) -> Tensor:
+        """Numbers in float64, with two dimensions at least; those of a vector lead."""
+        number = in_double(name, value, self.device)
+        if number.dim() == 1 and len(number) != 1:
+            return number.view(-1, *[1] * len(self.shape))
+        return number if number.dim() > 1 else number.view(1, 1)
+
+    # ------------------------------------------------------------ expectations
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance together, at the cost of one of them."""
+        if isinstance(self.outcome_map, Affine):
+            mean, variance = self._distribution.moments()
+            return self._out(mean), self.outcome_map.scaled(variance, power=2).to(self.dtype)
+        everywhere = self.target_mean.new_full((1, 1), -math.inf)
+        values, log_weights = self._rule(everywhere, _FINE, powers=2.0)
+        log_weights = log_weights.log_softmax(dim=0)  # which takes out the error of the rule
+        mean = (log_weights.exp() * values).sum(dim=0)
+        # Roots of the weights, as weights of zero times squares that overflow would be NaN
+        variance = ((0.5 * log_weights).exp() * (values - mean)).square().sum(dim=0)
+        return mean.to(self.dtype), variance.to(self.dtype)
+
+    def log_expected_improvement(self, best_f: Tensor | float) -> Tensor:
+        """``log E(f - best_f)+``.
+
+        Args:
+            best_f: Value to improve upon (maximisation). Minus infinity gives infinity, and
+                infinity gives minus infinity.
+        """
+        return self._log_improvement(best_f).to(self.dtype)
+
+    def expected_improvement(self, best_f: Tensor | float) -> Tensor:
+        """``E(f - best_f)+``; see `log_expected_improvement`."""
+        # Not from `log_expected_improvement`, which may have been rounded to single precision
+        return self._log_improvement(best_f).exp().to(self.dtype)
+
+    def conditional_mean_below(self, level: float) -> Tensor:
+        """``E[f | f <= Q(level)]``, expected shortfall or conditional value at risk, 0 < level < 1.
+
+        That of ``affine(-1.0)`` is minus the mean of the greatest values.
+        """
+        check_open_unit("level", level)
+        if isinstance(self.outcome_map, Affine):
+            return self._out(self._distribution.mean_below(level))
+        # q - E(q - f)+ / level, in which an error of the quantile enters squared. Not at a knot of
+        # the distribution, where rounding would tell on which side each part lies
+        latent = self._distribution.quantile(level) + self._origin + 1e-8 * self._total
+        q = self.outcome_map.outcome(latent)
+        below = self.affine(-1.0)._log_improvement(-q, _FINE).exp()
+        return (q - below / level).to(self.dtype)
+
+    def _log_improvement(self, best_f: Tensor | float, order: int = _COARSE) -> Tensor:
+        """`log_expected_improvement` in float64."""
+        best = self._double("best_f", best_f)
+        if isinstance(self.outcome_map, Affine):
+            near = best.clamp(-_FAR, _FAR)
+            log_ei = self._distribution.log_excess(self.outcome_map.latent(near) - self._origin)
+            log_ei = self.outcome_map.scaled(torch.ones_like(near)).log() + log_ei
+            # So far below, the distribution is a point: it improves by -best. So far above by 0.
+            return torch.where(best != near, (-best).clamp(min=0.0).log(), log_ei)
+        values, log_weights = self._rule(self.outcome_map.latent(best), order)
+        # Not `logsumexp`, whose logarithms and exponentials cost a third of all
+        largest = log_weights.detach().amax(dim=0)
+        total = ((log_weights - largest).exp() * (values - best)).sum(dim=0)
+        log_ei = total.clamp(min=torch.finfo(total.dtype).tiny).log() + largest
+        # Where the threshold itself is infinite, so is the improvement, or its logarithm.
+        return torch.where(best.isinf(), -best, log_ei)
+
+    def _rule(self, threshold: Tensor, order: int, powers: float = 1.0) -> tuple[Tensor, Tensor]:
+        """Outcomes above that of ``threshold``, a target, and log weights, ``N x shape``."""
+        if isinstance(self._distribution, DenoisedMixture):
+            raise UnsupportedError(
+                "Means and improvement under an ensemble need no outcome transform or an affine "
+                "one: quantiles, probabilities and samples take any."
+            )
+        origin, kinks = self.target_mean.detach(), self.outcome_map.kinks(threshold)
+        if kinks is not None:
+            kinks = torch.stack([kink - origin for kink in kinks])
+        growth = powers * self._growth_of_map()
+        points, log_weights = rule_above(
+            self._distribution, threshold.detach() - origin, growth, order, kinks
+        )
+        # Held to finite numbers, as an infinite one would be NaN times a weight of zero
+        outcomes = self.outcome_map.outcome(self.target_mean + points)
+        return outcomes.clamp(-_GREATEST, _GREATEST), log_weights
+
+    @torch.no_grad()
+    def _growth_of_map(self) -> Tensor:
+        """Slope of the logarithm of the map's slope far out, the larger one of both sides."""
+        far = torch.stack([self.target_mean + k * self._total for k in _FAR_OUT])
+        rises = self.outcome_map.outcome(far).diff(dim=0)
+        slope = torch.maximum(rises[0] / rises[1], rises[-1] / rises[-2]).log()
+        return slope.nan_to_num(0.0, posinf=0.0).clamp(0.0, _MOST_GROWTH) / self._total
+
+    # ------------------------------------------------------------ what is noise
+
+    @property
+    def is_gaussian(self) -> bool:
+        """Whether the model's own distribution of outcomes is normal."""
+        return isinstance(self.outcome_map, Affine) and not self.members
+
+    @property
+    def unit_of_scores(self) -> Tensor:
+        """The deviation of an observation that a Gaussian model states, ``batch_shape x q x 1``."""
+        assert isinstance(self.outcome_map, Affine)
+        return self.outcome_map.scaled(self._total)
+
+    def spread(self) -> Spread:
+        """Center and deviations of an observation, and which part of these is noise."""
+        noise = self.target_noise
+        if isinstance(self.outcome_map, Affine) and not self.members:
+            zero = torch.zeros_like(self.target_variance)
+            parts = self.target_variance, zero if noise is None else noise.expand_as(zero)
+            sizes = (self.outcome_map.scaled(each.sqrt()) for each in parts)
+            center = self.outcome_map.outcome(self.target_mean)
+            return Spread(center, self.unit_of_scores, *sizes)
+        y = self.of_observation()
+        whole = own = 0.5 * (y.at_score(1.0) - y.at_score(-1.0)).double()
+        if noise is not None:
+            f = self._with(objective=True)
+            own = torch.minimum(whole, 0.5 * (_quantile(f, 1.0) - _quantile(f, -1.0)))
+        # Not 0, where a root has no derivative
+        rest = (whole.square() - own.square()).clamp_min(torch.finfo(torch.double).tiny).sqrt()
+        return Spread(y.at_score(0.0), (own.square() + rest.square()).sqrt(), own, rest)
+
+
+def _quantile(prediction: Prediction, score: float) -> Tensor:
+    """The quantile of a prediction with a normal score."""
+    # A number, as a tensor would be read back from its device.
+    return prediction.quantile(0.5 * math.erfc(-score / math.sqrt(2.0))).double()
