@@ -58,6 +58,7 @@ from botorch_calib.models.process import (
     has_members,
     in_output_task,
     noise_at,
+    predicting_process,
     raw_train_inputs,
     states_cdf_alone,
     with_task_feature,
@@ -83,7 +84,7 @@ def slots_of(model: Any) -> Slots:
     """The slots of a surrogate; any other model is a process."""
     if isinstance(model, WrapperModel):
         return model.slots
-    return Slots(model, None, True, "noise", model)
+    return Slots(model, None, True, "noise")
 
 
 def predict(
@@ -115,20 +116,20 @@ def predict(
             the model's inputs.
     """
     slots = slots_of(model)
-    process = slots.process if observed else slots.predicting
+    process = slots.process if observed else predicting_process(model)
     objective = slots.objective if objective is None else objective
     # Nothing depends on the noise of an objective that is not corrected.
     needs_noise = slots.calibrator is not None or not objective
     try:
         stated = _stated_by(process, X, objective, noise, needs_noise, baseline)
-    except (RuntimeError, IndexError, BotorchTensorDimensionError) as error:
-        if isinstance(error, BotorchError) and not isinstance(error, BotorchTensorDimensionError):
-            raise
+    except (RuntimeError, IndexError, BotorchTensorDimensionError):
         # GPyTorch speaks of sizes and precisions inside. Looking beforehand would cost every call,
         # and refuse single-precision inputs of a model in double, which are good enough.
         check_fits(process, with_task_feature(process, X))
         raise
     if slots.calibrator is not None:
+        if stated.predictive is not None:
+            raise UnsupportedError(f"What a {type(process).__name__} states is calibrated already.")
         stated.predictive = slots.calibrator.predictive(inputs_of_calibrator(stated))
         stated.excess = slots.excess
     return stated
@@ -157,7 +158,10 @@ def _stated_by(
         return _of_distribution(process, X, objective, noise)
     targets = _targets_at(process, X, baseline)
     outcome_map = outcome_map_of(process, X)
-    noise = noise if noise is not None or not needs_noise else noise_at(process, X)
+    if noise is not None and has_members(process) and noise.dim() == X.dim() > 2:
+        noise = noise.unsqueeze(MEMBER_DIM)
+    elif noise is None and needs_noise:
+        noise = noise_at(process, X)
     if noise is None and needs_noise:
         noise = _added_noise(process, X, targets)
     if not isinstance(process, NoisyEnsemble):  # which states less than GPyTorch's least
@@ -185,7 +189,8 @@ def _of_distribution(
     """A posterior of which the cdf is known: a normal score, and the map of it."""
     posterior = process.posterior(X)
     if isinstance(posterior, CalibratedPosterior):  # of a model of a user's own
-        return posterior if objective else posterior.of_observation()
+        is_objective = objective and posterior.objective
+        return posterior._with(objective=is_objective, inputs=process.transform_inputs(X))
     if objective:
         raise observations_only(process)
     if noise is not None:
@@ -370,9 +375,8 @@ def process_posterior(
     Arguments are those of ``process.posterior``.
     """
     try:
-        kept = None
+        kept, X = None, with_task_feature(process, X)
         if observation_noise is False and not has_members(process):
-            X = with_task_feature(process, X)
             kept = moments_by_factor(process, X)
         if kept is not None:
             outcome_map = outcome_map_of(process, X)
