@@ -82,7 +82,7 @@ for i, plate in enumerate(plates, start=1):
         f"plate {i}: {(~good).sum():2} of 12 wells above {LIMIT:.0f} g/l of acetate, "
         f"best protein below it {plate['protein'][good].max():.0f} mg/l"
     )
-(constraint,) = campaign.recommender.recommender.chance_constraints(
+constraint = campaign.recommender.recommender.chance_constraint(
     campaign.searchspace, campaign.objective, campaign.measurements
 )
 print(constraint)

@@ -37,10 +37,10 @@ class ImprovementFunction(CalibratedAcquisitionFunction):
     def _incumbent(self, marginals: Prediction) -> Tensor:
         """The value to improve upon, which broadcasts against marginals of the objective."""
         best = (self.best_f if self.maximize else -self.best_f).to(marginals.device, torch.double)
-        points = marginals.shape[:-2]
+        shape = points = marginals.shape[:-2]
         if self._best_pending is not None:
             best, points = torch.maximum(best.unsqueeze(-1), self._best_pending), points[:-1]
-        if not broadcasts_to(best.shape, marginals.shape[:-2]):
+        if not broadcasts_to(best.shape, shape):
             raise BotorchTensorDimensionError(
                 f"`best_f` of shape {tuple(self.best_f.shape)} does not broadcast to that of the "
                 f"points, {tuple(points)}."

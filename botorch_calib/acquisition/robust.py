@@ -25,7 +25,7 @@ from botorch_calib.acquisition.base import sole_output
 from botorch_calib.acquisition.delayed import input_width
 from botorch_calib.acquisition.pending_points import PendingPoints
 from botorch_calib.models.predict import slots_of
-from botorch_calib.models.process import observed_process, raw_train_inputs
+from botorch_calib.models.process import observed_process, predicting_process, raw_train_inputs
 from botorch_calib.models.requirements import batch_of_models
 from botorch_calib.optim.robust_search import SMOOTHING, LipschitzBound
 from botorch_calib.optim.scaled_search import is_logarithm
@@ -278,7 +278,7 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
     def _basis(self) -> tuple[object, ...]:
         slots, gp = slots_of(self.model), gaussian_process(self.model)
         settings = self.beta, self.maximize, self.contexts.indices
-        own = settings, self.posterior_transform, self.model, *slots
+        own = settings, self.posterior_transform, self.model, *slots, predicting_process(self.model)
         if gp is None:
             return own  # its posterior is evaluated as it is at that time
         # A calibrator's state is read at that time, too.

@@ -71,6 +71,7 @@ from botorch_calib.robust import AmbiguitySet, ContextDistribution
 SOLE = "y"
 # BoTorch accepts violations up to the former, which stands for the latter in standard deviations.
 _TOLERANCE, _ROOM = 1e-8, 1e-6
+_GREATEST = 1e300  # stands for an infinite quantile
 # Normal scores farther out belong to the same levels in double precision.
 _FARTHEST = 37.0
 
@@ -266,7 +267,7 @@ class ChanceConstraint(DecisionAccount):
         twin = copy.copy(self)
         twin.models = {}
         for name, present in self.models.items():
-            refitted: Any = given[name]
+            refitted: Any = sole_member(given[name])
             if _calibrator_of(present) and not _calibrator_of(refitted):
                 refitted = present.with_model(refitted)
             twin.models[name] = _checked_model(refitted)
@@ -631,7 +632,9 @@ class ChanceConstraint(DecisionAccount):
             row["limits"] = {name: [*pair] for name, pair in self.limits.items()}
             row["quantiles"] = {name: [None, None] for name in self.limits}
             for side, end in zip(self._sides, values, strict=True):
-                row["quantiles"][side.name][side.sign > 0.0] = end
+                # JSON has no infinite numbers.
+                within = min(max(end, -_GREATEST), _GREATEST)
+                row["quantiles"][side.name][side.sign > 0.0] = within
             decided.append({**row, "outcomes": dict.fromkeys(self.limits)})
         return decided
 

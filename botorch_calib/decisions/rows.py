@@ -280,17 +280,19 @@ class DecisionAccount:
         A row of just this point comes before one that differs by rounding.
         """
         is_out = [row for row in self._rows if None in row["outcomes"].values()]
-        out = [(self._whole(row["point"]), row) for row in is_out]
-        found = []
+        lacks = [{name for name, y in row["outcomes"].items() if y is None} for row in is_out]
+        own = [self._whole(row["point"]) for row in is_out]
+        found: list[Row | None] = []
         for point, outcomes in zip(map(self._whole, points), came, strict=True):
             near = [
                 i
-                for i, (other, row) in enumerate(out)
-                if all(row["outcomes"][name] is None for name in outcomes)
-                and _are_close(other, point)
+                for i, other in enumerate(own)
+                if outcomes.keys() <= lacks[i] and _are_close(other, point)
             ]
-            first = min(near, key=lambda i: out[i][0] != point, default=None)
-            found.append(None if first is None else out.pop(first)[1])
+            first = min(near, key=lambda i: own[i] != point, default=None)
+            if first is not None:
+                lacks[first] -= outcomes.keys()
+            found.append(None if first is None else is_out[first])
         return found
 
     def _whole(self, point: list[float]) -> list[float]:

@@ -280,7 +280,7 @@ def _solved(
         z = standard.transport(u.view(len(u), *lead))
         if standard.batch_shape.numel() > 1:
             z = z.expand(len(u), *shape)
-        points = torch.addcmul(z.reshape(len(u), -1), eps, ratio)
+        points = torch.addcmul(z.reshape(len(u), z[0].numel()), eps, ratio)
     return denoised_quantile(ratio, _pieces(standard, shape), points, tail)
 
 

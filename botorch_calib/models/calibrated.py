@@ -5,16 +5,16 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
-from botorch.exceptions import InputDataError, UnsupportedError
+from botorch.exceptions import UnsupportedError
 from botorch.models.model import Model
 from botorch.utils.datasets import SupervisedDataset
 
 from botorch_calib._validation import check_model, check_one_of
 from botorch_calib.calibration import Calibrator, LocalizedConformal
-from botorch_calib.models.predict import history, observations_only
-from botorch_calib.models.process import observed_process, states_cdf_alone
+from botorch_calib.models.predict import history
+from botorch_calib.models.process import observed_process
 from botorch_calib.models.requirements import check_process
-from botorch_calib.models.surrogate import Surrogate
+from botorch_calib.models.surrogate import Surrogate, check_calibrator, checked_calibrator
 from botorch_calib.models.wrapper import standardized_gp
 from botorch_calib.posteriors.prediction import EXCESS
 
@@ -66,12 +66,8 @@ class CalibratedModel(Surrogate):
         self, model: Model, calibrator: Calibrator, denoise: bool = True, excess: str = "noise"
     ) -> None:
         self._check_model(model)
-        _check_calibrator(calibrator)
+        calibrator = checked_calibrator(observed_process(model), calibrator, denoise)
         check_one_of("excess", excess, EXCESS)
-        process = observed_process(model)
-        if denoise and states_cdf_alone(process):
-            raise observations_only(process)
-        calibrator = _beside(process, calibrator)
         super().__init__(model, calibrator=calibrator, denoise=denoise, excess=excess)
 
     @classmethod
@@ -107,7 +103,7 @@ class CalibratedModel(Surrogate):
             InputDataError: If there are no training data, or fewer than ``num_initial``.
         """
         cls._check_model(model)
-        _check_calibrator(calibrator)
+        check_calibrator(calibrator)
         process = observed_process(model)
         X, z, *_ = history(process, residuals, num_initial)
         process.eval()
@@ -138,28 +134,3 @@ class CalibratedModel(Surrogate):
             "model": standardized_gp(**super().construct_inputs(training_data)),
             "calibrator": LocalizedConformal(alpha=0.2) if calibrator is None else calibrator,
         }
-
-
-def _check_calibrator(calibrator: object) -> None:
-    if not isinstance(calibrator, Calibrator):
-        kind = calibrator if isinstance(calibrator, type) else type(calibrator)
-        raise UnsupportedError(
-            "`calibrator` must be a calibrator such as LocalizedConformal(0.2), got "
-            f"{kind.__name__}."
-        )
-
-
-def _beside(model: Model, calibrator: Calibrator) -> Calibrator:
-    """The calibrator, moved to the model's device if it has learned nothing.
-
-    One that has learned may serve another model where it lies, so it is not moved.
-    """
-    parameter = next(model.parameters(), None)
-    if parameter is None or all(each.device == parameter.device for each in calibrator.buffers()):
-        return calibrator
-    if calibrator.num_updates:
-        raise InputDataError(
-            f"`calibrator` has learned on another device than the model's, {parameter.device}: "
-            f'give `calibrator.to("{parameter.device}")`, or a copy of it if another model has it.'
-        )
-    return calibrator.to(parameter.device)

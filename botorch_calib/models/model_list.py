@@ -235,7 +235,7 @@ class CalibratedModelList(ModelList):
             Y: ``n x m``, in units of the outcomes.
             Yvar: Their noise variances ``n x m``; those of outcomes whose model learns its noise
                 are not used.
-            condition: Whether to also condition the models; those with pending points always are.
+            condition: Whether to also condition the models.
 
         Raises:
             InputDataError: If an argument is malformed. No model has changed then.

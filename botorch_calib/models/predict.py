@@ -58,6 +58,7 @@ from botorch_calib.models.process import (
     has_members,
     in_output_task,
     noise_at,
+    predicting_process,
     raw_train_inputs,
     states_cdf_alone,
     with_task_feature,
@@ -83,7 +84,7 @@ def slots_of(model: Any) -> Slots:
     """The slots of a surrogate; any other model is a process."""
     if isinstance(model, WrapperModel):
         return model.slots
-    return Slots(model, None, True, "noise", model)
+    return Slots(model, None, True, "noise")
 
 
 def predict(
@@ -115,20 +116,20 @@ def predict(
             the model's inputs.
     """
     slots = slots_of(model)
-    process = slots.process if observed else slots.predicting
+    process = slots.process if observed else predicting_process(model)
     objective = slots.objective if objective is None else objective
     # Nothing depends on the noise of an objective that is not corrected.
     needs_noise = slots.calibrator is not None or not objective
     try:
         stated = _stated_by(process, X, objective, noise, needs_noise, baseline)
-    except (RuntimeError, IndexError, BotorchTensorDimensionError) as error:
-        if isinstance(error, BotorchError) and not isinstance(error, BotorchTensorDimensionError):
-            raise
+    except (RuntimeError, IndexError, BotorchTensorDimensionError):
         # GPyTorch speaks of sizes and precisions inside. Looking beforehand would cost every call,
         # and refuse single-precision inputs of a model in double, which are good enough.
         check_fits(process, with_task_feature(process, X))
         raise
     if slots.calibrator is not None:
+        if stated.predictive is not None:
+            raise UnsupportedError(f"What a {type(process).__name__} states is calibrated already.")
         stated.predictive = slots.calibrator.predictive(inputs_of_calibrator(stated))
         stated.excess = slots.excess
     return stated
@@ -155,15 +156,19 @@ def _stated_by(
     X = with_task_feature(process, X)
     if states_cdf_alone(process):
         return _of_distribution(process, X, objective, noise)
-    targets = _targets_at(process, X, baseline)
+    members = has_members(process)
+    targets = _targets_at(process, X, members, baseline)
     outcome_map = outcome_map_of(process, X)
-    noise = noise if noise is not None or not needs_noise else noise_at(process, X)
+    if noise is not None and members and noise.dim() == X.dim() > 2:
+        noise = noise.unsqueeze(MEMBER_DIM)
+    elif noise is None and needs_noise:
+        noise = noise_at(process, X)
     if noise is None and needs_noise:
         noise = _added_noise(process, X, targets)
     if not isinstance(process, NoisyEnsemble):  # which states less than GPyTorch's least
         variance = targets.variance.clamp_min(usual_least(targets.mean.dtype))
         targets = targets._replace(variance=variance)
-    if has_members(process):
+    if members:
         targets, noise, outcome_map = _in_common_units(targets, noise, outcome_map)
     mean, variance, inputs, *covariances = targets
     return CalibratedPosterior.of_targets(
@@ -174,7 +179,7 @@ def _stated_by(
         outcome_map,
         covariance=covariances[0],
         with_baseline=covariances[1],
-        members=has_members(process),
+        members=members,
         objective=objective,
     )
 
@@ -185,7 +190,8 @@ def _of_distribution(
     """A posterior of which the cdf is known: a normal score, and the map of it."""
     posterior = process.posterior(X)
     if isinstance(posterior, CalibratedPosterior):  # of a model of a user's own
-        return posterior if objective else posterior.of_observation()
+        is_objective = objective and posterior.objective
+        return posterior._with(objective=is_objective, inputs=process.transform_inputs(X))
     if objective:
         raise observations_only(process)
     if noise is not None:
@@ -222,14 +228,13 @@ class Targets(NamedTuple):
     with_baseline: Tensor | None = None  # batch_shape x q x r
 
 
-def _targets_at(process: Any, X: Tensor, baseline: Tensor | None = None) -> Targets:
+def _targets_at(process: Any, X: Tensor, members: bool, baseline: Tensor | None = None) -> Targets:
     """Moments at ``X``, with all columns: from the kept factor where that serves the process."""
-    members = has_members(process)
-    kept = moments_by_factor(process, X, baseline)
+    kept = moments_by_factor(process, X, members, baseline)
     if kept is not None:
         return kept
     if baseline is not None:
-        return _beside(process, X, baseline)
+        return _beside(process, X, members, baseline)
     bare = in_space_of_targets(process) if hasattr(process, "outcome_transform") else process
     posterior = bare.posterior(X)
     if not isinstance(posterior, GPyTorchPosterior):
@@ -247,12 +252,14 @@ def _targets_at(process: Any, X: Tensor, baseline: Tensor | None = None) -> Targ
     return Targets(posterior.mean, variance, inputs, operator if shape[-1] > 1 else None)
 
 
-def moments_by_factor(process: Any, X: Tensor, baseline: Tensor | None = None) -> Targets | None:
+def moments_by_factor(
+    process: Any, X: Tensor, members: bool = False, baseline: Tensor | None = None
+) -> Targets | None:
     """Moments at ``X``, with all columns, by the kept Cholesky factor; None where it serves not.
 
-    An ensemble is served as a batch of models, in the last dimension of ``batch_shape``.
+    An ensemble, of which the moments of ``members`` are wanted, is served as a batch of models, in
+    the last dimension of ``batch_shape``.
     """
-    members = has_members(process)
     if not X.numel() or not may_serve(process, members):
         return None
     with gpt_posterior_settings():
@@ -293,10 +300,11 @@ def _moments_by_factor(
     return Targets(mean, variance.expand_as(mean), inputs.expand(*mean.shape[:-1], -1))
 
 
-def _beside(process: Any, X: Tensor, baseline: Tensor) -> Targets:
+def _beside(process: Any, X: Tensor, members: bool, baseline: Tensor) -> Targets:
     """Moments with those at a baseline, from the joint posterior of all of these points."""
     baseline = match_batch_shape(with_task_feature(process, baseline), X)
-    mean, variance, inputs, operator, _ = _targets_at(process, torch.cat([baseline, X], dim=-2))
+    together = torch.cat([baseline, X], dim=-2)
+    mean, variance, inputs, operator, _ = _targets_at(process, together, members)
     # A one-to-many input transform makes equally many points of each.
     num = mean.shape[-2] * X.shape[-2] // (baseline.shape[-2] + X.shape[-2])
     assert operator is not None
@@ -370,9 +378,8 @@ def process_posterior(
     Arguments are those of ``process.posterior``.
     """
     try:
-        kept = None
+        kept, X = None, with_task_feature(process, X)
         if observation_noise is False and not has_members(process):
-            X = with_task_feature(process, X)
             kept = moments_by_factor(process, X)
         if kept is not None:
             outcome_map = outcome_map_of(process, X)

@@ -21,6 +21,7 @@ from botorch_calib.models.model_list import CalibratedModelList
 from botorch_calib.models.predict import predict, slots_of
 from botorch_calib.models.process import (
     observed_process,
+    predicting_process,
     raw_train_inputs,
     with_own_hyperparameters,
 )
@@ -85,7 +86,7 @@ def process_of_paths(model: Any, otherwise: str) -> Any:
     The ``UnsupportedError`` for other models says what to do ``otherwise``.
     """
     slots = slots_of(model)
-    gp, is_calibrated = slots.predicting, slots.calibrator is not None
+    gp, is_calibrated = predicting_process(model), slots.calibrator is not None
     if is_calibrated and not getattr(getattr(gp, "outcome_transform", None), "_is_linear", True):
         raise UnsupportedError(
             "Pathwise draws of a calibrated model need no outcome transform or an affine one: "

@@ -8,6 +8,7 @@ stacked does not matter, and nothing asks what is inside.
 from __future__ import annotations
 
 import warnings
+from copy import copy
 from operator import is_not
 from typing import Any, Self
 
@@ -25,11 +26,13 @@ from torch import Tensor
 from botorch_calib._validation import check_flag, check_inputs, check_tensor, check_variances
 from botorch_calib.calibration import Calibrator
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
+from botorch_calib.models.cholesky_factor import keep_in_step
 from botorch_calib.models.conditioning import conditioned_on, with_observations
 from botorch_calib.models.matching_rows import matching_rows
 from botorch_calib.models.outcome_transforms import check_takes
 from botorch_calib.models.predict import (
     inputs_of_calibrator,
+    observations_only,
     predict,
     prediction_of_observations,
     process_posterior,
@@ -38,7 +41,9 @@ from botorch_calib.models.process import (
     as_in_training,
     has_members,
     like,
+    observed_process,
     raw_width,
+    states_cdf_alone,
     with_task_feature,
 )
 from botorch_calib.models.requirements import (
@@ -106,17 +111,19 @@ class Surrogate(WrapperModel, FantasizeMixin):
 
     def _with(self, model: Model, X_pending: Tensor, calibrator: Calibrator | None) -> Self:
         """A surrogate of the same kind and settings, with other contents; nothing is checked."""
-        twin = object.__new__(type(self))
-        settings = self.censor_value, self.imputation, calibrator, self.denoise, self.excess
-        Surrogate.__init__(twin, model, X_pending, *settings)
-        twin._may_warn = self._may_warn  # once is enough
+        twin = copy(self)
+        for name in ("_parameters", "_buffers", "_modules"):  # where a module keeps its contents
+            twin.__dict__[name] = dict(self.__dict__[name])
+        twin.model, twin.X_pending = model, X_pending
+        if calibrator is not self.calibrator:
+            twin.calibrator, twin._may_warn = calibrator, True
         return twin
 
     @property
     def slots(self) -> Slots:
         """What the model is made of."""
         settings = self.calibrator, self.denoise, self.excess
-        return Slots(self.model, *settings, self.gaussian_model)
+        return Slots(self.model, *settings)
 
     @property
     def gaussian_model(self) -> Any:
@@ -156,7 +163,8 @@ class Surrogate(WrapperModel, FantasizeMixin):
             Yvar: Their noise variances ``n x 1``, for a process with given noise (default, and
                 where they are NaN: the mean of its training noise, and that which a
                 `PartlyKnownNoiseGP` has learned), without what it learns on top of them.
-            condition: Whether to also condition the process on the observations.
+            condition: Whether to also condition the process on the observations. If not, pending
+                points stay pending.
 
         Raises:
             UnsupportedError: If the process is batched or cannot be conditioned.
@@ -189,24 +197,40 @@ class Surrogate(WrapperModel, FantasizeMixin):
         pending = torch.cat([self.X_pending, self._checked("X", X)])
         if message := self._missing_censor_value(pending):
             raise InputDataError(message)
-        return self._with(self.model, pending, self.calibrator)
+        twin = self._with(self.model, pending, self.calibrator)
+        twin._conditioned()  # raises if the model cannot be conditioned
+        return twin
 
     def with_model(self, model: Model, calibrator: Calibrator | None = None) -> Self:
         """The same settings and calibrator, or another ``calibrator``, with another model.
 
-        Pending points stay, unless ``model`` has pending points of its own.
+        What a surrogate ``model`` has of its own, pending points with their settings or a
+        calibrator with its own, comes with it.
 
         Raises:
             BotorchTensorDimensionError: If ``model`` has inputs of another width.
+            UnsupportedError: If ``model`` or ``calibrator`` is of a kind that is not served.
         """
         check_same_width(self.model, model)
         self._check_model(model)
-        calibrator = self.calibrator if calibrator is None else calibrator
-        pending = self.X_pending
-        if isinstance(model, Surrogate):
-            pending = model.X_pending if len(model.X_pending) else pending
-            model = model.model
-        return self._with(model, pending, calibrator)
+        process = observed_process(model)
+        twin = self._with(process, self.X_pending, self.calibrator)
+        if isinstance(model, Surrogate) and model.imputation is not None:
+            twin.X_pending = model.X_pending
+            twin.censor_value, twin.imputation = model.censor_value, model.imputation
+        if isinstance(model, Surrogate) and model.calibrator is not None:
+            twin.calibrator, twin.denoise, twin.excess = (
+                model.calibrator,
+                model.denoise,
+                model.excess,
+            )
+        if calibrator is not None:
+            check_calibrator(calibrator)
+            twin.calibrator, twin._may_warn = calibrator, True
+        if twin.calibrator is not None:
+            twin.calibrator = checked_calibrator(process, twin.calibrator, twin.denoise)
+        twin._conditioned()  # raises if the model cannot be conditioned
+        return twin
 
     @staticmethod
     def _check_model(model: Model) -> None:
@@ -326,6 +350,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
         """The process given imputed values, from the cache while that is valid, and these."""
         if self.imputation == "none" or not len(self.X_pending):
             return self.model, self.X_pending.new_zeros(0, 1)
+        keep_in_step(self.model)  # which renews what GPyTorch keeps after changes in place
         if self._cache is None or any(map(is_not, self._cache[0], self._basis())):
             Y = self._imputed()
             conditioned = with_observations(self.model, self.X_pending, Y)
@@ -375,3 +400,32 @@ class Surrogate(WrapperModel, FantasizeMixin):
         """The pending points without those observed at ``X``."""
         arrived = set(matching_rows(X, self.X_pending)) if len(self.X_pending) else set()
         return self.X_pending[[i for i in range(len(self.X_pending)) if i not in arrived]]
+
+
+def check_calibrator(calibrator: object) -> None:
+    """Raise ``UnsupportedError`` unless it is a calibrator."""
+    if not isinstance(calibrator, Calibrator):
+        kind = calibrator if isinstance(calibrator, type) else type(calibrator)
+        raise UnsupportedError(
+            "`calibrator` must be a calibrator such as LocalizedConformal(0.2), got "
+            f"{kind.__name__}."
+        )
+
+
+def checked_calibrator(process: Any, calibrator: Calibrator, denoise: bool) -> Calibrator:
+    """A calibrator for a process, moved to the process's device if it has learned nothing.
+
+    One that has learned may serve another model where it lies, so it is not moved.
+    """
+    check_calibrator(calibrator)
+    if denoise and states_cdf_alone(process):
+        raise observations_only(process)
+    parameter = next(process.parameters(), None)
+    if parameter is None or all(each.device == parameter.device for each in calibrator.buffers()):
+        return calibrator
+    if calibrator.num_updates:
+        raise InputDataError(
+            f"`calibrator` has learned on another device than the model's, {parameter.device}: "
+            f'give `calibrator.to("{parameter.device}")`, or a copy of it if another model has it.'
+        )
+    return calibrator.to(parameter.device)

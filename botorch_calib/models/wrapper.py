@@ -36,7 +36,6 @@ class Slots(NamedTuple):
     calibrator: Calibrator | None
     objective: bool  # whether posteriors are of the objective, not of observations
     excess: str
-    predicting: Any  # the process given imputed values at pending points
 
 
 class WrapperModel(Model):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self
 
 import torch
 from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
@@ -212,14 +212,14 @@ class CalibratedPosterior(Prediction, Posterior):
         In this space the jitter that GPyTorch adds to a covariance matrix which rounding has made
         indefinite, 1e-8 (1e-6 in single precision), is small whatever the units of the outcome.
         """
-        mean = self.target_mean.squeeze(-1)
-        if self.covariance is None:
-            operator = DiagLinearOperator(
-                self.target_variance.expand_as(self.target_mean).squeeze(-1)
-            )
-        else:
-            operator = to_linear_operator(self.covariance).double()
-        return GPyTorchPosterior(MultivariateNormal(mean, operator))
+        with torch.enable_grad():  # it is kept
+            mean = self.target_mean.squeeze(-1)
+            if self.covariance is None:
+                variance = self.target_variance.expand_as(self.target_mean)
+                operator: Any = DiagLinearOperator(variance.squeeze(-1))
+            else:
+                operator = to_linear_operator(self.covariance).double()
+            return GPyTorchPosterior(MultivariateNormal(mean, operator))
 
     def rsample_from_base_samples(self, sample_shape: Size, base_samples: Tensor) -> Tensor:
         """Differentiable samples, ``sample_shape x batch_shape x q x 1``, made of base samples.

@@ -292,7 +292,8 @@ class Prediction:
         """The distribution of scores in float64, standard normal if nothing is corrected."""
         if self.predictive is None:
             return PiecewisePredictive.gaussian(dtype=torch.double, device=self.device)
-        return self.predictive.to(torch.double)
+        with torch.enable_grad():  # it is kept
+            return self.predictive.to(torch.double)
 
     @property
     def _corrects_nothing(self) -> bool:
@@ -317,9 +318,11 @@ class Prediction:
         is_own = not self.objective or self.excess == "noise" or self._corrects_nothing
         if is_own or self.target_noise is None:
             return None
-        spread = self._predictive.variance.clamp(min=1.0)
-        spread = spread.unsqueeze(MEMBER_DIM) if self.members and spread.dim() > 2 else spread
-        return 1.0 + (spread - 1.0) * (1.0 + self._noise_ratio.square()), spread
+        with torch.enable_grad():  # it is kept
+            spread = self._predictive.variance.clamp(min=1.0)
+            has_points = self.members and spread.dim() > 2
+            spread = spread.unsqueeze(MEMBER_DIM) if has_points else spread
+            return 1.0 + (spread - 1.0) * (1.0 + self._noise_ratio.square()), spread
 
     @property
     def _noise_ratio(self) -> Tensor:

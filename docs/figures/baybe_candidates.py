@@ -61,9 +61,7 @@ def run() -> tuple[Campaign, list[bool]]:
             warnings.simplefilter("ignore", NotCertifiedWarning)
             for _ in range(NUM):
                 campaign.add_measurements(tried(campaign.recommend(1)))
-        (constraint,) = recommender.chance_constraints(
-            space, campaign.objective, campaign.measurements
-        )
+        constraint = recommender.chance_constraint(space, campaign.objective, campaign.measurements)
         candidates = pd.DataFrame(
             [(t, s) for s in SOLVENTS for t in TEMPERATURES], columns=["temperature", "solvent"]
         )

@@ -987,3 +987,12 @@ def test_bad_arguments_are_named() -> None:
         with pytest.raises(InputDataError, match="`limits"):
             ChanceConstraint(**{"model": gp, **arguments})
     assert width(constraint().account) == 1.05
+
+
+def test_outcomes_of_one_decision_in_two_rows() -> None:
+    gp, X = make_gp(), points(1).squeeze(1)
+    both = ChanceConstraint({"a": gp, "b": gp}, limits={"a": (None, 2.5), "b": (-3.0, 3.0)})
+    both.decide(X)
+    Y = torch.tensor([[1.0, math.nan], [math.nan, 2.0]]).double()
+    both.observe(X.repeat(2, 1), Y, condition=False)
+    assert both.num_decisions == both.num_observed == 1

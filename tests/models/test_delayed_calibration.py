@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from botorch.acquisition import qLogNoisyExpectedImprovement
+from botorch.exceptions.errors import UnsupportedError
 from botorch.sampling.normal import SobolQMCNormalSampler
 from torch import Tensor
 from torch.testing import assert_close
@@ -283,3 +284,25 @@ def test_states_and_copies(setting, order):
         twin.observe(X[:1], setting.values(X[:1]))
         assert (parts(twin)[1].num_updates, parts(source)[1].num_updates) == (31, 30)
     assert_same_law(source.posterior(X), expected)
+
+
+def test_another_model_brings_its_pending_points_and_its_calibrator() -> None:
+    """With their settings; what it lacks stays as it was."""
+    calibrated, delayed = CalibratedModel(PLAIN.gp(), far_from_gaussian()), PLAIN.model(5)
+    expected = CalibratedModel(delayed, calibrated.calibrator).posterior(grid(PLAIN))
+    for model in (calibrated.with_model(delayed), delayed.with_model(calibrated)):
+        assert_same_law(model.posterior(grid(PLAIN)), expected)
+        assert_same_law(model.with_model(PLAIN.gp()).posterior(grid(PLAIN)), expected)
+    with pytest.raises(UnsupportedError, match="`calibrator` must be a calibrator"):
+        calibrated.with_model(PLAIN.gp(), calibrator=5)  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedError, match="takes no pending points"):
+        calibrated.with_pending(grid(PLAIN))
+
+
+def test_a_change_in_place_reaches_the_model_of_pending_points() -> None:
+    model = compose("outside", PLAIN)
+    before = model.posterior(grid(PLAIN)).mean
+    model.covar_module.lengthscale = 0.3
+    fresh = copy.deepcopy(model)
+    assert_same_law(model.posterior(grid(PLAIN)), fresh.posterior(grid(PLAIN)))
+    assert not torch.allclose(model.posterior(grid(PLAIN)).mean, before)

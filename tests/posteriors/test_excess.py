@@ -115,3 +115,22 @@ def test_gradients(kind):
         return torch.stack(parts)
 
     assert gradcheck(values, X)
+
+
+@pytest.mark.parametrize("dtype", [torch.double, torch.float])
+def test_what_is_kept_from_a_look_without_gradients_has_them(dtype):
+    X = make_points(3, q=2, dtype=dtype).requires_grad_()
+    looked, fresh = objective("skewed", X), objective("skewed", X)
+    with torch.no_grad():
+        assert looked.base_sample_shape == (3, 2, 2)
+        looked.variance, looked.score(0.3)
+    draws = draws_for(fresh, 3)
+    for value in (
+        lambda p: p.variance,
+        lambda p: p.quantile(0.8),
+        lambda p: p.rsample_from_base_samples(Size([3]), draws),
+    ):
+        slopes = [
+            torch.autograd.grad(value(p).sum(), X, retain_graph=True) for p in (looked, fresh)
+        ]
+        assert_close(*slopes)
