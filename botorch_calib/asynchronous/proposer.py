@@ -48,6 +48,7 @@ from botorch_calib.models.outcome_transforms import outcome_map_of
 from botorch_calib.models.process import like, predicting_process
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
 from botorch_calib.optim.scaled_search import optimize_in_unit_box
+from botorch_calib.posteriors.outcome_maps import Affine
 
 Features = Mapping[int, float]
 
@@ -347,9 +348,10 @@ class DelayAwareProposer:
 
 
 def _unit_of_targets(model: Model, box: Tensor) -> Tensor:
-    """One unit of a model's targets in units of its outcome, where it is known, else 1."""
-    weight = outcome_map_of(predicting_process(model)).weight_of_all
-    return box.new_ones(()) if weight is None else weight.detach().to(box)
+    """One unit of a model's targets in units of its outcome; 1 if it is not known."""
+    outcome_map, one = outcome_map_of(predicting_process(model)), box.new_ones(())
+    unit = outcome_map.scaled(one) if isinstance(outcome_map, Affine) else one
+    return unit.detach().reshape(()).to(box) if unit.numel() == 1 else one
 
 
 def _best_of(choices: Tensor, acqf: AcquisitionFunction, model: Model) -> Tensor:

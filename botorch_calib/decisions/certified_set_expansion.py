@@ -22,7 +22,7 @@ from botorch_calib.decisions.chance_constraint import (
 )
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.predict import mean_and_deviation
-from botorch_calib.models.process import like, observed_process
+from botorch_calib.models.process import predicting_process
 from botorch_calib.models.surrogate import Surrogate
 
 
@@ -61,15 +61,19 @@ class CertifiedSetExpansion(PendingPoints):
         self.set_X_pending(X_pending)
 
     def _account_for(self, X_pending: Tensor | None) -> None:
-        self._present = [*map(_gaussian, self.constraint.models.values())]
+        self._present = [*map(predicting_process, self.constraint.models.values())]
         self._conditioned = self._present
         if X_pending is not None:
-            self._conditioned = [_given_pending(model, X_pending) for model in self._present]
+            # The variance does not depend on outcomes, so hallucinated ones suffice.
+            self._conditioned = [
+                CensoredDelayModel(process, X_pending, imputation="hallucinate")
+                for process in self._present
+            ]
 
     def _models(self) -> list[Any]:
-        """The present models (`observe` replaces them), conditioned on the pending points."""
+        """The present processes (`observe` replaces them), conditioned on the pending points."""
         pairs = zip(self._present, self.constraint.models.values(), strict=True)
-        if any(present is not _gaussian(model) for present, model in pairs):
+        if any(present is not predicting_process(model) for present, model in pairs):
             self._account_for(self.X_pending)
         return self._conditioned
 
@@ -85,17 +89,6 @@ class CertifiedSetExpansion(PendingPoints):
             to_border = margin / constraint.in_contexts(deviation, name)
             gains.append((sigma / unit).log() - 0.5 * to_border.square())
         return torch.stack(gains).amax(dim=0)
-
-
-def _given_pending(model: Any, X_pending: Tensor) -> CensoredDelayModel:
-    """A Gaussian model with the variance that it has after points ``n x d`` were evaluated.
-
-    The variance does not depend on outcomes, so hallucinated ones suffice.
-    """
-    X_pending = like(model, X_pending)
-    if isinstance(model, Surrogate) and model.imputation not in (None, "none"):
-        X_pending = torch.cat([model.X_pending, X_pending])
-    return CensoredDelayModel(observed_process(model), X_pending, imputation="hallucinate")
 
 
 @register_once(CertifiedSetExpansion)
@@ -127,7 +120,7 @@ def construct_inputs_certified_set_expansion(
 
 
 def _gaussian(model: Any) -> Any:
-    """The Gaussian model of one that may be calibrated, with its pending points."""
+    """A model without its calibrator, which keeps its pending points."""
     if not isinstance(model, Surrogate):
         return model
     if not len(model.X_pending):

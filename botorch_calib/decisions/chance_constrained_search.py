@@ -264,9 +264,10 @@ class LeastOptimism(LeastMargin):
 
 
 def expands(share: float, num_decisions: int) -> bool:
-    """Whether the next round is one of the ``share`` that expand, however many points rounds have.
+    """Whether the next decision expands the certified set, as a ``share`` of decisions do.
 
-    Multiples of the golden ratio are spread evenly over [0, 1), and so are those of every step.
+    Multiples of the golden ratio are spread evenly over [0, 1). Every second or third multiple is
+    spread as evenly, so rounds may have any number of points.
     """
     if not (isinstance(share, Real) and 0.0 <= share < 1.0):
         raise InputDataError(f"`expansion_share` must lie in [0, 1), got {share!r}.")

@@ -649,14 +649,17 @@ class ChanceConstraint(DecisionAccount):
         taught, told = dict(self.models), {}
         for column, (name, model) in enumerate(self.models.items()):
             came = ~Y[:, column].isnan()
-            if not came.any() or not (condition or isinstance(model, Surrogate)):
+            is_calibrated = _calibrator_of(model) is not None
+            if not came.any() or not (condition or is_calibrated):
                 continue
             own = X[came], Y[came][:, [column]], None if Yvar is None else Yvar[came][:, [column]]
             told[name] = checked_observations(observed_process(model), *own)
-            if not isinstance(model, Surrogate):
+            if isinstance(model, Surrogate) and not is_calibrated:
+                taught[name] = model.with_observations(*told[name])
+            elif not is_calibrated:
                 taught[name] = with_observations(model, *told[name])
         for name in told:  # once nothing raises for another outcome
-            if isinstance(taught[name], Surrogate):
+            if _calibrator_of(taught[name]) is not None:
                 taught[name].observe(*told[name], condition=condition)
         return taught
 

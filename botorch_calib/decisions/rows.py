@@ -217,7 +217,7 @@ class DecisionAccount:
 
     @property
     def num_outstanding(self) -> int:
-        """Number of certified points of which it is not known yet whether they violate a limit."""
+        """Number of certified points that may still turn out to violate a limit."""
         return self.account.num_outstanding
 
     @property

@@ -193,8 +193,9 @@ class Forecasts(NamedTuple):
     """What was stated of observations by a base model and, if it is calibrated, as it is then."""
 
     inputs: Tensor | None  # n x d
-    stated: Sequence[Prediction | Tensor]  # by the base model, and calibrated: see `scores_of`
-    Y: Tensor | None = None  # n x 1, what was observed; None where PITs alone are known
+    # By the base model and, if it is calibrated, by the calibrated one: see `scores_of`
+    stated: Sequence[Prediction | Tensor]
+    Y: Tensor | None = None  # observations n x 1; None where only PITs are known
     base_name: str = BASE_NAME
 
 
@@ -220,14 +221,15 @@ def _of_history(model: Module, num_initial: int, residuals: str) -> Forecasts:
         raise InputDataError(
             f"`num_initial` {num_initial} leaves no observation to judge: give a smaller one."
         )
-    laws: list[PiecewisePredictive | None] = [None]
+    predictives: list[PiecewisePredictive | None] = [None]
     if calibrator is not None:
-        laws.append(calibrator.fresh().to(z).update(inputs, z))
+        predictives.append(calibrator.fresh().to(z).update(inputs, z))
     if stated is not None:
-        return Forecasts(raw, [stated.corrected(law) for law in laws], Y, _base_name(process))
+        both = [stated.corrected(each) for each in predictives]
+        return Forecasts(raw, both, Y, _base_name(process))
     z = z.double().unsqueeze(-1)
     own = Prediction(torch.zeros_like(z), torch.ones_like(z))  # of the scores
-    pits = [own.corrected(law).cdf(z).squeeze(-1) for law in laws]
+    pits = [own.corrected(each).cdf(z).squeeze(-1) for each in predictives]
     return Forecasts(raw, pits, base_name=_base_name(process))
 
 

@@ -179,7 +179,7 @@ def _log_integral(
     return out
 
 
-#: ``log E(scale z + noise eps - x)+``; arguments are those of `_log_integral` after the first.
+#: ``log E(scale z + noise eps - x)+``, with the arguments of `_log_integral` after ``which``.
 log_excess = partial(_log_integral, EXCESS)
 #: ``log P(scale z + noise eps > x)``.
 log_survival = partial(_log_integral, SURVIVAL)

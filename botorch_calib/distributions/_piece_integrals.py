@@ -130,7 +130,7 @@ def log_integrals(
 
 
 def _lower(end: Tensor, point: Tensor) -> Tensor:
-    """The lower one; the derivative is all that of the end where they are equal."""
+    """The lower of the two; where they are equal, ``end`` gets the whole derivative."""
     return torch.where(point < end, point, end)
 
 

@@ -279,9 +279,9 @@ class DenoisedMixture(WithTails):
         return parts.total(log_phi(parts.residuals(x)), -parts.deviation.log())
 
     def quantile(self, level: float | Tensor) -> Tensor:
-        """The ``level``-quantile, with first derivatives where it is that of ``f~``.
+        """The ``level``-quantile. A quantile of ``f~`` has first derivatives only.
 
-        Several levels stand in front of ``shape``, as those of `SmoothedPredictive`.
+        Several levels stand in front of ``shape``, as in `SmoothedPredictive`.
         """
         if isinstance(level, Tensor):
             found = [self.quantile(float(each)) for each in level.flatten()]

@@ -251,7 +251,7 @@ def _log_tails(t: Tensor) -> tuple[Tensor, Tensor]:
     size = t.abs()
     if t.device.type != "cpu" or not t.numel() or float(size.amin(dim=0).max()) > _NEAR:
         return _LowerTail(t).log_mass, _LowerTail(-t).log_mass
-    # Both from one tail for each member. Their sum, if all are on one side, is that of a tail.
+    # One tail of each member gives both. If all members lie on one side, the tails just add up.
     tail, upper = torch.erfc(size.mul_(math.sqrt(0.5))).mul_(0.5), less(-t, 0.0)
     num, total = upper.sum(dim=0), tail.sum(dim=0)
     beyond = upper.mul_(tail).sum(dim=0)

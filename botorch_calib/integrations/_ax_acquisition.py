@@ -50,7 +50,7 @@ ONE_OUTCOME: tuple[type[AcquisitionFunction], ...] = (
     ours.DelayedUpperConfidenceBound,
     ours.LogCalibratedExpectedImprovement,
 )
-#: Functions of the outcome constraints alone, whatever the objective.
+#: Functions that depend on the outcome constraints and not on the objective.
 CONSTRAINTS_ALONE: tuple[type[AcquisitionFunction], ...] = (
     CertifiedSetExpansion,
     ours.LogCalibratedProbabilityOfFeasibility,
@@ -146,7 +146,7 @@ class ConstrainedClosedForm(SampledSums):
 
     @torch.no_grad()
     def _has_known_posteriors(self) -> bool:
-        """Whether each outcome has a model of its own whose posterior the closed form can take."""
+        """Whether each outcome has its own model, with a posterior that the closed form takes."""
         models: list[Any] = [self._model]
         if isinstance(self._model, ModelList):
             models = [*self._model.models]

@@ -45,7 +45,7 @@ from botorch_calib.posteriors.prediction import EXCESS
 
 
 class Replays(Surrogate):
-    """A surrogate whose calibrator, if there is one, is always the replay of its own data."""
+    """A surrogate that makes its calibrator, if it has one, by replaying its own data."""
 
     new_calibrator: Callable[[], Calibrator] | None = None
     residuals = "prequential"

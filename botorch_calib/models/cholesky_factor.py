@@ -176,7 +176,12 @@ def keep_in_step(model: Any) -> None:
 
 
 def in_space_of_targets(model: Any) -> Any:
-    """A copy, for use at once, of a model without its outcome transform: it shares all else."""
+    """A copy, for use at once, of a model without its outcome transform: it shares all else.
+
+    It is the model itself if that has none.
+    """
+    if getattr(model, "outcome_transform", None) is None:
+        return model
     if model.training:
         model.eval()
     keep_in_step(model)

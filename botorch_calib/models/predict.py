@@ -27,13 +27,14 @@ mode and sets what GPyTorch keeps of it, and neither is guarded by a lock.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from numbers import Integral
 from typing import Any, NamedTuple
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions.errors import (
-    BotorchError,
     BotorchTensorDimensionError,
     InputDataError,
     UnsupportedError,
@@ -120,19 +121,28 @@ def predict(
     objective = slots.objective if objective is None else objective
     # Nothing depends on the noise of an objective that is not corrected.
     needs_noise = slots.calibrator is not None or not objective
-    try:
+    with _naming_misfits(process, X):
         stated = _stated_by(process, X, objective, noise, needs_noise, baseline)
-    except (RuntimeError, IndexError, BotorchTensorDimensionError):
-        # GPyTorch speaks of sizes and precisions inside. Looking beforehand would cost every call,
-        # and refuse single-precision inputs of a model in double, which are good enough.
-        check_fits(process, with_task_feature(process, X))
-        raise
     if slots.calibrator is not None:
         if stated.predictive is not None:
             raise UnsupportedError(f"What a {type(process).__name__} states is calibrated already.")
         stated.predictive = slots.calibrator.predictive(inputs_of_calibrator(stated))
         stated.excess = slots.excess
     return stated
+
+
+@contextmanager
+def _naming_misfits(process: Any, X: Tensor) -> Iterator[None]:
+    """Context in which points of another width or precision than the process's are named.
+
+    GPyTorch speaks of sizes and precisions inside. Looking beforehand would cost every call, and
+    refuse single-precision inputs of a model in double, which are good enough.
+    """
+    try:
+        yield
+    except (RuntimeError, IndexError, BotorchTensorDimensionError):
+        check_fits(process, with_task_feature(process, X))
+        raise
 
 
 def inputs_of_calibrator(stated: CalibratedPosterior) -> Tensor:
@@ -170,15 +180,14 @@ def _stated_by(
         targets = targets._replace(variance=variance)
     if members:
         targets, noise, outcome_map = _in_common_units(targets, noise, outcome_map)
-    mean, variance, inputs, *covariances = targets
     return CalibratedPosterior.of_targets(
-        mean,
-        variance,
+        targets.mean,
+        targets.variance,
         noise,
-        inputs,
+        targets.inputs,
         outcome_map,
-        covariance=covariances[0],
-        with_baseline=covariances[1],
+        covariance=targets.covariance,
+        with_baseline=targets.with_baseline,
         members=members,
         objective=objective,
     )
@@ -235,8 +244,7 @@ def _targets_at(process: Any, X: Tensor, members: bool, baseline: Tensor | None 
         return kept
     if baseline is not None:
         return _beside(process, X, members, baseline)
-    bare = in_space_of_targets(process) if hasattr(process, "outcome_transform") else process
-    posterior = bare.posterior(X)
+    posterior = in_space_of_targets(process).posterior(X)
     if not isinstance(posterior, GPyTorchPosterior):
         raise UnsupportedError(
             f"The posterior of {type(process).__name__} is a {type(posterior).__name__}, not "
@@ -332,10 +340,9 @@ def _points_first(values: Tensor, lead: Size) -> Tensor:
 
 def _added_noise(process: Any, X: Tensor, targets: Targets) -> Tensor:
     """Noise variance of new observations, by a second evaluation of the posterior."""
-    bare = in_space_of_targets(process) if hasattr(process, "outcome_transform") else process
     if not has_members(process):  # which adds its members itself
         X = X.expand(*targets.mean.shape[:-2], *X.shape[-2:])
-    normal = bare.posterior(X, observation_noise=True).distribution
+    normal = in_space_of_targets(process).posterior(X, observation_noise=True).distribution
     noisy = normal.lazy_covariance_matrix.diagonal(dim1=-1, dim2=-2).unsqueeze(-1)
     return (noisy - targets.variance).clamp(min=0.0)
 
@@ -347,11 +354,12 @@ def _in_common_units(
 
     Members may have a ``Standardize`` of their own each.
     """
-    weight = getattr(outcome_map, "weight", None)
-    if not isinstance(weight, Tensor) or weight.dim() < 3 or weight.shape[MEMBER_DIM] == 1:
+    if not isinstance(outcome_map, Affine):
         return targets, noise, outcome_map
-    assert isinstance(outcome_map, Affine) and isinstance(outcome_map.offset, Tensor)
-    offset = outcome_map.offset
+    weight, offset = outcome_map.weight, outcome_map.offset
+    if isinstance(weight, float) or weight.dim() < 3 or weight.shape[MEMBER_DIM] == 1:
+        return targets, noise, outcome_map
+    assert isinstance(offset, Tensor)
     first = Affine(weight[..., 0, :, :], offset[..., 0, :, :])
     ratio = weight / weight[..., :1, :, :]
     shift = (offset - offset[..., :1, :, :]) / weight[..., :1, :, :]
@@ -377,30 +385,22 @@ def process_posterior(
 
     Arguments are those of ``process.posterior``.
     """
-    try:
+    with _naming_misfits(process, X):
         kept, X = None, with_task_feature(process, X)
         if observation_noise is False and not has_members(process):
             kept = moments_by_factor(process, X)
-        if kept is not None:
-            outcome_map = outcome_map_of(process, X)
-            if isinstance(outcome_map, Affine):
-                covariance = kept.variance if kept.covariance is None else kept.covariance
-                mean = outcome_map.outcome(kept.mean).to(kept.mean)
-                unit = outcome_map.scaled(torch.ones_like(mean)).to(mean)
-                operator = to_linear_operator(covariance * unit * unit.mT)
-                posterior = GPyTorchPosterior(MultivariateNormal(mean.squeeze(-1), operator))
-                if posterior_transform is None:
-                    return posterior
-                return posterior_transform(posterior, X=X)
-        noise = _once(process, X, observation_noise)
-        return process.posterior(
-            X, observation_noise=noise, posterior_transform=posterior_transform
-        )
-    except (RuntimeError, IndexError) as error:
-        if isinstance(error, BotorchError):
-            raise
-        check_fits(process, with_task_feature(process, X))  # as in `predict`
-        raise
+        outcome_map = None if kept is None else outcome_map_of(process, X)
+        if kept is None or not isinstance(outcome_map, Affine):
+            noise = _once(process, X, observation_noise)
+            return process.posterior(
+                X, observation_noise=noise, posterior_transform=posterior_transform
+            )
+        covariance = kept.variance if kept.covariance is None else kept.covariance
+        mean = outcome_map.outcome(kept.mean).to(kept.mean)
+        unit = outcome_map.scaled(torch.ones_like(mean)).to(mean)
+        operator = to_linear_operator(covariance * unit * unit.mT)
+        posterior = GPyTorchPosterior(MultivariateNormal(mean.squeeze(-1), operator))
+        return posterior if posterior_transform is None else posterior_transform(posterior, X=X)
 
 
 def _once(process: Any, X: Tensor, noise: bool | Tensor) -> bool | Tensor:
@@ -425,7 +425,6 @@ def mean_and_deviation(
     stated = predict(model, X)
     if posterior_transform is not None:
         stated = stated.affine(*scalar_affine(posterior_transform, "a model"))
-    check_one_value_each(stated.shape[-2], X, "A mean")
     mean, variance = (stated.mean, stated.variance) if stated.members else stated.moments()
     return mean, variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
 

@@ -122,8 +122,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
     @property
     def slots(self) -> Slots:
         """What the model is made of."""
-        settings = self.calibrator, self.denoise, self.excess
-        return Slots(self.model, *settings)
+        return Slots(self.model, self.calibrator, self.denoise, self.excess)
 
     @property
     def gaussian_model(self) -> Any:
@@ -170,14 +169,14 @@ class Surrogate(WrapperModel, FantasizeMixin):
             UnsupportedError: If the process is batched or cannot be conditioned.
         """
         X, Y, Yvar = checked_observations(self.model, X, Y, Yvar)
-        process, pending, stated = self.model, self.X_pending, None
-        if self.calibrator is not None:
+        process, pending, calibrator = self.model, self.X_pending, self.calibrator
+        if calibrator is not None:
             stated, z = prediction_of_observations(process, X, Y, Yvar)
         if check_flag("condition", condition):
             pending = self._still_pending(X)
             process = with_observations(process, X, Y, Yvar)
-        if self.calibrator is not None and stated is not None:  # once nothing raises any more
-            self.calibrator.update(inputs_of_calibrator(stated).squeeze(-2), z)
+        if calibrator is not None:  # now that nothing raises any more
+            calibrator.update(inputs_of_calibrator(stated).squeeze(-2), z)
         self.model, self.X_pending = process, pending
 
     @torch.no_grad()
@@ -192,7 +191,7 @@ class Surrogate(WrapperModel, FantasizeMixin):
         if self.imputation is None:
             raise UnsupportedError(
                 f"This {type(self).__name__} takes no pending points: make it of a "
-                "CensoredDelayModel(model, censor_value=...), or that of it."
+                "CensoredDelayModel(model, censor_value=...), which says how to impute values."
             )
         pending = torch.cat([self.X_pending, self._checked("X", X)])
         if message := self._missing_censor_value(pending):
@@ -215,20 +214,18 @@ class Surrogate(WrapperModel, FantasizeMixin):
         self._check_model(model)
         process = observed_process(model)
         twin = self._with(process, self.X_pending, self.calibrator)
+        own = calibrator
         if isinstance(model, Surrogate) and model.imputation is not None:
             twin.X_pending = model.X_pending
             twin.censor_value, twin.imputation = model.censor_value, model.imputation
         if isinstance(model, Surrogate) and model.calibrator is not None:
-            twin.calibrator, twin.denoise, twin.excess = (
-                model.calibrator,
-                model.denoise,
-                model.excess,
-            )
-        if calibrator is not None:
-            check_calibrator(calibrator)
-            twin.calibrator, twin._may_warn = calibrator, True
-        if twin.calibrator is not None:
-            twin.calibrator = checked_calibrator(process, twin.calibrator, twin.denoise)
+            own = model.calibrator if calibrator is None else calibrator
+            twin.denoise, twin.excess = model.denoise, model.excess
+        if own is not None:
+            twin._may_warn = own is not self.calibrator or self._may_warn
+        own = self.calibrator if own is None else own
+        if own is not None:
+            twin.calibrator = checked_calibrator(process, own, twin.denoise)
         twin._conditioned()  # raises if the model cannot be conditioned
         return twin
 

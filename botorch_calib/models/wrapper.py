@@ -39,7 +39,11 @@ class Slots(NamedTuple):
 
 
 class WrapperModel(Model):
-    """A model with one output around a process, as BoTorch and its clients read it: `Surrogate`."""
+    """A model with one output around a process, as BoTorch and its clients read it.
+
+    `Surrogate` is the one such model. What asks for the process or the slots of any model stands
+    below `Surrogate`, and knows this class.
+    """
 
     # BoTorch's noisy expected improvement caches the Cholesky roots of its own models alone.
     _supports_cache_root = False

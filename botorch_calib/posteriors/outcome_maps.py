@@ -31,11 +31,6 @@ class OutcomeMap(ABC):
         """
         return None
 
-    @property
-    def weight_of_all(self) -> Tensor | None:
-        """The unit of latent values in units of the outcome, if there is a single one."""
-        return None
-
     def affine(self, weight: float, offset: float) -> OutcomeMap:
         """The increasing map to ``weight y + offset``, from ``-latent`` if ``weight < 0``."""
         return _AffineAfter(self, weight, offset)
@@ -59,12 +54,6 @@ class Affine(OutcomeMap):
 
     def latent(self, outcome: Tensor) -> Tensor:
         return outcome if self._is_identity else (outcome - self.offset) / self.weight
-
-    @property
-    def weight_of_all(self) -> Tensor | None:
-        if isinstance(self.weight, float) or self.weight.numel() != 1:
-            return None
-        return self.weight.reshape(())
 
     def scaled(self, size: Tensor, power: int = 1) -> Tensor:
         """A size in units of ``t``, such as a deviation, to a ``power``, in those of outcomes."""

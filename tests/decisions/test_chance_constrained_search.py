@@ -531,3 +531,16 @@ def test_the_point_does_not_depend_on_the_units_of_the_inputs(
     assert certified
     assert_close(x, expected, rtol=0.0, atol=1e-4)
     assert_close(own, value, rtol=0.0, atol=1e-5)
+
+
+def test_expansion_conditions_a_model_of_pending_points_once(monkeypatch: Any) -> None:
+    X = torch.rand(3, 2, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+    model = CensoredDelayModel(make_gp(), X[:2], censor_value=-3.0)
+    acqf = CertifiedSetExpansion(ChanceConstraint(model, upper=1.0))
+    expected = acqf(X[2:].unsqueeze(-2))
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("It has been conditioned on its pending points.")
+
+    monkeypatch.setattr("botorch_calib.models.surrogate.with_observations", refuse)
+    assert torch.equal(acqf(X[2:].unsqueeze(-2)), expected)

@@ -996,3 +996,12 @@ def test_outcomes_of_one_decision_in_two_rows() -> None:
     Y = torch.tensor([[1.0, math.nan], [math.nan, 2.0]]).double()
     both.observe(X.repeat(2, 1), Y, condition=False)
     assert both.num_decisions == both.num_observed == 1
+
+
+def test_a_model_that_is_not_calibrated_is_left_as_it_was() -> None:
+    X = points(2).squeeze(1)
+    model = CensoredDelayModel(make_gp(), X, censor_value=-3.0)
+    tested = ChanceConstraint(model, upper=1.0)
+    tested.observe(X[:1], torch.tensor([[0.2]]).double())
+    after: Any = tested.model
+    assert len(model.X_pending) == 2 and len(after.X_pending) == 1

@@ -227,7 +227,7 @@ class AggregatedQuantileTracker(QuantileLearner):
 def _members(
     lengthscales: Sequence[float], scales: Sequence[float], step_sizes: Sequence[float]
 ) -> list[Member]:
-    """All combinations, those of one lengthscale next to each other."""
+    """All combinations of settings, grouped by lengthscale."""
     given = {"lengthscales": lengthscales, "scales": scales, "step_sizes": step_sizes}
     for name, values in given.items():
         if not values:

@@ -56,7 +56,7 @@ class QuantileLearner(Module, ABC):
     centers: Tensor
     step_count: Tensor
 
-    # The last thresholds, and the buffers with their versions from which they were derived
+    # The buffers, with their versions, and the thresholds that were last derived from them
     _kept: tuple[list[tuple[Tensor, int]], Thresholds] | None = None
     _payload: ClassVar[str] = "coefficients"
     _settings: ClassVar[tuple[str, ...]] = ("levels", "initial")
