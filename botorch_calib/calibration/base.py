@@ -47,6 +47,18 @@ class Calibrator(Module, ABC):
             X: Inputs ``batch_shape x q x d`` in the base model's transformed space.
         """
 
+    def predictive_at_pairs(
+        self, Z: Tensor, columns: list[int], others: list[int]
+    ) -> PiecewisePredictive:
+        """The same, once differentiable, at all pairs of values of some columns and of the others.
+
+        Args:
+            Z: The pairs ``b x M x d``; ``columns`` vary along ``b`` and ``others`` along ``M``.
+            columns: Columns of ``Z``.
+            others: The rest of its columns.
+        """
+        return self.predictive(Z)
+
     @abstractmethod
     def update(self, X: Tensor, z: Tensor) -> PiecewisePredictive:
         """Learn from residuals, strictly in order; a call that raises changes nothing.
@@ -125,12 +137,22 @@ class TrackedCalibrator(Calibrator):
         """The distribution with raw thresholds ``batch_shape x M``."""
 
     def predictive(self, X: Tensor) -> PiecewisePredictive:
-        theta = self.tracker.threshold(X)
+        return self._stated(self.tracker.threshold(X))
+
+    def predictive_at_pairs(
+        self, Z: Tensor, columns: list[int], others: list[int]
+    ) -> PiecewisePredictive:
+        if type(self).predictive is not TrackedCalibrator.predictive:
+            return self.predictive(Z)
+        return self._stated(self.tracker.threshold_at_pairs(Z, columns, others))
+
+    def _stated(self, theta: Tensor) -> PiecewisePredictive:
+        """The distributions with raw thresholds ``... x M`` of all points."""
         if self.tracker.shortest_lengthscale < math.inf or not theta.numel():
             return self._predictive_from(theta)
         # The same thresholds everywhere make one distribution, not one at each point.
         row = theta.flatten(0, -2)[0] if theta.dim() > 1 else theta
-        return self._predictive_from(row).expand(torch.Size([*X.shape[:-1], 1]))
+        return self._predictive_from(row).expand(torch.Size([*theta.shape[:-1], 1]))
 
     @torch.no_grad()
     def update(self, X: Tensor, z: Tensor) -> PiecewisePredictive:

@@ -14,12 +14,7 @@ from botorch_calib._validation import check_instance
 from botorch_calib.acquisition.base import members_of
 from botorch_calib.acquisition.input_constructors import limits_from, register_once
 from botorch_calib.acquisition.pending_points import PendingPoints
-from botorch_calib.decisions.chance_constraint import (
-    ChanceConstraint,
-    at_points,
-    spread_of,
-    stated_outcomes,
-)
+from botorch_calib.decisions.chance_constraint import ChanceConstraint, at_points, spread_of
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.predict import mean_and_deviation
 from botorch_calib.models.process import predicting_process
@@ -79,14 +74,13 @@ class CertifiedSetExpansion(PendingPoints):
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
-        constraint, gains = self.constraint, []
-        inputs, margins = constraint.inputs(X), constraint.margins(X)
-        outcomes = zip(constraint.models.items(), self._models(), self.units, margins, strict=True)
+        constraint, inputs, gains = self.constraint, self.constraint.inputs(X), []
+        stated, margins = constraint.stated_margins(X)
+        outcomes = zip(stated.items(), self._models(), self.units, margins, strict=True)
         for (name, outcome), model, unit, margin in outcomes:
             _, sigma = mean_and_deviation(model, inputs)
             sigma = constraint.in_contexts(at_points(sigma), name)
-            deviation = spread_of(stated_outcomes(outcome, inputs)).deviation
-            to_border = margin / constraint.in_contexts(deviation, name)
+            to_border = margin / constraint.in_contexts(spread_of(outcome).deviation, name)
             gains.append((sigma / unit).log() - 0.5 * to_border.square())
         return torch.stack(gains).amax(dim=0)
 

@@ -300,6 +300,12 @@ class ChanceConstraint(DecisionAccount):
 
     def margins(self, X: Tensor, confidence: float | None = None) -> list[Tensor]:
         """The `margin` of each outcome, ``b``, in its own units."""
+        return self.stated_margins(X, confidence)[1]
+
+    def stated_margins(
+        self, X: Tensor, confidence: float | None = None
+    ) -> tuple[dict[str, CalibratedPosterior], list[Tensor]]:
+        """What is stated of each outcome at `inputs`, and the `margins` that follow from it."""
         if check_tensor("X", X).dim() < 2 or X.shape[-2] != 1:
             raise BotorchTensorDimensionError(
                 f"`X` must have shape b x 1 x d, one point at a time, got {tuple(X.shape)}."
@@ -308,10 +314,10 @@ class ChanceConstraint(DecisionAccount):
         stated, ends = self._stated(X, confidence)
         margins = self._inside(ends)
         if confidence is not None or self.budget.allows(*self._at_stake()):
-            return margins
+            return stated, margins
         deviations = ((spread_of(each).deviation, name) for name, each in stated.items())
         least = [-self.in_contexts(*each) for each in deviations]
-        return [*map(torch.minimum, margins, least)]
+        return stated, [*map(torch.minimum, margins, least)]
 
     def optimism(self, X: Tensor) -> Tensor:
         """Where to learn while nothing is certified, ``b`` at ``b x 1 x d``: the larger the better.

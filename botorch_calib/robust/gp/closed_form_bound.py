@@ -15,7 +15,6 @@ from botorch.models.model import Model
 from gpytorch.models import ExactGP
 from torch import Tensor
 
-from botorch_calib.calibration.base import TrackedCalibrator
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.models.predict import mean_and_deviation
 from botorch_calib.models.process import predicting_process
@@ -56,7 +55,7 @@ class Bonus:
         """The bonus ``...`` from variances ``...`` and joint inputs ``... x d``."""
         if self.calibrated is None:
             return self.width * variance.sqrt()
-        v = variance.unsqueeze(-1).unsqueeze(-1)
+        v = variance.unsqueeze(-1)
         stated = Prediction(
             torch.zeros_like(v),
             v,
@@ -65,7 +64,7 @@ class Bonus:
             objective=self.calibrated.denoise,
             excess=self.calibrated.excess,
         )
-        shift, square = (part.squeeze(-1).squeeze(-1) for part in stated.moments())
+        shift, square = (part.squeeze(-1) for part in stated.moments())
         return self.sign * shift + self.width * square.sqrt()
 
     def with_slopes(self, variance: Tensor, points: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -81,22 +80,15 @@ class Bonus:
         return bonus, slopes[0], slopes[1]
 
     def _predictive(self, model: Surrogate, points: Tensor) -> PiecewisePredictive:
-        """What is stated at joint inputs ``... x d``: one point a batch, or one if all agree."""
+        """What is stated at joint inputs: ``b x M x d`` of all pairs, or ``n x d``."""
         calibrator, columns = model.calibrator, self.columns
         assert calibrator is not None
-        tracked = calibrator if isinstance(calibrator, TrackedCalibrator) else None
-        if tracked is not None and not tracked.tracker.localized:
-            points = points.flatten(0, -2)[:1]
         split = len(columns.decision)
         whole = columns.join(points[..., :split], points[..., split:])
         whole = model.transform_inputs(whole)
-        usual = TrackedCalibrator.predictive
-        if tracked is not None and type(tracked).predictive is usual and points.dim() == 3:
-            # All pairs
-            sides = columns.decision, columns.context
-            theta = tracked.tracker.threshold_at_pairs(whole, *sides)
-            return tracked._predictive_from(theta.unsqueeze(-2))
-        return calibrator.predictive(whole.unsqueeze(-2))
+        if points.dim() == 2:
+            return calibrator.predictive(whole)
+        return calibrator.predictive_at_pairs(whole, columns.decision, columns.context)
 
 
 class ClosedFormConfidenceBound(ContextualFunction):
