@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 import reprlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, NoReturn, SupportsIndex, TypeVar
 
@@ -19,7 +19,7 @@ from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models.model import Model
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Size, Tensor
 
 T = TypeVar("T")
 
@@ -343,3 +343,10 @@ def check_width(X: Tensor, width: int) -> None:
         raise BotorchTensorDimensionError(
             f"`X` must have shape ... x {width or 'd'}, got {tuple(X.shape)}."
         )
+
+
+def broadcasts_to(shape: Sequence[int], target: Size) -> bool:
+    """Whether ``shape`` broadcasts to ``target`` without changing it."""
+    missing = len(target) - len(shape)
+    pairs = zip(shape, target[missing:], strict=False)
+    return missing >= 0 and all(own in (1, size) for own, size in pairs)

@@ -15,7 +15,7 @@ from botorch_calib._validation import check_count, check_flag, check_model
 from botorch_calib.acquisition.pending_points import PendingPoints, fantasy_models
 from botorch_calib.models.predict import predict
 from botorch_calib.models.process import sole_member
-from botorch_calib.models.requirements import check_one_value_each, scalar_affine
+from botorch_calib.models.requirements import scalar_affine
 from botorch_calib.models.wrapper import WrapperModel
 from botorch_calib.posteriors import Prediction
 
@@ -69,16 +69,16 @@ class CalibratedAcquisitionFunction(PendingPoints, ABC):
         if isinstance(model, WrapperModel):
             model.warn_if_unlearned()
         objective = False if self.observation_noise else None
-        stated: Prediction = predict(model, X, objective=objective)
+        name = type(self).__name__
+        stated: Prediction = predict(model, X, objective=objective, sole_values=name)
         if stated.predictive is None and not self._takes_gaussian:
             raise UnsupportedError(
-                f"{type(self).__name__} needs a calibrated posterior, such as that of a "
-                f"CalibratedModel; {type(model).__name__} is not calibrated."
+                f"{name} needs a calibrated posterior, such as that of a CalibratedModel; "
+                f"{type(model).__name__} is not calibrated."
             )
-        check_one_value_each(stated.shape[-2], X, type(self).__name__)
         if self.posterior_transform is not None:
-            name = "a calibrated posterior"
-            stated = stated.affine(*scalar_affine(self.posterior_transform, name))
+            subject = "a calibrated posterior"
+            stated = stated.affine(*scalar_affine(self.posterior_transform, subject))
         return stated if self.maximize or outcome is not None else stated.affine(-1.0)
 
     def _reduce(self, values: Tensor) -> Tensor:

@@ -35,9 +35,8 @@ from torch import Tensor
 from botorch_calib._validation import check_flag, check_inputs, check_nonnegative, check_one_of
 from botorch_calib.acquisition.base import sole_output
 from botorch_calib.acquisition.pending_points import PendingPoints
-from botorch_calib.models.predict import mean_and_deviation
+from botorch_calib.models.predict import check_one_value_each, mean_and_deviation
 from botorch_calib.models.process import like, observed_process, raw_width
-from botorch_calib.models.requirements import check_one_value_each
 from botorch_calib.models.surrogate import Surrogate
 
 if TYPE_CHECKING:

@@ -9,10 +9,9 @@ from botorch.models.model import Model
 from botorch.utils.transforms import t_batch_mode_transform
 from torch import Tensor
 
-from botorch_calib._validation import check_numbers
+from botorch_calib._validation import broadcasts_to, check_numbers
 from botorch_calib.acquisition.base import CalibratedAcquisitionFunction
 from botorch_calib.posteriors import Prediction
-from botorch_calib.posteriors.calibrated import broadcasts_to
 
 
 class ImprovementFunction(CalibratedAcquisitionFunction):
@@ -36,10 +35,11 @@ class ImprovementFunction(CalibratedAcquisitionFunction):
 
     def _incumbent(self, marginals: Prediction) -> Tensor:
         """The value to improve upon, which broadcasts against marginals of the objective."""
-        best = (self.best_f if self.maximize else -self.best_f).to(marginals.device, torch.double)
+        best = self.best_f if self.maximize else -self.best_f
         shape = points = marginals.shape[:-2]
         if self._best_pending is not None:
-            best, points = torch.maximum(best.unsqueeze(-1), self._best_pending), points[:-1]
+            best = best.to(self._best_pending.device, torch.double).unsqueeze(-1)
+            best, points = torch.maximum(best, self._best_pending), points[:-1]
         if not broadcasts_to(best.shape, shape):
             raise BotorchTensorDimensionError(
                 f"`best_f` of shape {tuple(self.best_f.shape)} does not broadcast to that of the "

@@ -39,7 +39,7 @@ from botorch_calib._validation import check_finite, check_numbers
 from botorch_calib.exceptions import level_of_caller
 from botorch_calib.models import CalibratedModelList
 from botorch_calib.models.predict import slots_of
-from botorch_calib.models.process import predicting_process, states_cdf_alone
+from botorch_calib.models.process import states_cdf_alone
 from botorch_calib.models.wrapper import WrapperModel
 from botorch_calib.posteriors import CalibratedPosterior, CalibratedPosteriorList
 
@@ -50,8 +50,8 @@ def keeps_roots(model: Model) -> bool:
         return False
     if isinstance(model, CalibratedModelList):
         return all(keeps_roots(part) for part in model.models)
-    process = predicting_process(model)
-    if slots_of(model).calibrator is not None:
+    process, calibrator, *_ = slots_of(model, pending=True)
+    if calibrator is not None:
         return not states_cdf_alone(process)
     return bool(supports_cache_root(process))
 

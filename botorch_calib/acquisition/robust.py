@@ -25,8 +25,12 @@ from botorch_calib.acquisition.base import sole_output
 from botorch_calib.acquisition.delayed import input_width
 from botorch_calib.acquisition.pending_points import PendingPoints
 from botorch_calib.models.predict import slots_of
-from botorch_calib.models.process import observed_process, predicting_process, raw_train_inputs
-from botorch_calib.models.requirements import batch_of_models
+from botorch_calib.models.process import (
+    batch_of_models,
+    observed_process,
+    predicting_process,
+    raw_train_inputs,
+)
 from botorch_calib.optim.robust_search import SMOOTHING, LipschitzBound
 from botorch_calib.optim.scaled_search import is_logarithm
 from botorch_calib.robust.contexts import ContextDistribution, as_distribution

@@ -29,9 +29,9 @@ from torch.nn import Module
 from botorch_calib._validation import check_count, check_inputs, check_width
 from botorch_calib.acquisition.delayed import DelayAwareAcquisitionFunction, input_width
 from botorch_calib.models.matching_rows import first_places
-from botorch_calib.models.predict import slots_of
+from botorch_calib.models.predict import check_one_value_each, slots_of
 from botorch_calib.models.process import like, with_own_hyperparameters
-from botorch_calib.models.requirements import check_one_value_each, scalar_affine
+from botorch_calib.models.requirements import scalar_affine
 from botorch_calib.models.sample_paths import CalibratedPath, process_of_paths
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
 

@@ -47,20 +47,19 @@ from botorch_calib.decisions.worst_contexts import WorstContexts
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.conditioning import with_observations
-from botorch_calib.models.predict import predict, slots_of
+from botorch_calib.models.predict import predict
 from botorch_calib.models.process import (
+    batch_of_models,
+    check_fits,
+    checked_observations,
     observed_process,
     raw_train_inputs,
     sole_member,
     with_task_feature,
 )
 from botorch_calib.models.requirements import (
-    batch_of_models,
-    check_fits,
-    check_one_value_each,
     check_process,
     check_same_width,
-    checked_observations,
 )
 from botorch_calib.models.surrogate import Surrogate
 from botorch_calib.posteriors import CalibratedPosterior
@@ -443,11 +442,11 @@ class ChanceConstraint(DecisionAccount):
         The column of the output task of a multi-task model may be left out. Errors call the points
         ``name``.
         """
-        for observed in map(observed_process, self.models.values()):
+        for model in self.models.values():
             of_model = X
             if self._contexts is not None:
-                of_model = self._contexts.check_decisions(name, X, observed)
-            check_fits(observed, with_task_feature(observed, of_model), name)
+                of_model = self._contexts.check_decisions(name, X, observed_process(model))
+            check_fits(model, of_model, name)
 
     def _warn_of_earlier_decisions(self) -> None:
         """Warn of decisions that a constraint without rows does not know."""
@@ -604,8 +603,8 @@ class ChanceConstraint(DecisionAccount):
     def _decisions_of(self, X: Tensor) -> Tensor:
         """The checked decisions ``n x d_x`` among observed inputs: without contexts, all of it."""
         check_inputs("X", X)
-        for observed in map(observed_process, self.models.values()):
-            check_fits(observed, with_task_feature(observed, X))
+        for model in self.models.values():
+            check_fits(model, X)
         return X if self._contexts is None else self._contexts.decisions(X)
 
     def _check_outcomes(self, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
@@ -681,9 +680,8 @@ class ChanceConstraint(DecisionAccount):
 
 def stated_outcomes(model: Model, X: Tensor) -> CalibratedPosterior:
     """What any model states of outcomes at ``b x 1 x d``; pending points do not count."""
-    stated = predict(model, X, observed=True, objective=False)
-    check_one_value_each(stated.shape[-2], X, "A quantile of an outcome")
-    return stated
+    subject = "A quantile of an outcome"
+    return predict(model, X, observed=True, objective=False, sole_values=subject)
 
 
 def at_points(values: Tensor) -> Tensor:
@@ -726,7 +724,7 @@ def _by_name(
 
 
 def _calibrator_of(model: Model) -> Calibrator | None:
-    return slots_of(model).calibrator
+    return model.calibrator if isinstance(model, Surrogate) else None
 
 
 def _checked_model(model: Any) -> Any:

@@ -32,8 +32,7 @@ from botorch_calib.decisions.chance_constrained_search import (
 )
 from botorch_calib.decisions.chance_constraint import ChanceConstraint
 from botorch_calib.exceptions import NotCertifiedWarning, level_of_caller
-from botorch_calib.models.process import observed_process, raw_train_inputs, with_task_feature
-from botorch_calib.models.requirements import check_fits
+from botorch_calib.models.process import check_fits, observed_process, raw_train_inputs
 from botorch_calib.optim.region import Region
 
 # Rivals that a selection is corrected for, and draws of the objective at them.
@@ -154,7 +153,7 @@ def _check_arguments(
         )
     for name, X in {"bounds": bounds, "choices": choices, "baseline": baseline}.items():
         if X is not None:
-            check_fits(observed, with_task_feature(observed, check_tensor(name, X)), name)
+            check_fits(observed, check_tensor(name, X), name)
 
 
 def _rivals(acqf: PosteriorMean, margin: LeastMargin, place: Place) -> Tensor:

@@ -182,6 +182,13 @@ class DecisionAccount:
         skip_malformed: bool = False,
     ) -> None:
         self.limits = {name: _checked_limits(pair) for name, pair in limits.items()}
+        #: All limits there are, outcome by outcome, the lower one first.
+        self._sides = [
+            Side(name, sign, limit)
+            for name, pair in self.limits.items()
+            for sign, limit in zip(SIGNS, pair, strict=True)
+            if limit is not None
+        ]
         self.level = check_level(level)
         self.budget = Budget(self.level, check_positive("budget", budget, allow_inf=True))
         self._least_excess = least_excess
@@ -298,16 +305,6 @@ class DecisionAccount:
     def _whole(self, point: list[float]) -> list[float]:
         """A point with columns that may be left out."""
         return point
-
-    @property
-    def _sides(self) -> list[Side]:
-        """All limits there are, outcome by outcome, the lower one first."""
-        return [
-            Side(name, sign, limit)
-            for name, pair in self.limits.items()
-            for sign, limit in zip(SIGNS, pair, strict=True)
-            if limit is not None
-        ]
 
     def __repr__(self) -> str:
         several = len(self.limits) > 1

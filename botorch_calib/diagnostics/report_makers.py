@@ -36,11 +36,12 @@ from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.models.predict import history, predict, slots_of
 from botorch_calib.models.process import (
     as_in_training,
+    batch_of_models,
     has_members,
     observed_process,
     states_cdf_alone,
 )
-from botorch_calib.models.requirements import batch_of_models, check_process
+from botorch_calib.models.requirements import check_process
 from botorch_calib.models.residuals import RESIDUALS
 from botorch_calib.models.wrapper import WrapperModel
 from botorch_calib.posteriors import Prediction

@@ -40,6 +40,7 @@ from torch.nn import Parameter
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from botorch_calib.models.cholesky_row_updates import solved
+from botorch_calib.models.outcome_transforms import outcome_transform_of
 from botorch_calib.models.process import with_task_feature
 from botorch_calib.models.radial_kernels import radial_between
 
@@ -180,7 +181,7 @@ def in_space_of_targets(model: Any) -> Any:
 
     It is the model itself if that has none.
     """
-    if getattr(model, "outcome_transform", None) is None:
+    if outcome_transform_of(model) is None:
         return model
     if model.training:
         model.eval()

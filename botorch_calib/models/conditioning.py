@@ -23,11 +23,13 @@ from botorch_calib.models.outcome_transforms import check_takes
 from botorch_calib.models.partly_known_noise import PartlyKnownNoiseLikelihood
 from botorch_calib.models.process import (
     as_in_training,
+    check_fits,
     inputs_of_transform,
+    learned_noise,
+    likelihood_of,
     observed_process,
     with_task_feature,
 )
-from botorch_calib.models.requirements import check_fits
 from botorch_calib.models.wrapper import WrapperModel
 
 
@@ -47,7 +49,7 @@ def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
             return _conditioned(model, X, Y, **kwargs)
     except (RuntimeError, AttributeError, TypeError, NotImplementedError) as error:
         # GPyTorch speaks of sizes inside, and of methods that a model lacks.
-        check_fits(model, with_task_feature(model, X))
+        check_fits(model, X)
         reason = str(error).partition(". ")[0].rstrip(".")
         raise UnsupportedError(
             f"{type(model).__name__} cannot be conditioned on observations ({reason}). Use an "
@@ -58,7 +60,7 @@ def conditioned_on(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
 
 
 def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
-    likelihood: Any = getattr(model, "likelihood", None)
+    likelihood = likelihood_of(model)
     if isinstance(likelihood, SparseOutlierGaussianLikelihood):
         # It would forget the others' variances, too, when a factor is next computed.
         raise NotImplementedError("its likelihood has learned a noise variance of each observation")
@@ -73,7 +75,7 @@ def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
     if keeps_graph:
         _drop_graph_of_parameters(model)
     noise: Any = kwargs.get("noise")
-    learned = None if noise is None else getattr(likelihood, "second_noise_covar", None)
+    learned = None if noise is None else learned_noise(model)
     if learned is not None:
         # GPyTorch adds `noise` once in place of what was given and once in place of what it learns.
         kwargs["noise"] = noise / 2
@@ -93,7 +95,7 @@ def _conditioned(model: Any, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
             _ = strategy.mean_cache
     if learned is not None:
         rows = conditioned.likelihood.noise_covar.noise[..., likelihood.noise.shape[-1] :]
-        rows.copy_((noise.squeeze(-1) - learned.noise).detach())
+        rows.copy_((noise.squeeze(-1) - learned).detach())
         if keeps_graph:
             strategy.likelihood = conditioned.likelihood
         else:
@@ -125,7 +127,7 @@ def given_noise(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> dict[s
     The variance that the model learns is added to ``Yvar``. Where that is NaN, not known, the mean
     of the model's noise takes its place; a `PartlyKnownNoiseLikelihood` keeps it unknown.
     """
-    likelihood = getattr(model, "likelihood", None)
+    likelihood = likelihood_of(model)
     if not isinstance(likelihood, FixedNoiseGaussianLikelihood):
         return {}
     if Yvar is None:

@@ -14,9 +14,15 @@ from torch import Tensor
 from botorch_calib._validation import check_limit, check_one_of, check_positive
 from botorch_calib.models.fit_to_ledger import Fit, fitted_model
 from botorch_calib.models.matching_rows import matching_rows
-from botorch_calib.models.outcome_transforms import transform_name
-from botorch_calib.models.process import has_members, like, observed_process, raw_width
-from botorch_calib.models.requirements import batch_of_models, check_base, check_process
+from botorch_calib.models.outcome_transforms import has_affine_outcomes, transform_name
+from botorch_calib.models.process import (
+    batch_of_models,
+    has_members,
+    like,
+    observed_process,
+    raw_width,
+)
+from botorch_calib.models.requirements import check_base, check_process
 from botorch_calib.models.surrogate import Surrogate
 from botorch_calib.models.wrapper import standardized_gp
 
@@ -163,7 +169,7 @@ class CensoredDelayModel(Surrogate):
                 "Only a model with imputation='censor' and a `censor_value` is to be rescaled."
             )
         gp = self.model
-        if not getattr(getattr(gp, "outcome_transform", None), "_is_linear", True):
+        if not has_affine_outcomes(gp):
             raise UnsupportedError(
                 f"The outcome transform {transform_name(gp)} is not affine, and the mean shrinks "
                 "in the space of the targets: apply it to the observations and `censor_value` "

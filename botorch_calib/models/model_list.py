@@ -27,10 +27,13 @@ from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.conditioning import conditioned_on, with_observations
 from botorch_calib.models.outcome_transforms import check_takes
 from botorch_calib.models.predict import predict, slots_of
-from botorch_calib.models.process import observed_process, raw_train_inputs
+from botorch_calib.models.process import (
+    checked_observations,
+    observed_process,
+    raw_train_inputs,
+)
 from botorch_calib.models.requirements import (
     check_fantasizes,
-    checked_observations,
     one_outcome_of,
     scalar_affine,
 )

@@ -25,6 +25,17 @@ _CHECKED = 129
 _FARTHEST = 1e30  # a target that stands for infinity
 
 
+def outcome_transform_of(model: Any) -> Any:
+    """A model's outcome transform, or None."""
+    return getattr(model, "outcome_transform", None)
+
+
+def has_affine_outcomes(model: Any) -> bool:
+    """Whether a model's outcome transform is affine, or there is none."""
+    transform = outcome_transform_of(model)
+    return transform is None or transform._is_linear
+
+
 class InverseTransform(OutcomeMap):
     """From the targets of a model in eval mode to its outcomes: its outcome transform's inverse.
 
@@ -58,7 +69,7 @@ class InverseTransform(OutcomeMap):
         """Targets where a power or ``Bilog`` has a kink, or a user's map begins to be constant."""
         found = []
         for i, part in enumerate(self._parts):
-            if type(part) is Log or getattr(part, "_is_linear", False):
+            if type(part) is Log or part._is_linear:
                 continue
             ends = [ref.new_zeros(1, 1)]
             if type(part) not in (Power, Bilog):
@@ -83,12 +94,12 @@ def outcome_map_of(process: Any, X: Tensor | None = None) -> OutcomeMap:
     An `Affine` map of an affine transform. ``X``, ``... x d`` with all columns of the process
     (default: the training inputs), matters to a transform that differs between inputs.
     """
-    transform = getattr(process, "outcome_transform", None)
+    transform = outcome_transform_of(process)
     if transform is None:
         return Affine()
     if type(transform) is Standardize:
         return Affine(transform.stdvs.double(), transform.means.double())
-    if not getattr(transform, "_is_linear", False):
+    if not transform._is_linear:
         return InverseTransform(process, X)
     strata = inputs_of_transform(process, X)
     ref = strata.get("X", process.train_targets)
@@ -138,15 +149,15 @@ def targets_of(model: Any, X: Tensor, Y: Tensor, name: str = "Y") -> Tensor:
 
 def check_takes(model: Any, X: Tensor, Y: Tensor, name: str = "Y") -> None:
     """Raise as `targets_of` where values to condition a model on have no targets."""
-    if not getattr(getattr(model, "outcome_transform", None), "_is_linear", True):
+    if not has_affine_outcomes(model):
         targets_of(model, X, Y, name)
 
 
 def raw_train_targets(model: Any) -> Tensor:
     """Training outcomes of a single-output model in their own units, ``n x 1``."""
     targets: Tensor = model.train_targets.unsqueeze(-1)
-    transform = getattr(model, "outcome_transform", None)
-    return targets if transform is None else InverseTransform(model).outcome(targets)
+    is_plain = outcome_transform_of(model) is None
+    return targets if is_plain else InverseTransform(model).outcome(targets)
 
 
 def transform_name(model: Any) -> str:
@@ -161,7 +172,7 @@ def check_increasing(model: Any) -> None:
     The inverse has to increase among the training targets and, up to ties, thrice their range
     beyond them on either side, where predictions may lie.
     """
-    transform = getattr(model, "outcome_transform", None)
+    transform = outcome_transform_of(model)
     if transform is None or type(transform) is Standardize:
         return
     model.eval()

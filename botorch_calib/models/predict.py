@@ -56,35 +56,32 @@ from botorch_calib.models.noisy_ensemble import NoisyEnsemble
 from botorch_calib.models.outcome_transforms import outcome_map_of
 from botorch_calib.models.process import (
     as_in_training,
+    check_fits,
+    evaluated,
     has_members,
     in_output_task,
+    learned_noise,
+    likelihood_of,
     noise_at,
-    predicting_process,
     raw_train_inputs,
     states_cdf_alone,
     with_task_feature,
 )
-from botorch_calib.models.requirements import (
-    check_fits,
-    check_one_value_each,
-    is_to_be_fitted,
-    scalar_affine,
-)
+from botorch_calib.models.requirements import is_to_be_fitted, scalar_affine
 from botorch_calib.models.residuals import forecast_history
 from botorch_calib.models.wrapper import Slots, WrapperModel
 from botorch_calib.posteriors import CalibratedPosterior, OutcomeMap, normal_scores
-from botorch_calib.posteriors.least_variance import MIN_VARIANCE, usual_least
 from botorch_calib.posteriors.outcome_maps import Affine
-from botorch_calib.posteriors.prediction import MEMBER_DIM
+from botorch_calib.posteriors.prediction import MEMBER_DIM, MIN_VARIANCE
 
 # Largest normal score of an observation: one that was given no chance has it.
 _FARTHEST = 38.0
 
 
-def slots_of(model: Any) -> Slots:
-    """The slots of a surrogate; any other model is a process."""
+def slots_of(model: Any, pending: bool = False) -> Slots:
+    """The slots of a surrogate, or of a plain model: see `WrapperModel.slots`."""
     if isinstance(model, WrapperModel):
-        return model.slots
+        return model.slots(pending)
     return Slots(model, None, True, "noise")
 
 
@@ -96,6 +93,7 @@ def predict(
     objective: bool | None = None,
     noise: Tensor | None = None,
     baseline: Tensor | None = None,
+    sole_values: str | None = None,
 ) -> CalibratedPosterior:
     """What a model states at ``X``, ``batch_shape x q x d``: jointly if ``q > 1``.
 
@@ -110,25 +108,39 @@ def predict(
         noise: Noise variance of observations in the space of the targets (default: the model's).
         baseline: Points ``r x d``, with which the covariance of the objective is wanted too. What
             depends on them alone is computed once for each such tensor.
+        sole_values: What needs one value at each point, if anything does.
 
     Raises:
-        UnsupportedError: If the model states nothing of the objective, or nothing Gaussian.
+        UnsupportedError: If the model states nothing of the objective, or nothing Gaussian, or
+            several values at each point where ``sole_values`` are needed.
         BotorchTensorDimensionError, InputDataError: If ``X`` has another width or precision than
             the model's inputs.
     """
-    slots = slots_of(model)
-    process = slots.process if observed else predicting_process(model)
-    objective = slots.objective if objective is None else objective
+    process, calibrator, denoise, excess = slots_of(model, pending=not observed)
+    objective = denoise if objective is None else objective
     # Nothing depends on the noise of an objective that is not corrected.
-    needs_noise = slots.calibrator is not None or not objective
+    needs_noise = calibrator is not None or not objective
     with _naming_misfits(process, X):
         stated = _stated_by(process, X, objective, noise, needs_noise, baseline)
-    if slots.calibrator is not None:
+    if sole_values is not None:
+        check_one_value_each(stated.target_mean.shape[-2], X, sole_values)
+    if calibrator is not None:
         if stated.predictive is not None:
             raise UnsupportedError(f"What a {type(process).__name__} states is calibrated already.")
-        stated.predictive = slots.calibrator.predictive(inputs_of_calibrator(stated))
-        stated.excess = slots.excess
+        stated.predictive = calibrator.predictive(inputs_of_calibrator(stated))
+        stated.excess = excess
     return stated
+
+
+def check_one_value_each(num: int, X: Tensor, subject: str) -> None:
+    """Raise ``UnsupportedError`` unless a model states ``num = q`` values at ``... x q x d``."""
+    if num != X.shape[-2]:
+        raise UnsupportedError(
+            f"{subject} needs one value for each point, and the input transform of `model` makes "
+            f"{num // X.shape[-2]} points of each: use a Monte Carlo acquisition function whose "
+            "`objective` is a risk measure of `botorch.acquisition.risk_measures`, or a model of "
+            "the same data without the transform."
+        )
 
 
 @contextmanager
@@ -141,7 +153,7 @@ def _naming_misfits(process: Any, X: Tensor) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, IndexError, BotorchTensorDimensionError):
-        check_fits(process, with_task_feature(process, X))
+        check_fits(process, X)
         raise
 
 
@@ -161,12 +173,9 @@ def _stated_by(
     baseline: Tensor | None,
 ) -> CalibratedPosterior:
     """The uncorrected posterior of a process."""
-    if process.training:  # an input transform would learn from X
-        process.eval()
-    X = with_task_feature(process, X)
-    if states_cdf_alone(process):
+    X, members, cdf_alone = evaluated(process, X)
+    if cdf_alone:
         return _of_distribution(process, X, objective, noise)
-    members = has_members(process)
     targets = _targets_at(process, X, members, baseline)
     outcome_map = outcome_map_of(process, X)
     if noise is not None and members and noise.dim() == X.dim() > 2:
@@ -175,9 +184,6 @@ def _stated_by(
         noise = noise_at(process, X)
     if noise is None and needs_noise:
         noise = _added_noise(process, X, targets)
-    if not isinstance(process, NoisyEnsemble):  # which states less than GPyTorch's least
-        variance = targets.variance.clamp_min(usual_least(targets.mean.dtype))
-        targets = targets._replace(variance=variance)
     if members:
         targets, noise, outcome_map = _in_common_units(targets, noise, outcome_map)
     return CalibratedPosterior.of_targets(
@@ -190,6 +196,8 @@ def _stated_by(
         with_baseline=targets.with_baseline,
         members=members,
         objective=objective,
+        # Its members have next to no variance of their own.
+        least_variance=0.0 if isinstance(process, NoisyEnsemble) else None,
     )
 
 
@@ -405,10 +413,10 @@ def process_posterior(
 
 def _once(process: Any, X: Tensor, noise: bool | Tensor) -> bool | Tensor:
     """Half of ``noise`` where BoTorch adds it for a given and for a learned part: see GPyTorch."""
-    likelihood: Any = getattr(process, "likelihood", None)
-    if noise is False or getattr(likelihood, "second_noise_covar", None) is None:
+    if noise is False or learned_noise(process) is None:
         return noise
-    return X.new_ones(*X.shape[:-1], 1) * (likelihood.noise.mean() if noise is True else noise) / 2
+    variance = likelihood_of(process).noise.mean() if noise is True else noise
+    return X.new_ones(*X.shape[:-1], 1) * variance / 2
 
 
 def mean_and_deviation(
@@ -432,21 +440,24 @@ def mean_and_deviation(
 # ------------------------------------------------------------ observations
 
 
-def prediction_of_observations(
+def scores_of_observations(
     process: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = None
-) -> tuple[CalibratedPosterior, Tensor]:
-    """What a process states of observations ``n x d``, each alone, and their normal scores ``n``.
+) -> tuple[Tensor, Tensor]:
+    """Observations ``n x d`` as calibrators see them, and their normal scores ``n``, each alone.
 
     Noise variances ``Yvar``, ``n x 1`` and in units of the outcome, replace the model's where they
     are not NaN.
     """
     with as_in_training(process):
-        stated = predict(process, X.unsqueeze(-2), objective=False)
-        check_one_value_each(stated.shape[-2], X.unsqueeze(-2), "The score of an observation")
+        points = X.unsqueeze(-2)
+        stated = predict(
+            process, points, objective=False, sole_values="The score of an observation"
+        )
         if Yvar is not None and stated.target_noise is not None:
             stated.target_noise = _given_noise(process, stated, Y, Yvar)
         z = stated.own_score(Y.unsqueeze(-1)).reshape(-1)
-    return stated, (z.clamp(-_FARTHEST, _FARTHEST) if states_cdf_alone(process) else z).to(Y)
+    z = z.clamp(-_FARTHEST, _FARTHEST) if states_cdf_alone(process) else z
+    return inputs_of_calibrator(stated).squeeze(-2), z.to(Y)
 
 
 def _given_noise(process: Any, stated: Any, Y: Tensor, Yvar: Tensor) -> Tensor:
@@ -458,9 +469,9 @@ def _given_noise(process: Any, stated: Any, Y: Tensor, Yvar: Tensor) -> Tensor:
     given = given.view(-1, *[1] * (stated.target_mean.dim() - 1))
     if isinstance(stated.outcome_map, Affine):
         given = stated.outcome_map.scaled(given, power=-2)
-    learned = getattr(process.likelihood, "second_noise_covar", None)
+    learned = learned_noise(process)
     if learned is not None:  # which comes on top of what is given
-        given = given + learned.noise.unsqueeze(-1)
+        given = given + learned.unsqueeze(-1)
     return torch.where(given.isnan(), stated.target_noise, given)
 
 
@@ -521,6 +532,7 @@ def history(process: Any, residuals: str = "prequential", num_initial: int = 0) 
         outcome_map,
         members=members,
         objective=False,
+        least_variance=0.0,
     )
     first = targets[(0,) * (targets.dim() - 1)].unsqueeze(-1)
     outcomes = outcome_map.outcome(first.double()).to(first)
@@ -553,7 +565,7 @@ def _history_in_context(process: Any, residuals: str, num_initial: int) -> PastP
     z = Y.new_zeros(max(len(X) - 1, 0))
     for i in range(1, len(X)):
         earlier = with_context(process, X[:i], Y[:i])
-        z[i - 1 : i] = prediction_of_observations(earlier, X[i : i + 1], Y[i : i + 1])[1]
+        z[i - 1 : i] = scores_of_observations(earlier, X[i : i + 1], Y[i : i + 1])[1]
     start = _checked_num(num_initial, len(z))
     kept = (each[1:][start:] for each in (process.transform_inputs(X).detach(), X, Y))
     inputs, raw, outcomes = kept

@@ -8,20 +8,27 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy, deepcopy
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
 from botorch.models.ensemble import EnsembleModel
 from botorch.models.gpytorch import GPyTorchModel, MultiTaskGPyTorchModel
 from botorch.models.likelihoods.sparse_outlier_noise import SparseOutlierGaussianLikelihood
 from botorch.models.model import Model, ModelList
 from botorch.models.transforms.outcome import StratifiedStandardize
 from botorch.models.utils import fantasize
+from botorch.utils.transforms import is_ensemble
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
-from gpytorch.models import GP
-from torch import Tensor
+from gpytorch.models import GP, ExactGP
+from torch import Size, Tensor
 
-from botorch_calib.models.wrapper import WrapperModel
+from botorch_calib._validation import check_pairs, check_precision, check_tensor
+from botorch_calib.models.wrapper import WrapperModel, batch_shape_of
 
 # ------------------------------------------------------------ models inside models
 
@@ -44,12 +51,17 @@ def sole_member(model: Any) -> Any:
 
 def has_members(process: Any) -> bool:
     """Whether a process is an ensemble, whose posterior has a dimension of members."""
-    return bool(getattr(process, "_is_ensemble", False)) or isinstance(process, EnsembleModel)
+    return is_ensemble(process) or isinstance(process, EnsembleModel)
 
 
 def states_cdf_alone(process: Any) -> bool:
     """Whether it is no Gaussian model: of its posterior only the cdf is known."""
     return not (has_members(process) or isinstance(process, (GPyTorchModel, GP, ModelList)))
+
+
+def likelihood_of(model: Any) -> Any:
+    """A model's likelihood, or None."""
+    return getattr(model, "likelihood", None)
 
 
 def with_own_hyperparameters(gp: Any) -> Any:
@@ -113,16 +125,100 @@ def in_output_task(model: Any, X: Tensor) -> Tensor:
     return task == model._output_tasks[0]
 
 
+class Evaluated(NamedTuple):
+    """How a process is to be evaluated at points."""
+
+    X: Tensor  # batch_shape x q x d, with all columns of the process
+    has_members: bool
+    states_cdf_alone: bool
+
+
+def evaluated(process: Any, X: Tensor) -> Evaluated:
+    """A process, now in evaluation mode, in which no input transform learns from ``X``."""
+    if process.training:
+        process.eval()
+    members = has_members(process)
+    cdf_alone = not members and states_cdf_alone(process)
+    return Evaluated(with_task_feature(process, X), members, cdf_alone)
+
+
+def check_fits(model: Any, X: Tensor, name: str = "X") -> None:
+    """Raise unless points ``... x d`` have the width and the precision of a process's inputs.
+
+    The column of the output task of a multi-task model may be left out.
+    """
+    if X.dim() < 2:
+        raise BotorchTensorDimensionError(
+            f"`{name}` must have shape ... x d, one row for each point, got {tuple(X.shape)}."
+        )
+    process = observed_process(model)
+    inputs = raw_train_inputs(process)
+    if inputs is None:
+        return
+    X = with_task_feature(process, X)
+    if X.shape[-1] != inputs.shape[-1]:
+        raise BotorchTensorDimensionError(
+            f"`{name}` must have {inputs.shape[-1]} columns as the model's inputs have, got "
+            f"{X.shape[-1]}."
+        )
+    check_precision(name, X, inputs.dtype)
+
+
 def as_in_training(model: Any) -> AbstractContextManager[Any]:
     """Context in which one-to-many input transforms leave points single, as training inputs are."""
     transform = getattr(model, "input_transform", None)
-    return fantasize() if getattr(transform, "is_one_to_many", False) else nullcontext()
+    makes_several = transform is not None and transform.is_one_to_many
+    return fantasize() if makes_several else nullcontext()
 
 
 def like(model: Model, X: Tensor) -> Tensor:
     """``X`` without gradient, in the precision and on the device of the model's parameters."""
     parameter = next(model.parameters(), None)
     return X.detach() if parameter is None else X.detach().to(parameter)
+
+
+def batch_of_models(model: Any) -> Size:
+    """The batch shape of a batch of models: none of an ensemble, whose members are one model."""
+    return Size() if is_ensemble(model) else batch_shape_of(model)
+
+
+def checked_observations(
+    model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Checked observations ``n x d``, ``n x 1``, on the device of a model, with its task feature.
+
+    An exact GP gets them in its own precision. Other models may compute more precisely than their
+    parameters are stored: double precision is kept for them.
+    """
+    if batch_shape := batch_of_models(model):
+        raise UnsupportedError(
+            f"A batch of models of shape {tuple(batch_shape)} takes no observations: give a model "
+            "without batch dimensions."
+        )
+    X = with_task_feature(model, X)
+    check_pairs(X, Y, raw_width(model))
+
+    def converted(values: Tensor) -> Tensor:
+        own = like(model, values)
+        if isinstance(model, ExactGP):
+            return own
+        return values.detach().to(own.device, torch.promote_types(own.dtype, values.dtype))
+
+    if Yvar is None:
+        return converted(X), converted(Y), None
+    unknown = check_tensor("Yvar", Yvar).isnan()
+    if Yvar.shape != Y.shape or not (unknown | (Yvar >= 0.0) & Yvar.isfinite()).all():
+        raise InputDataError(
+            f"`Yvar` must be nonnegative and finite, or NaN where it is not known, of the shape "
+            f"{tuple(Y.shape)} of `Y`."
+        )
+    takes_noise = isinstance(likelihood_of(model), FixedNoiseGaussianLikelihood)
+    if not takes_noise and not unknown.all():
+        raise UnsupportedError(
+            f"`Yvar` needs a base model with given noise; this {type(model).__name__} learns it. "
+            "A PartlyKnownNoiseGP does both."
+        )
+    return converted(X), converted(Y), converted(Yvar)
 
 
 # ------------------------------------------------------------ noise of observations
@@ -150,6 +246,15 @@ def constant_noise(likelihood: Any) -> Tensor | None:
     else:
         return None
     return noise.mean(dim=-1, keepdim=True).unsqueeze(-1)
+
+
+def learned_noise(process: Any) -> Tensor | None:
+    """Variance that a likelihood of given noise learns on top of it; None where it learns none."""
+    likelihood = likelihood_of(process)
+    if not isinstance(likelihood, FixedNoiseGaussianLikelihood):
+        return None
+    learned = likelihood.second_noise_covar
+    return None if learned is None else learned.noise
 
 
 def _given_noise_by_task(model: Any, X: Tensor) -> Tensor | None:

@@ -4,31 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
-from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from botorch.exceptions import BotorchTensorDimensionError, UnsupportedError
 from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel, MultiTaskGPyTorchModel
 from botorch.models.heterogeneous_mtgp import HeterogeneousMTGP
 from botorch.models.higher_order_gp import HigherOrderGP
 from botorch.models.model import Model, ModelList
-from botorch.utils.transforms import is_ensemble
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+from botorch.utils.transforms import is_fully_bayesian
 from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
-from gpytorch.models import ExactGP
-from torch import Size, Tensor
 
-from botorch_calib._validation import check_model, check_pairs, check_precision, check_tensor
-from botorch_calib.models.outcome_transforms import check_increasing, transform_name
+from botorch_calib._validation import check_model
+from botorch_calib.models.outcome_transforms import (
+    check_increasing,
+    has_affine_outcomes,
+    transform_name,
+)
 from botorch_calib.models.process import (
     has_members,
-    like,
+    likelihood_of,
     observed_process,
-    raw_train_inputs,
     raw_width,
     states_cdf_alone,
-    with_task_feature,
 )
-from botorch_calib.models.wrapper import batch_shape_of
 
 
 def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
@@ -48,7 +45,7 @@ def check_base(model: Model, wrapper: str = "CalibratedModel") -> None:
             + f": use one {wrapper} per outcome in a CalibratedModelList, {one_outcome_of(model)}"
             + (", as `CalibratedModelList.from_history` does." if is_done else ".")
         )
-    if not isinstance(getattr(model, "likelihood", None), _GaussianLikelihoodBase):
+    if not isinstance(likelihood_of(model), _GaussianLikelihoodBase):
         raise UnsupportedError(
             f"{name} has no Gaussian likelihood, which {wrapper} needs: use an exact GP such as "
             "SingleTaskGP, whose likelihood is Gaussian by default, or give a model of yours that "
@@ -94,13 +91,12 @@ def _check_ensemble(model: Any) -> None:
             f"{name} has {model.num_outputs} outputs: use one CalibratedModel per outcome in a "
             "ModelList, each around an ensemble of that outcome or output task alone."
         )
-    likelihood = getattr(model, "likelihood", None)
-    if not (isinstance(likelihood, _GaussianLikelihoodBase) or is_to_be_fitted(model)):
+    if not (isinstance(likelihood_of(model), _GaussianLikelihoodBase) or is_to_be_fitted(model)):
         raise UnsupportedError(
             f"{name} states no noise of its observations, which a calibrated model needs: give it "
             "as `NoisyEnsemble(model, noise_variance)`."
         )
-    if not getattr(getattr(model, "outcome_transform", None), "_is_linear", True):
+    if not has_affine_outcomes(model):
         raise UnsupportedError(
             f"{name} has the nonlinear outcome transform {transform_name(model)}, and the "
             "predictions of its members are Gaussian only before it: apply it to the observations "
@@ -110,7 +106,7 @@ def _check_ensemble(model: Any) -> None:
 
 def is_to_be_fitted(model: Any) -> bool:
     """Whether a fully Bayesian model has no draws, and so no likelihood, yet."""
-    return getattr(model, "_is_fully_bayesian", False) and model.covar_module is None
+    return is_fully_bayesian(model) and model.covar_module is None
 
 
 def one_outcome_of(model: Model) -> str:
@@ -122,50 +118,6 @@ def one_outcome_of(model: Model) -> str:
     if isinstance(model, BatchedMultiOutputGPyTorchModel):
         return "each around `model.subset_output([i])`"
     return "each around a model that was fitted to that outcome alone"
-
-
-def batch_of_models(model: Any) -> Size:
-    """The batch shape of a batch of models: none of an ensemble, whose members are one model."""
-    return Size() if is_ensemble(model) else batch_shape_of(model)
-
-
-def checked_observations(
-    model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Checked observations ``n x d``, ``n x 1``, on the device of a model, with its task feature.
-
-    An exact GP gets them in its own precision. Other models may compute more precisely than their
-    parameters are stored: double precision is kept for them.
-    """
-    if batch_shape := batch_of_models(model):
-        raise UnsupportedError(
-            f"A batch of models of shape {tuple(batch_shape)} takes no observations: give a model "
-            "without batch dimensions."
-        )
-    X = with_task_feature(model, X)
-    check_pairs(X, Y, raw_width(model))
-
-    def converted(values: Tensor) -> Tensor:
-        own = like(model, values)
-        if isinstance(model, ExactGP):
-            return own
-        return values.detach().to(own.device, torch.promote_types(own.dtype, values.dtype))
-
-    if Yvar is None:
-        return converted(X), converted(Y), None
-    unknown = check_tensor("Yvar", Yvar).isnan()
-    if Yvar.shape != Y.shape or not (unknown | (Yvar >= 0.0) & Yvar.isfinite()).all():
-        raise InputDataError(
-            f"`Yvar` must be nonnegative and finite, or NaN where it is not known, of the shape "
-            f"{tuple(Y.shape)} of `Y`."
-        )
-    takes_noise = isinstance(getattr(model, "likelihood", None), FixedNoiseGaussianLikelihood)
-    if not takes_noise and not unknown.all():
-        raise UnsupportedError(
-            f"`Yvar` needs a base model with given noise; this {type(model).__name__} learns it. "
-            "A PartlyKnownNoiseGP does both."
-        )
-    return converted(X), converted(Y), converted(Yvar)
 
 
 def scalar_affine(transform: PosteriorTransform | None, subject: str) -> tuple[float, float]:
@@ -187,23 +139,6 @@ def scalar_affine(transform: PosteriorTransform | None, subject: str) -> tuple[f
     )
 
 
-def check_fits(model: Any, X: Tensor, name: str = "X") -> None:
-    """Raise unless points ``... x d`` have the width and the precision of a model's inputs."""
-    if X.dim() < 2:
-        raise BotorchTensorDimensionError(
-            f"`{name}` must have shape ... x d, one row for each point, got {tuple(X.shape)}."
-        )
-    inputs = raw_train_inputs(model)
-    if inputs is None:
-        return
-    if X.shape[-1] != inputs.shape[-1]:
-        raise BotorchTensorDimensionError(
-            f"`{name}` must have {inputs.shape[-1]} columns as the model's inputs have, got "
-            f"{X.shape[-1]}."
-        )
-    check_precision(name, X, inputs.dtype)
-
-
 def check_same_width(model: Any, other: Any) -> None:
     """Raise unless the ``other`` model, an argument ``model``, has inputs of the width of one's."""
     width, own = (raw_width(observed_process(each)) for each in (model, check_model(other)))
@@ -221,15 +156,4 @@ def check_fantasizes(model: Any, subject: str) -> None:
             f"{subject} needs models that can be conditioned on observations, which a "
             f"{type(model).__name__} cannot: use an exact GP such as SingleTaskGP, or give pending "
             "points to a Monte Carlo acquisition function."
-        )
-
-
-def check_one_value_each(num: int, X: Tensor, subject: str) -> None:
-    """Raise ``UnsupportedError`` unless a model states ``num = q`` values at ``... x q x d``."""
-    if num != X.shape[-2]:
-        raise UnsupportedError(
-            f"{subject} needs one value for each point, and the input transform of `model` makes "
-            f"{num // X.shape[-2]} points of each: use a Monte Carlo acquisition function whose "
-            "`objective` is a risk measure of `botorch.acquisition.risk_measures`, or a model of "
-            "the same data without the transform."
         )

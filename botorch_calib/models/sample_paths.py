@@ -18,10 +18,10 @@ from gpytorch.models import ExactGP
 from torch import Size, Tensor
 
 from botorch_calib.models.model_list import CalibratedModelList
+from botorch_calib.models.outcome_transforms import has_affine_outcomes
 from botorch_calib.models.predict import predict, slots_of
 from botorch_calib.models.process import (
     observed_process,
-    predicting_process,
     raw_train_inputs,
     with_own_hyperparameters,
 )
@@ -85,9 +85,9 @@ def process_of_paths(model: Any, otherwise: str) -> Any:
 
     The ``UnsupportedError`` for other models says what to do ``otherwise``.
     """
-    slots = slots_of(model)
-    gp, is_calibrated = predicting_process(model), slots.calibrator is not None
-    if is_calibrated and not getattr(getattr(gp, "outcome_transform", None), "_is_linear", True):
+    gp, calibrator, denoise, _ = slots_of(model, pending=True)
+    is_calibrated = calibrator is not None
+    if is_calibrated and not has_affine_outcomes(gp):
         raise UnsupportedError(
             "Pathwise draws of a calibrated model need no outcome transform or an affine one: "
             f"{otherwise}, or draw those of a model of the transformed outcomes, and map them back."
@@ -97,7 +97,7 @@ def process_of_paths(model: Any, otherwise: str) -> Any:
             f"{type(gp).__name__} has no pathwise draws: {otherwise}, or use an exact Gaussian "
             "process with one task, such as SingleTaskGP."
         )
-    if is_calibrated and not slots.objective:
+    if is_calibrated and not denoise:
         raise UnsupportedError(
             "An observation is no function of its input, as its noise is drawn anew each time, and "
             f"paths are functions: {otherwise}, or use a CalibratedModel with `denoise=True`."

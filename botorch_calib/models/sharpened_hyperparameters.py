@@ -14,7 +14,7 @@ from torch import Tensor
 
 from botorch_calib._validation import check_nonnegative, check_positive
 from botorch_calib.models.partly_known_noise import PartlyKnownNoiseLikelihood
-from botorch_calib.models.process import with_own_hyperparameters
+from botorch_calib.models.process import likelihood_of, with_own_hyperparameters
 from botorch_calib.models.training_prior import training_prior
 
 # Logarithms of the factors that are compared, of noise variances and of lengthscales.
@@ -66,7 +66,7 @@ def sharpened(
         >>> gp.likelihood.noise = 1e-4  # given, not fitted
         >>> corrected = sharpened(gp)
     """
-    likelihood = getattr(model, "likelihood", None)
+    likelihood = likelihood_of(model)
     if not isinstance(model, ExactGP) or type(likelihood) not in (
         GaussianLikelihood,
         FixedNoiseGaussianLikelihood,

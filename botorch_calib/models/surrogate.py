@@ -31,14 +31,14 @@ from botorch_calib.models.conditioning import conditioned_on, with_observations
 from botorch_calib.models.matching_rows import matching_rows
 from botorch_calib.models.outcome_transforms import check_takes
 from botorch_calib.models.predict import (
-    inputs_of_calibrator,
     observations_only,
     predict,
-    prediction_of_observations,
     process_posterior,
+    scores_of_observations,
 )
 from botorch_calib.models.process import (
     as_in_training,
+    checked_observations,
     has_members,
     like,
     observed_process,
@@ -49,7 +49,6 @@ from botorch_calib.models.process import (
 from botorch_calib.models.requirements import (
     check_fantasizes,
     check_same_width,
-    checked_observations,
     scalar_affine,
 )
 from botorch_calib.models.wrapper import Slots, WrapperModel, check_output_indices
@@ -119,10 +118,9 @@ class Surrogate(WrapperModel, FantasizeMixin):
             twin.calibrator, twin._may_warn = calibrator, True
         return twin
 
-    @property
-    def slots(self) -> Slots:
-        """What the model is made of."""
-        return Slots(self.model, self.calibrator, self.denoise, self.excess)
+    def slots(self, pending: bool = False) -> Slots:
+        process = self.gaussian_model if pending else self.model
+        return Slots(process, self.calibrator, self.denoise, self.excess)
 
     @property
     def gaussian_model(self) -> Any:
@@ -171,12 +169,12 @@ class Surrogate(WrapperModel, FantasizeMixin):
         X, Y, Yvar = checked_observations(self.model, X, Y, Yvar)
         process, pending, calibrator = self.model, self.X_pending, self.calibrator
         if calibrator is not None:
-            stated, z = prediction_of_observations(process, X, Y, Yvar)
+            scored = scores_of_observations(process, X, Y, Yvar)
         if check_flag("condition", condition):
             pending = self._still_pending(X)
             process = with_observations(process, X, Y, Yvar)
         if calibrator is not None:  # now that nothing raises any more
-            calibrator.update(inputs_of_calibrator(stated).squeeze(-2), z)
+            calibrator.update(*scored)
         self.model, self.X_pending = process, pending
 
     @torch.no_grad()

@@ -10,6 +10,7 @@ import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.gpytorch import MultiTaskGPyTorchModel
 from botorch.models.model import ModelList
+from botorch.utils.transforms import is_ensemble
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.likelihoods.noise_models import FixedGaussianNoise
@@ -125,8 +126,8 @@ def _as_exact(model: Module, members: bool) -> ExactGP:
     targets = model.train_targets
     if model.train_inputs is None or targets is None or targets.numel() == 0:
         raise InputDataError("`model` has no training data: its history is empty.")
-    if not members and (targets.dim() != 1 or getattr(model, "_is_ensemble", False)):
-        kind = "an ensemble" if getattr(model, "_is_ensemble", False) else "a batch of models"
+    if not members and (targets.dim() != 1 or is_ensemble(model)):
+        kind = "an ensemble" if is_ensemble(model) else "a batch of models"
         raise _unsupported(model, f"is {kind}: fit a single model to one set of data")
     return model
 

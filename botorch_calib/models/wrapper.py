@@ -13,6 +13,7 @@ from botorch.exceptions.errors import UnsupportedError
 from botorch.models import SingleTaskGP
 from botorch.models.model import Model
 from botorch.models.transforms import Normalize, Standardize
+from botorch.utils.transforms import is_fully_bayesian
 from gpytorch.models import ExactGP
 from torch import Tensor
 from torch.nn import Module
@@ -32,7 +33,7 @@ _PARTS = ("input_transform", "likelihood", "mean_module", "covar_module")
 class Slots(NamedTuple):
     """What a model is made of; a plain one is a process."""
 
-    process: Any  # a BoTorch model of observed data alone
+    process: Any  # a BoTorch model
     calibrator: Calibrator | None
     objective: bool  # whether posteriors are of the objective, not of observations
     excess: str
@@ -55,9 +56,8 @@ class WrapperModel(Model):
         """The process that this model predicts by, pending points included."""
         raise NotImplementedError
 
-    @property
-    def slots(self) -> Slots:
-        """What the model is made of."""
+    def slots(self, pending: bool = False) -> Slots:
+        """What the model is made of: the process of observed data, or given ``pending`` points."""
         raise NotImplementedError
 
     def warn_if_unlearned(self) -> None:
@@ -183,7 +183,7 @@ def _changing(model: Model) -> Iterator[None]:
     # transformed ones, which `eval` mode transforms anew.
     was_training = model.training
     # A fully Bayesian model would lose its draws, and a variational one has no training data.
-    if isinstance(model, ExactGP) and not getattr(model, "_is_fully_bayesian", False):
+    if isinstance(model, ExactGP) and not is_fully_bayesian(model):
         model.train()
     try:
         yield

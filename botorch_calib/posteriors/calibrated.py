@@ -2,7 +2,6 @@ r"""`CalibratedPosterior`: a `Prediction` with joint samples, as BoTorch takes i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NoReturn, Self
 
@@ -15,9 +14,13 @@ from linear_operator.operators import DiagLinearOperator, LinearOperator
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Size, Tensor
 
-from botorch_calib._validation import check_nonnegative, check_one_of, check_variances
+from botorch_calib._validation import (
+    broadcasts_to,
+    check_nonnegative,
+    check_one_of,
+    check_variances,
+)
 from botorch_calib.distributions.piecewise import PiecewisePredictive
-from botorch_calib.posteriors.least_variance import usual_least
 from botorch_calib.posteriors.outcome_maps import Affine, OutcomeMap
 from botorch_calib.posteriors.prediction import EXCESS, MEMBER_DIM, Prediction
 
@@ -113,7 +116,7 @@ class CalibratedPosterior(Prediction, Posterior):
         if isinstance(noise_variance, Tensor) or noise_variance != 0.0:
             noise = torch.as_tensor(noise_variance, dtype=mean.dtype, device=mean.device)
             check_variances("noise_variance", noise)  # once more, in the precision of the mean
-        variance = posterior.variance.clamp(min=usual_least(mean.dtype))
+        variance = posterior.variance
         super().__init__(mean, variance, noise, None, None, predictive, denoise, excess)
         self.covariance = posterior.distribution.lazy_covariance_matrix
 
@@ -130,6 +133,7 @@ class CalibratedPosterior(Prediction, Posterior):
         with_baseline: Tensor | None = None,
         members: bool = False,
         objective: bool = True,
+        least_variance: float | None = None,
     ) -> Self:
         """The posterior of moments in the space of the targets, uncorrected: see `Prediction`.
 
@@ -137,7 +141,15 @@ class CalibratedPosterior(Prediction, Posterior):
         """
         self = cls.__new__(cls)
         Prediction.__init__(
-            self, mean, variance, noise, inputs, outcome_map, members=members, objective=objective
+            self,
+            mean,
+            variance,
+            noise,
+            inputs,
+            outcome_map,
+            objective=objective,
+            members=members,
+            least_variance=least_variance,
         )
         self.covariance, self.with_baseline = covariance, with_baseline
         return self
@@ -361,10 +373,3 @@ def _check_arguments(
                 f"The shape {tuple(shape)} of `{name}` does not broadcast to that of the "
                 f"posterior mean, {tuple(posterior.mean.shape)}."
             )
-
-
-def broadcasts_to(shape: Sequence[int], target: Size) -> bool:
-    """Whether ``shape`` broadcasts to ``target`` without changing it."""
-    missing = len(target) - len(shape)
-    pairs = zip(shape, target[missing:], strict=False)
-    return missing >= 0 and all(own in (1, size) for own, size in pairs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -36,18 +37,20 @@ class OutcomeMap(ABC):
         return _AffineAfter(self, weight, offset)
 
 
+@dataclass(frozen=True, eq=False)
 class Affine(OutcomeMap):
     """``offset + weight t``; without arguments the identity.
 
-    Args:
-        weight: Positive, a number or a tensor that broadcasts against ``batch_shape x q x 1``.
-        offset: Likewise.
+    Both are numbers, or tensors that broadcast against ``batch_shape x q x 1``.
     """
 
-    def __init__(self, weight: Tensor | float = 1.0, offset: Tensor | float = 0.0) -> None:
-        self.weight, self.offset = weight, offset
-        # Not by comparing tensors, which would wait for the device
-        self._is_identity = isinstance(weight, float) and (weight, offset) == (1.0, 0.0)
+    weight: Tensor | float = 1.0  # positive
+    offset: Tensor | float = 0.0
+
+    @property
+    def _is_identity(self) -> bool:
+        # Tensors are not compared, which would wait for the device.
+        return isinstance(self.weight, float) and (self.weight, self.offset) == (1.0, 0.0)
 
     def outcome(self, latent: Tensor) -> Tensor:
         return latent if self._is_identity else self.offset + self.weight * latent

@@ -21,6 +21,7 @@ from typing import NamedTuple, Self
 
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
+from gpytorch.settings import min_variance
 from torch import Tensor
 
 from botorch_calib._validation import check_number, check_open_unit, in_double
@@ -38,6 +39,9 @@ from botorch_calib.posteriors.outcome_maps import Affine, OutcomeMap
 MEMBER_DIM = -3  # of moments and samples, as BoTorch's ensembles have it
 #: Sources of a calibrated spread in excess of the model's.
 EXCESS = ("noise", "objective")
+# Smallest variance of the objective that is divided by or differentiated as a standard deviation:
+# the default of BoTorch's analytic acquisition functions, which give it no name.
+MIN_VARIANCE = 1e-12
 # Beyond this numbers are as good as infinite: in units of the smallest standard deviation, and of
 # the noise next to it, cubes of them would overflow in derivatives.
 _FAR = 1e90
@@ -48,6 +52,11 @@ _FAR_OUT, _MOST_GROWTH = (-8.0, -7.0, -6.0, 6.0, 7.0, 8.0), 12.0
 _GREATEST = 1e300  # to which outcomes are held
 # Nodes on a panel: for moments, and for improvement, which a search evaluates again and again
 _FINE, _COARSE = 16, 12
+
+
+def usual_least(dtype: torch.dtype) -> float:
+    """Least variance of the objective in the space of the targets, where it is of order 1."""
+    return float(max(min_variance.value(dtype), MIN_VARIANCE))
 
 
 class Spread(NamedTuple):
@@ -90,7 +99,14 @@ class Prediction:
         objective: Whether it is of the objective, not of an observation.
         excess: ``"noise"`` or ``"objective"``: see `CalibratedPosterior`.
         members: Whether there is a dimension of members, of equal weights.
+        least_variance: To which variances are raised (default: the one of BoTorch and GPyTorch,
+            for targets of order 1).
     """
+
+    #: The precision of results: all is computed in float64.
+    dtype: torch.dtype = torch.double
+    #: ``batch_shape x q x 1``.
+    shape: torch.Size
 
     def __init__(
         self,
@@ -103,30 +119,24 @@ class Prediction:
         objective: bool = True,
         excess: str = "noise",
         members: bool = False,
+        least_variance: float | None = None,
     ) -> None:
-        self.target_mean, self.target_variance = mean.double(), variance.double()
+        self.dtype = mean.dtype
+        least = usual_least(mean.dtype) if least_variance is None else least_variance
+        self.target_mean = mean.double()
+        self.target_variance = variance.double().clamp_min(least)
         # A view of a parameter requires gradients even where they are off.
         noise = noise if noise is None or torch.is_grad_enabled() else noise.detach()
         self.target_noise = None if noise is None else noise.double()
         self.inputs, self.members = inputs, members
         self.outcome_map = Affine() if outcome_map is None else outcome_map
         self.predictive, self.objective, self.excess = predictive, objective, excess
-        self._dtype = mean.dtype
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The precision of results: all is computed in float64."""
-        return self._dtype
+        shape = mean.shape
+        self.shape = torch.Size([*shape[:-3], *shape[-2:]]) if members else shape
 
     @property
     def device(self) -> torch.device:
         return self.target_mean.device
-
-    @property
-    def shape(self) -> torch.Size:
-        """``batch_shape x q x 1``."""
-        shape = self.target_mean.shape
-        return torch.Size([*shape[:-3], *shape[-2:]]) if self.members else shape
 
     # ------------------------------------------------------------ other statements of the same
 

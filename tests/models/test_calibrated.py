@@ -40,7 +40,7 @@ from botorch_calib.calibration import GaussianScore
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models import CensoredDelayModel, prequential_residuals
 from botorch_calib.models.predict import predict
-from botorch_calib.models.requirements import checked_observations
+from botorch_calib.models.process import checked_observations
 from tests.contracts import ModelContract, PosteriorContract
 from tests.gps import (
     BASES,

@@ -22,7 +22,7 @@ from botorch_calib.models.predict import (
     history,
     moments_by_factor,
     predict,
-    prediction_of_observations,
+    scores_of_observations,
 )
 from botorch_calib.models.process import with_task_feature
 from tests.models.ensembles import KINDS, Lines, make_ensemble
@@ -129,7 +129,7 @@ def test_observe(kind):
     t = (Y.view(3, 1, 1, 1) - plain.mean) / plain.variance.sqrt()
     below, above = (torch.special.ndtr(side).mean(dim=-3).flatten() for side in (t, -t))
     expected = torch.where(below < above, torch.special.ndtri(below), -torch.special.ndtri(above))
-    _, z = prediction_of_observations(model, with_task_feature(model, X), Y)
+    _, z = scores_of_observations(model, with_task_feature(model, X), Y)
     if kind != "multi-task":  # BoTorch's own says how much noise there is
         assert_close(z, expected, rtol=1e-5, atol=1e-6)
     for _ in range(2):

@@ -63,6 +63,7 @@ class Bonus:
             predictive=self._predictive(self.calibrated, points),
             objective=self.calibrated.denoise,
             excess=self.calibrated.excess,
+            least_variance=0.0,  # they are held to one in units of the outcome
         )
         shift, square = (part.squeeze(-1) for part in stated.moments())
         return self.sign * shift + self.width * square.sqrt()

@@ -25,7 +25,7 @@ from torch.nn import Module
 from botorch_calib.models.outcome_transforms import outcome_map_of, unit_of_targets
 from botorch_calib.models.process import constant_noise, raw_train_inputs
 from botorch_calib.models.radial_kernels import RadialProfile, base_kernel, radial_profile
-from botorch_calib.posteriors.least_variance import usual_least
+from botorch_calib.posteriors.prediction import usual_least
 from botorch_calib.robust.contexts import pairwise_distances
 
 # How a class predicts.
