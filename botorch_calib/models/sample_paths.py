@@ -12,7 +12,7 @@ import torch
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.gpytorch import MultiTaskGPyTorchModel
 from botorch.sampling.pathwise import draw_matheron_paths
-from botorch.sampling.pathwise.paths import PathList, SamplePath
+from botorch.sampling.pathwise.paths import GeneralizedLinearPath, PathList, SamplePath
 from botorch.sampling.pathwise.posterior_samplers import DrawMatheronPaths
 from gpytorch.models import ExactGP
 from torch import Size, Tensor
@@ -45,9 +45,14 @@ class CalibratedPath(SamplePath):
         >>> values = paths(X)
     """
 
-    def __init__(self, model: Surrogate, paths: SamplePath) -> None:
+    def __init__(self, model: Surrogate, paths: Any) -> None:
         super().__init__()
         self.model, self.paths = model, paths
+        for name, part in paths.items():
+            if type(part) is GeneralizedLinearPath:
+                paths[name] = _PathsOfSameFeatures(
+                    part.feature_map, part.weight, part.bias_module, part.input_transform
+                )
 
     def forward(self, X: Tensor) -> Tensor:
         """Values ``sample_shape x q`` at ``batch_shape x q x d``, in units of the outcome.
@@ -72,12 +77,22 @@ class CalibratedPath(SamplePath):
 
     def of_process(self, X: Tensor) -> Tensor:
         """Values of both paths of the process, ``2 x sample_shape x q``."""
-        # Points without a batch shape are not repeated for each path, and cost one matrix product.
-        values: Tensor = self.paths(X if X.dim() == 2 else X.unsqueeze(-3))
-        return values.movedim(-2, 0)
+        values: Tensor = self.paths(X)
+        return values.movedim(-1, 0)
 
     def set_ensemble_as_batch(self, ensemble_as_batch: bool) -> None:
         self.paths.set_ensemble_as_batch(ensemble_as_batch)
+
+
+class _PathsOfSameFeatures(GeneralizedLinearPath):
+    """Several paths at the same points, ``... x q x k``, by one product with the features.
+
+    BoTorch's broadcast instead, which copies the features for each of them.
+    """
+
+    def forward(self, x: Tensor, **kwargs: Any) -> Tensor:
+        values: Tensor = self.feature_map(x, **kwargs) @ self.weight.mT
+        return values if self.bias_module is None else values + self.bias_module(x).unsqueeze(-1)
 
 
 def process_of_paths(model: Any, otherwise: str) -> Any:
