@@ -26,7 +26,7 @@ class CalibratedAcquisitionFunction(PendingPoints, ABC):
     That reads ``_marginals``, and hands its value to ``_reduce``, which averages over fantasies. A
     constructor ends with ``self.set_X_pending(X_pending)``. With ``outcomes``, the objective first,
     the value depends on several outcomes of a `CalibratedModelList`, or any ``ModelList`` of
-    calibrated and Gaussian models. Other arguments are those of `CalibratedUpperConfidenceBound`.
+    calibrated and Gaussian models. `CalibratedUpperConfidenceBound` explains the other arguments.
     """
 
     def __init__(

@@ -71,7 +71,7 @@ class CalibratedExpectedImprovement(ImprovementOfSoleOutcome):
     ``f~`` has the calibrated distribution of the objective. Prefer
     `LogCalibratedExpectedImprovement` for optimisation.
 
-    Arguments and errors are those of `LogCalibratedExpectedImprovement`.
+    `LogCalibratedExpectedImprovement` explains the arguments and errors.
 
     Example:
         >>> acqf = CalibratedExpectedImprovement(model, best_f=Y.max())
@@ -118,7 +118,7 @@ class LogCalibratedExpectedImprovement(ImprovementOfSoleOutcome):
 class CalibratedProbabilityOfImprovement(ImprovementOfSoleOutcome):
     """Calibrated probability of improvement ``P(f~ > best_f)`` of the objective ``f~``.
 
-    Arguments and errors are those of `LogCalibratedExpectedImprovement`.
+    `LogCalibratedExpectedImprovement` explains the arguments and errors.
 
     Example:
         >>> acqf = CalibratedProbabilityOfImprovement(model, best_f=Y.max())

@@ -46,7 +46,7 @@ class RowUpdate:
         full_output: MultivariateNormal,
         **kwargs: Any,
     ) -> DefaultPredictionStrategy:
-        """The strategy with further data; arguments are those of GPyTorch's method."""
+        """The strategy with further data, with the arguments of GPyTorch's method."""
         old = self._strategy
         # The factor of K + noise that prediction has computed already, or computes here.
         factor = old.lik_train_train_covar.root_decomposition().root

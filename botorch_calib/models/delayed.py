@@ -50,7 +50,7 @@ class CensoredDelayModel(Surrogate):
     ``censor_value`` ``c`` and the probability ``rho`` that a value arrives in time ([Verma2022]_,
     Theorem 1): see `rescaling`. Hallucination leaves such queries out.
 
-    Hyperparameters and transforms are those of ``model``, which is never modified, except that
+    Hyperparameters and transforms come from ``model``, which is never modified, except that
     `observe` updates the calibrator of a `CalibratedModel` inside. Calibration composes in either
     order, with equal posteriors, and uses observed data only.
 
@@ -184,8 +184,8 @@ class CensoredDelayModel(Surrogate):
     def resolve(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> CensoredDelayModel:
         """The model after values of pending points have arrived, which then count as observed.
 
-        Arguments are those of `with_observations`, but ``X`` holds rows of ``X_pending``, exactly
-        as they were given; other rows are an ``InputDataError``.
+        It takes the arguments of `with_observations`, but ``X`` holds rows of ``X_pending``,
+        exactly as they were given; other rows are an ``InputDataError``.
         """
         X = self._checked("X", X)
         for index, row in enumerate(matching_rows(X, self.X_pending)):

@@ -91,7 +91,7 @@ class CalibratedModelList(ModelList):
         That is a ``ModelListGP`` or ``ModelList`` of models that `CalibratedModel.from_history`
         takes, or a model with a batch of independent outputs, such as a ``SingleTaskGP`` of ``m``
         outcomes. The ``calibrator`` is copied for each outcome; or give one for each, None where
-        the model stays plain. Further arguments are those of `CalibratedModel.from_history`; where
+        the model stays plain. `CalibratedModel.from_history` explains the further arguments; where
         they differ between outcomes, give `CalibratedModel` objects to the constructor.
 
         Raises:

@@ -34,8 +34,8 @@ class PartlyKnownNoiseLikelihood(FixedNoiseGaussianLikelihood):
         noise: ``batch_shape x n``, NaN where a variance is not known, in units of the targets: of a
             model that standardizes its outcome, divide it by the square of its ``stdvs``, which
             `PartlyKnownNoiseGP` does by itself.
-        unknown: The likelihood whose variance, prior and constraint are those of unknown noise
-            (default: that of BoTorch's models). It is shared with the one given.
+        unknown: The likelihood with the variance, prior and constraint of unknown noise (default:
+            the likelihood of BoTorch's models). It is shared, not copied.
 
     Example:
         >>> noise = torch.full((20,), 0.01, dtype=torch.double)

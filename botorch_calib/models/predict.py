@@ -389,10 +389,7 @@ def process_posterior(
     observation_noise: bool | Tensor = False,
     posterior_transform: PosteriorTransform | None = None,
 ) -> Posterior:
-    """``process.posterior(X)``, for all points at once where the kept factor serves the process.
-
-    Arguments are those of ``process.posterior``.
-    """
+    """``process.posterior(X, ...)``, at all points at once where the kept factor serves."""
     with _naming_misfits(process, X):
         kept, X = None, with_task_feature(process, X)
         if observation_noise is False and not has_members(process):

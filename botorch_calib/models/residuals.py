@@ -25,8 +25,8 @@ def prequential_residuals(model: Module) -> Tensor:
 
     With ``K + noise = L L^T`` they are ``e = L^{-1} (y - mean)``: ``e_t`` equals ``(y_t - mu_t) /
     s_t``, with ``mu_t`` and ``s_t`` predicted from the observations before ``t`` alone, at the
-    model's current hyperparameters. They are those of the model's targets, which an increasing
-    affine outcome transform such as ``Standardize`` leaves unchanged.
+    model's current hyperparameters. They refer to the model's targets; an increasing affine outcome
+    transform such as ``Standardize`` leaves them unchanged.
 
     ``model`` is an exact GP with one output and no batch dimension, such as ``SingleTaskGP``, and
     is left in the mode it was in. The residuals, ``n``, have no gradient.

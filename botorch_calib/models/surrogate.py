@@ -57,9 +57,9 @@ from botorch_calib.models.wrapper import Slots, WrapperModel, check_output_indic
 class Surrogate(WrapperModel, FantasizeMixin):
     """A model of one outcome: a process of observed data, with what is known beyond these.
 
-    Observations are scored by the process, which knows observed data alone. Posteriors are those of
-    the process given imputed values at the pending points, corrected by the calibrator if there is
-    one.
+    The process, which knows observed data alone, scores observations. A posterior is the posterior
+    of the process given imputed values at the pending points, corrected by the calibrator if there
+    is one.
 
     Args:
         model: A BoTorch model, or a surrogate whose slots are taken over where none is given here.
@@ -136,8 +136,8 @@ class Surrogate(WrapperModel, FantasizeMixin):
     def Y_imputed(self) -> Tensor:
         """Values imputed at ``X_pending``, ``n x 1``; ``0 x 1`` with ``imputation="none"``.
 
-        Hallucinated values are posterior means of the process, even if it is calibrated; of an
-        ensemble they are those of each member, ``num_members x n x 1``.
+        Hallucinated values are posterior means of the process, even if it is calibrated; each
+        member of an ensemble has its own, ``num_members x n x 1``.
         """
         return self._conditioned()[1]
 

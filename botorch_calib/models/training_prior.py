@@ -118,7 +118,7 @@ def _as_exact(model: Module, members: bool) -> ExactGP:
             "calling `CalibratedModel.observe` with each new observation, and judge it on held-out "
             "data",
         )
-    # The rows of several tasks are those of one process, whichever of them it predicts.
+    # One process has the rows of several tasks, whichever of them it predicts.
     is_multi_task = isinstance(model, MultiTaskGPyTorchModel)
     if getattr(model, "num_outputs", 1) != 1 and not is_multi_task:
         # BoTorch's `subset_output` gives it for a batched model.
