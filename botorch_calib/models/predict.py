@@ -521,15 +521,9 @@ def history(process: Any, residuals: str = "prequential", num_initial: int = 0) 
     outcome_map = outcome_map_of(process, raw)
     if members:
         moments, _, outcome_map = _in_common_units(moments, None, outcome_map)
+    about = moments.mean, moments.variance, None, inputs[own], outcome_map
     stated = CalibratedPosterior.of_targets(
-        moments.mean,
-        moments.variance,
-        None,
-        inputs[own],
-        outcome_map,
-        members=members,
-        objective=False,
-        least_variance=0.0,
+        *about, objective=False, members=members, least_variance=0.0
     )
     first = targets[(0,) * (targets.dim() - 1)].unsqueeze(-1)
     outcomes = outcome_map.outcome(first.double()).to(first)

@@ -21,7 +21,7 @@ from botorch_calib._validation import (
     check_variances,
 )
 from botorch_calib.distributions.piecewise import PiecewisePredictive
-from botorch_calib.posteriors.outcome_maps import Affine, OutcomeMap
+from botorch_calib.posteriors.outcome_maps import Affine
 from botorch_calib.posteriors.prediction import EXCESS, MEMBER_DIM, Prediction
 
 
@@ -123,34 +123,17 @@ class CalibratedPosterior(Prediction, Posterior):
     @classmethod
     def of_targets(
         cls,
-        mean: Tensor,
-        variance: Tensor,
-        noise: Tensor | None = None,
-        inputs: Tensor | None = None,
-        outcome_map: OutcomeMap | None = None,
-        *,
+        *moments: Any,
         covariance: Tensor | LinearOperator | None = None,
         with_baseline: Tensor | None = None,
-        members: bool = False,
-        objective: bool = True,
-        least_variance: float | None = None,
+        **settings: Any,
     ) -> Self:
-        """The posterior of moments in the space of the targets, uncorrected: see `Prediction`.
+        """The posterior of moments in the space of the targets; nothing is checked.
 
-        ``covariance`` and ``with_baseline`` are the class's attributes; nothing is checked.
+        It takes the arguments of `Prediction`, and values of the class's attributes.
         """
         self = cls.__new__(cls)
-        Prediction.__init__(
-            self,
-            mean,
-            variance,
-            noise,
-            inputs,
-            outcome_map,
-            objective=objective,
-            members=members,
-            least_variance=least_variance,
-        )
+        Prediction.__init__(self, *moments, **settings)
         self.covariance, self.with_baseline = covariance, with_baseline
         return self
 
