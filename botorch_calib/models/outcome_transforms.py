@@ -25,12 +25,12 @@ _CHECKED = 129
 _FARTHEST = 1e30  # a target that stands for infinity
 
 
-def outcome_transform_of(model: Any) -> Any:
+def outcome_transform_of(model: object) -> Any:
     """A model's outcome transform, or None."""
     return getattr(model, "outcome_transform", None)
 
 
-def has_affine_outcomes(model: Any) -> bool:
+def has_affine_outcomes(model: object) -> bool:
     """Whether a model's outcome transform is affine, or there is none."""
     transform = outcome_transform_of(model)
     return transform is None or transform._is_linear

@@ -33,17 +33,17 @@ from botorch_calib.models.wrapper import WrapperModel, batch_shape_of
 # ------------------------------------------------------------ models inside models
 
 
-def predicting_process(model: Any) -> Any:
+def predicting_process(model: object) -> Any:
     """The process that a model predicts by, pending points included."""
     return model.gaussian_model if isinstance(model, WrapperModel) else model
 
 
-def observed_process(model: Any) -> Any:
+def observed_process(model: object) -> Any:
     """The process of observed data alone, inside a surrogate."""
     return model.model if isinstance(model, WrapperModel) else model
 
 
-def sole_member(model: Any) -> Any:
+def sole_member(model: object) -> Any:
     """The model in a ``ModelList`` of a single one; any other as it is."""
     members = list(model.models) if isinstance(model, ModelList) else []
     return members[0] if len(members) == 1 else model
@@ -54,12 +54,12 @@ def has_members(process: Any) -> bool:
     return is_ensemble(process) or isinstance(process, EnsembleModel)
 
 
-def states_cdf_alone(process: Any) -> bool:
+def states_cdf_alone(process: object) -> bool:
     """Whether it is no Gaussian model: of its posterior only the cdf is known."""
     return not (has_members(process) or isinstance(process, (GPyTorchModel, GP, ModelList)))
 
 
-def likelihood_of(model: Any) -> Any:
+def likelihood_of(model: object) -> Any:
     """A model's likelihood, or None."""
     return getattr(model, "likelihood", None)
 
@@ -75,7 +75,7 @@ def with_own_hyperparameters(gp: Any) -> Any:
 # ------------------------------------------------------------ training data and inputs
 
 
-def raw_train_inputs(model: Any) -> Tensor | None:
+def raw_train_inputs(model: object) -> Tensor | None:
     """Training inputs before any input transform, where a single model holds them."""
     inputs = getattr(model, "train_inputs", None)
     if not inputs or not isinstance(inputs[0], Tensor):  # a ModelListGP holds a list of them
@@ -100,7 +100,7 @@ def inputs_of_transform(model: Any, X: Tensor | None = None) -> dict[str, Tensor
     return {} if inputs is None else {"X": inputs}
 
 
-def raw_width(model: Any) -> int | None:
+def raw_width(model: object) -> int | None:
     """Number of columns of the inputs before any input transform, where the model knows it."""
     inputs = raw_train_inputs(model)
     return None if inputs is None else inputs.shape[-1]
@@ -142,7 +142,7 @@ def evaluated(process: Any, X: Tensor) -> Evaluated:
     return Evaluated(with_task_feature(process, X), members, cdf_alone)
 
 
-def check_fits(model: Any, X: Tensor, name: str = "X") -> None:
+def check_fits(model: object, X: Tensor, name: str = "X") -> None:
     """Raise unless points ``... x d`` have the width and the precision of a process's inputs.
 
     The column of the output task of a multi-task model may be left out.
@@ -164,7 +164,7 @@ def check_fits(model: Any, X: Tensor, name: str = "X") -> None:
     check_precision(name, X, inputs.dtype)
 
 
-def as_in_training(model: Any) -> AbstractContextManager[Any]:
+def as_in_training(model: object) -> AbstractContextManager[Any]:
     """Context in which one-to-many input transforms leave points single, as training inputs are."""
     transform = getattr(model, "input_transform", None)
     makes_several = transform is not None and transform.is_one_to_many
@@ -248,7 +248,7 @@ def constant_noise(likelihood: Any) -> Tensor | None:
     return noise.mean(dim=-1, keepdim=True).unsqueeze(-1)
 
 
-def learned_noise(process: Any) -> Tensor | None:
+def learned_noise(process: object) -> Tensor | None:
     """Variance that a likelihood of given noise learns on top of it; None where it learns none."""
     likelihood = likelihood_of(process)
     if not isinstance(likelihood, FixedNoiseGaussianLikelihood):
