@@ -86,14 +86,20 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def short_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ax climbs from 20 of 1024 points, and fits to the end: two parameters need neither."""
+def short_search(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ax climbs from 20 of 1024 points, and fits to the end: two parameters need neither.
+
+    Slow tests judge where a run ends, which takes whole fits.
+    """
+    is_slow = request.node.get_closest_marker("slow") is not None
+    monkeypatch.setattr(optimizer_argparse, "NUM_RESTARTS", 4 if is_slow else 2)
+    monkeypatch.setattr(optimizer_argparse, "RAW_SAMPLES", 64 if is_slow else 32)
+    if is_slow:
+        return
 
     def stopped(*args: Any, **settings: Any) -> Any:
         return scipy_minimize(*args, **{**settings, "options": {"maxiter": 10}})
 
-    monkeypatch.setattr(optimizer_argparse, "NUM_RESTARTS", 2)
-    monkeypatch.setattr(optimizer_argparse, "RAW_SAMPLES", 32)
     monkeypatch.setattr(botorch.optim.fit, "scipy_minimize", stopped)
 
 
