@@ -167,10 +167,7 @@ def test_expectation_against_adaptive_quadrature(cls) -> None:
     X = torch.cat([decisions(problem, 1), problem.stochastic_optimizer.unsqueeze(0)])
     found = problem.evaluate_stochastic(X)
     expected = [expectation(problem, x) for x in X.numpy()]
-    # The closed form for the shift leaves out that contexts are clipped at five deviations: beyond,
-    # the distance to 0.5 is longer by 2 * 0.2 * 5.3e-8 in the mean, and is divided by at least 0.2.
-    tolerance = 1.1e-7 if cls is ContextShift else 1e-8
-    np.testing.assert_allclose(found, expected, rtol=0.0, atol=tolerance)
+    np.testing.assert_allclose(found, expected, rtol=0.0, atol=1e-8)
 
 
 @pytest.mark.parametrize("cls", PROBLEMS)
