@@ -82,7 +82,7 @@ from botorch_calib.decisions.chance_constrained_search import (
     repeated_points,
 )
 from botorch_calib.decisions.rows import DecisionAccount, Row
-from botorch_calib.integrations import _stored_decisions as stored
+from botorch_calib.integrations import _stored as stored
 from botorch_calib.integrations._ax_acquisition import ConstrainedClosedForm
 from botorch_calib.integrations._mixed_search import MixedSpace
 from botorch_calib.integrations.ax import LeaveOutInfinite

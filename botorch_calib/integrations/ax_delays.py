@@ -12,7 +12,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from botorch_calib.integrations.ax import configured_experiment, strategy_with
+from botorch_calib.integrations.ax import (
+    ReplayedModel,
+    Replays,
+    calibrated_or_plain,
+    configured_experiment,
+    model_within,
+    strategy_with,
+)
 
 # isort: split
 from ax.api.client import Client
@@ -25,20 +32,14 @@ from ax.storage.botorch_modular_registry import register_model
 from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.model import Model
-from torch import Tensor
 
 from botorch_calib._validation import check_flag, check_nonnegative, check_one_of
 from botorch_calib.acquisition import DelayedThompsonSampling, DelayedUpperConfidenceBound
 from botorch_calib.asynchronous.delay_strategy import STRATEGIES
 from botorch_calib.integrations._ax_acquisition import PendingAtEdges
-from botorch_calib.integrations._ax_models import (
-    ReplayedModel,
-    Replays,
-    calibrated_or_plain,
-    model_within,
-)
-from botorch_calib.models import CalibratedModel, CensoredDelayModel
+from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.outcome_transforms import raw_train_targets
+from botorch_calib.models.process import observed_process
 
 # Pending values have to be imputed, or the search would repeat itself.
 IMPUTATIONS = ("censor", "hallucinate")
@@ -57,19 +58,11 @@ class PendingAwareModel(Replays, CensoredDelayModel):
     """
 
     def __init__(self, model: Model, imputation: str = "censor", maximize: bool = True) -> None:
-        super().__init__(model, imputation=imputation)
-        self.maximize = maximize
+        Y = raw_train_targets(observed_process(model))
+        worst = Y.min() if maximize else Y.max()
+        super().__init__(model, censor_value=worst.item(), imputation=imputation)
         if isinstance(model, Replays):
-            self.new_calibrator, self.residuals = model.new_calibrator, model.residuals
-
-    def with_pending(self, X: Tensor) -> CensoredDelayModel:  # type: ignore[override]
-        """The model conditioned on pending points, ``n x d``."""
-        Y = raw_train_targets(self.model)
-        worst = Y.min() if self.maximize else Y.max()
-        model = self.model
-        if self.calibrator is not None:
-            model = CalibratedModel(model, self.calibrator, self.denoise, self.excess)
-        return CensoredDelayModel(model, X, worst.item(), self.imputation or "censor")
+            self.residuals = model.residuals
 
 
 def delayed_model_config(

@@ -31,7 +31,7 @@ from botorch_calib.decisions import ChanceConstraint
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, best_certified
 from botorch_calib.decisions.rows import DecisionAccount
-from botorch_calib.integrations import _stored_decisions as stored
+from botorch_calib.integrations import _stored as stored
 
 
 def _as_lists(limits: Mapping[str, Sequence[float | None]]) -> dict[str, list[float | None]]:

@@ -53,7 +53,7 @@ from botorch_calib.acquisition import (
 )
 from botorch_calib.asynchronous.refits import fit_single_task_gp
 from botorch_calib.calibration import Calibrator, LocalizedConformal
-from botorch_calib.integrations._stored_decisions import INFINITE
+from botorch_calib.integrations._stored import INFINITE
 from botorch_calib.models import CalibratedModel, CalibratedModelList
 from botorch_calib.models.matching_rows import ROUNDED, is_any_of
 from botorch_calib.models.residuals import RESIDUALS

@@ -31,7 +31,7 @@ from botorch_calib.decisions.chance_constrained_search import (
     warn_uncertified,
 )
 from botorch_calib.decisions.rows import DecisionAccount
-from botorch_calib.integrations import _stored_decisions as stored
+from botorch_calib.integrations import _stored as stored
 from botorch_calib.integrations._mixed_search import MixedSpace
 from botorch_calib.integrations.optuna import SearchSpace, unit_cube
 from botorch_calib.integrations.optuna_delays import (

@@ -50,7 +50,7 @@ from botorch_calib.asynchronous.proposer import (
 from botorch_calib.asynchronous.refits import ScheduledFit, fit_single_task_gp, fit_with_noise
 from botorch_calib.calibration import Calibrator
 from botorch_calib.decisions.chance_constrained_search import repeated_points
-from botorch_calib.integrations._stored_decisions import INFINITE
+from botorch_calib.integrations._stored import INFINITE
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.ledger.trials import are_among
 from botorch_calib.models import CalibratedModel, CensoredDelayModel

@@ -30,8 +30,11 @@ from scipy.optimize import OptimizeWarning, minimize
 from torch import Tensor
 
 from botorch_calib._validation import check_acquisition, check_bounds, check_count
-from botorch_calib.optim.scaled_search import SEPARATE_STARTS, optimize_in_unit_box
-from botorch_calib.optim.search_warnings import without_search_warnings
+from botorch_calib.optim.scaled_search import (
+    SEPARATE_STARTS,
+    optimize_in_unit_box,
+    without_search_warnings,
+)
 
 Array = npt.NDArray[np.float64]
 

@@ -121,7 +121,7 @@ def test_pending_trials_are_censored_by_the_worst_value(
     start(client)
     client.get_next_trials(max_trials=2)
     model: Any = made[-1]._current_model
-    assert type(model) is CensoredDelayModel
+    assert isinstance(model, CensoredDelayModel)
     assert model.imputation == "censor"
     Y = model.model.train_targets  # Ax has standardised them
     assert model.censor_value == pytest.approx(Y.max().item())
