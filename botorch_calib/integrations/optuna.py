@@ -80,26 +80,16 @@ def calibrated_candidates_func(
 ) -> CandidatesFunction:
     """A ``candidates_func`` for Optuna's ``BoTorchSampler``, by calibrated models.
 
-    Which acquisition function is maximised follows from the study:
-
-    ==========================  =======================================================
-    one objective               `LogCalibratedExpectedImprovement`
-    ... under constraints       `LogCalibratedConstrainedExpectedImprovement`, and
-                                `LogCalibratedProbabilityOfFeasibility` as long as no
-                                complete trial is feasible
-    several objectives, with    `qLogCalibratedNoisyExpectedHypervolumeImprovement`, its
-    or without constraints      reference point inferred from the Pareto front; BoTorch's
-                                ``qLogNParEGO`` where the approximate hypervolume of five
-                                or more objectives and few trials is empty
-    ==========================  =======================================================
-
-    Running trials are accounted for if the sampler is told to consider them. Until two trials are
-    complete, the point is drawn uniformly.
+    It maximises `LogCalibratedExpectedImprovement` or, under constraints,
+    `LogCalibratedConstrainedExpectedImprovement` (`LogCalibratedProbabilityOfFeasibility` until a
+    trial is feasible). For several objectives it maximises
+    `qLogCalibratedNoisyExpectedHypervolumeImprovement` with a reference point inferred from the
+    Pareto front, or BoTorch's ``qLogNParEGO`` where the approximate hypervolume is empty, as of
+    five objectives and few trials. Until two trials are complete, the point is drawn uniformly.
 
     Args:
         calibrator: One for all outcomes, or one for each, objectives first and then constraints.
-            Each trial starts from a copy that has learned nothing (default:
-            ``LocalizedConformal(0.2)``).
+            Each trial starts from an untrained copy (default: ``LocalizedConformal(0.2)``).
         denoise: As in `CalibratedModel`.
         residuals: As in `CalibratedModel.from_history`.
         excess: As in `CalibratedModel`.
@@ -137,8 +127,10 @@ def calibrated_candidates_func(
         calibrators=calibrators,
         fit=fit_single_task_gp if fit is None else fit,
         options=options,
-        num_restarts=check_count("num_restarts", num_restarts),
-        raw_samples=check_count("raw_samples", raw_samples, least=num_restarts),
+        search={
+            "num_restarts": check_count("num_restarts", num_restarts),
+            "raw_samples": check_count("raw_samples", raw_samples, least=num_restarts),
+        },
     )
 
 
@@ -167,8 +159,7 @@ def _candidate(
     calibrators: tuple[Calibrator, ...],
     fit: Callable[[Tensor, Tensor], Model],
     options: Mapping[str, Any],
-    num_restarts: int,
-    raw_samples: int,
+    search: Mapping[str, int],
 ) -> Tensor:
     """The next point ``1 x d`` within ``bounds``, ``2 x d``."""
     constraints = train_obj[:, :0] if train_con is None else train_con
@@ -202,8 +193,7 @@ def _candidate(
         improvement(models, trials),
         bounds=unit_cube(trials.X),
         q=1,
-        num_restarts=num_restarts,
-        raw_samples=raw_samples,
+        **search,
         options=dict(SEPARATE_STARTS),
     )
     # Rounding may lead out of the bounds.

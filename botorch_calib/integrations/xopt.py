@@ -69,7 +69,7 @@ class CalibratedModelConstructor(StandardModelConstructor):
             makes a new one for each outcome.
         calibrator_options: Arguments of the calibrator, plain values; ``alpha=0.2`` if there are
             none and it is a `LocalizedConformal`.
-        denoise, residuals, excess: As of `CalibratedModel.from_history`.
+        denoise, residuals, excess: As in `CalibratedModel.from_history`.
 
     Raises:
         InputDataError: If an argument is unknown, or an option of the calibrator not a plain value.
@@ -120,23 +120,23 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     """Candidates that meet the constraints of ``vocs`` with a stated probability, kept true.
 
     Each is the best one by the upper confidence bound of the objective among the points that
-    a `ChanceConstraint` certifies, on the models of ``gp_constructor``. Its fields are those of
-    Xopt's Bayesian generators and the following; all are given by name. Trust regions, the largest
-    travel distances, fixed features and discrete variables hold as in these.
+    a `ChanceConstraint` certifies, on the models of ``gp_constructor``. The generator has the
+    fields of Xopt's Bayesian generators and the following; all are given by name. Trust regions,
+    largest travel distances, fixed features and discrete variables hold as in these.
 
-    Of the first ``T`` certified candidates at most ``(1 - level) T + budget + level`` violate a
-    constraint, see `ChanceConstraint`. Xopt writes ``decisions`` to its files; their outcomes are
-    those of rows with the same inputs, and until then a certified candidate counts as a violation.
-    Evaluate some 8 points for each variable first.
+    At most ``(1 - level) T + budget + level`` of the first ``T`` certified candidates violate a
+    constraint, see `ChanceConstraint`. Xopt writes ``decisions`` to its files. A certified
+    candidate counts as a violation until the data have a row with its inputs. Evaluate some 8
+    points for each variable first.
 
     Args:
         level: Probability, in (0, 1), with which a candidate shall meet all constraints.
         budget: As in `ChanceConstraint`.
         max_half_widths: Largest half-width, by output, of the interval that holds the noise-free
-            value with probability ``level``, so that candidates stay near the data. It does not
-            hold where there is no such certified candidate.
+            value with probability ``level``, so that candidates stay near the data, unless there
+            is no such certified candidate.
         beta: Squared multiplier of the standard deviation in the upper confidence bound.
-        raw_samples, num_restarts: As of `optimize_chance_constrained`.
+        raw_samples, num_restarts: As in `optimize_chance_constrained`.
         decisions: Those taken so far.
 
     Raises:

@@ -12,12 +12,13 @@ from botorch_calib.plotting.diagnostics import (
     plot_pit_histogram,
     plot_reliability,
 )
-from botorch_calib.plotting.intervals import (
+from botorch_calib.plotting.models import (
     interval_half_width,
+    plot_certified_region,
     plot_intervals,
+    plot_threshold_map,
     prediction_interval,
 )
-from botorch_calib.plotting.maps import plot_certified_region, plot_threshold_map
 from botorch_calib.plotting.runs import plot_regret, plot_timeline
 from botorch_calib.plotting.style import COLORS, LABEL_SIZE, LEGEND_SIZE, TICK_SIZE
 

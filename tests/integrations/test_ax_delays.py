@@ -24,8 +24,11 @@ from botorch_calib import (
     OnlineConformal,
 )
 from botorch_calib.acquisition import delayed, thompson
-from botorch_calib.integrations.ax import calibrated_model_config
-from botorch_calib.integrations.ax_delays import PendingAwareModel, delay_aware_generation_strategy
+from botorch_calib.integrations.ax import (
+    PendingAwareModel,
+    calibrated_model_config,
+    delay_aware_generation_strategy,
+)
 from tests.integrations.test_ax import hill, quiet, short_search
 
 __all__ = ["quiet", "short_search"]  # fixtures
