@@ -49,10 +49,7 @@ ONE_OUTCOME = (
     DelayAwareAcquisitionFunction,
 )
 #: Functions that depend on the outcome constraints and not on the objective.
-CONSTRAINTS_ALONE: tuple[type[AcquisitionFunction], ...] = (
-    CertifiedSetExpansion,
-    ours.LogCalibratedProbabilityOfFeasibility,
-)
+CONSTRAINTS_ALONE = (CertifiedSetExpansion, ours.LogCalibratedProbabilityOfFeasibility)
 #: Closed forms under outcome constraints, by the sampled function that Ax would choose.
 CLOSED_FORMS: dict[type[AcquisitionFunction], type[AcquisitionFunction]] = {
     qLogNoisyExpectedImprovement: ours.LogCalibratedConstrainedExpectedImprovement,

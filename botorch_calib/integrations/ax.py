@@ -247,8 +247,7 @@ def delayed_model_config(
         model_options={
             "imputation": imputation,
             "maximize": check_flag("maximize", maximize),
-            "calibrated": inner.botorch_model_class is ReplayedModel,
-            "inner": dict(inner.model_options),
+            **inner.model_options,
         },
         name="+".join(filter(None, [imputation, inner.name])),
     )
@@ -280,9 +279,9 @@ def _pending_aware_inputs(
 ) -> dict[str, Any]:
     """Arguments of `PendingAwareModel`: Ax's own model, or a calibrated one, not fitted yet."""
     options = dict(model_config.model_options)
-    inner, is_calibrated = options.pop("inner"), options.pop("calibrated")
-    kind = ReplayedModel if is_calibrated else None
-    return {"model": model_within(kind, inner, model_config, **given), **options}
+    own = {name: options.pop(name) for name in ("imputation", "maximize")}
+    kind = ReplayedModel if "calibrator" in options else None
+    return {"model": model_within(kind, options, model_config, **given), **own}
 
 
 def model_within(

@@ -126,7 +126,6 @@ class CertifiedPoints(ConstrainedClosedForm):
         candidate_set: Tensor | None = None,
         sampling_strategy: Any = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Ax's, of a search of its own, which has no options."""
         if candidate_set is not None or sampling_strategy is not None:
             raise UnsupportedError(f"{type(self).__name__} does not choose among given candidates.")
         bounds = self.surrogate.Xs[0].new_tensor(search_space_digest.bounds).mT

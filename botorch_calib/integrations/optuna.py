@@ -127,10 +127,8 @@ def calibrated_candidates_func(
         calibrators=calibrators,
         fit=fit_single_task_gp if fit is None else fit,
         options=options,
-        search={
-            "num_restarts": check_count("num_restarts", num_restarts),
-            "raw_samples": check_count("raw_samples", raw_samples, least=num_restarts),
-        },
+        num_restarts=check_count("num_restarts", num_restarts),
+        raw_samples=check_count("raw_samples", raw_samples, least=num_restarts),
     )
 
 
@@ -159,7 +157,8 @@ def _candidate(
     calibrators: tuple[Calibrator, ...],
     fit: Callable[[Tensor, Tensor], Model],
     options: Mapping[str, Any],
-    search: Mapping[str, int],
+    num_restarts: int,
+    raw_samples: int,
 ) -> Tensor:
     """The next point ``1 x d`` within ``bounds``, ``2 x d``."""
     constraints = train_obj[:, :0] if train_con is None else train_con
@@ -193,7 +192,8 @@ def _candidate(
         improvement(models, trials),
         bounds=unit_cube(trials.X),
         q=1,
-        **search,
+        num_restarts=num_restarts,
+        raw_samples=raw_samples,
         options=dict(SEPARATE_STARTS),
     )
     # Rounding may lead out of the bounds.
@@ -277,11 +277,10 @@ class SearchSpace:
 
     def fixed(self, parameters: Mapping[str, Any]) -> dict[int, float]:
         """Values by column of the parameters that are given."""
-        given = {name: parameters[name] for name in self.distributions if name in parameters}
         others = self.parameters(torch.full((self.dim,), 0.5, dtype=torch.double))
-        (point,) = self.encoded([others | given])
+        (point,) = self.encoded([{**others, **parameters}])
         encoded = zip(self.distributions, self._transform.column_to_encoded_columns, strict=True)
-        columns = [int(column) for name, own in encoded if name in given for column in own]
+        columns = [int(column) for name, own in encoded if name in parameters for column in own]
         return {column: point[column].item() for column in columns}
 
     @property

@@ -42,10 +42,8 @@ def plot_intervals(
     truth: Tensor | None = None,
     level: float = 0.8,
     ax: Axes | None = None,
-    *,
-    base: bool = True,
 ) -> Axes:
-    """Calibrated prediction intervals of observations beside those of the base model, in 1-d.
+    """Prediction intervals of observations, calibrated and of the base model, in 1-d.
 
     Args:
         model: A calibrated model of one input.
@@ -55,7 +53,6 @@ def plot_intervals(
         truth: The objective without noise at ``X_grid``, ``m x 1``.
         level: Probability of the intervals, in (0, 1).
         ax: Axes to draw into.
-        base: Whether to draw the intervals of the Gaussian process without calibration.
 
     Example:
         >>> x = X[:, :1]
@@ -66,7 +63,7 @@ def plot_intervals(
     check_inputs("X", X, 1)
     if Y.shape != X.shape or (truth is not None and truth.shape != X_grid.shape):
         raise BotorchTensorDimensionError(
-            "`Y` must have the shape of `X` and `truth` that of `X_grid`, both ... x 1."
+            "`Y` must have the shape of `X`, and `truth` the shape of `X_grid`, both ... x 1."
         )
     low, high = (to_numpy(end) for end in prediction_interval(model, X_grid, level))
     ax = new_axes((10.5, 4.6)) if ax is None else ax
@@ -76,10 +73,9 @@ def plot_intervals(
     stated = f"{level:.0%} interval"
     band: dict[str, Any] = {"color": COLORS[1], "alpha": 0.3, "lw": 0}
     ax.fill_between(x, low, high, **band, label=f"calibrated, {stated}")
-    if base:
-        ends = (to_numpy(end) for end in prediction_interval(model.model, X_grid, level))
-        for end, label in zip(ends, (f"Gaussian process, {stated}", None), strict=True):
-            ax.plot(x, end, color=COLORS[0], linestyle="--", linewidth=1.6, label=label)
+    ends = map(to_numpy, prediction_interval(model.model, X_grid, level))
+    for end, label in zip(ends, (f"Gaussian process, {stated}", None), strict=True):
+        ax.plot(x, end, color=COLORS[0], linestyle="--", linewidth=1.6, label=label)
     if truth is not None:
         ax.plot(x, to_numpy(truth), color=ink(), lw=1.4, label="truth, without noise")
     ax.set_xlim(x.min(), x.max())
@@ -109,7 +105,7 @@ def prediction_interval(model: Model, X: Tensor, level: float) -> tuple[Tensor, 
 def interval_half_width(model: CalibratedModel, X: Tensor, level: float) -> Tensor:
     """Half-width of a calibrated interval in the base model's predictive deviations, ``n``.
 
-    Arguments are those of `prediction_interval`.
+    For the arguments see `prediction_interval`.
 
     Example:
         >>> half_width = interval_half_width(model, X, level=0.8)

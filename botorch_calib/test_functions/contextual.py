@@ -36,7 +36,10 @@ def clipped_normal(
 
 
 class ContextualProblem(BaseTestProblem):
-    """A test problem on joint inputs, decisions first, whose contexts are independent."""
+    """A test problem on joint inputs, decisions first, whose contexts are independent.
+
+    A problem that the paper minimises is negated unless ``negate`` is given.
+    """
 
     bounds: Tensor  # 2 x d
     num_objectives = 1
@@ -52,12 +55,6 @@ class ContextualProblem(BaseTestProblem):
         negate: bool | None = None,
         dtype: torch.dtype = torch.double,
     ) -> None:
-        """
-        Args:
-            noise_std: Standard deviation of the observation noise.
-            negate: Whether to negate the function; by default, if it is one to be minimised.
-            dtype: The dtype of the bounds.
-        """
         self.dim = len(self._bounds)
         self.continuous_inds = list(range(self.dim))
         if negate is None:
@@ -68,11 +65,6 @@ class ContextualProblem(BaseTestProblem):
     def num_contexts(self) -> int:
         """The number ``d_c`` of context columns, which come last."""
         return len(self._icdfs)
-
-    @property
-    def context_indices(self) -> list[int]:
-        """The context columns of joint inputs."""
-        return list(range(self.num_decisions, self.dim))
 
     @property
     def decision_bounds(self) -> Tensor:
