@@ -56,7 +56,7 @@ CLOSED_FORMS: dict[type[AcquisitionFunction], type[AcquisitionFunction]] = {
     qLogProbabilityOfFeasibility: ours.LogCalibratedProbabilityOfFeasibility,
 }
 UNDER_CONSTRAINTS = *CLOSED_FORMS.values(), *CONSTRAINTS_ALONE
-#: Functions that cache the roots of calibrated models, by the one that Ax would choose.
+#: Functions that cache the roots of calibrated models, by the function that Ax would choose.
 CACHED_ROOTS: dict[type[AcquisitionFunction], type[AcquisitionFunction]] = {
     qLogNoisyExpectedImprovement: ours.qLogCalibratedNoisyExpectedImprovement,
     qLogNoisyExpectedHypervolumeImprovement: ours.qLogCalibratedNoisyExpectedHypervolumeImprovement,
@@ -144,10 +144,8 @@ class ConstrainedClosedForm(SampledSums):
         models: list[Any] = [self._model]
         if isinstance(self._model, ModelList):
             models = [*self._model.models]
-        if any(model.num_outputs > 1 for model in models):
-            return False
-        posteriors = [model.posterior(self.surrogate.Xs[0][:1]) for model in models]
-        return all(type(p) in (CalibratedPosterior, GPyTorchPosterior) for p in posteriors)
+        X, known = self.surrogate.Xs[0][:1], (CalibratedPosterior, GPyTorchPosterior)
+        return all(m.num_outputs == 1 and type(m.posterior(X)) in known for m in models)
 
 
 def check_acquisition(
@@ -182,10 +180,8 @@ def check_acquisition(
     elif needs_metric and not objective.is_single_objective:
         problem = f"is of one metric, and the objective is {objective.expression!r}"
     elif is_of_one and constraints:
-        problem = (
-            "does not know of outcome constraints, as LogCalibratedConstrainedExpectedImprovement "
-            "does"
-        )
+        closed = ours.LogCalibratedConstrainedExpectedImprovement.__name__
+        problem = f"does not know of outcome constraints, as {closed} does"
     elif is_constrained and not constraints:
         problem = "needs outcome constraints, and there are none"
     elif is_constrained and any(len(each.metric_names) > 1 for each in constraints):

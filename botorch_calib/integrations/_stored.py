@@ -96,7 +96,7 @@ def constraint_of(account: DecisionAccount, models: Mapping[str, Model]) -> Chan
     width = raw_width(observed_process(next(iter(own.values()))))
     for row in rows:
         if width not in (None, len(row["point"])):
-            # Other inputs by now. It counts all the same: its outcome is that of the trial.
+            # The inputs are others by now. The decision counts all the same, by its outcome.
             row["point"] = []
     return ChanceConstraint(
         own, level=account.level, budget=account.budget.size, limits=account.limits, rows=rows
@@ -106,7 +106,7 @@ def constraint_of(account: DecisionAccount, models: Mapping[str, Model]) -> Chan
 def best(
     search: Search, constraint: ChanceConstraint, pending: Tensor | None
 ) -> tuple[Tensor, bool]:
-    """The best certified point, else one from which most can be learned beside ``pending``."""
+    """The best certified point, else one to learn most from, given the ``pending`` ones."""
     point, certified = search(constraint)
     if not certified and pending is not None and len(pending):
         models = constraint.models.items()
@@ -145,9 +145,9 @@ def decide_in_turn(
 ) -> Iterator[tuple[Tensor, Row]]:
     """Decide about the points of the best upper confidence bounds one by one, without end.
 
-    Each step of the generator is a decision, whose row is to be stored beside a table of so many
-    lines, with inputs of these names. Points chosen before, as the ``pending`` ones ``n x d``, have
-    their expected values.
+    Each step of the generator is a decision. Its row is to be stored with a table that has
+    ``num_lines`` lines and inputs of these ``names``. Points chosen before and ``pending`` ones,
+    ``n x d``, have their expected values.
     """
     while True:
         own = CensoredDelayModel(objective, pending, imputation="hallucinate")

@@ -133,7 +133,7 @@ class Replays(Surrogate):
 class ReplayedModel(Replays, CalibratedModel):
     """A `CalibratedModel` whose calibrator is always the replay of its own data.
 
-    ``model`` is yet to be fitted; other arguments are as of `CalibratedModel.from_history`.
+    ``model`` is not fitted yet. For other arguments see `CalibratedModel.from_history`.
     """
 
     def __init__(
@@ -146,8 +146,8 @@ class ReplayedModel(Replays, CalibratedModel):
 class PendingAwareModel(Replays, CensoredDelayModel):
     """A model of the observed trials that knows how to be conditioned on pending ones.
 
-    By itself nothing is pending, so Ax's predictions and its cross-validation are those of the
-    model within. Censored values are the worst one observed so far.
+    By itself nothing is pending, so Ax predicts and cross-validates with the model within. The
+    worst value observed so far replaces censored ones.
     """
 
     def __init__(self, model: Model, imputation: str = "censor", maximize: bool = True) -> None:
@@ -380,7 +380,7 @@ def calibrated_generation_strategy(
             be on observations, ``calibrated_model_config(denoise=False)``, while the objective is
             noise-free.
         botorch_acqf_class: The acquisition function.
-        struct: Ax's further choices, as of the initial trials, with the method ``"custom"``.
+        struct: Ax's further choices, such as the initial trials, with the method ``"custom"``.
 
     Raises:
         InputDataError: If nothing has been configured, or ``metric_configs`` do not fit.
@@ -438,13 +438,13 @@ def delay_aware_generation_strategy(
 
     Args:
         client: A client or an experiment, whose optimisation has been configured.
-        imputation: As of `delayed_model_config`. Where points cannot be evaluated, whose trials are
-            abandoned, censor them.
+        imputation: As in `delayed_model_config`. Censor if some points cannot be evaluated, and
+            their trials are abandoned.
         calibrated: A `calibrated_model_config`, to calibrate the model by the trials observed.
         beta: Factor of the posterior variance if nothing is pending, as in BoTorch's
-            ``UpperConfidenceBound`` (default: that of `DelayAwareProposer`, 4 for
-            ``"hallucinate"`` with ``"ucb"`` and 1 otherwise).
-        struct: Ax's further choices, as of the initial trials, with the method ``"custom"``.
+            ``UpperConfidenceBound`` (default: as in `DelayAwareProposer`, 4 for ``"hallucinate"``
+            with ``"ucb"`` and 1 otherwise).
+        struct: Ax's further choices, such as the initial trials, with the method ``"custom"``.
         acquisition: ``"ucb"`` for `DelayedUpperConfidenceBound`, ``"ts"`` for
             `DelayedThompsonSampling`, which needs a kernel with random features, as Ax's own.
 

@@ -196,7 +196,7 @@ class CertifyingAdapter(TorchAdapter):
         pending = [f for of_metric in (pending_observations or {}).values() for f in of_metric]
         waiting = {Arm(f.parameters).signature for f in pending if f.trial_index is None}
         self._proposed = tuple(each for each in self._proposed if each.arm.signature in waiting)
-        # Ax keeps the one that the adapter was made with.
+        # Ax keeps the configuration that the adapter was made with.
         config = optimization_config or self._experiment.optimization_config
         run = super().gen(
             n, search_space, config, pending_observations, fixed_features, model_gen_options
@@ -429,7 +429,7 @@ def recommendation(
     Args:
         client: Its strategy is a `chance_constrained_generation_strategy`.
         confidence: Confidence of each statement, in (0, 1).
-        baseline: Parameters to compare with (default: those of ``client.attach_baseline``).
+        baseline: Parameters to compare with (default: as given to ``client.attach_baseline``).
 
     Raises:
         InputDataError: If there is no such strategy, or an outcome has not been observed.

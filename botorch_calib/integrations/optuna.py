@@ -84,8 +84,8 @@ def calibrated_candidates_func(
     `LogCalibratedConstrainedExpectedImprovement` (`LogCalibratedProbabilityOfFeasibility` until a
     trial is feasible). For several objectives it maximises
     `qLogCalibratedNoisyExpectedHypervolumeImprovement` with a reference point inferred from the
-    Pareto front, or BoTorch's ``qLogNParEGO`` where the approximate hypervolume is empty, as of
-    five objectives and few trials. Until two trials are complete, the point is drawn uniformly.
+    Pareto front, or BoTorch's ``qLogNParEGO`` where the approximate hypervolume of five or more
+    objectives and few trials is empty. Until two trials are complete, the point is drawn uniformly.
 
     Args:
         calibrator: One for all outcomes, or one for each, objectives first and then constraints.
@@ -103,7 +103,7 @@ def calibrated_candidates_func(
 
     Raises:
         InputDataError: If an argument is malformed; when called, if an outcome is infinite, or the
-            number of calibrators is not that of the outcomes.
+            number of calibrators differs from the number of outcomes.
 
     Example:
         >>> sampler = BoTorchSampler(candidates_func=calibrated_candidates_func())
@@ -203,7 +203,7 @@ def _candidate(
 def improvement(models: Sequence[Model], trials: StudyData) -> AcquisitionFunction:
     """Log improvement by the next trial, by a model of each outcome, calibrated or Gaussian."""
     pending, feasible = trials.X_pending, (trials.constraints <= 0.0).all(dim=-1)
-    # Without a feasible trial, the scale of several objectives is that of the front of all.
+    # Without a feasible trial, the front of all trials sets the scale of several objectives.
     values = trials.objectives[feasible] if feasible.any() else trials.objectives
     if values.shape[-1] > 1:
         return _hypervolume_improvement(CalibratedModelList(*models), trials, values)

@@ -72,7 +72,7 @@ class _CertifiedProposer(DelayAwareProposer):
         fixed: dict[int, float],
         failed: Tensor,
     ) -> Tensor:
-        """The best certified point, else one from which most can be learned beside what runs."""
+        """The best certified point, else one to learn most from, given what runs."""
         bounds = like(self.constraint.model, self.bounds)
         settings = (self.search.num_restarts, self.search.raw_samples)
         place = Place(bounds, None, fixed, None, None, *settings)
@@ -280,7 +280,7 @@ def _checked_names(trials: Sequence[FrozenTrial]) -> list[str]:
 
 
 def _decided(trials: Sequence[FrozenTrial]) -> list[tuple[dict[str, Any], dict[str, float]]]:
-    """Rows and constraints of trials decided about; before the first, those of other samplers."""
+    """Rows and constraints of decided trials or, before the first, of other samplers' trials."""
     decided = [
         trial
         for trial in trials

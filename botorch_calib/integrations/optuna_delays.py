@@ -168,7 +168,7 @@ class DelayAwareSampler(BoTorchSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Parameters of the next trial; those of an enqueued one that it was given are kept."""
+        """Parameters of the next trial, which keeps what it was enqueued with."""
         if not search_space:
             return {}
         with _one_at_a_time:
@@ -301,7 +301,7 @@ class DelayAwareSampler(BoTorchSampler):
                 proposer.search = self._search
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy goes on with the same numbers, unless it is told to draw others.
+        # A copy goes on with the same numbers, unless it is reseeded.
         return {**self.__dict__, "_seeded_in": None}
 
     def _proposer(self, dim: int) -> DelayAwareProposer:

@@ -1,9 +1,8 @@
 """Xopt: calibrated models for its Bayesian generators, and a generator under chance constraints.
 
-It needs Xopt (``pip install botorch_calib[xopt]``). The Gaussian processes are those of Xopt's
-``StandardModelConstructor``. After its fit the calibrator of each outcome replays the rows of the
-data in their order. Importing this module registers the generator, so that ``Xopt.from_file`` loads
-it.
+It needs Xopt (``pip install botorch_calib[xopt]``). Xopt's ``StandardModelConstructor`` fits the
+Gaussian processes. Then the calibrator of each outcome replays the rows of the data in their order.
+Importing this module registers the generator, so that ``Xopt.from_file`` loads it.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ CONSTRUCTOR, GENERATOR = "calibrated", "chance_constrained"
 class CalibratedModelConstructor(StandardModelConstructor):
     """Xopt's standard model constructor, with each outcome calibrated.
 
-    Its fields are those of ``StandardModelConstructor`` and the following; all are given by name.
+    It has the fields of ``StandardModelConstructor`` and the following; all are given by name.
     The model is a `CalibratedModelList`, with an outcome for each objective and constraint. Xopt's
     generators evaluate it by joint samples, except where a single candidate is asked for without
     constraints: BoTorch's analytic functions, used there, read its mean and variance alone.

@@ -42,7 +42,7 @@ Array = npt.NDArray[np.float64]
 #: Closer ones take more steps, and the end of the search makes up for it.
 SMOOTHING = 1.0 / 32.0
 # Its search is rough, relative to the spread of the values over the box. BoTorch's own L-BFGS-B
-# wants `factr` to be None beside `ftol`; SciPy's, which BoTorch takes from SciPy 1.18 on, has none.
+# wants `factr` to be None with `ftol`; SciPy's, which BoTorch takes from SciPy 1.18 on, has none.
 _ROUGH = {"maxiter": 10, "ftol": 1e-2, "factr": None}
 # The accuracy of the exact end, relative to that spread, and the most steps.
 _FINE: dict[str, Any] = {"ftol": 1e-6, "maxiter": 50}

@@ -119,7 +119,7 @@ def is_logarithm(acqf: object) -> bool:
 
 @contextmanager
 def without_search_warnings() -> Iterator[None]:
-    """Pass on all warnings but those of why a search stops, for callers that check its end.
+    """Pass on all warnings but of why a search stops, for callers that check its end.
 
     BoTorch shows these whatever the filter, so all are caught.
     """

@@ -1,7 +1,7 @@
 """Figures of calibration and of optimization runs; ``pip install botorch_calib[plot]``.
 
 Every function draws into ``ax`` (default: a new figure's) and returns it, so labels, titles and
-limits can still be changed. Legends stand beside the axes: when a figure was not made with
+limits can still be changed. Legends are outside of the axes: when a figure was not made with
 ``layout="constrained"``, save it with ``bbox_inches="tight"``.
 """
 

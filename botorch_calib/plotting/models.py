@@ -133,7 +133,7 @@ def plot_threshold_map(
         model: A calibrated model of two inputs.
         bounds: The box, ``2 x 2``: lower corner, upper corner.
         X: Queries to mark, ``n x 2``.
-        level: Probability of the interval (default: that of the calibrator, or 0.8).
+        level: Probability of the interval (default: the calibrator's, or 0.8).
         ax: Axes to draw into.
 
     Example:

@@ -204,7 +204,7 @@ class Newsvendor(ContextualProblem):
 
     def _expectation(self, X: Tensor) -> Tensor:
         x = X[..., 0]
-        # Integration by parts gives the integral of the power -n from that of the power 1 - n.
+        # Integration by parts reduces the integral of the power -n to the power 1 - n.
         square, sold = 1.0 + x.square(), x.atan()
         for n in range(2, 21):
             sold = (x * square.pow(1 - n) + (2 * n - 3) * sold) / (2 * n - 2)

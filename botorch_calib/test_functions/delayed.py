@@ -175,7 +175,7 @@ class DelayedProblem(BaseTestProblem):
 
         Args:
             X: The points, ``n x d`` or, for a single one, of length ``d``.
-            now: The time, not before that of an earlier call.
+            now: The time, not before the time of an earlier call.
         """
         X = check_inputs("X", X.unsqueeze(0) if X.dim() == 1 else X, self.dim)
         time = self._checked_time(now)
