@@ -25,7 +25,7 @@ import torch
 from xopt import VOCS, Evaluator, Xopt
 
 from botorch_calib.decisions import recommend
-from botorch_calib.integrations.xopt_decisions import ChanceConstrainedGenerator
+from botorch_calib.integrations.xopt import ChanceConstrainedGenerator
 from botorch_calib.plotting import COLORS
 
 LIMIT = 5.0  # mm

@@ -33,6 +33,8 @@ from botorch.models.model import Model, ModelList
 from botorch.posteriors import GPyTorchPosterior
 
 from botorch_calib import acquisition as ours
+from botorch_calib.acquisition.base import CalibratedAcquisitionFunction
+from botorch_calib.acquisition.delayed import DelayAwareAcquisitionFunction
 from botorch_calib.decisions import CertifiedSetExpansion
 from botorch_calib.models import CalibratedModelList
 from botorch_calib.posteriors import CalibratedPosterior
@@ -40,27 +42,21 @@ from botorch_calib.posteriors import CalibratedPosterior
 # What counts as rounding at the edge of a parameter constraint, in the unit of Ax's parameters.
 _EDGE = 1e-6
 
-#: Functions of one outcome, which know nothing of constraints.
-ONE_OUTCOME: tuple[type[AcquisitionFunction], ...] = (
-    ours.CalibratedExpectedShortfall,
-    ours.CalibratedExpectedImprovement,
-    ours.CalibratedProbabilityOfImprovement,
-    ours.CalibratedUpperConfidenceBound,
-    ours.DelayedThompsonSampling,
-    ours.DelayedUpperConfidenceBound,
-    ours.LogCalibratedExpectedImprovement,
+#: Classes of functions of one outcome, which know nothing of constraints, but for those below.
+ONE_OUTCOME = (
+    AnalyticAcquisitionFunction,
+    CalibratedAcquisitionFunction,
+    DelayAwareAcquisitionFunction,
 )
 #: Functions that depend on the outcome constraints and not on the objective.
-CONSTRAINTS_ALONE: tuple[type[AcquisitionFunction], ...] = (
-    CertifiedSetExpansion,
-    ours.LogCalibratedProbabilityOfFeasibility,
-)
+CONSTRAINTS_ALONE = (CertifiedSetExpansion, ours.LogCalibratedProbabilityOfFeasibility)
 #: Closed forms under outcome constraints, by the sampled function that Ax would choose.
 CLOSED_FORMS: dict[type[AcquisitionFunction], type[AcquisitionFunction]] = {
     qLogNoisyExpectedImprovement: ours.LogCalibratedConstrainedExpectedImprovement,
     qLogProbabilityOfFeasibility: ours.LogCalibratedProbabilityOfFeasibility,
 }
-#: Functions that cache the roots of calibrated models, by the one that Ax would choose.
+UNDER_CONSTRAINTS = *CLOSED_FORMS.values(), *CONSTRAINTS_ALONE
+#: Functions that cache the roots of calibrated models, by the function that Ax would choose.
 CACHED_ROOTS: dict[type[AcquisitionFunction], type[AcquisitionFunction]] = {
     qLogNoisyExpectedImprovement: ours.qLogCalibratedNoisyExpectedImprovement,
     qLogNoisyExpectedHypervolumeImprovement: ours.qLogCalibratedNoisyExpectedHypervolumeImprovement,
@@ -84,12 +80,11 @@ class PendingAtEdges(Acquisition):
 class SampledSums(PendingAtEdges):
     """Ax's acquisition, in which samples of outcomes are drawn together, and summed.
 
-    Ax's ``ModelList`` of calibrated models would draw each by itself, and its sums of outcomes take
-    a joint normal distribution, which there is not.
+    Ax's ``ModelList`` would draw the samples of each calibrated model separately, and its sums of
+    outcomes need a joint normal distribution.
     """
 
     def _subset_model(self, model: Model, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Ax's, of a `CalibratedModelList` where that takes all models."""
         model, *rest = super()._subset_model(model, *args, **kwargs)
         if type(model) is ModelList:
             with suppress(UnsupportedError):  # one is an ensemble, say
@@ -99,7 +94,6 @@ class SampledSums(PendingAtEdges):
     def get_botorch_objective_and_transform(
         self, botorch_acqf_class: type[AcquisitionFunction], *args: Any, **kwargs: Any
     ) -> tuple[MCAcquisitionObjective | None, PosteriorTransform | None]:
-        """Ax's, with a sum of samples in place of the sum of a posterior's outputs."""
         objective, transform = super().get_botorch_objective_and_transform(
             botorch_acqf_class, *args, **kwargs
         )
@@ -150,10 +144,8 @@ class ConstrainedClosedForm(SampledSums):
         models: list[Any] = [self._model]
         if isinstance(self._model, ModelList):
             models = [*self._model.models]
-        if any(model.num_outputs > 1 for model in models):
-            return False
-        posteriors = [model.posterior(self.surrogate.Xs[0][:1]) for model in models]
-        return all(type(p) in (CalibratedPosterior, GPyTorchPosterior) for p in posteriors)
+        X, known = self.surrogate.Xs[0][:1], (CalibratedPosterior, GPyTorchPosterior)
+        return all(m.num_outputs == 1 and type(m.posterior(X)) in known for m in models)
 
 
 def check_acquisition(
@@ -165,8 +157,7 @@ def check_acquisition(
     """
     objective, constraints = config.objective, config.outcome_constraints
     for constraint in constraints:
-        # As a plain constraint, which the transforms of Ax make of any. In Ax 1.3 they lose all
-        # metrics but the first.
+        # Ax's transforms make any constraint a plain one, in Ax 1.3 of the first metric alone.
         plain = OutcomeConstraint.clone(constraint)
         rows = extract_outcome_constraints([plain], plain.metric_signatures)
         if rows is not None and (rows[0] != 0.0).sum() < len(plain.metric_names):
@@ -178,8 +169,8 @@ def check_acquisition(
         return
     samples = issubclass(acqf_class, MCAcquisitionFunction)
     # BoTorch's would not fail: Ax would leave the constraints out, and add up the objectives.
-    is_of_one = acqf_class in ONE_OUTCOME or issubclass(acqf_class, AnalyticAcquisitionFunction)
-    is_constrained = acqf_class in (*CLOSED_FORMS.values(), *CONSTRAINTS_ALONE)
+    is_constrained = acqf_class in UNDER_CONSTRAINTS
+    is_of_one = issubclass(acqf_class, ONE_OUTCOME) and not is_constrained
     needs_metric = (is_of_one or is_constrained) and acqf_class not in CONSTRAINTS_ALONE
     is_of_several = issubclass(acqf_class, MultiObjectiveMCAcquisitionFunction)
     if is_of_several and not objective.is_multi_objective:
@@ -205,6 +196,6 @@ def check_acquisition(
 
 for _searched in (PendingAtEdges, SampledSums, ConstrainedClosedForm):
     register_acquisition(_searched)
-_under_constraints = *CLOSED_FORMS.values(), *CONSTRAINTS_ALONE
-for _acquisition in (*ONE_OUTCOME, *_under_constraints, *CACHED_ROOTS.values()):
-    register_acquisition_function(_acquisition)
+for _acquisition in (*vars(ours).values(), CertifiedSetExpansion):
+    if isinstance(_acquisition, type) and issubclass(_acquisition, AcquisitionFunction):
+        register_acquisition_function(_acquisition)

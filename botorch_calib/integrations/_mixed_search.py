@@ -60,7 +60,7 @@ class MixedSpace:
         """The best certified point ``1 x d`` and True, else the most promising one and False.
 
         In a mixed space the best of many points is improved in turns: its continuous parameters by
-        a search, and the discrete ones by comparison with those of all others.
+        a search, and the discrete ones by comparison with all others.
         """
         fixed, width = self.place.fixed_features or {}, self.region.bounds.shape[-1]
         free = [column for column in range(width) if column not in {*self.discrete, *fixed}]

@@ -113,7 +113,7 @@ def _row(experiment: Experiment, decided: DecidedArm) -> Row:
 class CalibrationReports(_Card):
     """Whether what the models of the metrics state is true: a row of `calibration_report` each.
 
-    Each observation is predicted from those of the trials before it.
+    Each observation is predicted from the observations of earlier trials.
 
     Args:
         alpha: The central ``1 - alpha`` intervals are judged, in (0, 1).

@@ -1,28 +1,17 @@
 """Certified trials in Ax: outcome constraints that hold with a stated probability.
 
 It needs Ax (``pip install botorch_calib[ax]``). After the initial trials each one is the best point
-that a chance constraint certifies. It is made anew for each trial, from models of the data so far
-and the decisions about earlier trials, whose rows are stored as metadata of their candidates. So
-the account is right after a restart, from JSON or a database, and with several trials at a time:
-
-=========================== ========================================================================
-a certified trial that      counts
-=========================== ========================================================================
-is completed, with a value  by its value
-runs, or has no value yet   as a violation, until one comes
-is *abandoned*              as a violation, unless there is a value
-has *failed*                as never run, unless there is a value
-=========================== ========================================================================
-
-Ax's transforms of outcomes are left out, since they would winsorize or compress the values that
-limits are about. Importing this module teaches Ax to load such a strategy.
+that a chance constraint certifies. The constraint is made anew for each trial, from models of the
+data so far and the decisions about earlier trials, whose rows are stored as metadata of their
+candidates. So the account is right after a restart, from JSON or a database, and with several
+trials at a time. Ax's transforms of outcomes are left out, since they would winsorize or compress
+the values that limits are about. Importing this module teaches Ax to load such a strategy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -82,7 +71,7 @@ from botorch_calib.decisions.chance_constrained_search import (
     repeated_points,
 )
 from botorch_calib.decisions.rows import DecisionAccount, Row
-from botorch_calib.integrations import _stored_decisions as stored
+from botorch_calib.integrations import _stored as stored
 from botorch_calib.integrations._ax_acquisition import ConstrainedClosedForm
 from botorch_calib.integrations._mixed_search import MixedSpace
 from botorch_calib.integrations.ax import LeaveOutInfinite
@@ -106,29 +95,24 @@ class CertifiedPoints(ConstrainedClosedForm):
         self,
         botorch_acqf_class: type[AcquisitionFunction],
         botorch_acqf_options: dict[str, Any],
-        model: Model,
+        model: Any,
     ) -> AcquisitionFunction:
         """Ax's, improving upon the best known point that is certified: others are out of reach."""
+        constraint, X = self.options.get("constraint"), self.X_observed
         is_closed = botorch_acqf_class is LogCalibratedConstrainedExpectedImprovement
-        if is_closed and (best := self._best_certified_mean(model)) is not None:
-            botorch_acqf_options = {"best_f": best, **botorch_acqf_options}
+        if is_closed and constraint is not None and X is not None:
+            X = X.unsqueeze(-2)
+            X = X[evaluated(LeastMargin(constraint), X) >= 0.0]
+            (weights,) = self._objective_weights
+            index = int(weights.abs().argmax())
+            if len(X):
+                with torch.no_grad():
+                    means = model.models[index].posterior(X).mean
+                best = means.max() if weights[index] > 0.0 else means.min()
+                botorch_acqf_options = {"best_f": best, **botorch_acqf_options}
         return super()._construct_botorch_acquisition(
             botorch_acqf_class, botorch_acqf_options, model
         )
-
-    @torch.no_grad()
-    def _best_certified_mean(self, model: Any) -> Tensor | None:
-        constraint = self.options.get("constraint")
-        if constraint is None or self.X_observed is None:
-            return None
-        X = self.X_observed.unsqueeze(-2)
-        X = X[evaluated(LeastMargin(constraint), X) >= 0.0]
-        if not len(X):
-            return None
-        (weights,) = self._objective_weights
-        index = int(weights.abs().argmax())
-        means = model.models[index].posterior(X).mean
-        return means.max() if weights[index] > 0.0 else means.min()
 
     def optimize(
         self,
@@ -142,7 +126,6 @@ class CertifiedPoints(ConstrainedClosedForm):
         candidate_set: Tensor | None = None,
         sampling_strategy: Any = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Ax's, of a search of its own, which has no options."""
         if candidate_set is not None or sampling_strategy is not None:
             raise UnsupportedError(f"{type(self).__name__} does not choose among given candidates.")
         bounds = self.surrogate.Xs[0].new_tensor(search_space_digest.bounds).mT
@@ -159,9 +142,14 @@ class CertifiedPoints(ConstrainedClosedForm):
             return self._recommended(space, **self.options["recommend"]), torch.zeros(1)
         chosen: list[Tensor] = []
         values: list[Tensor] = []
+
+        def best(constraint: ChanceConstraint) -> tuple[Tensor, bool]:
+            acqf = stored.expanding(self.acqf, constraint, self.options["expansion_share"])
+            point, certified = space.best(acqf, LeastMargin(constraint))
+            return space.rounded(point), certified
+
         for _ in range(n):
-            search = partial(self._best, space)
-            point, row = stored.decide(search, self.options["constraint"], self.X_pending)
+            point, row = stored.decide(best, self.options["constraint"], self.X_pending)
             chosen.append(point)
             self.decided.append(row)
             with torch.no_grad(), repeated_points():
@@ -171,11 +159,6 @@ class CertifiedPoints(ConstrainedClosedForm):
                 self.X_pending = torch.cat([pending, point])
                 self._instantiate_acquisition()
         return torch.cat(chosen), torch.cat(values)
-
-    def _best(self, space: MixedSpace, constraint: ChanceConstraint) -> tuple[Tensor, bool]:
-        acqf = stored.expanding(self.acqf, constraint, self.options["expansion_share"])
-        point, certified = space.best(acqf, LeastMargin(constraint))
-        return space.rounded(point), certified
 
     def _recommended(
         self, space: MixedSpace, objective: Model, baseline: Tensor | None, **settings: Any
@@ -213,7 +196,7 @@ class CertifyingAdapter(TorchAdapter):
         pending = [f for of_metric in (pending_observations or {}).values() for f in of_metric]
         waiting = {Arm(f.parameters).signature for f in pending if f.trial_index is None}
         self._proposed = tuple(each for each in self._proposed if each.arm.signature in waiting)
-        # Ax keeps the one that the adapter was made with.
+        # Ax keeps the configuration that the adapter was made with.
         config = optimization_config or self._experiment.optimization_config
         run = super().gen(
             n, search_space, config, pending_observations, fixed_features, model_gen_options
@@ -274,17 +257,16 @@ def stated_limits(config: OptimizationConfig) -> dict[str, tuple[float | None, f
         bound = constraint.bound / weight
         lower, upper = limits.get(name, (None, None))
         if (constraint.op is ComparisonOp.LEQ) == (weight > 0.0):
-            upper = bound if upper is None else min(upper, bound)
+            limits[name] = lower, bound if upper is None else min(upper, bound)
         else:
-            lower = bound if lower is None else max(lower, bound)
-        limits[name] = lower, upper
+            limits[name] = bound if lower is None else max(lower, bound), upper
     return limits
 
 
 class DecidedArm(NamedTuple):
     """An arm that a model has chosen, the decision about it, and its outcomes."""
 
-    trial: int | None  # None before there is one
+    trial: int | None  # None before there is a trial
     arm: Arm
     decision: Mapping[str, Any]  # the row that is stored; empty if there is none
     outcomes: Mapping[str, float | None]  # by name, once the trial is over
@@ -405,8 +387,8 @@ def chance_constrained_generation_strategy(
             method="custom",
             initialization_budget=_INITIAL * len(experiment.search_space.tunable_parameters),
         )
-    by_metric = {name: in_own_units(each) for name, each in (metric_configs or {}).items()}
-    shared = in_own_units(ModelConfig(name="Ax's own") if model_config is None else model_config)
+    by_metric = {name: _standardized(each) for name, each in (metric_configs or {}).items()}
+    shared = _standardized(ModelConfig(name="Ax's own") if model_config is None else model_config)
     strategy = calibrated_generation_strategy(client, shared, by_metric, botorch_acqf_class, struct)
     for name in stated_limits(config):
         if by_metric.get(name, shared).model_options.get("denoise", False):
@@ -429,8 +411,8 @@ def chance_constrained_generation_strategy(
     return strategy
 
 
-def in_own_units(config: ModelConfig) -> ModelConfig:
-    """The configuration, with outcomes that are standardised by the model itself by default."""
+def _standardized(config: ModelConfig) -> ModelConfig:
+    """The configuration, by which the model standardises its outcome by default."""
     if isinstance(config, ModelConfig) and config.outcome_transform_classes is None:
         return replace(config, outcome_transform_classes=[Standardize])
     return config
@@ -447,7 +429,7 @@ def recommendation(
     Args:
         client: Its strategy is a `chance_constrained_generation_strategy`.
         confidence: Confidence of each statement, in (0, 1).
-        baseline: Parameters to compare with (default: those of ``client.attach_baseline``).
+        baseline: Parameters to compare with (default: as given to ``client.attach_baseline``).
 
     Raises:
         InputDataError: If there is no such strategy, or an outcome has not been observed.

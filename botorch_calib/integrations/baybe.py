@@ -31,7 +31,7 @@ from botorch_calib.decisions import ChanceConstraint
 from botorch_calib.decisions.budget import SIZE
 from botorch_calib.decisions.chance_constrained_search import LeastMargin, Place, best_certified
 from botorch_calib.decisions.rows import DecisionAccount
-from botorch_calib.integrations import _stored_decisions as stored
+from botorch_calib.integrations import _stored as stored
 
 
 def _as_lists(limits: Mapping[str, Sequence[float | None]]) -> dict[str, list[float | None]]:
@@ -50,10 +50,10 @@ class ChanceConstrainedRecommender(BotorchRecommender):
     the candidates that a `ChanceConstraint` certifies, on BayBE's surrogate models. Pending
     experiments have their expected values.
 
-    Of the first ``T`` certified recommendations at most ``(1 - level) T + budget + level`` violate
-    a limit, see `ChanceConstraint`. BayBE writes ``decisions`` to its files; their outcomes are the
-    measurements at the same candidate, and until then a certified one counts as a violation. It is
-    for the second phase of a campaign, after some 8 measurements for each parameter.
+    At most ``(1 - level) T + budget + level`` of the first ``T`` certified recommendations violate
+    a limit, see `ChanceConstraint`. BayBE writes ``decisions`` to its files. A certified candidate
+    counts as a violation until it is measured. Use the recommender in the second phase of a
+    campaign, after some 8 measurements for each parameter.
 
     Args:
         limits: ``(lower, upper)`` of each limited target, in its units, None for no limit.

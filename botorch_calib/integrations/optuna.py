@@ -53,7 +53,7 @@ from botorch_calib.acquisition import (
 )
 from botorch_calib.asynchronous.refits import fit_single_task_gp
 from botorch_calib.calibration import Calibrator, LocalizedConformal
-from botorch_calib.integrations._stored_decisions import INFINITE
+from botorch_calib.integrations._stored import INFINITE
 from botorch_calib.models import CalibratedModel, CalibratedModelList
 from botorch_calib.models.matching_rows import ROUNDED, is_any_of
 from botorch_calib.models.residuals import RESIDUALS
@@ -80,26 +80,16 @@ def calibrated_candidates_func(
 ) -> CandidatesFunction:
     """A ``candidates_func`` for Optuna's ``BoTorchSampler``, by calibrated models.
 
-    Which acquisition function is maximised follows from the study:
-
-    ==========================  =======================================================
-    one objective               `LogCalibratedExpectedImprovement`
-    ... under constraints       `LogCalibratedConstrainedExpectedImprovement`, and
-                                `LogCalibratedProbabilityOfFeasibility` as long as no
-                                complete trial is feasible
-    several objectives, with    `qLogCalibratedNoisyExpectedHypervolumeImprovement`, its
-    or without constraints      reference point inferred from the Pareto front; BoTorch's
-                                ``qLogNParEGO`` where the approximate hypervolume of five
-                                or more objectives and few trials is empty
-    ==========================  =======================================================
-
-    Running trials are accounted for if the sampler is told to consider them. Until two trials are
-    complete, the point is drawn uniformly.
+    It maximises `LogCalibratedExpectedImprovement` or, under constraints,
+    `LogCalibratedConstrainedExpectedImprovement` (`LogCalibratedProbabilityOfFeasibility` until a
+    trial is feasible). For several objectives it maximises
+    `qLogCalibratedNoisyExpectedHypervolumeImprovement` with a reference point inferred from the
+    Pareto front, or BoTorch's ``qLogNParEGO`` where the approximate hypervolume of five or more
+    objectives and few trials is empty. Until two trials are complete, the point is drawn uniformly.
 
     Args:
         calibrator: One for all outcomes, or one for each, objectives first and then constraints.
-            Each trial starts from a copy that has learned nothing (default:
-            ``LocalizedConformal(0.2)``).
+            Each trial starts from an untrained copy (default: ``LocalizedConformal(0.2)``).
         denoise: As in `CalibratedModel`.
         residuals: As in `CalibratedModel.from_history`.
         excess: As in `CalibratedModel`.
@@ -113,7 +103,7 @@ def calibrated_candidates_func(
 
     Raises:
         InputDataError: If an argument is malformed; when called, if an outcome is infinite, or the
-            number of calibrators is not that of the outcomes.
+            number of calibrators differs from the number of outcomes.
 
     Example:
         >>> sampler = BoTorchSampler(candidates_func=calibrated_candidates_func())
@@ -213,7 +203,7 @@ def _candidate(
 def improvement(models: Sequence[Model], trials: StudyData) -> AcquisitionFunction:
     """Log improvement by the next trial, by a model of each outcome, calibrated or Gaussian."""
     pending, feasible = trials.X_pending, (trials.constraints <= 0.0).all(dim=-1)
-    # Without a feasible trial, the scale of several objectives is that of the front of all.
+    # Without a feasible trial, the front of all trials sets the scale of several objectives.
     values = trials.objectives[feasible] if feasible.any() else trials.objectives
     if values.shape[-1] > 1:
         return _hypervolume_improvement(CalibratedModelList(*models), trials, values)
@@ -287,11 +277,10 @@ class SearchSpace:
 
     def fixed(self, parameters: Mapping[str, Any]) -> dict[int, float]:
         """Values by column of the parameters that are given."""
-        given = {name: parameters[name] for name in self.distributions if name in parameters}
         others = self.parameters(torch.full((self.dim,), 0.5, dtype=torch.double))
-        (point,) = self.encoded([others | given])
+        (point,) = self.encoded([{**others, **parameters}])
         encoded = zip(self.distributions, self._transform.column_to_encoded_columns, strict=True)
-        columns = [int(column) for name, own in encoded if name in given for column in own]
+        columns = [int(column) for name, own in encoded if name in parameters for column in own]
         return {column: point[column].item() for column in columns}
 
     @property

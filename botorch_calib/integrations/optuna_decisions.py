@@ -31,7 +31,7 @@ from botorch_calib.decisions.chance_constrained_search import (
     warn_uncertified,
 )
 from botorch_calib.decisions.rows import DecisionAccount
-from botorch_calib.integrations import _stored_decisions as stored
+from botorch_calib.integrations import _stored as stored
 from botorch_calib.integrations._mixed_search import MixedSpace
 from botorch_calib.integrations.optuna import SearchSpace, unit_cube
 from botorch_calib.integrations.optuna_delays import (
@@ -72,7 +72,7 @@ class _CertifiedProposer(DelayAwareProposer):
         fixed: dict[int, float],
         failed: Tensor,
     ) -> Tensor:
-        """The best certified point, else one from which most can be learned beside what runs."""
+        """The best certified point, else one to learn most from, given what runs."""
         bounds = like(self.constraint.model, self.bounds)
         settings = (self.search.num_restarts, self.search.raw_samples)
         place = Place(bounds, None, fixed, None, None, *settings)
@@ -93,27 +93,26 @@ class ChanceConstrainedSampler(DelayAwareSampler):
     """A sampler whose trials meet the constraints with a stated probability, kept true.
 
     Constraints are Optuna's: ``trial.set_constraint(name, value)``, met if it is at most 0. After
-    the first trials each one is the best that a `ChanceConstraint` certifies, as Optuna rounds
-    it: by the upper confidence bound of the objective, in which trials that run have their expected
-    values, or by log noisy expected hypervolume improvement of several objectives. Where no point
-    is certified, the trial is one from which most can be learned.
+    the first trials each one is the best that a `ChanceConstraint` certifies, as Optuna rounds it:
+    by the upper confidence bound of the objective, with the expected values of running trials, or
+    by log noisy expected hypervolume improvement of several objectives. Where no point is
+    certified, the trial is one from which most can be learned.
 
-    Of the first ``T`` certified trials at most ``(1 - level) T + budget + level`` violate a
+    At most ``(1 - level) T + budget + level`` of the first ``T`` certified trials violate a
     constraint, see `ChanceConstraint`. Decisions are stored as system attributes of their trials,
     so this holds over restarts and processes, and for enqueued trials, which count if they are
-    certified. A certified trial counts as a violation until its constraints are set, also if it
-    fails, is pruned or killed before; one that never asked for a parameter does not count. So set
-    constraints as soon as they are known.
+    certified. A certified trial counts as a violation until its constraints are set, unless it
+    never asked for a parameter. So set constraints as soon as they are known.
 
     Args:
         level: Probability, in (0, 1), with which a trial shall meet all constraints.
         budget: As in `ChanceConstraint`.
         expansion_share: As in `optimize_chance_constrained`: for studies that start from few
             enqueued safe trials.
-        fit, num_restarts, raw_samples, seed, device: As of `DelayAwareSampler`.
+        fit, num_restarts, raw_samples, seed, device: As in `DelayAwareSampler`.
         n_startup_trials: Number of complete trials before the first decision. Some 8 for each
-            parameter make the first ones much better.
-        independent_sampler: Draws trials until then, and parameters that are conditional.
+            parameter make the first decisions much better.
+        independent_sampler: Draws trials until then, and conditional parameters.
         constraints_func: As in Optuna's samplers.
 
     Raises:
@@ -253,7 +252,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         return stored.account_of(limits, self._level, self._budget, _decided(trials))
 
     def _constraint(self, look: Look) -> ChanceConstraint:
-        """That of the decisions, on models of all trials that have set it, as they ended."""
+        """The constraint of the decisions, on models of all trials that have set it."""
         account = self._account(look.trials)
         largest = stored.INFINITE
         finite = [
@@ -281,7 +280,7 @@ def _checked_names(trials: Sequence[FrozenTrial]) -> list[str]:
 
 
 def _decided(trials: Sequence[FrozenTrial]) -> list[tuple[dict[str, Any], dict[str, float]]]:
-    """Rows and constraints of trials decided about; before the first, those of other samplers."""
+    """Rows and constraints of decided trials or, before the first, of other samplers' trials."""
     decided = [
         trial
         for trial in trials

@@ -50,7 +50,7 @@ from botorch_calib.asynchronous.proposer import (
 from botorch_calib.asynchronous.refits import ScheduledFit, fit_single_task_gp, fit_with_noise
 from botorch_calib.calibration import Calibrator
 from botorch_calib.decisions.chance_constrained_search import repeated_points
-from botorch_calib.integrations._stored_decisions import INFINITE
+from botorch_calib.integrations._stored import INFINITE
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.ledger.trials import are_among
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
@@ -77,40 +77,32 @@ class Look(NamedTuple):
 
 
 class DelayAwareSampler(BoTorchSampler):
-    """A sampler for many workers, whose proposals know of trials that run and that have failed.
+    """A sampler for many workers, which takes account of running and failed trials.
 
-    With one objective, trials that run are censored or hallucinated, as ``strategy`` says. With
-    constraints or several objectives the log improvement of `calibrated_candidates_func` is
-    maximised, averaged over what running trials may bring. The value of a pruned trial never comes.
-    The search keeps away from points that have failed (by an exception, an infinite value, or as
-    the heartbeat of their process stopped), and from trials that hang, until their value comes; see
-    ``failures`` of `DelayStrategy`.
+    With one objective, running trials are censored or hallucinated, as ``strategy`` says. With
+    constraints or several objectives it maximises the log improvement of
+    `calibrated_candidates_func`, averaged over the possible outcomes of running trials. The search
+    keeps away from trials that failed or hang, see ``failures`` of `DelayStrategy`.
 
-    If no parameter is continuous, and there are at most 2048 points, the search is among these, and
-    a point that failed, was pruned or runs is asked again only if there is no other. Elsewhere a
-    point that Optuna would round to that of an earlier trial gives way to a new one. A study that
-    is loaded goes on as if it had not been interrupted.
+    If no parameter is continuous, and there are at most 2048 points, these are searched, and a
+    point that failed, was pruned or runs is asked for again only if there is no other. Elsewhere
+    a new point replaces one that Optuna would round to the point of an earlier trial.
 
-    Trials that hang are recognised by the order in which trials began and ended, and so later if
-    the clocks of machines differ. A trial whose process was killed hangs: tell the study that it
-    failed, or give the storage heartbeats.
-
-    **Noise that is known.** Trials state variances of the noise in their user attribute ``"Yvar"``:
-    a number for the objective, or a list for objectives and then constraints, of which the last
-    ones may be left out. Without one, or with None, an outcome has the variance that is fitted
-    (`PartlyKnownNoiseGP`).
+    **Known noise.** Trials state variances of the noise in their user attribute ``"Yvar"``: a
+    number for the objective, or a list for objectives and then constraints, whose end may be left
+    out. An outcome without one, or with None, has the fitted variance (`PartlyKnownNoiseGP`).
 
     Args:
         strategy: ``"hallucinate"``, ``"ucb"``, ``"ts"`` or a `DelayStrategy`.
-        calibrator: Calibrates the Gaussian process, by a replay of the complete trials in the order
-            in which they ended; each fit starts from a copy that has learned nothing.
-        fit: As of `DelayAwareProposer`, for inputs scaled to the unit cube, and for an objective
-            to be maximised or a constraint. The default is a `PartlyKnownNoiseGP`.
+        calibrator: Replays the complete trials in the order in which they ended; each fit starts
+            from an untrained copy.
+        fit: As in `DelayAwareProposer`, for inputs scaled to the unit cube, and for an objective
+            to be maximised or a constraint (default: a `PartlyKnownNoiseGP`).
         censor_value: The worst value that the objective can take, as a trial returns it; None for
             the worst one observed so far.
-        num_restarts, raw_samples: As of `SearchSettings`.
-        n_startup_trials: Number of trials, those that run included, that are drawn at random first.
-        independent_sampler: Draws these, and parameters that are conditional.
+        num_restarts, raw_samples: As in `SearchSettings`.
+        n_startup_trials: Number of first trials, running ones included, that are drawn at random.
+        independent_sampler: Draws these, and conditional parameters.
         seed: Seed of all random numbers; processes that share a study need different ones.
         device: Where the model is, and the data that ``fit`` is given (default: the CPU).
 
@@ -176,7 +168,7 @@ class DelayAwareSampler(BoTorchSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Parameters of the next trial; those of an enqueued one that it was given are kept."""
+        """Parameters of the next trial, which keeps what it was enqueued with."""
         if not search_space:
             return {}
         with _one_at_a_time:
@@ -309,7 +301,7 @@ class DelayAwareSampler(BoTorchSampler):
                 proposer.search = self._search
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy goes on with the same numbers, unless it is told to draw others.
+        # A copy goes on with the same numbers, unless it is reseeded.
         return {**self.__dict__, "_seeded_in": None}
 
     def _proposer(self, dim: int) -> DelayAwareProposer:

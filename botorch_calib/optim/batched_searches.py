@@ -54,7 +54,7 @@ def batched_searches(
                     else:
                         points[who] = X
                 if running:
-                    order = sorted(points)  # of the searches, whatever that of the threads is
+                    order = sorted(points)  # of the searches, not of the threads
                     found = _evaluated(functions, torch.cat([points[who] for who in order]))
                     for who, answer in zip(order, found, strict=True):
                         answers[who].put(answer)

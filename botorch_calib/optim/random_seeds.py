@@ -23,5 +23,5 @@ def random_stream(seed: int, device: torch.device | str = "cpu") -> Iterator[Non
 
 
 def derived_seed(seed: int, *numbers: int) -> int:
-    """A seed whose random numbers are independent of those of other ``seed`` and ``numbers``."""
+    """A seed with random numbers that are independent for other ``seed`` and ``numbers``."""
     return int(np.random.SeedSequence([seed, *numbers]).generate_state(1)[0])

@@ -48,7 +48,7 @@ class Region:
         linear: LinearConstraints | None,
         equal: LinearConstraints | None = None,
     ) -> Region:
-        """The region of a user's arguments, which are those of ``optimize_acqf``."""
+        """The region of a user's arguments, which are as in ``optimize_acqf``."""
         if bounds is None:
             raise BotorchTensorDimensionError(
                 "`bounds` must have shape 2 x d, got None: give them, or `choices`."

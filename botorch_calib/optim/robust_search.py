@@ -7,8 +7,7 @@ improved in the form without kinks
 
     maximise ``E u(x) - radius t``  subject to  ``t >= |grad_c u(x, c)|`` for the contexts ``c``,
 
-by sequential quadratic programming, which converges on a kink as fast as anywhere else. Only the
-steepest contexts enter, and those that turn out to be steeper at its end.
+by sequential quadratic programming, which converges on a kink as fast as anywhere else.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -30,8 +30,11 @@ from scipy.optimize import OptimizeWarning, minimize
 from torch import Tensor
 
 from botorch_calib._validation import check_acquisition, check_bounds, check_count
-from botorch_calib.optim.scaled_search import SEPARATE_STARTS, optimize_in_unit_box
-from botorch_calib.optim.search_warnings import without_search_warnings
+from botorch_calib.optim.scaled_search import (
+    SEPARATE_STARTS,
+    optimize_in_unit_box,
+    without_search_warnings,
+)
 
 Array = npt.NDArray[np.float64]
 
@@ -39,12 +42,10 @@ Array = npt.NDArray[np.float64]
 #: Closer ones take more steps, and the end of the search makes up for it.
 SMOOTHING = 1.0 / 32.0
 # Its search is rough, relative to the spread of the values over the box. BoTorch's own L-BFGS-B
-# wants `factr` to be None beside `ftol`; SciPy's, which BoTorch takes from SciPy 1.18 on, has none.
+# wants `factr` to be None with `ftol`; SciPy's, which BoTorch takes from SciPy 1.18 on, has none.
 _ROUGH = {"maxiter": 10, "ftol": 1e-2, "factr": None}
-# The accuracy of the exact end, in units of that spread, and the most steps.
+# The accuracy of the exact end, relative to that spread, and the most steps.
 _FINE: dict[str, Any] = {"ftol": 1e-6, "maxiter": 50}
-# Contexts that enter it, and how often others may be added.
-_STEEPEST, _ROUNDS = 32, 3
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,7 @@ class LipschitzBound:
 
     smooth: Callable[[Tensor], Tensor]  # with a maximum of order 1 / SMOOTHING, of b x 1 x d_x
     expectation: Callable[[Tensor], Tensor]  # b, of decisions b x d_x; differentiable
-    # grad_c u(x, c), b x M x d_c, of b x d_x and M x d_c
-    gradients: Callable[[Tensor, Tensor], Tensor]
-    # Their norms b x M, and the derivatives of these by x
+    # Norms of grad_c u(x, c), b x M, of b x d_x and M x d_c, and their derivatives by x
     norms_with_slopes: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
     contexts: Tensor  # that the maximum is over, M x d_c
     radius: float  # the factor of the maximum
@@ -105,16 +104,16 @@ def optimize_robust(
         ends = torch.cat([climbed, pool[best].unsqueeze(0)])
         values = acq_function(ends)
         best = _place_of_best(values)
-        problem = _Epigraph(parts, bounds, scale)
-        return _finished(acq_function, problem, ends[best], values[best])
+        end = _without_kinks(parts, bounds, ends[best], scale)
+        reached = acq_function(end)
+        if reached.isfinite() and reached > values[best]:
+            return end, reached.squeeze()
+        return ends[best], values[best]
 
 
 def _place_of_best(values: Tensor) -> Tensor:
     """Where the greatest value is; not where one is NaN, which PyTorch takes for the greatest."""
     return torch.where(values.isnan(), -torch.inf, values).argmax()
-
-
-# ------------------------------------------------------------ the rough search
 
 
 def _climbed(
@@ -138,97 +137,51 @@ def _climbed(
     return ends.detach()
 
 
-# ------------------------------------------------------------ its end
-
-
-def _finished(
-    acqf: AcquisitionFunction, problem: _Epigraph, x: Tensor, value: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The point ``1 x d_x`` and its value, after a search of the form without kinks."""
-    start = x
-    for _ in range(_ROUNDS):
-        problem.add_steepest(start)
-        end, promised = problem.solve(start)
-        reached = acqf(end)
-        if not reached.isfinite():
-            break
-        if reached > value:
-            x, value = end, reached.squeeze()
-        # The promise misses the contexts left out. It is kept unless these matter.
-        if promised - float(reached) <= _FINE["ftol"] * problem.scale:
-            break
-        start = end
-    return x, value
-
-
-class _Epigraph:
-    """``E u(x) - radius t`` under ``t >= |grad_c u(x, c)|``, for some contexts ``c``.
+def _without_kinks(parts: LipschitzBound, bounds: Tensor, start: Tensor, scale: float) -> Tensor:
+    """The end ``1 x d_x`` of a search for ``E u(x) - radius t`` under ``t >= |grad_c u(x, c)|``.
 
     Decisions are measured in widths of the box, values and ``radius t`` in units of ``scale``.
     """
+    lower, width = bounds[0], bounds[1] - bounds[0]
 
-    def __init__(self, parts: LipschitzBound, bounds: Tensor, scale: float) -> None:
-        self.parts = parts
-        self.lower, self.width = bounds[0], bounds[1] - bounds[0]
-        self.scale, self.factor = scale, parts.radius / scale
-        self.chosen = parts.contexts[:0]
-        self._known: tuple[bytes, tuple[Array, Array, Array, Array]] | None = None
+    def point(x: Array) -> Tensor:
+        return (lower + width * torch.as_tensor(x).to(lower)).unsqueeze(0)
 
-    def add_steepest(self, x: Tensor) -> None:
-        """Let the steepest contexts at a point ``1 x d_x`` enter."""
-        contexts = self.parts.contexts
-        norms = torch.linalg.vector_norm(self.parts.gradients(x, contexts)[0], dim=-1)
-        places = norms.topk(min(_STEEPEST, len(norms))).indices
-        self.chosen = torch.cat([self.chosen, contexts[places]]).unique(dim=0)
-        self._known = None
-
-    def solve(self, start: Tensor) -> tuple[Tensor, float]:
-        """The end ``1 x d_x`` of a search from a point, and the value that it promises."""
-        # A column without width stays where it is.
-        share = torch.where(self.width > 0, (start[0] - self.lower) / self.width, 0.0)
-        x = share.clamp(0.0, 1.0).double().cpu().numpy()
-        first = np.append(x, self._at(x)[2].max())
-        with warnings.catch_warnings():
-            # Steps that leave the bounds by rounding are moved back.
-            warnings.simplefilter("ignore", RuntimeWarning)
-            result = minimize(
-                lambda z: z[-1] - self._at(z[:-1])[0],
-                first,
-                jac=lambda z: np.append(-self._at(z[:-1])[1], 1.0),
-                method="SLSQP",
-                bounds=[(0.0, 1.0)] * len(x) + [(0.0, None)],
-                constraints={
-                    "type": "ineq",
-                    "fun": lambda z: z[-1] - self._at(z[:-1])[2],
-                    "jac": lambda z: np.pad(
-                        -self._at(z[:-1])[3], ((0, 0), (0, 1)), constant_values=1.0
-                    ),
-                },
-                options=_FINE,
-            )
-        x = np.clip(result.x[:-1], 0.0, 1.0)
-        expectation, _, norms, _ = self._at(x)
-        return self._point(x), self.scale * float(expectation - norms.max())
-
-    def _point(self, x: Array) -> Tensor:
-        return (self.lower + self.width * torch.as_tensor(x).to(self.lower)).unsqueeze(0)
-
-    def _at(self, x: Array) -> tuple[Array, Array, Array, Array]:
+    @lru_cache(maxsize=1)  # as SLSQP asks for one after the other at the same point
+    def at(x: bytes) -> tuple[Array, ...]:
         """Expectation and its derivatives, and penalties and theirs, in the search's units."""
-        key = x.tobytes()
-        if self._known is None or self._known[0] != key:
-            with torch.enable_grad():
-                X = self._point(x).requires_grad_()
-                value = self.parts.expectation(X).squeeze()
-                (slope,) = torch.autograd.grad(value, X)
-            norms, slopes = self.parts.norms_with_slopes(X.detach(), self.chosen)
-            width = self.width / self.scale
-            found = (
-                value.detach() / self.scale,
-                slope[0] * width,
-                self.factor * norms[0],
-                self.factor * self.width * slopes[0],
-            )
-            a, b, c, d = (each.double().cpu().numpy() for each in found)
-            self._known = key, (a, b, c, d)
-        return self._known[1]
+        with torch.enable_grad():
+            X = point(np.frombuffer(x).copy()).requires_grad_()
+            value = parts.expectation(X).squeeze()
+            (slope,) = torch.autograd.grad(value, X)
+        norms, slopes = parts.norms_with_slopes(X.detach(), parts.contexts)
+        found = (
+            value.detach() / scale,
+            slope[0] * width / scale,
+            parts.radius / scale * norms[0],
+            parts.radius / scale * width * slopes[0],
+        )
+        return tuple(each.double().cpu().numpy() for each in found)
+
+    # A column without width stays where it is.
+    x = torch.where(width > 0, (start[0] - lower) / width, 0.0).clamp(0.0, 1.0)
+    first = x.double().cpu().numpy()
+    with warnings.catch_warnings():
+        # Steps that leave the bounds by rounding are moved back.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        result = minimize(
+            lambda z: z[-1] - at(z[:-1].tobytes())[0],
+            np.append(first, at(first.tobytes())[2].max()),
+            jac=lambda z: np.append(-at(z[:-1].tobytes())[1], 1.0),
+            method="SLSQP",
+            bounds=[(0.0, 1.0)] * len(first) + [(0.0, None)],
+            constraints={
+                "type": "ineq",
+                "fun": lambda z: z[-1] - at(z[:-1].tobytes())[2],
+                "jac": lambda z: np.pad(
+                    -at(z[:-1].tobytes())[3], ((0, 0), (0, 1)), constant_values=1.0
+                ),
+            },
+            options=_FINE,
+        )
+    return point(np.clip(result.x[:-1], 0.0, 1.0))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
 from botorch.acquisition import AcquisitionFunction, OneShotAcquisitionFunction
+from botorch.exceptions.warnings import OptimizationWarning
 from botorch.optim import optimize_acqf
 from botorch.optim.initializers import is_nonnegative
 from botorch.utils.sampling import draw_sobol_samples
@@ -112,3 +115,16 @@ def spread_of_values(acqf: AcquisitionFunction, bounds: Tensor) -> Tensor:
 def is_logarithm(acqf: object) -> bool:
     """Whether values are logarithms; of a plain function it is not known."""
     return bool(getattr(acqf, "_log", False))
+
+
+@contextmanager
+def without_search_warnings() -> Iterator[None]:
+    """Pass on all warnings but of why a search stops, for callers that check its end.
+
+    BoTorch shows these whatever the filter, so all are caught.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        yield
+    for w in caught:
+        if not issubclass(w.category, OptimizationWarning):
+            warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)

@@ -1,7 +1,7 @@
 """Figures of calibration and of optimization runs; ``pip install botorch_calib[plot]``.
 
 Every function draws into ``ax`` (default: a new figure's) and returns it, so labels, titles and
-limits can still be changed. Legends stand beside the axes: when a figure was not made with
+limits can still be changed. Legends are outside of the axes: when a figure was not made with
 ``layout="constrained"``, save it with ``bbox_inches="tight"``.
 """
 
@@ -12,12 +12,13 @@ from botorch_calib.plotting.diagnostics import (
     plot_pit_histogram,
     plot_reliability,
 )
-from botorch_calib.plotting.intervals import (
+from botorch_calib.plotting.models import (
     interval_half_width,
+    plot_certified_region,
     plot_intervals,
+    plot_threshold_map,
     prediction_interval,
 )
-from botorch_calib.plotting.maps import plot_certified_region, plot_threshold_map
 from botorch_calib.plotting.runs import plot_regret, plot_timeline
 from botorch_calib.plotting.style import COLORS, LABEL_SIZE, LEGEND_SIZE, TICK_SIZE
 

@@ -24,13 +24,12 @@ STATUS_STYLES = {
 }
 
 
-def plot_regret(curves: Mapping[str, Any], log_scale: bool = False, ax: Axes | None = None) -> Axes:
+def plot_regret(curves: Mapping[str, Any], ax: Axes | None = None) -> Axes:
     """Mean regret of each method with a band of one standard error over seeds.
 
     Args:
-        curves: By method, regrets ``seeds x T``; the first column is that after the initial
-            design. A single seed has no band.
-        log_scale: Whether the regret axis is logarithmic.
+        curves: By method, regrets ``seeds x T``, the first column after the initial design. A
+            single seed has no band.
         ax: Axes to draw into.
 
     Example:
@@ -52,9 +51,6 @@ def plot_regret(curves: Mapping[str, Any], log_scale: bool = False, ax: Axes | N
         if num_runs > 1:
             error = values.std(axis=0, ddof=1) / np.sqrt(num_runs)
             ax.fill_between(steps, mean - error, mean + error, color=color, alpha=0.2, lw=0)
-    if log_scale:
-        # The lower end of a band may reach 0.
-        ax.set_yscale("log", nonpositive="clip")
     names = ("evaluations after the initial design", "simple regret (units of the objective)")
     return style.finished(ax, *names, title="mean ± 1 standard error")
 

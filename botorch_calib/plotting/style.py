@@ -41,7 +41,7 @@ def new_axes(size: tuple[float, float]) -> Axes:
 
 
 def ink() -> str:
-    """Colour of lines and marks that belong to no method: that of the text."""
+    """Colour of the text, for lines and marks that belong to no method."""
     import matplotlib as mpl
 
     return str(mpl.rcParams["text.color"])
@@ -71,7 +71,7 @@ def finished(ax: Axes, xlabel: str, ylabel: str, title: str | None = None) -> Ax
 
 
 def legend_above(ax: Axes) -> None:
-    """A legend above the axes, where a scale of colours stands beside them."""
+    """A legend above the axes, for a map with a scale of colours on its right."""
     ax.legend(
         loc="lower left",
         bbox_to_anchor=(0.0, 1.0),

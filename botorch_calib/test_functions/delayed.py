@@ -18,7 +18,13 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.test_functions.base import BaseTestProblem, MultiObjectiveTestProblem
 from torch import Tensor
 
-from botorch_calib._validation import check_count, check_inputs, check_instance, check_nonnegative
+from botorch_calib._validation import (
+    check_count,
+    check_inputs,
+    check_instance,
+    check_nonnegative,
+    check_number,
+)
 
 
 class DelayDistribution(ABC):
@@ -96,8 +102,9 @@ class Arrival(NamedTuple):
 class DelayedProblem(BaseTestProblem):
     r"""A test problem whose values arrive after a random delay on a simulated clock.
 
-    Everything else is the wrapped problem's: ``problem(X)`` evaluates it without delay. The caller
-    passes the time as ``now``, which never goes back. Delays are those of `draw_delay`.
+    Everything else is the wrapped problem's, which has a single objective: ``problem(X)`` evaluates
+    it without delay. The caller passes the time as ``now``, which never goes back. `draw_delay`
+    draws the delays for ``seed``, at least 0.
 
     Example:
         >>> problem = DelayedProblem(Ackley(dim=2, negate=True), PoissonDelay(10.0), seed=0)
@@ -108,12 +115,6 @@ class DelayedProblem(BaseTestProblem):
     """
 
     def __init__(self, problem: BaseTestProblem, delay: DelayDistribution, seed: int = 0) -> None:
-        """
-        Args:
-            problem: A problem with a single objective.
-            delay: The distribution of delays.
-            seed: Seeds the delays, at least 0.
-        """
         check_instance("problem", problem, BaseTestProblem)
         if isinstance(problem, MultiObjectiveTestProblem):
             raise UnsupportedError("`problem` must have a single objective.")
@@ -174,7 +175,7 @@ class DelayedProblem(BaseTestProblem):
 
         Args:
             X: The points, ``n x d`` or, for a single one, of length ``d``.
-            now: The time, not before that of an earlier call.
+            now: The time, not before the time of an earlier call.
         """
         X = check_inputs("X", X.unsqueeze(0) if X.dim() == 1 else X, self.dim)
         time = self._checked_time(now)
@@ -201,8 +202,7 @@ class DelayedProblem(BaseTestProblem):
         return arrived
 
     def _checked_time(self, now: float) -> float:
-        if isinstance(now, bool) or not isinstance(now, (int, float)) or not math.isfinite(now):
-            raise InputDataError(f"`now` must be a finite number, got {now!r}.")
-        if now < self._now:
+        time = check_number("now", now)
+        if time < self._now:
             raise InputDataError(f"`now` is {now}, but the clock already shows {self._now}.")
-        return float(now)
+        return time

@@ -44,21 +44,9 @@ class HeteroscedasticAckley(HeteroscedasticNoise, Ackley):
     """
 
     def __init__(
-        self,
-        dim: int = 2,
-        negate: bool = True,
-        bounds: list[tuple[float, float]] | None = None,
-        dtype: torch.dtype = torch.double,
+        self, dim: int = 2, negate: bool = True, dtype: torch.dtype = torch.double
     ) -> None:
-        """
-        Args:
-            dim: The input dimension.
-            negate: Whether to negate Ackley, which makes this a maximisation problem.
-            bounds: ``(lower, upper)`` per coordinate; by default ``(-10, 10)``.
-            dtype: The dtype of the bounds.
-        """
-        bounds = [(-10.0, 10.0)] * dim if bounds is None else bounds
-        super().__init__(dim=dim, negate=negate, bounds=bounds, dtype=dtype)
+        super().__init__(dim=dim, negate=negate, bounds=[(-10.0, 10.0)] * dim, dtype=dtype)
 
     def noise_variance(self, X: Tensor) -> Tensor:
         """``(|x| + 10) / 20``, shape ``batch_shape x d -> batch_shape``."""
@@ -83,11 +71,6 @@ class IntervalStudy1d(HeteroscedasticNoise, SyntheticTestFunction):
     _optimizers = [(-3.9933485208154305,), (3.9933485208154305,)]
 
     def __init__(self, negate: bool = False, dtype: torch.dtype = torch.double) -> None:
-        """
-        Args:
-            negate: Whether to negate the function, which makes this a minimisation problem.
-            dtype: The dtype of the bounds.
-        """
         super().__init__(negate=negate, dtype=dtype)
 
     def _evaluate_true(self, X: Tensor) -> Tensor:

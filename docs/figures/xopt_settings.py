@@ -6,7 +6,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from xopt import VOCS, Evaluator, Xopt
 
-from botorch_calib.integrations.xopt_decisions import ChanceConstrainedGenerator
+from botorch_calib.integrations.xopt import ChanceConstrainedGenerator
 from botorch_calib.plotting import COLORS
 
 LIMIT, NUM_INITIAL, NUM = 1.0, 16, 24

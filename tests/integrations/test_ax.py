@@ -278,20 +278,6 @@ def test_loop(acquisition: type[AcquisitionFunction] | None, parameters: Sequenc
     assert generator._botorch_acqf_class is expected
 
 
-def test_minimisation_agrees_with_maximisation() -> None:
-    queries = []
-    for objective, sign in (("y", 1.0), ("-y", -1.0)):
-        client = new_client(
-            calibrated_model_config(), LogCalibratedExpectedImprovement, objective=objective
-        )
-        for _ in range(NUM_INITIAL):
-            for index, parameters in client.get_next_trials(max_trials=1).items():
-                client.complete_trial(index, {"y": sign * hill(parameters)})
-        (query,) = client.get_next_trials(max_trials=1).values()
-        queries.append(point(query))
-    torch.testing.assert_close(*queries, atol=0.01, rtol=0)
-
-
 # ------------------------------------------------------------------ under outcome constraints
 
 THRESHOLDS = ["y >= -2", "w >= 0"]

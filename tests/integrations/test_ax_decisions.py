@@ -31,7 +31,7 @@ from torch import Tensor
 from botorch_calib import ChanceConstraint, noise_diagnosis, optimize_chance_constrained
 from botorch_calib.decisions.chance_constrained_search import Place
 from botorch_calib.exceptions import CalibrationWarning
-from botorch_calib.integrations import _mixed_search, _stored_decisions, ax_decisions
+from botorch_calib.integrations import _mixed_search, _stored, ax_decisions
 from botorch_calib.integrations.ax import calibrated_model_config
 from botorch_calib.integrations.ax_cards import CalibrationReports, CertifiedTrials, NoiseDiagnoses
 from botorch_calib.integrations.ax_decisions import (
@@ -437,12 +437,12 @@ def test_constraints_relative_to_a_baseline() -> None:
 def test_a_share_of_the_trials_expands(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 
-    class Watched(_stored_decisions.CertifiedSetExpansion):
+    class Watched(_stored.CertifiedSetExpansion):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             made.append(1)
             super().__init__(*args, **kwargs)
 
-    monkeypatch.setattr(_stored_decisions, "CertifiedSetExpansion", Watched)
+    monkeypatch.setattr(_stored, "CertifiedSetExpansion", Watched)
     client = new_client(expansion_share=0.5)
     chosen = play(client, 4)
     assert len(chosen) == 4 and len(made) == 2

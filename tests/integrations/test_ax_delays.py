@@ -24,8 +24,11 @@ from botorch_calib import (
     OnlineConformal,
 )
 from botorch_calib.acquisition import delayed, thompson
-from botorch_calib.integrations.ax import calibrated_model_config
-from botorch_calib.integrations.ax_delays import PendingAwareModel, delay_aware_generation_strategy
+from botorch_calib.integrations.ax import (
+    PendingAwareModel,
+    calibrated_model_config,
+    delay_aware_generation_strategy,
+)
 from tests.integrations.test_ax import hill, quiet, short_search
 
 __all__ = ["quiet", "short_search"]  # fixtures
@@ -121,7 +124,7 @@ def test_pending_trials_are_censored_by_the_worst_value(
     start(client)
     client.get_next_trials(max_trials=2)
     model: Any = made[-1]._current_model
-    assert type(model) is CensoredDelayModel
+    assert isinstance(model, CensoredDelayModel)
     assert model.imputation == "censor"
     Y = model.model.train_targets  # Ax has standardised them
     assert model.censor_value == pytest.approx(Y.max().item())

@@ -171,19 +171,17 @@ def test_wrong_limits() -> None:
             new_recommender(limits={"loss": pair})
 
 
-def test_a_transformed_objective() -> None:
-    """By its measured values it would be pushed beyond the one that is to be matched."""
-    target = NumericalTarget.match_absolute("gain", 0.4)
-    objective = ParetoObjective([target, NumericalTarget("loss", minimize=True)])
-    with pytest.raises(UnsupportedError, match="optimised as it is measured"):
-        new_recommender().recommend(
-            1, SPACE, objective, new_campaign(new_recommender()).measurements
-        )
-
-
-def test_other_spaces_and_no_measurements() -> None:
+def test_what_cannot_be_recommended() -> None:
     continuous = SearchSpace.from_product([NumericalContinuousParameter("a", (0, 1))])
-    with pytest.raises(UnsupportedError, match="discrete"):
-        new_recommender().recommend(1, continuous, OBJECTIVE, pd.DataFrame())
-    with pytest.raises(InputDataError, match="measurements"):
-        new_recommender().recommend(1, SPACE, OBJECTIVE, pd.DataFrame())
+    # By its measured values it would be pushed beyond the one that is to be matched.
+    matched = NumericalTarget.match_absolute("gain", 0.4)
+    transformed = ParetoObjective([matched, NumericalTarget("loss", minimize=True)])
+    measurements = new_campaign(new_recommender()).measurements
+    given: Any
+    for error, match, *given in (
+        (UnsupportedError, "optimised as it is measured", SPACE, transformed, measurements),
+        (UnsupportedError, "discrete", continuous, OBJECTIVE, pd.DataFrame()),
+        (InputDataError, "measurements", SPACE, OBJECTIVE, pd.DataFrame()),
+    ):
+        with pytest.raises(error, match=match):
+            new_recommender().recommend(1, *given)

@@ -19,8 +19,11 @@ from optuna_integration import BoTorchSampler
 from torch import Tensor
 
 from botorch_calib import LocalizedConformal, QuantileRecalibrator
-from botorch_calib.integrations.ax import calibrated_generation_strategy, calibrated_model_config
-from botorch_calib.integrations.ax_delays import delay_aware_generation_strategy
+from botorch_calib.integrations.ax import (
+    calibrated_generation_strategy,
+    calibrated_model_config,
+    delay_aware_generation_strategy,
+)
 from botorch_calib.integrations.optuna import calibrated_candidates_func
 from botorch_calib.integrations.optuna_delays import DelayAwareSampler
 from tests.integrations.test_ax import (

@@ -186,20 +186,10 @@ def test_books_of_trials_in_any_state(kind: str, tmp_path: Path, new_storage: Ne
         first = constraint.decisions[0]
         assert first["point"] == [pytest.approx(x)] and first["outcomes"] == {"loss": None}
         assert [row["outcomes"]["loss"] for row in constraint.decisions][2:4] == [0.2, -0.1]
-
-
-def test_values_of_trials_without_an_objective_teach_the_constraint() -> None:
-    study = new_study()
-    study.optimize(limited, n_trials=NUM_INITIAL)
-    trial = study.ask()
-    x = trial.suggest_float("x", 0.0, 1.0)
-    trial.set_constraint("loss", 0.7)
-    study.tell(trial, state=TrialState.PRUNED)
-    constraint = study.sampler.chance_constraint(study)
-    inputs, targets = constraint.model.train_inputs[0], constraint.model.train_targets
-    assert len(inputs) == NUM_INITIAL + 1
-    assert inputs[-1].item() == pytest.approx(x)
-    assert targets.argmax() == NUM_INITIAL
+        # Values of trials without an objective teach the constraint all the same.
+        inputs = constraint.model.train_inputs[0].flatten().tolist()
+        assert len(inputs) == NUM_INITIAL + 3
+        assert {pruned.params["x"], running.params["x"]} < {*inputs}
 
 
 def test_points_are_certified_as_optuna_rounds_them() -> None:

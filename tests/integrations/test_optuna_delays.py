@@ -132,17 +132,6 @@ def test_failures_cost_no_more_as_the_study_goes_on(ledgers: list[FeedbackLedger
     assert ledgers[-1].waits() == [0] * len(ledgers[-1])
 
 
-def test_minimisation_agrees_with_maximisation() -> None:
-    studies = [
-        optuna.create_study(direction="minimize", sampler=new_sampler()),
-        optuna.create_study(direction="maximize", sampler=new_sampler()),
-    ]
-    studies[0].optimize(lambda trial: -line(trial), n_trials=NUM_INITIAL + 3)
-    studies[1].optimize(line, n_trials=NUM_INITIAL + 3)
-    first, second = ([trial.params for trial in study.trials] for study in studies)
-    assert first == second
-
-
 @pytest.mark.parametrize(
     ("strategy", "calibrated"),
     mostly_slow([("ts", True), ("hallucinate", False)], [("hallucinate", False)]),
@@ -300,14 +289,11 @@ def test_calibrated() -> None:
     """The Gaussian process is calibrated by the complete trials in the order of their numbers."""
     models = []
 
-    class Watched(LocalizedConformal):
-        pass
-
     def fit(X: Tensor, Y: Tensor) -> SingleTaskGP:
         models.append((X, Y))
         return unfitted(X, Y)
 
-    calibrator = Watched(alpha=0.2)
+    calibrator = LocalizedConformal(alpha=0.2)
     sampler = new_sampler(calibrator=calibrator, fit=fit)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     study.optimize(line, n_trials=NUM_INITIAL + 3)
@@ -317,8 +303,7 @@ def test_calibrated() -> None:
     )
     model = sampler._fit(X, Y)
     assert isinstance(model, CalibratedModel)
-    assert isinstance(model.calibrator, Watched)
-    assert calibrator.num_updates == 0
+    assert isinstance(model.calibrator, LocalizedConformal) and calibrator.num_updates == 0
 
 
 def line_of(x: float) -> float:
@@ -450,19 +435,34 @@ def test_clocks(
     assert late(ledgers[-1]) == expected
 
 
-class TestErrors:
-    def test_settings(self) -> None:
-        for name, value in (
-            ("strategy", "greedy"),
-            ("calibrator", "conformal"),
-            ("fit", "gp"),
-            ("censor_value", float("nan")),
-            ("num_restarts", 0),
-            ("raw_samples", 1),
-            ("device", "abacus"),
-        ):
-            with pytest.raises(BotorchError, match=name):
-                new_sampler(**{name: value})
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("strategy", "greedy"),
+        ("calibrator", "conformal"),
+        ("fit", "gp"),
+        ("censor_value", float("nan")),
+        ("num_restarts", 0),
+        ("raw_samples", 1),
+        ("device", "abacus"),
+    ],
+)
+def test_wrong_settings(name: str, value: Any) -> None:
+    with pytest.raises(BotorchError, match=name):
+        new_sampler(**{name: value})
+
+
+@pytest.fixture
+def improvements(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Models and data of each improvement, and the function itself."""
+    found: list[Any] = []
+
+    def watched(models: Any, data: StudyData) -> Any:
+        found.append((models, data, improvement(models, data)))
+        return found[-1][-1]
+
+    monkeypatch.setattr(optuna_delays, "improvement", watched)
+    return found
 
 
 class TestSeveralOutcomes:
@@ -481,15 +481,8 @@ class TestSeveralOutcomes:
         study.optimize(self.constrained, n_trials=12, n_jobs=2)
         assert study.best_value > 57.0
 
-    def test_the_function_is_that_of_all_outcomes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_function_is_that_of_all_outcomes(self, improvements: list[Any]) -> None:
         """With what runs pending, by models of all outcomes in the order in which they ended."""
-        found: list[Any] = []
-
-        def watched(models: Any, data: StudyData) -> Any:
-            found.append((models, data, improvement(models, data)))
-            return found[-1][-1]
-
-        monkeypatch.setattr(optuna_delays, "improvement", watched)
         study = optuna.create_study(
             directions=["maximize", "minimize"], sampler=new_sampler(n_startup_trials=0)
         )
@@ -500,7 +493,7 @@ class TestSeveralOutcomes:
             x = trial.params["x"]
             study.tell(trial, [x, x**2])
         study.ask().suggest_float("x", 0.0, 100.0)
-        models, data, acqf = found[-1]
+        models, data, acqf = improvements[-1]
         xs = torch.tensor([trials[i].params["x"] for i in (2, 0, 1, 3)], dtype=torch.double)
         torch.testing.assert_close(data.X.squeeze(-1), xs / 100.0)
         torch.testing.assert_close(data.objectives, torch.stack([xs, -(xs**2)], dim=-1))
@@ -511,15 +504,8 @@ class TestSeveralOutcomes:
             targets = model.outcome_transform.untransform(model.train_targets)[0]
             torch.testing.assert_close(targets.flatten(), Y)
 
-    def test_a_trial_that_hangs_counts_as_failed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_trial_that_hangs_counts_as_failed(self, improvements: list[Any]) -> None:
         """It is pending until more later trials have overtaken it than ran at a time."""
-        pending: list[Any] = []
-
-        def watched(models: Any, data: StudyData) -> Any:
-            pending.append(data.X_pending)
-            return improvement(models, data)
-
-        monkeypatch.setattr(optuna_delays, "improvement", watched)
         study = optuna.create_study(direction="maximize", sampler=new_sampler(n_startup_trials=0))
         study.enqueue_trial({"x": 30.5})
         asked = [study.ask() for _ in range(2)]
@@ -528,6 +514,7 @@ class TestSeveralOutcomes:
         for _ in range(3):
             trial = study.ask()
             study.tell(trial, self.constrained(trial))
+        pending = [data.X_pending for _, data, _ in improvements]
         known = [None if each is None else (100 * each).tolist() for each in pending]
         assert known == [[[pytest.approx(hangs)]], None]
 

@@ -22,8 +22,8 @@ from botorch_calib.decisions.chance_constrained_search import (
 )
 from botorch_calib.decisions.rows import DecisionAccount
 from botorch_calib.exceptions import CalibrationWarning
-from botorch_calib.integrations import _stored_decisions as stored_decisions
-from botorch_calib.integrations._stored_decisions import best, constraint_of, trials_in_table
+from botorch_calib.integrations import _stored as stored_decisions
+from botorch_calib.integrations._stored import best, constraint_of, trials_in_table
 
 pytestmark = pytest.mark.filterwarnings("ignore:Data .outcome observations. is not standardized")
 LIMITS = {"y": (None, 0.6), "z": (-0.6, 0.6)}

@@ -22,8 +22,7 @@ from xopt.generators.bayesian.models.standard import StandardModelConstructor
 from botorch_calib import ChanceConstraint, optimize_chance_constrained
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.integrations import _mixed_search
-from botorch_calib.integrations.xopt import load_xopt
-from botorch_calib.integrations.xopt_decisions import ChanceConstrainedGenerator
+from botorch_calib.integrations.xopt import ChanceConstrainedGenerator, load_xopt
 from tests.interruptions import fail_second_call
 
 # As in test_xopt.py.

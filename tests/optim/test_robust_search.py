@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.warnings import OptimizationWarning
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Standardize
 from botorch.optim import optimize_acqf
@@ -26,7 +28,12 @@ from botorch_calib import (
     optimize_robust,
 )
 from botorch_calib.acquisition import RobustAcquisition
-from botorch_calib.optim.scaled_search import SEPARATE_STARTS, InUnitBox, spread_of_values
+from botorch_calib.optim.scaled_search import (
+    SEPARATE_STARTS,
+    InUnitBox,
+    spread_of_values,
+    without_search_warnings,
+)
 from tests.gps import DOUBLE, make_gp
 from tests.newer_scipy import search_by_scipy
 
@@ -141,14 +148,6 @@ def test_units_of_decisions_do_not_matter() -> None:
         assert_close(decision[0], end, rtol=0, atol=0)
 
 
-def test_contexts_that_are_steep_elsewhere_enter() -> None:
-    # More of them than enter at first.
-    many = torch.linspace(0.0, 1.0, 200, **DOUBLE).unsqueeze(-1)
-    for seed in range(2):
-        acqf = wasserstein(wavy_gp(seed), lipschitz_contexts=many)
-        assert found(acqf)[1] >= long_search(acqf) - 1e-5
-
-
 @pytest.mark.parametrize("ambiguity", [WassersteinBall(0.0, "lipschitz"), TotalVariationBall(0.2)])
 def test_other_functions_are_left_to_botorch(ambiguity) -> None:
     acqf = RobustUpperConfidenceBound(wavy_gp(), BETA, ambiguity, CONTEXTS)
@@ -206,6 +205,15 @@ def test_with_the_search_of_a_newer_scipy(monkeypatch) -> None:
     assert sizes and set(sizes) == {2}
 
 
+def test_other_warnings_are_passed_on() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with without_search_warnings():
+            warnings.warn("at its limit", OptimizationWarning, stacklevel=1)
+            warnings.warn("of the model", UserWarning, stacklevel=1)
+    assert [(str(w.message), w.filename) for w in caught] == [("of the model", __file__)]
+
+
 def test_repeatable_and_without_a_trace() -> None:
     acqf = wasserstein(wavy_gp())
     first, second = found(acqf, seed=5), found(acqf, seed=5)
@@ -213,23 +221,20 @@ def test_repeatable_and_without_a_trace() -> None:
     assert not first[0].requires_grad and not first[1].requires_grad
 
 
-def test_a_value_that_is_nan_is_returned_not_climbed() -> None:
-    class Broken(WassersteinUpperConfidenceBound):
-        def forward(self, X: Tensor) -> Tensor:
-            return super().forward(X) * torch.nan
+def test_values_that_are_nan() -> None:
+    """Not climbed, and returned only if there are no others."""
 
-    acqf = Broken(wavy_gp(), BETA, RADIUS, CONTEXTS)
-    assert found(acqf)[1].isnan()
-
-
-def test_no_value_that_is_nan_where_there_are_others() -> None:
     class Partial(WassersteinUpperConfidenceBound):
+        first = 0.5
+
         def forward(self, X: Tensor) -> Tensor:
-            return super().forward(X).where(X[..., 0, 0] > 0.5, torch.nan)
+            return super().forward(X).where(X[..., 0, 0] > self.first, torch.nan)
 
     acqf = Partial(wavy_gp(), BETA, RADIUS, CONTEXTS)
     decision, value = found(acqf)
     assert decision[0, 0] > 0.5 and value.isfinite()
+    acqf.first = 1.0
+    assert found(acqf)[1].isnan()
 
 
 @pytest.mark.parametrize(

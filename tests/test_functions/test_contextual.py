@@ -82,15 +82,9 @@ def test_maximised_by_default_and_signs(cls) -> None:
     assert other.stochastic_optimal_value == -problem.stochastic_optimal_value
 
 
-# ------------------------------------------------------------ values by hand
-
-
-def test_newsvendor_by_hand() -> None:
+def test_values_by_hand() -> None:
     X = torch.tensor([[0.5, 0.2], [0.2, 0.5]], dtype=torch.double)
     assert Newsvendor()(X).tolist() == pytest.approx([1.8 - 2.5 + 0.3, 1.8 - 1.0])
-
-
-def test_context_shift_by_hand() -> None:
     X = torch.tensor([[0.0, 0.5], [-0.2, 0.9], [0.2, 0.1]], dtype=torch.double)
     assert ContextShift()(X).tolist() == pytest.approx([1 - math.sqrt(0.05), -0.5, -0.5])
 
@@ -98,28 +92,12 @@ def test_context_shift_by_hand() -> None:
 # ------------------------------------------------------------ distributions
 
 
-@pytest.mark.parametrize("cls", PROBLEMS)
-def test_contexts_follow_their_distribution(cls) -> None:
-    problem = cls()
-    n = 4000
-    contexts = problem.sample_contexts(n, torch.Generator().manual_seed(3))
-    assert contexts.shape == (n, problem.num_contexts)
-    lower, upper = problem.context_bounds
-    assert ((contexts >= lower) & (contexts <= upper)).all()
-    distribution = TRUE_DISTRIBUTIONS[cls]
-    for column in contexts.T.numpy():
-        inside = distribution.ppf(np.linspace(0.02, 0.98, 50))
-        empirical = (column[:, None] <= inside).mean(axis=0)
-        # Kolmogorov's statistic exceeds 1.95 / sqrt(n) with probability 0.001.
-        assert abs(empirical - distribution.cdf(inside)).max() < 1.95 / math.sqrt(n)
-
-
 def test_draws_are_those_of_the_generator_and_the_dtype() -> None:
     draws = [
         Newsvendor(dtype=dtype).sample_contexts(5, torch.Generator().manual_seed(seed))
         for dtype, seed in ((torch.double, 0), (torch.double, 0), (torch.float32, 0))
     ]
-    assert torch.equal(draws[0], draws[1])
+    assert torch.equal(draws[0], draws[1]) and draws[0].shape == (5, 1)
     assert torch.equal(draws[0].float(), draws[2])
     other = Newsvendor().sample_contexts(5, torch.Generator().manual_seed(1))
     assert not torch.equal(other, draws[0])
@@ -167,10 +145,7 @@ def test_expectation_against_adaptive_quadrature(cls) -> None:
     X = torch.cat([decisions(problem, 1), problem.stochastic_optimizer.unsqueeze(0)])
     found = problem.evaluate_stochastic(X)
     expected = [expectation(problem, x) for x in X.numpy()]
-    # The closed form for the shift leaves out that contexts are clipped at five deviations: beyond,
-    # the distance to 0.5 is longer by 2 * 0.2 * 5.3e-8 in the mean, and is divided by at least 0.2.
-    tolerance = 1.1e-7 if cls is ContextShift else 1e-8
-    np.testing.assert_allclose(found, expected, rtol=0.0, atol=tolerance)
+    np.testing.assert_allclose(found, expected, rtol=0.0, atol=1e-8)
 
 
 @pytest.mark.parametrize("cls", PROBLEMS)

@@ -1,9 +1,8 @@
-"""Rows of decisions that clients store with their trials, and the chance constraint made of them.
+"""What clients store: calibrators by name, and with each trial the row of the decision about it.
 
-A client makes its models anew for each trial, perhaps in another process. So the row of the
-decision about a trial is stored with it. It comes back with the outcomes in the client's own data.
-Where trials are lines of a table, it also holds its ``"inputs"`` by name, and ``"after"``, the
-number of lines at the time.
+A client makes its models anew for each trial, perhaps in another process. It makes the chance
+constraint from the stored rows and the outcomes in its own data. Where trials are lines of a table,
+a row also holds its ``"inputs"`` by name, and ``"after"``, the number of lines at the time.
 """
 
 from __future__ import annotations
@@ -20,6 +19,8 @@ from botorch.exceptions.errors import InputDataError
 from botorch.models.model import Model
 from torch import Tensor
 
+from botorch_calib import calibration
+from botorch_calib.calibration import Calibrator, LocalizedConformal
 from botorch_calib.decisions import CertifiedSetExpansion
 from botorch_calib.decisions.chance_constrained_search import expands, warn_uncertified
 from botorch_calib.decisions.chance_constraint import ChanceConstraint
@@ -34,6 +35,37 @@ Search = Callable[[ChanceConstraint], tuple[Tensor, bool]]
 KEY = "chance_constraints"
 # Clients take infinite values, rows and Gaussian processes do not: beyond this squares overflow.
 INFINITE = 1e150
+#: Types of options that can be stored, alone and in lists.
+PLAIN = (bool, int, float, str, type(None))
+#: Classes of this package, by name.
+KNOWN = {name: kind for name, kind in vars(calibration).items() if isinstance(kind, type)}
+
+
+def checked_options(calibrator: object, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a calibrator, ``alpha=0.2`` if there are none and it is a `LocalizedConformal`.
+
+    Raises now if a fit, after the initial trials, or a client's file would fail.
+    """
+    if not (isinstance(calibrator, type) and issubclass(calibrator, Calibrator)):
+        raise InputDataError(f"`calibrator` must be a class of calibrators, got {calibrator!r}.")
+    checked = {"alpha": 0.2} if calibrator is LocalizedConformal and not options else {**options}
+    for name, value in checked.items():
+        items = value if isinstance(value, (list, tuple)) else [value]
+        if not all(isinstance(item, PLAIN) for item in items):
+            raise InputDataError(f"Option `{name}` is not a plain value: {value!r}.")
+    calibrator(**checked)
+    return checked
+
+
+def stored_name(calibrator: type[Calibrator]) -> str | type[Calibrator]:
+    """The name of a class of this package; any other class stands for itself."""
+    name = calibrator.__name__
+    return name if KNOWN.get(name) is calibrator else calibrator
+
+
+def calibrator_class(stored: str | type[Calibrator]) -> Any:
+    """The inverse of `stored_name`; an unknown name is returned as it is."""
+    return KNOWN.get(stored, stored) if isinstance(stored, str) else stored
 
 
 def account_of(
@@ -64,7 +96,7 @@ def constraint_of(account: DecisionAccount, models: Mapping[str, Model]) -> Chan
     width = raw_width(observed_process(next(iter(own.values()))))
     for row in rows:
         if width not in (None, len(row["point"])):
-            # Other inputs by now. It counts all the same: its outcome is that of the trial.
+            # The inputs are others by now. The decision counts all the same, by its outcome.
             row["point"] = []
     return ChanceConstraint(
         own, level=account.level, budget=account.budget.size, limits=account.limits, rows=rows
@@ -74,7 +106,7 @@ def constraint_of(account: DecisionAccount, models: Mapping[str, Model]) -> Chan
 def best(
     search: Search, constraint: ChanceConstraint, pending: Tensor | None
 ) -> tuple[Tensor, bool]:
-    """The best certified point, else one from which most can be learned beside ``pending``."""
+    """The best certified point, else one to learn most from, given the ``pending`` ones."""
     point, certified = search(constraint)
     if not certified and pending is not None and len(pending):
         models = constraint.models.items()
@@ -113,9 +145,9 @@ def decide_in_turn(
 ) -> Iterator[tuple[Tensor, Row]]:
     """Decide about the points of the best upper confidence bounds one by one, without end.
 
-    Each step of the generator is a decision, whose row is to be stored beside a table of so many
-    lines, with inputs of these names. Points chosen before, as the ``pending`` ones ``n x d``, have
-    their expected values.
+    Each step of the generator is a decision. Its row is to be stored with a table that has
+    ``num_lines`` lines and inputs of these ``names``. Points chosen before and ``pending`` ones,
+    ``n x d``, have their expected values.
     """
     while True:
         own = CensoredDelayModel(objective, pending, imputation="hallucinate")

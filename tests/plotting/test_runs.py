@@ -1,4 +1,4 @@
-"""Regret curves show the mean and the standard error of the runs."""
+"""Regret curves show the mean and the standard error of the runs, bars when trials ran."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 
-from botorch_calib.plotting import plot_regret, plot_reliability
+from botorch_calib import FeedbackLedger
+from botorch_calib.plotting import plot_regret, plot_reliability, plot_timeline
 from tests.plotting.figures import assert_beside_data, band, labels
 
 
@@ -33,12 +34,6 @@ def test_regret_shows_mean_and_standard_error():
     assert_beside_data(ax)
 
 
-def test_regret_on_a_log_scale_draws_bands_that_reach_zero():
-    ax = plot_regret({"a": [[1.0, 0.0], [1.0, 3.0]]}, log_scale=True)
-    assert ax.get_yscale() == "log"
-    ax.figure.canvas.draw()
-
-
 def test_given_axes_are_used():
     _, ax = plt.subplots()
     before = plt.get_fignums()
@@ -52,3 +47,31 @@ def test_regret_rejects_other_shapes_and_draws_nothing(bad):
     with pytest.raises(BotorchTensorDimensionError, match="curves\\['b'\\].*seeds x T"):
         plot_regret({"a": [[1.0]], "b": bad})
     assert not plt.get_fignums()
+
+
+@pytest.fixture
+def ledger():
+    ledger = FeedbackLedger(1, max_wait=5.0, clock="seconds")
+    for time in (0.0, 1.0, 2.0, 8.0):
+        ledger.submit([time], time=time)
+    first, second, third, _ = (trial.id for trial in ledger.trials_at(8.0))
+    ledger.observe(first, 1.0, time=3.5)
+    ledger.fail(second, "no reason", time=4.0)
+    assert third != first
+    return ledger
+
+
+def test_bars_last_from_submission_to_arrival_or_to_now(ledger):
+    trials = ledger.trials_at(9.0)
+    ax = plot_timeline(trials, now=9.0)
+    bars = {round(bar.get_y() + 0.4): (bar.get_x(), bar.get_width()) for bar in ax.patches}
+    expected = [(0.0, 3.5), (1.0, 8.0), (2.0, 7.0), (8.0, 1.0)]
+    assert bars == {trial.id: span for trial, span in zip(trials, expected, strict=True)}
+    names = {"observed (1)", "failed (1)", "expired (1)", "pending (1)"}
+    assert {text for text in labels(ax) if "(" in text} == names
+    assert_beside_data(ax)
+
+
+def test_no_trials_is_an_error():
+    with pytest.raises(InputDataError, match="trials"):
+        plot_timeline([])
