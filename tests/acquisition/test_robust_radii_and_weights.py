@@ -246,16 +246,3 @@ class TestWorstCaseWeights:
         with pytest.raises(UnsupportedError, match="needs gradients"):
             wdrbo = WassersteinUpperConfidenceBound(make_gp(), BETA, 0.1, CONTEXTS)
             wdrbo.worst_case_weights(points(3))
-
-
-class TestStaleness:
-    def test_follows_what_it_is_made_of(self):
-        X = points(3)
-        acqf, other = any_acquisition(KLBall(0.2)), any_acquisition(KLBall(0.2))
-        acqf(X)
-        acqf.acquisition = CalibratedUpperConfidenceBound(calibrated(), level=0.55)
-        other.acquisition = acqf.acquisition
-        assert torch.equal(acqf(X), other(X))
-        acqf.contexts = ContextDistribution(CONTEXTS.flip(0) * 0.5, WEIGHTS)
-        other.contexts = acqf.contexts
-        assert torch.equal(acqf(X), other(X))

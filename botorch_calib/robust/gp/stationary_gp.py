@@ -96,18 +96,6 @@ def is_stationary(model: ExactGP) -> bool:
     )
 
 
-def closed_form_state(model: ExactGP) -> tuple[object, ...]:
-    """All numbers of a model that `is_stationary`, as one vector, by which a change is noticed.
-
-    GPyTorch sets hyperparameters in place without a trace in their version counters.
-    """
-    inputs = model.train_inputs[0]
-    own = (*model.parameters(), *model.buffers())
-    tensors = [inputs, model.train_targets, model.likelihood.noise, *own]
-    values = [tensor.detach().reshape(-1).to(inputs.device, torch.double) for tensor in tensors]
-    return (inputs.dtype, str(inputs.device)), torch.cat(values)
-
-
 @torch.no_grad()
 def stationary_gp(model: ExactGP) -> StationaryGP:
     """Factorise a model that `is_stationary`, put in evaluation mode, in double precision."""
