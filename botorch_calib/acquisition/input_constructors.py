@@ -67,18 +67,28 @@ def register_once(
     return acqf_input_constructor(*classes)
 
 
-def register_own_arguments(acqf_class: type[AcquisitionFunction], **defaults: object) -> None:
-    """Register a constructor that passes on the arguments of a class, with other ``defaults``.
+def register_own_arguments(*classes: type[AcquisitionFunction], **defaults: object) -> None:
+    """Register constructors that pass on the arguments of each class, with other ``defaults``.
 
-    BoTorch and Ax always give ``X_pending``: a class without that argument refuses such points.
+    A function among these makes an argument that is not given, from the others and the training
+    data. BoTorch and Ax always give ``X_pending``: a class without that argument refuses points.
     """
+    for acqf_class in classes:
+        register_once(acqf_class)(_constructor(acqf_class, defaults))
+
+
+def _constructor(
+    acqf_class: type[AcquisitionFunction], defaults: Mapping[str, object]
+) -> Callable[..., dict[str, Any]]:
     own = inspect.signature(acqf_class).parameters
+    made = {name: default for name, default in defaults.items() if callable(default)}
+    others = {**defaults, **dict.fromkeys(made)}
     parameters = [
-        parameter.replace(
-            kind=Parameter.KEYWORD_ONLY, default=defaults.get(name, parameter.default)
-        )
+        parameter.replace(kind=Parameter.KEYWORD_ONLY, default=others.get(name, parameter.default))
         for name, parameter in own.items()
     ]
+    if made:
+        parameters.append(Parameter("training_data", Parameter.KEYWORD_ONLY))
     if "X_pending" not in own:
         parameters.append(Parameter("X_pending", Parameter.KEYWORD_ONLY, default=None))
     signature = inspect.Signature(parameters)
@@ -86,68 +96,48 @@ def register_own_arguments(acqf_class: type[AcquisitionFunction], **defaults: ob
     def construct_inputs(**given: object) -> dict[str, Any]:
         bound = signature.bind(**given)
         bound.apply_defaults()
+        arguments = bound.arguments
+        training_data = arguments.pop("training_data", None)
+        for name in made:
+            if arguments[name] is None:
+                arguments[name] = made[name](arguments, training_data)
         if "X_pending" not in own:
-            refuse_pending(acqf_class.__name__, bound.arguments.pop("X_pending"))
-        return bound.arguments
+            refuse_pending(acqf_class.__name__, arguments.pop("X_pending"))
+        return arguments
 
     construct_inputs.__signature__ = signature  # type: ignore[attr-defined]
-    register_once(acqf_class)(construct_inputs)
+    return construct_inputs
 
 
-register_own_arguments(CalibratedUpperConfidenceBound)
-register_own_arguments(CalibratedExpectedShortfall)
-register_own_arguments(DelayedUpperConfidenceBound)
-register_own_arguments(RobustAcquisition)
-register_own_arguments(RobustUpperConfidenceBound, beta=2.25)
-register_own_arguments(WassersteinUpperConfidenceBound, beta=2.25)
+def _best_observation(given: Mapping[str, Any], training_data: TrainingData) -> Tensor:
+    transform = given["posterior_transform"]
+    return best_observation(given["model"], training_data, transform, given["maximize"])
 
 
-@register_once(
+def _num_observations(_: Mapping[str, Any], training_data: TrainingData) -> int:
+    """A seed for each proposal, as clients count none.
+
+    Between two proposals either this number or the number of pending points grows, which changes
+    the draw as well.
+    """
+    several = training_data.values() if isinstance(training_data, dict) else [training_data]
+    return sum(len(dataset.X) for dataset in several)
+
+
+register_own_arguments(
+    CalibratedUpperConfidenceBound,
+    CalibratedExpectedShortfall,
+    DelayedUpperConfidenceBound,
+    RobustAcquisition,
+)
+register_own_arguments(RobustUpperConfidenceBound, WassersteinUpperConfidenceBound, beta=2.25)
+register_own_arguments(
     CalibratedExpectedImprovement,
     LogCalibratedExpectedImprovement,
     CalibratedProbabilityOfImprovement,
+    best_f=_best_observation,
 )
-def construct_inputs_improvement(
-    model: Model,
-    training_data: TrainingData,
-    best_f: float | Tensor | None = None,
-    posterior_transform: PosteriorTransform | None = None,
-    maximize: bool = True,
-    X_pending: Tensor | None = None,
-    num_fantasies: int = 16,
-) -> dict[str, Any]:
-    """Improvement over the best observation, unless ``best_f`` is given."""
-    arguments = locals()
-    data = arguments.pop("training_data")
-    if best_f is None:
-        arguments["best_f"] = best_observation(model, data, posterior_transform, maximize)
-    return arguments
-
-
-@register_once(DelayedThompsonSampling)
-def construct_inputs_thompson_sampling(
-    model: Model,
-    training_data: TrainingData,
-    beta: float = 1.0,
-    X_window: Tensor | None = None,
-    feedback_bound: float = 1.0,
-    choices: Tensor | None = None,
-    seed: int | None = None,
-    posterior_transform: PosteriorTransform | None = None,
-    maximize: bool = True,
-    X_pending: Tensor | None = None,
-) -> dict[str, Any]:
-    """A draw for each proposal, by the number of observations, as clients count no proposals.
-
-    Between two proposals either that or the number of pending points grows, which changes the draw
-    as well.
-    """
-    arguments = locals()
-    datasets = arguments.pop("training_data")
-    if seed is None:
-        several = datasets.values() if isinstance(datasets, dict) else [datasets]
-        arguments["seed"] = sum(len(dataset.X) for dataset in several)
-    return arguments
+register_own_arguments(DelayedThompsonSampling, seed=_num_observations)
 
 
 @register_once(LogCalibratedProbabilityOfFeasibility)
@@ -199,7 +189,7 @@ def construct_inputs_constrained_improvement(
     }
 
 
-# Their arguments are those of BoTorch's classes.
+# They take the arguments of BoTorch's classes.
 register_once(qLogCalibratedNoisyExpectedImprovement)(construct_inputs_qLogNEI)
 register_once(qLogCalibratedNoisyExpectedHypervolumeImprovement)(construct_inputs_qLogNEHVI)
 
