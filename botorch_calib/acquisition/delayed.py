@@ -68,8 +68,8 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
     A constructor of a subclass ends with a call of `set_X_pending`, which computes ``nu``. Pending
     points condition the model and lengthen the window, so ``optimize_acqf(..., q=q,
     sequential=True)`` chooses a batch as the paper does ([Verma2022]_, section 4). Without a window
-    and with a model that does not censor (GP-BUCB, GP-BTS), ``nu`` stays ``sqrt(beta)``. Arguments
-    are those of `DelayedUpperConfidenceBound`.
+    and with a model that does not censor (GP-BUCB, GP-BTS), ``nu`` stays ``sqrt(beta)``. For the
+    arguments see `DelayedUpperConfidenceBound`.
 
     Attributes:
         nu: The multiplier of eq. 2.
@@ -98,7 +98,7 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
             X_window = like(model, check_inputs("X_window", X_window, input_width(model)))
         self.register_buffer("X_window", X_window)
         self.register_buffer("nu", None)
-        self._pending_model: Model | None = None
+        self._current_model = model  # given all pending points
 
     @classmethod
     def from_ledger(
@@ -137,16 +137,10 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
             model = _with_pending(model, X_pending)
         nu = confidence_width(model, self.beta, window, self.feedback_bound)
         self._prepare(model, nu, 0 if X_pending is None else len(X_pending))
-        self._pending_model = None if X_pending is None else model
-        self.nu = nu
+        self._current_model, self.nu = model, nu
 
     def _prepare(self, model: Model, nu: Tensor, num_pending: int) -> None:
         """Compute what else depends on the model; must leave the object as it is if it raises."""
-
-    @property
-    def _current_model(self) -> Any:
-        """The model given all pending points."""
-        return self.model if self._pending_model is None else self._pending_model
 
 
 def input_width(model: Model) -> int | None:

@@ -25,7 +25,7 @@ from botorch_calib import (
     LogCalibratedConstrainedExpectedImprovement,
     LogCalibratedProbabilityOfFeasibility,
 )
-from botorch_calib.acquisition.incumbents import best_feasible_observation
+from botorch_calib.acquisition.input_constructors import best_feasible_observation
 from tests.gps import DOUBLE, far_from_gaussian
 
 GENERATOR = torch.Generator().manual_seed(5)
