@@ -174,7 +174,7 @@ def checked_constraints(constraints: Mapping[int, Limits], num_outputs: int) -> 
         high = check_number(name, math.inf if upper is None else upper, allow_inf=True)
         if not low < high:
             raise InputDataError(
-                f"`{name}` must have a lower limit less than the upper one, got {lower} and {upper}."
+                f"`{name}` must have the lower limit less than the upper, got {lower} and {upper}."
             )
         checked[index] = (low if low > -math.inf else None, high if high < math.inf else None)
     checked = {i: limits for i, limits in checked.items() if limits != (None, None)}
