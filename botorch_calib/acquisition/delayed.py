@@ -130,11 +130,16 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
         model, window = self.model, self.X_window
         if X_pending is not None:
             X_pending = like(model, check_inputs("X_pending", X_pending, input_width(model)))
+            if not isinstance(model, Surrogate) or model.imputation is None:
+                raise UnsupportedError(
+                    "`X_pending` needs a model that takes pending points, such as "
+                    f"CensoredDelayModel(model, censor_value=...), got a {type(model).__name__}."
+                )
             if window is not None:
                 window = torch.cat([window, X_pending])
-            elif not isinstance(model, Surrogate) or model.imputation in (None, "censor"):
+            elif model.imputation == "censor":
                 window = X_pending
-            model = _with_pending(model, X_pending)
+            model = model.with_pending(X_pending)
         nu = confidence_width(model, self.beta, window, self.feedback_bound)
         self._prepare(model, nu, 0 if X_pending is None else len(X_pending))
         self._current_model, self.nu = model, nu
@@ -148,15 +153,6 @@ def input_width(model: Model) -> int | None:
     process = observed_process(model)
     # A multi-task model with one output accepts inputs with or without the task feature.
     return None if isinstance(process, MultiTaskGPyTorchModel) else raw_width(process)
-
-
-def _with_pending(model: Any, X_pending: Tensor) -> Model:
-    if not isinstance(model, Surrogate) or model.imputation is None:
-        raise UnsupportedError(
-            "`X_pending` needs a model that takes pending points, such as "
-            f"CensoredDelayModel(model, censor_value=...), got a {type(model).__name__}."
-        )
-    return model.with_pending(X_pending)
 
 
 class DelayedUpperConfidenceBound(DelayAwareAcquisitionFunction):

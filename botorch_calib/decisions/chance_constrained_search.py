@@ -168,8 +168,6 @@ class Place(NamedTuple):
         choices = check_inputs("choices", self.choices)
         if not len(choices):
             raise InputDataError("`choices` is empty.")
-        if not choices.is_floating_point():
-            raise InputDataError(f"`choices` must be floating-point numbers, got {choices.dtype}.")
         return choices
 
 
