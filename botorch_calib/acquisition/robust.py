@@ -109,6 +109,7 @@ class ContextRobustFunction(PendingPoints, ABC):
         return LipschitzBound(
             smooth=smooth,
             expectation=lambda X: contexts.expectation(function(X, contexts.points)),
+            gradients=lambda X, points: function.with_gradients(X, points)[1],
             norms_with_slopes=function.norms_with_slopes,
             contexts=contexts.points if others is None else others,
             radius=ball.radius,
