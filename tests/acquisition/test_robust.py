@@ -493,15 +493,6 @@ class TestInputConstructors:
         acqf = self.construct(RobustUpperConfidenceBound, ambiguity=ambiguity, maximize=False)
         assert torch.equal(acqf(X), expected)
 
-    @pytest.mark.parametrize("kind", [WassersteinUpperConfidenceBound, RobustUpperConfidenceBound])
-    def test_pending_points(self, kind):
-        extra = {"radius": 0.1, "ambiguity": WorstCase()}
-        extra.pop("ambiguity" if kind is WassersteinUpperConfidenceBound else "radius")
-        with pytest.raises(UnsupportedError, match="`X_pending`.*CensoredDelayModel"):
-            self.construct(kind, X_pending=torch.zeros(1, 1, **DOUBLE), **extra)
-        for none in (None, torch.zeros(0, 1, **DOUBLE)):
-            assert self.construct(kind, X_pending=none, **extra).X_pending is None
-
 
 def test_names_in_errors() -> None:
     """An error names the argument that was given, and says what it should be."""
