@@ -66,7 +66,7 @@ from botorch_calib.models.process import observed_process, raw_train_inputs
 Constraints = Mapping[int, Limits] | Sequence[Callable[[Tensor], Tensor]] | None
 TrainingData = SupervisedDataset | dict[Hashable, SupervisedDataset]
 # Points ``n x d`` at which one outcome was observed, and the values ``n``
-Observations = tuple[Tensor | None, Tensor]
+Observations = tuple[Tensor, Tensor]
 
 
 def register_once(
@@ -302,8 +302,6 @@ def best_feasible_observation(
         BotorchWarning,
         stacklevel=level_of_caller(),
     )
-    if X is None:
-        raise _unknown_data()
     return _hardly_ever_passed(members[objective_index], X, maximize)
 
 
@@ -316,19 +314,23 @@ def _observations(members: Sequence[Model], training_data: TrainingData) -> list
     if len(observed) == len(members):
         return observed
     # There are data of other outcomes, and nothing says which. So take the models' own.
-    bases = [observed_process(member) for member in members]
-    if not all(base.num_outputs == 1 and hasattr(base, "train_targets") for base in bases):
-        raise _unknown_data()
-    return [(raw_train_inputs(base), raw_train_targets(base).squeeze(-1)) for base in bases]
+    observed = []
+    for base in map(observed_process, members):
+        X = raw_train_inputs(base)
+        if X is None or base.num_outputs != 1 or not hasattr(base, "train_targets"):
+            raise NotImplementedError(
+                "Give `best_f`: its default needs the data of the model's outcomes, one for each "
+                "output."
+            )
+        observed.append((X, raw_train_targets(base).squeeze(-1)))
+    return observed
 
 
-def _held(limits: Limits, observed: Observations, X: Tensor | None) -> Tensor:
+def _held(limits: Limits, observed: Observations, X: Tensor) -> Tensor:
     """For each row of ``X``, whether limits were observed to hold there."""
     (lower, upper), (places, values) = limits, observed
     low, high = (-math.inf if lower is None else lower), (math.inf if upper is None else upper)
     holds = (low <= values) & (values <= high)
-    if X is None or places is None:
-        raise _unknown_data()
     if torch.equal(X, places):
         return holds
     same = (X.unsqueeze(-2) == places.unsqueeze(-3)).all(dim=-1)
@@ -348,9 +350,3 @@ def _hardly_ever_passed(model: Model, X: Tensor, maximize: bool) -> Tensor:
         posterior_transform=ScalarizedPosteriorTransform(X.new_tensor([sign])),
     )
     return -sign * cost.squeeze(-1)
-
-
-def _unknown_data() -> NotImplementedError:
-    return NotImplementedError(
-        "Give `best_f`: its default needs the data of the model's outcomes, one for each output."
-    )

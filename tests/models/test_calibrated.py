@@ -33,8 +33,8 @@ from botorch_calib import (
     CalibratedPosterior,
     LocalizedConformal,
     OnlineConformal,
-    QuantileRecalibrator,
     PiecewisePredictive,
+    QuantileRecalibrator,
     calibration_report,
 )
 from botorch_calib.calibration import GaussianScore
