@@ -282,11 +282,10 @@ def best_feasible_observation(
     """The best observed value of the objective where all constraints were observed to hold.
 
     If outcomes were observed at different points, a point counts if each constraint was observed
-    there, and held each time. If no observation is feasible, any feasible point is an improvement:
-    as in BoTorch the value is then a bound ``M`` that the objective hardly ever passes, the
-    smallest ``mean - 6 std`` (greatest ``mean + 6 std`` when minimising) over the observed points
-    and 32 others around them, or 0 if that is worse. Two points' ``log E(f - M)+`` hardly differ
-    then, and the probability of feasibility decides. ``members`` are models of one outcome each.
+    there, and held each time. If no observation is feasible, the value is as in BoTorch one that
+    the objective hardly ever passes: the smallest ``mean - 6 std`` (greatest ``mean + 6 std`` when
+    minimising) over the observed points and 32 others around them, or 0 if that is worse. The
+    probability of feasibility decides then. ``members`` are models of one outcome each.
     """
     observed = _observations(members, training_data)
     X, values = observed[objective_index]

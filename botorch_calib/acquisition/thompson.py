@@ -34,9 +34,8 @@ from botorch_calib.models.requirements import check_one_value_each, scalar_affin
 from botorch_calib.models.sample_paths import CalibratedPath, process_of_paths
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
 
-# Relative to the largest variance. Rounding makes the covariance matrix of close points slightly
-# indefinite. This on its diagonal repairs most cases, and adds noise of 3e-5 times the largest
-# standard deviation.
+# On the diagonal of a covariance matrix, relative to the largest variance: it mostly repairs what
+# rounding makes indefinite, and adds noise of 3e-5 times the largest standard deviation.
 JITTER = 1e-9
 
 
@@ -146,10 +145,9 @@ def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
     """Draw one function of the posterior by pathwise conditioning, widened by ``nu``.
 
     It maps ``batch_shape x n x d`` to ``batch_shape x n``, in units of the outcome. (Wilson et al.,
-    Pathwise conditioning of Gaussian processes, JMLR 2021.) If the prior covariance and the noise
-    variance are multiplied by ``nu^2``, the posterior has the same mean, and ``nu^2`` times the
-    covariance, so the draw is one of that posterior. A calibrated model has no such prior: its
-    draw, a `CalibratedPath`, is widened about the calibrated mean.
+    Pathwise conditioning of Gaussian processes, JMLR 2021.) A prior covariance and a noise variance
+    ``nu^2`` times as large leave the posterior mean, and widen its deviations by ``nu``. A
+    calibrated model has no such prior: its draw is widened about the calibrated mean.
     """
     gp = process_of_paths(model, "give `choices` to draw at these points")
     is_calibrated = slots_of(model).calibrator is not None

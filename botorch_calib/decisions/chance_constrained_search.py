@@ -86,13 +86,11 @@ def optimize_chance_constrained(
             ``(indices, coefficients, rhs)`` stands for
             ``sum_i coefficients[i] x[indices[i]] >= rhs``.
         choices: ``n x d``: choose among these only.
-        expansion_share: Share of the decisions, in [0, 1), that maximise `CertifiedSetExpansion`
-            over the certified points in place of ``acq_function``, to grow the certified set. They
-            are spread evenly over the constraint's decisions; ``value`` is still that of
-            ``acq_function``. At 0, the default, the set grows only as far as ``acq_function``
-            leads: mostly far enough, since its optimum is at the border. Take about 0.2 where few
-            safe points are known at the start, and the optimum is far from these; not otherwise,
-            since such a round earns little.
+        expansion_share: Share of the decisions, in [0, 1), spread evenly, that maximise
+            `CertifiedSetExpansion` in place of ``acq_function``, to grow the certified set. Without
+            them the set grows as far as ``acq_function`` leads, which is mostly far enough. Take
+            about 0.2 where few safe points are known at the start, and the optimum is far from
+            these; not otherwise, since such a round earns little.
         equality_constraints: Linear equations, in the same form.
         fixed_features_list: In place of ``fixed_features`` the combinations that discrete columns
             may have, as in ``optimize_acqf_mixed``: each is searched, and those that no point with
@@ -329,11 +327,10 @@ def _finite(values: Tensor) -> Tensor:
 def _unit_of_values(
     acqf: AcquisitionFunction, region: Region, starts: Tensor, values: Tensor
 ) -> Tensor:
-    """By how much the acquisition function changes over the region.
+    """By how much the acquisition function changes over the region, as tolerances are absolute.
 
-    SLSQP's tolerances are absolute: it would stop at once on an expected improvement of 1e-8. The
-    greater of the spread of the better half of ``values`` (too small if samples lie close together)
-    and the slope across the box (too small at local maxima).
+    The greater of the spread of the better half of ``values`` (too small if samples lie close
+    together) and the slope across the box (too small at local maxima).
     """
     values = _finite(values)
     with torch.enable_grad():
@@ -378,10 +375,7 @@ def _maximize(
     starts: Tensor,
     limit: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """Ends of BoTorch's search from each of ``starts`` (``b x 1 x d``), with ``limit(X) >= 0``.
-
-    In widths of the box and a unit of the values, as tolerances are absolute.
-    """
+    """Ends of BoTorch's search from each of ``starts`` (``b x 1 x d``), with ``limit(X) >= 0``."""
     in_widths = InUnitBox(acqf, region.bounds, unit)
     options: dict[str, object] = {"maxiter": _MAX_ITERATIONS, **SEPARATE_STARTS}
     functions: list[Function] = [in_widths]
