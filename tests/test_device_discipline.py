@@ -370,7 +370,7 @@ def own_host_reads(function: AcquisitionFunction) -> int:
 
 @pytest.mark.parametrize("name", [name for name in ACQUISITIONS if name not in ITERATED])
 def test_acquisition_functions_read_nothing_back(name) -> None:
-    # A closed form asks once whether the model is still the one that it was made from.
+    # A closed form, made anew each time, asks once how well its covariance is conditioned.
     closed_form = "ConfidenceBound" in name and name.startswith(("Robust", "Wasserstein"))
     assert own_host_reads(ACQUISITIONS[name]()) <= int(closed_form)
 

@@ -16,7 +16,7 @@ from botorch.models.model import Model
 from botorch.utils.transforms import t_batch_mode_transform
 from torch import Tensor
 
-from botorch_calib._validation import check_columns, check_model, check_numbers
+from botorch_calib._validation import check_columns, check_model, check_number, check_numbers
 from botorch_calib.acquisition.base import CalibratedAcquisitionFunction
 from botorch_calib.acquisition.improvement import ImprovementFunction
 
@@ -25,13 +25,13 @@ Limits = tuple[float | None, float | None]
 
 
 class _Constrained(CalibratedAcquisitionFunction):
-    """Base class of both: the probability that all constraints hold."""
+    """Base class: the probability that all constraints hold."""
 
     _log = True
     constraints: dict[int, Limits]
 
     def _log_feasibility(self, X: Tensor) -> Tensor:
-        """Its logarithm, as marginals at ``b x 1 x d``: outcomes are independent."""
+        """Logarithm of the probability, as marginals at ``b x 1 x d``."""
         parts = [
             self._marginals(X, outcome).log_probability_between(lower, upper)
             for outcome, (lower, upper) in self.constraints.items()
@@ -169,15 +169,12 @@ def checked_constraints(constraints: Mapping[int, Limits], num_outputs: int) -> 
         index = _checked_index("constraints", key, num_outputs)
         if index in checked:
             raise InputDataError(f"`constraints` names outcome {index} twice.")
-        try:
-            low = -math.inf if lower is None else float(lower)
-            high = math.inf if upper is None else float(upper)
-        except (TypeError, ValueError, RuntimeError):  # the last of tensors of several numbers
-            low = high = math.nan
+        name = f"constraints[{key}]"
+        low = check_number(name, -math.inf if lower is None else lower, allow_inf=True)
+        high = check_number(name, math.inf if upper is None else upper, allow_inf=True)
         if not low < high:
             raise InputDataError(
-                f"`constraints` of outcome {index}: limits must be numbers or None, the lower one "
-                f"less than the upper one, got {lower!r} and {upper!r}."
+                f"`{name}` must have the lower limit less than the upper, got {lower} and {upper}."
             )
         checked[index] = (low if low > -math.inf else None, high if high < math.inf else None)
     checked = {i: limits for i, limits in checked.items() if limits != (None, None)}

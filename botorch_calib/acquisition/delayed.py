@@ -67,8 +67,8 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
     A constructor of a subclass ends with a call of `set_X_pending`, which computes ``nu``. Pending
     points condition the model and lengthen the window, so ``optimize_acqf(..., q=q,
     sequential=True)`` chooses a batch as the paper does ([Verma2022]_, section 4). Without a window
-    and with a model that does not censor (GP-BUCB, GP-BTS), ``nu`` stays ``sqrt(beta)``. Arguments
-    are those of `DelayedUpperConfidenceBound`.
+    and with a model that does not censor (GP-BUCB, GP-BTS), ``nu`` stays ``sqrt(beta)``. For the
+    arguments see `DelayedUpperConfidenceBound`.
 
     Attributes:
         nu: The multiplier of eq. 2.
@@ -97,7 +97,7 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
             X_window = like(model, check_inputs("X_window", X_window, input_width(model)))
         self.register_buffer("X_window", X_window)
         self.register_buffer("nu", None)
-        self._pending_model: Model | None = None
+        self._current_model = model  # given all pending points
 
     @classmethod
     def from_ledger(
@@ -129,23 +129,22 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
         model, window = self.model, self.X_window
         if X_pending is not None:
             X_pending = like(model, check_inputs("X_pending", X_pending, input_width(model)))
+            if not isinstance(model, Surrogate) or model.imputation is None:
+                raise UnsupportedError(
+                    "`X_pending` needs a model that takes pending points, such as "
+                    f"CensoredDelayModel(model, censor_value=...), got a {type(model).__name__}."
+                )
             if window is not None:
                 window = torch.cat([window, X_pending])
-            elif not isinstance(model, Surrogate) or model.imputation in (None, "censor"):
+            elif model.imputation == "censor":
                 window = X_pending
-            model = _with_pending(model, X_pending)
+            model = model.with_pending(X_pending)
         nu = confidence_width(model, self.beta, window, self.feedback_bound)
         self._prepare(model, nu, 0 if X_pending is None else len(X_pending))
-        self._pending_model = None if X_pending is None else model
-        self.nu = nu
+        self._current_model, self.nu = model, nu
 
     def _prepare(self, model: Model, nu: Tensor, num_pending: int) -> None:
         """Compute what else depends on the model; must leave the object as it is if it raises."""
-
-    @property
-    def _current_model(self) -> Any:
-        """The model given all pending points."""
-        return self.model if self._pending_model is None else self._pending_model
 
 
 def input_width(model: Model) -> int | None:
@@ -153,15 +152,6 @@ def input_width(model: Model) -> int | None:
     process = observed_process(model)
     # A multi-task model with one output accepts inputs with or without the task feature.
     return None if isinstance(process, MultiTaskGPyTorchModel) else raw_width(process)
-
-
-def _with_pending(model: Any, X_pending: Tensor) -> Model:
-    if not isinstance(model, Surrogate) or model.imputation is None:
-        raise UnsupportedError(
-            "`X_pending` needs a model that takes pending points, such as "
-            f"CensoredDelayModel(model, censor_value=...), got a {type(model).__name__}."
-        )
-    return model.with_pending(X_pending)
 
 
 class DelayedUpperConfidenceBound(DelayAwareAcquisitionFunction):

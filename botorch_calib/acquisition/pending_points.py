@@ -29,8 +29,6 @@ from botorch_calib.models.wrapper import batch_shape_of
 class PendingPoints(AcquisitionFunction):
     """Base class: ``X_pending`` may be set by a method or as an attribute, as BoTorch does both.
 
-    ``optimize_acqf`` calls `set_X_pending`, ``FixedFeatureAcquisitionFunction`` assigns.
-
     ``optimize_acqf_mixed_alternating`` and ``optimize_acqf_discrete_local_search`` choose ``q``
     points one after another and then ask for the value of all, ``q x d``: it is the sum of their
     values as they were chosen, each with those before it pending, without gradient.

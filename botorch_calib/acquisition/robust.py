@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from botorch.acquisition import AcquisitionFunction
@@ -24,24 +23,17 @@ from botorch_calib._validation import check_flag, check_instance, check_nonnegat
 from botorch_calib.acquisition.base import sole_output
 from botorch_calib.acquisition.delayed import input_width
 from botorch_calib.acquisition.pending_points import PendingPoints
-from botorch_calib.models.predict import slots_of
-from botorch_calib.models.process import (
-    batch_of_models,
-    observed_process,
-    predicting_process,
-    raw_train_inputs,
-)
+from botorch_calib.models.process import batch_of_models, observed_process, raw_train_inputs
 from botorch_calib.optim.robust_search import SMOOTHING, LipschitzBound
 from botorch_calib.optim.scaled_search import is_logarithm
 from botorch_calib.robust.contexts import ContextDistribution, as_distribution
 from botorch_calib.robust.contextual_function import ContextualFunction
-from botorch_calib.robust.gp.closed_form_bound import confidence_bound, gaussian_process
+from botorch_calib.robust.gp.closed_form_bound import confidence_bound
 from botorch_calib.robust.gp.pointwise_function import (
     PointwiseFunction,
     context_scale,
     pairs_per_chunk,
 )
-from botorch_calib.robust.gp.stationary_gp import closed_form_state
 from botorch_calib.robust.joint_inputs import Columns
 from botorch_calib.robust.sets.base import AmbiguitySet
 from botorch_calib.robust.sets.wasserstein import WassersteinBall
@@ -50,9 +42,9 @@ from botorch_calib.robust.sets.wasserstein import WassersteinBall
 class ContextRobustFunction(PendingPoints, ABC):
     """Base class: the worst case of a contextual function over an ambiguity set.
 
-    A subclass makes the function by `_build`, and says by `_basis` what it depends on. Pending
-    points are refused, as their contexts are not known here. Arguments are those of
-    `RobustUpperConfidenceBound`; ``model`` is None if there is none.
+    A subclass makes the function by `_build`, anew for each evaluation. Pending points are refused,
+    as their contexts are not known here. For the arguments see `RobustUpperConfidenceBound`;
+    ``model`` is None if there is none.
     """
 
     def __init__(
@@ -67,17 +59,16 @@ class ContextRobustFunction(PendingPoints, ABC):
         self.ambiguity = at_observations(ambiguity, model)
         self.contexts = as_distribution(contexts)
         self.num_columns = None if model is None else input_width(model)
-        self._cache: tuple[tuple[object, ...], ContextualFunction] | None = None
         if self.num_columns is not None:
             self._columns(self.num_columns)  # wrong ones are an error at once
 
     def _account_for(self, X_pending: Tensor | None) -> None:
         refuse_pending(type(self).__name__, X_pending)
 
-    def _worst_expectation(self, function: ContextualFunction, X: Tensor) -> Tensor:
-        """The worst expectation ``b`` of a function of decisions ``b x 1 x d_x`` and contexts."""
-        rows = X.reshape(-1, X.shape[-1])
-        values = self.ambiguity.evaluate(function, rows, self._contexts_at(X))
+    @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
+    def forward(self, X: Tensor) -> Tensor:
+        function, contexts = self.contextual_function(X), self._contexts_at(X)
+        values = self.ambiguity.evaluate(function, X.reshape(-1, X.shape[-1]), contexts)
         return values.reshape(X.shape[:-2])
 
     @torch.no_grad()
@@ -135,28 +126,14 @@ class ContextRobustFunction(PendingPoints, ABC):
     def _columns(self, width: int) -> Columns:
         return Columns(width, self.contexts.points.shape[-1], self.contexts.indices)
 
-    def contextual_function(self, X: Tensor | None) -> ContextualFunction:
+    def contextual_function(self, X: Tensor) -> ContextualFunction:
         """The function of decisions ``... x d_x`` and contexts whose worst case this is."""
-        if self._cache is not None and same_basis(self._cache[0], self._basis()):
-            return self._cache[1]
-        if self.num_columns is not None:
-            function = self._build(self._columns(self.num_columns))
-            # The basis afterwards, as evaluation mode replaces the model's training inputs.
-            self._cache = self._basis(), function
-            return function
-        assert X is not None
-        return self._build(self._columns(X.shape[-1] + self.contexts.points.shape[-1]))
-
-    @abstractmethod
-    def _basis(self) -> tuple[object, ...]:
-        """All that the function depends on, to be compared by `same_basis`."""
+        width = self.num_columns or X.shape[-1] + self.contexts.points.shape[-1]
+        return self._build(self._columns(width))
 
     @abstractmethod
     def _build(self, columns: Columns) -> ContextualFunction:
         """The function whose worst case is wanted."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_cache": None}
 
 
 class RobustAcquisition(ContextRobustFunction):
@@ -196,11 +173,6 @@ class RobustAcquisition(ContextRobustFunction):
         self.acquisition = acquisition
         self._log = is_logarithm(acquisition)
 
-    @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
-    def forward(self, X: Tensor) -> Tensor:
-        function = self.contextual_function(X)  # (x, c) -> acquisition([x, c])
-        return self._worst_expectation(function, X)
-
     def _build(self, columns: Columns) -> ContextualFunction:
         scale = None
         if not isinstance(self.acquisition, MCSamplerMixin):  # which varies over much less
@@ -208,9 +180,6 @@ class RobustAcquisition(ContextRobustFunction):
             points = self.contexts.points if others is None else others
             scale = context_scale(raw_train_inputs(observed_process(self.model)), columns, points)
         return PointwiseFunction(self.acquisition, columns, scale, pairs_per_chunk(self.model))
-
-    def _basis(self) -> tuple[object, ...]:
-        return self.acquisition, self.contexts
 
 
 class RobustUpperConfidenceBound(ContextRobustFunction):
@@ -266,26 +235,10 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
         self.beta = check_nonnegative("beta", beta)
         self.maximize = check_flag("maximize", maximize)
         self.posterior_transform = posterior_transform
-        if self.num_columns is not None:
-            self.contextual_function(None)  # the factorisation, once
-
-    @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
-    def forward(self, X: Tensor) -> Tensor:
-        bound = self.contextual_function(X)  # (x, c) -> mu(x, c) + sqrt(beta) sigma(x, c)
-        return self._worst_expectation(bound, X)
 
     def _build(self, columns: Columns) -> ContextualFunction:
         sign = 1.0 if self.maximize else -1.0
         return confidence_bound(self.model, columns, self.beta, sign, self.posterior_transform)
-
-    def _basis(self) -> tuple[object, ...]:
-        slots, gp = slots_of(self.model), gaussian_process(self.model)
-        settings = self.beta, self.maximize, self.contexts.indices
-        own = settings, self.posterior_transform, self.model, *slots, predicting_process(self.model)
-        if gp is None:
-            return own  # its posterior is evaluated as it is at that time
-        # A calibrator's state is read at that time, too.
-        return *own, *gp.modules(), *closed_form_state(gp)
 
 
 class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):
@@ -353,14 +306,3 @@ def at_observations(ambiguity: AmbiguitySet, model: Model | None) -> AmbiguitySe
             "give `ambiguity.at(t)` or the number itself."
         )
     return ambiguity.at(inputs.shape[-2])
-
-
-def same_basis(old: tuple[object, ...], new: tuple[object, ...]) -> bool:
-    """Whether tensors and tuples are equal, and other objects the same ones."""
-
-    def same(a: object, b: object) -> bool:
-        if isinstance(a, Tensor) and isinstance(b, Tensor):
-            return a.device == b.device and torch.equal(a, b)
-        return a == b if isinstance(a, tuple) else a is b
-
-    return len(old) == len(new) and all(map(same, old, new))

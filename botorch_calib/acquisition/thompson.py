@@ -28,16 +28,14 @@ from torch.nn import Module
 
 from botorch_calib._validation import check_count, check_inputs, check_width
 from botorch_calib.acquisition.delayed import DelayAwareAcquisitionFunction, input_width
-from botorch_calib.models.matching_rows import first_places
 from botorch_calib.models.predict import check_one_value_each, slots_of
 from botorch_calib.models.process import like, with_own_hyperparameters
 from botorch_calib.models.requirements import scalar_affine
 from botorch_calib.models.sample_paths import CalibratedPath, process_of_paths
 from botorch_calib.optim.random_seeds import derived_seed, random_stream
 
-# Relative to the largest variance. Rounding makes the covariance matrix of close points slightly
-# indefinite. This on its diagonal repairs most cases, and adds noise of 3e-5 times the largest
-# standard deviation.
+# On the diagonal of a covariance matrix, relative to the largest variance: it mostly repairs what
+# rounding makes indefinite, and adds noise of 3e-5 times the largest standard deviation.
 JITTER = 1e-9
 
 
@@ -106,7 +104,6 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
                 raise InputDataError("`choices` holds no points.")
         self.register_buffer("choices", choices)
         self.register_buffer("_values", None)
-        self._places = {} if choices is None else first_places(choices)
         self._path: Module | None = None
         self.set_X_pending(X_pending)
 
@@ -134,14 +131,13 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
     def _drawn_at_choices(self, X: Tensor) -> Tensor:
         assert self.choices is not None and self._values is not None
         check_width(X, self.choices.shape[-1])
-        points = X.to(self.choices).reshape(-1, X.shape[-1])
-        places = [self._places.get(tuple(point)) for point in points.tolist()]
-        if None in places:
+        is_same = (X.to(self.choices) == self.choices).all(dim=-1)  # b x n
+        if not is_same.any(dim=-1).all():
             raise InputDataError(
                 "`X` holds a point that is none of `choices`: optimise over these, with "
                 "`optimize_acqf_discrete`."
             )
-        return self._values[places].reshape(X.shape[:-2])
+        return self._values[is_same.long().argmax(dim=-1)]
 
 
 @torch.no_grad()
@@ -149,10 +145,9 @@ def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
     """Draw one function of the posterior by pathwise conditioning, widened by ``nu``.
 
     It maps ``batch_shape x n x d`` to ``batch_shape x n``, in units of the outcome. (Wilson et al.,
-    Pathwise conditioning of Gaussian processes, JMLR 2021.) If the prior covariance and the noise
-    variance are multiplied by ``nu^2``, the posterior has the same mean, and ``nu^2`` times the
-    covariance, so the draw is one of that posterior. A calibrated model has no such prior: its
-    draw, a `CalibratedPath`, is widened about the calibrated mean.
+    Pathwise conditioning of Gaussian processes, JMLR 2021.) A prior covariance and a noise variance
+    ``nu^2`` times as large leave the posterior mean, and widen its deviations by ``nu``. A
+    calibrated model has no such prior: its draw is widened about the calibrated mean.
     """
     gp = process_of_paths(model, "give `choices` to draw at these points")
     is_calibrated = slots_of(model).calibrator is not None

@@ -1,5 +1,6 @@
 """Decisions that use stated probabilities: chance constraints, and the search they allow."""
 
+from botorch_calib.decisions.budget import objective_coverage_bound
 from botorch_calib.decisions.certified_set_expansion import CertifiedSetExpansion
 from botorch_calib.decisions.chance_constrained_search import (
     ChanceConstrainedCandidate,
@@ -7,7 +8,6 @@ from botorch_calib.decisions.chance_constrained_search import (
 )
 from botorch_calib.decisions.chance_constraint import ChanceConstraint
 from botorch_calib.decisions.confirmation import ConfirmationTest
-from botorch_calib.decisions.objective_coverage_bound import objective_coverage_bound
 from botorch_calib.decisions.recommendation import Recommendation, recommend
 
 __all__ = [

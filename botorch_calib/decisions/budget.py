@@ -1,6 +1,7 @@
 r"""The budget of violations that a chance constraint may spend, by plain arithmetic.
 
-The bound rests on the `Budget`; an `Account` sums up the outcomes of the decisions so far.
+The bound rests on the `Budget`; an `Account` sums up the outcomes of the decisions so far, and
+`objective_coverage_bound` turns a bound for outcomes into one for the objective.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import NamedTuple
 
 from botorch.exceptions.errors import InputDataError
 
-from botorch_calib._validation import check_open_unit
+from botorch_calib._validation import check_nonnegative, check_open_unit
 
 #: Violations allowed beyond the stated share of the certified rounds.
 SIZE = 10.0
@@ -138,3 +139,34 @@ class Budget(NamedTuple):
             return float(num_certified)
         room = self._share * (num_certified - 1) + Fraction(self.size) + 1
         return min(float(room), float(num_certified))
+
+
+def objective_coverage_bound(observed_misses: float, sign_probability: float = 0.5) -> float:
+    r"""Largest expected number of rounds with the *objective* beyond, from a bound on outcomes.
+
+    Lemma 2 of LOCBO: let ``y = f + noise``, the noise independent, given the past and the point, of
+    the interval that was stated there, with ``P(noise >= 0) >= b`` and ``P(noise <= 0) >= b``.
+    Where ``f`` is above the upper end ``U``, ``y >= f > U`` with probability ``b`` at least, and
+    likewise below the lower end. So outcomes are beyond at least ``b`` times as often, and
+
+        ``E[rounds with f beyond] <= bound / b``
+
+    for any bound on the rounds with ``y`` beyond: twice as many with a median of zero. It holds for
+    stated intervals, whose ends bound ``f``, and for chance constraints, whose limits bound ``f``
+    in certified rounds::
+
+        objective_coverage_bound(constraint.violation_bound(T))
+        objective_coverage_bound(T * (alpha + tracker.coverage_bound(T)))
+
+    Denoised intervals, which are narrower, have no such bound.
+
+    Args:
+        observed_misses: Bound on the number, or the share, of rounds with the outcome beyond.
+        sign_probability: ``b``, in (0, 1); 1/2 for noise with a median of zero.
+
+    Example:
+        >>> objective_coverage_bound(constraint.violation_bound(100))
+        41.8
+    """
+    misses = check_nonnegative("observed_misses", observed_misses)
+    return misses / check_open_unit("sign_probability", sign_probability)

@@ -67,8 +67,7 @@ class CertifiedSetExpansion(PendingPoints):
 
     def _models(self) -> list[Any]:
         """The present processes (`observe` replaces them), conditioned on the pending points."""
-        pairs = zip(self._present, self.constraint.models.values(), strict=True)
-        if any(present is not predicting_process(model) for present, model in pairs):
+        if self._present != [*map(predicting_process, self.constraint.models.values())]:
             self._account_for(self.X_pending)
         return self._conditioned
 

@@ -89,13 +89,11 @@ def optimize_chance_constrained(
             ``(indices, coefficients, rhs)`` stands for
             ``sum_i coefficients[i] x[indices[i]] >= rhs``.
         choices: ``n x d``: choose among these only.
-        expansion_share: Share of the decisions, in [0, 1), that maximise `CertifiedSetExpansion`
-            over the certified points in place of ``acq_function``, to grow the certified set. They
-            are spread evenly over the constraint's decisions; ``value`` is still that of
-            ``acq_function``. At 0, the default, the set grows only as far as ``acq_function``
-            leads: mostly far enough, since its optimum is at the border. Take about 0.2 where few
-            safe points are known at the start, and the optimum is far from these; not otherwise,
-            since such a round earns little.
+        expansion_share: Share of the decisions, in [0, 1), spread evenly, that maximise
+            `CertifiedSetExpansion` in place of ``acq_function``, to grow the certified set. Without
+            them the set grows as far as ``acq_function`` leads, which is mostly far enough. Take
+            about 0.2 where few safe points are known at the start, and the optimum is far from
+            these; not otherwise, since such a round earns little.
         equality_constraints: Linear equations, in the same form.
         fixed_features_list: In place of ``fixed_features`` the combinations that discrete columns
             may have, as in ``optimize_acqf_mixed``: each is searched, and those that no point with
@@ -124,8 +122,8 @@ def optimize_chance_constrained(
     searched = acq_function
     if expands(expansion_share, constraint.num_decisions):
         searched = CertifiedSetExpansion(constraint)
-    linear = (inequality_constraints, equality_constraints)
-    size = (num_restarts, raw_samples)
+    linear = inequality_constraints, equality_constraints
+    size = num_restarts, raw_samples
     place = Place(bounds, choices, fixed_features, *linear, *size, fixed_features_list)
     candidate, certified = best_certified(searched, LeastMargin(constraint), place)
     if not certified:
@@ -146,70 +144,59 @@ class Place(NamedTuple):
     raw_samples: int = 512
     fixed_features_list: Sequence[Mapping[int, float]] | None = None
 
+    def regions(self) -> list[Region]:
+        """The region to search, or one for each combination of fixed features, checked."""
+        several: Sequence[Mapping[int, float] | None] = [self.fixed_features]
+        if self.fixed_features_list is not None:
+            several = check_list("fixed_features_list", self.fixed_features_list, "dictionaries")
+            if self.fixed_features or not several:
+                raise InputDataError(
+                    "`fixed_features_list` must hold at least one dictionary, and excludes "
+                    "`fixed_features`: put the values that are common into each."
+                )
+        linear = self.inequality_constraints, self.equality_constraints
+        return [Region.checked(self.bounds, fixed, *linear) for fixed in several]
+
+    def checked_choices(self) -> Tensor:
+        """The choices ``n x d``, which exclude all that describes a region."""
+        described = self.fixed_features, self.inequality_constraints, self.equality_constraints
+        if self.bounds is not None or any([*described, self.fixed_features_list]):
+            raise InputDataError(
+                "`choices` excludes `bounds` (give None), `fixed_features` and linear "
+                "constraints: leave out the choices that are not wanted."
+            )
+        assert self.choices is not None
+        choices = check_inputs("choices", self.choices)
+        if not len(choices):
+            raise InputDataError("`choices` is empty.")
+        return choices
+
 
 def best_certified(
     acq_function: AcquisitionFunction, margin: LeastMargin, place: Place
 ) -> tuple[Tensor, bool]:
     """The best certified point ``1 x d`` and True, or the most promising one and False.
 
-    Errors are those of `optimize_chance_constrained`.
+    It raises the errors of `optimize_chance_constrained`.
     """
     count = check_count("num_restarts", place.num_restarts)
     num_samples = check_count("raw_samples", place.raw_samples)
-    within = (place.fixed_features, place.inequality_constraints, place.equality_constraints)
-    combinations = checked_combinations(place)
     if place.choices is not None:
-        if place.bounds is not None or any([*within, combinations]):
-            raise InputDataError(
-                "`choices` excludes `bounds` (give None), `fixed_features` and linear "
-                "constraints: leave out the choices that are not wanted."
-            )
-        choices = check_inputs("choices", place.choices)
-        if not len(choices):
-            raise InputDataError("`choices` is empty.")
-        if not choices.is_floating_point():
-            raise InputDataError(f"`choices` must be floating-point numbers, got {choices.dtype}.")
+        choices = place.checked_choices()
         margin.check_points("choices", choices)
         with repeated_points():
             return _best_of(choices.unsqueeze(-2), acq_function, margin)
-    if combinations:
-        return _best_combination(combinations, acq_function, margin, place)
-    region = Region.checked(place.bounds, *within)
-    margin.check_points("bounds", region.bounds)
-    with repeated_points():
-        return _search(acq_function, margin, region, count, num_samples)
-
-
-def checked_combinations(place: Place) -> list[Mapping[int, float]]:
-    """The ``fixed_features_list``, empty if it is None."""
-    if place.fixed_features_list is None:
-        return []
-    several = check_list("fixed_features_list", place.fixed_features_list, "dictionaries")
-    if place.fixed_features or not several:
-        raise InputDataError(
-            "`fixed_features_list` must hold at least one dictionary, and excludes "
-            "`fixed_features`: put the values that are common into each."
-        )
-    return several
-
-
-def _best_combination(
-    several: list[Mapping[int, float]],
-    acqf: AcquisitionFunction,
-    margin: LeastMargin,
-    place: Place,
-) -> tuple[Tensor, bool]:
-    """The best certified one of the results with each of these features fixed."""
+    regions = place.regions()
+    margin.check_points("bounds", regions[0].bounds)
     found: list[Tensor] = []
-    for number, fixed in enumerate(several, start=1):
-        own = place._replace(fixed_features=fixed, fixed_features_list=None)
-        try:
-            found.append(best_certified(acqf, margin, own)[0])
-        except InfeasibilityError:
-            if number == len(several) and not found:
-                raise
     with repeated_points():
-        return _best_of(torch.stack(found), acqf, margin)
+        for region in regions:
+            try:
+                found.append(_search(acq_function, margin, region, count, num_samples))
+            except InfeasibilityError:
+                if region is regions[-1] and not found:
+                    raise
+        return _best_of(torch.cat(found), acq_function, margin)
 
 
 @contextmanager
@@ -279,21 +266,20 @@ def expands(share: float, num_decisions: int) -> bool:
 
 def _search(
     acqf: AcquisitionFunction, margin: LeastMargin, region: Region, num: int, raw_samples: int
-) -> tuple[Tensor, bool]:
-    """The best certified point found, else the most promising one, and whether certified."""
+) -> Tensor:
+    """Points ``b x 1 x d``, among them the best certified one, else the most promising one."""
     pool, values = _pool(margin, region, num, raw_samples)
     certified = values >= clearance(pool.dtype)
     if not bool(certified.any()):
         promise = LeastOptimism(margin.constraint)
         best = pool[evaluated(promise, pool).topk(min(num, len(pool))).indices]
         climbed = region.placed(_maximize(promise, torch.ones_like(values[0]), region, best))
-        return _best_of(torch.cat([best, climbed]), promise, margin)
+        return torch.cat([best, climbed])
     inside = pool[certified]
     gains = evaluated(acqf, inside)
     starts = _starts(inside, gains, num)
     unit = _unit_of_values(acqf, region, starts, gains)
-    ends = _climb(acqf, unit, margin, region, starts)
-    return _best_of(torch.cat([starts, ends]), acqf, margin)
+    return torch.cat([starts, _climb(acqf, unit, margin, region, starts)])
 
 
 def _pool(margin: LeastMargin, region: Region, num: int, raw_samples: int) -> tuple[Tensor, Tensor]:
@@ -344,11 +330,10 @@ def _finite(values: Tensor) -> Tensor:
 def _unit_of_values(
     acqf: AcquisitionFunction, region: Region, starts: Tensor, values: Tensor
 ) -> Tensor:
-    """By how much the acquisition function changes over the region.
+    """By how much the acquisition function changes over the region, as tolerances are absolute.
 
-    SLSQP's tolerances are absolute: it would stop at once on an expected improvement of 1e-8. The
-    greater of the spread of the better half of ``values`` (too small if samples lie close together)
-    and the slope across the box (too small at local maxima).
+    The greater of the spread of the better half of ``values`` (too small if samples lie close
+    together) and the slope across the box (too small at local maxima).
     """
     values = _finite(values)
     with torch.enable_grad():
@@ -393,10 +378,7 @@ def _maximize(
     starts: Tensor,
     limit: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """Ends of BoTorch's search from each of ``starts`` (``b x 1 x d``), with ``limit(X) >= 0``.
-
-    In widths of the box and a unit of the values, as tolerances are absolute.
-    """
+    """Ends of BoTorch's search from each of ``starts`` (``b x 1 x d``), with ``limit(X) >= 0``."""
     in_widths = InUnitBox(acqf, region.bounds, unit)
     options: dict[str, object] = {"maxiter": _MAX_ITERATIONS, **SEPARATE_STARTS}
     functions: list[Function] = [in_widths]

@@ -15,7 +15,7 @@ from torch import Tensor
 from botorch_calib._validation import check_open_unit
 from botorch_calib.decisions.budget import check_level
 
-# The alternative that is bet on beside "never violates": this share of the violations allowed.
+# The alternative to "never violates" that is also bet on: this share of the violations allowed.
 _ALTERNATIVE = 0.25
 # Rounding of the logarithm of the wealth. Half as much weight is left to "rarely" in any case, or a
 # violation would end a test that bets on "never" alone.
@@ -101,8 +101,6 @@ class ConfirmationTest:
         The wealth against a lower level is greater, so what is proved of all levels at once is
         false with probability ``1 - confidence`` at most.
         """
-        if not 0.0 < level < 1.0:
-            return False
         needed = -math.log1p(-self.confidence) - _ROUNDING
         return self._log_wealth(level, self.num_clean + more) >= needed
 

@@ -8,14 +8,13 @@ from typing import NamedTuple
 
 import torch
 from botorch.acquisition import PosteriorMean
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
 from botorch.models.model import Model
 from botorch.utils.sampling import draw_sobol_samples, manual_seed
 from botorch.utils.transforms import is_ensemble
 from torch import Tensor
 
 from botorch_calib._validation import (
-    check_count,
     check_flag,
     check_instance,
     check_model,
@@ -26,14 +25,12 @@ from botorch_calib.decisions.chance_constrained_search import (
     LeastMargin,
     Place,
     best_certified,
-    checked_combinations,
     evaluated,
     repeated_points,
 )
 from botorch_calib.decisions.chance_constraint import ChanceConstraint
 from botorch_calib.exceptions import NotCertifiedWarning, level_of_caller
 from botorch_calib.models.process import check_fits, observed_process, raw_train_inputs
-from botorch_calib.optim.region import Region
 
 # Rivals that a selection is corrected for, and draws of the objective at them.
 _RIVALS, _DRAWS = 500, 2000
@@ -82,21 +79,21 @@ def recommend(
     objective hold for all points together that it was selected from (up to 500 of these, those of
     the best means). Let ``f`` be draws of the posterior at these points, ``m`` their means and
     ``s`` their standard deviations. The interval is ``m +- c s``, ``c`` being the quantile of
-    ``max_i |f_i - m_i| / s_i`` over the draws. For ``better``, ``f``, ``m`` and ``s`` are those of
-    the differences from the baseline: it is the share of draws in which ``max_i (m_i - f_i) / s_i``
-    is below the candidate's ``m / s``. Both rest on the objective's model: see `noise_diagnosis`,
+    ``max_i |f_i - m_i| / s_i`` over the draws. For ``better``, ``f``, ``m`` and ``s`` describe the
+    differences from the baseline: it is the share of draws in which ``max_i (m_i - f_i) / s_i`` is
+    below the candidate's ``m / s``. Both rest on the objective's model: see `noise_diagnosis`,
     and confirm by a `ConfirmationTest`.
 
     Args:
         objective: A model of the objective, which has no contexts among its inputs.
-        constraint: A constraint on the same inputs, if any, or with contexts beside them.
+        constraint: A constraint on the same inputs, if any, or with contexts in addition.
         bounds: ``2 x d`` lower and upper bounds; None with ``choices``.
         choices: ``n x d``: choose among these only.
         confidence: Confidence of each statement, in (0, 1).
         baseline: The point ``1 x d`` that is used today, to compare with.
         maximize: Whether large values of the objective are good.
         raw_samples: Number of points sampled for the search.
-        fixed_features_list: As of `optimize_chance_constrained`.
+        fixed_features_list: As in `optimize_chance_constrained`.
 
     Raises:
         InputDataError, BotorchTensorDimensionError: If an argument is malformed.
@@ -111,7 +108,6 @@ def recommend(
     """
     check_open_unit("confidence", confidence)
     _check_arguments(check_model(objective), bounds, choices, baseline)
-    check_count("raw_samples", raw_samples)
     check_flag("maximize", maximize)
     acqf = PosteriorMean(objective, maximize=maximize)
     if constraint is not None:
@@ -145,8 +141,6 @@ def _check_arguments(
         )
     if objective.batch_shape and not is_ensemble(objective):
         raise UnsupportedError(f"`objective` is a batch of models, {[*objective.batch_shape]}.")
-    if bounds is None and choices is None:
-        raise InputDataError("Give `bounds` or `choices`: one of them says where to choose.")
     if baseline is not None and check_tensor("baseline", baseline).shape[:-1] != (1,):
         raise BotorchTensorDimensionError(
             f"`baseline` must have shape 1 x d, got {tuple(baseline.shape)}."
@@ -158,19 +152,16 @@ def _check_arguments(
 
 def _rivals(acqf: PosteriorMean, margin: LeastMargin, place: Place) -> Tensor:
     """Points ``n x d`` that the candidate was selected from, of these the best by their mean."""
-    bounds, choices, *_ = place
-    if choices is not None:
-        X = choices
+    bounds = place.bounds
+    if bounds is None:
+        assert place.choices is not None
+        X = place.choices
     else:
-        assert bounds is not None
         X = draw_sobol_samples(bounds, n=2 * _RIVALS, q=1, seed=0).squeeze(-2)
         known = raw_train_inputs(observed_process(acqf.model))
         if known is not None and known.shape[-1] == X.shape[-1] and known.dim() == 2:
-            inside = ((known >= bounds[0]) & (known <= bounds[1])).all(dim=-1)
-            X = torch.cat([known[inside].to(X), X])
-        if several := checked_combinations(place):
-            regions = [Region.checked(bounds, fixed, None) for fixed in several]
-            X = torch.cat([region.placed(X) for region in regions])
+            X = torch.cat([known.to(X), X])
+        X = torch.cat([region.placed(X) for region in place.regions()])
     X = X[evaluated(margin, X.unsqueeze(-2)) >= 0.0]
     if not len(X):
         return X

@@ -23,11 +23,7 @@ _FARTHEST = 1e3
 
 
 def scores_of_parts(level: float, scores: Tensor) -> Tensor:
-    """Normal scores of the levels ``1 - alpha_s`` of limits, ``S x b``.
-
-    Args:
-        level: Probability with which all limits shall hold.
-        scores: Normal scores of the probabilities ``1 - p_s`` that each holds, ``S x b``.
+    """Normal scores of the levels ``1 - alpha_s``, from those of ``1 - p_s``, both ``S x b``.
 
     Example:
         >>> from botorch_calib.decisions.shared_risk import scores_of_parts

@@ -92,16 +92,11 @@ class WorstContexts:
     ) -> Tensor:
         r"""The least ``t`` with the worst probability ``Phi(z)``, ``...``, differentiable.
 
-        Newton's steps on the normal score of the probability, which is nearly linear in ``t``. The
-        last step is taken with a graph, so that the gradient is that of the implicit function. (By
-        Danskin's theorem the worst distribution counts as constant in it.)
-
-        Args:
-            z: Normal scores of the levels, ``1`` or ``... x 1``.
-            model: The model, whose number of observations a radius may depend on.
-            score: Maps ``t``, ``... x 1``, to normal scores ``... x M`` of the probability of at
-                most ``t`` in each context.
-            ends: The quantiles of these levels in each context, ``... x M``: there is the bracket.
+        ``score`` maps ``t``, ``... x 1``, to normal scores ``... x M`` of the probability of ``t``
+        or less in each context, and ``ends``, ``... x M``, are the quantiles there, which bracket
+        ``t``. The normal score of the worst probability is nearly linear in ``t``, so Newton's
+        steps serve. The last one has a graph, for the gradient of the implicit function, in which
+        the worst distribution counts as constant (Danskin's theorem).
         """
         dtype, ends = ends.dtype, ends.double()
         wanted = z.to(ends).expand(ends[..., :1].shape)[..., 0]

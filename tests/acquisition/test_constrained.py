@@ -294,7 +294,7 @@ def test_pending_points_that_do_not_fit_a_model() -> None:
         ({1: (0.0, None), -2: (None, 1.0)}, "outcome 1 twice"),
         ({0: (0.0, None)}, "holds the objective"),
         ({1: 0.5}, "pairs"),
-        ({1: ("low", None)}, "`constraints` of outcome 1: limits must be numbers"),
+        ({1: ("low", None)}, r"`constraints\[1\]` must be a number"),
         ({"cost": (0.0, None)}, "`constraints` must be a sequence of integers"),
     ],
 )

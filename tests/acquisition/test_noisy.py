@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 import torch
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
+from botorch.acquisition.multi_objective.hypervolume_knowledge_gradient import (
+    qHypervolumeKnowledgeGradient,
+)
 from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
 from botorch.acquisition.multi_objective.objective import WeightedMCMultiOutputObjective
 from botorch.acquisition.objective import (
@@ -25,6 +28,7 @@ from botorch.models.model import Model, ModelList
 from botorch.models.transforms import Log, Normalize, Standardize
 from botorch.models.transforms.input import AppendFeatures, InputPerturbation
 from botorch.models.transforms.outcome import StratifiedStandardize
+from botorch.optim import optimize_acqf
 from botorch.sampling.list_sampler import ListSampler
 from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
 from gpytorch.kernels import MaternKernel
@@ -37,6 +41,7 @@ from botorch_calib import (
     CalibratedModel,
     CalibratedModelList,
     CensoredDelayModel,
+    LogCalibratedProbabilityOfFeasibility,
     QuantileRecalibrator,
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
     qLogCalibratedNoisyExpectedImprovement,
@@ -434,3 +439,50 @@ class TestArguments:
         together = torch.cat([new, PENDING.expand(4, 2, 2)], dim=-2)
         expected = NEHVI(model, REF_POINT, X, sampler=sampler())(together)
         assert_close(pending(new), expected)
+
+
+# ------------------------------------------------------------ others of several outcomes
+
+
+def test_samples_estimate_the_closed_form() -> None:
+    """The probability that two calibrated outcomes are within limits, by 4096 samples.
+
+    Its standard error would be at most 0.008 if they were independent.
+    """
+    model, point = SEVERAL["with a plain one"](), points(2, q=1).detach()
+    exact = LogCalibratedProbabilityOfFeasibility(model, {0: (None, 0.3), 1: (-0.5, None)})
+    samples = SobolQMCNormalSampler(torch.Size([4096]), seed=0)(model.posterior(point)).squeeze(-2)
+    share = ((samples[..., 0] <= 0.3) & (samples[..., 1] >= -0.5)).double().mean(dim=0)
+    assert_close(share, exact(point).exp(), rtol=0.0, atol=0.01)
+
+
+@pytest.mark.filterwarnings("ignore:Non-strict enforcement")  # of an outcome without points
+@pytest.mark.parametrize(
+    ("use_posterior_mean", "decoupled"), [(True, False), (False, False), (True, True)]
+)
+def test_knowledge_gradient_of_the_hypervolume(use_posterior_mean: bool, decoupled: bool) -> None:
+    """Fantasies of all outcomes, and models that are conditioned on them."""
+    function = qHypervolumeKnowledgeGradient(
+        SEVERAL["with a plain one"](),
+        torch.tensor(REF_POINT, **DOUBLE),
+        num_fantasies=2,
+        num_pareto=3,
+        use_posterior_mean=use_posterior_mean,
+        X_evaluation_mask=torch.tensor([[True, False]]) if decoupled else None,
+        X_pending=None if decoupled else PENDING[:1],
+    )
+    value, gradient = value_and_gradient(function, points(2, q=7))
+    assert value.isfinite().all() and gradient.isfinite().all() and (gradient != 0).any()
+
+
+@pytest.mark.filterwarnings("ignore:A not p.d.")
+def test_search() -> None:
+    """With raw samples around the best points, one candidate after the other."""
+    function = NEHVI(SEVERAL["with a plain one"](), REF_POINT, X)
+    options = {"sample_around_best": True, "maxiter": 5}
+    search: dict[str, Any] = {"num_restarts": 1, "raw_samples": 8, "options": options}
+    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], **DOUBLE)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Failed to")
+        candidates, _ = optimize_acqf(function, bounds, q=2, sequential=True, **search)
+    assert candidates.shape == (2, 2)

@@ -456,25 +456,17 @@ def _standard(num_outputs: int) -> tuple[Tensor, Tensor]:
     return X, (Y - Y.mean(dim=0)) / Y.std(dim=0)
 
 
-class TestLife:
-    def test_follows_the_model(self):
-        gp, X = make_gp(), points(3)
-        acqf = wasserstein(gp)
-        acqf(X)
-        other = make_gp()
-        other.covar_module.lengthscale = torch.tensor([0.3, 0.9], **DOUBLE)
-        gp.load_state_dict(other.state_dict())
-        assert_close(acqf(X), wasserstein(other)(X), rtol=1e-9, atol=1e-9)
-        gp.set_train_data(gp.train_inputs[0][:8], gp.train_targets[:8], strict=False)
-        other.set_train_data(other.train_inputs[0][:8], other.train_targets[:8], strict=False)
-        assert_close(acqf(X), wasserstein(other)(X), rtol=1e-9, atol=1e-9)
-
-    def test_follows_its_attributes(self):
-        acqf, X = wasserstein(matern_gp()), points(3)
-        acqf(X)
-        acqf.beta, acqf.maximize = 9.0, False
-        expected = WassersteinUpperConfidenceBound(matern_gp(), 9.0, RADIUS, CENTRE, maximize=False)
-        assert_close(acqf(X), expected(X), rtol=1e-9, atol=1e-9)
+def test_follows_its_model_and_its_attributes():
+    gp, other, X = make_gp(), make_gp(), points(3)
+    acqf = wasserstein(gp)
+    acqf(X)
+    other.covar_module.lengthscale = torch.tensor([0.3, 0.9], **DOUBLE)
+    gp.load_state_dict(other.state_dict())
+    for each in (gp, other):
+        each.set_train_data(each.train_inputs[0][:8], each.train_targets[:8], strict=False)
+    acqf.beta, acqf.maximize = 9.0, False
+    expected = WassersteinUpperConfidenceBound(other, 9.0, RADIUS, CENTRE, maximize=False)
+    assert_close(acqf(X), expected(X), rtol=1e-9, atol=1e-9)
 
 
 class TestInputConstructors:
@@ -500,15 +492,6 @@ class TestInputConstructors:
         ambiguity = WassersteinBall(RADIUS, "lipschitz")
         acqf = self.construct(RobustUpperConfidenceBound, ambiguity=ambiguity, maximize=False)
         assert torch.equal(acqf(X), expected)
-
-    @pytest.mark.parametrize("kind", [WassersteinUpperConfidenceBound, RobustUpperConfidenceBound])
-    def test_pending_points(self, kind):
-        extra = {"radius": 0.1, "ambiguity": WorstCase()}
-        extra.pop("ambiguity" if kind is WassersteinUpperConfidenceBound else "radius")
-        with pytest.raises(UnsupportedError, match="`X_pending`.*CensoredDelayModel"):
-            self.construct(kind, X_pending=torch.zeros(1, 1, **DOUBLE), **extra)
-        for none in (None, torch.zeros(0, 1, **DOUBLE)):
-            assert self.construct(kind, X_pending=none, **extra).X_pending is None
 
 
 def test_names_in_errors() -> None:

@@ -154,23 +154,20 @@ def test_special_cases():
 
 # ------------------------------------------------------------------ calibrated models
 
-ORDERS = ("alone", "inside", "outside")
+ORDERS = ("alone", "pending")
 orders = pytest.mark.parametrize("order", ORDERS)
 
 
 def make_calibrated(
-    order: str = "inside",
+    order: str = "pending",
     imputation: str = "censor",
     dtype: torch.dtype = torch.double,
     calibrator: Calibrator | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Calibrated ``alone``, or ``inside`` or ``outside`` of a model that knows pending points."""
+    """Calibrated ``alone``, or with ``pending`` points."""
     transforms, excess = kwargs.get("transforms", False), kwargs.pop("excess", "noise")
     calibrator = (far_from_gaussian() if calibrator is None else calibrator).to(dtype)
-    if order == "outside":
-        delayed = make_censored(imputation, dtype, **kwargs)
-        return CalibratedModel(delayed, calibrator, excess=excess)
     calibrated = CalibratedModel(make_gp(dtype=dtype, **kwargs), calibrator, excess=excess)
     if order == "alone":
         return calibrated
@@ -190,20 +187,19 @@ def skewed() -> QuantileRecalibrator:
     "order, imputation, options",
     [
         ("alone", "none", {"calibrator": skewed()}),
-        ("inside", "censor", {"transforms": True, "fixed_noise": True}),
-        ("inside", "hallucinate", {"calibrator": skewed()}),
-        ("outside", "censor", {"calibrator": skewed(), "excess": "objective"}),
-        ("outside", "hallucinate", {"transforms": True, "calibrator": skewed()}),
-        ("inside", "censor", {"dtype": torch.float32, "calibrator": skewed()}),
+        ("pending", "censor", {"transforms": True, "fixed_noise": True}),
+        ("pending", "censor", {"calibrator": skewed(), "excess": "objective"}),
+        ("pending", "hallucinate", {"transforms": True, "calibrator": skewed()}),
+        ("pending", "censor", {"dtype": torch.float32, "calibrator": skewed()}),
     ],
-    ids=["alone", "censored", "hallucinated", "outside", "hallucinated outside", "float32"],
+    ids=["alone", "censored", "excess of the objective", "hallucinated", "float32"],
 )
 def test_law_of_calibrated_draws(order, imputation, options):
     """Draws of many seeds have the distribution of the posterior, ``nu`` times as wide.
 
     Brought back to its width, they are compared with the posterior's distribution functions by the
     test of Kolmogorov and Smirnov, at a level of 1e-5, and their products with those of joint
-    samples of the posterior, up to 4.5 standard errors: in 6 cases of 6 points and 21 products
+    samples of the posterior, up to 4.5 standard errors: in 5 cases of 6 points and 21 products
     chance fails with a probability below 0.2 %, and the seeds are fixed. The points are two where
     values were observed, one that is pending, and three others, two of them close to each other.
     """
@@ -257,7 +253,7 @@ KINDS: dict[str, Any] = {
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 
-@pytest.mark.parametrize(("kind", "transforms"), [*zip(KINDS, [False, True] * 3, strict=False)])
+@pytest.mark.parametrize(("kind", "transforms"), [*zip(KINDS, [False, True] * 2, strict=True)])
 def test_one_draw_is_widened_by_nu(kind, transforms):
     """``mu + nu (f - mu)``: draws of one seed differ by their distance from the mean alone."""
     model, window = KINDS[kind](transforms=transforms), pending_points(transforms=transforms)
@@ -288,16 +284,6 @@ def test_a_calibrated_draw_is_a_differentiable_function(order):
     assert torch.autograd.gradcheck(
         acqf, X.unsqueeze(-2).clone().requires_grad_(), rtol=1e-4, atol=1e-5
     )
-
-
-@orders
-def test_both_orders_of_wrapping_have_the_same_draws(order):
-    """Both are draws of the calibrated model of the process conditioned on what is pending."""
-    X = new_points()
-    gp = make_gp() if order == "alone" else make_censored().gaussian_model
-    expected = DelayedThompsonSampling(CalibratedModel(gp, far_from_gaussian()), seed=3)
-    acqf = DelayedThompsonSampling(make_calibrated(order), seed=3)
-    assert_close(values(acqf, X), values(expected, X))
 
 
 @kinds
@@ -352,7 +338,7 @@ def test_random_streams():
 # ------------------------------------------------------------------ pending points
 
 
-@pytest.mark.parametrize("kind", ["continuous", "choices", "inside", "outside"])
+@pytest.mark.parametrize("kind", ["continuous", "choices", "pending"])
 def test_pending_points_lead_to_another_draw(kind):
     X, more = new_points(), pending_points(5)[3:]
     make = partial(make_thompson, choices=X if kind == "choices" else None, seed=4)
@@ -439,7 +425,7 @@ def test_direction_and_transform(discrete):
 def test_any_model_over_choices():
     """Whatever can be sampled jointly can be drawn from at given points."""
     X = new_points()
-    for model in (make_calibrated("outside"), make_variational()):
+    for model in (make_calibrated(), make_variational()):
         state = torch.get_rng_state()
         draws = torch.stack(
             [values(make_thompson(model, choices=X, seed=seed), X) for seed in range(150)]

@@ -31,7 +31,6 @@ from botorch_calib import (
     qLogCalibratedNoisyExpectedImprovement,
 )
 from botorch_calib.acquisition import RobustAcquisition
-from botorch_calib.asynchronous.proposer import _unit_of_targets as unit_of_targets
 
 # Unit and tolerance by precision: GPyTorch states no standard deviation below 1e-5 and 1e-3, which
 # is far above those of outcomes in the small units. Powers of two, so that nothing is rounded.
@@ -159,15 +158,3 @@ def test_the_robust_search_climbs_any_function(make: Any) -> None:
     expected = found(1.0)
     for unit in (2.0**-10, 2.0**24):
         torch.testing.assert_close(found(unit), expected, rtol=0, atol=1e-3)
-
-
-def test_units_that_are_not_known_are_left() -> None:
-    X, Y, _ = data(torch.double)
-    bounds = torch.stack([torch.zeros_like(X[0]), torch.ones_like(X[0])])
-    standardized = (Y - Y.mean()) / Y.std()
-    plain: Any = SingleTaskGP(X, standardized, outcome_transform=None)
-    assert unit_of_targets(plain, bounds) == 1.0
-    gp = SingleTaskGP(X, Y, outcome_transform=Standardize(1))
-    calibrated = CalibratedModel.from_history(gp, LocalizedConformal(0.2))
-    for model in (gp, calibrated):
-        torch.testing.assert_close(unit_of_targets(model, bounds), Y.std())

@@ -1,4 +1,4 @@
-"""The budget of violations: its bound against adversaries, without any model."""
+"""The budget of violations, its bound against adversaries, and the width: without any model."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
+import torch
 from botorch.exceptions.errors import InputDataError
+from torch.testing import assert_close
 
+from botorch_calib.decisions import objective_coverage_bound
 from botorch_calib.decisions.budget import Account, Budget, Decision, check_level
-from botorch_calib.decisions.widening import width
+from botorch_calib.decisions.widening import narrowed, widened, width
 
 # What an adversary does who sees all: whether an offered point violates, and when outcomes come.
 Adversary = Callable[[random.Random, int, float], bool]
@@ -111,3 +114,38 @@ def test_levels_that_mean_nothing_are_refused(level: float) -> None:
 
 def test_levels_are_taken_up_to_the_last_that_mean_something() -> None:
     assert check_level(1 - 1e-12) == 1 - 1e-12 and check_level(1e-300) == 1e-300
+
+
+def test_an_outcome_is_beyond_as_often_as_the_lemma_says() -> None:
+    """Skewed noise: P(noise >= 0) is 0.2. Where f is above U by any amount, y is as often."""
+    torch.manual_seed(0)
+    num = 100_000
+    noise = torch.where(torch.rand(num) < 0.2, 1.0, -0.25)  # a mean of zero
+    f, upper = torch.randn(num), torch.zeros(())
+    beyond, seen = (f > upper).double().sum(), (f + noise > upper).double().sum()
+    assert beyond <= objective_coverage_bound(float(seen), 0.2)
+    # Just above the end, as an adversary would choose it, the lemma is an equality.
+    f = torch.full((num,), 0.1)
+    seen = (f + noise > upper).double().mean()
+    assert objective_coverage_bound(float(seen), 0.2) == pytest.approx(1.0, abs=0.03)  # 5 errors
+
+
+def test_half_of_the_noise_on_either_side_is_assumed() -> None:
+    assert objective_coverage_bound(20.9) == pytest.approx(41.8)
+    for misses, share in ((-1.0, 0.5), (1.0, 0.0), (1.0, 1.0)):
+        with pytest.raises(InputDataError):
+            objective_coverage_bound(misses, share)
+
+
+def test_the_width_stays_a_number() -> None:
+    assert width(Account()) == 1.05
+    assert width(Account(excess=1e6)) == pytest.approx(1.05 * math.exp(20.0))
+    assert width(Account(excess=-1e6)) == pytest.approx(1.05 * math.exp(-20.0))
+
+
+@pytest.mark.parametrize("k", [0.3, 1.0, 2.5])
+def test_scores_are_narrowed_as_they_were_widened(k: float) -> None:
+    z = torch.tensor([-1.0, 0.2, 1.0, 1.3, 4.0], dtype=torch.double)
+    assert_close(widened(z, k), z + (k - 1.0) * torch.tensor([1.0, 1.0, 1.0, 1.3, 4.0]).double())
+    assert_close(narrowed(widened(z, k), z, k), z)
+    assert_close(narrowed(z, torch.tensor(1.3), k), z / k)

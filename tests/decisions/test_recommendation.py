@@ -172,7 +172,7 @@ def test_bad_arguments_are_named() -> None:
         recommend(None, bounds=BOUNDS)  # type: ignore[arg-type]
     with pytest.raises(InputDataError, match="confidence"):
         recommend(gp, bounds=BOUNDS, confidence=1.0)
-    with pytest.raises(InputDataError, match="^Give `bounds` or `choices`"):
+    with pytest.raises(BotorchTensorDimensionError, match="`bounds` .*: give them, or `choices`"):
         recommend(gp)
     with pytest.raises(InputDataError, match="excludes"):
         recommend(gp, bounds=BOUNDS, choices=GRID)

@@ -34,6 +34,7 @@ from botorch_calib import (
     LocalizedConformal,
     OnlineConformal,
     PiecewisePredictive,
+    QuantileRecalibrator,
     calibration_report,
 )
 from botorch_calib.calibration import GaussianScore
@@ -863,3 +864,31 @@ def test_a_contextual_model_observes():
     assert model.train_targets.shape == (len(Y) + 3,)
     one_by_one = model.posterior(X[:3].unsqueeze(-2)).mean.squeeze(-1)
     torch.testing.assert_close(one_by_one, model.posterior(X[:3]).mean)
+
+
+UNLEARNED = {
+    "conformal": (lambda: LocalizedConformal(0.2), 5),
+    "rare": (lambda: LocalizedConformal(0.05, 0.3), 20),
+    "quantiles": (QuantileRecalibrator, 20),
+}
+
+
+@pytest.mark.parametrize(("make", "needed"), UNLEARNED.values(), ids=UNLEARNED)
+def test_warns_once_below_the_number_needed(make, needed):
+    calibrator, at = make(), grid(3)
+    assert calibrator.num_needed == needed
+    for seen, warns in ((0, True), (needed - 1, True), (needed, False)):
+        calibrator.reset()
+        generator = torch.Generator().manual_seed(0)
+        points = torch.rand(seen, 2, dtype=torch.double, generator=generator)
+        calibrator.update(points, torch.randn(seen, dtype=torch.double, generator=generator))
+        model = CalibratedModel(make_gp(), calibrator)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model.posterior(at)
+            model.posterior(at)
+            model.condition_on_observations(at, at[:, :1]).posterior(at)
+        found = [w for w in caught if issubclass(w.category, CalibrationWarning)]
+        assert len(found) == warns
+        if warns:
+            assert f"seen {seen} residuals" in str(found[0].message)

@@ -37,7 +37,6 @@ few_settings = pytest.mark.parametrize(
     [Setting(), Setting(fixed_noise=True, transforms=True)],
     ids=["plain", "fixed noise, transforms"],
 )
-imputations = pytest.mark.parametrize("imputation", ["censor", "hallucinate", "none"])
 
 
 class TestHallucinated(ModelContract):
@@ -299,9 +298,6 @@ def test_settings_that_change(setting):
     arguments = {"censor_value": model.censor_value, "imputation": model.imputation}
     assert_same(model, CensoredDelayModel(Setting().gp(), model.X_pending, **arguments), X)
     assert not torch.allclose(model.posterior(X).mean, before, atol=1e-3)
-
-
-# ------------------------------------------------------------------ paths and fantasies
 
 
 # ------------------------------------------------------------------ life as a module

@@ -34,37 +34,24 @@ PLAIN, GIVEN = Setting(), Setting(fixed_noise=True, transforms=True)
 settings = pytest.mark.parametrize(
     "setting", [PLAIN, GIVEN], ids=["plain", "fixed noise, transforms"]
 )
-imputations = pytest.mark.parametrize("imputation", ["censor", "hallucinate", "none"])
 orders = pytest.mark.parametrize("order", ["inside", "outside"])
-both = pytest.mark.parametrize(("order", "setting"), [("inside", PLAIN), ("outside", GIVEN)])
 # Every step weighs heavily, so that a wrong order or residual would show.
 TEMPLATE: dict[str, Any] = {"alpha": 0.3, "lengthscale": 0.4, "step_size": 0.1}
 
 
 def compose(
-    order: str,
     setting: Setting = PLAIN,
     calibrator: Calibrator | None = None,
     imputation: str = "censor",
     num_pending: int = 5,
     denoise: bool = True,
-    censor_value: float | None = None,
 ) -> Any:
-    """A calibrator ``inside`` the model that knows pending points, or ``outside`` of it."""
+    """A calibrated model that knows pending points."""
     calibrator = far_from_gaussian() if calibrator is None else calibrator
     calibrator = calibrator.to(setting.dtype)
     pending = setting.pending(num_pending).to(setting.dtype)
-    least = setting.censor_value if censor_value is None else censor_value
-    if order == "inside":
-        calibrated = CalibratedModel(setting.gp(), calibrator, denoise=denoise)
-        return CensoredDelayModel(calibrated, pending, least, imputation)
-    delayed = CensoredDelayModel(setting.gp(), pending, least, imputation)
-    return CalibratedModel(delayed, calibrator, denoise=denoise)
-
-
-def parts(model: Any) -> tuple[Any, Any]:
-    """The model, which knows the pending points in either order, and its calibrator."""
-    return model, model.calibrator
+    calibrated = CalibratedModel(setting.gp(), calibrator, denoise=denoise)
+    return CensoredDelayModel(calibrated, pending, setting.censor_value, imputation)
 
 
 def grid(setting: Setting, num: int = 7) -> Tensor:
@@ -96,9 +83,8 @@ class TestCalibratedOutside(ModelContract):
 
 class TestHallucinatedAfterObservation(ModelContract):
     def make_model(self, dtype: torch.dtype) -> CensoredDelayModel:
-        model: CensoredDelayModel = compose(
-            "inside", Setting(noise=0.1, dtype=dtype), imputation="hallucinate"
-        )
+        setting = Setting(noise=0.1, dtype=dtype)
+        model: CensoredDelayModel = compose(setting, imputation="hallucinate")
         model.observe(model.X_pending[:2], torch.tensor([[1.0], [-0.5]], dtype=dtype))
         return model
 
@@ -113,7 +99,9 @@ class TestHallucinatedAfterObservation(ModelContract):
 @orders
 def test_both_orders_are_the_calibrated_conditioned_gp(setting, imputation, order, denoise):
     calibrator = far_from_gaussian()
-    model = compose(order, setting, calibrator, imputation, denoise=denoise)
+    model = compose(setting, calibrator, imputation, denoise=denoise)
+    if order == "outside":
+        model = CalibratedModel(setting.model(5, imputation), calibrator, denoise=denoise)
     gp = setting.model(5, imputation).gaussian_model
     expected = CalibratedModel(gp, calibrator, denoise=denoise)
     X = grid(setting)
@@ -125,20 +113,18 @@ def test_both_orders_are_the_calibrated_conditioned_gp(setting, imputation, orde
 
 
 @settings
-@orders
-def test_hallucination_keeps_the_mean_of_the_process(setting, order):
+def test_hallucination_keeps_the_mean_of_the_process(setting):
     """Also where the calibrated mean is another one: it would shift by itself otherwise."""
     calibrator = QuantileRecalibrator([0.1, 0.5, 0.9], step_size=0.3)
     z = torch.linspace(-0.2, 2.0, 20, **DOUBLE)
     calibrator.update(torch.zeros(20, 2, **DOUBLE), z)
-    model = compose(order, setting, calibrator, "hallucinate")
+    model = compose(setting, calibrator, "hallucinate")
     X, gp = grid(setting), setting.gp()
     posterior = model.posterior(X)
     scale = setting.units()[-1]
     assert ((posterior.mean - gp.posterior(X).mean).abs() > 0.01 * scale).any()
     assert_close(posterior.corrected(None).mean, gp.posterior(X).mean, rtol=0, atol=1e-9 * scale)
-    delayed, _ = parts(model)
-    assert_close(delayed.Y_imputed, gp.posterior(delayed.X_pending).mean.detach())
+    assert_close(model.Y_imputed, gp.posterior(model.X_pending).mean.detach())
 
 
 # ------------------------------------------------------------------ calibration sees data alone
@@ -159,7 +145,7 @@ def test_history(setting, imputation, order, residuals):
         delayed = setting.model(5, imputation)
         model = CalibratedModel.from_history(delayed, template, 4, residuals=residuals)
         assert model.model is delayed.model
-    _, calibrator = parts(model)
+    calibrator = model.calibrator
     assert calibrator.num_updates == alone.calibrator.num_updates == setting.num - 4
     assert torch.equal(thresholds(calibrator, setting), thresholds(alone.calibrator, setting))
     assert template.num_updates == 0
@@ -173,11 +159,10 @@ def test_history(setting, imputation, order, residuals):
     ("setting", "imputation", "train_mode"),
     [(PLAIN, "hallucinate", False), (GIVEN, "censor", True), (GIVEN, "none", False)],
 )
-@orders
-def test_observation(setting, imputation, order, train_mode):
+def test_observation(setting, imputation, train_mode):
     """Values are scored by the model of observed data, twice in a row, and pending no longer."""
     calibrators = [LocalizedConformal(**TEMPLATE) for _ in range(2)]
-    model = compose(order, setting, calibrators[0], imputation)
+    model = compose(setting, calibrators[0], imputation)
     alone = CalibratedModel(setting.gp(), calibrators[1])
     pending = setting.pending(5)
     if train_mode:
@@ -186,54 +171,48 @@ def test_observation(setting, imputation, order, train_mode):
         X, Y = pending[rows], setting.values(pending[rows]) + 0.5 * setting.units()[-1]
         model.observe(X, Y)
         alone.observe(X, Y)
-    delayed, calibrator = parts(model)
+    calibrator = model.calibrator
     assert calibrator is calibrators[0] and calibrator.num_updates == 3
     assert_close(
         thresholds(calibrator, setting), thresholds(calibrators[1], setting), rtol=0, atol=1e-12
     )
     # Row 4 is a copy of rows 0 and 1, of which one is left beside it.
-    assert torch.equal(delayed.X_pending, pending[[1, 4]])
-    assert delayed.train_targets.shape == alone.train_targets.shape == (setting.num + 3,)
+    assert torch.equal(model.X_pending, pending[[1, 4]])
+    assert model.train_targets.shape == alone.train_targets.shape == (setting.num + 3,)
     X = grid(setting)
     expected = CensoredDelayModel(alone.model, pending[[1, 4]], setting.censor_value, imputation)
     reference = CalibratedModel(expected.gaussian_model, calibrator)
     assert_same_law(model.posterior(X), reference.posterior(X))
 
 
-@both
-def test_observation_without_conditioning(setting, order):
+@settings
+def test_observation_without_conditioning(setting):
     """For models about to be refitted: scored and learned from, but still pending."""
-    model = compose(order, setting)
-    delayed, calibrator = parts(model)
+    model = compose(setting)
     X, Y = setting.pending(5)[:2], setting.values(setting.pending(5)[:2])
     model.observe(X, Y, condition=False)
-    assert calibrator.num_updates == 32 and len(delayed.X_pending) == 5
-    assert parts(model)[0] is delayed and delayed.train_targets.shape == (setting.num,)
+    assert model.calibrator.num_updates == 32 and len(model.X_pending) == 5
+    assert model.train_targets.shape == (setting.num,)
 
 
 def test_warning_of_a_calibrator_that_has_seen_little():
     """It comes through, once, though the conditioned model is another one."""
-    for order in ("inside", "outside"):
-        model = compose(order, PLAIN, OnlineConformal(0.2))
-        with pytest.warns(CalibrationWarning, match="has seen 0 residuals"):
-            model.posterior(grid(PLAIN))
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            model.posterior(grid(PLAIN))
-
-
-# ------------------------------------------------------------------ life as a module
+    model = compose(PLAIN, OnlineConformal(0.2))
+    with pytest.warns(CalibrationWarning, match="has seen 0 residuals"):
+        model.posterior(grid(PLAIN))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.posterior(grid(PLAIN))
 
 
 # ------------------------------------------------------------------ acquisition functions
 
 
-@orders
-def test_noisy_improvement_of_botorch(order):
-    """It is that of the calibrated model of all queries, given the same base samples."""
+def test_noisy_improvement_of_botorch():
+    """It equals the improvement of the calibrated model of all queries, for equal base samples."""
     calibrator, values = far_from_gaussian(), []
     expected = CalibratedModel(PLAIN.model(5).gaussian_model, calibrator)
-    for model in (compose(order, calibrator=calibrator), expected):
+    for model in (compose(calibrator=calibrator), expected):
         sampler = SobolQMCNormalSampler(torch.Size([16]), seed=0)
         acqf = qLogNoisyExpectedImprovement(model, PLAIN.data()[0], sampler, prune_baseline=False)
         values.append(acqf(grid(PLAIN).unsqueeze(-2)))
@@ -265,12 +244,12 @@ def test_further_pending_points_keep_what_is_calibrated(options):
         assert (difference.abs().max() > 1e-3) == is_other
 
 
-@both
-def test_states_and_copies(setting, order):
+@settings
+def test_states_and_copies(setting):
     """States load across numbers of pending points and of residuals; copies are independent."""
-    source, X = compose(order, setting), grid(setting)
+    source, X = compose(setting), grid(setting)
     empty = LocalizedConformal(0.3, lengthscale=0.5, step_size=0.1)
-    target = compose(order, setting, empty, num_pending=2)
+    target = compose(setting, empty, num_pending=2)
     with torch.no_grad():
         for parameter in source.parameters():
             parameter.add_(0.2)
@@ -282,7 +261,7 @@ def test_states_and_copies(setting, order):
     for twin in (copy.deepcopy(source), pickle.loads(pickle.dumps(source))):
         assert_same_law(twin.posterior(X), expected)
         twin.observe(X[:1], setting.values(X[:1]))
-        assert (parts(twin)[1].num_updates, parts(source)[1].num_updates) == (31, 30)
+        assert (twin.calibrator.num_updates, source.calibrator.num_updates) == (31, 30)
     assert_same_law(source.posterior(X), expected)
 
 
@@ -300,7 +279,7 @@ def test_another_model_brings_its_pending_points_and_its_calibrator() -> None:
 
 
 def test_a_change_in_place_reaches_the_model_of_pending_points() -> None:
-    model = compose("outside", PLAIN)
+    model = compose()
     before = model.posterior(grid(PLAIN)).mean
     model.covar_module.lengthscale = 0.3
     fresh = copy.deepcopy(model)

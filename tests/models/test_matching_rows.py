@@ -13,6 +13,7 @@ def test_matching_rows() -> None:
     assert matching_rows(rows, table) == [0, 3, 2, None, None]
     assert matching_rows(rows[:0], table) == []
     assert matching_rows(rows[:1], table[:0]) == [None]
+    assert not is_any_of(rows, table[:0]).any()
 
 
 def test_first_of_equal_rows() -> None:
@@ -47,8 +48,3 @@ def test_no_digit_is_lost() -> None:
     points = torch.tensor([[1e9, 0.1], [1e9 + 2**-23, 0.1]], **DOUBLE)
     assert is_any_of(points, points[:1]).tolist() == [True, False]
     assert is_any_of(points, points[:1], 1e-6).tolist() == [True, True]
-
-
-def test_nothing_is_the_same_as_one_of_none() -> None:
-    points = torch.zeros(3, 2, **DOUBLE)
-    assert not is_any_of(points, points[:0]).any()

@@ -1,4 +1,4 @@
-"""Models inside models: what each of the peeling functions drops and what it keeps."""
+"""Processes: the units of their targets, and what they state themselves."""
 
 from collections.abc import Callable
 
@@ -9,8 +9,7 @@ from botorch.models import SingleTaskGP
 from botorch.models.transforms import ChainedOutcomeTransform, Log, Standardize
 from botorch.models.transforms.outcome import OutcomeTransform, StratifiedStandardize
 
-from botorch_calib.calibration import OnlineConformal
-from botorch_calib.models import CalibratedModel, CensoredDelayModel
+from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.outcome_transforms import (
     outcome_map_of,
     raw_train_targets,
@@ -20,19 +19,10 @@ from botorch_calib.models.predict import mean_and_deviation, predict
 
 X = torch.rand(6, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0))
 Y = (X.sum(dim=-1, keepdim=True) - X.sum(dim=-1).mean()) / X.sum(dim=-1).std()
-PENDING = torch.tensor([[0.2, 0.7]], dtype=torch.double)
 
 
 def make_gp(Y=Y, outcome_transform=None, **kwargs) -> SingleTaskGP:
     return SingleTaskGP(X, Y, outcome_transform=outcome_transform, **kwargs).eval()
-
-
-def calibrated(model) -> CalibratedModel:
-    return CalibratedModel(model, OnlineConformal(0.2))
-
-
-def delayed(model) -> CensoredDelayModel:
-    return CensoredDelayModel(model, PENDING, censor_value=0.0)
 
 
 class Scale(OutcomeTransform):
@@ -97,7 +87,7 @@ def test_a_plain_process_states_its_own_posterior(dtype):
     """A Gaussian posterior by the methods of a calibrated one, whose digits reach far out."""
     gp = SingleTaskGP(X.to(dtype), 1e-7 * Y.to(dtype), outcome_transform=Standardize(1)).eval()
     at = torch.rand(3, 1, 2, dtype=dtype, generator=torch.Generator().manual_seed(1))
-    for model in (gp, delayed(gp)):
+    for model in (gp, CensoredDelayModel(gp)):
         posterior, (mean, deviation) = predict(model, at), mean_and_deviation(model, at)
         assert deviation.max() < 2e-7  # not what GPyTorch states at the least, in any units
         torch.testing.assert_close(posterior.mean, mean)

@@ -32,12 +32,7 @@ NOTHING_PENDING = torch.empty(0, 2, **DOUBLE)
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "calibrated": lambda gp: CalibratedModel(gp, GaussianLaw()),
     "delayed": lambda gp: CensoredDelayModel(gp, NOTHING_PENDING, 0.0),
-    "calibrated, delayed": lambda gp: CalibratedModel(
-        CensoredDelayModel(gp, NOTHING_PENDING, 0.0), GaussianLaw()
-    ),
-    "delayed, calibrated": lambda gp: CensoredDelayModel(
-        CalibratedModel(gp, GaussianLaw()), NOTHING_PENDING, 0.0
-    ),
+    "both": lambda gp: CensoredDelayModel(CalibratedModel(gp, GaussianLaw()), NOTHING_PENDING, 0.0),
 }
 any_wrapper = pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
 

@@ -59,7 +59,7 @@ class Bonus:
         stated = Prediction(
             torch.zeros_like(v),
             v,
-            v.new_full((1, 1), self.gp.noise),
+            self.gp.noise.to(v).view(1, 1),
             predictive=self._predictive(self.calibrated, points),
             objective=self.calibrated.denoise,
             excess=self.calibrated.excess,

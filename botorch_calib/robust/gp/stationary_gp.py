@@ -57,10 +57,11 @@ class StationaryGP:
     # n x n with ``root root^T = precision`` where the training covariance is so badly conditioned
     # that a product with the precision loses the variance to rounding; else None
     root: Tensor | None
-    mean: float  # of the prior, as its variance
-    variance: float
-    noise: float  # its variance
-    least_variance: float  # variances are at least this
+    # Single numbers, which need not be read from a device
+    mean: Tensor  # of the prior, as its variance
+    variance: Tensor
+    noise: Tensor  # its variance
+    least_variance: Tensor  # variances are at least this
 
     def reordered(self, columns: list[int]) -> StationaryGP:
         """The same for inputs of these columns, which are all of them."""
@@ -96,18 +97,6 @@ def is_stationary(model: ExactGP) -> bool:
     )
 
 
-def closed_form_state(model: ExactGP) -> tuple[object, ...]:
-    """All numbers of a model that `is_stationary`, as one vector, by which a change is noticed.
-
-    GPyTorch sets hyperparameters in place without a trace in their version counters.
-    """
-    inputs = model.train_inputs[0]
-    own = (*model.parameters(), *model.buffers())
-    tensors = [inputs, model.train_targets, model.likelihood.noise, *own]
-    values = [tensor.detach().reshape(-1).to(inputs.device, torch.double) for tensor in tensors]
-    return (inputs.dtype, str(inputs.device)), torch.cat(values)
-
-
 @torch.no_grad()
 def stationary_gp(model: ExactGP) -> StationaryGP:
     """Factorise a model that `is_stationary`, put in evaluation mode, in double precision."""
@@ -118,10 +107,11 @@ def stationary_gp(model: ExactGP) -> StationaryGP:
     profile = radial_profile(kernel)
     assert profile is not None
     is_scaled = kernel is not model.covar_module
-    output_scale = float(model.covar_module.outputscale) if is_scaled else 1.0
+    one = data.new_ones((), dtype=torch.double)
+    output_scale = one * model.covar_module.outputscale.detach() if is_scaled else one
     # The deviation and mean of standardised outcomes
-    unit = float(unit_of_targets(model))
-    location = float(outcome_map_of(model).outcome(data.new_zeros(1, 1)))
+    unit = one * unit_of_targets(model).squeeze()
+    location = one * outcome_map_of(model).outcome(data.new_zeros(1, 1)).squeeze()
     scale = profile.factor**0.5 / kernel.lengthscale.detach().reshape(-1).expand(data.shape[-1])
     origin, center, slopes = _input_map(model)
     inputs = (data - center) * scale
@@ -147,8 +137,8 @@ def stationary_gp(model: ExactGP) -> StationaryGP:
         root=None if root is None else root.to(data),
         mean=location + unit * prior_mean,
         variance=variance,
-        noise=unit**2 * float(noise),
-        least_variance=max(floor, unit**2 * usual_least(data.dtype)),
+        noise=unit**2 * noise.squeeze(),
+        least_variance=torch.maximum(floor, unit**2 * usual_least(data.dtype)),
     )
 
 
@@ -178,8 +168,8 @@ def _input_map(model: ExactGP) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _solved(
-    model: ExactGP, inputs: Tensor, profile: RadialProfile, output_scale: float
-) -> tuple[Tensor, Tensor, float]:
+    model: ExactGP, inputs: Tensor, profile: RadialProfile, output_scale: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Cholesky factor of ``K + noise``, weights of the targets, and the prior mean, in double."""
     # In double precision even for a model in single: the weights and the inverse of an
     # ill-conditioned covariance are what all values depend on, and they are computed once.
@@ -192,7 +182,7 @@ def _solved(
     factor = psd_safe_cholesky(covariance)
     deviations = (targets - mean).unsqueeze(-1)
     weights = torch.cholesky_solve(deviations, factor).squeeze(-1)
-    return factor, weights, float(mean[0])
+    return factor, weights, mean[0]
 
 
 def is_badly_conditioned(precision: Tensor, dtype: torch.dtype) -> bool:

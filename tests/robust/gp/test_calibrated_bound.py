@@ -244,13 +244,13 @@ class TestLife:
         else:
             censored = CensoredDelayModel(make_gp(), pending, censor_value=20.0)
             model = CalibratedModel(censored, OnlineConformal(0.2))
+        contexts, X = contexts_of(5, columns), decisions(3, columns).unsqueeze(-2)
+        acqf = RobustUpperConfidenceBound(model, 2.25, TotalVariationBall(0.1), contexts)
         with pytest.warns(CalibrationWarning, match="has seen 0 residuals"):
-            acqf = RobustUpperConfidenceBound(
-                model, 2.25, TotalVariationBall(0.1), contexts_of(5, columns)
-            )
+            acqf(X)
         with warnings.catch_warnings():
             warnings.simplefilter("error", CalibrationWarning)
-            acqf(decisions(3, columns).unsqueeze(-2))
+            acqf(X)
             model.posterior(LOW.unsqueeze(0))
 
 
