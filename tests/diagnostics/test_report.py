@@ -18,8 +18,7 @@ from scipy.stats import binomtest, norm
 
 from botorch_calib import CalibratedModel, LocalizedConformal, OnlineConformal, calibration_report
 from botorch_calib.diagnostics import CalibrationAlarm, report_from_moments, report_from_pits
-from botorch_calib.diagnostics.input_regions import median_cells
-from botorch_calib.diagnostics.report_scores import ForecastScores
+from botorch_calib.diagnostics.report_scores import ForecastScores, median_cells
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models import CensoredDelayModel
 from tests.gps import DOUBLE, make_data, make_gp, make_model, make_variational, predicted
