@@ -36,8 +36,8 @@ from botorch_calib.asynchronous.failed_queries import (
     have_failed,
     poor_value,
     queries_in,
+    with_hanging_failed,
 )
-from botorch_calib.asynchronous.hanging_queries import with_hanging_failed
 from botorch_calib.asynchronous.refits import LedgerModel, WarmStartedFit, check_refit_every
 from botorch_calib.exceptions import level_of_caller
 from botorch_calib.ledger import FeedbackLedger, TrialStatus

@@ -14,7 +14,7 @@ from copy import deepcopy
 from functools import partial
 from inspect import signature
 from numbers import Integral, Real
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from botorch.exceptions.errors import InputDataError
@@ -159,21 +159,8 @@ def fit_single_task_gp(
     return gp.eval()
 
 
-class Remembered(NamedTuple):
-    """A result, and the data from which it was computed, bit by bit: NaN equals NaN."""
-
-    data: tuple[bytes, ...]
-    result: Any
-
-    def holds(self, *data: Tensor | None) -> bool:
-        """Whether the result is of these data."""
-        return self.data == _bits(*data)
-
-
-NOTHING = Remembered((), None)
-
-
 def _bits(*data: Tensor | None) -> tuple[bytes, ...]:
+    """Data bit by bit, to compare them: NaN equals NaN."""
     return tuple(b"" if each is None else each.cpu().numpy().tobytes() for each in data)
 
 
@@ -196,8 +183,8 @@ def fit_with_noise(fit: Fit, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Model
 class ScheduledFit:
     """Models of growing data, fitted on the schedule ``refit_every`` and conditioned in between.
 
-    ``fit`` and ``refit_every`` are those of a `DelayAwareProposer`. From the ``stream`` and the
-    number of values the seed of each fit is derived, for random numbers on the ``device``.
+    For ``fit`` and ``refit_every`` see `DelayAwareProposer`. The ``stream`` and the number of
+    values give the seed of each fit, for random numbers on the ``device``.
     """
 
     def __init__(
@@ -207,26 +194,25 @@ class ScheduledFit:
         self.refit_every = refit_every
         self.device = device
         self.stream = stream
-        self.fitted = self._extended = NOTHING  # the latter is conditioned on later values
+        self.fitted: Any = None
+        self._fitted_to: tuple[bytes, ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy fits again when it is called: a stored fit may be large and outdated.
-        return {**self.__dict__, "fitted": NOTHING, "_extended": NOTHING}
+        return {**self.__dict__, "fitted": None, "_fitted_to": ()}
 
     def of_data(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
         """The model of all values, in order of arrival, fitted to the first of them."""
         count = fitted_count(len(Y), self.refit_every)
         first = X[:count], Y[:count], None if Yvar is None else Yvar[:count]
-        if not self.fitted.holds(*first):
+        if self._fitted_to != (data := _bits(*first)):
             with random_stream(derived_seed(*self.stream, count), self.device):
-                self.fitted = Remembered(_bits(*first), fit_with_noise(self.fit, *first))
+                self.fitted = fit_with_noise(self.fit, *first)
+            self._fitted_to = data
         if count == len(Y):
-            return self.fitted.result
-        if not self._extended.holds(X, Y, Yvar):
-            later = X[count:], Y[count:], None if Yvar is None else Yvar[count:]
-            extended = with_later_values(self.fitted.result, *later)
-            self._extended = Remembered(_bits(X, Y, Yvar), extended)
-        return self._extended.result
+            return self.fitted
+        later = X[count:], Y[count:], None if Yvar is None else Yvar[count:]
+        return with_later_values(self.fitted, *later)
 
 
 class WarmStartedFit:
@@ -241,7 +227,7 @@ class WarmStartedFit:
         self.bounds = bounds
         self.refit_every = refit_every
         self.seed = seed
-        self._known: dict[int, Remembered] = {}
+        self._known: dict[int, tuple[tuple[bytes, ...], State]] = {}
 
     def __call__(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> SingleTaskGP:
         """The model fitted to ``X`` (``n x d``), ``Y`` (``n x 1``) and, if known, its noise."""
@@ -249,15 +235,15 @@ class WarmStartedFit:
         if len(Y) >= LEAST_FOR_WARM_START:
             half = fitted_count(len(Y) // 2, self.refit_every)
             first = X[:half], Y[:half], None if Yvar is None else Yvar[:half]
-            if not self._known.get(half, NOTHING).holds(*first):
+            if half not in self._known or self._known[half][0] != _bits(*first):
                 self(*first)
-            start = self._known[half].result
+            start = self._known[half][1]
         device = self.bounds.device
         noise = None if Yvar is None else Yvar.to(device)
         with random_stream(derived_seed(self.seed, len(Y)), device):
             gp = fit_single_task_gp(X.to(device), Y.to(device), self.bounds, noise, start)
         parts = {part: deepcopy(gp.get_submodule(part).state_dict()) for part in PARTS}
-        self._known[len(Y)] = Remembered(_bits(X, Y, Yvar), parts)
+        self._known[len(Y)] = _bits(X, Y, Yvar), parts
         return gp
 
 

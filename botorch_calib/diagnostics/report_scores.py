@@ -145,17 +145,20 @@ def scores_of(judged: Judged, levels: Tensor, cells: Sequence[Cell]) -> Forecast
     pits, covered, means = judged
     frequencies = observed_frequencies(pits, levels)
     ends = binomial_interval((frequencies * len(pits)).round(), len(pits))
+    coverage, coverage_interval = _coverage(covered)
+    regions = [
+        RegionCoverage(lower, upper, len(rows), *_coverage(covered[rows]))
+        for rows, lower, upper in cells
+    ]
     return ForecastScores(
-        frequencies,
-        torch.stack(ends, dim=-1),
-        float(calibration_error(pits, levels)),
-        *_coverage(covered),
-        tuple(
-            RegionCoverage(lower, upper, len(rows), *_coverage(covered[rows]))
-            for rows, lower, upper in cells
-        ),
-        pits,
-        covered,
+        frequencies=frequencies,
+        frequency_intervals=torch.stack(ends, dim=-1),
+        calibration_error=float(calibration_error(pits, levels)),
+        coverage=coverage,
+        coverage_interval=coverage_interval,
+        regions=tuple(regions),
+        pits=pits,
+        covered=covered,
         **means,
     )
 

@@ -26,11 +26,10 @@ from botorch_calib._validation import (
     check_number,
 )
 from botorch_calib.exceptions import level_of_caller
-from botorch_calib.ledger.arrival_probability import ArrivalProbability, kaplan_meier
 from botorch_calib.ledger.contents import Contents, Settings
 from botorch_calib.ledger.storage import Storage, Transition
-from botorch_calib.ledger.trials import DOUBLE, Entry, Told, Trial, TrialStatus
-from botorch_calib.ledger.view_at_time import ViewAtTime
+from botorch_calib.ledger.trials import DOUBLE, Entry, Trial, TrialStatus
+from botorch_calib.ledger.view_at_time import ArrivalProbability, ViewAtTime, kaplan_meier
 
 if TYPE_CHECKING:
     import pandas
@@ -344,7 +343,7 @@ class FeedbackLedger:
             InputDataWarning: If the value arrives now, too late to be used; it is recorded.
         """
         told = self._told(y, yvar, outcomes, context)
-        self._change(trial_id, lambda entry, at: entry.observed(told, at), time)
+        self._change(trial_id, lambda entry, at: entry.observed(at, **told), time)
         # Whoever gives times, as in simulations, knows which values are late. PyTorch, which could
         # hang in a process that is forked meanwhile, is not used here.
         if time is None and self.late == "discard" and self._view(None).expired[int(trial_id)]:
@@ -386,7 +385,7 @@ class FeedbackLedger:
             TrialStateError: If the trial has no value; for the rest see `tell`.
         """
         told = self._told(y, yvar, outcomes, context)
-        self._change(trial_id, lambda entry, at: entry.amended(told, at), time)
+        self._change(trial_id, lambda entry, at: entry.amended(at, **told), time)
 
     def add(
         self,
@@ -410,17 +409,19 @@ class FeedbackLedger:
         """
         queries = check_array("X", X, (None, self.dim)).astype(DOUBLE)
         num = len(queries)
-        trials = [{"x": x.tobytes()} for x in queries]
-        for trial, y in zip(trials, check_array("Y", Y, (num, 1), (num,)).flat, strict=True):
-            trial["y"] = float(y)
+        columns = {
+            "x": [x.tobytes() for x in queries],
+            "y": check_array("Y", Y, (num, 1), (num,)).ravel().tolist(),
+        }
         if Yvar is not None:
             given = check_array("Yvar", Yvar, (num, 1), (num,)).flat
-            for trial, variance in zip(trials, given, strict=True):
-                trial["yvar"] = check_nonnegative("Yvar", variance)
+            columns["yvar"] = [check_nonnegative("Yvar", variance) for variance in given]
         if contexts is not None:
             rows = check_array("contexts", contexts, (num, None)).tolist()
-            for trial, row in zip(trials, rows, strict=True):
-                trial["context"] = tuple(row) or None
+            columns["context"] = [tuple(row) or None for row in rows]
+        trials = (
+            dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+        )
         return self._storage.append(trials, _checked_time(time))
 
     def fail(self, trial_id: int, reason: str = "", time: float | None = None) -> None:
@@ -443,22 +444,19 @@ class FeedbackLedger:
 
     def _told(
         self, y: object, yvar: object, outcomes: Mapping[str, object] | None, context: object
-    ) -> Told:
+    ) -> dict[str, Any]:
+        """What is told of a trial at once, checked."""
         if not isinstance(outcomes, Mapping | None):
             raise InputDataError(f"`outcomes` must be a dictionary by name, got {outcomes!r}.")
-        given = {} if outcomes is None else outcomes
-        known = {
-            name: None if each is None else check_number(f"outcomes[{name!r}]", each)
-            for name, each in given.items()
-        }
+        if outcomes is not None:
+            outcomes = {
+                name: None if each is None else check_number(f"outcomes[{name!r}]", each)
+                for name, each in outcomes.items()
+            }
         if context is not None:
             context = tuple(check_array("context", context, (None,), (1, None)).ravel().tolist())
-        return {
-            "y": check_number("y", y),
-            "yvar": None if yvar is None else check_nonnegative("yvar", yvar),
-            "outcomes": None if outcomes is None else known,
-            "context": context,
-        }
+        yvar = None if yvar is None else check_nonnegative("yvar", yvar)
+        return {"y": check_number("y", y), "yvar": yvar, "outcomes": outcomes, "context": context}
 
     def _change(self, trial_id: int, transition: Transition, time: object) -> None:
         self._storage.replace(trial_id, transition, _checked_time(time))

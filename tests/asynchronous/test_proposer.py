@@ -269,9 +269,9 @@ def test_the_seed_matters_and_copies_agree():
     propose = make_proposer(acquisition="ts", fit=StochasticFit())
     point = propose(ledger)
     assert not torch.equal(make_proposer(acquisition="ts", seed=1)(ledger), point)
-    assert propose._ledger_model.fitted.result is not None
+    assert propose._ledger_model.fitted is not None
     for twin in (copy.deepcopy(propose), pickle.loads(pickle.dumps(propose))):
-        assert twin._ledger_model.fitted.result is None  # no stale fit travels
+        assert twin._ledger_model.fitted is None  # no stale fit travels
         assert torch.equal(twin(ledger), point)
 
 
