@@ -125,8 +125,8 @@ class Feasibility:
 class FeasibleAcquisition(AcquisitionFunction):
     """An acquisition function for which a query that fails is as good as a ``poor`` value.
 
-    An acquisition value ``a > poor`` becomes ``poor + s (a - poor)``, with the score ``s``. A
-    logarithm of an improvement, which has no such value, becomes ``a + log(s)``.
+    A value ``a > poor`` becomes ``poor + s (a - poor)``, with the score ``s``; the logarithm of an
+    improvement, for which ``poor`` is None, ``a + log(s)``.
     """
 
     def __init__(
@@ -173,8 +173,8 @@ def with_failures_imputed(
 ) -> Model:
     """The model conditioned on poor values at lost queries, or on poorer predictions.
 
-    The worst value observed would bend a smooth model also beside the region that fails, where the
-    best point may lie; the mean would draw the search back into it two or three times as often.
+    The worst observed value would also bend a smooth model next to the region that fails, where the
+    best point may lie; the mean would draw the search back two or three times as often.
     """
     lost = queries_in(ledger, now, *strategy.lost_statuses)
     if not len(lost) or not strategy.imputes_failures:
@@ -191,10 +191,10 @@ def feasibility_of(
 ) -> Feasibility | None:
     """Where queries bring values; None if none has failed or failures do not matter.
 
-    A pending query near failures counts as failed in part, by `RISK` times the amount by which its
-    prediction falls short of 1. Otherwise all workers would try the same border at once, and with
-    ten of them up to nearly twice as many queries fail. In full, failures that have nothing to do
-    with the query would drive the search away from the best pending queries.
+    A pending query near failures counts as failed in part, by `RISK` times what its prediction
+    lacks to 1. Without it ten workers would try one border at once, and up to nearly twice as many
+    queries fail. Counted in full, failures that have nothing to do with the query would drive the
+    search away from the best pending queries.
     """
     statuses = ledger.statuses(now)
     lost = are_among(statuses, strategy.lost_statuses)
@@ -203,7 +203,7 @@ def feasibility_of(
     has_value = are_among(statuses, (TrialStatus.OBSERVED,))
     is_pending = are_among(statuses, (TrialStatus.PENDING,))
     X, known = ledger.queries(now), lost | has_value
-    # A failure costs an evaluation, or more if it took longer than any value.
+    # A failure costs at least an evaluation, and more if it took longer than any value.
     waits = torch.tensor(ledger.waits(now), dtype=torch.double)
     longest = torch.cat([waits[has_value], waits.new_ones(1)]).max()
     cost = float((waits[lost] / longest).clamp_min(1.0).sum())
@@ -223,10 +223,9 @@ def borders_are_overdrawn(
     """Whether borders have had enough queries in vain, so that the next one belongs elsewhere.
 
     Each query since the best one, pending or not, adds 1 to a count if it failed or was made within
-    `BORDER` of an earlier failure; each other one takes 1 off it, down to 0. If queries that are
-    made at a count of `PATIENCE` are elsewhere and do not fail, at most ``(PATIENCE + T) / 2`` of
-    any ``T`` in a row are at borders, and no more than `PATIENCE` one after the other. Failures
-    count once they are known. If failures lie all over the box, there is no place elsewhere.
+    `BORDER` of an earlier failure; each other one takes 1 off it, down to 0. If queries made at a
+    count of `PATIENCE` are elsewhere and do not fail, at most ``(PATIENCE + T) / 2`` of any ``T`` in
+    a row are at borders, and at most `PATIENCE` one after the other.
     """
     best, X = ledger.best(now=now), ledger.queries(now)
     lost = are_among(ledger.statuses(now), strategy.lost_statuses).nonzero()[:, 0]
@@ -255,7 +254,7 @@ def hanging_places(submitted: ArrayLike, arrived: ArrayLike) -> list[int]:
     If lengths vary widely, some trials set a record and bring a value nevertheless: of 120 with
     exponential or log-normal lengths, 2 to 4 with four workers and 6 to 12 with twenty.
 
-    Times of submission are in order; those of arrival are infinite where no value has come.
+    Submissions are in order; times of arrival are infinite where no value has come.
     """
     starts, ends = np.asarray(submitted, dtype=float), np.asarray(arrived, dtype=float)
     has_value = np.isfinite(ends)

@@ -62,7 +62,7 @@ PARTS = ("mean_module", "covar_module", "likelihood")
 
 
 def check_refit_every(value: int | float) -> int | float:
-    """Return ``value`` if it is an integer of at least 1 or a float above 1, else raise."""
+    """An integer of at least 1 or a float above 1."""
     with suppress(InputDataError):
         return check_count("refit_every", value)
     if isinstance(value, Real) and not isinstance(value, Integral) and 1.0 < value < math.inf:
@@ -74,10 +74,10 @@ def check_refit_every(value: int | float) -> int | float:
 
 
 def fitted_count(num: int, every: int | float) -> int:
-    """The number of values to which hyperparameters are fitted when there are ``num >= 2``.
+    """How many of ``num >= 2`` values hyperparameters are fitted to.
 
-    It is the largest up to ``num`` in the schedule 2, and after each ``k``, ``k + every`` for an
-    integer or ``max(k + 1, floor(k every))`` for a float.
+    The schedule begins with 2, and goes from ``k`` to ``k + every`` for an integer, or to ``max(k +
+    1, floor(k every))`` for a float.
     """
     if isinstance(every, int):
         return num - (num - FIRST_FIT) % every
@@ -88,10 +88,10 @@ def fitted_count(num: int, every: int | float) -> int:
 
 
 def with_later_values(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
-    """A fitted model conditioned on values, ``n x d`` and ``n x 1``, that arrived after its fit.
+    """A fitted model conditioned on later values, ``n x d`` and ``n x 1``.
 
-    A calibrator learns from the values one after the other, as on their arrival. A model that
-    learns the noise ignores the noise variances ``Yvar``, ``n x 1``.
+    A calibrator learns from them one after the other. A model that learns the noise ignores the
+    noise variances ``Yvar``, ``n x 1``.
     """
     X, Y = like(model, X), like(model, Y)
     takes_noise = isinstance(observed_process(model).likelihood, FixedNoiseGaussianLikelihood)
@@ -181,7 +181,7 @@ def fit_with_noise(fit: Fit, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Model
 
 
 class ScheduledFit:
-    """Models of growing data, fitted on the schedule ``refit_every`` and conditioned in between.
+    """Models of growing data, fitted on a schedule and conditioned in between.
 
     For ``fit`` and ``refit_every`` see `DelayAwareProposer`. The ``stream`` and the number of
     values give the seed of each fit, for random numbers on the ``device``.
@@ -190,10 +190,7 @@ class ScheduledFit:
     def __init__(
         self, fit: Fit, refit_every: int | float, device: torch.device, stream: tuple[int, ...]
     ) -> None:
-        self.fit = fit
-        self.refit_every = refit_every
-        self.device = device
-        self.stream = stream
+        self.fit, self.refit_every, self.device, self.stream = fit, refit_every, device, stream
         self.fitted: Any = None
         self._fitted_to: tuple[bytes, ...] = ()
 
@@ -216,17 +213,15 @@ class ScheduledFit:
 
 
 class WarmStartedFit:
-    """`fit_single_task_gp`, which with many values starts from a fit to the first half of them.
+    """`fit_single_task_gp`, which starts from a fit to the first half of many values.
 
     That fit belongs to the schedule ``refit_every``, and is remembered. A resumed run repeats it
-    and those before it, for a seventh of the time. The model is on the device of ``bounds``; the
+    and the ones before, for a seventh of the time. The model is on the device of ``bounds``; the
     ``seed`` is for fits that fail at first.
     """
 
     def __init__(self, bounds: Tensor, refit_every: int | float, seed: int = 0) -> None:
-        self.bounds = bounds
-        self.refit_every = refit_every
-        self.seed = seed
+        self.bounds, self.refit_every, self.seed = bounds, refit_every, seed
         self._known: dict[int, tuple[tuple[bytes, ...], State]] = {}
 
     def __call__(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> SingleTaskGP:
@@ -248,12 +243,11 @@ class WarmStartedFit:
 
 
 class LedgerModel(ScheduledFit):
-    """The model of a ledger."""
+    """The model of a ledger at a time."""
 
     def __call__(
         self, ledger: FeedbackLedger, now: float, strategy: DelayStrategy
     ) -> CensoredDelayModel:
-        """The model of a ledger at ``now``, in which hanging queries have failed."""
         imputation = strategy.imputation
         if imputation == "censor":
             _warn_of_wrong_sign(ledger, now)
