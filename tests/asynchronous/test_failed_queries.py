@@ -10,8 +10,6 @@ import pytest
 import torch
 from botorch.acquisition import UpperConfidenceBound
 from botorch.exceptions.errors import InputDataError
-from botorch.models import SingleTaskGP
-from botorch.models.transforms import Normalize, Standardize
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -31,7 +29,7 @@ from botorch_calib.asynchronous.failed_queries import (
 )
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models.process import raw_train_inputs
-from tests.asynchronous.runs import Held, Inline
+from tests.asynchronous.runs import BOUNDS, CENSOR, Held, Inline, fit
 from tests.gps import DOUBLE
 from tests.long_grids import mostly_slow
 
@@ -41,19 +39,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.OptimizationWarning"),
 ]
 
-BOUNDS = torch.tensor([[-1.0, 0.0], [1.0, 5.0]], **DOUBLE)
-CENSOR = -2.0
 SEARCH = SearchSettings(2, 32)
-
-
-def fit(X: Tensor, Y: Tensor) -> SingleTaskGP:
-    """A model with set hyperparameters."""
-    gp = SingleTaskGP(
-        X, Y, input_transform=Normalize(2, bounds=BOUNDS), outcome_transform=Standardize(1)
-    )
-    gp.covar_module.lengthscale = 0.4
-    gp.likelihood.noise = 1e-3
-    return gp.eval()
 
 
 def slope(x: Any) -> float:

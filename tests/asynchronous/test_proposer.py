@@ -23,12 +23,11 @@ from botorch_calib.asynchronous import proposer as proposer_module
 from botorch_calib.asynchronous.refits import fit_single_task_gp
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import CensoredDelayModel
+from tests.asynchronous.runs import BOUNDS, CENSOR, fit
 from tests.gps import DOUBLE
 from tests.long_grids import mostly_slow
 from tests.random_numbers import uniform
 
-BOUNDS = torch.tensor([[-1.0, 0.0], [1.0, 5.0]], **DOUBLE)
-CENSOR = -2.0
 GRID = torch.cartesian_prod(
     torch.linspace(-1.0, 1.0, 12, **DOUBLE), torch.linspace(0.0, 5.0, 12, **DOUBLE)
 )
@@ -37,16 +36,6 @@ GRID = torch.cartesian_prod(
 def objective(x: Tensor) -> float:
     """At most 0, at (0.3, 2)."""
     return -float((x[0] - 0.3) ** 2 + 0.04 * (x[1] - 2.0) ** 2)
-
-
-def fit(X: Tensor, Y: Tensor) -> SingleTaskGP:
-    """A model with set hyperparameters."""
-    gp = SingleTaskGP(
-        X, Y, input_transform=Normalize(2, bounds=BOUNDS), outcome_transform=Standardize(1)
-    )
-    gp.covar_module.lengthscale = 0.4
-    gp.likelihood.noise = 1e-3
-    return gp.eval()
 
 
 def make_proposer(bounds: Tensor = BOUNDS, **kwargs: Any) -> DelayAwareProposer:
@@ -88,17 +77,6 @@ class Spy:
             return search(acqf, *args, **kwargs)
 
         return searched
-
-
-class CountedFit:
-    """Counts its calls."""
-
-    def __init__(self) -> None:
-        self.sizes: list[int] = []
-
-    def __call__(self, X: Tensor, Y: Tensor) -> SingleTaskGP:
-        self.sizes.append(len(Y))
-        return fit(X, Y)
 
 
 # ------------------------------------------------------------------ the initial design
@@ -202,26 +180,6 @@ def test_it_finds_the_optimum(imputation, gap):
 
 
 # ------------------------------------------------------------------ fitting and resuming
-
-
-def test_it_fits_when_a_value_arrives():
-    counted = CountedFit()
-    propose = make_proposer(fit=counted, choices=GRID[:9])
-    ledger = make_ledger(9)
-    propose(ledger)
-    assert len(counted.sizes) == 1
-    for _ in range(3):  # queries and failures are no reason
-        ledger.submit(propose(ledger))
-    ledger.fail(11)
-    propose(ledger)
-    assert len(counted.sizes) == 1
-    ledger.observe(7, objective(ledger[7].x))
-    propose(ledger)
-    propose(ledger)
-    assert len(counted.sizes) == 2
-    assert counted.sizes[-1] == len(ledger.to_observations()[0])
-    propose(make_ledger(8))  # another ledger
-    assert len(counted.sizes) == 3
 
 
 class StochasticFit:

@@ -104,6 +104,26 @@ def test_a_proposer_fits_by_its_schedule_and_knows_every_value(every):
         assert_close(model.model.posterior(X).mean, want, rtol=0, atol=1e-9)
 
 
+def test_queries_and_failures_are_no_reason_to_fit():
+    counted, (X, Y) = CountedFit(), data(6)
+    propose = DelayAwareProposer(BOUNDS, fit=counted, num_initial=0, choices=X, search=CHEAP)
+    ledger = FeedbackLedger(2, censor_value=-2.0)
+    ledger.add(X, Y)
+    for _ in range(3):
+        ledger.submit(propose(ledger))
+    ledger.fail(7)
+    propose(ledger)
+    assert counted.sizes == [6]
+    ledger.observe(8, 1.0)
+    propose(ledger)
+    propose(ledger)
+    assert counted.sizes == [6, 7]
+    other = FeedbackLedger(2, censor_value=-2.0)
+    other.add(X, -Y)
+    propose(other)
+    assert counted.sizes == [6, 7, 6]
+
+
 # ------------------------------------------------------------------ starts of the default fit
 
 
