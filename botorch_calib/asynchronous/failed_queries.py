@@ -10,7 +10,7 @@ import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.models.model import Model
 from botorch.utils.transforms import normalize, t_batch_mode_transform
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy
@@ -224,8 +224,8 @@ def borders_are_overdrawn(
 
     Each query since the best one, pending or not, adds 1 to a count if it failed or was made within
     `BORDER` of an earlier failure; each other one takes 1 off it, down to 0. If queries made at a
-    count of `PATIENCE` are elsewhere and do not fail, at most ``(PATIENCE + T) / 2`` of any ``T`` in
-    a row are at borders, and at most `PATIENCE` one after the other.
+    count of `PATIENCE` are elsewhere and do not fail, at most ``(PATIENCE + T) / 2`` of any ``T``
+    in a row are at borders, and at most `PATIENCE` one after the other.
     """
     best, X = ledger.best(now=now), ledger.queries(now)
     lost = are_among(ledger.statuses(now), strategy.lost_statuses).nonzero()[:, 0]
@@ -257,24 +257,14 @@ def hanging_places(submitted: ArrayLike, arrived: ArrayLike) -> list[int]:
     Submissions are in order; times of arrival are infinite where no value has come.
     """
     starts, ends = np.asarray(submitted, dtype=float), np.asarray(arrived, dtype=float)
-    has_value = np.isfinite(ends)
-
-    def overtaken(place: int) -> int:
-        later = slice(place + 1, None)
-        overtakes = (starts[later] >= starts[place]) & (ends[later] <= ends[place])
-        return int(np.count_nonzero(overtakes & has_value[later]))
-
-    at_once = _how_many_until(starts, starts) - _how_many_until(starts, ends)
-    widest = np.maximum.accumulate(at_once[::-1])[::-1]
-    pending, known = (np.flatnonzero(which).tolist() for which in (~has_value, has_value))
-    late = {place: count for place in pending if (count := overtaken(place)) > widest[place]}
-    most = max(map(overtaken, known), default=0) if late else 0
-    return [place for place, count in late.items() if count > most]
-
-
-def _how_many_until(moments: NDArray[np.float64], times: NDArray[np.float64]) -> NDArray[np.intp]:
-    """How many of the times have come at each of the moments, that moment included."""
-    return np.searchsorted(np.sort(times), moments, side="right")
+    has_value, places = np.isfinite(ends), np.arange(len(starts))
+    # Pairs: the column's trial overtakes the row's
+    overtakes = has_value & (places > places[:, None]) & (starts >= starts[:, None])
+    overtaken = (overtakes & (ends <= ends[:, None])).sum(axis=1)
+    at_once = [np.searchsorted(np.sort(times), starts, side="right") for times in (starts, ends)]
+    widest = np.maximum.accumulate((at_once[0] - at_once[1])[::-1])[::-1]
+    most = np.maximum(widest, overtaken[has_value].max(initial=0))
+    return np.flatnonzero(~has_value & (overtaken > most)).tolist()
 
 
 def hanging(ledger: FeedbackLedger, now: float) -> list[int]:

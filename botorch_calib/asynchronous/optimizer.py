@@ -38,16 +38,16 @@ class AsynchronousOptimizer:
     next query is being chosen. So another run with the same ledger file continues this one, however
     it ends.
 
-    **Failures.** A trial fails if the objective raises an exception or returns anything else than
-    it may, or if its process dies or exceeds the time limit of a `PebbleExecutor`, which costs no
-    other trial. Other process pools break as a whole when a process dies. If a function makes the
-    executor, another one takes its place, and the trials that were running run again, one at a
-    time: the one that breaks its executor again has failed.
+    **Failures.** A trial fails if the objective raises an exception or returns no value, or if its
+    process dies or exceeds the time limit of a `PebbleExecutor`, which costs no other trial. Other
+    process pools break as a whole when a process dies. If a function makes the executor, another
+    one takes its place, and the trials that were running run again, one at a time: a trial that
+    breaks its executor again has failed.
 
-    **The end.** With ctrl-C, an error of ``propose``, or an executor that is lost, such as that of
-    a Dask client that was closed, the run ends with an exception. Trials that were running stay
-    pending, and the next run evaluates them again. An executor made here is shut down: a
-    `PebbleExecutor` kills its processes, others finish what they are evaluating.
+    **The end.** With ctrl-C, an error of ``propose``, or a lost executor, as when a Dask client is
+    closed, the run ends with an exception. Trials that were running stay pending, and the next run
+    evaluates them again. An executor made here is shut down: a `PebbleExecutor` kills its
+    processes, others finish what they are evaluating.
 
     Args:
         executor: Where evaluations run: a function without arguments that makes a
@@ -57,14 +57,13 @@ class AsynchronousOptimizer:
             torch runs threads: ``ProcessPoolExecutor`` needs
             ``mp_context=multiprocessing.get_context("spawn")``.
         objective: The function to optimize, of a float64 array of shape ``d``, which it may modify.
-            It returns one finite real number, also as a tensor or array of one element; or a dict
-            that holds it as ``"y"``, and beside it what else `FeedbackLedger.tell` takes:
-            ``"yvar"``, ``"outcomes"`` or ``"context"``. Processes need it to be picklable.
+            It returns a finite real number, also as a tensor or array of one element; or a dict of
+            arguments of `FeedbackLedger.tell`: ``"y"`` and ``"yvar"``, ``"outcomes"`` or
+            ``"context"``. Processes need it to be picklable.
         ledger: Where trials are recorded.
         propose: Chooses the next query, such as a `DelayAwareProposer`: a function from the ledger
-            to a tensor of shape ``d`` or ``1 x d``, or to a `DecidedQuery`, of whose decision the
-            objective returns the outcomes, unless there is one, which limits the value itself.
-            Called in the thread that calls `run`.
+            to a tensor of shape ``d`` or ``1 x d``, or to a `DecidedQuery`. If its decision has
+            several outcomes, the objective returns them. Called in the thread that calls `run`.
         max_parallel: Number of evaluations to keep running.
         max_consecutive_failures: How many failures in a row end the run with an error.
         callbacks: Functions of the ledger and a `Trial`, called in the thread that calls `run`

@@ -225,13 +225,9 @@ class Storage:
                 f"The ledger {self.path} is closed, or belongs to the process from which this one "
                 "was forked: only what was known then can be read."
             )
-        with self._explained_errors():
-            try:
-                database.execute(begin)
-                yield database
-                database.execute("COMMIT")
-            finally:
-                database.rollback()  # nothing, after the end of the transaction
+        with self._explained_errors(), database:  # which commits or rolls back
+            database.execute(begin)
+            yield database
 
     def _create_if_empty(self, settings: Settings) -> None:
         with self._transaction("BEGIN IMMEDIATE") as database:
