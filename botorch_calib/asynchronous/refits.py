@@ -215,31 +215,25 @@ class ScheduledFit:
 class WarmStartedFit:
     """`fit_single_task_gp`, which starts from a fit to the first half of many values.
 
-    That fit belongs to the schedule ``refit_every``, and is remembered. A resumed run repeats it
-    and the ones before, for a seventh of the time. The model is on the device of ``bounds``; the
-    ``seed`` is for fits that fail at first.
+    That fit belongs to the schedule ``refit_every``, and starts from another one itself: all of
+    them take a seventh of the time. The model is on the device of ``bounds``; the ``seed`` is for
+    fits that fail at first.
     """
 
     def __init__(self, bounds: Tensor, refit_every: int | float, seed: int = 0) -> None:
         self.bounds, self.refit_every, self.seed = bounds, refit_every, seed
-        self._known: dict[int, tuple[tuple[bytes, ...], State]] = {}
 
     def __call__(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> SingleTaskGP:
         """The model fitted to ``X`` (``n x d``), ``Y`` (``n x 1``) and, if known, its noise."""
         start = None
         if len(Y) >= LEAST_FOR_WARM_START:
             half = fitted_count(len(Y) // 2, self.refit_every)
-            first = X[:half], Y[:half], None if Yvar is None else Yvar[:half]
-            if half not in self._known or self._known[half][0] != _bits(*first):
-                self(*first)
-            start = self._known[half][1]
+            first = self(X[:half], Y[:half], None if Yvar is None else Yvar[:half])
+            start = {part: first.get_submodule(part).state_dict() for part in PARTS}
         device = self.bounds.device
         noise = None if Yvar is None else Yvar.to(device)
         with random_stream(derived_seed(self.seed, len(Y)), device):
-            gp = fit_single_task_gp(X.to(device), Y.to(device), self.bounds, noise, start)
-        parts = {part: deepcopy(gp.get_submodule(part).state_dict()) for part in PARTS}
-        self._known[len(Y)] = _bits(X, Y, Yvar), parts
-        return gp
+            return fit_single_task_gp(X.to(device), Y.to(device), self.bounds, noise, start)
 
 
 class LedgerModel(ScheduledFit):
