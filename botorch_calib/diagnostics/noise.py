@@ -302,29 +302,23 @@ class WhitenedTargets(NamedTuple):
 
 
 def whitened(prior: TrainingPrior) -> WhitenedTargets:
-    """The observations' independent coordinates, in units of the stated noise."""
-    covariance, noise, deviation = _given_exact(prior)
-    weights = noise.rsqrt()
-    matrix, targets = weights.unsqueeze(-1) * covariance * weights, weights * deviation
-    eigenvalues, vectors = torch.linalg.eigh(matrix)
-    return WhitenedTargets(eigenvalues.clamp(min=0.0), (vectors.mT @ targets).square())
-
-
-def _given_exact(prior: TrainingPrior) -> tuple[Tensor, Tensor, Tensor]:
-    """Covariance, noise and deviation of noisy observations given those without noise.
+    """The independent coordinates of noisy observations, given those without noise.
 
     The likelihood of the latter does not depend on ``m``.
     """
     covariance, noise, deviation = prior.covariance, prior.noise, prior.deviation
     noisy = noise > 0.0
-    if bool(noisy.all()):
-        return covariance, noise, deviation
-    factor = psd_safe_cholesky(covariance[~noisy][:, ~noisy])
-    known = torch.cat([covariance[~noisy][:, noisy], deviation[~noisy].unsqueeze(-1)], dim=-1)
-    solved = torch.linalg.solve_triangular(factor, known, upper=False)
-    cross, values = solved[:, :-1], solved[:, -1]
-    remaining = covariance[noisy][:, noisy] - cross.mT @ cross
-    return remaining, noise[noisy], deviation[noisy] - cross.mT @ values
+    if not bool(noisy.all()):
+        factor = psd_safe_cholesky(covariance[~noisy][:, ~noisy])
+        known = torch.cat([covariance[~noisy][:, noisy], deviation[~noisy].unsqueeze(-1)], dim=-1)
+        solved = torch.linalg.solve_triangular(factor, known, upper=False)
+        cross, values = solved[:, :-1], solved[:, -1]
+        covariance = covariance[noisy][:, noisy] - cross.mT @ cross
+        noise, deviation = noise[noisy], deviation[noisy] - cross.mT @ values
+    weights = noise.rsqrt()
+    matrix, targets = weights.unsqueeze(-1) * covariance * weights, weights * deviation
+    eigenvalues, vectors = torch.linalg.eigh(matrix)
+    return WhitenedTargets(eigenvalues.clamp(min=0.0), (vectors.mT @ targets).square())
 
 
 class SupportedMultipliers(NamedTuple):
