@@ -37,9 +37,9 @@ class Design:
     ) -> Tensor | None:
         """Point ``count``, ``d``, or one after it if that was ``asked`` (``n x d``) already.
 
-        If queries have failed, it is the `safest` of several points, which are of another sequence
-        for each ``count``, as those of one would recur. Choices are drawn at random from those not
-        asked; None if all have been.
+        After failures it is the `safest` of several points, from another sequence for each
+        ``count``, as one sequence would repeat them. Choices not asked yet are drawn at random;
+        None if there are none.
         """
         own = derived_seed(self.seed, count)
         if self.choices is not None:

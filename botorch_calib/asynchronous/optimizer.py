@@ -127,8 +127,8 @@ class AsynchronousOptimizer:
         ledger to use it. Evaluations that run when the time is over are awaited.
 
         Args:
-            num_evaluations: Number of resolved trials at which to stop, those of earlier runs
-                included; None for no limit.
+            num_evaluations: Number of resolved trials, including earlier runs, at which to stop;
+                None for no limit.
             progress: Whether to show a progress bar.
             seconds: Time in seconds after which no query is chosen; None for no limit.
 
@@ -361,7 +361,7 @@ class PebbleExecutor(Executor):
     """Pebble's ``ProcessPool`` as a ``concurrent.futures`` executor, with a time limit.
 
     A process that dies, or takes too long and is killed, costs only its call, and is replaced;
-    programs that it has started go on. It is spawned, as forks may deadlock beside torch's threads.
+    programs that it has started go on. It is spawned, as torch's threads may deadlock a fork.
 
     Args:
         max_workers: Number of processes.

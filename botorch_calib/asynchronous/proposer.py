@@ -66,8 +66,8 @@ class SearchSettings:
     Args:
         num_restarts: Number of starting points of the gradient-based search.
         raw_samples: Number of points from which these are chosen.
-        seed: Seed of all random numbers of the proposer, those of its initial design and its fits
-            included. Torch's global random state is neither used nor changed.
+        seed: Seed of all random numbers of the proposer, including its initial design and its fits.
+            Torch's global random state is neither used nor changed.
 
     Example:
         >>> propose = DelayAwareProposer(bounds, search=SearchSettings(num_restarts=4, seed=1))

@@ -97,7 +97,7 @@ class NoiseDiagnosis:
         """What to do about it.
 
         None if the stated noise agrees with the data, and they can tell, or if it is too large but
-        negligible beside the objective.
+        negligible next to the objective.
         """
         if self.agrees:
             # Noise that was fitted competed with the kernel, which then has taken up none of it.
@@ -363,7 +363,7 @@ def supported_multipliers(data: WhitenedTargets, level: float) -> SupportedMulti
 def _grid(data: WhitenedTargets, drop: float) -> Tensor:
     """Values of ``log m`` from the least that can be resolved to one that is surely rejected."""
     eigenvalues, squares = data
-    # Eigenvalues are known up to rounding relative to the greatest; m beside them no better.
+    # Eigenvalues, and any m added to them, are known up to rounding relative to the greatest.
     smallest = eigenvalues.max().clamp(min=1e-200) * torch.finfo(eigenvalues.dtype).eps
     start = torch.maximum(squares.mean(), smallest).log().reshape(1)
     # log L(m) <= -n/2 log m, since eigenvalues are nonnegative; this bound falls below the

@@ -68,7 +68,7 @@ def calibration_report(
     num_regions: int = 4,
     alarm: CalibrationAlarm | None = None,
 ) -> CalibrationReport:
-    """Judge the predictive distributions of a model, beside those of its Gaussian process.
+    """Judge the predictive distributions of a model and of its Gaussian process.
 
     Without ``X`` and ``Y`` the training data are the evidence. The Gaussian process predicts each
     observation at its current hyperparameters, which were fitted to all of them, and a calibrator

@@ -84,9 +84,8 @@ class FeedbackLedger:
     ``late="discard"``, as in the paper, the trial stays expired, and only the records show the
     value. A trial is *failed* when no value will arrive, and left out of all data.
 
-    The data are those of Verma, Dai and Low [Verma2022]_, eq. 1, which are
-    ``y~_s = y_s 1{d_s <= min(m, t - s)}``, where ``m`` is ``max_wait`` and
-    ``d_s = observed_at - submitted_at``; ``censor_value`` takes the place of 0. With
+    The data are ``y~_s = y_s 1{d_s <= min(m, t - s)}`` [Verma2022]_, eq. 1, with ``m = max_wait``
+    and ``d_s = observed_at - submitted_at``; ``censor_value`` takes the place of 0. With
     ``late="use"`` the condition is ``d_s <= t - s``.
 
     **Decisions.** A campaign with a chance constraint starts with its ledger: `submit` takes the
@@ -155,9 +154,9 @@ class FeedbackLedger:
         file whose name ends in ``.lock`` tells them who writes. Here, all that opens the file
         shares one ledger. Several processes or machines need Optuna's or Ax's storages.
 
-        The settings, which are those of the class, must agree with the file's; None stands for the
-        file's, or for the default in a new file, which needs ``dim``. A ``maximize`` that an
-        existing file leaves open is recorded.
+        Settings (see the class) must agree with the file's. None stands for the file's setting, or
+        for the default in a new file, which needs ``dim``. A ``maximize`` that an existing file
+        leaves open is recorded.
 
         Raises:
             InputDataError: If a setting is invalid, missing or contradicts the file.
@@ -284,11 +283,10 @@ class FeedbackLedger:
         return {"x": query.astype(DOUBLE).tobytes(), "decision": recorded}
 
     def ask(self, propose: Propose | None = None) -> Trial:
-        """Choose a query, and submit it: a new trial, whose value is to be told by `tell`.
+        """Choose a query and submit it: a new trial, whose value `tell` records.
 
-        While another thread is choosing, this waits; the choice is made again if a query was
-        submitted meanwhile. An `AsynchronousOptimizer` that starts before the value is told
-        evaluates the trial.
+        Threads choose one after the other, and choose again if a query was submitted meanwhile. An
+        `AsynchronousOptimizer` that starts before the value has come evaluates the trial.
 
         Args:
             propose: A function from the ledger to a tensor of shape ``d`` or ``1 x d``, or to a
@@ -376,7 +374,7 @@ class FeedbackLedger:
             trial_id: The trial's id.
             y: The right value.
             yvar: The variance of its noise (default: as before).
-            time: Time from which it stands (default: now), not before that of the last value.
+            time: Time from which it stands (default: now), not before the last value's.
             outcomes: As in `tell` (default: as before).
             context: Likewise; an empty one takes the context back. Its length may only change where
                 no other trial has one.
@@ -438,14 +436,14 @@ class FeedbackLedger:
     def abandon(self, trial_id: int, time: float | None = None) -> None:
         """Stop waiting for a trial, which counts as expired from ``time`` (default: now) on.
 
-        Errors are those of `fail`; a trial that is abandoned already is refused as well.
+        Raises the errors of `fail`, also for a trial that is abandoned already.
         """
         self._change(trial_id, Entry.abandoned, time)
 
     def _told(
         self, y: object, yvar: object, outcomes: Mapping[str, object] | None, context: object
     ) -> dict[str, Any]:
-        """What is told of a trial at once, checked."""
+        """The checked arguments of `tell` and `amend`."""
         if not isinstance(outcomes, Mapping | None):
             raise InputDataError(f"`outcomes` must be a dictionary by name, got {outcomes!r}.")
         if outcomes is not None:
@@ -514,7 +512,7 @@ class FeedbackLedger:
         return view.variances(view.rows(view.usable, "observed_at"))
 
     def contexts(self, now: float | None = None) -> Tensor:
-        """Contexts ``n x d_c`` of the values of `to_observations`, as told; NaN where none was.
+        """Contexts ``n x d_c`` of the values of `to_observations`; NaN where there is none.
 
         Where workers write to the ledger meanwhile, ask one `snapshot` for both.
         """

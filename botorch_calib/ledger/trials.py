@@ -185,7 +185,7 @@ class Entry(NamedTuple):
         return self._replace(abandoned_at=at)
 
     def _in_order(self, outcomes: Named) -> Outcomes:
-        """Outcomes by name in the order of the decision; only that of a single one may be None."""
+        """Outcomes in the order of the decision; they may be None if there is only one."""
         names = [] if self.decision is None else [*json.loads(self.decision)["outcomes"]]
         if len(names) > 1 if outcomes is None else outcomes.keys() != {*names}:
             raise InputDataError(

@@ -26,7 +26,7 @@ class ArrivalProbability(NamedTuple):
 
     Attributes:
         estimate: Kaplan and Meier's estimate; NaN if no trial's fate at the end of the wait is
-            known. While no trial has waited that long it is that of the longest wait seen.
+            known. While no trial has waited that long, it is for the longest wait seen.
         lower: Lower end of the confidence interval.
         upper: Upper end; 1 while no trial has waited that long.
 
@@ -114,9 +114,9 @@ class ViewAtTime:
         return torch.from_numpy(variances).unsqueeze(-1)
 
     def contexts(self, rows: Rows) -> Tensor:
-        """The contexts ``k x d_c`` of the values of ``k`` rows, NaN where none was told.
+        """The contexts ``k x d_c`` of the values of ``k`` rows, NaN where there was none.
 
-        One that had another length before it was amended counts as not told.
+        One that had another length before it was amended counts as none.
         """
         unknown = (math.nan,) * next(iter(self._contents.context_dims), 0)
         contexts = (told.context for told in self._told(rows))
