@@ -106,10 +106,8 @@ class AsynchronousOptimizer:
                 raise InputDataError(f"`{name}` must be callable, got {function!r}.")
         if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
             raise InputDataError(f"`callbacks` must be a sequence of functions, got {callbacks!r}.")
-        self.executor = executor
-        self.objective = objective
+        self.executor, self.objective, self.propose = executor, objective, propose
         self.ledger: FeedbackLedger = check_instance("ledger", ledger, FeedbackLedger)
-        self.propose = propose
         self.max_parallel = check_count("max_parallel", max_parallel)
         most = check_count("max_consecutive_failures", max_consecutive_failures)
         self.max_consecutive_failures = most
@@ -166,10 +164,8 @@ class _Run:
     def __init__(
         self, optimizer: AsynchronousOptimizer, goal: float, deadline: float, progress: bool
     ) -> None:
-        self._optimizer = optimizer
-        self._ledger = optimizer.ledger
-        self._goal = goal
-        self._deadline = deadline
+        self._optimizer, self._ledger = optimizer, optimizer.ledger
+        self._goal, self._deadline = goal, deadline
         self._is_given = isinstance(optimizer.executor, Executor)
         self._executor: Any = optimizer.executor if self._is_given else None
         self._running: dict[Future[Any], Trial] = {}

@@ -56,11 +56,11 @@ def make_ledger(num: int = 9, delay: int = 3, **kwargs: Any) -> FeedbackLedger:
     return ledger
 
 
-def step(ledger: FeedbackLedger, x: Tensor, delay: int = 3) -> None:
+def step(ledger: FeedbackLedger, x: Tensor, delay: int = 3, sign: float = 1.0) -> None:
     """Submit a query, and let the value of an earlier one arrive."""
     trial_id = ledger.submit(x)
     if trial_id >= delay:
-        ledger.observe(trial_id - delay, objective(ledger[trial_id - delay].x))
+        ledger.observe(trial_id - delay, sign * objective(ledger[trial_id - delay].x))
 
 
 class Spy:
@@ -152,11 +152,8 @@ def test_minimisation_mirrors_maximisation():
         ledger = FeedbackLedger(2, censor_value=sign * CENSOR)
         propose = make_proposer(maximize=sign > 0)
         for _ in range(8):
-            x = propose(ledger)
-            trial_id = ledger.submit(x)
-            if trial_id >= 2:
-                ledger.observe(trial_id - 2, sign * objective(ledger[trial_id - 2].x))
-        found.append(torch.stack([trial.x for trial in ledger.trials]))
+            step(ledger, propose(ledger), delay=2, sign=sign)
+        found.append(ledger.queries())
     assert_close(found[0], found[1], rtol=0, atol=1e-4)
 
 
@@ -646,7 +643,7 @@ def test_spread_queries_fill_the_box():
     for other in others:
         asked(ledger, 1, delay=33)
         step(ledger, other.x, delay=33)
-    spread = torch.stack([trial.x for trial in ledger.trials[64::2]])
+    spread = ledger.queries()[64::2]
     unit = (spread - BOUNDS[0]) / BOUNDS.diff(dim=0)
     cells = (unit * 4).floor().long()
     counts = torch.bincount(cells[:, 0] * 4 + cells[:, 1], minlength=16)
@@ -663,7 +660,7 @@ def test_spread_queries_keep_away_from_failures():
         trial_id = ledger.submit(x)
         if x[0] < middle:
             ledger.fail(trial_id)
-    spread = torch.stack([trial.x for trial in ledger.trials[40:]])[::2]
+    spread = ledger.queries()[40::2]
     in_vain = spread[:, 0] < middle
     assert in_vain.sum() <= 12 and in_vain[20:].sum() <= 4  # of 40, and of the last 20
 
