@@ -31,7 +31,6 @@ from botorch_calib.diagnostics.noise import NoiseDiagnosis, noise_diagnosis
 from botorch_calib.diagnostics.report import BASE_NAME, CalibrationReport
 from botorch_calib.diagnostics.report_scores import (
     Judged,
-    judged_pits,
     judged_predictions,
     median_cells,
     scores_of,
@@ -152,7 +151,8 @@ def report_from_pits(
     """
     check_open_unit("alpha", alpha)
     values = check_unit_interval("pits", _vector("pits", pits))
-    forecasts = Forecasts(_inputs(X, len(values)), bounds, [judged_pits(values, alpha)])
+    covered = (alpha / 2 <= values) & (values <= 1 - alpha / 2)
+    forecasts = Forecasts(_inputs(X, len(values)), bounds, [Judged(values, covered, {})])
     return _report_of(forecasts, alpha, levels, "given", num_regions)
 
 
@@ -233,8 +233,8 @@ def _of_history(model: Module, num_initial: int, residuals: str, alpha: float) -
     else:  # nothing is known in units of the outcome
         zero = torch.zeros_like(z).unsqueeze(-1)
         own = Prediction(zero, zero + 1.0, objective=False)
-        of_scores = judged_predictions(own, predictives, z, alpha)
-        judged = [each._replace(means={}) for each in of_scores]
+        judged = judged_predictions(own, predictives, z, alpha)
+        judged = [each._replace(means={}) for each in judged]
     box = torch.stack([raw.amin(dim=0), raw.amax(dim=0)])
     return Forecasts(raw, box, judged, _base_name(process))
 

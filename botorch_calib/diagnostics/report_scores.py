@@ -94,12 +94,6 @@ class Judged(NamedTuple):
     means: dict[str, float]  # of `ForecastScores`, as far as known
 
 
-def judged_pits(pits: Tensor, alpha: float) -> Judged:
-    """Distributions of which nothing is known but their PITs ``n``."""
-    pits = pits.double()
-    return Judged(pits, (alpha / 2 <= pits) & (pits <= 1 - alpha / 2), {})
-
-
 def judged_predictions(
     stated: Prediction,
     predictives: Sequence[PiecewisePredictive | None],
