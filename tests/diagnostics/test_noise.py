@@ -386,7 +386,7 @@ def test_one_of_several_tasks(fixed_noise: bool, task: int) -> None:
 
 
 def without_data() -> SingleTaskGP:
-    gp = make_gp()
+    gp: Any = make_gp()
     gp.set_train_data(torch.empty(0, 2, **DOUBLE), torch.empty(0, **DOUBLE), strict=False)
     return gp
 
