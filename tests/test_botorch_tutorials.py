@@ -1,8 +1,8 @@
 """The situations of BoTorch's tutorials, with one changed line each.
 
-Each test makes an acquisition function as a tutorial does, for the plain model and for one that is
-calibrated and corrects nothing. Values and gradients are the same; and with a calibrator that
-corrects they are finite and others.
+An acquisition function is made as in a tutorial, for the plain model and for a calibrated one that
+corrects nothing. Values and gradients are the same; with a calibrator that corrects they are finite
+and others.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from botorch.acquisition import (
     qKnowledgeGradient,
@@ -122,109 +123,106 @@ def check_fantasies(model: Model, make: Callable[[Any], Acquisition], X: Tensor)
         assert_close(difference, (2 * step * gradient).sum((-2, -1)), rtol=1e-5, atol=1e-10)
 
 
-# ------------------------------------------------------------ one outcome
+X, Y = data()
+BATCH = candidates()
+REFERENCE = [-1.2, -1.2]
+TARGET = torch.tensor([0.2, -0.3, 0.1], **DOUBLE)
 
 
-def test_closed_loop_with_a_batch() -> None:
-    check(
-        single(),
-        lambda model: qLogExpectedImprovement(model, 0.5, sampler=PathSampler()),
-        candidates(),
-    )
+def improvement(model: Any, **options: Any) -> Acquisition:
+    return qLogExpectedImprovement(model, sampler=PathSampler(), **{"best_f": 0.5, **options})
 
 
-def test_noisy_closed_loop_with_pending_points() -> None:
-    X, _ = data()
-    check(
-        single(),
-        lambda model: qLogNoisyExpectedImprovement(
-            model, X, sampler=PathSampler(), prune_baseline=False, X_pending=X[:2] / 2
+def noisy_improvement(model: Any, **options: Any) -> Acquisition:
+    options = {"sampler": PathSampler(), "prune_baseline": False, **options}
+    return qLogNoisyExpectedImprovement(model, X, **options)
+
+
+def hypervolume_improvement(model: Any, **options: Any) -> Acquisition:
+    """With the calibrated models' own class where their roots are kept."""
+    kind: type[qLogNoisyExpectedHypervolumeImprovement] = qLogNoisyExpectedHypervolumeImprovement
+    if isinstance(model, CalibratedModelList) and not options:
+        kind = qLogCalibratedNoisyExpectedHypervolumeImprovement
+    options = {"sampler": PathSampler(), "prune_baseline": False, **options}
+    return kind(model, REFERENCE, X, **options)
+
+
+def tasks() -> Model:
+    task = torch.arange(N, **DOUBLE).remainder(2).unsqueeze(-1)
+    return MultiTaskGP(torch.cat([X, task], -1), Y, task_feature=2, output_tasks=[0]).eval()
+
+
+Situation = tuple[Callable[[], Model], Callable[[Any], Acquisition], Tensor]
+SITUATIONS: dict[str, Situation] = {
+    "closed loop with a batch": (single, improvement, BATCH),
+    "noisy closed loop with pending points": (
+        single,
+        lambda model: noisy_improvement(model, X_pending=X[:2] / 2),
+        BATCH,
+    ),
+    "constraint by a second outcome": (
+        several,
+        lambda model: noisy_improvement(
+            model,
+            objective=GenericMCObjective(lambda Z, X: Z[..., 0]),
+            constraints=[lambda Z: Z[..., 1] - 0.2],
         ),
-        candidates(),
-    )
-
-
-def test_constraint_by_a_second_outcome() -> None:
-    X, _ = data()
-    objective = GenericMCObjective(lambda Z, X: Z[..., 0])
-    check(
-        several(),
-        lambda model: qLogNoisyExpectedImprovement(
+        BATCH,
+    ),
+    "composite objective": (
+        lambda: several(3),
+        lambda model: improvement(
+            model,
+            best_f=-0.5,
+            objective=GenericMCObjective(lambda Z, X: -(Z - TARGET).square().sum(-1)),
+        ),
+        BATCH,
+    ),
+    "upper confidence bound with a fixed feature": (
+        single,
+        lambda model: FixedFeatureAcquisitionFunction(
+            qUpperConfidenceBound(model, 2.0, sampler=PathSampler()),
+            d=2,
+            columns=[1],
+            values=[0.4],
+        ),
+        BATCH[..., :1],
+    ),
+    "several tasks of which one is optimised": (tasks, improvement, BATCH),
+    "hypervolume improvement with cached roots": (several, hypervolume_improvement, BATCH),
+    "hypervolume improvement with constraints": (
+        lambda: several(3),
+        lambda model: hypervolume_improvement(
+            model,
+            objective=IdentityMCMultiOutputObjective(outcomes=[0, 1]),
+            constraints=[lambda Z: Z[..., 2] - 0.5],
+        ),
+        BATCH,
+    ),
+    "one model of several outcomes": (
+        lambda: SingleTaskGP(*data(2)).eval(),
+        lambda model: hypervolume_improvement(model, cache_root=False),
+        BATCH,
+    ),
+    "random scalarizations": (
+        several,
+        lambda model: qLogNParEGO(
             model,
             X,
+            scalarization_weights=torch.tensor([0.4, 0.6], **DOUBLE),
             sampler=PathSampler(),
-            objective=objective,
-            constraints=[lambda Z: Z[..., 1] - 0.2],
             prune_baseline=False,
+            cache_root=False,
         ),
-        candidates(),
-    )
+        BATCH,
+    ),
+}
 
 
-def test_composite_objective() -> None:
-    target = torch.tensor([0.2, -0.3, 0.1], **DOUBLE)
-    objective = GenericMCObjective(lambda Z, X: -(Z - target).square().sum(-1))
-    check(
-        several(3),
-        lambda model: qLogExpectedImprovement(
-            model, -0.5, sampler=PathSampler(), objective=objective
-        ),
-        candidates(),
-    )
-
-
-def test_upper_confidence_bound_with_a_fixed_feature() -> None:
-    def acquisition(model: Any) -> Acquisition:
-        inner = qUpperConfidenceBound(model, 2.0, sampler=PathSampler())
-        return FixedFeatureAcquisitionFunction(inner, d=2, columns=[1], values=[0.4])
-
-    check(single(), acquisition, candidates()[..., :1])
-
-
-def test_one_shot_knowledge_gradient() -> None:
-    check_fantasies(
-        single(**QUIET),
-        lambda model: qKnowledgeGradient(
-            model,
-            num_fantasies=3,
-            sampler=PathSampler(3),
-            inner_sampler=PathSampler(),
-            objective=LinearMCObjective(torch.ones(1, **DOUBLE)),
-        ),
-        candidates(q=4),
-    )
-
-
-def test_multi_fidelity_knowledge_gradient() -> None:
-    X, Y = data(dim=3)
-    gp = SingleTaskMultiFidelityGP(X, Y, data_fidelities=[2], **QUIET).eval()
-    cost = AffineFidelityCostModel({2: 1.0}, fixed_cost=5.0)
-
-    def acquisition(model: Any) -> Acquisition:
-        return qMultiFidelityKnowledgeGradient(
-            model,
-            num_fantasies=3,
-            sampler=PathSampler(3),
-            current_value=torch.tensor(0.0, **DOUBLE),
-            cost_aware_utility=InverseCostWeightedUtility(cost_model=cost),
-            project=lambda Z: project_to_target_fidelity(Z, {2: 1.0}, d=3),
-        )
-
-    check_fantasies(gp, acquisition, candidates(q=4, dim=3))
-
-
-def test_several_tasks_of_which_one_is_optimised() -> None:
-    X, Y = data()
-    task = torch.arange(N, **DOUBLE).remainder(2).unsqueeze(-1)
-    gp = MultiTaskGP(torch.cat([X, task], -1), Y, task_feature=2, output_tasks=[0]).eval()
-    check(
-        gp,
-        lambda model: qLogExpectedImprovement(model, 0.5, sampler=PathSampler()),
-        candidates(),
-    )
-
-
-# ------------------------------------------------------------ risk
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_values_and_gradients(name: str) -> None:
+    model, make, at = SITUATIONS[name]
+    check(model(), make, at)
 
 
 def test_risk_under_perturbed_inputs() -> None:
@@ -237,16 +235,49 @@ def test_risk_under_perturbed_inputs() -> None:
         model.input_transform = InputPerturbation(perturbations[1]).eval()
         return qSimpleRegret(model, objective=CVaR(alpha=0.7, n_w=4), sampler=PathSampler())
 
-    check(gp, acquisition, candidates())
+    check(gp, acquisition, BATCH)
 
 
-def test_risk_over_an_environment() -> None:
-    """Appended features; knowledge gradient of the value at risk."""
-    X, Y = data()
-    environment = torch.tensor([[0.1], [0.5], [0.9]], **DOUBLE)
-    gp = SingleTaskGP(X, Y, input_transform=AppendFeatures(environment), **QUIET).eval()
-    check_fantasies(
-        gp,
+# ------------------------------------------------------------ knowledge gradients
+
+
+def of_fidelities() -> Model:
+    return SingleTaskMultiFidelityGP(*data(dim=3), data_fidelities=[2], **QUIET).eval()
+
+
+def over_an_environment() -> Model:
+    features = AppendFeatures(torch.tensor([[0.1], [0.5], [0.9]], **DOUBLE))
+    return SingleTaskGP(X, Y, input_transform=features, **QUIET).eval()
+
+
+FANTASIES: dict[str, Situation] = {
+    "one shot": (
+        lambda: single(**QUIET),
+        lambda model: qKnowledgeGradient(
+            model,
+            num_fantasies=3,
+            sampler=PathSampler(3),
+            inner_sampler=PathSampler(),
+            objective=LinearMCObjective(torch.ones(1, **DOUBLE)),
+        ),
+        candidates(q=4),
+    ),
+    "multi-fidelity": (
+        of_fidelities,
+        lambda model: qMultiFidelityKnowledgeGradient(
+            model,
+            num_fantasies=3,
+            sampler=PathSampler(3),
+            current_value=torch.tensor(0.0, **DOUBLE),
+            cost_aware_utility=InverseCostWeightedUtility(
+                cost_model=AffineFidelityCostModel({2: 1.0}, fixed_cost=5.0)
+            ),
+            project=lambda Z: project_to_target_fidelity(Z, {2: 1.0}, d=3),
+        ),
+        candidates(q=4, dim=3),
+    ),
+    "value at risk over an environment": (
+        over_an_environment,
         lambda model: qMultiFidelityKnowledgeGradient(
             model,
             num_fantasies=2,
@@ -256,64 +287,9 @@ def test_risk_over_an_environment() -> None:
             project=lambda Z: Z[..., :1],
         ),
         candidates(q=3),
-    )
-
-
-# ------------------------------------------------------------ several objectives
-
-REFERENCE = [-1.2, -1.2]
-
-
-def test_noisy_hypervolume_improvement_with_cached_roots() -> None:
-    X, _ = data()
-
-    def acquisition(model: Any) -> Acquisition:
-        kind: type[qLogNoisyExpectedHypervolumeImprovement]
-        kind = qLogNoisyExpectedHypervolumeImprovement
-        if isinstance(model, CalibratedModelList):
-            kind = qLogCalibratedNoisyExpectedHypervolumeImprovement
-        return kind(model, REFERENCE, X, sampler=PathSampler(), prune_baseline=False)
-
-    check(several(), acquisition, candidates())
-
-
-def test_noisy_hypervolume_improvement_with_constraints() -> None:
-    X, _ = data()
-    check(
-        several(3),
-        lambda model: qLogNoisyExpectedHypervolumeImprovement(
-            model,
-            REFERENCE,
-            X,
-            sampler=PathSampler(),
-            prune_baseline=False,
-            objective=IdentityMCMultiOutputObjective(outcomes=[0, 1]),
-            constraints=[lambda Z: Z[..., 2] - 0.5],
-        ),
-        candidates(),
-    )
-
-
-def test_random_scalarizations() -> None:
-    X, _ = data()
-    weights = torch.tensor([0.4, 0.6], **DOUBLE)
-    check(
-        several(),
-        lambda model: qLogNParEGO(
-            model,
-            X,
-            scalarization_weights=weights,
-            sampler=PathSampler(),
-            prune_baseline=False,
-            cache_root=False,
-        ),
-        candidates(),
-    )
-
-
-def test_decoupled_hypervolume_knowledge_gradient() -> None:
-    check_fantasies(
-        several(**QUIET),
+    ),
+    "decoupled hypervolume": (
+        lambda: several(**QUIET),
         lambda model: qHypervolumeKnowledgeGradient(
             model,
             torch.tensor(REFERENCE, **DOUBLE),
@@ -324,22 +300,14 @@ def test_decoupled_hypervolume_knowledge_gradient() -> None:
             use_posterior_mean=False,
         ),
         candidates(q=5),
-    )
+    ),
+}
 
 
-def test_one_model_of_several_outcomes() -> None:
-    X, Y = data(2)
-    gp = SingleTaskGP(X, Y).eval()
-    check(
-        gp,
-        lambda model: qLogNoisyExpectedHypervolumeImprovement(
-            model, REFERENCE, X, sampler=PathSampler(), prune_baseline=False, cache_root=False
-        ),
-        candidates(),
-    )
-
-
-# ------------------------------------------------------------ Thompson sampling
+@pytest.mark.parametrize("name", FANTASIES)
+def test_knowledge_gradients(name: str) -> None:
+    model, make, at = FANTASIES[name]
+    check_fantasies(model(), make, at)
 
 
 def test_thompson_sampling_under_constraints() -> None:

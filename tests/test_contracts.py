@@ -79,13 +79,12 @@ def make_delayed(
 
 
 class TestDelayedConfidenceBound(AcquisitionContract):
-    def make_acquisition(self, dtype, maximize=True):
-        model, window = make_delayed(dtype)
+    def make_acquisition(self, dtype, maximize=True, sign=1.0):
+        model, window = make_delayed(dtype, sign)
         return DelayedUpperConfidenceBound(model, 0.7, window, maximize=maximize)
 
     def make_negated_acquisition(self, dtype):
-        model, window = make_delayed(dtype, sign=-1.0)
-        return DelayedUpperConfidenceBound(model, 0.7, window)
+        return self.make_acquisition(dtype, sign=-1.0)
 
 
 class TestDelayedThompsonSampling(AcquisitionContract):
@@ -109,29 +108,24 @@ def make_contexts(dtype: torch.dtype) -> Tensor:
 class TestWassersteinConfidenceBound(AcquisitionContract):
     dim = 1
 
-    def make_acquisition(self, dtype, maximize=True):
-        contexts = make_contexts(dtype)
-        return WassersteinUpperConfidenceBound(
-            make_gp(dtype), 2.25, 0.1, contexts, maximize=maximize
-        )
+    def make_acquisition(self, dtype, maximize=True, sign=1.0):
+        gp, contexts = make_gp(dtype, sign), make_contexts(dtype)
+        return WassersteinUpperConfidenceBound(gp, 2.25, 0.1, contexts, maximize=maximize)
 
     def make_negated_acquisition(self, dtype):
-        return WassersteinUpperConfidenceBound(
-            make_gp(dtype, -1.0), 2.25, 0.1, make_contexts(dtype)
-        )
+        return self.make_acquisition(dtype, sign=-1.0)
 
 
 class TestRobustCalibratedConfidenceBound(AcquisitionContract):
     dim = 1
 
-    def make_acquisition(self, dtype, maximize=True):
+    def make_acquisition(self, dtype, maximize=True, sign=1.0):
         ball, contexts = WassersteinBall(0.1, "lipschitz"), make_contexts(dtype)
-        model = make_calibrated(dtype)
+        model = make_calibrated(dtype, sign)
         return RobustUpperConfidenceBound(model, 2.25, ball, contexts, maximize=maximize)
 
     def make_negated_acquisition(self, dtype):
-        ball, contexts = WassersteinBall(0.1, "lipschitz"), make_contexts(dtype)
-        return RobustUpperConfidenceBound(make_calibrated(dtype, -1.0), 2.25, ball, contexts)
+        return self.make_acquisition(dtype, sign=-1.0)
 
 
 class TestRobustAcquisition(AcquisitionContract):

@@ -298,7 +298,7 @@ def test_proposer_with_its_own_model(strategy: str, device: torch.device) -> Non
         proposer = DelayAwareProposer(data(device)[0], strategy, search=search)
         point = proposer(ledger)
         assert proposer._ledger_model.fitted is not None
-        parameters = proposer._ledger_model.fitted.result.parameters()
+        parameters = proposer._ledger_model.fitted.parameters()
         assert {parameter.device.type for parameter in parameters} == {device.type}
         return point
 

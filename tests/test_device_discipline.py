@@ -229,10 +229,6 @@ ITERATIVE = ("WassersteinBall",)
 ITERATED = ("RobustAcquisition",)
 
 
-def one_more_to_the_right(points: Tensor) -> Tensor:
-    return points.sum(dim=-1).exp()
-
-
 def forget_constants() -> None:
     """Empty the caches of constants, which hide how these are made."""
     for name, module in list(sys.modules.items()):

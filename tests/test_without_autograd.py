@@ -158,12 +158,9 @@ def search(constrained: bool, bounds: Tensor, acqf: AcquisitionFunction, limit: 
 @pytest.mark.parametrize("constrained", [False, True])
 def test_searches_climb(constrained: bool) -> None:
     """They end where they end otherwise, up to their tolerance, also with bounds made there."""
-    name, corner = (
-        ("improvement", [[0.0, 0.0], [1.0, 1.0]])
-        if constrained
-        else ("wasserstein", [[0.0], [1.0]])
-    )
-    acqf, limit = ACQUISITIONS[name][1](), ChanceConstraint.from_history(make_gp(), upper=0.8)
+    width, make = ACQUISITIONS["improvement" if constrained else "wasserstein"]
+    corner = [[0.0] * width, [1.0] * width]
+    acqf, limit = make(), ChanceConstraint.from_history(make_gp(), upper=0.8)
     expected = search(constrained, torch.tensor(corner).double(), acqf, limit)
     with torch.no_grad():
         found = search(constrained, torch.tensor(corner).double(), acqf, limit)

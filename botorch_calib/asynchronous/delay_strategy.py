@@ -32,35 +32,34 @@ class DelayStrategy:
     asy-TS        ``DelayStrategy("ts", imputation="none", window=None)``
     ============= ===========================================================================
 
-    The SDF algorithms are those of [Verma2022]_. GP-UCB and asy-TS ignore pending queries. These
-    algorithms do not know of failures: pass ``failures="ignore"``.
+    [Verma2022]_ has the SDF algorithms. GP-UCB and asy-TS ignore pending queries. None of these
+    algorithms knows of failures: pass ``failures="ignore"``.
 
     Args:
         acquisition: ``"ucb"`` for `DelayedUpperConfidenceBound`, ``"ts"`` for
             `DelayedThompsonSampling`, or a function of the model and the ledger, in which queries
             that hang have failed, that returns an acquisition function for single points.
-        imputation: What replaces the values of pending queries in the model: ``"censor"`` for the
-            ledger's ``censor_value`` or, if it has none, the worst value observed so far;
-            ``"hallucinate"`` for the posterior mean; ``"none"`` to ignore these queries.
+        imputation: What replaces the values of pending queries: ``"censor"`` for the ledger's
+            ``censor_value`` or, if it has none, the worst observed value; ``"hallucinate"`` for the
+            posterior mean; ``"none"`` to ignore these queries.
         window: Queries whose standard deviations are summed to widen the confidence region:
-            ``"pending"`` for those without a value; ``"all"``, as published, for all queries of the
-            last ``ledger.max_wait``; None for none.
+            ``"pending"`` for those without a value; ``"all"``, as published, for all of the last
+            ``ledger.max_wait``; None for none.
         beta: Factor of the posterior variance if nothing is pending, the square of the paper's.
-        feedback_bound: Factor of the sum over the window, in reciprocal units of the outcome. None
-            for one over the standard deviation of the values observed so far.
+        feedback_bound: Factor of the sum over the window, in reciprocal units of the outcome
+            (default: one over the standard deviation of the observed values).
         max_censored: Number of pending queries beyond which they are hallucinated, without a
-            window: many censored values bend the model everywhere. None for no limit, as in the
-            paper.
-        failures: What follows from failures: queries that failed, those that expired without being
-            censored and, until they bring a value, those that hang: pending ones that more later
-            queries have overtaken than ever before. A failed query is never repeated.
+            window, as many censored values bend the model everywhere. None, as in the paper, for no
+            limit.
+        failures: What follows from failures: queries that failed, that expired without being
+            censored or, for the time being, that hang, which more later queries have overtaken than
+            ever before. A failed query is never repeated.
 
             ``"avoid"``: the search goes around regions that fail, by a model of where queries bring
             values. Pending queries near failures count as failures in part, so that one at a time
             tries the border of a region. Once borders have had five more queries than other places
-            without a new best value, the next one is, as for ``spread_beyond``, the one of eight
-            points that is the most likely to bring a value. With a function for ``acquisition`` it
-            is ``"impute"``.
+            without a new best value, the next query is chosen as after ``spread_beyond``. With a
+            function for ``acquisition`` it is ``"impute"``.
 
             ``"impute"``: the model of the objective takes its own predictions for their values, but
             none better than the mean of the observed values less their standard deviation.
@@ -68,12 +67,11 @@ class DelayStrategy:
             ``"ignore"``: nothing, for failures that have nothing to do with the query.
         spread_beyond: Number of pending queries beyond which every second query (at random, if
             ``fixed_features`` is a function) is the next point of a scrambled Sobol sequence or a
-            random one of the ``choices`` that were not asked; None for no limit. Otherwise many
-            workers would be sent to the bounds of the box before the first values arrive. After
-            failures, unless these are ignored, it is the one of eight such points that is the most
-            likely to bring a value. For the other queries, a draw from the posterior with
-            ``beta=1`` replaces ``"ucb"``, if the model has draws (pathwise ones, or joint ones of
-            up to 2000 choices).
+            random one of the ``choices`` that were not asked; None for no limit. It keeps many
+            workers from the bounds of the box before the first values arrive. After failures that
+            count, it is the one of eight such points that is the most likely to bring a value. The
+            other queries maximize a draw with ``beta=1`` in place of ``"ucb"``, if the model has
+            draws (pathwise ones, or joint ones of up to 2000 choices).
 
     Example:
         >>> propose = DelayAwareProposer(bounds, DelayStrategy("ts", "hallucinate", None))  # GP-BTS
@@ -127,7 +125,7 @@ class DelayStrategy:
         return self.spread_beyond is not None and num > self.spread_beyond
 
 
-# Up to so many pending queries bounds did better than draws, or as well, on tuning seeds.
+# Up to so many pending queries bounds did at least as well as draws, on tuning seeds.
 FEW = 20
 
 # GP-BUCB widens its confidence region, as hallucinated values make the model too sure: with a
@@ -140,7 +138,7 @@ STRATEGIES = {
 
 
 def strategy_of(strategy: str | DelayStrategy) -> DelayStrategy:
-    """The strategy of this name, or the given one."""
+    """A strategy by its name, or the given one."""
     if isinstance(strategy, DelayStrategy):
         return strategy
     if not isinstance(strategy, str) or strategy not in STRATEGIES:

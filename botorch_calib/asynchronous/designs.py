@@ -16,9 +16,6 @@ from botorch_calib.optim.random_seeds import derived_seed
 # Points from which a new one is chosen.
 ALTERNATIVES = 8
 
-# Choices are compared with all queries in blocks of this many, of which one nearly always suffices.
-MOST_COMPARED = 1024
-
 
 @dataclass(frozen=True)
 class Design:
@@ -40,9 +37,9 @@ class Design:
     ) -> Tensor | None:
         """Point ``count``, ``d``, or one after it if that was ``asked`` (``n x d``) already.
 
-        If queries have failed, it is the `safest` of several points, which are of another sequence
-        for each ``count``, as those of one would recur. Choices are drawn at random from those not
-        asked; None if all have been.
+        After failures it is the `safest` of several points, from another sequence for each
+        ``count``, as one sequence would repeat them. Choices not asked yet are drawn at random;
+        None if there are none.
         """
         own = derived_seed(self.seed, count)
         if self.choices is not None:
@@ -52,11 +49,10 @@ class Design:
         else:
             points = replace(self, seed=own).sample(ALTERNATIVES)
         scale = self.bounds[1] - self.bounds[0]
-        for rows in points.split(MOST_COMPARED):
-            new = rows[~is_any_of(rows / scale, asked / scale, ROUNDED)][:ALTERNATIVES]
-            if len(new):
-                return new[0] if feasibility is None else feasibility.safest(new)
-        return None
+        new = points[~is_any_of(points / scale, asked / scale, ROUNDED)][:ALTERNATIVES]
+        if not len(new):
+            return None
+        return new[0] if feasibility is None else feasibility.safest(new)
 
     def sample(self, num: int, skip: int = 0) -> Tensor:
         """Points of the sequence in the box, ``num x d``, after the first ones."""

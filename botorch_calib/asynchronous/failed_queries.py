@@ -1,16 +1,20 @@
-"""Queries that bring no value: a model of where, and what follows for the search."""
+"""Queries that fail or hang: a model of where they do, and what follows for the search."""
 
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
+import numpy as np
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.models.model import Model
 from botorch.utils.transforms import normalize, t_batch_mode_transform
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy
+from botorch_calib.exceptions import TrialStateError
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.ledger.trials import are_among
 from botorch_calib.models.conditioning import with_observations
@@ -121,8 +125,8 @@ class Feasibility:
 class FeasibleAcquisition(AcquisitionFunction):
     """An acquisition function for which a query that fails is as good as a ``poor`` value.
 
-    An acquisition value ``a > poor`` becomes ``poor + s (a - poor)``, with the score ``s``. A
-    logarithm of an improvement, which has no such value, becomes ``a + log(s)``.
+    A value ``a > poor`` becomes ``poor + s (a - poor)``, with the score ``s``; the logarithm of an
+    improvement, for which ``poor`` is None, ``a + log(s)``.
     """
 
     def __init__(
@@ -169,8 +173,8 @@ def with_failures_imputed(
 ) -> Model:
     """The model conditioned on poor values at lost queries, or on poorer predictions.
 
-    The worst value observed would bend a smooth model also beside the region that fails, where the
-    best point may lie; the mean would draw the search back into it two or three times as often.
+    The worst observed value would also bend a smooth model next to the region that fails, where the
+    best point may lie; the mean would draw the search back two or three times as often.
     """
     lost = queries_in(ledger, now, *strategy.lost_statuses)
     if not len(lost) or not strategy.imputes_failures:
@@ -187,10 +191,10 @@ def feasibility_of(
 ) -> Feasibility | None:
     """Where queries bring values; None if none has failed or failures do not matter.
 
-    A pending query near failures counts as failed in part, by `RISK` times the amount by which its
-    prediction falls short of 1. Otherwise all workers would try the same border at once, and with
-    ten of them up to nearly twice as many queries fail. In full, failures that have nothing to do
-    with the query would drive the search away from the best pending queries.
+    A pending query near failures counts as failed in part, by `RISK` times what its prediction
+    lacks to 1. Without it ten workers would try one border at once, and up to nearly twice as many
+    queries fail. Counted in full, failures that have nothing to do with the query would drive the
+    search away from the best pending queries.
     """
     statuses = ledger.statuses(now)
     lost = are_among(statuses, strategy.lost_statuses)
@@ -199,7 +203,7 @@ def feasibility_of(
     has_value = are_among(statuses, (TrialStatus.OBSERVED,))
     is_pending = are_among(statuses, (TrialStatus.PENDING,))
     X, known = ledger.queries(now), lost | has_value
-    # A failure costs an evaluation, or more if it took longer than any value.
+    # A failure costs at least an evaluation, and more if it took longer than any value.
     waits = torch.tensor(ledger.waits(now), dtype=torch.double)
     longest = torch.cat([waits[has_value], waits.new_ones(1)]).max()
     cost = float((waits[lost] / longest).clamp_min(1.0).sum())
@@ -219,10 +223,9 @@ def borders_are_overdrawn(
     """Whether borders have had enough queries in vain, so that the next one belongs elsewhere.
 
     Each query since the best one, pending or not, adds 1 to a count if it failed or was made within
-    `BORDER` of an earlier failure; each other one takes 1 off it, down to 0. If queries that are
-    made at a count of `PATIENCE` are elsewhere and do not fail, at most ``(PATIENCE + T) / 2`` of
-    any ``T`` in a row are at borders, and no more than `PATIENCE` one after the other. Failures
-    count once they are known. If failures lie all over the box, there is no place elsewhere.
+    `BORDER` of an earlier failure; each other one takes 1 off it, down to 0. If queries made at a
+    count of `PATIENCE` are elsewhere and do not fail, at most ``(PATIENCE + T) / 2`` of any ``T``
+    in a row are at borders, and at most `PATIENCE` one after the other.
     """
     best, X = ledger.best(now=now), ledger.queries(now)
     lost = are_among(ledger.statuses(now), strategy.lost_statuses).nonzero()[:, 0]
@@ -233,3 +236,68 @@ def borders_are_overdrawn(
     for at_border in near.any(dim=-1).tolist():
         count = max(count + (1 if at_border else -1), 0)
     return count >= PATIENCE
+
+
+# ------------------------------------------------------------ queries that hang
+
+
+def hanging_places(submitted: ArrayLike, arrived: ArrayLike) -> list[int]:
+    """Trials without a value that more later trials have overtaken than any trial before.
+
+    One trial overtakes another if it was submitted later, by its place and by its time, and has
+    its value no later. If ``W`` evaluations of similar length run at a time, fewer than ``W``
+    overtake one of them; one that hangs is overtaken by all that other workers finish. A trial is
+    hanging if it has been overtaken by more than ``max(W, M)`` trials, where ``W`` is the most
+    trials that were without a value at once since it was submitted, and ``M`` the most that have
+    overtaken a trial with a value. Only the order of times matters: neither pauses nor batches do.
+
+    If lengths vary widely, some trials set a record and bring a value nevertheless: of 120 with
+    exponential or log-normal lengths, 2 to 4 with four workers and 6 to 12 with twenty.
+
+    Submissions are in order; times of arrival are infinite where no value has come.
+    """
+    starts, ends = np.asarray(submitted, dtype=float), np.asarray(arrived, dtype=float)
+    has_value, places = np.isfinite(ends), np.arange(len(starts))
+    # Pairs: the column's trial overtakes the row's
+    overtakes = has_value & (places > places[:, None]) & (starts >= starts[:, None])
+    overtaken = (overtakes & (ends <= ends[:, None])).sum(axis=1)
+    at_once = [np.searchsorted(np.sort(times), starts, side="right") for times in (starts, ends)]
+    widest = np.maximum.accumulate((at_once[0] - at_once[1])[::-1])[::-1]
+    most = np.maximum(widest, overtaken[has_value].max(initial=0))
+    return np.flatnonzero(~has_value & (overtaken > most)).tolist()
+
+
+def hanging(ledger: FeedbackLedger, now: float) -> list[int]:
+    """Ids of the pending trials of a ledger at ``now`` that are hanging (`hanging_places`).
+
+    Trials that failed or expired do not count, nor do values that were known upon submission.
+    """
+    if not len(ledger.pending(now)):
+        return []
+    trials = [
+        trial
+        for trial in ledger.trials_at(now)
+        if trial.status is TrialStatus.PENDING
+        or (trial.status is TrialStatus.OBSERVED and trial.observed_at != trial.submitted_at)
+    ]
+    places = hanging_places(
+        [trial.submitted_at for trial in trials],
+        # A value that is recorded ahead of its time has not arrived.
+        [math.inf if trial.observed_at is None else trial.observed_at for trial in trials],
+    )
+    return [trials[place].id for place in places]
+
+
+def with_hanging_failed(ledger: FeedbackLedger, now: float) -> FeedbackLedger:
+    """The ledger or, if trials are hanging, a copy in which they have failed.
+
+    Those whose value is recorded ahead of its time, as in simulations, stay pending.
+    """
+    late = hanging(ledger, now)
+    if not late:
+        return ledger
+    copy = ledger.snapshot()
+    for trial_id in late:
+        with suppress(TrialStateError):
+            copy.fail(trial_id, "hangs", now)
+    return copy

@@ -1,4 +1,7 @@
-"""`AsynchronousOptimizer`: several evaluations at a time, and one query chosen at a time."""
+"""`AsynchronousOptimizer`: several evaluations at a time, and one query chosen at a time.
+
+`PebbleExecutor` has processes for it that may be killed, behind the interface of executors.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from contextlib import suppress
 from functools import partial
+from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from botorch.exceptions.errors import InputDataError
-from pebble import ProcessExpired
+from pebble import ProcessExpired, ProcessPool
 from torch import Tensor
 from tqdm.auto import tqdm
 
@@ -38,16 +42,16 @@ class AsynchronousOptimizer:
     next query is being chosen. So another run with the same ledger file continues this one, however
     it ends.
 
-    **Failures.** A trial fails if the objective raises an exception or returns anything else than
-    it may, or if its process dies or exceeds the time limit of a `PebbleExecutor`, which costs no
-    other trial. Other process pools break as a whole when a process dies. If a function makes the
-    executor, another one takes its place, and the trials that were running run again, one at a
-    time: the one that breaks its executor again has failed.
+    **Failures.** A trial fails if the objective raises an exception or returns no value, or if its
+    process dies or exceeds the time limit of a `PebbleExecutor`, which costs no other trial. Other
+    process pools break as a whole when a process dies. If a function makes the executor, another
+    one takes its place, and the trials that were running run again, one at a time: a trial that
+    breaks its executor again has failed.
 
-    **The end.** With ctrl-C, an error of ``propose``, or an executor that is lost, such as that of
-    a Dask client that was closed, the run ends with an exception. Trials that were running stay
-    pending, and the next run evaluates them again. An executor made here is shut down: a
-    `PebbleExecutor` kills its processes, others finish what they are evaluating.
+    **The end.** With ctrl-C, an error of ``propose``, or a lost executor, as when a Dask client is
+    closed, the run ends with an exception. Trials that were running stay pending, and the next run
+    evaluates them again. An executor made here is shut down: a `PebbleExecutor` kills its
+    processes, others finish what they are evaluating.
 
     Args:
         executor: Where evaluations run: a function without arguments that makes a
@@ -57,14 +61,13 @@ class AsynchronousOptimizer:
             torch runs threads: ``ProcessPoolExecutor`` needs
             ``mp_context=multiprocessing.get_context("spawn")``.
         objective: The function to optimize, of a float64 array of shape ``d``, which it may modify.
-            It returns one finite real number, also as a tensor or array of one element; or a dict
-            that holds it as ``"y"``, and beside it what else `FeedbackLedger.tell` takes:
-            ``"yvar"``, ``"outcomes"`` or ``"context"``. Processes need it to be picklable.
+            It returns a finite real number, also as a tensor or array of one element; or a dict of
+            arguments of `FeedbackLedger.tell`: ``"y"`` and ``"yvar"``, ``"outcomes"`` or
+            ``"context"``. Processes need it to be picklable.
         ledger: Where trials are recorded.
         propose: Chooses the next query, such as a `DelayAwareProposer`: a function from the ledger
-            to a tensor of shape ``d`` or ``1 x d``, or to a `DecidedQuery`, of whose decision the
-            objective returns the outcomes, unless there is one, which limits the value itself.
-            Called in the thread that calls `run`.
+            to a tensor of shape ``d`` or ``1 x d``, or to a `DecidedQuery`. If its decision has
+            several outcomes, the objective returns them. Called in the thread that calls `run`.
         max_parallel: Number of evaluations to keep running.
         max_consecutive_failures: How many failures in a row end the run with an error.
         callbacks: Functions of the ledger and a `Trial`, called in the thread that calls `run`
@@ -103,10 +106,8 @@ class AsynchronousOptimizer:
                 raise InputDataError(f"`{name}` must be callable, got {function!r}.")
         if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
             raise InputDataError(f"`callbacks` must be a sequence of functions, got {callbacks!r}.")
-        self.executor = executor
-        self.objective = objective
+        self.executor, self.objective, self.propose = executor, objective, propose
         self.ledger: FeedbackLedger = check_instance("ledger", ledger, FeedbackLedger)
-        self.propose = propose
         self.max_parallel = check_count("max_parallel", max_parallel)
         most = check_count("max_consecutive_failures", max_consecutive_failures)
         self.max_consecutive_failures = most
@@ -124,8 +125,8 @@ class AsynchronousOptimizer:
         ledger to use it. Evaluations that run when the time is over are awaited.
 
         Args:
-            num_evaluations: Number of resolved trials at which to stop, those of earlier runs
-                included; None for no limit.
+            num_evaluations: Number of resolved trials, including earlier runs, at which to stop;
+                None for no limit.
             progress: Whether to show a progress bar.
             seconds: Time in seconds after which no query is chosen; None for no limit.
 
@@ -163,10 +164,8 @@ class _Run:
     def __init__(
         self, optimizer: AsynchronousOptimizer, goal: float, deadline: float, progress: bool
     ) -> None:
-        self._optimizer = optimizer
-        self._ledger = optimizer.ledger
-        self._goal = goal
-        self._deadline = deadline
+        self._optimizer, self._ledger = optimizer, optimizer.ledger
+        self._goal, self._deadline = goal, deadline
         self._is_given = isinstance(optimizer.executor, Executor)
         self._executor: Any = optimizer.executor if self._is_given else None
         self._running: dict[Future[Any], Trial] = {}
@@ -349,3 +348,56 @@ def _describe(error: BaseException | None) -> str:
         return f"{kind}: {error}"
     except Exception:
         return f"{kind}: its message cannot be read"
+
+
+# ------------------------------------------------------------ processes that may be killed
+
+
+class PebbleExecutor(Executor):
+    """Pebble's ``ProcessPool`` as a ``concurrent.futures`` executor, with a time limit.
+
+    A process that dies, or takes too long and is killed, costs only its call, and is replaced;
+    programs that it has started go on. It is spawned, as torch's threads may deadlock a fork.
+
+    Args:
+        max_workers: Number of processes.
+        timeout: Longest duration of a call in seconds, from when a process begins it.
+        pool: Further arguments of the pool, such as ``max_tasks=1`` for a new process each time.
+
+    Example:
+        >>> make = partial(PebbleExecutor, 4, timeout=60.0)  # for `AsynchronousOptimizer`
+    """
+
+    def __init__(self, max_workers: int, timeout: float | None = None, **pool: Any) -> None:
+        self._timeout = None if timeout is None else check_positive("timeout", timeout)
+        context = SpawnContext() if pool.get("max_tasks") else _Spawn()
+        self._pool = ProcessPool(max_workers, **{"context": context, **pool})
+        self._open: set[Future[Any]] = set()
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run ``fn`` in a process; what it returns comes with the future."""
+        future = self._pool.schedule(fn, args, kwargs, self._timeout)
+        self._open.add(future)
+        future.add_done_callback(self._open.discard)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Await the calls, or kill the processes unless ``wait`` is set."""
+        self._pool.close() if wait and not cancel_futures else self._pool.stop()
+        self._pool.join()
+        # Pebble forgets calls that were scheduled at the moment at which its pool broke.
+        for future in [*self._open]:
+            future.set_exception(BrokenExecutor("The pool has ended before the call."))
+
+
+class _Spawn(SpawnContext):
+    class Process(SpawnProcess):
+        """Exit code 0, as of a STOP in Fortran, is a loss, unless ``max_tasks`` ends processes."""
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            return object.__new__, (SpawnProcess,), self.__dict__  # without importing torch there
+
+        @property
+        def exitcode(self) -> int | None:
+            code = super().exitcode
+            return 256 if code == 0 else code

@@ -36,8 +36,8 @@ from botorch_calib.asynchronous.failed_queries import (
     have_failed,
     poor_value,
     queries_in,
+    with_hanging_failed,
 )
-from botorch_calib.asynchronous.hanging_queries import with_hanging_failed
 from botorch_calib.asynchronous.refits import LedgerModel, WarmStartedFit, check_refit_every
 from botorch_calib.exceptions import level_of_caller
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
@@ -66,8 +66,8 @@ class SearchSettings:
     Args:
         num_restarts: Number of starting points of the gradient-based search.
         raw_samples: Number of points from which these are chosen.
-        seed: Seed of all random numbers of the proposer, those of its initial design and its fits
-            included. Torch's global random state is neither used nor changed.
+        seed: Seed of all random numbers of the proposer, including its initial design and its fits.
+            Torch's global random state is neither used nor changed.
 
     Example:
         >>> propose = DelayAwareProposer(bounds, search=SearchSettings(num_restarts=4, seed=1))
@@ -86,9 +86,9 @@ class SearchSettings:
 class DelayAwareProposer:
     """Chooses the next query while others are under evaluation.
 
-    A proposer is called with a ledger. It fits a model to the values that have arrived, conditions
-    it on the pending queries, and maximizes an acquisition function. The result depends on the
-    ledger and the arguments alone: a run that was interrupted continues as if it had not been.
+    A proposer fits a model to the values in a ledger, conditions it on the pending queries, and
+    maximizes an acquisition function. The result depends on the ledger and the arguments alone: a
+    run that was interrupted continues as if it had not been.
 
     Hyperparameters are fitted at certain numbers of values (``refit_every``); in between the fitted
     model is conditioned on later values. From 100 values on, the default ``fit`` starts from its
@@ -100,15 +100,14 @@ class DelayAwareProposer:
     Args:
         bounds: The box, ``2 x d``, as a tensor or as lists: lower bounds, then upper bounds. The
             default ``fit`` makes its model on the device of the tensor, where a GPU pays from about
-            two thousand values on. The data that ``fit`` is given, and all others, are on the CPU.
+            two thousand values on. All data are on the CPU.
         strategy: ``"hallucinate"`` for GP-BUCB with ``beta=4``, ``"ucb"`` for GP-UCB-SDF, ``"ts"``
-            for GP-TS-SDF, all of them with ``spread_beyond=20`` for many workers; or a
-            `DelayStrategy`, whose table lists further algorithms.
+            for GP-TS-SDF, each with ``spread_beyond=20``; or a `DelayStrategy`, whose table lists
+            further algorithms.
         fit: Builds a fitted model from ``X`` (``n x d``) and ``Y`` (``n x 1``), in any precision,
-            calibrated or not. If it has a parameter ``Yvar``, it is given the variances of the
-            noise (``n x 1``, NaN where unknown) if the ledger knows any. The default is a
-            ``SingleTaskGP`` with normalized inputs and standardized outcomes, fitted by marginal
-            likelihood, and takes ``Yvar``.
+            calibrated or not. A parameter ``Yvar`` is given the variances of the noise (``n x 1``,
+            NaN where unknown) if the ledger knows any. The default fits a ``SingleTaskGP`` with
+            normalized inputs and standardized outcomes, which takes ``Yvar``.
         num_initial: Number of queries that are chosen without a model (default: ``2 d + 1``).
         choices: Points to choose from in place of the box, ``n x d``, as a tensor or as lists.
         fixed_features: Values, by column, of features that are given rather than chosen, such as a
@@ -117,9 +116,9 @@ class DelayAwareProposer:
         search: Settings of the search, and the seed (default: ``SearchSettings()``).
         maximize: Whether the objective is maximized, which the ledger records on the first call;
             None leaves it to the ledger.
-        refit_every: A factor above 1 (float) by which the number of values grows from one fit to
-            the next: with the default, every value up to 20 is followed by a fit, and every
-            hundredth at 1000. Or a number of values (integer), such as 1 for a fit after each.
+        refit_every: A number of values (integer) from one fit to the next, or the factor above 1
+            (float) by which it grows: with the default, there is a fit after every value up to 20,
+            and after every hundredth at 1000.
 
     Raises:
         InputDataError, BotorchTensorDimensionError: If an argument is malformed.
@@ -171,8 +170,8 @@ class DelayAwareProposer:
         """The next query, given a ledger of those so far, which is only read.
 
         Returns:
-            A point of the box or, if given, one of ``choices``, with its fixed features: a vector
-            of length ``d`` in double precision on the CPU.
+            A point of the box or one of ``choices``, with its fixed features: a vector of length
+            ``d`` in double precision on the CPU.
 
         Raises:
             BotorchTensorDimensionError: If the ledger's queries do not have ``d`` features.
@@ -251,7 +250,7 @@ class DelayAwareProposer:
         return count if is_spread else None
 
     def _check_data(self, ledger: FeedbackLedger, now: float, fixed: Mapping[int, float]) -> None:
-        """Raise if the values are too large for a model, and warn of points in other units."""
+        """Refuse values that are too large for a model, and warn of points in other units."""
         X, Y = ledger.to_observations(now)
         if not torch.isfinite(Y.var()):
             worst = max(ledger.trials_at(now), key=lambda trial: abs(trial.y or 0.0))

@@ -14,7 +14,7 @@ from copy import deepcopy
 from functools import partial
 from inspect import signature
 from numbers import Integral, Real
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from botorch.exceptions.errors import InputDataError
@@ -62,7 +62,7 @@ PARTS = ("mean_module", "covar_module", "likelihood")
 
 
 def check_refit_every(value: int | float) -> int | float:
-    """Return ``value`` if it is an integer of at least 1 or a float above 1, else raise."""
+    """An integer of at least 1 or a float above 1."""
     with suppress(InputDataError):
         return check_count("refit_every", value)
     if isinstance(value, Real) and not isinstance(value, Integral) and 1.0 < value < math.inf:
@@ -74,10 +74,10 @@ def check_refit_every(value: int | float) -> int | float:
 
 
 def fitted_count(num: int, every: int | float) -> int:
-    """The number of values to which hyperparameters are fitted when there are ``num >= 2``.
+    """How many of ``num >= 2`` values hyperparameters are fitted to.
 
-    It is the largest up to ``num`` in the schedule 2, and after each ``k``, ``k + every`` for an
-    integer or ``max(k + 1, floor(k every))`` for a float.
+    The schedule begins with 2, and goes from ``k`` to ``k + every`` for an integer, or to ``max(k +
+    1, floor(k every))`` for a float.
     """
     if isinstance(every, int):
         return num - (num - FIRST_FIT) % every
@@ -88,10 +88,10 @@ def fitted_count(num: int, every: int | float) -> int:
 
 
 def with_later_values(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
-    """A fitted model conditioned on values, ``n x d`` and ``n x 1``, that arrived after its fit.
+    """A fitted model conditioned on later values, ``n x d`` and ``n x 1``.
 
-    A calibrator learns from the values one after the other, as on their arrival. A model that
-    learns the noise ignores the noise variances ``Yvar``, ``n x 1``.
+    A calibrator learns from them one after the other. A model that learns the noise ignores the
+    noise variances ``Yvar``, ``n x 1``.
     """
     X, Y = like(model, X), like(model, Y)
     takes_noise = isinstance(observed_process(model).likelihood, FixedNoiseGaussianLikelihood)
@@ -159,21 +159,8 @@ def fit_single_task_gp(
     return gp.eval()
 
 
-class Remembered(NamedTuple):
-    """A result, and the data from which it was computed, bit by bit: NaN equals NaN."""
-
-    data: tuple[bytes, ...]
-    result: Any
-
-    def holds(self, *data: Tensor | None) -> bool:
-        """Whether the result is of these data."""
-        return self.data == _bits(*data)
-
-
-NOTHING = Remembered((), None)
-
-
 def _bits(*data: Tensor | None) -> tuple[bytes, ...]:
+    """Data bit by bit, to compare them: NaN equals NaN."""
     return tuple(b"" if each is None else each.cpu().numpy().tobytes() for each in data)
 
 
@@ -194,80 +181,67 @@ def fit_with_noise(fit: Fit, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Model
 
 
 class ScheduledFit:
-    """Models of growing data, fitted on the schedule ``refit_every`` and conditioned in between.
+    """Models of growing data, fitted on a schedule and conditioned in between.
 
-    ``fit`` and ``refit_every`` are those of a `DelayAwareProposer`. From the ``stream`` and the
-    number of values the seed of each fit is derived, for random numbers on the ``device``.
+    For ``fit`` and ``refit_every`` see `DelayAwareProposer`. The ``stream`` and the number of
+    values give the seed of each fit, for random numbers on the ``device``.
     """
 
     def __init__(
         self, fit: Fit, refit_every: int | float, device: torch.device, stream: tuple[int, ...]
     ) -> None:
-        self.fit = fit
-        self.refit_every = refit_every
-        self.device = device
-        self.stream = stream
-        self.fitted = self._extended = NOTHING  # the latter is conditioned on later values
+        self.fit, self.refit_every, self.device, self.stream = fit, refit_every, device, stream
+        self.fitted: Any = None
+        self._fitted_to: tuple[bytes, ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy fits again when it is called: a stored fit may be large and outdated.
-        return {**self.__dict__, "fitted": NOTHING, "_extended": NOTHING}
+        return {**self.__dict__, "fitted": None, "_fitted_to": ()}
 
     def of_data(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
         """The model of all values, in order of arrival, fitted to the first of them."""
         count = fitted_count(len(Y), self.refit_every)
         first = X[:count], Y[:count], None if Yvar is None else Yvar[:count]
-        if not self.fitted.holds(*first):
+        if self._fitted_to != (data := _bits(*first)):
             with random_stream(derived_seed(*self.stream, count), self.device):
-                self.fitted = Remembered(_bits(*first), fit_with_noise(self.fit, *first))
+                self.fitted = fit_with_noise(self.fit, *first)
+            self._fitted_to = data
         if count == len(Y):
-            return self.fitted.result
-        if not self._extended.holds(X, Y, Yvar):
-            later = X[count:], Y[count:], None if Yvar is None else Yvar[count:]
-            extended = with_later_values(self.fitted.result, *later)
-            self._extended = Remembered(_bits(X, Y, Yvar), extended)
-        return self._extended.result
+            return self.fitted
+        later = X[count:], Y[count:], None if Yvar is None else Yvar[count:]
+        return with_later_values(self.fitted, *later)
 
 
 class WarmStartedFit:
-    """`fit_single_task_gp`, which with many values starts from a fit to the first half of them.
+    """`fit_single_task_gp`, which starts from a fit to the first half of many values.
 
-    That fit belongs to the schedule ``refit_every``, and is remembered. A resumed run repeats it
-    and those before it, for a seventh of the time. The model is on the device of ``bounds``; the
-    ``seed`` is for fits that fail at first.
+    That fit belongs to the schedule ``refit_every``, and starts from another one itself: all of
+    them take a seventh of the time. The model is on the device of ``bounds``; the ``seed`` is for
+    fits that fail at first.
     """
 
     def __init__(self, bounds: Tensor, refit_every: int | float, seed: int = 0) -> None:
-        self.bounds = bounds
-        self.refit_every = refit_every
-        self.seed = seed
-        self._known: dict[int, Remembered] = {}
+        self.bounds, self.refit_every, self.seed = bounds, refit_every, seed
 
     def __call__(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> SingleTaskGP:
         """The model fitted to ``X`` (``n x d``), ``Y`` (``n x 1``) and, if known, its noise."""
         start = None
         if len(Y) >= LEAST_FOR_WARM_START:
             half = fitted_count(len(Y) // 2, self.refit_every)
-            first = X[:half], Y[:half], None if Yvar is None else Yvar[:half]
-            if not self._known.get(half, NOTHING).holds(*first):
-                self(*first)
-            start = self._known[half].result
+            first = self(X[:half], Y[:half], None if Yvar is None else Yvar[:half])
+            start = {part: first.get_submodule(part).state_dict() for part in PARTS}
         device = self.bounds.device
         noise = None if Yvar is None else Yvar.to(device)
         with random_stream(derived_seed(self.seed, len(Y)), device):
-            gp = fit_single_task_gp(X.to(device), Y.to(device), self.bounds, noise, start)
-        parts = {part: deepcopy(gp.get_submodule(part).state_dict()) for part in PARTS}
-        self._known[len(Y)] = Remembered(_bits(X, Y, Yvar), parts)
-        return gp
+            return fit_single_task_gp(X.to(device), Y.to(device), self.bounds, noise, start)
 
 
 class LedgerModel(ScheduledFit):
-    """The model of a ledger."""
+    """The model of a ledger at a time."""
 
     def __call__(
         self, ledger: FeedbackLedger, now: float, strategy: DelayStrategy
     ) -> CensoredDelayModel:
-        """The model of a ledger at ``now``, in which hanging queries have failed."""
         imputation = strategy.imputation
         if imputation == "censor":
             _warn_of_wrong_sign(ledger, now)

@@ -221,6 +221,15 @@ class CalibrationAlarm:
     __repr__ = __str__
 
 
+def replayed_alarm(pits: Tensor, X: Tensor | None, bounds: Tensor | None) -> CalibrationAlarm:
+    """The alarm after outcomes that came one by one, ``X`` being needed with ``bounds`` alone."""
+    alarm = CalibrationAlarm(bounds=bounds)
+    places = [None] * len(pits) if X is None or bounds is None else X.cpu().split(1)
+    for pit, place in zip(pits.cpu().split(1), places, strict=True):
+        alarm.observe(pit, place)
+    return alarm
+
+
 def _exp(log_wealth: Tensor) -> float:
     """The wealth with this logarithm, or e^700 if it is more."""
     return math.exp(min(float(log_wealth), 700.0))

@@ -1,10 +1,9 @@
-"""`noise_diagnosis`: the observation noise that the data support, beside the stated one."""
+"""`noise_diagnosis`: compares the stated observation noise with the noise that data support."""
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,6 +14,8 @@ from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.models import ExactGP
 from gpytorch.settings import min_fixed_noise
 from linear_operator.utils.cholesky import psd_safe_cholesky
+from scipy.optimize import brentq, minimize_scalar
+from scipy.special import gammaincinv
 from torch import Tensor
 from torch.nn import Module
 
@@ -35,12 +36,11 @@ _WIDTH = 100
 _STEP = 0.02
 # Log likelihoods that differ by less than this are taken as equal.
 _TIE = 1e-9
-_HALVINGS = 50
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NoiseDiagnosis:
-    """The observation noise that a model states, and that which its training data support.
+    """The observation noise that a model states, and the noise that its training data support.
 
     Noises are standard deviations in units of the outcome, root mean squares where they differ
     between observations. ``print(diagnosis)`` says what to do, and ``plot_noise_likelihood`` of
@@ -97,7 +97,7 @@ class NoiseDiagnosis:
         """What to do about it.
 
         None if the stated noise agrees with the data, and they can tell, or if it is too large but
-        negligible beside the objective.
+        negligible next to the objective.
         """
         if self.agrees:
             # Noise that was fitted competed with the kernel, which then has taken up none of it.
@@ -143,15 +143,15 @@ class NoiseDiagnosis:
 
 @torch.no_grad()
 def noise_diagnosis(model: Module, level: float = 0.95, task: int | None = None) -> NoiseDiagnosis:
-    """Find the multiplier of a model's observation noise that its training data support.
+    """The multiplier of a model's observation noise that its training data support.
 
     The likelihood of a common multiplier ``m`` of the noise variances is maximised over ``m >= 0``,
     everything else in the model being fixed; the interval holds the ``m`` that the likelihood ratio
     test does not reject: ``2 (log L(max) - log L(m))`` at most the ``level``-quantile of chi-square
     with one degree of freedom. Observations stated to be free of noise stay so: the others are
     judged given these. If all are, noise of one variance is looked for. A `PartlyKnownNoiseGP` is
-    judged by its given noise, and a model of several tasks by the noise of one ``task``; that of
-    all other observations is held fixed as stated.
+    judged by its given noise, and a model of several tasks by the noise of one ``task``; the noise
+    of all other observations is held fixed as stated.
 
     Hyperparameters that were fitted under too little noise take up some of what is missing, above
     all by a short lengthscale, and the supported noise then is too small: once the noise is
@@ -296,38 +296,29 @@ class WhitenedTargets(NamedTuple):
         total = self.eigenvalues + t.exp().unsqueeze(-1)
         return -0.5 * (self.squares / total + total.log()).sum(dim=-1)
 
-    def slope(self, t: Tensor) -> Tensor:
-        """The derivative of ``log L`` by ``t``, ``k``."""
-        m = t.exp().unsqueeze(-1)
-        total = self.eigenvalues + m
-        # With c = lambda + m, of which dc/dt = m:  d/dt = m (s^2 - c) / (2 c^2)
-        return 0.5 * (m / total * (self.squares / total - 1.0)).sum(dim=-1)
+    def at(self, t: float) -> float:
+        """``log L`` at one number."""
+        return float(self.log_likelihood(self.squares.new_tensor([t])))
 
 
 def whitened(prior: TrainingPrior) -> WhitenedTargets:
-    """The observations' independent coordinates, in units of the stated noise."""
-    covariance, noise, deviation = _given_exact(prior)
-    weights = noise.rsqrt()
-    matrix, targets = weights.unsqueeze(-1) * covariance * weights, weights * deviation
-    eigenvalues, vectors = torch.linalg.eigh(matrix)
-    return WhitenedTargets(eigenvalues.clamp(min=0.0), (vectors.mT @ targets).square())
-
-
-def _given_exact(prior: TrainingPrior) -> tuple[Tensor, Tensor, Tensor]:
-    """Covariance, noise and deviation of noisy observations given those without noise.
+    """The independent coordinates of noisy observations, given those without noise.
 
     The likelihood of the latter does not depend on ``m``.
     """
     covariance, noise, deviation = prior.covariance, prior.noise, prior.deviation
     noisy = noise > 0.0
-    if bool(noisy.all()):
-        return covariance, noise, deviation
-    factor = psd_safe_cholesky(covariance[~noisy][:, ~noisy])
-    known = torch.cat([covariance[~noisy][:, noisy], deviation[~noisy].unsqueeze(-1)], dim=-1)
-    solved = torch.linalg.solve_triangular(factor, known, upper=False)
-    cross, values = solved[:, :-1], solved[:, -1]
-    remaining = covariance[noisy][:, noisy] - cross.mT @ cross
-    return remaining, noise[noisy], deviation[noisy] - cross.mT @ values
+    if not bool(noisy.all()):
+        factor = psd_safe_cholesky(covariance[~noisy][:, ~noisy])
+        known = torch.cat([covariance[~noisy][:, noisy], deviation[~noisy].unsqueeze(-1)], dim=-1)
+        solved = torch.linalg.solve_triangular(factor, known, upper=False)
+        cross, values = solved[:, :-1], solved[:, -1]
+        covariance = covariance[noisy][:, noisy] - cross.mT @ cross
+        noise, deviation = noise[noisy], deviation[noisy] - cross.mT @ values
+    weights = noise.rsqrt()
+    matrix, targets = weights.unsqueeze(-1) * covariance * weights, weights * deviation
+    eigenvalues, vectors = torch.linalg.eigh(matrix)
+    return WhitenedTargets(eigenvalues.clamp(min=0.0), (vectors.mT @ targets).square())
 
 
 class SupportedMultipliers(NamedTuple):
@@ -342,25 +333,28 @@ class SupportedMultipliers(NamedTuple):
 
 def supported_multipliers(data: WhitenedTargets, level: float) -> SupportedMultipliers:
     """The multiplier of the greatest likelihood, and the interval of those not rejected."""
-    # Half the quantile of chi-square, the square of a normal one.
-    tail = torch.tensor((1.0 - level) / 2.0, dtype=torch.double)
-    drop = 0.5 * float(torch.special.ndtri(tail)) ** 2
-    grid = _grid(data, drop)
-    slopes = data.slope(grid)
-    at = ((slopes[:-1] > 0.0) & (slopes[1:] <= 0.0)).nonzero().flatten()  # local maxima
-    points = torch.cat([grid, _bisected(data.slope, grid[at], grid[at + 1])]).sort().values
+    drop = gammaincinv(0.5, level)  # half the quantile of chi-square
+    points = _grid(data, drop)
     values = data.log_likelihood(points)
     best = int(values.argmax())
     if values[best] - values[0] <= _TIE:  # where the likelihood is flat, down to no noise
         best = 0
-    threshold = values[best] - drop
+    else:
+        around = points[best - 1].item(), points[best + 1].item()
+        found = minimize_scalar(
+            lambda t: -data.at(t), bounds=around, method="bounded", options={"xatol": 1e-9}
+        )
+        points = torch.cat([points, points.new_tensor([found.x])]).sort().values
+        values = data.log_likelihood(points)
+        best = int(values.argmax())
+    threshold = float(values[best]) - drop
     inside = (values >= threshold).nonzero().flatten()
     first, last = int(inside[0]), int(inside[-1])
     # The first point stands for all below it. The last is outside, by the choice of the grid.
     return SupportedMultipliers(
         best=0.0 if best == 0 else float(points[best].exp()),
-        low=0.0 if first == 0 else _crossing(data, points, first, first - 1, threshold),
-        high=_crossing(data, points, last, last + 1, threshold),
+        low=0.0 if first == 0 else _crossing(data, points[first - 1 : first + 1], threshold),
+        high=_crossing(data, points[last : last + 2], threshold),
         log_multipliers=points,
         log_likelihoods=values - values[best],
     )
@@ -369,7 +363,7 @@ def supported_multipliers(data: WhitenedTargets, level: float) -> SupportedMulti
 def _grid(data: WhitenedTargets, drop: float) -> Tensor:
     """Values of ``log m`` from the least that can be resolved to one that is surely rejected."""
     eigenvalues, squares = data
-    # Eigenvalues are known up to rounding relative to the greatest; m beside them no better.
+    # Eigenvalues, and any m added to them, are known up to rounding relative to the greatest.
     smallest = eigenvalues.max().clamp(min=1e-200) * torch.finfo(eigenvalues.dtype).eps
     start = torch.maximum(squares.mean(), smallest).log().reshape(1)
     # log L(m) <= -n/2 log m, since eigenvalues are nonnegative; this bound falls below the
@@ -381,19 +375,6 @@ def _grid(data: WhitenedTargets, drop: float) -> Tensor:
     return torch.linspace(low, high, count, dtype=start.dtype, device=start.device)
 
 
-def _crossing(
-    data: WhitenedTargets, points: Tensor, inside: int, outside: int, threshold: Tensor
-) -> float:
-    """The multiplier between two neighbouring points at which ``log L`` is ``threshold``."""
-    ends = points[[inside]], points[[outside]]
-    return float(_bisected(lambda t: data.log_likelihood(t) - threshold, *ends).exp())
-
-
-def _bisected(function: Callable[[Tensor], Tensor], positive: Tensor, negative: Tensor) -> Tensor:
-    """Roots ``k`` of a function between neighbouring points of the grid, to rounding."""
-    for _ in range(_HALVINGS):
-        middle = 0.5 * (positive + negative)
-        is_positive = function(middle) > 0.0
-        positive = torch.where(is_positive, middle, positive)
-        negative = torch.where(is_positive, negative, middle)
-    return 0.5 * (positive + negative)
+def _crossing(data: WhitenedTargets, ends: Tensor, threshold: float) -> float:
+    """The multiplier between neighbouring points ``ends`` at which ``log L`` is ``threshold``."""
+    return math.exp(brentq(lambda t: data.at(t) - threshold, *ends.tolist()))

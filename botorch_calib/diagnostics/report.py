@@ -47,7 +47,7 @@ _CARRIED = (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CalibrationReport:
-    """Scores of a model's stated distributions beside those of the Gaussian process in it.
+    """Scores of a model's stated distributions and of the Gaussian process in it.
 
     ``print(report)`` shows a table, `to_dict` exports plain numbers; the functions
     ``plot_reliability``, ``plot_pit_histogram`` and ``plot_coverage_over_time`` of
@@ -64,8 +64,8 @@ class CalibrationReport:
         base_name: What the base model is called in tables and figures.
         alarms: Where outcomes were predicted in time order, a `CalibrationAlarm` by the name of the
             forecaster. Its false alarms are bounded if the predictions were made before the
-            outcomes, as those are that ``"carried"`` has watched; replayed by a fitted model
-            (``source="prequential"``) it is an indication.
+            outcomes, as for ``"carried"``; replayed by a fitted model (``source="prequential"``) it
+            is an indication.
     """
 
     alpha: float

@@ -26,11 +26,15 @@ from botorch_calib._validation import (
     check_pairs,
     check_unit_interval,
 )
-from botorch_calib.diagnostics.calibration_alarm import CalibrationAlarm
-from botorch_calib.diagnostics.input_regions import median_cells
+from botorch_calib.diagnostics.calibration_alarm import CalibrationAlarm, replayed_alarm
 from botorch_calib.diagnostics.noise import NoiseDiagnosis, noise_diagnosis
 from botorch_calib.diagnostics.report import BASE_NAME, CalibrationReport
-from botorch_calib.diagnostics.report_scores import scores_of
+from botorch_calib.diagnostics.report_scores import (
+    Judged,
+    judged_predictions,
+    median_cells,
+    scores_of,
+)
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.models.predict import history, predict, slots_of
@@ -64,7 +68,7 @@ def calibration_report(
     num_regions: int = 4,
     alarm: CalibrationAlarm | None = None,
 ) -> CalibrationReport:
-    """Judge the predictive distributions of a model, beside those of its Gaussian process.
+    """Judge the predictive distributions of a model and of its Gaussian process.
 
     Without ``X`` and ``Y`` the training data are the evidence. The Gaussian process predicts each
     observation at its current hyperparameters, which were fitted to all of them, and a calibrator
@@ -104,18 +108,17 @@ def calibration_report(
     check_one_of("residuals", residuals, RESIDUALS)
     with as_in_training(observed_process(model)):
         if X is None and Y is None:
-            forecasts = _of_history(model, num_initial, residuals)
+            forecasts = _of_history(model, num_initial, residuals, alpha)
         elif num_initial:
             raise InputDataError("`num_initial` is for training data: slice `X` and `Y` instead.")
         else:
-            forecasts = _of_held_out(model, X, Y)
+            forecasts = _of_held_out(model, X, Y, alpha)
     try:
         noise = noise_diagnosis(model)
     except (UnsupportedError, InputDataError):  # not all models that are judged have one
         noise = None
-    source, inputs = residuals if X is None else "held-out", forecasts.inputs
-    bounds = None if inputs is None else torch.stack([inputs.amin(dim=0), inputs.amax(dim=0)])
-    return _report_of(forecasts, alpha, levels, source, num_regions, noise, bounds, alarm)
+    source = residuals if X is None else "held-out"
+    return _report_of(forecasts, alpha, levels, source, num_regions, noise=noise, carried=alarm)
 
 
 @torch.no_grad()
@@ -149,8 +152,9 @@ def report_from_pits(
     """
     check_open_unit("alpha", alpha)
     values = check_unit_interval("pits", _vector("pits", pits))
-    forecasts = Forecasts(_inputs(X, len(values)), [values], base_name="stated")
-    return _report_of(forecasts, alpha, levels, "given", num_regions, bounds=bounds)
+    covered = (alpha / 2 <= values) & (values <= 1 - alpha / 2)
+    forecasts = Forecasts(_inputs(X, len(values)), bounds, [Judged(values, covered, {})])
+    return _report_of(forecasts, alpha, levels, "given", num_regions)
 
 
 @torch.no_grad()
@@ -182,9 +186,10 @@ def report_from_moments(
         raise InputDataError("`deviation` must be positive.")
     zero = torch.zeros_like(y).unsqueeze(-1)
     units = Affine(size.unsqueeze(-1), center.unsqueeze(-1))
-    stated = Prediction(zero, zero + 1.0, outcome_map=units)
-    forecasts = Forecasts(_inputs(X, len(y)), [stated], y, base_name="stated")
-    return _report_of(forecasts, alpha, levels, "given", num_regions, bounds=bounds)
+    stated = Prediction(zero, zero + 1.0, outcome_map=units, objective=False)
+    judged = judged_predictions(stated, [None], y, alpha)
+    forecasts = Forecasts(_inputs(X, len(y)), bounds, judged)
+    return _report_of(forecasts, alpha, levels, "given", num_regions)
 
 
 # ------------------------------------------------------------ what was stated
@@ -194,10 +199,9 @@ class Forecasts(NamedTuple):
     """What was stated of observations by a base model and, if it is calibrated, as it is then."""
 
     inputs: Tensor | None  # n x d
-    # By the base model and, if it is calibrated, by the calibrated one: see `scores_of`
-    stated: Sequence[Prediction | Tensor]
-    Y: Tensor | None = None  # observations n x 1; None where only PITs are known
-    base_name: str = BASE_NAME
+    bounds: Tensor | None  # the box whose halves alarms tell apart, 2 x d
+    judged: list[Judged]
+    base_name: str = "stated"
 
 
 def _vector(name: str, values: ArrayLike | Tensor, num: int | None = None) -> Tensor:
@@ -212,7 +216,7 @@ def _inputs(X: ArrayLike | Tensor | None, num: int) -> Tensor | None:
     return None if X is None else torch.from_numpy(check_array("X", X, (num, None)))
 
 
-def _of_history(model: Module, num_initial: int, residuals: str) -> Forecasts:
+def _of_history(model: Module, num_initial: int, residuals: str, alpha: float) -> Forecasts:
     """Forecasts of the training data of a model, without the first ``num_initial``."""
     process, calibrator = slots_of(model)[:2]
     if calibrator is None and isinstance(process, Model):
@@ -226,15 +230,17 @@ def _of_history(model: Module, num_initial: int, residuals: str) -> Forecasts:
     if calibrator is not None:
         predictives.append(calibrator.fresh().to(z).update(inputs, z))
     if stated is not None:
-        both = [stated.corrected(each) for each in predictives]
-        return Forecasts(raw, both, Y, _base_name(process))
-    z = z.double().unsqueeze(-1)
-    own = Prediction(torch.zeros_like(z), torch.ones_like(z))  # of the scores
-    pits = [own.corrected(each).cdf(z).squeeze(-1) for each in predictives]
-    return Forecasts(raw, pits, base_name=_base_name(process))
+        judged = judged_predictions(stated, predictives, Y, alpha)
+    else:  # nothing is known in units of the outcome
+        zero = torch.zeros_like(z).unsqueeze(-1)
+        own = Prediction(zero, zero + 1.0, objective=False)
+        judged = judged_predictions(own, predictives, z, alpha)
+        judged = [each._replace(means={}) for each in judged]
+    box = torch.stack([raw.amin(dim=0), raw.amax(dim=0)])
+    return Forecasts(raw, box, judged, _base_name(process))
 
 
-def _of_held_out(model: Module, X: Tensor | None, Y: Tensor | None) -> Forecasts:
+def _of_held_out(model: Module, X: Tensor | None, Y: Tensor | None, alpha: float) -> Forecasts:
     """Forecasts of observations at single points, which the model has not seen."""
     if X is None or Y is None:
         raise InputDataError("Give both of `X` and `Y`, or neither.")
@@ -244,9 +250,11 @@ def _of_held_out(model: Module, X: Tensor | None, Y: Tensor | None) -> Forecasts
     points = X.unsqueeze(-2)
     if isinstance(model, ExactGP) and not isinstance(model, Model):
         model.eval()
-        observed = model.likelihood(model(points), [points])
-        moments = observed.mean.unsqueeze(-1), observed.variance.unsqueeze(-1)
-        return Forecasts(X, [Prediction(*moments)], Y)
+        normal = model.likelihood(model(points), [points])
+        mean, variance = normal.mean.unsqueeze(-1), normal.variance.unsqueeze(-1)
+        observed = Prediction(mean, variance, objective=False)
+        judged = judged_predictions(observed, [None], Y, alpha)
+        return Forecasts(X, None, judged, BASE_NAME)
     slots = slots_of(model)
     if check_model(model).num_outputs != 1 or batch_of_models(model):
         raise _unsupported(model)
@@ -257,8 +265,9 @@ def _of_held_out(model: Module, X: Tensor | None, Y: Tensor | None) -> Forecasts
     stated = predict(model, points, objective=False)
     if stated.shape[-2:] != (1, 1):
         raise _unsupported(model)
-    both = [stated.corrected(None)] + ([] if slots.calibrator is None else [stated])
-    return Forecasts(X, both, Y, _base_name(slots.process))
+    predictives = [None] + ([] if slots.calibrator is None else [stated.predictive])
+    judged = judged_predictions(stated, predictives, Y, alpha)
+    return Forecasts(X, None, judged, _base_name(slots.process))
 
 
 def _base_name(process: Module) -> str:
@@ -283,19 +292,17 @@ def _report_of(
     source: str,
     num_regions: int,
     noise: NoiseDiagnosis | None = None,
-    bounds: Tensor | None = None,
     carried: CalibrationAlarm | None = None,
 ) -> CalibrationReport:
-    """The scores of forecasts, and alarms that tell the halves of a box apart."""
+    """The scores of forecasts, and alarms of forecasts that were made in the order of time."""
     levels = check_numbers("levels", levels).to("cpu", torch.double)
     check_levels("levels", levels)
     check_count("num_regions", num_regions)
-    inputs, stated, Y, name = forecasts
+    inputs, bounds, judged, name = forecasts
     cells = [] if inputs is None else median_cells(inputs, num_regions)
-    base, *others = (scores_of(each, Y, alpha, levels, cells) for each in stated)
+    base, *others = [scores_of(each, levels, cells) for each in judged]
     calibrated = others[0] if others else None
-    report = CalibrationReport(alpha, levels, source, calibrated, base, noise, name)
-    num, needed = report.num_observations, math.ceil(1.0 / alpha - 1e-9)
+    num, needed = len(base.pits), math.ceil(1.0 / alpha - 1e-9)
     if num < needed:
         warnings.warn(
             f"{num} observations cannot tell whether 1 in {1 / alpha:.4g} is missed: at least "
@@ -303,18 +310,9 @@ def _report_of(
             CalibrationWarning,
             stacklevel=level_of_caller(),
         )
-    if carried is not None:
-        report.alarms["carried"] = carried
-    if source in ("prequential", "given"):  # in the order of time
+    alarms = {} if carried is None else {"carried": carried}
+    report = CalibrationReport(alpha, levels, source, calibrated, base, noise, name, alarms)
+    if source in ("prequential", "given"):
         for who, forecaster in report.forecasts.items():
-            report.alarms[who] = _alarm_of(forecaster.pits, inputs, bounds)
+            alarms[who] = replayed_alarm(forecaster.pits, inputs, bounds)
     return report
-
-
-def _alarm_of(pits: Tensor, X: Tensor | None, bounds: Tensor | None) -> CalibrationAlarm:
-    """The alarm after outcomes that came one by one."""
-    alarm = CalibrationAlarm(bounds=bounds)
-    places = None if X is None or bounds is None else X.cpu().split(1)
-    for t, pit in enumerate(pits.cpu().split(1)):
-        alarm.observe(pit, None if places is None else places[t])
-    return alarm

@@ -1,14 +1,14 @@
-"""`scores_of`: how a prediction, of whatever model, fared against what was observed."""
+"""How stated distributions fared against observations, overall and in regions of the inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from botorch_calib.diagnostics.input_regions import Cell
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.distributions.scoring_rules import (
     binomial_interval,
@@ -83,63 +83,43 @@ class ForecastScores:
         return covered.cumsum(dim=0) / torch.ones_like(covered).cumsum(dim=0)
 
 
-def scores_of(
-    forecast: Prediction | Tensor,
-    Y: Tensor | None,
+# ------------------------------------------------------------ one forecaster's distributions
+
+
+class Judged(NamedTuple):
+    """What became of ``n`` observations under the distributions that one forecaster stated."""
+
+    pits: Tensor  # n
+    covered: Tensor  # n
+    means: dict[str, float]  # of `ForecastScores`, as far as known
+
+
+def judged_predictions(
+    stated: Prediction,
+    predictives: Sequence[PiecewisePredictive | None],
+    Y: Tensor,
     alpha: float,
-    levels: Tensor,
-    cells: Sequence[Cell] = (),
-) -> ForecastScores:
-    """Scores of a prediction at ``n`` single points, and of its coverage in ``cells``.
+) -> list[Judged]:
+    """A prediction of observations ``Y``, ``n x 1``, corrected by each of the ``predictives``."""
+    y = Y.double().view(stated.shape)
+    if not stated.is_gaussian:
+        return [_judged(stated.corrected(each), y, 1.0, alpha) for each in predictives]
+    # In standard deviations, which may be tiny next to the outcomes
+    z, unit = stated.own_score(y), stated.unit_of_scores
+    normal = PiecewisePredictive.gaussian((1, 1), device=z.device)
+    laws = [(normal if each is None else each).to(torch.double) for each in predictives]
+    return [_judged(law, z, unit, alpha) for law in laws]
 
-    Args:
-        forecast: The prediction, or its PITs ``n`` where nothing else of it is known.
-        Y: What was observed, ``n x 1``; None with PITs.
-        alpha: The central ``1 - alpha`` interval is judged.
-        levels: Quantile levels, ``M``, float64 on the CPU.
-        cells: Regions of the points.
-    """
-    means: dict[str, float] = {}
-    if isinstance(forecast, Tensor):
-        pits = forecast.double()
-        covered = (alpha / 2 <= pits) & (pits <= 1 - alpha / 2)
+
+def _judged(
+    law: PiecewisePredictive | Prediction, at: Tensor, unit: Tensor | float, alpha: float
+) -> Judged:
+    """Observations ``at`` under a distribution, both in a ``unit`` of the outcome."""
+    if isinstance(law, Prediction):
+        deviation = law.moments()[1].sqrt()
+        score = crps_of_quantiles(law.quantile, at.reshape(-1)).view(at.shape)
     else:
-        assert Y is not None
-        pits, covered, means = _against(forecast.of_observation(), Y, alpha)
-    frequencies = observed_frequencies(pits, levels)
-    ends = binomial_interval((frequencies * len(pits)).round(), len(pits))
-    coverage, coverage_interval = _coverage(covered)
-    regions = tuple(
-        RegionCoverage(cell.lower, cell.upper, len(cell.indices), *_coverage(covered[cell.indices]))
-        for cell in cells
-    )
-    return ForecastScores(
-        frequencies=frequencies,
-        frequency_intervals=torch.stack(ends, dim=-1),
-        calibration_error=float(calibration_error(pits, levels)),
-        coverage=coverage,
-        coverage_interval=coverage_interval,
-        regions=regions,
-        pits=pits,
-        covered=covered,
-        **means,
-    )
-
-
-def _against(y: Prediction, Y: Tensor, alpha: float) -> tuple[Tensor, Tensor, dict[str, float]]:
-    """PITs ``n``, whether an observation was covered, ``n``, and means in units of the outcome."""
-    at = Y.double().view(y.shape)
-    law: PiecewisePredictive | Prediction = y
-    unit: Tensor | float = 1.0
-    if y.is_gaussian:  # in standard deviations, which may be tiny next to the outcomes
-        own = y.predictive
-        law = PiecewisePredictive.gaussian((1, 1), device=y.device) if own is None else own
-        law = law.to(torch.double)
-        at, unit = y.own_score(at), y.unit_of_scores
         deviation, score = law.variance.sqrt(), crps(law, at)
-    else:
-        deviation = y.moments()[1].sqrt()
-        score = crps_of_quantiles(y.quantile, at.reshape(-1)).view(y.shape)
     lower, upper = (law.quantile(p).double() for p in (alpha / 2, 1 - alpha / 2))
     sizes = {
         "mean_width": upper - lower,
@@ -148,13 +128,87 @@ def _against(y: Prediction, Y: Tensor, alpha: float) -> tuple[Tensor, Tensor, di
         "mean_crps": score,
     }
     means = {
-        name: float((unit * size.double()).expand(y.shape).mean()) for name, size in sizes.items()
+        name: float((unit * size.double()).expand(at.shape).mean()) for name, size in sizes.items()
     }
     covered = (lower <= at) & (at <= upper)
-    return law.cdf(at).double().reshape(-1), covered.reshape(-1), means
+    return Judged(law.cdf(at).double().reshape(-1), covered.reshape(-1), means)
+
+
+def scores_of(judged: Judged, levels: Tensor, cells: Sequence[Cell]) -> ForecastScores:
+    """Scores of a forecaster at quantile ``levels``, ``M``, and in cells of the inputs."""
+    pits, covered, means = judged
+    frequencies = observed_frequencies(pits, levels)
+    ends = binomial_interval((frequencies * len(pits)).round(), len(pits))
+    coverage, coverage_interval = _coverage(covered)
+    regions = [
+        RegionCoverage(lower, upper, len(rows), *_coverage(covered[rows]))
+        for rows, lower, upper in cells
+    ]
+    return ForecastScores(
+        frequencies=frequencies,
+        frequency_intervals=torch.stack(ends, dim=-1),
+        calibration_error=float(calibration_error(pits, levels)),
+        coverage=coverage,
+        coverage_interval=coverage_interval,
+        regions=tuple(regions),
+        pits=pits,
+        covered=covered,
+        **means,
+    )
 
 
 def _coverage(covered: Tensor) -> tuple[float, tuple[float, float]]:
     """Fraction that is covered, and its binomial interval."""
     low, high = binomial_interval(covered.sum(), len(covered))
     return float(covered.double().mean()), (float(low), float(high))
+
+
+# ------------------------------------------------------------ regions of the inputs
+
+
+class Cell(NamedTuple):
+    """Some rows of a set of inputs, and the box that they were assigned to."""
+
+    indices: Tensor  # of the rows, increasing
+    lower: Tensor  # d
+    upper: Tensor  # d
+
+
+def median_cells(X: Tensor, num_cells: int) -> list[Cell]:
+    """Partition inputs ``n x d`` by median splits along the widest coordinate, as a k-d tree does.
+
+    The most populous cell is split until there are ``num_cells``, or no cell holds two different
+    points. Widths are relative to the range of each coordinate, so units do not matter. The boxes
+    partition the bounding box of all points.
+    """
+    low, high = X.min(dim=0).values, X.max(dim=0).values
+    span = torch.where(high > low, high - low, torch.ones_like(low))
+    cells = [Cell(torch.arange(len(X), device=X.device), low, high)]
+    while len(cells) < num_cells:
+        by_size = sorted(range(len(cells)), key=lambda i: -len(cells[i].indices))
+        halves = ((i, _halves(X, cells[i], span)) for i in by_size)
+        split = next(((i, parts) for i, parts in halves if parts), None)
+        if split is None:
+            break
+        cells[split[0] : split[0] + 1] = split[1]
+    return cells
+
+
+def _halves(X: Tensor, cell: Cell, span: Tensor) -> list[Cell]:
+    """The two parts of a cell, none where its points all coincide."""
+    points = X[cell.indices]
+    widths = (points.max(dim=0).values - points.min(dim=0).values) / span
+    axis = int(widths.argmax())
+    values = points[:, axis]
+    if not widths[axis] > 0:
+        return []
+    # Ties at the median stay together; where it is the maximum, they form the upper part.
+    median = values.median()
+    left = values <= median if (values > median).any() else values < median
+    cut = (values[left].max() + values[~left].min()) / 2
+    upper, lower = cell.upper.clone(), cell.lower.clone()
+    upper[axis] = lower[axis] = cut
+    return [
+        Cell(cell.indices[left], cell.lower, upper),
+        Cell(cell.indices[~left], lower, cell.upper),
+    ]

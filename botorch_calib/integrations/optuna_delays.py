@@ -39,8 +39,11 @@ from torch import Tensor
 
 from botorch_calib._validation import check_callable, check_instance
 from botorch_calib.asynchronous.delay_strategy import strategy_of
-from botorch_calib.asynchronous.failed_queries import FeasibleAcquisition, feasibility_of
-from botorch_calib.asynchronous.hanging_queries import with_hanging_failed
+from botorch_calib.asynchronous.failed_queries import (
+    FeasibleAcquisition,
+    feasibility_of,
+    with_hanging_failed,
+)
 from botorch_calib.asynchronous.proposer import (
     FIT,
     DelayAwareProposer,

@@ -1,8 +1,8 @@
 """The ledger of queries and the values that have arrived, in memory or in a file."""
 
-from botorch_calib.ledger.arrival_probability import ArrivalProbability
 from botorch_calib.ledger.ledger import DecidedQuery, FeedbackLedger, LedgerSummary
 from botorch_calib.ledger.trials import EarlierValue, Trial, TrialStatus
+from botorch_calib.ledger.view_at_time import ArrivalProbability
 
 __all__ = [
     "ArrivalProbability",

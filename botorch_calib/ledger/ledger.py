@@ -26,11 +26,10 @@ from botorch_calib._validation import (
     check_number,
 )
 from botorch_calib.exceptions import level_of_caller
-from botorch_calib.ledger.arrival_probability import ArrivalProbability, kaplan_meier
 from botorch_calib.ledger.contents import Contents, Settings
 from botorch_calib.ledger.storage import Storage, Transition
-from botorch_calib.ledger.trials import DOUBLE, Entry, Told, Trial, TrialStatus
-from botorch_calib.ledger.view_at_time import ViewAtTime
+from botorch_calib.ledger.trials import DOUBLE, Entry, Trial, TrialStatus
+from botorch_calib.ledger.view_at_time import ArrivalProbability, ViewAtTime, kaplan_meier
 
 if TYPE_CHECKING:
     import pandas
@@ -85,9 +84,8 @@ class FeedbackLedger:
     ``late="discard"``, as in the paper, the trial stays expired, and only the records show the
     value. A trial is *failed* when no value will arrive, and left out of all data.
 
-    The data are those of Verma, Dai and Low [Verma2022]_, eq. 1, which are
-    ``y~_s = y_s 1{d_s <= min(m, t - s)}``, where ``m`` is ``max_wait`` and
-    ``d_s = observed_at - submitted_at``; ``censor_value`` takes the place of 0. With
+    The data are ``y~_s = y_s 1{d_s <= min(m, t - s)}`` [Verma2022]_, eq. 1, with ``m = max_wait``
+    and ``d_s = observed_at - submitted_at``; ``censor_value`` takes the place of 0. With
     ``late="use"`` the condition is ``d_s <= t - s``.
 
     **Decisions.** A campaign with a chance constraint starts with its ledger: `submit` takes the
@@ -156,9 +154,9 @@ class FeedbackLedger:
         file whose name ends in ``.lock`` tells them who writes. Here, all that opens the file
         shares one ledger. Several processes or machines need Optuna's or Ax's storages.
 
-        The settings, which are those of the class, must agree with the file's; None stands for the
-        file's, or for the default in a new file, which needs ``dim``. A ``maximize`` that an
-        existing file leaves open is recorded.
+        Settings (see the class) must agree with the file's. None stands for the file's setting, or
+        for the default in a new file, which needs ``dim``. A ``maximize`` that an existing file
+        leaves open is recorded.
 
         Raises:
             InputDataError: If a setting is invalid, missing or contradicts the file.
@@ -285,11 +283,10 @@ class FeedbackLedger:
         return {"x": query.astype(DOUBLE).tobytes(), "decision": recorded}
 
     def ask(self, propose: Propose | None = None) -> Trial:
-        """Choose a query, and submit it: a new trial, whose value is to be told by `tell`.
+        """Choose a query and submit it: a new trial, whose value `tell` records.
 
-        While another thread is choosing, this waits; the choice is made again if a query was
-        submitted meanwhile. An `AsynchronousOptimizer` that starts before the value is told
-        evaluates the trial.
+        Threads choose one after the other, and choose again if a query was submitted meanwhile. An
+        `AsynchronousOptimizer` that starts before the value has come evaluates the trial.
 
         Args:
             propose: A function from the ledger to a tensor of shape ``d`` or ``1 x d``, or to a
@@ -344,7 +341,7 @@ class FeedbackLedger:
             InputDataWarning: If the value arrives now, too late to be used; it is recorded.
         """
         told = self._told(y, yvar, outcomes, context)
-        self._change(trial_id, lambda entry, at: entry.observed(told, at), time)
+        self._change(trial_id, lambda entry, at: entry.observed(at, **told), time)
         # Whoever gives times, as in simulations, knows which values are late. PyTorch, which could
         # hang in a process that is forked meanwhile, is not used here.
         if time is None and self.late == "discard" and self._view(None).expired[int(trial_id)]:
@@ -377,7 +374,7 @@ class FeedbackLedger:
             trial_id: The trial's id.
             y: The right value.
             yvar: The variance of its noise (default: as before).
-            time: Time from which it stands (default: now), not before that of the last value.
+            time: Time from which it stands (default: now), not before the last value's.
             outcomes: As in `tell` (default: as before).
             context: Likewise; an empty one takes the context back. Its length may only change where
                 no other trial has one.
@@ -386,7 +383,7 @@ class FeedbackLedger:
             TrialStateError: If the trial has no value; for the rest see `tell`.
         """
         told = self._told(y, yvar, outcomes, context)
-        self._change(trial_id, lambda entry, at: entry.amended(told, at), time)
+        self._change(trial_id, lambda entry, at: entry.amended(at, **told), time)
 
     def add(
         self,
@@ -410,17 +407,19 @@ class FeedbackLedger:
         """
         queries = check_array("X", X, (None, self.dim)).astype(DOUBLE)
         num = len(queries)
-        trials = [{"x": x.tobytes()} for x in queries]
-        for trial, y in zip(trials, check_array("Y", Y, (num, 1), (num,)).flat, strict=True):
-            trial["y"] = float(y)
+        columns = {
+            "x": [x.tobytes() for x in queries],
+            "y": check_array("Y", Y, (num, 1), (num,)).ravel().tolist(),
+        }
         if Yvar is not None:
             given = check_array("Yvar", Yvar, (num, 1), (num,)).flat
-            for trial, variance in zip(trials, given, strict=True):
-                trial["yvar"] = check_nonnegative("Yvar", variance)
+            columns["yvar"] = [check_nonnegative("Yvar", variance) for variance in given]
         if contexts is not None:
             rows = check_array("contexts", contexts, (num, None)).tolist()
-            for trial, row in zip(trials, rows, strict=True):
-                trial["context"] = tuple(row) or None
+            columns["context"] = [tuple(row) or None for row in rows]
+        trials = (
+            dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+        )
         return self._storage.append(trials, _checked_time(time))
 
     def fail(self, trial_id: int, reason: str = "", time: float | None = None) -> None:
@@ -437,28 +436,25 @@ class FeedbackLedger:
     def abandon(self, trial_id: int, time: float | None = None) -> None:
         """Stop waiting for a trial, which counts as expired from ``time`` (default: now) on.
 
-        Errors are those of `fail`; a trial that is abandoned already is refused as well.
+        Raises the errors of `fail`, also for a trial that is abandoned already.
         """
         self._change(trial_id, Entry.abandoned, time)
 
     def _told(
         self, y: object, yvar: object, outcomes: Mapping[str, object] | None, context: object
-    ) -> Told:
+    ) -> dict[str, Any]:
+        """The checked arguments of `tell` and `amend`."""
         if not isinstance(outcomes, Mapping | None):
             raise InputDataError(f"`outcomes` must be a dictionary by name, got {outcomes!r}.")
-        given = {} if outcomes is None else outcomes
-        known = {
-            name: None if each is None else check_number(f"outcomes[{name!r}]", each)
-            for name, each in given.items()
-        }
+        if outcomes is not None:
+            outcomes = {
+                name: None if each is None else check_number(f"outcomes[{name!r}]", each)
+                for name, each in outcomes.items()
+            }
         if context is not None:
             context = tuple(check_array("context", context, (None,), (1, None)).ravel().tolist())
-        return {
-            "y": check_number("y", y),
-            "yvar": None if yvar is None else check_nonnegative("yvar", yvar),
-            "outcomes": None if outcomes is None else known,
-            "context": context,
-        }
+        yvar = None if yvar is None else check_nonnegative("yvar", yvar)
+        return {"y": check_number("y", y), "yvar": yvar, "outcomes": outcomes, "context": context}
 
     def _change(self, trial_id: int, transition: Transition, time: object) -> None:
         self._storage.replace(trial_id, transition, _checked_time(time))
@@ -516,7 +512,7 @@ class FeedbackLedger:
         return view.variances(view.rows(view.usable, "observed_at"))
 
     def contexts(self, now: float | None = None) -> Tensor:
-        """Contexts ``n x d_c`` of the values of `to_observations`, as told; NaN where none was.
+        """Contexts ``n x d_c`` of the values of `to_observations`; NaN where there is none.
 
         Where workers write to the ledger meanwhile, ask one `snapshot` for both.
         """

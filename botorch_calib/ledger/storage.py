@@ -225,13 +225,9 @@ class Storage:
                 f"The ledger {self.path} is closed, or belongs to the process from which this one "
                 "was forked: only what was known then can be read."
             )
-        with self._explained_errors():
-            try:
-                database.execute(begin)
-                yield database
-                database.execute("COMMIT")
-            finally:
-                database.rollback()  # nothing, after the end of the transaction
+        with self._explained_errors(), database:  # which commits or rolls back
+            database.execute(begin)
+            yield database
 
     def _create_if_empty(self, settings: Settings) -> None:
         with self._transaction("BEGIN IMMEDIATE") as database:
@@ -269,7 +265,7 @@ class Storage:
 
     @contextmanager
     def _explained_errors(self) -> Iterator[None]:
-        """Errors of SQLite as those of a ledger."""
+        """A context in which errors of SQLite become errors of the ledger."""
         try:
             yield
         except (sqlite3.Error, UnicodeDecodeError, MemoryError) as error:  # such as damaged lengths
@@ -316,8 +312,8 @@ def _checksum(row: tuple[Any, ...]) -> int:
 def _writer_lock(path: Path) -> sqlite3.Connection:
     """The right to write to a file, until the connection is closed or the process ends.
 
-    It is SQLite's lock on a small database beside the file, whose ``user_version`` is the id of the
-    process that holds it. The operating system takes it away when that process ends, however it
+    It is SQLite's lock on a small database next to the file, whose ``user_version`` is the id of
+    the process that holds it. The operating system releases it when that process ends, however it
     ends, and forks do not inherit it.
     """
     lock = _connection(f"{path}.lock", WRITER_TIMEOUT)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,20 +15,12 @@ from torch import Tensor
 
 from botorch_calib.exceptions import TrialStateError
 
-# The outcomes of a trial's decision, in the order of its names, None for those not known; None if
-# its value is the only outcome.
+# The outcomes of a trial's decision, by name or in the order of its names, None for those not
+# known; None if its value is the only outcome.
+Named = Mapping[str, float | None] | None
 Outcomes = tuple[float | None, ...] | None
 # The inputs that nobody controls, as they were when a value came; None if there are none.
 Context = tuple[float, ...] | None
-
-
-class Told(TypedDict):
-    """What is told of a trial at once, checked."""
-
-    y: float
-    yvar: float | None
-    outcomes: Mapping[str, float | None] | None  # by name
-    context: Context
 
 
 class TrialStatus(StrEnum):
@@ -154,28 +146,26 @@ class Entry(NamedTuple):
             return "the submission", self.submitted_at
         return "the last value", self.earlier[-1].replaced_at if self.earlier else self.observed_at
 
-    def observed(self, told: Told, at: float) -> Entry:
+    def observed(
+        self, at: float, y: float, yvar: float | None, outcomes: Named, context: Context
+    ) -> Entry:
         """This trial with its value, which arrived at a time."""
         self._refuse_if_closed("observed")
-        return self._replace(
-            y=told["y"],
-            yvar=told["yvar"],
-            outcomes=self._in_order(told["outcomes"]),
-            context=told["context"] or None,
-            observed_at=at,
-        )
+        in_order, context = self._in_order(outcomes), context or None
+        return self._replace(y=y, yvar=yvar, outcomes=in_order, context=context, observed_at=at)
 
-    def amended(self, told: Told, at: float) -> Entry:
-        """This trial with another value from a time on."""
+    def amended(
+        self, at: float, y: float, yvar: float | None, outcomes: Named, context: Context
+    ) -> Entry:
+        """This trial with another value from a time on, which keeps what is None."""
         if self.y is None:
             state = "has failed" if self.failed_at is not None else "has none yet"
             raise TrialStateError(
                 f"Trial {self.id} has no value that could be amended: it {state}."
             )
-        outcomes, yvar, context = told["outcomes"], told["yvar"], told["context"]
         before = EarlierValue(self.y, self.yvar, at, self.outcomes, self.context)
         return self._replace(
-            y=told["y"],
+            y=y,
             yvar=self.yvar if yvar is None else yvar,
             outcomes=self.outcomes if outcomes is None else self._in_order(outcomes),
             context=self.context if context is None else context or None,  # empty: taken back
@@ -194,8 +184,8 @@ class Entry(NamedTuple):
             raise TrialStateError(f"Trial {self.id} has been abandoned already.")
         return self._replace(abandoned_at=at)
 
-    def _in_order(self, outcomes: Mapping[str, float | None] | None) -> Outcomes:
-        """Outcomes by name in the order of the decision; only that of a single one may be None."""
+    def _in_order(self, outcomes: Named) -> Outcomes:
+        """Outcomes in the order of the decision; they may be None if there is only one."""
         names = [] if self.decision is None else [*json.loads(self.decision)["outcomes"]]
         if len(names) > 1 if outcomes is None else outcomes.keys() != {*names}:
             raise InputDataError(

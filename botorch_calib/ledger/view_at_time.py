@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from botorch_calib._validation import check_open_unit
+from botorch_calib.distributions.scoring_rules import binomial_interval
 from botorch_calib.ledger.contents import Contents
 from botorch_calib.ledger.trials import EarlierValue, Entry, Trial, TrialStatus
 
@@ -16,6 +19,24 @@ Mask = NDArray[np.bool_]
 Rows = NDArray[np.intp]
 
 NO_VALUE = Entry(-1, b"", 0.0)
+
+
+class ArrivalProbability(NamedTuple):
+    """An estimate of the probability that a value arrives within a wait, with an interval.
+
+    Attributes:
+        estimate: Kaplan and Meier's estimate; NaN if no trial's fate at the end of the wait is
+            known. While no trial has waited that long, it is for the longest wait seen.
+        lower: Lower end of the confidence interval.
+        upper: Upper end; 1 while no trial has waited that long.
+
+    Example:
+        >>> estimate, lower, upper = ledger.arrival_probability(wait=5)
+    """
+
+    estimate: float
+    lower: float
+    upper: float
 
 
 class ViewAtTime:
@@ -93,9 +114,9 @@ class ViewAtTime:
         return torch.from_numpy(variances).unsqueeze(-1)
 
     def contexts(self, rows: Rows) -> Tensor:
-        """The contexts ``k x d_c`` of the values of ``k`` rows, NaN where none was told.
+        """The contexts ``k x d_c`` of the values of ``k`` rows, NaN where there was none.
 
-        One that had another length before it was amended counts as not told.
+        One that had another length before it was amended counts as none.
         """
         unknown = (math.nan,) * next(iter(self._contents.context_dims), 0)
         contexts = (told.context for told in self._told(rows))
@@ -140,3 +161,29 @@ class ViewAtTime:
         masks = [mask[rows] for mask in (self.failed, self.usable, self.expired)]
         chosen = np.select(masks, range(len(states)), default=len(states))
         return [(*states, TrialStatus.PENDING)[i] for i in chosen.tolist()]
+
+
+def kaplan_meier(
+    waits: NDArray[np.float64], arrived: NDArray[np.bool_], wait: float, confidence: float
+) -> ArrivalProbability:
+    """``P(delay <= wait)`` from delays or, where none has ``arrived``, how long it was waited for.
+
+    The interval is Clopper and Pearson's for the number of trials without censoring that would
+    give Greenwood's variance (Dorey and Korn 1987): the exact binomial one if nothing is censored.
+    """
+    check_open_unit("confidence", confidence)
+    in_time = arrived & (waits <= wait)
+    num_known = int((in_time | (waits >= wait)).sum())
+    if num_known == 0:
+        return ArrivalProbability(math.nan, 0.0, 1.0)
+    times, arrivals = np.unique(waits[in_time], return_counts=True)
+    # One that is waited for has a longer delay than it has waited, and is at risk until then.
+    at_risk = len(waits) - np.searchsorted(np.sort(waits), times, side="left")
+    late = float(np.prod(1 - arrivals / at_risk))
+    num = float(num_known)
+    if 0.0 < late < 1.0:
+        num = (1 - late) / (late * float(np.sum(arrivals / (at_risk * (at_risk - arrivals)))))
+    count, total = torch.tensor([(1 - late) * num, num], dtype=torch.double)
+    low, high = binomial_interval(count, total, confidence)
+    is_followed = late == 0.0 or bool((waits >= wait).any())
+    return ArrivalProbability(1 - late, float(low), float(high) if is_followed else 1.0)

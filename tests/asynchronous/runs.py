@@ -1,4 +1,4 @@
-"""What the tests of the asynchronous optimizer share."""
+"""What the tests of the asynchronous optimizer and of its proposer share."""
 
 from __future__ import annotations
 
@@ -11,10 +11,26 @@ from typing import Any
 
 import numpy as np
 import torch
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Normalize, Standardize
 from torch import Tensor
 
 from botorch_calib.asynchronous import AsynchronousOptimizer
 from botorch_calib.ledger import DecidedQuery, FeedbackLedger, LedgerSummary, TrialStatus
+from tests.gps import DOUBLE
+
+BOUNDS = torch.tensor([[-1.0, 0.0], [1.0, 5.0]], **DOUBLE)
+CENSOR = -2.0
+
+
+def fit(X: Tensor, Y: Tensor) -> SingleTaskGP:
+    """A model in the box with set hyperparameters."""
+    gp = SingleTaskGP(
+        X, Y, input_transform=Normalize(2, bounds=BOUNDS), outcome_transform=Standardize(1)
+    )
+    gp.covar_module.lengthscale = 0.4
+    gp.likelihood.noise = 1e-3
+    return gp.eval()
 
 
 def count_up(ledger: FeedbackLedger) -> Tensor:

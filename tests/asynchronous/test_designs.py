@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import Tensor
 
-from botorch_calib.asynchronous import designs
 from botorch_calib.asynchronous.designs import Design
 
 BOUNDS = torch.tensor([[-1.0, 0.0], [1.0, 4.0]], dtype=torch.double)
@@ -38,9 +36,7 @@ def test_choices_that_differ_by_rounding_have_been_asked():
         assert design.new_point(seed, choices, None) is None
 
 
-@pytest.mark.parametrize("at_once", [1, 3, 1024])
-def test_choices_are_compared_a_few_at_a_time(at_once, monkeypatch):
-    monkeypatch.setattr(designs, "MOST_COMPARED", at_once)
+def test_choices_are_asked_once_each():
     choices = torch.rand(20, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0))
     design = Design(BOUNDS, 0, {}, choices)
     points = in_turn(design, [*range(20)])

@@ -10,8 +10,6 @@ import pytest
 import torch
 from botorch.acquisition import UpperConfidenceBound
 from botorch.exceptions.errors import InputDataError
-from botorch.models import SingleTaskGP
-from botorch.models.transforms import Normalize, Standardize
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -31,7 +29,7 @@ from botorch_calib.asynchronous.failed_queries import (
 )
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models.process import raw_train_inputs
-from tests.asynchronous.runs import Held, Inline
+from tests.asynchronous.runs import BOUNDS, CENSOR, Held, Inline, fit
 from tests.gps import DOUBLE
 from tests.long_grids import mostly_slow
 
@@ -41,19 +39,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.OptimizationWarning"),
 ]
 
-BOUNDS = torch.tensor([[-1.0, 0.0], [1.0, 5.0]], **DOUBLE)
-CENSOR = -2.0
 SEARCH = SearchSettings(2, 32)
-
-
-def fit(X: Tensor, Y: Tensor) -> SingleTaskGP:
-    """A model with set hyperparameters."""
-    gp = SingleTaskGP(
-        X, Y, input_transform=Normalize(2, bounds=BOUNDS), outcome_transform=Standardize(1)
-    )
-    gp.covar_module.lengthscale = 0.4
-    gp.likelihood.noise = 1e-3
-    return gp.eval()
 
 
 def slope(x: Any) -> float:
@@ -81,19 +67,6 @@ STRATEGIES: dict[str, Any] = {
 }
 
 
-class Objective:
-    """Raises in the corner; counts its calls."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[float, ...]] = []
-
-    def __call__(self, x: np.ndarray) -> float:
-        self.asked.append(tuple(x.tolist()))
-        if fails_in_corner(x):
-            raise RuntimeError("no value here")
-        return slope(x)
-
-
 @pytest.mark.parametrize(
     ("name", "workers"),
     mostly_slow(product(STRATEGIES, [1, 4]), {("hallucinate", 4)}),
@@ -104,20 +77,27 @@ def test_a_run_goes_around_a_region_that_fails(name, workers, tmp_path):
     With four workers, three others run whenever a query is chosen. The greatest value below the
     corner is 1.65, at (1, 3.25).
     """
-    objective, path = Objective(), tmp_path / "run"
+    asked: list[tuple[float, ...]] = []
+
+    def objective(x: np.ndarray) -> float:
+        asked.append(tuple(x.tolist()))
+        if fails_in_corner(x):
+            raise RuntimeError("no value here")
+        return slope(x)
+
     for goal in (20, 40):
         optimizer = AsynchronousOptimizer(
             Inline() if workers == 1 else Held(workers, 20),
             objective,
-            FeedbackLedger.open(path, dim=2, censor_value=CENSOR),
+            FeedbackLedger.open(tmp_path / "run", dim=2, censor_value=CENSOR),
             DelayAwareProposer(BOUNDS, STRATEGIES[name], fit, search=SEARCH),
             max_parallel=workers,
             max_consecutive_failures=5 * workers,
         )
         best = optimizer.run(goal, progress=False).best
-    assert len(objective.asked) == 40 == len(set(objective.asked))
+    assert len(asked) == 40 == len(set(asked))
     # One of the design, and a few at the edge of the region, where the best values are.
-    assert sum(map(fails_in_corner, objective.asked)) <= (5 if workers == 1 else 10)
+    assert sum(map(fails_in_corner, asked)) <= (5 if workers == 1 else 10)
     assert best is not None and best.y is not None and best.y > 1.65 - 0.15
 
 

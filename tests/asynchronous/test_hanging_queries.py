@@ -9,7 +9,7 @@ from torch import Tensor
 
 from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy, SearchSettings
 from botorch_calib.asynchronous import proposer as proposer_module
-from botorch_calib.asynchronous.hanging_queries import hanging, hanging_places, with_hanging_failed
+from botorch_calib.asynchronous.failed_queries import hanging, hanging_places, with_hanging_failed
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from tests.gps import DOUBLE
 

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
-from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -164,6 +163,18 @@ class TestGoal:
         assert ledger[1].note == "given up"
         assert caplog.text.count("was not needed") == 1
 
+    def test_trial_that_is_told_by_hand_before_its_turn(self) -> None:
+        def objective(x: np.ndarray) -> float:
+            if x[0] == 0:
+                ledger.tell(1, 5.0)
+            return square(x)
+
+        ledger = FeedbackLedger(1)
+        for _ in range(3):
+            ledger.submit(count_up(ledger))
+        make_optimizer(pool := Inline(), objective, ledger).run(4)
+        assert observed(ledger) == {0: 0.0, 1: 5.0, 2: 4.0, 3: 9.0} and pool.num_calls == 3
+
 
 class Unshowable(Exception):
     """What some libraries raise by mistake: an exception that fails when it is shown."""
@@ -188,15 +199,6 @@ class TestObjective:
         make_optimizer(Inline(), objective, ledger, propose).run(2)
         assert len(observed(ledger)) == 2
         assert ledger[1].x.tolist() == [0.25, 0.5]
-
-    @pytest.mark.parametrize(
-        "value",
-        [2, Fraction(2), np.float32(2), np.array([2.0]), torch.tensor([[2.0]], requires_grad=True)],
-    )
-    def test_values(self, value: Any) -> None:
-        ledger = FeedbackLedger(1)
-        make_optimizer(Inline(), lambda x: value, ledger).run(1)
-        assert observed(ledger) == {0: 2.0}
 
     @pytest.mark.parametrize(
         ("value", "note"),
@@ -326,24 +328,6 @@ class TestTimeBudget:
             loop.run()
         with pytest.raises(InputDataError, match="`num_evaluations`"):
             loop.run(0)
-
-
-def test_a_trial_told_by_hand_before_its_turn_is_not_evaluated() -> None:
-    ledger = FeedbackLedger(dim=1)
-    for x in (0.1, 0.2, 0.3):
-        ledger.submit([x])
-    evaluated: list[float] = []
-
-    def objective(x: np.ndarray) -> float:
-        evaluated.append(float(x[0]))
-        if len(evaluated) == 1:
-            ledger.tell(1, 5.0)
-        return 0.0
-
-    with ThreadPoolExecutor(1) as executor:
-        runner = AsynchronousOptimizer(executor, objective, ledger, lambda _: torch.ones(1), 1)
-        runner.run(4, progress=False)
-    assert evaluated == [0.1, 0.3, 1.0]
 
 
 class TestErrors:

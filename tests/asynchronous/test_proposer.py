@@ -23,12 +23,11 @@ from botorch_calib.asynchronous import proposer as proposer_module
 from botorch_calib.asynchronous.refits import fit_single_task_gp
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import CensoredDelayModel
+from tests.asynchronous.runs import BOUNDS, CENSOR, fit
 from tests.gps import DOUBLE
 from tests.long_grids import mostly_slow
 from tests.random_numbers import uniform
 
-BOUNDS = torch.tensor([[-1.0, 0.0], [1.0, 5.0]], **DOUBLE)
-CENSOR = -2.0
 GRID = torch.cartesian_prod(
     torch.linspace(-1.0, 1.0, 12, **DOUBLE), torch.linspace(0.0, 5.0, 12, **DOUBLE)
 )
@@ -37,16 +36,6 @@ GRID = torch.cartesian_prod(
 def objective(x: Tensor) -> float:
     """At most 0, at (0.3, 2)."""
     return -float((x[0] - 0.3) ** 2 + 0.04 * (x[1] - 2.0) ** 2)
-
-
-def fit(X: Tensor, Y: Tensor) -> SingleTaskGP:
-    """A model with set hyperparameters."""
-    gp = SingleTaskGP(
-        X, Y, input_transform=Normalize(2, bounds=BOUNDS), outcome_transform=Standardize(1)
-    )
-    gp.covar_module.lengthscale = 0.4
-    gp.likelihood.noise = 1e-3
-    return gp.eval()
 
 
 def make_proposer(bounds: Tensor = BOUNDS, **kwargs: Any) -> DelayAwareProposer:
@@ -67,11 +56,11 @@ def make_ledger(num: int = 9, delay: int = 3, **kwargs: Any) -> FeedbackLedger:
     return ledger
 
 
-def step(ledger: FeedbackLedger, x: Tensor, delay: int = 3) -> None:
+def step(ledger: FeedbackLedger, x: Tensor, delay: int = 3, sign: float = 1.0) -> None:
     """Submit a query, and let the value of an earlier one arrive."""
     trial_id = ledger.submit(x)
     if trial_id >= delay:
-        ledger.observe(trial_id - delay, objective(ledger[trial_id - delay].x))
+        ledger.observe(trial_id - delay, sign * objective(ledger[trial_id - delay].x))
 
 
 class Spy:
@@ -88,17 +77,6 @@ class Spy:
             return search(acqf, *args, **kwargs)
 
         return searched
-
-
-class CountedFit:
-    """Counts its calls."""
-
-    def __init__(self) -> None:
-        self.sizes: list[int] = []
-
-    def __call__(self, X: Tensor, Y: Tensor) -> SingleTaskGP:
-        self.sizes.append(len(Y))
-        return fit(X, Y)
 
 
 # ------------------------------------------------------------------ the initial design
@@ -174,11 +152,8 @@ def test_minimisation_mirrors_maximisation():
         ledger = FeedbackLedger(2, censor_value=sign * CENSOR)
         propose = make_proposer(maximize=sign > 0)
         for _ in range(8):
-            x = propose(ledger)
-            trial_id = ledger.submit(x)
-            if trial_id >= 2:
-                ledger.observe(trial_id - 2, sign * objective(ledger[trial_id - 2].x))
-        found.append(torch.stack([trial.x for trial in ledger.trials]))
+            step(ledger, propose(ledger), delay=2, sign=sign)
+        found.append(ledger.queries())
     assert_close(found[0], found[1], rtol=0, atol=1e-4)
 
 
@@ -202,26 +177,6 @@ def test_it_finds_the_optimum(imputation, gap):
 
 
 # ------------------------------------------------------------------ fitting and resuming
-
-
-def test_it_fits_when_a_value_arrives():
-    counted = CountedFit()
-    propose = make_proposer(fit=counted, choices=GRID[:9])
-    ledger = make_ledger(9)
-    propose(ledger)
-    assert len(counted.sizes) == 1
-    for _ in range(3):  # queries and failures are no reason
-        ledger.submit(propose(ledger))
-    ledger.fail(11)
-    propose(ledger)
-    assert len(counted.sizes) == 1
-    ledger.observe(7, objective(ledger[7].x))
-    propose(ledger)
-    propose(ledger)
-    assert len(counted.sizes) == 2
-    assert counted.sizes[-1] == len(ledger.to_observations()[0])
-    propose(make_ledger(8))  # another ledger
-    assert len(counted.sizes) == 3
 
 
 class StochasticFit:
@@ -269,9 +224,9 @@ def test_the_seed_matters_and_copies_agree():
     propose = make_proposer(acquisition="ts", fit=StochasticFit())
     point = propose(ledger)
     assert not torch.equal(make_proposer(acquisition="ts", seed=1)(ledger), point)
-    assert propose._ledger_model.fitted.result is not None
+    assert propose._ledger_model.fitted is not None
     for twin in (copy.deepcopy(propose), pickle.loads(pickle.dumps(propose))):
-        assert twin._ledger_model.fitted.result is None  # no stale fit travels
+        assert twin._ledger_model.fitted is None  # no stale fit travels
         assert torch.equal(twin(ledger), point)
 
 
@@ -688,7 +643,7 @@ def test_spread_queries_fill_the_box():
     for other in others:
         asked(ledger, 1, delay=33)
         step(ledger, other.x, delay=33)
-    spread = torch.stack([trial.x for trial in ledger.trials[64::2]])
+    spread = ledger.queries()[64::2]
     unit = (spread - BOUNDS[0]) / BOUNDS.diff(dim=0)
     cells = (unit * 4).floor().long()
     counts = torch.bincount(cells[:, 0] * 4 + cells[:, 1], minlength=16)
@@ -705,7 +660,7 @@ def test_spread_queries_keep_away_from_failures():
         trial_id = ledger.submit(x)
         if x[0] < middle:
             ledger.fail(trial_id)
-    spread = torch.stack([trial.x for trial in ledger.trials[40:]])[::2]
+    spread = ledger.queries()[40::2]
     in_vain = spread[:, 0] < middle
     assert in_vain.sum() <= 12 and in_vain[20:].sum() <= 4  # of 40, and of the last 20
 

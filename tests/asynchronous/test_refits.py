@@ -1,7 +1,6 @@
 """When hyperparameters are fitted again, from what, and what is known in between."""
 
 import copy
-import pickle
 from typing import Any
 
 import numpy as np
@@ -104,6 +103,26 @@ def test_a_proposer_fits_by_its_schedule_and_knows_every_value(every):
         assert_close(model.model.posterior(X).mean, want, rtol=0, atol=1e-9)
 
 
+def test_queries_and_failures_are_no_reason_to_fit():
+    counted, (X, Y) = CountedFit(), data(6)
+    propose = DelayAwareProposer(BOUNDS, fit=counted, num_initial=0, choices=X, search=CHEAP)
+    ledger = FeedbackLedger(2, censor_value=-2.0)
+    ledger.add(X, Y)
+    for _ in range(3):
+        ledger.submit(propose(ledger))
+    ledger.fail(7)
+    propose(ledger)
+    assert counted.sizes == [6]
+    ledger.observe(8, 1.0)
+    propose(ledger)
+    propose(ledger)
+    assert counted.sizes == [6, 7]
+    other = FeedbackLedger(2, censor_value=-2.0)
+    other.add(X, -Y)
+    propose(other)
+    assert counted.sizes == [6, 7, 6]
+
+
 # ------------------------------------------------------------------ starts of the default fit
 
 
@@ -126,8 +145,7 @@ class Starts:
 def test_starts_are_fits_to_half_of_the_values(monkeypatch):
     monkeypatch.setattr(refits, "LEAST_FOR_WARM_START", 8)
     starts, (X, Y) = Starts(monkeypatch), data(16)
-    warm = WarmStartedFit(BOUNDS, 1.1)
-    gp = warm(X, Y)
+    WarmStartedFit(BOUNDS, 1.1)(X, Y)
     assert [num for num, _ in starts.seen] == [4, 8, 16]  # the innermost first
     assert starts.seen[0][1] is None
     for (_, start), half in zip(starts.seen[1:], (4, 8), strict=True):
@@ -135,20 +153,6 @@ def test_starts_are_fits_to_half_of_the_values(monkeypatch):
         for part, state in start.items():
             for name, value in getattr(gp_of_half, part).state_dict().items():
                 assert torch.equal(state[name], value)
-    # What is known is not computed again, and changes nothing.
-    starts.seen.clear()
-    again = warm(X, Y)
-    assert [num for num, _ in starts.seen] == [16]
-    for name, value in gp.state_dict().items():
-        assert torch.equal(again.state_dict()[name], value)
-    # Other values are other data, and a copy remembers nothing.
-    starts.seen.clear()
-    warm(X, -Y)
-    assert [num for num, _ in starts.seen] == [4, 8, 16]
-    for twin in (copy.deepcopy(warm), pickle.loads(pickle.dumps(warm))):
-        starts.seen.clear()
-        twin(X, Y)
-        assert [num for num, _ in starts.seen] == [4, 8, 16]
 
 
 def test_a_warm_start_ends_within_tenths_of_the_maximum(monkeypatch):

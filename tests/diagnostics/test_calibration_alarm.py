@@ -14,6 +14,7 @@ from torch import Tensor
 
 from botorch_calib import CalibratedModel, QuantileRecalibrator
 from botorch_calib.diagnostics import CalibrationAlarm
+from botorch_calib.diagnostics.calibration_alarm import replayed_alarm
 from botorch_calib.exceptions import CalibrationWarning
 from tests.gps import make_gp
 
@@ -79,10 +80,7 @@ def test_each_bet_is_fair() -> None:
 
 
 def run(u: Tensor, X: Tensor | None = None) -> CalibrationAlarm:
-    alarm = CalibrationAlarm(bounds=None if X is None else BOUNDS)
-    for i in range(len(u)):
-        alarm.observe(u[i : i + 1], None if X is None else X[i : i + 1])
-    return alarm
+    return replayed_alarm(u, X, None if X is None else BOUNDS)
 
 
 def test_it_names_level_direction_and_region() -> None:
@@ -118,9 +116,7 @@ def test_a_late_change_is_noticed() -> None:
 
 def test_the_wealth_of_a_very_long_run_stays_a_number() -> None:
     """Bets that win ever more exceed double precision, and the greatest is still known."""
-    alarm = CalibrationAlarm()
-    for u in [0.01, 0.5] * 2000:  # below the 5 % quantile half of the time
-        alarm.observe(torch.tensor([u]))
+    alarm = run(torch.tensor([0.01, 0.5] * 2000))  # below the 5 % quantile half of the time
     assert all(map(math.isfinite, alarm.history))
     assert alarm.wealth == math.exp(700.0) and json.loads(json.dumps(alarm.to_dict()))
     # Odds times 4 of the 5 % tail, the bets of all rounds: their logarithms by the definition.

@@ -385,29 +385,25 @@ def test_one_of_several_tasks(fixed_noise: bool, task: int) -> None:
     torch.testing.assert_close(found.log_likelihoods, expected, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("model", "task", "match"),
-    [
-        (make_multitask, None, "must be one of those of a model of several tasks"),
-        (make_gp, 0, "None for others"),
-        (make_multitask, 2, "no observations of `task` 2"),
-    ],
-)
-def test_wrong_tasks(model: Callable[[], Any], task: int | None, match: str) -> None:
-    with pytest.raises(InputDataError, match=match):
-        noise_diagnosis(model(), task=task)
-
-
-def test_bad_level() -> None:
-    with pytest.raises(InputDataError, match="`level`"):
-        noise_diagnosis(make_gp(), math.nan)
-
-
-def test_no_data() -> None:
+def without_data() -> SingleTaskGP:
     gp: Any = make_gp()
     gp.set_train_data(torch.empty(0, 2, **DOUBLE), torch.empty(0, **DOUBLE), strict=False)
-    with pytest.raises(InputDataError, match="no training data"):
-        noise_diagnosis(gp)
+    return gp
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "match"),
+    [
+        (make_multitask, {}, "must be one of those of a model of several tasks"),
+        (make_gp, {"task": 0}, "None for others"),
+        (make_multitask, {"task": 2}, "no observations of `task` 2"),
+        (make_gp, {"level": math.nan}, "`level`"),
+        (without_data, {}, "no training data"),
+    ],
+)
+def test_bad_arguments(make: Callable[[], Any], arguments: dict[str, Any], match: str) -> None:
+    with pytest.raises(InputDataError, match=match):
+        noise_diagnosis(make(), **arguments)
 
 
 # ------------------------------------------------------------ text

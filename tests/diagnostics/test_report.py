@@ -18,8 +18,7 @@ from scipy.stats import binomtest, norm
 
 from botorch_calib import CalibratedModel, LocalizedConformal, OnlineConformal, calibration_report
 from botorch_calib.diagnostics import CalibrationAlarm, report_from_moments, report_from_pits
-from botorch_calib.diagnostics.input_regions import median_cells
-from botorch_calib.diagnostics.report_scores import ForecastScores
+from botorch_calib.diagnostics.report_scores import ForecastScores, median_cells
 from botorch_calib.exceptions import CalibrationWarning
 from botorch_calib.models import CensoredDelayModel
 from tests.gps import DOUBLE, make_data, make_gp, make_model, make_variational, predicted
@@ -261,22 +260,13 @@ UNSUPPORTED: dict[str, Callable[[], Any]] = {
 }
 
 
-WIDTHS: dict[str, Callable[[], Any]] = {
-    "plain": make_gp,
-    "calibrated, with transforms": lambda: CalibratedModel.from_history(
-        make_gp(transforms=True), OnlineConformal(0.2)
-    ),
-    "pending": lambda: CalibratedModel(
-        CensoredDelayModel(make_gp(), torch.rand(2, 2, **DOUBLE), -1.0), OnlineConformal(0.2)
-    ),
-}
-
-
-@pytest.mark.parametrize("name", WIDTHS)
-def test_held_out_inputs_of_another_width(name: str) -> None:
+def test_held_out_inputs_of_another_width() -> None:
     X, Y = torch.zeros(6, 3, **DOUBLE), torch.zeros(6, 1, **DOUBLE)
-    with pytest.raises(BotorchTensorDimensionError, match="`X` must have 2 columns.*got 3"):
-        calibration_report(WIDTHS[name](), X, Y)
+    delayed = CensoredDelayModel(make_gp(), torch.rand(2, 2, **DOUBLE), -1.0)
+    calibrated = CalibratedModel.from_history(make_gp(transforms=True), OnlineConformal(0.2))
+    for model in (make_gp(), calibrated, CalibratedModel(delayed, OnlineConformal(0.2))):
+        with pytest.raises(BotorchTensorDimensionError, match="`X` must have 2 columns.*got 3"):
+            calibration_report(model, X, Y)
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED)

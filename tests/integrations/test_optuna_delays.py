@@ -28,7 +28,7 @@ from botorch_calib import (
     qLogCalibratedNoisyExpectedHypervolumeImprovement,
 )
 from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy
-from botorch_calib.asynchronous.hanging_queries import hanging
+from botorch_calib.asynchronous.failed_queries import hanging
 from botorch_calib.integrations import optuna_delays
 from botorch_calib.integrations.optuna import StudyData, improvement
 from botorch_calib.integrations.optuna_delays import DelayAwareSampler

@@ -11,7 +11,7 @@ from botorch.exceptions.errors import InputDataError
 from scipy.stats import CensoredData, binomtest, ecdf
 
 from botorch_calib.ledger import FeedbackLedger
-from botorch_calib.ledger.arrival_probability import kaplan_meier
+from botorch_calib.ledger.view_at_time import kaplan_meier
 
 
 def draw(seed: int, num: int = 40, mean: float = 5.0, follow_up: int = 30) -> tuple[Any, Any]:

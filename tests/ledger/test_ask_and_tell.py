@@ -43,13 +43,8 @@ class TestAskAndTell:
                 use()
 
     def test_no_turn_is_left_over_after_an_error(self) -> None:
-        ledger, bad = (
-            FeedbackLedger(2),
-            {
-                InputDataError: [math.nan, 0.0],
-                BotorchTensorDimensionError: [0.0],
-            },
-        )
+        ledger = FeedbackLedger(2)
+        bad = {InputDataError: [math.nan, 0.0], BotorchTensorDimensionError: [0.0]}
         for error, answer in bad.items():
             with pytest.raises(error, match=r"`propose\(ledger\)`"):
                 ledger.ask(Mock(return_value=answer))

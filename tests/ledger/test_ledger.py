@@ -11,6 +11,7 @@ import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
@@ -366,7 +367,7 @@ def test_a_query_is_copied(make) -> None:
 def test_values_of_all_kinds() -> None:
     ledger = FeedbackLedger(2)
     one = torch.tensor([1.0], requires_grad=True)
-    for y in (1, 1.0, np.float32(1), np.array([[1.0]]), one):
+    for y in (1, Fraction(1), np.float32(1), np.array([[1.0]]), one):
         trial = ledger.submit(point(0))
         ledger.observe(trial, y)
         assert type(ledger[trial].y) is float and ledger[trial].y == 1.0
