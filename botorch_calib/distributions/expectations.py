@@ -79,11 +79,7 @@ def rule_above(
     natural = torch.where(normal, log_normal_interval(low, high), width.log())
     log_height = first(predictive.log_masses) - natural
 
-    kind, piece = _panels(form, ends.device)
-    kept = kind * len(low) + piece
-    nodes = _nodes(form, low, high, ratio, threshold, ceiling, growth, order, kept)
-    t, log_length, used = nodes
-    piece = piece[used]
+    t, log_length, piece = _nodes(form, low, high, ratio, threshold, ceiling, growth, order)
     low, high, normal, log_height = (
         v.index_select(0, piece) for v in (low, high, normal, log_height)
     )
@@ -103,13 +99,11 @@ def _nodes(
     ceiling: Tensor | None,
     growth: Tensor,
     order: int,
-    kept: Tensor,
-) -> tuple[Tensor, Tensor, Tensor | slice]:
-    """Nodes, and logarithms of weight times length, ``order x num_panels x shape``, and panels.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Nodes, logarithms of weight times length, and the piece of each panel.
 
-    ``kept`` holds the indices of panels in use, among the three of all pieces, flattened. Without a
-    device to wait for, those that are empty at all points are left out: panels are those ``kept``
-    with the last of the results as an index.
+    The first two are ``order x num_panels x shape``. Without a device to wait for, panels that are
+    empty at all points are left out.
     """
     spread = 1.0 + ratio.square()
     threshold = threshold.clamp(-_FAR, _FAR)
@@ -147,28 +141,18 @@ def _nodes(
     ends = ends.cummax(dim=0).values
     lengths = ends.diff(dim=0)
     nodes, log_rule = _rules(order, ends.dtype, ends.device)
-    begin, lengths = (v.flatten(0, 1).index_select(0, kept) for v in (ends[:-1], lengths))
-    kind = kept // len(low)
-    used: Tensor | slice = slice(None)
+    begin, lengths = ends[:-1].flatten(0, 1), lengths.flatten(0, 1)
+    panel = torch.arange(len(lengths), device=lengths.device)
     if lengths.device.type == "cpu":
-        in_use = (lengths > 0.0).view(len(kept), -1).any(dim=1)
+        in_use = (lengths > 0.0).view(len(panel), -1).any(dim=1)
         in_use[0] |= ~in_use.any()  # one at least
-        used = in_use.nonzero().squeeze(-1)
-        begin, lengths, kind = begin[used], lengths[used], kind[used]
+        panel = panel[in_use]
+        begin, lengths = begin[panel], lengths[panel]
+    kind, piece = panel // len(low), panel % len(low)
     column = (order, len(kind), *[1] * (len(shape) - 1))
     t = begin + nodes.index_select(1, kind).view(column) * lengths
     log_length = lengths.clamp(min=TINY).log() + log_rule.index_select(1, kind).view(column)
-    return t, log_length, used
-
-
-@cached_constant
-def _panels(form: PiecewiseForm, device: torch.device) -> tuple[Tensor, Tensor]:
-    """For each panel in use, its number among the three, and the number of its piece."""
-    num = form.num_pieces
-    pieces = list(range(num))
-    middle = pieces[int(form.open_low) : num - int(form.open_high)] if num > 1 else pieces
-    kinds, pieces = [0] * num + [1] * len(middle) + [2] * num, pieces + middle + pieces
-    return torch.tensor(kinds, device=device), torch.tensor(pieces, device=device)
+    return t, log_length, piece
 
 
 @cached_constant
