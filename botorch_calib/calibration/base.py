@@ -113,6 +113,35 @@ def check_residuals(X: Tensor, z: Tensor) -> None:
     check_finite("z", z)
 
 
+class NoCalibration(Calibrator):
+    """Leaves the base model's predictive distribution as it is, and learns nothing.
+
+    It gives a model, such as an ensemble, the quantiles, probabilities and closed forms of a
+    `CalibratedModel`. In a comparison it is the method without calibration.
+
+    Example:
+        >>> model = CalibratedModel(gp, NoCalibration())
+        >>> bool(torch.allclose(model.posterior(X).mean, gp.posterior(X).mean))
+        True
+    """
+
+    def predictive(self, X: Tensor) -> PiecewisePredictive:
+        """The standard normal distribution, of batch shape ``batch_shape x q x 1``."""
+        shape = torch.Size([*X.shape[:-1], 1])
+        return PiecewisePredictive.gaussian(shape, dtype=X.dtype, device=X.device)
+
+    def update(self, X: Tensor, z: Tensor) -> PiecewisePredictive:
+        check_residuals(X, z)
+        return self.predictive(X)
+
+    def reset(self) -> None:
+        pass
+
+    @property
+    def num_updates(self) -> int:
+        return 0
+
+
 class TrackedCalibrator(Calibrator):
     """A calibrator that builds its predictive distribution from the thresholds of a learner."""
 

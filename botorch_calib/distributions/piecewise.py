@@ -33,7 +33,6 @@ from botorch_calib.distributions._normal_functions import LOG_ZERO, log_normal_i
 from botorch_calib.distributions._piecewise_transport import cuts, probabilities, transported
 from botorch_calib.distributions._truncated_normal import normal_moments
 from botorch_calib.distributions.form import PiecewiseForm
-from botorch_calib.distributions.moments import WithMoments
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 
 # Smallest half-width of an interval and smallest gap between knots. Both only keep densities
@@ -45,6 +44,24 @@ MIN_COVER = 1e-6
 _LARGEST_STRETCHED = 3.5  # half-width over the scale up to which the form's rule is exact
 _FAR = 1e30  # stands for an infinite knot where the form does not say that it is one
 NO_BATCH = torch.Size()
+
+
+class WithMoments:
+    """An object with a mean and a variance."""
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance together, at the cost of one of them."""
+        raise NotImplementedError
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean, the first of `moments`."""
+        return self.moments()[0]
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance, the second of `moments`."""
+        return self.moments()[1]
 
 
 class PiecewisePredictive(WithMoments):
@@ -234,19 +251,9 @@ class PiecewisePredictive(WithMoments):
     # ---------------------------------------------------------------- description
 
     @property
-    def num_pieces(self) -> int:
-        """Number of pieces ``K``."""
-        return self.form.num_pieces
-
-    @property
     def uniform(self) -> tuple[bool, ...]:
         """For each piece, whether its density is constant."""
         return self.form.uniform
-
-    @property
-    def is_gaussian(self) -> bool:
-        """Whether the form is that of a single normal piece without bounds."""
-        return self.form.is_gaussian
 
     @property
     def is_standard_normal(self) -> bool:

@@ -28,7 +28,7 @@ def random_case(kind: str, num: int) -> tuple[SmoothedPredictive, Tensor]:
     distribution, generator = random_predictive(kind, num, seed=1), Generator().manual_seed(2)
     ratio = 10 ** (6 * uniform(num, generator=generator) - 4)
     normal = torch.randn(num, dtype=torch.double, generator=generator)
-    pick = torch.randint(distribution.num_pieces + 1, (num, 1), generator=generator)
+    pick = torch.randint(distribution.form.num_pieces + 1, (num, 1), generator=generator)
     knots = distribution.knots.expand(num, -1).nan_to_num(posinf=0.0, neginf=0.0)
     edge = knots.gather(-1, pick).squeeze(-1)
     deviation = (distribution.variance + ratio.square()).sqrt()
