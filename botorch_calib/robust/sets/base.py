@@ -114,17 +114,15 @@ class AmbiguitySet:
         """Weights ``... x M`` whose product with ``values`` is the worst case."""
         contexts = contexts.to(torch.double, values.device)
         u = values.detach().double().reshape(-1, contexts.num_points)
-        support = contexts.support() if self._keeps_support else None
-        # Atoms without weight are left out first: divergences divide by the weights.
-        if support is None:
-            weights = self._solve_scaled(u, contexts)
-        else:
+        if self._keeps_support and len(kept := contexts.support()) < contexts.num_points:
+            # Atoms without weight are left out first: divergences divide by the weights.
             within = contexts.memo(
-                "within",
-                lambda: ContextDistribution(contexts.points[support], contexts.weights[support]),
+                "within", lambda: ContextDistribution(contexts.points[kept], contexts.weights[kept])
             )
             weights = torch.zeros_like(u)
-            weights[:, support] = self._solve_scaled(u[:, support], within)
+            weights[:, kept] = self._solve_scaled(u[:, kept], within)
+        else:
+            weights = self._solve_scaled(u, contexts)
         return weights.to(values.dtype).reshape(values.shape)
 
     def _solve_scaled(self, u: Tensor, contexts: ContextDistribution) -> Tensor:
