@@ -63,30 +63,19 @@ def transported(z: Tensor, knots: Tensor, masses: Tensor, uniform: Tensor | None
 
     sign, start, end = (picked(v) for v in (1.0 - 2.0 * turned.to(z), low.detach(), high.detach()))
     side, mass, below = sign * z, picked(masses), picked(mass_below)
-    constants = mass, below, picked(offset), picked(log_natural)
-    value = _in_normal_piece(side, *constants, start.isneginf())
+    # Within a normal piece, turned over if it lies above zero
+    log_side = log_ndtr(side)
+    share = ((log_side.exp() - below) / mass).clamp(min=_TINY, max=1.0)
+    log_part = torch.where(start.isneginf(), log_side - mass.log(), (share + picked(offset)).log())
+    value = ndtri_exp((log_part + picked(log_natural)).clamp(max=_BELOW_ONE))
     # Rounding may leave the piece; that changes no derivative.
     value = value + (torch.clamp(value, start, end) - value).detach()
     if uniform is not None:
         low = low.masked_fill(~uniform, 0.0)
         width = high.masked_fill(~uniform, 1.0) - low
-        flat = torch.addcmul(picked(low), _share(log_ndtr(side), mass, below), picked(width))
+        flat = torch.addcmul(picked(low), share, picked(width))
         value = torch.where(uniform[index], flat, value)
     return (sign * value).to(dtype)
-
-
-def _share(log_side: Tensor, mass: Tensor, below: Tensor) -> Tensor:
-    return ((log_side.exp() - below) / mass).clamp(min=_TINY, max=1.0)
-
-
-def _in_normal_piece(
-    z: Tensor, mass: Tensor, below: Tensor, offset: Tensor, log_natural: Tensor, is_open: Tensor
-) -> Tensor:
-    """The map within a normal piece, turned over if it lies above zero; all of one shape."""
-    log_side = log_ndtr(z)
-    log_part = (_share(log_side, mass, below) + offset).log()
-    log_part = torch.where(is_open, log_side - mass.log(), log_part)
-    return ndtri_exp((log_part + log_natural).clamp(max=_BELOW_ONE))
 
 
 def probabilities(masses: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,28 +9,19 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import FunctionCtx
 
-from botorch_calib.distributions._normal_functions import CHUNK, SQRT_2PI, TINY, mills_ratio
+from botorch_calib.distributions._normal_functions import SQRT_2PI, TINY, mills_ratio
 
 
 def normal_moments(ends: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Weighted sums over normal pieces of the mean, and of the mean square less 1, ``shape``.
 
-    Derivatives are of every order. Many pieces pass through a CPU's cache in parts.
+    With ``a`` and ``b`` of `_EndDensities` the mean of a piece is ``a - b``. Derivatives are of
+    every order.
 
     Args:
         ends: Increasing and finite (`FAR` for infinite ones), ``(K + 1) x shape``, float64.
         weights: ``K x shape``, broadcasting.
     """
-    num = -(-ends.numel() // CHUNK)
-    if num < 2 or ends.dim() < 2 or ends.is_cuda or weights.shape[1:].numel() > 1:
-        return _normal_moments(ends, weights)
-    found = [_normal_moments(part, weights) for part in ends.chunk(num, dim=1)]
-    mean, square = map(torch.cat, zip(*found, strict=True))
-    return mean, square
-
-
-def _normal_moments(ends: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """With ``a`` and ``b`` of `_EndDensities` the mean of a piece is ``a - b``."""
     a, b = _EndDensities.apply(ends)
     squares = torch.addcmul(a * ends[:-1], b, ends[1:], value=-1)
     mean = torch.linalg.vecdot(weights, a - b, dim=0)

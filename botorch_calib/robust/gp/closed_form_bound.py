@@ -7,6 +7,7 @@ bonus ``h`` is ``sqrt(beta v)``, or, calibrated, that of a `Prediction` with the
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import torch
@@ -68,7 +69,10 @@ class ClosedFormConfidenceBound(ContextualFunction):
     ) -> None:
         self.columns, self._split = columns, len(columns.decision)
         # Columns, and so gradients, have decisions first.
-        self.gp = gp = gp.reordered(columns.decision + columns.context)
+        order = columns.decision + columns.context
+        parts = (each[..., order].contiguous() for each in (gp.origin, gp.slope, gp.inputs))
+        origin, slope, inputs = parts
+        self.gp = gp = replace(gp, origin=origin, slope=slope, inputs=inputs)
         self._mean, self._weights = sign * gp.mean, sign * gp.weights
         # One product with this gives sums over training inputs, and the sum of the factors. It is
         # twice as fast with columns in one piece.
