@@ -60,12 +60,12 @@ def rule_above(
     scale, ratio = held_ratio(distribution._scale, noise)
     threshold, growth = threshold / scale.detach(), growth * scale.detach()
     shapes = threshold.shape, ratio.shape, distribution.predictive.batch_shape
-    shape, ceiling = torch.broadcast_shapes(*shapes), None
-    if kinks is not None:  # an integral from each to the next
-        starts = [threshold, *(kink / scale.detach() for kink in kinks)]
-        threshold = torch.stack([each.expand(shape) for each in starts]).cummax(dim=0).values
-        ceiling = torch.cat([threshold[1:], torch.full_like(threshold[:1], _FAR)])
-        shape = threshold.shape
+    shape = torch.broadcast_shapes(*shapes)
+    # An integral from the threshold and from each kink to the next
+    starts = [threshold, *(kink / scale.detach() for kink in ([] if kinks is None else kinks))]
+    threshold = torch.stack([each.expand(shape) for each in starts]).cummax(dim=0).values
+    ceiling = torch.cat([threshold[1:], torch.full_like(threshold[:1], _FAR)])
+    shape = threshold.shape
 
     def first(values: Tensor) -> Tensor:  # the pieces, or their ends
         values = values.view(-1, *[1] * len(shape)) if values.dim() == 1 else values.movedim(-1, 0)
@@ -84,9 +84,7 @@ def rule_above(
         v.index_select(0, piece) for v in (low, high, normal, log_height)
     )
     log_weights = _log_densities(t, low, high, ratio, normal) + (log_height + log_length)
-    num_lead = 1 if kinks is None else 2
-    points, log_weights = t.flatten(0, num_lead), log_weights.flatten(0, num_lead)
-    return points * scale, log_weights
+    return t.flatten(0, 2) * scale, log_weights.flatten(0, 2)
 
 
 @torch.no_grad()
@@ -96,7 +94,7 @@ def _nodes(
     high: Tensor,
     ratio: Tensor,
     threshold: Tensor,
-    ceiling: Tensor | None,
+    ceiling: Tensor,
     growth: Tensor,
     order: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -136,9 +134,7 @@ def _nodes(
         if form.open_high:
             outer[-1] = inner[-1]
     ends = torch.maximum(torch.stack([start, inner, outer, stop]), threshold)
-    if ceiling is not None:
-        ends = torch.minimum(ends, ceiling)
-    ends = ends.cummax(dim=0).values
+    ends = torch.minimum(ends, ceiling).cummax(dim=0).values
     lengths = ends.diff(dim=0)
     nodes, log_rule = _rules(order, ends.dtype, ends.device)
     begin, lengths = ends[:-1].flatten(0, 1), lengths.flatten(0, 1)
