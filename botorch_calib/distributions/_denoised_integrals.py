@@ -40,7 +40,6 @@ from torch.autograd import Function
 from torch.nn.functional import pad
 
 from botorch_calib.distributions._bivariate_tails import bivariate_tails, off_zero, scale_beyond
-from botorch_calib.distributions._cached_constants import cached_constant
 from botorch_calib.distributions._normal_functions import (
     FAR,
     INV_SQRT_2PI,
@@ -48,6 +47,7 @@ from botorch_calib.distributions._normal_functions import (
     LOG_ZERO,
     SQRT_2PI,
     TINY,
+    cached_constant,
     first_tails,
     graded_rule,
     less,

@@ -28,7 +28,6 @@ from torch import Tensor
 
 from botorch_calib._roots import bracketed_root, with_derivatives
 from botorch_calib.distributions._bivariate_tails import off_zero
-from botorch_calib.distributions._cached_constants import cached_constant
 from botorch_calib.distributions._denoised_integrals import (
     MAX_RATIO,
     MIN_RATIO,
@@ -39,7 +38,7 @@ from botorch_calib.distributions._denoised_integrals import (
     log_survival,
     parts_of,
 )
-from botorch_calib.distributions._normal_functions import TINY
+from botorch_calib.distributions._normal_functions import TINY, cached_constant
 from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
 from botorch_calib.distributions.form import Pieces
 

@@ -11,16 +11,16 @@ units). All functions work elementwise on tensors of any shape.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import lru_cache
 from itertools import zip_longest
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from botorch.utils.probability.utils import leggauss, log_ndtr, log_phi
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import FunctionCtx, once_differentiable
-
-from botorch_calib.distributions._cached_constants import cached_constant
 
 # Stands for log(0): finite, also in float32, so that masked branches carry no NaN into a
 # gradient.
@@ -70,6 +70,18 @@ CHUNK = 2**15  # numbers at a time, few enough to stay in a CPU's cache
 _DEEP = -1e3  # from which down Phi / h is -(t + 2 / t) to 1e-11; above, its logarithm to 1e-10
 _UNDERFLOW = 35.0  # normal deviations from which on tails fall below `TINY`
 _MANY = 3000  # numbers from which the polynomial beats ``erfcx`` on a CPU
+
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def cached_constant(make: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Keep the results of a function of hashable arguments, since a copy to a device waits for it.
+
+    They are made outside of inference mode, in which no graph could use them later.
+    """
+    return lru_cache(maxsize=128)(torch.inference_mode(False)(make))  # type: ignore[return-value]
 
 
 @cached_constant

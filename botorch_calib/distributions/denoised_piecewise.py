@@ -30,7 +30,6 @@ from botorch.utils.probability.utils import log_ndtr
 from torch import Tensor
 
 from botorch_calib.distributions import _denoised_integrals
-from botorch_calib.distributions._cached_constants import cached_constant
 from botorch_calib.distributions._denoised_integrals import held_ratio
 from botorch_calib.distributions._denoised_quantile import (
     RatioTable,
@@ -38,7 +37,7 @@ from botorch_calib.distributions._denoised_quantile import (
     normal_points,
     upper_score,
 )
-from botorch_calib.distributions._normal_functions import log1mexp, log_h
+from botorch_calib.distributions._normal_functions import cached_constant, log1mexp, log_h
 from botorch_calib.distributions.form import Pieces, PiecewiseForm
 from botorch_calib.distributions.piecewise import PiecewisePredictive, WithMoments
 

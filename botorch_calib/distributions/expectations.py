@@ -12,10 +12,10 @@ import math
 import torch
 from torch import Tensor
 
-from botorch_calib.distributions._cached_constants import cached_constant
 from botorch_calib.distributions._denoised_integrals import held_ratio
 from botorch_calib.distributions._normal_functions import (
     TINY,
+    cached_constant,
     graded_rule,
     log_normal_interval,
     quick_log_interval,

@@ -131,7 +131,21 @@ class ContextDistribution:
             raise InputDataError("`bounds` must hold lower bounds below upper bounds.")
         if ((samples < low) | (samples > high)).any():
             raise InputDataError("`samples` must lie inside `bounds`.")
-        scale = _kernel_bandwidth(samples, bandwidth)
+        if isinstance(bandwidth, str):
+            if bandwidth != "scott":
+                raise InputDataError(f"`bandwidth` must be 'scott' or positive, got {bandwidth!r}.")
+            spread = (
+                samples.double().std(dim=0) if len(samples) > 1 else torch.zeros(num_dims).double()
+            )
+            scale = spread.to(samples.device) * len(samples) ** (-1.0 / (num_dims + 4))
+        else:
+            scale = check_numbers("bandwidth", bandwidth).detach().to(samples.device, torch.double)
+            if scale.shape not in ((), (1,), (num_dims,)):
+                raise BotorchTensorDimensionError(
+                    f"`bandwidth` must have {num_dims} elements, got {tuple(scale.shape)}."
+                )
+            if not (check_finite("bandwidth", scale) > 0).all():
+                raise InputDataError("`bandwidth` must be positive.")
 
         def draws(uniform: Tensor) -> Tensor:
             uniform = uniform.to(samples.device)
@@ -279,21 +293,3 @@ def pairwise_distances(A: Tensor, B: Tensor) -> Tensor:
     loses half of the digits where rows are close, which is where kernels and costs are decided.
     """
     return torch.cdist(A, B, compute_mode="donot_use_mm_for_euclid_dist")
-
-
-def _kernel_bandwidth(samples: Tensor, bandwidth: str | float | Tensor) -> Tensor:
-    """Standard deviation of the kernel in each coordinate, ``d_c``, float64."""
-    num, num_dims = samples.shape
-    if isinstance(bandwidth, str):
-        if bandwidth != "scott":
-            raise InputDataError(f"`bandwidth` must be 'scott' or positive, got {bandwidth!r}.")
-        spread = samples.double().std(dim=0) if num > 1 else samples.new_zeros(num_dims).double()
-        return spread * num ** (-1.0 / (num_dims + 4))
-    scale = check_numbers("bandwidth", bandwidth).detach().to(samples.device, torch.double)
-    if scale.shape not in ((), (1,), (num_dims,)):
-        raise BotorchTensorDimensionError(
-            f"`bandwidth` must have {num_dims} elements, got {tuple(scale.shape)}."
-        )
-    if not (check_finite("bandwidth", scale) > 0).all():
-        raise InputDataError("`bandwidth` must be positive.")
-    return scale.expand(num_dims)
