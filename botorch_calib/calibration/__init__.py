@@ -2,9 +2,11 @@
 
 from botorch_calib.calibration.base import Calibrator, NoCalibration
 from botorch_calib.calibration.conformal import LocalizedConformal, OnlineConformal
-from botorch_calib.calibration.learners.automatic_settings import AggregatedQuantileTracker
-from botorch_calib.calibration.learners.kernel_quantile_regression import ExactQuantileLearner
-from botorch_calib.calibration.learners.online import OnlineQuantileTracker
+from botorch_calib.calibration.learners import (
+    AggregatedQuantileTracker,
+    ExactQuantileLearner,
+    OnlineQuantileTracker,
+)
 from botorch_calib.calibration.recalibration import QuantileRecalibrator
 from botorch_calib.calibration.scores import (
     GaussianScore,

@@ -28,9 +28,6 @@ from botorch_calib.calibration.learners.quantile_learner import QuantileLearner
 from botorch_calib.calibration.scores import Score
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 
-#: Tails of a `PiecewisePredictive`: those of the model, or scaled with the learned quantiles.
-TAILS = ("gaussian", "stretched")
-
 
 class Calibrator(Module, ABC):
     """The base class of calibrators, whose state is in buffers of any length."""
@@ -52,10 +49,7 @@ class Calibrator(Module, ABC):
     ) -> PiecewisePredictive:
         """The same, once differentiable, at all pairs of values of some columns and of the others.
 
-        Args:
-            Z: The pairs ``b x M x d``; ``columns`` vary along ``b`` and ``others`` along ``M``.
-            columns: Columns of ``Z``.
-            others: The rest of its columns.
+        In the pairs ``Z``, ``b x M x d``, ``columns`` vary along ``b`` and ``others`` along ``M``.
         """
         return self.predictive(Z)
 
@@ -150,7 +144,7 @@ class TrackedCalibrator(Calibrator):
     def __init__(self, score: Score, tails: str) -> None:
         super().__init__()
         self.score = check_instance("score", score, Score, "RationalScore(max_width=50.0)")
-        self.tails = check_one_of("tails", tails, TAILS)
+        self.tails = check_one_of("tails", tails, ("gaussian", "stretched"))
 
     @property
     def max_width(self) -> float:  # type: ignore[override]

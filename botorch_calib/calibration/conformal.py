@@ -89,7 +89,7 @@ class LocalizedConformal(TrackedCalibrator):
 class OnlineConformal(LocalizedConformal):
     """Online conformal prediction without localization (LOCBO with ``l = inf``).
 
-    Arguments are those of `LocalizedConformal`.
+    The arguments mean what they mean in `LocalizedConformal`.
 
     Example:
         >>> model = CalibratedModel.from_history(gp, OnlineConformal(alpha=0.2))

@@ -84,11 +84,10 @@ def _directions(device: torch.device) -> tuple[Tensor, Tensor]:
 def denoised_quantile(r: Tensor, pieces: Pieces, points: Tensor, tail: float | Tensor) -> Tensor:
     """The ``n`` points beyond which ``z + r eps`` has the probability ``tail``, differentiable.
 
-    Args:
-        r: ``n`` positive ratios of the noise to the scale of the normal pieces, float64.
-        pieces: The distributions, which are not a single normal piece without bounds.
-        points: Candidates for the guess and the two ends of a bracket, ``7 x n``, without gradient.
-        tail: In (0, 1/2], or ``n`` such.
+    There are ``n`` positive ratios ``r`` of the noise to the scale of the normal pieces, float64,
+    and one ``tail`` in (0, 1/2], or ``n``. The ``points`` are candidates for the guess and the two
+    ends of a bracket, ``7 x n``, without gradient. The ``pieces`` are not a single normal one
+    without bounds.
     """
     off_corner = pieces._replace(knots=off_zero(pieces.knots))
     parts = parts_of(off_corner)
@@ -134,12 +133,8 @@ class RatioTable:
     Noise smooths whatever it reaches, so quantiles are analytic functions of ``log r``. Polynomials
     through 12 Chebyshev nodes are exact but for rounding, unless two knots nearly meet.
 
-    Args:
-        function: Returns its values at ``n`` ratios, float64.
-
-    Attributes:
-        is_exact: Whether the polynomials agree with the function at the ends and in the middle of
-            each cell, to `_TOLERANCE`.
+    The function takes ``n`` ratios, float64. The table ``is_exact`` if the polynomials agree with
+    the function at the ends and in the middle of each cell, to `_TOLERANCE`.
     """
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:

@@ -29,11 +29,9 @@ _BELOW_ONE = -(2.0**-53)  # logarithm of the largest probability below 1
 def transported(z: Tensor, knots: Tensor, masses: Tensor, uniform: Tensor | None) -> Tensor:
     """``Q(Phi(z))``, with derivatives of every order.
 
-    Args:
-        z: Standard normal numbers, broadcasting against ``batch_shape``.
-        knots: All knots, in units of the scale of the normal pieces, ``batch_shape x (K + 1)``.
-        masses: ``batch_shape x K``.
-        uniform: Whether each piece is uniform, ``K``; None if none is.
+    Standard normal numbers ``z`` broadcast against ``batch_shape``. All knots, in units of the
+    scale of the normal pieces, are ``batch_shape x (K + 1)``, the masses ``batch_shape x K``, and
+    ``uniform``, ``K``, says which pieces are uniform; None if none is.
     """
     dtype = z.dtype
     z, knots, masses = z.double(), knots.double(), masses.double().clamp(min=_TINY)

@@ -15,12 +15,9 @@ from botorch_calib.distributions._normal_functions import CHUNK, SQRT_2PI, TINY,
 def normal_moments(ends: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Weighted sums over normal pieces of the mean, and of the mean square less 1, ``shape``.
 
-    With ``a`` and ``b`` of `_EndDensities` the mean of a piece is ``a - b``. Derivatives are of
+    With ``a`` and ``b`` of `_EndDensities` the mean of a piece is ``a - b``. Ends are those of
+    `NormalShares`, ``(K + 1) x shape``, and weights, ``K x shape``, broadcast. Derivatives are of
     every order. Many pieces pass through a CPU's cache in parts.
-
-    Args:
-        ends: Increasing and finite (`FAR` for infinite ones), ``(K + 1) x shape``, float64.
-        weights: ``K x shape``, broadcasting.
     """
     if ends.numel() > CHUNK and not ends.is_cuda and weights.shape[1:].numel() == 1:
         columns, own = ends.flatten(1).split(CHUNK // len(ends), dim=1), weights.view(-1, 1)
@@ -61,14 +58,9 @@ class NormalShares:
     With the sign of the end in front of its tail, the difference is the mass of a piece on either
     side of zero; for the piece around zero the whole normal distribution is added to that.
 
-    Args:
-        ends: Increasing and finite (`FAR` for infinite ones), ``(K + 1) x n``, float64.
-
-    Attributes:
-        mills: Mills ratios of the distances of the ends from zero, of their shape.
-        around: 1 over the mass of the piece around zero, 0 for the others, ``K x n``.
-        at_low: Density of the piece at its lower end.
-        at_high: Density of the piece at its upper end.
+    Ends are increasing and finite (`FAR` for infinite ones), ``(K + 1) x n``, float64. ``mills``
+    has the Mills ratios of their distances from zero, ``at_low`` and ``at_high`` the densities of
+    each piece at its ends, and ``around`` is 1 over the mass of the piece around zero, else 0.
     """
 
     def __init__(self, ends: Tensor) -> None:

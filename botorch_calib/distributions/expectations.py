@@ -44,16 +44,15 @@ def rule_above(
     where ``exp(growth |x|)`` times their density is nothing. The error is relative however far out
     ``c`` is, where the outer piece is open.
 
-    The derivative of points is that of the distribution's units, that of weights is by its shape;
-    none is by the threshold, where ``u`` is 0.
+    Points have derivatives by the units of the distribution and weights by its shape; none is by
+    the threshold, where ``u`` is 0.
 
     Args:
         distribution: The distribution of ``x``, smoothed or not.
         threshold: ``c``, minus infinity for no threshold.
         growth: Slope of ``log |u|`` far out, nonnegative. Both broadcast against the batch shape.
         order: Number of nodes on a panel. 16 give 1e-6 of the value, 12 give 1e-5, most often less.
-        kinks: Where ``u`` has kinks, increasing, ``num x ...``: a panel across one would err by
-            some per cent where all of ``u`` lies beside it.
+        kinks: Where ``u`` has kinks, increasing, ``num x ...``: no panel may lie across one.
     """
     predictive, noise = distribution.predictive.standardized(), distribution.noise
     noise = torch.zeros_like(distribution._scale) if noise is None else noise

@@ -45,10 +45,8 @@ _LARGEST = 700.0  # of exponents, so that nothing overflows
 def mixture_score(y: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
     """``Phi^-1(mean_s Phi((y - mu_s) / s_s))``, of the broadcast shape without the first dimension.
 
-    Args:
-        y: Numbers, broadcasting against ``shape``, which may have further dimensions in front.
-        mean: Means of the members, ``num_members x shape``.
-        deviation: Their standard deviations, positive, ``num_members x shape``.
+    Means and positive standard deviations of the members are ``num_members x shape``; numbers ``y``
+    broadcast against ``shape``, which may have further dimensions in front.
     """
     mean, deviation = (align_members(values, y.dim()) for values in (mean, deviation))
     return score_of_members((y - mean) / deviation)
@@ -114,11 +112,8 @@ class ScoreTable:
     Cubic polynomials between nodes have the score and its derivative there: where members overlap
     the error is about 1e-5 scores, 1e-4 far out, and less than a tenth where they lie apart.
     Beyond the last node, 30 deviations from all members, they go on as lines. The cost for each
-    number does not depend on the number of members.
-
-    Args:
-        mean: Means of the members, ``num_members x shape``, float64.
-        deviation: Their standard deviations, positive, ``num_members x shape``.
+    number does not depend on the number of members, whose means and deviations are as in
+    `mixture_score`, in float64.
     """
 
     def __init__(self, mean: Tensor, deviation: Tensor) -> None:

@@ -134,10 +134,8 @@ class ContextDistribution:
         if isinstance(bandwidth, str):
             if bandwidth != "scott":
                 raise InputDataError(f"`bandwidth` must be 'scott' or positive, got {bandwidth!r}.")
-            spread = (
-                samples.double().std(dim=0) if len(samples) > 1 else torch.zeros(num_dims).double()
-            )
-            scale = spread.to(samples.device) * len(samples) ** (-1.0 / (num_dims + 4))
+            spread = samples.double().std(dim=0, correction=min(len(samples) - 1, 1))
+            scale = spread * len(samples) ** (-1.0 / (num_dims + 4))
         else:
             scale = check_numbers("bandwidth", bandwidth).detach().to(samples.device, torch.double)
             if scale.shape not in ((), (1,), (num_dims,)):

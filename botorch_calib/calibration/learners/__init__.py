@@ -1,1 +1,13 @@
 """Learners of quantiles from a stream of conformity scores."""
+
+from botorch_calib.calibration.learners.automatic_settings import AggregatedQuantileTracker
+from botorch_calib.calibration.learners.kernel_quantile_regression import ExactQuantileLearner
+from botorch_calib.calibration.learners.online import OnlineQuantileTracker
+from botorch_calib.calibration.learners.quantile_learner import QuantileLearner
+
+__all__ = [
+    "AggregatedQuantileTracker",
+    "ExactQuantileLearner",
+    "OnlineQuantileTracker",
+    "QuantileLearner",
+]

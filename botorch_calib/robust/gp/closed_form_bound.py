@@ -245,7 +245,8 @@ def confidence_bound(
 ) -> ContextualFunction:
     """The confidence bound of any model with one output, in closed form where there is one.
 
-    Arguments are those of `ClosedFormConfidenceBound`, with an affine transform of the outcome.
+    The arguments mean what they mean in `ClosedFormConfidenceBound`; ``posterior_transform`` is
+    affine.
     """
     gp = gaussian_process(model) if posterior_transform is None else None
     if gp is not None:
