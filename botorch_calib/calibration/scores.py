@@ -12,7 +12,7 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from botorch.utils.probability.utils import ndtr
 from torch import Tensor
-from torch.nn.functional import hardtanh
+from torch.nn.functional import hardtanh, softsign
 
 from botorch_calib._validation import check_open_unit, check_positive
 from botorch_calib.distributions.piecewise import MIN_HALF_WIDTH
@@ -184,8 +184,7 @@ def _softsign(z: Tensor) -> Tensor:
     """``z / (1 + |z|)``, also for infinite ``z``."""
     # An infinite z would give inf / inf; the largest finite one rounds to 1 already.
     limit = torch.finfo(z.dtype).max
-    z = z.clamp(-limit, limit)
-    return z / (1.0 + z.abs())
+    return softsign(z.clamp(-limit, limit))
 
 
 def _inverse_softsign(c: Tensor, most: float, low: float, high: float) -> Tensor:

@@ -5,7 +5,7 @@ Notation: ``phi`` and ``Phi`` are the normal density and distribution function,
 units). All functions work elementwise on tensors of any shape.
 
 `mills_ratio`, `ramp_ratio` and `first_tails` return ratios to ``phi``, without a graph; `log_h`,
-`log_interval_integrals`, `log1mexp` and `ndtri_exp` return logarithms and are differentiable.
+`log_interval_integrals` and `ndtri_exp` return logarithms and are differentiable.
 """
 
 from __future__ import annotations
@@ -326,19 +326,6 @@ def _interval_integrals(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     offset = torch.lerp(width - offset, offset, right)  # from the lower end, if it was turned
     log_mass = mass.log_().sub_(half * (1.0 - across)).sub_(HALF_LOG_2PI)
     return log_mass, offset.clamp_(min=_THIN).log_().add_(log_mass)
-
-
-def log1mexp(x: Tensor) -> Tensor:
-    """``log(1 - exp(x))`` for ``x < 0``, with finite value and gradient as ``x -> 0``.
-
-    ``1 - exp(x)`` is exact as ``-expm1(x)`` near 0; where it is close to 1 its logarithm is
-    ``log1p(-exp(x))``. They change places at ``exp(x) = 1/2``.
-    """
-    x = x.clamp(max=-torch.finfo(x.dtype).eps)
-    near = x > -math.log(2.0)
-    value_near = torch.log(-torch.expm1(x.masked_fill(~near, -1.0)))
-    value_far = torch.log1p(-torch.exp(x.masked_fill(near, -1.0)))
-    return torch.where(near, value_near, value_far)
 
 
 class _NdtriExp(Function):

@@ -68,14 +68,10 @@ _QUANTILE_STEPS = 12
 class DenoisedMixture(WithTails):
     """The distribution of ``f~``, or of ``y~``, in units of the outcome, in float64.
 
-    Args:
-        mean: Means of the members, ``num_members x shape``.
-        variance: Variances of ``f``, positive, ``num_members x shape``.
-        noise: Variances of the noise, broadcasting to that.
-        predictive: The calibrated distribution of ``z``, broadcasting to ``shape``.
-        denoise: Whether it is that of ``f~``.
-        growth: Factors by which the members' variances of ``f`` grow first, for
-            ``excess="objective"``; broadcasting to ``num_members x shape``.
+    Means and positive variances of ``f`` are ``num_members x shape``; variances of the noise, and
+    the ``growth``, factors by which the variances of ``f`` grow first for ``excess="objective"``,
+    broadcast to that. The ``predictive`` distribution of ``z`` broadcasts to ``shape``;
+    ``denoise`` says whether the distribution is that of ``f~``.
     """
 
     def __init__(

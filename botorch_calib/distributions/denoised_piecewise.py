@@ -27,6 +27,7 @@ from typing import Self
 
 import torch
 from botorch.utils.probability.utils import log_ndtr
+from botorch.utils.safe_math import log1mexp
 from torch import Tensor
 
 from botorch_calib.distributions import _denoised_integrals
@@ -37,7 +38,7 @@ from botorch_calib.distributions._denoised_quantile import (
     normal_points,
     upper_score,
 )
-from botorch_calib.distributions._normal_functions import cached_constant, log1mexp, log_h
+from botorch_calib.distributions._normal_functions import cached_constant, log_h
 from botorch_calib.distributions.form import Pieces, PiecewiseForm
 from botorch_calib.distributions.piecewise import PiecewisePredictive, WithMoments
 
@@ -95,7 +96,8 @@ class WithTails(WithMoments):
         larger, smaller = (
             torch.where(in_upper_tail, a, b) for a, b in zip(above, below, strict=True)
         )
-        return larger + log1mexp(smaller - larger)
+        # Finite also between equal numbers
+        return larger + log1mexp((smaller - larger).clamp(max=-torch.finfo(larger.dtype).eps))
 
 
 class UnsmoothedPredictive(WithTails):
