@@ -35,7 +35,7 @@ class Pieces:
 
 def unbatched(predictive: PiecewisePredictive) -> list[Pieces]:
     """The distributions of a batch, in its flattened order."""
-    shape, num = predictive.batch_shape, predictive.num_pieces
+    shape, num = predictive.batch_shape, predictive.form.num_pieces
     knots = predictive.knots.detach().expand(*shape, num + 1).reshape(-1, num + 1).tolist()
     masses = predictive.masses.detach().expand(*shape, num).reshape(-1, num).tolist()
     scales = [1.0] * len(knots)

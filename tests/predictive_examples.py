@@ -6,7 +6,8 @@ import torch
 from torch import Generator, Tensor
 
 from botorch_calib.calibration.scores import GaussianScore
-from botorch_calib.distributions.piecewise import PiecewisePredictive
+from botorch_calib.distributions.denoised_piecewise import SmoothedPredictive
+from botorch_calib.distributions.piecewise import MIN_HALF_WIDTH, PiecewisePredictive
 from tests.long_grids import mostly_slow
 from tests.random_numbers import uniform
 
@@ -69,3 +70,18 @@ def random_predictive(kind: str, num: int, seed: int = 0) -> PiecewisePredictive
     knots = uniform(num, 4, generator=generator).cumsum(-1) * 3 - 4
     masses = uniform(num, len(flags), generator=generator) + 0.05
     return PiecewisePredictive(knots, masses / masses.sum(-1, keepdim=True), flags)
+
+
+def smoothed_by(kind: str, parameters: Tensor, ratio: Tensor) -> SmoothedPredictive:
+    """A distribution as a function of half-widths ``n``, thresholds ``n x 3`` or masses."""
+    if kind == "recalibrated":
+        predictive = from_pits(DECILES[[2, 8, 15]], parameters)
+    elif kind == "masses":
+        knots = torch.tensor([-1.0, -0.2, 0.7], dtype=torch.double)
+        masses = torch.cat([parameters, 1 - parameters.sum(-1, keepdim=True)], dim=-1)
+        flags = (False, True, False, False)
+        predictive = PiecewisePredictive(knots, masses, flags, validate=False)
+    else:
+        width = parameters.clamp(MIN_HALF_WIDTH, 3.4)
+        predictive = PiecewisePredictive.conformal(0.2, width, tails=kind, validate=False)
+    return SmoothedPredictive(predictive, ratio)

@@ -88,7 +88,7 @@ class TrackedQuantile:
         what they are at the start.
         """
         tracker = self._tracker
-        c, local, eta = float(tracker.constants), 0.0, tracker.next_step
+        c, local, eta = float(tracker.constants), 0.0, next_step(tracker)
         if tracker.localized:
             bound = max(self.level, 1.0 - self.level) / tracker.regularization
             local = tracker.scale * max(float(tracker.coefficients.abs().sum()), bound)
@@ -101,7 +101,7 @@ class TrackedQuantile:
         certified, outcome = margin >= 0.0, float(y)
         violated = certified and outcome > self.limit
         quantile, tracker = self.limit - margin, self._tracker
-        share, eta = 1.0 - self.level, tracker.next_step
+        share, eta = 1.0 - self.level, next_step(tracker)
         low, high = self.ends
         spare = share * self.num_certified + (float(tracker.constants) - low) / eta
         spare -= self.num_violations
@@ -123,3 +123,8 @@ class TrackedQuantile:
         c = float(tracker.constants)
         moved = max(c, min(c + move, high)) if move > 0.0 else min(c, max(c + move, low))
         tracker.constants = torch.full_like(tracker.constants, moved)
+
+
+def next_step(tracker: OnlineQuantileTracker) -> float:
+    """Step size of the next observation."""
+    return float(tracker.step_size * (tracker.num_updates + 1) ** -tracker.step_decay)

@@ -19,6 +19,7 @@ from unittest import mock
 import torch
 from botorch.acquisition.analytic import _log_ei_helper
 from botorch.utils.probability.utils import log_phi
+from botorch.utils.safe_math import log1mexp
 from torch import Tensor
 
 from benchmarks.perf.operation_counts import count_operations
@@ -30,7 +31,7 @@ from botorch_calib.distributions import (
     _piece_integrals,
     piecewise,
 )
-from botorch_calib.distributions._normal_functions import log1mexp, log_ndtr, log_normal_interval
+from botorch_calib.distributions._normal_functions import log_ndtr, log_normal_interval
 from botorch_calib.distributions._piecewise_transport import transported
 
 _LEVELS = torch.linspace(0.05, 0.95, 19, dtype=torch.float64)

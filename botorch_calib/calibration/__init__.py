@@ -1,13 +1,12 @@
 """Calibrators, with the conformity scores and online learners they are made of."""
 
-from botorch_calib.calibration.base import Calibrator
+from botorch_calib.calibration.base import Calibrator, NoCalibration
 from botorch_calib.calibration.conformal import LocalizedConformal, OnlineConformal
 from botorch_calib.calibration.learners import (
     AggregatedQuantileTracker,
     ExactQuantileLearner,
     OnlineQuantileTracker,
 )
-from botorch_calib.calibration.no_calibration import NoCalibration
 from botorch_calib.calibration.recalibration import QuantileRecalibrator
 from botorch_calib.calibration.scores import (
     GaussianScore,

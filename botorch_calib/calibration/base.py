@@ -28,9 +28,6 @@ from botorch_calib.calibration.learners.quantile_learner import QuantileLearner
 from botorch_calib.calibration.scores import Score
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 
-#: Tails of a `PiecewisePredictive`: those of the model, or scaled with the learned quantiles.
-TAILS = ("gaussian", "stretched")
-
 
 class Calibrator(Module, ABC):
     """The base class of calibrators, whose state is in buffers of any length."""
@@ -52,10 +49,7 @@ class Calibrator(Module, ABC):
     ) -> PiecewisePredictive:
         """The same, once differentiable, at all pairs of values of some columns and of the others.
 
-        Args:
-            Z: The pairs ``b x M x d``; ``columns`` vary along ``b`` and ``others`` along ``M``.
-            columns: Columns of ``Z``.
-            others: The rest of its columns.
+        In the pairs ``Z``, ``b x M x d``, ``columns`` vary along ``b`` and ``others`` along ``M``.
         """
         return self.predictive(Z)
 
@@ -113,6 +107,35 @@ def check_residuals(X: Tensor, z: Tensor) -> None:
     check_finite("z", z)
 
 
+class NoCalibration(Calibrator):
+    """Leaves the base model's predictive distribution as it is, and learns nothing.
+
+    It gives a model, such as an ensemble, the quantiles, probabilities and closed forms of a
+    `CalibratedModel`. In a comparison it is the method without calibration.
+
+    Example:
+        >>> model = CalibratedModel(gp, NoCalibration())
+        >>> bool(torch.allclose(model.posterior(X).mean, gp.posterior(X).mean))
+        True
+    """
+
+    def predictive(self, X: Tensor) -> PiecewisePredictive:
+        """The standard normal distribution, of batch shape ``batch_shape x q x 1``."""
+        shape = torch.Size([*X.shape[:-1], 1])
+        return PiecewisePredictive.gaussian(shape, dtype=X.dtype, device=X.device)
+
+    def update(self, X: Tensor, z: Tensor) -> PiecewisePredictive:
+        check_residuals(X, z)
+        return self.predictive(X)
+
+    def reset(self) -> None:
+        pass
+
+    @property
+    def num_updates(self) -> int:
+        return 0
+
+
 class TrackedCalibrator(Calibrator):
     """A calibrator that builds its predictive distribution from the thresholds of a learner."""
 
@@ -121,7 +144,7 @@ class TrackedCalibrator(Calibrator):
     def __init__(self, score: Score, tails: str) -> None:
         super().__init__()
         self.score = check_instance("score", score, Score, "RationalScore(max_width=50.0)")
-        self.tails = check_one_of("tails", tails, TAILS)
+        self.tails = check_one_of("tails", tails, ("gaussian", "stretched"))
 
     @property
     def max_width(self) -> float:  # type: ignore[override]
@@ -165,6 +188,12 @@ class TrackedCalibrator(Calibrator):
     @property
     def num_updates(self) -> int:
         return self.tracker.num_updates
+
+    @property
+    def num_needed(self) -> int:
+        levels = self.tracker.levels
+        rarest = float(torch.minimum(levels, 1 - levels).min())
+        return math.ceil((1.0 - 1e-6) / rarest)  # 5 for 0.2, also in single precision
 
     def extra_repr(self) -> str:
         return f"score={self.score}, tails={self.tails!r}, {super().extra_repr()}"

@@ -85,16 +85,11 @@ class LocalizedConformal(TrackedCalibrator):
     def extra_repr(self) -> str:
         return f"alpha={self.alpha:g}, {super().extra_repr()}"
 
-    @property
-    def num_needed(self) -> int:
-        """Number of residuals before which the rarer of hit and miss is hardly ever seen."""
-        return math.ceil(1 / min(self.alpha, 1 - self.alpha) - 1e-9)
-
 
 class OnlineConformal(LocalizedConformal):
     """Online conformal prediction without localization (LOCBO with ``l = inf``).
 
-    Arguments are those of `LocalizedConformal`.
+    The arguments mean what they mean in `LocalizedConformal`.
 
     Example:
         >>> model = CalibratedModel.from_history(gp, OnlineConformal(alpha=0.2))

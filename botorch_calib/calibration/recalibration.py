@@ -141,12 +141,6 @@ class QuantileRecalibrator(TrackedCalibrator):
         tolerance = max(1e-6 * min(level, 1.0 - level), self._level_unit)
         return index if gaps[index] <= tolerance else None
 
-    @property
-    def num_needed(self) -> int:
-        """Number of residuals before which the rarer of the outer tails is hardly ever hit."""
-        ends = torch.stack([self.levels[0], 1 - self.levels[-1]])
-        return math.ceil(1 / ends.min().item() - 1e-9)
-
     def _scores(self, z: Tensor) -> Tensor:
         return self.score.signed(z)
 

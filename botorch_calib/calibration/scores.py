@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import ClassVar
@@ -13,7 +12,7 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from botorch.utils.probability.utils import ndtr
 from torch import Tensor
-from torch.nn.functional import hardtanh
+from torch.nn.functional import hardtanh, softsign
 
 from botorch_calib._validation import check_open_unit, check_positive
 from botorch_calib.distributions.piecewise import MIN_HALF_WIDTH
@@ -134,14 +133,12 @@ class GaussianScore(Score):
 
     def half_width(self, theta: Tensor) -> Tensor:
         """``-Phi^-1(theta / 2)`` within its bounds, see `Score.half_width`."""
-        ends = [(math.erfc(_SQRT_HALF * w), w) for w in (MIN_HALF_WIDTH, self.max_width)]
         # Phi^-1 near 0 keeps all digits, where Phi^-1(1 - theta / 2) would have none left.
-        return _bounded_inverse(theta, lambda inside: -torch.special.ndtri(0.5 * inside), ends)
+        return -_normal_quantile(0.5 * theta, -self.max_width, -MIN_HALF_WIDTH)
 
     def knots(self, theta: Tensor) -> Tensor:
         """``Phi^-1(theta)`` within its bounds, see `Score.knots`."""
-        ends = [(0.5 * math.erfc(-_SQRT_HALF * k), k) for k in (-self.max_width, self.max_width)]
-        return _bounded_inverse(theta, torch.special.ndtri, ends)
+        return _normal_quantile(theta, -self.max_width, self.max_width)
 
 
 @dataclass(frozen=True)
@@ -187,8 +184,7 @@ def _softsign(z: Tensor) -> Tensor:
     """``z / (1 + |z|)``, also for infinite ``z``."""
     # An infinite z would give inf / inf; the largest finite one rounds to 1 already.
     limit = torch.finfo(z.dtype).max
-    z = z.clamp(-limit, limit)
-    return z / (1.0 + z.abs())
+    return softsign(z.clamp(-limit, limit))
 
 
 def _inverse_softsign(c: Tensor, most: float, low: float, high: float) -> Tensor:
@@ -199,17 +195,13 @@ def _inverse_softsign(c: Tensor, most: float, low: float, high: float) -> Tensor
     return hardtanh(c / hardtanh(most - c.abs(), least, most), low, high)
 
 
-def _bounded_inverse(
-    theta: Tensor, inverse: Callable[[Tensor], Tensor], ends: list[tuple[float, float]]
-) -> Tensor:
-    """``inverse(theta)`` between two (threshold, value) ends, held at their values beyond.
+def _normal_quantile(p: Tensor, low: float, high: float) -> Tensor:
+    """``Phi^-1(p)``, held within bounds.
 
-    The argument of ``inverse`` is clamped first, so that neither values nor gradients are infinite
-    beyond the ends.
+    ``p`` is clamped first, so that neither values nor gradients are infinite beyond the bounds.
     """
-    # Sorted by threshold: of p-values, small ones belong to the largest width.
-    lower, upper = sorted(ends)
-    info = torch.finfo(theta.dtype)
-    inside = theta.clamp(max(lower[0], info.tiny), min(upper[0], 1.0 - info.eps))
-    value = torch.where(theta <= lower[0], lower[1], inverse(inside))
-    return torch.where(theta >= upper[0], upper[1], value)
+    first, last = (0.5 * math.erfc(-_SQRT_HALF * end) for end in (low, high))
+    info = torch.finfo(p.dtype)
+    value = torch.special.ndtri(p.clamp(max(first, info.tiny), min(last, 1.0 - info.eps)))
+    value = torch.where(p <= first, low, value)
+    return torch.where(p >= last, high, value)

@@ -131,17 +131,11 @@ def bivariate_tails(
     In units of ``phi(k)`` all that the corner enters has the factor
     ``exp(-eta_k^2 / 2) = exp((k^2 - c^2 - eta_c^2) / 2)``.
 
-    Args:
-        x: Thresholds on ``z + r eps``, of the shape ``batch_shape``.
-        c: ``x / norm``, those on ``X``.
-        r: Noise-to-signal ratio.
-        norm: ``sqrt(1 + r^2)``.
-        knots: ``num_knots x batch_shape``, or ``x 1`` where they are common; none zero (see
-            `off_zero`).
-        ratios: `first_tails` of ``|c|``.
-        mills_k: Mills ratios of ``|knots|``, of the shape of these.
-        log_at_c: ``-c^2 / 2`` less the scale: the second of `scale_beyond` the last knot, or that
-            of 0 if it is negative.
+    Of the shape ``batch_shape`` are the thresholds ``x`` on ``z + r eps`` and ``c = x / norm`` on
+    ``X``, the ratio ``r`` of the noise, ``norm = sqrt(1 + r^2)``, the ``ratios``, which are
+    `first_tails` of ``|c|``, and ``log_at_c``, the second of `scale_beyond` the last knot, or
+    beyond 0 if that is negative. Knots are ``num_knots x batch_shape``, or ``x 1`` where they are
+    common; none is zero (see `off_zero`). ``mills_k`` has the Mills ratios of ``|knots|``.
 
     Returns:
         ``3 x num_knots x batch_shape``: ``E[(X - c)+ ; s Z > k]``, ``P(X > c, s Z > k)`` and

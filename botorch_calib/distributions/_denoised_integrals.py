@@ -40,7 +40,6 @@ from torch.autograd import Function
 from torch.nn.functional import pad
 
 from botorch_calib.distributions._bivariate_tails import bivariate_tails, off_zero, scale_beyond
-from botorch_calib.distributions._cached_constants import cached_constant
 from botorch_calib.distributions._normal_functions import (
     FAR,
     INV_SQRT_2PI,
@@ -48,6 +47,7 @@ from botorch_calib.distributions._normal_functions import (
     LOG_ZERO,
     SQRT_2PI,
     TINY,
+    cached_constant,
     first_tails,
     graded_rule,
     less,
@@ -159,13 +159,10 @@ def _log_integral(
 ) -> Tensor:
     """`log_excess` or `log_survival`, differentiable to any order; at least `LOG_ZERO`.
 
-    Args:
-        which: `EXCESS` or `SURVIVAL`.
-        x: ``n`` thresholds, float64.
-        noise: ``n`` standard deviations of the noise; None for no noise.
-        pieces: The distributions, which are not a single normal piece without bounds.
-        parts: `parts_of` the distribution, if known.
-        scale: ``n`` scales of the normal pieces, that of knots being 1 (default: 1).
+    ``which`` is `EXCESS` or `SURVIVAL`. There are ``n`` thresholds ``x``, float64, and as many
+    standard deviations of the noise, None for no noise. The ``pieces`` are not a single normal one
+    without bounds; ``parts`` are their `parts_of`, if known, and ``scale`` the ``n`` scales of the
+    normal pieces, where that of the knots is 1 (default: 1).
     """
     knots, masses, form = pieces
     scale = torch.ones_like(x) if scale is None else scale
@@ -199,16 +196,13 @@ def _by_pieces(
 class Values:
     """``E``, ``S`` and ``p`` at ``x`` over ``exp(log_scale)``, without a graph.
 
-    Attributes:
-        totals: ``E`` and ``S``, ``2 x n``.
-        density: ``p``.
-        normal_density: The share of the normal pieces in it, if there is noise.
-        of_pieces: A function that returns ``E``, ``S`` and ``p`` of each piece, taken as a
-            distribution, ``3 x num_pieces x n``; there is none for stretched forms.
+    ``totals`` are ``E`` and ``S``, ``2 x n``, and ``density`` is ``p``.
     """
 
     log_scale: Tensor
-    normal_density: Tensor
+    normal_density: Tensor  # the share of the normal pieces in the density, if there is noise
+    # ``E``, ``S`` and ``p`` of each piece, taken as a distribution, ``3 x num_pieces x n``; not of
+    # stretched forms
     of_pieces: Callable[[], Tensor]
 
     def __init__(self, x: Tensor, r: Tensor | None, pieces: Pieces, parts: Parts) -> None:

@@ -19,6 +19,7 @@ takes few steps (`bracketed_root`).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from statistics import NormalDist
 
 import torch
@@ -27,8 +28,9 @@ from torch import Tensor
 
 from botorch_calib._roots import bracketed_root, with_derivatives
 from botorch_calib.distributions._bivariate_tails import off_zero
-from botorch_calib.distributions._cached_constants import cached_constant
 from botorch_calib.distributions._denoised_integrals import (
+    MAX_RATIO,
+    MIN_RATIO,
     Parts,
     Values,
     density_slope,
@@ -36,7 +38,7 @@ from botorch_calib.distributions._denoised_integrals import (
     log_survival,
     parts_of,
 )
-from botorch_calib.distributions._normal_functions import TINY
+from botorch_calib.distributions._normal_functions import TINY, cached_constant
 from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
 from botorch_calib.distributions.form import Pieces
 
@@ -46,6 +48,10 @@ _NUM_ANGLES = 5  # angles at which to look for the guess, with both ends
 _NUM_STEPS = 10
 _DEEPEST = -700.0  # logarithm below which probabilities are not told apart: 37 scores
 _BELOW_ONE = 1 - 1e-9
+_NUM_CELLS, _NUM_NODES = 80, 12
+_LOW = math.log(MIN_RATIO)
+_WIDTH = (math.log(MAX_RATIO) - _LOW) / _NUM_CELLS
+_TOLERANCE = 1e-9  # largest error over 1 + r; it is about 1e-13, if no two knots nearly meet
 
 
 def upper_score(tail: float | Tensor) -> float | Tensor:
@@ -78,11 +84,10 @@ def _directions(device: torch.device) -> tuple[Tensor, Tensor]:
 def denoised_quantile(r: Tensor, pieces: Pieces, points: Tensor, tail: float | Tensor) -> Tensor:
     """The ``n`` points beyond which ``z + r eps`` has the probability ``tail``, differentiable.
 
-    Args:
-        r: ``n`` positive ratios of the noise to the scale of the normal pieces, float64.
-        pieces: The distributions, which are not a single normal piece without bounds.
-        points: Candidates for the guess and the two ends of a bracket, ``7 x n``, without gradient.
-        tail: In (0, 1/2], or ``n`` such.
+    There are ``n`` positive ratios ``r`` of the noise to the scale of the normal pieces, float64,
+    and one ``tail`` in (0, 1/2], or ``n``. The ``points`` are candidates for the guess and the two
+    ends of a bracket, ``7 x n``, without gradient. The ``pieces`` are not a single normal one
+    without bounds.
     """
     off_corner = pieces._replace(knots=off_zero(pieces.knots))
     parts = parts_of(off_corner)
@@ -120,3 +125,37 @@ def _survival(x: Tensor, r: Tensor, pieces: Pieces, parts: Parts) -> tuple[Tenso
     density = density.clamp(min=TINY)
     slope = density_slope(x, r, pieces.knots, parts, normal, log_scale).div_(density)
     return tail.clamp(min=TINY).log().add_(log_scale), density.log().add_(log_scale), slope
+
+
+class RatioTable:
+    """A function of ``r`` as a polynomial in ``log r`` on each of many cells, differentiable.
+
+    Noise smooths whatever it reaches, so quantiles are analytic functions of ``log r``. Polynomials
+    through 12 Chebyshev nodes are exact but for rounding, unless two knots nearly meet.
+
+    The function takes ``n`` ratios, float64. The table ``is_exact`` if the polynomials agree with
+    the function at the ends and in the middle of each cell, to `_TOLERANCE`.
+    """
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        counts = torch.arange(_NUM_CELLS, dtype=torch.float64, device=torch.device("cpu"))
+        nodes = -((counts[:_NUM_NODES] + 0.5) * (math.pi / _NUM_NODES)).cos()
+        checked = nodes.new_tensor([-1.0, 0.0, 1.0])  # between the nodes, and beyond them
+        places = torch.cat([checked, nodes])
+        r = (_LOW + _WIDTH * (counts.unsqueeze(-1) + 0.5 * (places + 1.0))).exp()
+        values = function(r.flatten()).view_as(r)
+        self._coefficients = torch.linalg.solve(
+            torch.linalg.vander(nodes), values[:, len(checked) :].T
+        )
+        error = (self(r.flatten()).view_as(r) - values).abs()
+        self.is_exact = bool((error <= _TOLERANCE * (1.0 + r)).all())
+
+    def __call__(self, r: Tensor) -> Tensor:
+        """Values at ratios ``n`` between `MIN_RATIO` and `MAX_RATIO`."""
+        place = (r.log() - _LOW) / _WIDTH
+        cell = place.detach().long().clamp(0, _NUM_CELLS - 1)  # a cell, even if NaN
+        place = 2.0 * (place - cell) - 1.0
+        *rest, value = self._coefficients.index_select(1, cell)
+        for row in reversed(rest):
+            value = torch.addcmul(row, value, place)
+        return value

@@ -5,22 +5,22 @@ Notation: ``phi`` and ``Phi`` are the normal density and distribution function,
 units). All functions work elementwise on tensors of any shape.
 
 `mills_ratio`, `ramp_ratio` and `first_tails` return ratios to ``phi``, without a graph; `log_h`,
-`log_interval_integrals`, `log1mexp` and `ndtri_exp` return logarithms and are differentiable.
+`log_interval_integrals` and `ndtri_exp` return logarithms and are differentiable.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import lru_cache
 from itertools import zip_longest
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from botorch.utils.probability.utils import leggauss, log_ndtr, log_phi
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import FunctionCtx, once_differentiable
-
-from botorch_calib.distributions._cached_constants import cached_constant
 
 # Stands for log(0): finite, also in float32, so that masked branches carry no NaN into a
 # gradient.
@@ -70,6 +70,18 @@ CHUNK = 2**15  # numbers at a time, few enough to stay in a CPU's cache
 _DEEP = -1e3  # from which down Phi / h is -(t + 2 / t) to 1e-11; above, its logarithm to 1e-10
 _UNDERFLOW = 35.0  # normal deviations from which on tails fall below `TINY`
 _MANY = 3000  # numbers from which the polynomial beats ``erfcx`` on a CPU
+
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def cached_constant(make: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Keep the results of a function of hashable arguments, since a copy to a device waits for it.
+
+    They are made outside of inference mode, in which no graph could use them later.
+    """
+    return lru_cache(maxsize=128)(torch.inference_mode(False)(make))  # type: ignore[return-value]
 
 
 @cached_constant
@@ -314,19 +326,6 @@ def _interval_integrals(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     offset = torch.lerp(width - offset, offset, right)  # from the lower end, if it was turned
     log_mass = mass.log_().sub_(half * (1.0 - across)).sub_(HALF_LOG_2PI)
     return log_mass, offset.clamp_(min=_THIN).log_().add_(log_mass)
-
-
-def log1mexp(x: Tensor) -> Tensor:
-    """``log(1 - exp(x))`` for ``x < 0``, with finite value and gradient as ``x -> 0``.
-
-    ``1 - exp(x)`` is exact as ``-expm1(x)`` near 0; where it is close to 1 its logarithm is
-    ``log1p(-exp(x))``. They change places at ``exp(x) = 1/2``.
-    """
-    x = x.clamp(max=-torch.finfo(x.dtype).eps)
-    near = x > -math.log(2.0)
-    value_near = torch.log(-torch.expm1(x.masked_fill(~near, -1.0)))
-    value_far = torch.log1p(-torch.exp(x.masked_fill(near, -1.0)))
-    return torch.where(near, value_near, value_far)
 
 
 class _NdtriExp(Function):

@@ -79,12 +79,8 @@ def log_integrals(
     the peaks of both, so that the integrand falls off from the start of each. Above the last the
     noise is not felt.
 
-    Args:
-        x: ``n`` numbers.
-        r: ``n`` ratios; None for no noise.
-        low: Lower ends, ``K x n``, finite like the upper ones.
-        high: Upper ends.
-        normal: Whether the density of each piece is normal, ``K x 1``.
+    There are ``n`` numbers ``x`` and ratios ``r``, None for no noise, finite ends ``low`` and
+    ``high``, ``K x n``, and ``normal``, ``K x 1``, says whether the density of a piece is normal.
     """
     if r is None:
         return _sharp_integrals(x, low, high, normal)

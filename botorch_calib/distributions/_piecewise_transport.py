@@ -13,20 +13,15 @@ properties of a piece are computed once and picked by its number.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.autograd import Function
 from torch.special import log_ndtr
 
 from botorch_calib.distributions._normal_functions import (
-    HALF_LOG_2PI,
     log_normal_interval,
     ndtri_exp,
 )
 
-_LARGEST = 700.0  # of exponents, so that nothing overflows
 _TINY = torch.finfo(torch.float64).tiny
 _BELOW_ONE = -(2.0**-53)  # logarithm of the largest probability below 1
 
@@ -34,11 +29,9 @@ _BELOW_ONE = -(2.0**-53)  # logarithm of the largest probability below 1
 def transported(z: Tensor, knots: Tensor, masses: Tensor, uniform: Tensor | None) -> Tensor:
     """``Q(Phi(z))``, with derivatives of every order.
 
-    Args:
-        z: Standard normal numbers, broadcasting against ``batch_shape``.
-        knots: All knots, in units of the scale of the normal pieces, ``batch_shape x (K + 1)``.
-        masses: ``batch_shape x K``.
-        uniform: Whether each piece is uniform, ``K``; None if none is.
+    Standard normal numbers ``z`` broadcast against ``batch_shape``. All knots, in units of the
+    scale of the normal pieces, are ``batch_shape x (K + 1)``, the masses ``batch_shape x K``, and
+    ``uniform``, ``K``, says which pieces are uniform; None if none is.
     """
     dtype = z.dtype
     z, knots, masses = z.double(), knots.double(), masses.double().clamp(min=_TINY)
@@ -68,63 +61,19 @@ def transported(z: Tensor, knots: Tensor, masses: Tensor, uniform: Tensor | None
 
     sign, start, end = (picked(v) for v in (1.0 - 2.0 * turned.to(z), low.detach(), high.detach()))
     side, mass, below = sign * z, picked(masses), picked(mass_below)
-    constants = mass, below, picked(offset), picked(log_natural)
-    value: Tensor = _InNormalPiece.apply(side, *constants, start.isneginf())
+    # Within a normal piece, turned over if it lies above zero
+    log_side = log_ndtr(side)
+    share = ((log_side.exp() - below) / mass).clamp(min=_TINY, max=1.0)
+    log_part = torch.where(start.isneginf(), log_side - mass.log(), (share + picked(offset)).log())
+    value = ndtri_exp((log_part + picked(log_natural)).clamp(max=_BELOW_ONE))
     # Rounding may leave the piece; that changes no derivative.
     value = value + (torch.clamp(value, start, end) - value).detach()
     if uniform is not None:
         low = low.masked_fill(~uniform, 0.0)
         width = high.masked_fill(~uniform, 1.0) - low
-        flat = torch.addcmul(picked(low), _share(log_ndtr(side), mass, below), picked(width))
+        flat = torch.addcmul(picked(low), share, picked(width))
         value = torch.where(uniform[index], flat, value)
     return (sign * value).to(dtype)
-
-
-def _share(log_side: Tensor, mass: Tensor, below: Tensor) -> Tensor:
-    return ((log_side.exp() - below) / mass).clamp(min=_TINY, max=1.0)
-
-
-def _in_normal_piece(
-    z: Tensor, mass: Tensor, below: Tensor, offset: Tensor, log_natural: Tensor, is_open: Tensor
-) -> Tensor:
-    """The map within a normal piece, turned over if it lies above zero; all of one shape."""
-    log_side = log_ndtr(z)
-    log_part = (_share(log_side, mass, below) + offset).log()
-    log_part = torch.where(is_open, log_side - mass.log(), log_part)
-    return ndtri_exp((log_part + log_natural).clamp(max=_BELOW_ONE))
-
-
-class _InNormalPiece(Function):
-    """`_in_normal_piece`: from ``Phi(T) = N (u + offset)`` follow derivatives over ``phi(T)``."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Tensor) -> Tensor:
-        value = _in_normal_piece(*inputs)
-        ctx.save_for_backward(*inputs, value)
-        return value
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        *inputs, value = ctx.saved_tensors
-        needed = ctx.needs_input_grad[:5]
-        if torch.is_grad_enabled():
-            whole = _in_normal_piece(*inputs)
-            wanted = [v for v, need in zip(inputs[:5], needed, strict=True) if need]
-            found = iter(torch.autograd.grad(whole, wanted, grad, None, True, allow_unused=True))
-            return (*(next(found) if need else None for need in needed), None)
-        z, mass, below, _, log_natural, _ = inputs
-        half = value.square().mul_(0.5)
-        by_z = by_mass = by_below = by_natural = None
-        if needed[0]:
-            exponent = torch.addcmul(half + log_natural, z, z, value=-0.5)
-            by_z = exponent.clamp_(max=_LARGEST).exp_().mul_(grad).div_(mass)
-        if needed[4]:
-            by_natural = log_ndtr(value).add_(half).add_(HALF_LOG_2PI).exp_().mul_(grad)
-        by_offset = half.add_(log_natural).add_(HALF_LOG_2PI).clamp_(max=_LARGEST).exp_().mul_(grad)
-        if needed[1] or needed[2]:
-            by_below = -by_offset / mass
-            by_mass = by_below * _share(log_ndtr(z), mass, below)
-        return by_z, by_mass, by_below, by_offset, by_natural, None
 
 
 def probabilities(masses: Tensor) -> tuple[Tensor, Tensor]:

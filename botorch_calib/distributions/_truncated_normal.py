@@ -15,61 +15,41 @@ from botorch_calib.distributions._normal_functions import CHUNK, SQRT_2PI, TINY,
 def normal_moments(ends: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Weighted sums over normal pieces of the mean, and of the mean square less 1, ``shape``.
 
-    Derivatives are of every order. Many pieces pass through a CPU's cache in parts.
-
-    Args:
-        ends: Increasing and finite (`FAR` for infinite ones), ``(K + 1) x shape``, float64.
-        weights: ``K x shape``, broadcasting.
+    With ``a`` and ``b`` of `_EndDensities` the mean of a piece is ``a - b``. Ends are those of
+    `NormalShares`, ``(K + 1) x shape``, and weights, ``K x shape``, broadcast. Derivatives are of
+    every order. Many pieces pass through a CPU's cache in parts.
     """
-    num = -(-ends.numel() // CHUNK)
-    if num < 2 or ends.dim() < 2 or ends.is_cuda or weights.shape[1:].numel() > 1:
-        mean, square, *_ = _NormalMoments.apply(ends, weights)
+    if ends.numel() > CHUNK and not ends.is_cuda and weights.shape[1:].numel() == 1:
+        columns, own = ends.flatten(1).split(CHUNK // len(ends), dim=1), weights.view(-1, 1)
+        found = zip(*(normal_moments(part, own) for part in columns), strict=True)
+        mean, square = (torch.cat(parts).view(ends.shape[1:]) for parts in found)
         return mean, square
-    found = [_NormalMoments.apply(part, weights)[:2] for part in ends.chunk(num, dim=1)]
-    mean, square = map(torch.cat, zip(*found, strict=True))
-    return mean, square
+    a, b = _EndDensities.apply(ends)
+    squares = torch.addcmul(a * ends[:-1], b, ends[1:], value=-1)
+    mean = torch.linalg.vecdot(weights, a - b, dim=0)
+    return mean, torch.linalg.vecdot(weights, squares, dim=0)
 
 
-class _NormalMoments(Function):
-    """`normal_moments`, and ``a = phi(low) / N`` and ``b = phi(high) / N`` of each piece.
+class _EndDensities(Function):
+    """Densities of each piece at its ends, ``a = phi(low) / N`` and ``b = phi(high) / N``.
 
-    With ``N = Phi(high) - Phi(low)`` the mean is ``a - b`` and the mean square
-    ``1 + a low - b high``. From ``dN/dlow = -phi(low)`` and ``dN/dhigh = phi(high)`` follow
-    ``da/dlow = a (a - low)``, ``da/dhigh = -a b``, ``db/dlow = a b`` and
-    ``db/dhigh = -b (b + high)``. Second derivatives run through the outputs ``a`` and ``b``.
+    From ``dN/dlow = -phi(low)`` and ``dN/dhigh = phi(high)`` follow ``da/dlow = a (a - low)``,
+    ``da/dhigh = -a b``, ``db/dlow = a b`` and ``db/dhigh = -b (b + high)``.
     """
 
     @staticmethod
-    def forward(ctx: FunctionCtx, ends: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
-        ctx.set_materialize_grads(False)
+    def forward(ctx: FunctionCtx, ends: Tensor) -> tuple[Tensor, Tensor]:
         shares = NormalShares(ends)
-        a, b = shares.at_low, shares.at_high
-        mean = torch.linalg.vecdot(weights, a - b, dim=0)
-        squares = torch.addcmul(a * ends[:-1], b, ends[1:], value=-1)
-        square = torch.linalg.vecdot(weights, squares, dim=0)
-        ctx.save_for_backward(ends, weights, a, b)
-        return mean, square, a, b
+        ctx.save_for_backward(ends, shares.at_low, shares.at_high)
+        return shares.at_low, shares.at_high
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        ends, weights, a, b = ctx.saved_tensors
-        by_mean, by_square = (ends.new_zeros(()) if v is None else v for v in slopes[:2])
-        low, high = ends[:-1], ends[1:]
-        by_end = torch.addcmul(by_mean, by_square, ends)
-        by_a, by_b = weights * by_end[:-1], weights * -by_end[1:]
-        if slopes[2] is not None:
-            by_a = by_a + slopes[2]
-        if slopes[3] is not None:
-            by_b = by_b + slopes[3]
-        total = torch.addcmul(weights * by_square + by_a * a, by_b, b)
-        by_low = a * torch.addcmul(total, by_a, low, value=-1)
-        by_high = b * torch.addcmul(total, by_b, high)
-        by_ends = torch.cat([by_low[:1], by_low[1:] - by_high[:-1], -by_high[-1:]])
-        by_weights = None
-        if ctx.needs_input_grad[1]:
-            by_weights = by_mean * (a - b) + by_square * (a * low - b * high)
-            by_weights = by_weights.sum_to_size(weights.shape)
-        return by_ends.sum_to_size(ends.shape), by_weights
+    def backward(ctx: Any, by_a: Tensor, by_b: Tensor) -> Tensor:
+        ends, a, b = ctx.saved_tensors
+        total = torch.addcmul(by_a * a, by_b, b)
+        by_low = a * torch.addcmul(total, by_a, ends[:-1], value=-1)
+        by_high = b * torch.addcmul(total, by_b, ends[1:])
+        return torch.cat([by_low[:1], by_low[1:] - by_high[:-1], -by_high[-1:]])
 
 
 class NormalShares:
@@ -78,14 +58,9 @@ class NormalShares:
     With the sign of the end in front of its tail, the difference is the mass of a piece on either
     side of zero; for the piece around zero the whole normal distribution is added to that.
 
-    Args:
-        ends: Increasing and finite (`FAR` for infinite ones), ``(K + 1) x n``, float64.
-
-    Attributes:
-        mills: Mills ratios of the distances of the ends from zero, of their shape.
-        around: 1 over the mass of the piece around zero, 0 for the others, ``K x n``.
-        at_low: Density of the piece at its lower end.
-        at_high: Density of the piece at its upper end.
+    Ends are increasing and finite (`FAR` for infinite ones), ``(K + 1) x n``, float64. ``mills``
+    has the Mills ratios of their distances from zero, ``at_low`` and ``at_high`` the densities of
+    each piece at its ends, and ``around`` is 1 over the mass of the piece around zero, else 0.
     """
 
     def __init__(self, ends: Tensor) -> None:

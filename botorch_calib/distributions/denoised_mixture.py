@@ -20,11 +20,9 @@ A rule for it makes ``f~`` a mixture of (nodes x members) normal distributions. 
 Panels of Gauss and Legendre's rule end where ``T`` has kinks, where ``y~ = x``, and at the widest
 gap between members: behind the first ``k`` of ``S`` in the order of their means ``y`` leaps at the
 score ``Phi^{-1}(k / S)``, and ``y~`` where ``T`` takes that value. Logarithms of improvement and
-survival are right to 6e-6 (median) and 1e-4 (99 of 100) where means differ by less than the
-members' deviations, to 5e-5 and 7e-4 where they differ by 3 of these or form two groups that are 5
-apart, and to 2e-4 and 4e-3 with groups that are 12 apart, where the table of scores errs. Far out
-they are right to 1e-4 (median) and 1e-3 (most) at 6 deviations, 2e-4 and 5e-3 at 12, 1e-3 and 2e-2
-at 20, and 6e-3 and 0.1 at 30.
+survival are right to 1e-4 (99 of 100) where means differ by less than the members' deviations, to
+7e-4 where they differ by 3 of these or form two groups that are 5 apart, and to 4e-3 with groups
+that are 12 apart. Far out they are right to 1e-3 at 6 deviations, 2e-2 at 20, and 0.1 at 30.
 """
 
 from __future__ import annotations
@@ -70,14 +68,10 @@ _QUANTILE_STEPS = 12
 class DenoisedMixture(WithTails):
     """The distribution of ``f~``, or of ``y~``, in units of the outcome, in float64.
 
-    Args:
-        mean: Means of the members, ``num_members x shape``.
-        variance: Variances of ``f``, positive, ``num_members x shape``.
-        noise: Variances of the noise, broadcasting to that.
-        predictive: The calibrated distribution of ``z``, broadcasting to ``shape``.
-        denoise: Whether it is that of ``f~``.
-        growth: Factors by which the members' variances of ``f`` grow first, for
-            ``excess="objective"``; broadcasting to ``num_members x shape``.
+    Means and positive variances of ``f`` are ``num_members x shape``; variances of the noise, and
+    the ``growth``, factors by which the variances of ``f`` grow first for ``excess="objective"``,
+    broadcast to that. The ``predictive`` distribution of ``z`` broadcasts to ``shape``;
+    ``denoise`` says whether the distribution is that of ``f~``.
     """
 
     def __init__(
@@ -150,7 +144,10 @@ class DenoisedMixture(WithTails):
         steps, nodes, weights = (
             align_members(values, len(shape)) for values in (steps.to(nodes), nodes, weights)
         )
-        scores = [self._gap().expand(1, *shape)]
+        # The score at which ``y`` leaps over the widest gap between members
+        num, (_, below) = len(self.deviation), widest_gap(self.mean_of_members, self.deviation)
+        gap = torch.special.ndtri((below.double() / num).clamp(max=1.0 - 0.5 / num))
+        scores = [gap.expand(1, *shape)]
         if x is not None:
             scores.append(self._score(x).unsqueeze(0))
         taken = self._taken_to(torch.cat(scores))
@@ -205,12 +202,6 @@ class DenoisedMixture(WithTails):
         low = torch.maximum(low.clamp(max=0.0) - _REACH, low - _BACK)
         width = squares.rsqrt_().clamp_(min=_LEAST_WIDTH)
         return center, width, low, high.clamp_(min=0.0).add_(_REACH)
-
-    def _gap(self) -> Tensor:
-        """The score at which ``y`` leaps over the widest gap between members, ``1 x shape``."""
-        num = len(self.deviation)
-        _, below = widest_gap(self.mean_of_members, self.deviation)
-        return torch.special.ndtri((below.double() / num).clamp(max=1.0 - 0.5 / num))
 
     def _taken_to(self, score: Tensor) -> Tensor:
         """``T^-1`` of scores, from the logarithm of the smaller tail."""

@@ -27,21 +27,20 @@ from typing import Self
 
 import torch
 from botorch.utils.probability.utils import log_ndtr
+from botorch.utils.safe_math import log1mexp
 from torch import Tensor
 
 from botorch_calib.distributions import _denoised_integrals
-from botorch_calib.distributions._cached_constants import cached_constant
 from botorch_calib.distributions._denoised_integrals import held_ratio
 from botorch_calib.distributions._denoised_quantile import (
+    RatioTable,
     denoised_quantile,
     normal_points,
     upper_score,
 )
-from botorch_calib.distributions._normal_functions import log1mexp, log_h
-from botorch_calib.distributions._ratio_table import RatioTable
+from botorch_calib.distributions._normal_functions import cached_constant, log_h
 from botorch_calib.distributions.form import Pieces, PiecewiseForm
-from botorch_calib.distributions.moments import WithMoments
-from botorch_calib.distributions.piecewise import PiecewisePredictive
+from botorch_calib.distributions.piecewise import PiecewisePredictive, WithMoments
 
 
 class WithTails(WithMoments):
@@ -97,7 +96,8 @@ class WithTails(WithMoments):
         larger, smaller = (
             torch.where(in_upper_tail, a, b) for a, b in zip(above, below, strict=True)
         )
-        return larger + log1mexp(smaller - larger)
+        # Finite also between equal numbers
+        return larger + log1mexp((smaller - larger).clamp(max=-torch.finfo(larger.dtype).eps))
 
 
 class UnsmoothedPredictive(WithTails):
@@ -132,13 +132,13 @@ class UnsmoothedPredictive(WithTails):
         return mean, variance if self.noise is None else variance + self.noise.square()
 
     def log_excess(self, x: Tensor) -> Tensor:
-        if self.predictive.is_gaussian:
+        if self.predictive.form.is_gaussian:
             deviation = self._deviation()
             return log_h(-x / deviation) + deviation.log()
         return self._integral(x, _denoised_integrals.log_excess)
 
     def log_survival(self, x: Tensor) -> Tensor:
-        if self.predictive.is_gaussian:
+        if self.predictive.form.is_gaussian:
             return log_ndtr(-x / self._deviation())
         # Masses that sum to 1 up to rounding make no probability above 1.
         return self._integral(x, _denoised_integrals.log_survival).clamp(max=0.0)
@@ -227,7 +227,7 @@ class SmoothedPredictive(UnsmoothedPredictive):
 
     def _upper_quantile(self, tail: float | Tensor) -> Tensor:
         """The point beyond which lies the probability ``tail``, at most 1/2."""
-        if self.predictive.is_gaussian:
+        if self.predictive.form.is_gaussian:
             return self._deviation() * upper_score(tail)
         several = [tail] if isinstance(tail, Tensor) else []
         shape, standard = self._shape(*several), self.predictive.standardized()

@@ -12,10 +12,10 @@ import math
 import torch
 from torch import Tensor
 
-from botorch_calib.distributions._cached_constants import cached_constant
 from botorch_calib.distributions._denoised_integrals import held_ratio
 from botorch_calib.distributions._normal_functions import (
     TINY,
+    cached_constant,
     graded_rule,
     log_normal_interval,
     quick_log_interval,
@@ -44,28 +44,27 @@ def rule_above(
     where ``exp(growth |x|)`` times their density is nothing. The error is relative however far out
     ``c`` is, where the outer piece is open.
 
-    The derivative of points is that of the distribution's units, that of weights is by its shape;
-    none is by the threshold, where ``u`` is 0.
+    Points have derivatives by the units of the distribution and weights by its shape; none is by
+    the threshold, where ``u`` is 0.
 
     Args:
         distribution: The distribution of ``x``, smoothed or not.
         threshold: ``c``, minus infinity for no threshold.
         growth: Slope of ``log |u|`` far out, nonnegative. Both broadcast against the batch shape.
         order: Number of nodes on a panel. 16 give 1e-6 of the value, 12 give 1e-5, most often less.
-        kinks: Where ``u`` has kinks, increasing, ``num x ...``: a panel across one would err by
-            some per cent where all of ``u`` lies beside it.
+        kinks: Where ``u`` has kinks, increasing, ``num x ...``: no panel may lie across one.
     """
     predictive, noise = distribution.predictive.standardized(), distribution.noise
     noise = torch.zeros_like(distribution._scale) if noise is None else noise
     scale, ratio = held_ratio(distribution._scale, noise)
     threshold, growth = threshold / scale.detach(), growth * scale.detach()
     shapes = threshold.shape, ratio.shape, distribution.predictive.batch_shape
-    shape, ceiling = torch.broadcast_shapes(*shapes), None
-    if kinks is not None:  # an integral from each to the next
-        starts = [threshold, *(kink / scale.detach() for kink in kinks)]
-        threshold = torch.stack([each.expand(shape) for each in starts]).cummax(dim=0).values
-        ceiling = torch.cat([threshold[1:], torch.full_like(threshold[:1], _FAR)])
-        shape = threshold.shape
+    shape = torch.broadcast_shapes(*shapes)
+    # An integral from the threshold and from each kink to the next
+    starts = [threshold, *(kink / scale.detach() for kink in ([] if kinks is None else kinks))]
+    threshold = torch.stack([each.expand(shape) for each in starts]).cummax(dim=0).values
+    ceiling = torch.cat([threshold[1:], torch.full_like(threshold[:1], _FAR)])
+    shape = threshold.shape
 
     def first(values: Tensor) -> Tensor:  # the pieces, or their ends
         values = values.view(-1, *[1] * len(shape)) if values.dim() == 1 else values.movedim(-1, 0)
@@ -79,18 +78,12 @@ def rule_above(
     natural = torch.where(normal, log_normal_interval(low, high), width.log())
     log_height = first(predictive.log_masses) - natural
 
-    kind, piece = _panels(form, ends.device)
-    kept = kind * len(low) + piece
-    nodes = _nodes(form, low, high, ratio, threshold, ceiling, growth, order, kept)
-    t, log_length, used = nodes
-    piece = piece[used]
+    t, log_length, piece = _nodes(form, low, high, ratio, threshold, ceiling, growth, order)
     low, high, normal, log_height = (
         v.index_select(0, piece) for v in (low, high, normal, log_height)
     )
     log_weights = _log_densities(t, low, high, ratio, normal) + (log_height + log_length)
-    num_lead = 1 if kinks is None else 2
-    points, log_weights = t.flatten(0, num_lead), log_weights.flatten(0, num_lead)
-    return points * scale, log_weights
+    return t.flatten(0, 2) * scale, log_weights.flatten(0, 2)
 
 
 @torch.no_grad()
@@ -100,16 +93,14 @@ def _nodes(
     high: Tensor,
     ratio: Tensor,
     threshold: Tensor,
-    ceiling: Tensor | None,
+    ceiling: Tensor,
     growth: Tensor,
     order: int,
-    kept: Tensor,
-) -> tuple[Tensor, Tensor, Tensor | slice]:
-    """Nodes, and logarithms of weight times length, ``order x num_panels x shape``, and panels.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Nodes, logarithms of weight times length, and the piece of each panel.
 
-    ``kept`` holds the indices of panels in use, among the three of all pieces, flattened. Without a
-    device to wait for, those that are empty at all points are left out: panels are those ``kept``
-    with the last of the results as an index.
+    The first two are ``order x num_panels x shape``. Without a device to wait for, panels that are
+    empty at all points are left out.
     """
     spread = 1.0 + ratio.square()
     threshold = threshold.clamp(-_FAR, _FAR)
@@ -142,33 +133,21 @@ def _nodes(
         if form.open_high:
             outer[-1] = inner[-1]
     ends = torch.maximum(torch.stack([start, inner, outer, stop]), threshold)
-    if ceiling is not None:
-        ends = torch.minimum(ends, ceiling)
-    ends = ends.cummax(dim=0).values
+    ends = torch.minimum(ends, ceiling).cummax(dim=0).values
     lengths = ends.diff(dim=0)
     nodes, log_rule = _rules(order, ends.dtype, ends.device)
-    begin, lengths = (v.flatten(0, 1).index_select(0, kept) for v in (ends[:-1], lengths))
-    kind = kept // len(low)
-    used: Tensor | slice = slice(None)
+    begin, lengths = ends[:-1].flatten(0, 1), lengths.flatten(0, 1)
+    panel = torch.arange(len(lengths), device=lengths.device)
     if lengths.device.type == "cpu":
-        in_use = (lengths > 0.0).view(len(kept), -1).any(dim=1)
+        in_use = (lengths > 0.0).view(len(panel), -1).any(dim=1)
         in_use[0] |= ~in_use.any()  # one at least
-        used = in_use.nonzero().squeeze(-1)
-        begin, lengths, kind = begin[used], lengths[used], kind[used]
+        panel = panel[in_use]
+        begin, lengths = begin[panel], lengths[panel]
+    kind, piece = panel // len(low), panel % len(low)
     column = (order, len(kind), *[1] * (len(shape) - 1))
     t = begin + nodes.index_select(1, kind).view(column) * lengths
     log_length = lengths.clamp(min=TINY).log() + log_rule.index_select(1, kind).view(column)
-    return t, log_length, used
-
-
-@cached_constant
-def _panels(form: PiecewiseForm, device: torch.device) -> tuple[Tensor, Tensor]:
-    """For each panel in use, its number among the three, and the number of its piece."""
-    num = form.num_pieces
-    pieces = list(range(num))
-    middle = pieces[int(form.open_low) : num - int(form.open_high)] if num > 1 else pieces
-    kinds, pieces = [0] * num + [1] * len(middle) + [2] * num, pieces + middle + pieces
-    return torch.tensor(kinds, device=device), torch.tensor(pieces, device=device)
+    return t, log_length, piece
 
 
 @cached_constant

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from botorch_calib.distributions._cached_constants import cached_constant
+from botorch_calib.distributions._normal_functions import cached_constant
 
 
 @dataclass(frozen=True)

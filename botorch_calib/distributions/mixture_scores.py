@@ -24,7 +24,6 @@ from botorch_calib.distributions._normal_functions import (
     HALF_LOG_2PI,
     INV_SQRT_2PI,
     LEAST,
-    less,
     lower_quantile,
     mills_ratio,
 )
@@ -39,7 +38,6 @@ _FAR = (2.0, 5.0, 11.0, 22.0)  # and beyond 8 deviations of all
 _STEEPEST = 1e26  # slope
 _THIN = 1e-12  # cell of a table
 _SHALLOW = 600.0  # exponents up to which densities and tails do not underflow
-_NEAR = 37.0  # residuals up to which tails do not underflow
 _BELOW_ONE = -1e-16  # logarithm of a cdf that rounding has made 1
 _LARGEST = 700.0  # of exponents, so that nothing overflows
 
@@ -47,10 +45,8 @@ _LARGEST = 700.0  # of exponents, so that nothing overflows
 def mixture_score(y: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
     """``Phi^-1(mean_s Phi((y - mu_s) / s_s))``, of the broadcast shape without the first dimension.
 
-    Args:
-        y: Numbers, broadcasting against ``shape``, which may have further dimensions in front.
-        mean: Means of the members, ``num_members x shape``.
-        deviation: Their standard deviations, positive, ``num_members x shape``.
+    Means and positive standard deviations of the members are ``num_members x shape``; numbers ``y``
+    broadcast against ``shape``, which may have further dimensions in front.
     """
     mean, deviation = (align_members(values, y.dim()) for values in (mean, deviation))
     return score_of_members((y - mean) / deviation)
@@ -116,11 +112,8 @@ class ScoreTable:
     Cubic polynomials between nodes have the score and its derivative there: where members overlap
     the error is about 1e-5 scores, 1e-4 far out, and less than a tenth where they lie apart.
     Beyond the last node, 30 deviations from all members, they go on as lines. The cost for each
-    number does not depend on the number of members.
-
-    Args:
-        mean: Means of the members, ``num_members x shape``, float64.
-        deviation: Their standard deviations, positive, ``num_members x shape``.
+    number does not depend on the number of members, whose means and deviations are as in
+    `mixture_score`, in float64.
     """
 
     def __init__(self, mean: Tensor, deviation: Tensor) -> None:
@@ -206,7 +199,7 @@ class _Score(Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, t: Tensor) -> Tensor:
-        below, above = _log_tails(t)
+        below, above = _LowerTail(t).log_mass, _LowerTail(-t).log_mass
         z = lower_quantile(torch.minimum(below, above))
         z = torch.where(below < above, z, -z)
         ctx.save_for_backward(t, z)
@@ -244,20 +237,6 @@ class _Quantile(Function):
             by_mean = grad * log_share.exp()
             by_deviation = by_mean * ((y - mean) / deviation)
         return by_z, by_mean, by_deviation
-
-
-def _log_tails(t: Tensor) -> tuple[Tensor, Tensor]:
-    """Log probabilities of less and of more than residuals ``num_members x shape``; no graph."""
-    size = t.abs()
-    if t.device.type != "cpu" or not t.numel() or float(size.amin(dim=0).max()) > _NEAR:
-        return _LowerTail(t).log_mass, _LowerTail(-t).log_mass
-    # One tail of each member gives both. If all members lie on one side, the tails just add up.
-    tail, upper = torch.erfc(size.mul_(math.sqrt(0.5))).mul_(0.5), less(-t, 0.0)
-    num, total = upper.sum(dim=0), tail.sum(dim=0)
-    beyond = upper.mul_(tail).sum(dim=0)
-    excess = total.sub_(beyond, alpha=2.0)
-    below, above = num + excess, (len(t) - num).sub_(excess)
-    return below.div_(len(t)).log_(), above.div_(len(t)).log_()
 
 
 class _LowerTail:

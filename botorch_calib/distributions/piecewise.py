@@ -28,12 +28,14 @@ from botorch_calib._validation import (
     check_tensor,
     in_double,
 )
-from botorch_calib.distributions._cached_constants import cached_constant
-from botorch_calib.distributions._normal_functions import LOG_ZERO, log_normal_interval
+from botorch_calib.distributions._normal_functions import (
+    LOG_ZERO,
+    cached_constant,
+    log_normal_interval,
+)
 from botorch_calib.distributions._piecewise_transport import cuts, probabilities, transported
 from botorch_calib.distributions._truncated_normal import normal_moments
 from botorch_calib.distributions.form import PiecewiseForm
-from botorch_calib.distributions.moments import WithMoments
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 
 # Smallest half-width of an interval and smallest gap between knots. Both only keep densities
@@ -45,6 +47,24 @@ MIN_COVER = 1e-6
 _LARGEST_STRETCHED = 3.5  # half-width over the scale up to which the form's rule is exact
 _FAR = 1e30  # stands for an infinite knot where the form does not say that it is one
 NO_BATCH = torch.Size()
+
+
+class WithMoments:
+    """An object with a mean and a variance."""
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance together, at the cost of one of them."""
+        raise NotImplementedError
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean, the first of `moments`."""
+        return self.moments()[0]
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance, the second of `moments`."""
+        return self.moments()[1]
 
 
 class PiecewisePredictive(WithMoments):
@@ -177,7 +197,17 @@ class PiecewisePredictive(WithMoments):
         check_one_of("tails", tails, ("gaussian", "stretched"))
         width = _as_tensor("half_width", half_width)
         if validate:
-            width = _checked_half_width(width, max_width)
+            if width.isnan().any():
+                raise InputDataError("`half_width` contains NaN.")
+            if (width > max_width).any():
+                warnings.warn(
+                    f"`half_width` reaches {width.detach().max().item():.3g}, beyond `max_width`: "
+                    f"capped at {max_width:g}, the interval covers less than stated. Give a larger "
+                    "`max_width`.",
+                    CalibrationWarning,
+                    stacklevel=level_of_caller(),
+                )
+            width = width.clamp(min=MIN_HALF_WIDTH, max=max_width)
         standard = _standard_conformal(alpha, width.dtype, width.device)
         if tails == "stretched":
             return standard._viewed(width / standard._knots[1])
@@ -225,28 +255,27 @@ class PiecewisePredictive(WithMoments):
             )
         ordered = _spread(knots.sort(dim=-1).values)
         padded = torch.cat([levels.new_zeros(1), levels, levels.new_ones(1)])
-        masses, scale = padded.diff().to(ordered), _tail_scale(tails, levels, ordered)
+        masses = padded.diff().to(ordered)
         form = PiecewiseForm((False,) * len(masses), open_low=True, open_high=True, hollow=hollow)
-        if scale is not None:
-            ordered = ordered * scale.reciprocal().unsqueeze(-1)
-        return cls.from_form(ordered, masses, form, scale=scale)
+        if tails == "gaussian":
+            return cls.from_form(ordered, masses, form)
+        if tails != "stretched" or len(levels) < 2:
+            raise InputDataError(
+                "`tails` must be 'gaussian' or, with two or more `levels`, 'stretched': got "
+                f"{tails!r}."
+            )
+        # The spread of the quantiles over the normal one
+        outermost = slice(None, None, len(levels) - 1)
+        normal = torch.special.ndtri(levels.to(ordered)[outermost]).diff()
+        scale = (ordered[..., outermost].diff(dim=-1) / normal).clamp(min=MIN_HALF_WIDTH)
+        return cls.from_form(ordered * scale.reciprocal(), masses, form, scale.squeeze(-1))
 
     # ---------------------------------------------------------------- description
-
-    @property
-    def num_pieces(self) -> int:
-        """Number of pieces ``K``."""
-        return self.form.num_pieces
 
     @property
     def uniform(self) -> tuple[bool, ...]:
         """For each piece, whether its density is constant."""
         return self.form.uniform
-
-    @property
-    def is_gaussian(self) -> bool:
-        """Whether the form is that of a single normal piece without bounds."""
-        return self.form.is_gaussian
 
     @property
     def is_standard_normal(self) -> bool:
@@ -508,21 +537,6 @@ def _as_tensor(name: str, value: Tensor | Sequence[float] | float) -> Tensor:
     return value if isinstance(value, Tensor) else check_numbers(name, value)
 
 
-def _checked_half_width(half_width: Tensor, max_width: float) -> Tensor:
-    """Half-widths within their bounds."""
-    if half_width.isnan().any():
-        raise InputDataError("`half_width` contains NaN.")
-    if (half_width > max_width).any():
-        warnings.warn(
-            f"`half_width` reaches {half_width.detach().max().item():.3g}, beyond `max_width`: "
-            f"capped at {max_width:g}, the interval covers less than stated. Give a larger "
-            "`max_width`.",
-            CalibrationWarning,
-            stacklevel=level_of_caller(),
-        )
-    return half_width.clamp(min=MIN_HALF_WIDTH, max=max_width)
-
-
 def _validated(knots: Tensor, masses: Tensor, form: PiecewiseForm) -> tuple[Tensor, PiecewiseForm]:
     """The finite knots, at least a small gap apart, and the form with the ends that are open."""
     knots = form.pad(knots, dim=-1)
@@ -550,19 +564,6 @@ def has_rare_ends(levels: Tensor) -> bool:
     Reads the levels back from their device.
     """
     return bool(min(levels[0], 1.0 - levels[-1]) < MIN_COVER)
-
-
-def _tail_scale(tails: str, levels: Tensor, knots: Tensor) -> Tensor | None:
-    """Spread of the quantiles over the normal one for stretched tails, ``batch_shape``."""
-    if tails == "gaussian":
-        return None
-    if tails != "stretched" or levels.shape[-1] < 2:
-        raise InputDataError(
-            f"`tails` must be 'gaussian' or, with two or more `levels`, 'stretched': got {tails!r}."
-        )
-    outermost = slice(None, None, levels.shape[-1] - 1)
-    spread, normal = knots[..., outermost], torch.special.ndtri(levels.to(knots)[outermost])
-    return (spread.diff(dim=-1) / normal.diff()).squeeze(-1).clamp(min=MIN_HALF_WIDTH)
 
 
 def _spread(knots: Tensor) -> Tensor:

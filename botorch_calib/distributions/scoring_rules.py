@@ -112,8 +112,8 @@ def observed_frequencies(pits: Tensor, levels: Tensor) -> Tensor:
 def calibration_error(pits: Tensor, levels: Tensor) -> Tensor:
     """``sum_j (p_j - observed frequency_j)^2`` (Kuleshov et al. 2018, eq. 9, equal weights).
 
-    With ``n`` observations a correct model has the expectation ``sum_j p_j (1 - p_j) / n``.
-    Arguments are those of `observed_frequencies`.
+    With ``n`` observations a correct model has the expectation ``sum_j p_j (1 - p_j) / n``. The
+    arguments mean what they mean in `observed_frequencies`.
 
     Example:
         >>> calibration_error(torch.tensor([0.2, 0.8]), torch.tensor([0.5]))

@@ -14,7 +14,7 @@ from botorch.sampling.normal import IIDNormalSampler, NormalMCSampler, SobolQMCN
 from torch import Size, Tensor
 from torch.quasirandom import SobolEngine
 
-from botorch_calib.distributions.moments import WithMoments
+from botorch_calib.distributions.piecewise import WithMoments
 from botorch_calib.posteriors.calibrated import CalibratedPosterior
 from botorch_calib.posteriors.prediction import Prediction
 

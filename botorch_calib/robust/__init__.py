@@ -3,19 +3,19 @@
 A model takes decisions ``x`` and contexts ``c`` together (`joint_inputs`). A decision is judged by
 the worst expectation of a function ``u(x, c)`` (`contextual_function`; `gp` for those of models)
 over an ambiguity set (`sets`) around a `ContextDistribution` (`contexts`), whose radius may be a
-schedule (`radius`). The acquisition functions are in `botorch_calib.acquisition.robust`.
+schedule. The acquisition functions are in `botorch_calib.acquisition.robust`.
 """
 
 from botorch_calib.robust.contexts import ContextDistribution
 from botorch_calib.robust.contextual_function import ContextualFunction
 from botorch_calib.robust.gp.closed_form_bound import ClosedFormConfidenceBound
 from botorch_calib.robust.joint_inputs import join_contexts
-from botorch_calib.robust.radius import RadiusSchedule
 from botorch_calib.robust.sets import (
     AmbiguitySet,
     ChiSquaredBall,
     ConditionalValueAtRisk,
     KLBall,
+    RadiusSchedule,
     TotalVariationBall,
     WassersteinBall,
     WorstCase,

@@ -131,13 +131,29 @@ class ContextDistribution:
             raise InputDataError("`bounds` must hold lower bounds below upper bounds.")
         if ((samples < low) | (samples > high)).any():
             raise InputDataError("`samples` must lie inside `bounds`.")
-        scale = _kernel_bandwidth(samples, bandwidth)
+        if isinstance(bandwidth, str):
+            if bandwidth != "scott":
+                raise InputDataError(f"`bandwidth` must be 'scott' or positive, got {bandwidth!r}.")
+            spread = samples.double().std(dim=0, correction=min(len(samples) - 1, 1))
+            scale = spread * len(samples) ** (-1.0 / (num_dims + 4))
+        else:
+            scale = check_numbers("bandwidth", bandwidth).detach().to(samples.device, torch.double)
+            if scale.shape not in ((), (1,), (num_dims,)):
+                raise BotorchTensorDimensionError(
+                    f"`bandwidth` must have {num_dims} elements, got {tuple(scale.shape)}."
+                )
+            if not (check_finite("bandwidth", scale) > 0).all():
+                raise InputDataError("`bandwidth` must be positive.")
 
         def draws(uniform: Tensor) -> Tensor:
             uniform = uniform.to(samples.device)
             sample = samples.double()[(uniform[:, 0] * len(samples)).long()]
-            moved = sample + scale * torch.special.ndtri(uniform[:, 1:])
-            return reflect(moved, low.double(), high.double()).to(samples)
+            moved = sample + scale * torch.special.ndtri(uniform[:, 1:]) - low.double()
+            # Reflection at both faces, however far outside, repeats after twice the width.
+            width = (high - low).double()
+            phase = torch.remainder(moved, 2 * width)
+            inside = torch.minimum(phase, 2 * width - phase).clamp(min=0.0)
+            return (low.double() + inside).to(samples)
 
         return cls.from_icdf(draws, num_points, num_dims + 1, seed)
 
@@ -158,7 +174,10 @@ class ContextDistribution:
             >>> icdf = torch.distributions.Normal(0.5, 0.2).icdf
             >>> contexts = ContextDistribution.from_icdf(lambda p: icdf(p).clamp(0, 1), 128, dim=2)
         """
-        points = icdf(_sobol_points(num_points, dim, seed))
+        num_points, dim = check_count("num_points", num_points), check_count("dim", dim)
+        draws = SobolEngine(dim, scramble=True, seed=seed).draw(num_points, dtype=torch.double)
+        edge = 0.5**32  # draws are multiples of 2^-30, of which 0 has no finite normal quantile
+        points = icdf(draws.clamp(edge, 1 - edge))
         points = check_finite("icdf", check_tensor("icdf", points))
         if points.dim() != 2 or len(points) != num_points:
             raise BotorchTensorDimensionError(
@@ -230,18 +249,9 @@ class ContextDistribution:
         found: T = self._memo[key]
         return found
 
-    def distances(self) -> Tensor:
-        """Euclidean distances between the atoms, ``M x M``, with an exact diagonal of 0."""
-        return self.memo("distances", lambda: pairwise_distances(self.points, self.points))
-
-    def support(self) -> Tensor | None:
-        """Indices of the atoms of positive weight; None if all are."""
-
-        def compute() -> Tensor | None:
-            index = self.weights.nonzero().squeeze(-1)
-            return None if len(index) == len(self.weights) else index
-
-        return self.memo("support", compute)
+    def support(self) -> Tensor:
+        """Indices of the atoms of positive weight."""
+        return self.memo("support", lambda: self.weights.nonzero().squeeze(-1))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_memo": {}}
@@ -281,40 +291,3 @@ def pairwise_distances(A: Tensor, B: Tensor) -> Tensor:
     loses half of the digits where rows are close, which is where kernels and costs are decided.
     """
     return torch.cdist(A, B, compute_mode="donot_use_mm_for_euclid_dist")
-
-
-# ------------------------------------------------------------ quasi-random draws
-
-
-def _kernel_bandwidth(samples: Tensor, bandwidth: str | float | Tensor) -> Tensor:
-    """Standard deviation of the kernel in each coordinate, ``d_c``, float64."""
-    num, num_dims = samples.shape
-    if isinstance(bandwidth, str):
-        if bandwidth != "scott":
-            raise InputDataError(f"`bandwidth` must be 'scott' or positive, got {bandwidth!r}.")
-        spread = samples.double().std(dim=0) if num > 1 else samples.new_zeros(num_dims).double()
-        return spread * num ** (-1.0 / (num_dims + 4))
-    scale = check_numbers("bandwidth", bandwidth).detach().to(samples.device, torch.double)
-    if scale.shape not in ((), (1,), (num_dims,)):
-        raise BotorchTensorDimensionError(
-            f"`bandwidth` must have {num_dims} elements, got {tuple(scale.shape)}."
-        )
-    if not (check_finite("bandwidth", scale) > 0).all():
-        raise InputDataError("`bandwidth` must be positive.")
-    return scale.expand(num_dims)
-
-
-def _sobol_points(num_points: int, dim: int, seed: int) -> Tensor:
-    """Scrambled Sobol points strictly inside the unit cube, ``num_points x dim``, float64."""
-    num_points, dim = check_count("num_points", num_points), check_count("dim", dim)
-    draws = SobolEngine(dim, scramble=True, seed=seed).draw(num_points, dtype=torch.double)
-    edge = 0.5**32  # the points are multiples of 2^-30, of which 0 has no finite normal quantile
-    return draws.clamp(edge, 1 - edge)
-
-
-def reflect(points: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Fold ``points`` into the box by reflection at its faces, however far outside they are."""
-    # Reflection at both faces is periodic, with twice the width of the box.
-    width = high - low
-    phase = torch.remainder(points - low, 2 * width)
-    return low + torch.minimum(phase, 2 * width - phase).clamp(min=0.0)

@@ -1,8 +1,7 @@
-"""Integrals over the tails of a normal piece: against mpmath and against quadrature."""
+"""Integrals over the tails of a normal piece against quadrature."""
 
 import math
 
-import mpmath as mp
 import pytest
 import torch
 from botorch.utils.probability.utils import log_phi
@@ -12,9 +11,6 @@ from torch.testing import assert_close
 from botorch_calib.distributions._bivariate_tails import bivariate_tails, off_zero, scale_beyond
 from botorch_calib.distributions._normal_functions import first_tails, mills_ratio
 from tests.oracles import Pieces, log_h, smoothed
-
-# c, k, r, side; values from 0.4 down to exp(-700).
-TAILS = [(2.0, 3.0, 0.01, 1.0), (36.9, 2.0, 0.3, 1.0)]
 
 
 def double(*values) -> torch.Tensor:
@@ -29,24 +25,6 @@ def log_tails(*arguments: torch.Tensor) -> torch.Tensor:
     ratios, mills_k = first_tails(c.abs()), mills_ratio(knots.abs())
     values = bivariate_tails(c * norm, c, r, norm, knots, ratios, mills_k, log_at_c)
     return values[:2, 0].clamp(min=1e-300).log() + log_scale + log_phi(k)
-
-
-@pytest.mark.parametrize(("c", "k", "r", "side"), TAILS)
-def test_bivariate_tail_against_mpmath(c, k, r, side):
-    with mp.workdps(25):
-        norm = mp.sqrt(1 + mp.mpf(r) ** 2)
-        peak = max(c, 0.0, k / float(norm) if side > 0 else 0.0)
-        steps = [s * 2.0**n for n in range(-10, 5) for s in (-1, 1)]
-        ends = sorted({c, *(max(c, start + step) for step in steps for start in (peak, c))})
-
-        def mass(x):
-            return mp.npdf(x) * mp.erfc((k * norm - side * x) / (r * mp.sqrt(2))) / 2
-
-        unit = mass(peak)  # the rule's error estimate is absolute
-        moments = [lambda x: (x - c) * mass(x) / unit, lambda x: mass(x) / unit]
-        expected = double(*(float(mp.log(mp.quad(each, ends) * unit)) for each in moments))
-    got = log_tails(*(double(each) for each in (c, k, r, side)))
-    assert_close(got.flatten(), expected, rtol=0.0, atol=1e-10)
 
 
 @pytest.mark.parametrize("side", [1.0, -1.0])

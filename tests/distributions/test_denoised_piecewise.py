@@ -12,10 +12,10 @@ from botorch_calib.distributions import _denoised_integrals
 from botorch_calib.distributions._piece_integrals import log_integrals_by_pieces
 from botorch_calib.distributions.denoised_piecewise import SmoothedPredictive, UnsmoothedPredictive
 from botorch_calib.distributions.form import Pieces
-from botorch_calib.distributions.piecewise import MIN_HALF_WIDTH, PiecewisePredictive
+from botorch_calib.distributions.piecewise import PiecewisePredictive
 from tests import oracles
 from tests.long_grids import mostly_slow
-from tests.predictive_examples import DECILES, KINDS, SOME_KINDS, from_pits, random_predictive
+from tests.predictive_examples import KINDS, SOME_KINDS, random_predictive, smoothed_by
 from tests.random_numbers import uniform
 
 FUNCTIONS = ["log_excess", "log_survival", "cdf", "log_prob"]
@@ -28,7 +28,7 @@ def random_case(kind: str, num: int) -> tuple[SmoothedPredictive, Tensor]:
     distribution, generator = random_predictive(kind, num, seed=1), Generator().manual_seed(2)
     ratio = 10 ** (6 * uniform(num, generator=generator) - 4)
     normal = torch.randn(num, dtype=torch.double, generator=generator)
-    pick = torch.randint(distribution.num_pieces + 1, (num, 1), generator=generator)
+    pick = torch.randint(distribution.form.num_pieces + 1, (num, 1), generator=generator)
     knots = distribution.knots.expand(num, -1).nan_to_num(posinf=0.0, neginf=0.0)
     edge = knots.gather(-1, pick).squeeze(-1)
     deviation = (distribution.variance + ratio.square()).sqrt()
@@ -128,8 +128,8 @@ def test_derivative_of_mean_below(kind, level):
     """The quantile moves as well, which is not felt to first order."""
     parameters, ratio, _ = parameters_of(kind, 4)
     for function in (
-        lambda p, r: make(kind, p, r).mean_below(level),
-        lambda p, r: UnsmoothedPredictive(make(kind, p, r).predictive).mean_below(level),
+        lambda p, r: smoothed_by(kind, p, r).mean_below(level),
+        lambda p, r: UnsmoothedPredictive(smoothed_by(kind, p, r).predictive).mean_below(level),
     ):
         assert gradcheck(function, (parameters, ratio), atol=1e-6, rtol=1e-4)
 
@@ -142,17 +142,6 @@ def test_points_broadcast_against_the_batch(kind):
         function = getattr(distribution, name)
         rows = torch.stack([function(row) for row in x.reshape(-1, 4)])
         assert_close(function(x), rows.view(x.shape))
-
-
-def make(kind: str, parameters: Tensor, ratio: Tensor) -> SmoothedPredictive:
-    """A distribution as a function of half-widths ``n`` or thresholds ``n x 3``."""
-    if kind == "recalibrated":
-        levels = DECILES[[2, 8, 15]]
-        predictive = from_pits(levels, parameters)
-    else:
-        width = parameters.clamp(MIN_HALF_WIDTH, 3.4)
-        predictive = PiecewisePredictive.conformal(0.2, width, tails=kind, validate=False)
-    return SmoothedPredictive(predictive, ratio)
 
 
 def parameters_of(kind: str, num: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -171,13 +160,13 @@ FORMS = ["gaussian", "stretched", "recalibrated"]
 class TestDerivatives:
     def test_first(self, kind):
         def function(parameters, ratio, x):
-            return [getattr(make(kind, parameters, ratio), name)(x) for name in FUNCTIONS]
+            return [getattr(smoothed_by(kind, parameters, ratio), name)(x) for name in FUNCTIONS]
 
         assert gradcheck(function, parameters_of(kind, 5), atol=1e-5, rtol=1e-4)
 
     def test_moments(self, kind):
         def function(parameters, ratio):
-            distribution = make(kind, parameters, ratio)
+            distribution = smoothed_by(kind, parameters, ratio)
             return distribution.mean + 0.0 * ratio, distribution.variance
 
         assert gradcheck(function, parameters_of(kind, 5)[:2], atol=1e-6, rtol=1e-5)
@@ -217,7 +206,7 @@ class TestDerivatives:
             parameters = torch.stack([parameters, parameters, 1 - parameters], dim=-1)
         noise = torch.full((7, 1), ratio, dtype=torch.double, requires_grad=True)
         inputs = (parameters.requires_grad_(), noise, x.repeat(7, 1).requires_grad_())
-        return make(kind, parameters, noise), inputs
+        return smoothed_by(kind, parameters, noise), inputs
 
     @staticmethod
     def check_finite(values, inputs):

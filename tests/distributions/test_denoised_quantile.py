@@ -12,9 +12,9 @@ from torch.testing import assert_close
 
 from botorch_calib.distributions._normal_functions import ndtri_exp
 from botorch_calib.distributions.denoised_piecewise import SmoothedPredictive, _table_of
-from botorch_calib.distributions.piecewise import MIN_HALF_WIDTH, PiecewisePredictive
+from botorch_calib.distributions.piecewise import PiecewisePredictive
 from tests.long_grids import mostly_slow
-from tests.predictive_examples import DECILES, SOME_KINDS, from_pits, random_predictive
+from tests.predictive_examples import SOME_KINDS, random_predictive, smoothed_by
 from tests.random_numbers import uniform
 
 LEVELS = [1e-12, 1e-9, 1e-6, 1e-3, 0.05, 0.1, 0.3, 0.5, 0.6, 0.77, 0.9, 0.95, 0.999]
@@ -105,20 +105,6 @@ def test_a_root_that_was_found_is_not_left_again(thresholds, ratio):
     assert score_errors(distribution, 0.999).max() <= 1e-8
 
 
-def make(kind: str, parameters: Tensor, ratio: Tensor) -> SmoothedPredictive:
-    """A distribution as a function of half-widths ``n``, thresholds ``n x 3`` or masses."""
-    if kind == "recalibrated":
-        return SmoothedPredictive(from_pits(DECILES[[2, 8, 15]], parameters), ratio)
-    if kind == "masses":
-        knots = torch.tensor([-1.0, -0.2, 0.7], dtype=torch.double)
-        masses = torch.cat([parameters, 1 - parameters.sum(-1, keepdim=True)], dim=-1)
-        flags = (False, True, False, False)
-        return SmoothedPredictive(PiecewisePredictive(knots, masses, flags, validate=False), ratio)
-    width = parameters.clamp(MIN_HALF_WIDTH, 3.4)
-    predictive = PiecewisePredictive.conformal(0.2, width, tails=kind, validate=False)
-    return SmoothedPredictive(predictive, ratio)
-
-
 def arguments(kind: str) -> tuple[Tensor, Tensor]:
     generator = Generator().manual_seed(5)
     u, v = uniform(2, generator=generator), uniform(2, 3, generator=generator)
@@ -134,7 +120,7 @@ CASES = [*product(["gaussian", "stretched", "recalibrated", "masses"], [0.02, 0.
 class TestDerivatives:
     def test_first_and_second(self, kind, level):
         def function(parameters, ratio):
-            return make(kind, parameters, ratio).quantile(level)
+            return smoothed_by(kind, parameters, ratio).quantile(level)
 
         assert gradcheck(function, arguments(kind), atol=1e-7, rtol=1e-6)
         assert gradgradcheck(function, arguments(kind), atol=1e-6, rtol=1e-5)

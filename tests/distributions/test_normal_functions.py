@@ -135,16 +135,6 @@ def test_log_normal_interval_derivatives():
     assert low.grad[3] == 0.0 and high.grad[4] == 0.0
 
 
-def test_log1mexp():
-    values = [-1e-15, -1e-8, -0.1, -math.log(2), -0.7, -5.0, -40.0, -800.0, -1e300]
-    expected = double(*(mp.log(-mp.expm1(v)) for v in values))
-    assert_close(functions.log1mexp(double(*values)), expected, rtol=1e-13, atol=0.0)
-    x = double(0.0, *values).requires_grad_()
-    functions.log1mexp(x).sum().backward()
-    assert x.grad.isfinite().all()
-    assert gradcheck(functions.log1mexp, (double(-0.1, -0.69, -0.7, -5.0).requires_grad_(),))
-
-
 def test_ndtri_exp():
     z = [-50.0, -38.0, -30.0, -8.1, -7.4, -7.3, -2.0, -1e-3, 0.0, 1.0]
     log_p = double(*(mp.log(Phi(v)) for v in z))

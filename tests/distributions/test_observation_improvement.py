@@ -29,7 +29,7 @@ def random_case(kind: str, num: int) -> tuple[UnsmoothedPredictive, Tensor]:
     """Distributions and points: at knots, close to them, in the bulk, far out to both sides."""
     distribution, generator = random_predictive(kind, num, seed=1), Generator().manual_seed(2)
     u = uniform(num, generator=generator)
-    pick = torch.randint(distribution.num_pieces + 1, (num, 1), generator=generator)
+    pick = torch.randint(distribution.form.num_pieces + 1, (num, 1), generator=generator)
     knots = distribution.knots.expand(num, -1).nan_to_num(posinf=0.0, neginf=0.0)
     edge = knots.gather(-1, pick).squeeze(-1)
     normal = torch.randn(num, dtype=torch.double, generator=generator)

@@ -59,7 +59,7 @@ class TestConstructors:
     def test_gaussian(self):
         predictive = PiecewisePredictive.gaussian((2, 3), dtype=torch.double)
         z = normal(5, 2, 3)
-        assert predictive.is_gaussian and predictive.batch_shape == (2, 3)
+        assert predictive.form.is_gaussian and predictive.batch_shape == (2, 3)
         assert torch.equal(predictive.transport(z), z)
         assert_close(predictive.cdf(z), ndtr(z))
         assert_close(predictive.log_prob(z), torch.distributions.Normal(0.0, 1.0).log_prob(z))

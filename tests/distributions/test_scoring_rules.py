@@ -120,11 +120,6 @@ def test_crps_in_single_precision_is_the_rounded_double_one() -> None:
     torch.testing.assert_close(single.double(), crps(predictive, z.double()), rtol=1e-6, atol=0.0)
 
 
-def test_crps_rejects_observations_that_are_not_finite() -> None:
-    with pytest.raises(InputDataError, match="`z`"):
-        crps(PiecewisePredictive.gaussian((1,)), torch.tensor([math.nan]))
-
-
 # ------------------------------------------------------------ other scores
 
 
@@ -156,6 +151,7 @@ def test_binomial_intervals_are_clopper_and_pearsons(confidence: float) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: crps(PiecewisePredictive.gaussian((1,)), tensor(math.nan)), "`z`"),
         (lambda: interval_score(tensor(0), tensor(1), tensor(0), alpha=1.0), "alpha"),
         (lambda: interval_score(tensor(2), tensor(1), tensor(0), alpha=0.1), "lower"),
         (lambda: observed_frequencies(tensor(), tensor(0.5)), "empty"),
@@ -170,6 +166,3 @@ def test_binomial_intervals_are_clopper_and_pearsons(confidence: float) -> None:
 def test_bad_input_is_rejected(call, message: str) -> None:
     with pytest.raises((InputDataError, BotorchTensorDimensionError), match=message):
         call()
-
-
-# ------------------------------------------------------------ arguments

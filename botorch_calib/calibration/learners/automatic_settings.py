@@ -199,7 +199,8 @@ class AggregatedQuantileTracker(QuantileLearner):
         found = descend(X, u, levels, steps, [1.0] * len(u), state, *local)
         thresholds, constants, coefficients = found
         thresholds = thresholds.view(len(u), *self.constants.shape)
-        losses = pinball_loss(u.view(-1, 1, 1), thresholds, self.levels)
+        scores = u.view(-1, 1, 1)
+        losses = (scores - thresholds) * (self.levels - (scores <= thresholds).to(u))
         weights, total, gap = adahedge(losses.sum(dim=-1), self.losses, self.mixability_gap)
         # Held to [0, 1], where the scores are: that never adds to the loss, see the class.
         mixed = (weights.to(u).unsqueeze(-1) * thresholds).sum(dim=-2).clamp(0.0, 1.0)
@@ -309,12 +310,7 @@ def _choices(
     )
 
 
-# ------------------------------------------------------------ losses and weights of the members
-
-
-def pinball_loss(u: Tensor, theta: Tensor, levels: Tensor) -> Tensor:
-    """``(u - theta) (p - 1{u <= theta})``, least in expectation at the ``p``-quantile of ``u``."""
-    return (u - theta) * (levels - (u <= theta).to(theta))
+# ------------------------------------------------------------ weights of the members
 
 
 def adahedge_weights(losses: Tensor, gap: Tensor) -> Tensor:

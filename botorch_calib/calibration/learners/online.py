@@ -147,11 +147,6 @@ class OnlineQuantileTracker(QuantileLearner):
             length = torch.minimum(length, 1.0 + 2.0 * local + self.step_size)
         return (length / (num_steps * eta[-1])).to(self.levels)
 
-    @property
-    def next_step(self) -> float:
-        """Step size of the next observation."""
-        return self.step_size * math.pow(self.num_updates + 1, -self.step_decay)
-
     def _learn(self, X: Tensor, u: Tensor) -> Tensor:
         times = range(self.num_updates + 1, self.num_updates + 1 + len(u))
         steps = [self.step_size * math.pow(t, -self.step_decay) for t in times]

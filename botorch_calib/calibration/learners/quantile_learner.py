@@ -56,8 +56,8 @@ class QuantileLearner(Module, ABC):
     centers: Tensor
     step_count: Tensor
 
-    # The buffers, with their versions, and the thresholds that were last derived from them
-    _kept: tuple[list[tuple[Tensor, int]], Thresholds] | None = None
+    # Identities and versions of the buffers, these, and the thresholds last derived from them
+    _kept: tuple[list[tuple[int, int]], list[Tensor], Thresholds] | None = None
     _payload: ClassVar[str] = "coefficients"
     _settings: ClassVar[tuple[str, ...]] = ("levels", "initial")
 
@@ -119,14 +119,14 @@ class QuantileLearner(Module, ABC):
 
     def _thresholds(self) -> Thresholds:
         """What `_derive` returns, derived again if a buffer was replaced or changed in place."""
+        buffers = [*self.buffers()]
         # Tensors that are made in inference mode count no versions.
-        state = [(b, 0 if b.is_inference() else b._version) for b in self.buffers()]
-        kept = self._kept
-        if kept is None or not _are_same(kept[0], state):
+        state = [(id(b), 0 if b.is_inference() else b._version) for b in buffers]
+        if self._kept is None or self._kept[0] != state:
             # A graph may use them later, even if they are first needed in inference mode.
             with torch.inference_mode(False), torch.no_grad():
-                self._kept = kept = state, self._derive()
-        return kept[1]
+                self._kept = state, buffers, self._derive()
+        return self._kept[2]
 
     def _finished(self, sums: Tensor, shift: Tensor | float) -> Tensor:
         """Raw thresholds ``... x M`` from values of the radial sum, differentiable in them."""
@@ -231,12 +231,6 @@ class QuantileLearner(Module, ABC):
             if not torch.allclose(ours, theirs, rtol=1e-6, atol=1e-6):
                 return f"its `{name}` are {theirs.tolist()}, not {ours.tolist()}."
         return None
-
-
-def _are_same(kept: list[tuple[Tensor, int]], state: list[tuple[Tensor, int]]) -> bool:
-    """Whether two lists have the same tensors, in the same versions."""
-    pairs = zip(kept, state, strict=True)
-    return len(kept) == len(state) and all(a is b and i == j for (a, i), (b, j) in pairs)
 
 
 def _initial_thresholds(initial: Tensor | Sequence[float] | None, levels: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ bonus ``h`` is ``sqrt(beta v)``, or, calibrated, that of a `Prediction` with the
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import torch
@@ -15,7 +16,6 @@ from botorch.models.model import Model
 from gpytorch.models import ExactGP
 from torch import Tensor
 
-from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.models.predict import mean_and_deviation
 from botorch_calib.models.process import predicting_process
 from botorch_calib.models.radial_kernels import LEAST_SQUARE
@@ -32,64 +32,6 @@ from botorch_calib.robust.joint_inputs import Columns
 _ELEMENTS, _LEAST_PAIRS, _MOST_PAIRS, _DEVICE_ELEMENTS = 2**18, 256, 1024, 2**26
 # Pairs whose bonus is made together.
 _BLOCK, _DEVICE_BLOCK = 2**14, 2**18
-
-
-class Bonus:
-    """What a bound adds to the mean of ``gp``, whose columns have decisions first.
-
-    It is ``width * sqrt(v)``, or ``sign * (mean - mu) + width * sigma`` of a calibrated posterior.
-    """
-
-    def __init__(
-        self,
-        gp: StationaryGP,
-        columns: Columns,
-        width: float,
-        sign: float,
-        calibrated: Surrogate | None,
-    ) -> None:
-        self.gp, self.columns, self.width, self.sign = gp, columns, width, sign
-        self.calibrated = calibrated
-
-    def __call__(self, variance: Tensor, points: Tensor) -> Tensor:
-        """The bonus ``...`` from variances ``...`` and joint inputs ``... x d``."""
-        if self.calibrated is None:
-            return self.width * variance.sqrt()
-        v = variance.unsqueeze(-1)
-        stated = Prediction(
-            torch.zeros_like(v),
-            v,
-            self.gp.noise.to(v).view(1, 1),
-            predictive=self._predictive(self.calibrated, points),
-            objective=self.calibrated.denoise,
-            excess=self.calibrated.excess,
-            least_variance=0.0,  # they are held to one in units of the outcome
-        )
-        shift, square = (part.squeeze(-1) for part in stated.moments())
-        return self.sign * shift + self.width * square.sqrt()
-
-    def with_slopes(self, variance: Tensor, points: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The same, and its derivatives by variances and by joint inputs, None if there are none.
-
-        The derivatives are differentiable if gradients are enabled.
-        """
-        twice = torch.is_grad_enabled()
-        with torch.enable_grad():
-            at = variance.requires_grad_(), points.requires_grad_()
-            bonus = self(*at)
-            slopes = torch.autograd.grad(bonus.sum(), at, create_graph=twice, allow_unused=True)
-        return bonus, slopes[0], slopes[1]
-
-    def _predictive(self, model: Surrogate, points: Tensor) -> PiecewisePredictive:
-        """What is stated at joint inputs: ``b x M x d`` of all pairs, or ``n x d``."""
-        calibrator, columns = model.calibrator, self.columns
-        assert calibrator is not None
-        split = len(columns.decision)
-        whole = columns.join(points[..., :split], points[..., split:])
-        whole = model.transform_inputs(whole)
-        if points.dim() == 2:
-            return calibrator.predictive(whole)
-        return calibrator.predictive_at_pairs(whole, columns.decision, columns.context)
 
 
 class ClosedFormConfidenceBound(ContextualFunction):
@@ -127,7 +69,10 @@ class ClosedFormConfidenceBound(ContextualFunction):
     ) -> None:
         self.columns, self._split = columns, len(columns.decision)
         # Columns, and so gradients, have decisions first.
-        self.gp = gp = gp.reordered(columns.decision + columns.context)
+        order = columns.decision + columns.context
+        parts = (each[..., order].contiguous() for each in (gp.origin, gp.slope, gp.inputs))
+        origin, slope, inputs = parts
+        self.gp = gp = replace(gp, origin=origin, slope=slope, inputs=inputs)
         self._mean, self._weights = sign * gp.mean, sign * gp.weights
         # One product with this gives sums over training inputs, and the sum of the factors. It is
         # twice as fast with columns in one piece.
@@ -135,7 +80,50 @@ class ClosedFormConfidenceBound(ContextualFunction):
         units = (-gp.inputs * self._unit).mT
         columns_of_sums = torch.cat([units, torch.ones_like(units[:1])])
         self._sums, self._weighted = columns_of_sums.mT, (columns_of_sums * self._weights).mT
-        self.bonus = Bonus(gp, columns, beta**0.5, sign, calibrated)
+        self._width, self._sign, self._calibrated = beta**0.5, sign, calibrated
+
+    def _bonus(self, variance: Tensor, points: Tensor) -> Tensor:
+        """What the bound adds to the mean of the process, ``...``.
+
+        It is ``width * sqrt(v)`` of variances ``...``, or ``sign * (mean - mu) + width * sigma`` of
+        a calibrated posterior at joint inputs: ``b x M x d`` of all pairs, or ``n x d``.
+        """
+        model, split = self._calibrated, self._split
+        if model is None:
+            return self._width * variance.sqrt()
+        assert model.calibrator is not None
+        Z = model.transform_inputs(self.columns.join(points[..., :split], points[..., split:]))
+        if points.dim() == 2:
+            predictive = model.calibrator.predictive(Z)
+        else:
+            places = self.columns.decision, self.columns.context
+            predictive = model.calibrator.predictive_at_pairs(Z, *places)
+        v = variance.unsqueeze(-1)
+        stated = Prediction(
+            torch.zeros_like(v),
+            v,
+            self.gp.noise.to(v).view(1, 1),
+            predictive=predictive,
+            objective=model.denoise,
+            excess=model.excess,
+            least_variance=0.0,  # they are held to one in units of the outcome
+        )
+        shift, square = (part.squeeze(-1) for part in stated.moments())
+        return self._sign * shift + self._width * square.sqrt()
+
+    def _bonus_with_slopes(
+        self, variance: Tensor, points: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The same, and its derivatives by variances and by joint inputs, None if there are none.
+
+        The derivatives are differentiable if gradients are enabled.
+        """
+        twice = torch.is_grad_enabled()
+        with torch.enable_grad():
+            at = variance.requires_grad_(), points.requires_grad_()
+            bonus = self._bonus(*at)
+            slopes = torch.autograd.grad(bonus.sum(), at, create_graph=twice, allow_unused=True)
+        return bonus, slopes[0], slopes[1]
 
     @torch.no_grad()
     def _evaluate(self, X: Tensor, contexts: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
@@ -162,8 +150,8 @@ class ClosedFormConfidenceBound(ContextualFunction):
         ]
         values, variance, by_mean, by_variance = self._moments(scaled[0], scaled[1], gradients)
         if not gradients:
-            return values + self.bonus(variance, points), by_mean
-        bonus, slope, by_points = self.bonus.with_slopes(variance, points)
+            return values + self._bonus(variance, points), by_mean
+        bonus, slope, by_points = self._bonus_with_slopes(variance, points)
         factor = slope * (variance > gp.least_variance)
         sums = by_mean.addcmul_(factor.unsqueeze(-1), by_variance, value=-2.0)
         gradient, total = sums[..., :-1], sums[..., -1:]
@@ -203,10 +191,10 @@ class ClosedFormConfidenceBound(ContextualFunction):
             mean[at] = k @ self._weights
             if gradients:
                 by_mean[at], by_variance[at] = g @ self._weighted, V.mul_(g) @ self._sums
-        return mean.add_(self._mean), self._variance(variance), by_mean, by_variance
+        return mean.add_(self._mean), variance, by_mean, by_variance
 
     def _solved(self, k: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """``k P``, in a buffer or a new tensor, and ``k P k'``, for covariances ``... x n``."""
+        """``k P``, in a buffer or a new tensor, and variances, from covariances ``... x n``."""
         gp = self.gp
         if gp.root is None:
             V = torch.matmul(k, gp.precision, out=out)
@@ -214,11 +202,7 @@ class ClosedFormConfidenceBound(ContextualFunction):
         else:
             W = k @ gp.root
             V, explained = torch.matmul(W, gp.root.mT, out=out), W.square().sum(dim=-1)
-        return V, explained
-
-    def _variance(self, explained: Tensor) -> Tensor:
-        """The variance ``...``, given how much of it is explained."""
-        return (self.gp.variance - explained).clamp_min(self.gp.least_variance)
+        return V, (gp.variance - explained).clamp_min(gp.least_variance)
 
     @torch.enable_grad()
     def _gradient_norm(self, X: Tensor, contexts: Tensor) -> tuple[Tensor, Tensor]:
@@ -228,11 +212,10 @@ class ClosedFormConfidenceBound(ContextualFunction):
         scaled = gp.scaled(torch.cat([x, c], dim=-1))
         squares = pairwise_distances(scaled, gp.inputs).square().clamp_min(LEAST_SQUARE)
         k, g = gp.profile.at(squares)
-        V, explained = self._solved(k)
-        variance = self._variance(explained)
+        V, variance = self._solved(k)
         # Made anew: derivatives by these leave the variance as it is.
         points = torch.cat([x, c], dim=-1)
-        _, by_variance, by_points = self.bonus.with_slopes(variance, points)
+        _, by_variance, by_points = self._bonus_with_slopes(variance, points)
         by_variance = by_variance * (variance > gp.least_variance)
         # Derivatives of the bound by k, and its gradient
         factors = torch.addcmul(self._weights, by_variance.unsqueeze(-1), V, value=-2.0)
@@ -267,7 +250,8 @@ def confidence_bound(
 ) -> ContextualFunction:
     """The confidence bound of any model with one output, in closed form where there is one.
 
-    Arguments are those of `ClosedFormConfidenceBound`, with an affine transform of the outcome.
+    The arguments mean what they mean in `ClosedFormConfidenceBound`; ``posterior_transform`` is
+    affine.
     """
     gp = gaussian_process(model) if posterior_transform is None else None
     if gp is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import attrgetter
 from types import NoneType
 
@@ -63,12 +63,6 @@ class StationaryGP:
     noise: Tensor  # its variance
     least_variance: Tensor  # variances are at least this
 
-    def reordered(self, columns: list[int]) -> StationaryGP:
-        """The same for inputs of these columns, which are all of them."""
-        parts = (each[..., columns].contiguous() for each in (self.origin, self.slope, self.inputs))
-        origin, slope, inputs = parts
-        return replace(self, origin=origin, slope=slope, inputs=inputs)
-
     def scaled(self, points: Tensor) -> Tensor:
         """Scaled inputs ``... x d`` of points."""
         return (points.to(self.origin) - self.origin) * self.slope
@@ -100,12 +94,12 @@ def is_stationary(model: ExactGP) -> bool:
 @torch.no_grad()
 def stationary_gp(model: ExactGP) -> StationaryGP:
     """Factorise a model that `is_stationary`, put in evaluation mode, in double precision."""
-    if not is_stationary(model):
+    kernel = base_kernel(model.covar_module)
+    profile = radial_profile(kernel)
+    if profile is None or not is_stationary(model):
         raise UnsupportedError(f"This {type(model).__name__} has no closed form.")
     model.eval()
-    data, kernel = model.train_inputs[0].detach(), base_kernel(model.covar_module)
-    profile = radial_profile(kernel)
-    assert profile is not None
+    data = model.train_inputs[0].detach()
     is_scaled = kernel is not model.covar_module
     one = data.new_ones((), dtype=torch.double)
     output_scale = one * model.covar_module.outputscale.detach() if is_scaled else one
@@ -114,12 +108,24 @@ def stationary_gp(model: ExactGP) -> StationaryGP:
     location = one * outcome_map_of(model).outcome(data.new_zeros(1, 1)).squeeze()
     scale = profile.factor**0.5 / kernel.lengthscale.detach().reshape(-1).expand(data.shape[-1])
     origin, center, slopes = _input_map(model)
-    inputs = (data - center) * scale
-    factor, weights, prior_mean = _solved(model, inputs, profile, output_scale)
+    # In double precision even for a model in single: the weights and the inverse of an
+    # ill-conditioned covariance are what all values depend on, and they are computed once.
+    inputs = ((data - center) * scale).double()
+    covariance = output_scale * profile.at(pairwise_distances(inputs, inputs).square_())[0]
+    covariance.diagonal().add_(model.likelihood.noise.detach())
+    factor = psd_safe_cholesky(covariance)
+    prior_mean = model.mean_module(model.train_inputs[0]).detach().double()
+    deviations = (model.train_targets.detach().double() - prior_mean).unsqueeze(-1)
+    weights = torch.cholesky_solve(deviations, factor).squeeze(-1)
     precision, root = torch.cholesky_inverse(factor), None
     # Outcomes are location + unit * g, with g of the standardised model, whose kernel is
     # output_scale times one with k(z, z) = 1. These factors go into the weights and the precision.
-    if is_badly_conditioned(output_scale * precision, data.dtype):
+    #
+    # Rounding changes ``k precision k'`` by about ``eps sqrt(n) m``, with ``m`` the largest
+    # diagonal entry in units of the prior variance; the least ``sigma`` is about ``1/sqrt(n m)``.
+    largest = output_scale * precision.diagonal().amax()
+    error = 0.5 * torch.finfo(data.dtype).eps * len(precision) * largest**1.5
+    if error > _TOLERANCE.get(data.dtype, 0.0):
         eye = torch.eye(len(factor)).to(factor)
         inverse = torch.linalg.solve_triangular(factor, eye, upper=False)
         root = unit * output_scale * inverse.mT.contiguous()
@@ -135,7 +141,7 @@ def stationary_gp(model: ExactGP) -> StationaryGP:
         weights=(unit * output_scale * weights).to(data),
         precision=((unit * output_scale) ** 2 * precision).to(data),
         root=None if root is None else root.to(data),
-        mean=location + unit * prior_mean,
+        mean=location + unit * prior_mean[0],
         variance=variance,
         noise=unit**2 * noise.squeeze(),
         least_variance=torch.maximum(floor, unit**2 * usual_least(data.dtype)),
@@ -165,32 +171,3 @@ def _input_map(model: ExactGP) -> tuple[Tensor, Tensor, Tensor]:
         image = model.transform_inputs(point)
         (slopes,) = torch.autograd.grad(image.sum(), point)
     return origin.squeeze(0), image.detach().squeeze(0), slopes.squeeze(0)
-
-
-def _solved(
-    model: ExactGP, inputs: Tensor, profile: RadialProfile, output_scale: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Cholesky factor of ``K + noise``, weights of the targets, and the prior mean, in double."""
-    # In double precision even for a model in single: the weights and the inverse of an
-    # ill-conditioned covariance are what all values depend on, and they are computed once.
-    inputs = inputs.double()
-    targets = model.train_targets.detach().double()
-    mean = model.mean_module(model.train_inputs[0]).detach().double()
-    squares = pairwise_distances(inputs, inputs).square_()
-    covariance = output_scale * profile.at(squares)[0]
-    covariance.diagonal().add_(model.likelihood.noise.detach())
-    factor = psd_safe_cholesky(covariance)
-    deviations = (targets - mean).unsqueeze(-1)
-    weights = torch.cholesky_solve(deviations, factor).squeeze(-1)
-    return factor, weights, mean[0]
-
-
-def is_badly_conditioned(precision: Tensor, dtype: torch.dtype) -> bool:
-    """Whether products with a precision matrix lose more of ``sigma`` than is tolerated.
-
-    Rounding changes ``k precision k'`` by about ``eps sqrt(n) m``, with ``m`` the largest diagonal
-    entry in units of the prior variance, and the smallest ``sigma`` is about ``1/sqrt(n m)``.
-    """
-    largest = float(precision.diagonal().amax())
-    error = 0.5 * torch.finfo(dtype).eps * len(precision) * largest**1.5
-    return error > _TOLERANCE.get(dtype, 0.0)

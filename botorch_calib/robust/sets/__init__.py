@@ -1,6 +1,6 @@
 """Ambiguity sets, one a file; `base` holds what they share, and how to write another one."""
 
-from botorch_calib.robust.sets.base import AmbiguitySet, Ball
+from botorch_calib.robust.sets.base import AmbiguitySet, Ball, RadiusSchedule
 from botorch_calib.robust.sets.chi_squared import ChiSquaredBall
 from botorch_calib.robust.sets.conditional_value_at_risk import ConditionalValueAtRisk
 from botorch_calib.robust.sets.kullback_leibler import KLBall
@@ -14,6 +14,7 @@ __all__ = [
     "ChiSquaredBall",
     "ConditionalValueAtRisk",
     "KLBall",
+    "RadiusSchedule",
     "TotalVariationBall",
     "WassersteinBall",
     "WorstCase",

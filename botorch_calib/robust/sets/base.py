@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from copy import copy
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -112,17 +114,15 @@ class AmbiguitySet:
         """Weights ``... x M`` whose product with ``values`` is the worst case."""
         contexts = contexts.to(torch.double, values.device)
         u = values.detach().double().reshape(-1, contexts.num_points)
-        support = contexts.support() if self._keeps_support else None
-        # Atoms without weight are left out first: divergences divide by the weights.
-        if support is None:
-            weights = self._solve_scaled(u, contexts)
-        else:
+        if self._keeps_support and len(kept := contexts.support()) < contexts.num_points:
+            # Atoms without weight are left out first: divergences divide by the weights.
             within = contexts.memo(
-                "within",
-                lambda: ContextDistribution(contexts.points[support], contexts.weights[support]),
+                "within", lambda: ContextDistribution(contexts.points[kept], contexts.weights[kept])
             )
             weights = torch.zeros_like(u)
-            weights[:, support] = self._solve_scaled(u[:, support], within)
+            weights[:, kept] = self._solve_scaled(u[:, kept], within)
+        else:
+            weights = self._solve_scaled(u, contexts)
         return weights.to(values.dtype).reshape(values.shape)
 
     def _solve_scaled(self, u: Tensor, contexts: ContextDistribution) -> Tensor:
@@ -180,6 +180,32 @@ class Ball(AmbiguitySet):
 
     def _arguments(self) -> dict[str, Any]:
         return {"radius": self._radius, **super()._arguments()}
+
+
+@dataclass(frozen=True)
+class RadiusSchedule:
+    """The practical radius ``c / sqrt(t)``, which shrinks like the theoretical one.
+
+    Any ball takes it as its ``radius``, such as ``TotalVariationBall(RadiusSchedule(1))``.
+
+    Attributes:
+        c: Radius at ``t = 1``, for Wasserstein balls in the unit of the contexts. The paper's
+            experiments use 0.3 for contexts in a unit cube.
+
+    Example:
+        >>> RadiusSchedule(0.3)(4)
+        0.15
+        >>> ball = WassersteinBall(RadiusSchedule(0.3))
+    """
+
+    c: float = 0.3
+
+    def __post_init__(self) -> None:
+        check_nonnegative("c", self.c)
+
+    def __call__(self, t: int) -> float:
+        """Radius after ``t >= 1`` samples of the context."""
+        return self.c / math.sqrt(check_count("t", t))
 
 
 def check_values(values: Tensor, contexts: ContextDistribution) -> None:

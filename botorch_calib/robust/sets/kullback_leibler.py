@@ -44,15 +44,11 @@ class KLBall(Ball):
             return weights.expand_as(u)
         worst = weights * (u <= 0)
         mass = worst.sum(dim=-1, keepdim=True)
-        inner = -mass.log() > self.radius
-        return torch.where(inner, self._tilted(u, weights), worst / mass)
-
-    def _tilted(self, u: Tensor, weights: Tensor) -> Tensor:
-        """Worst cases where all mass on the smallest value lies outside of the ball."""
-        worst, size, _ = tilt(u, weights, self._search(u, weights).exp())
+        tilted, size, _ = tilt(u, weights, self._search(u, weights).exp())
         # Convexity: a step back to the centre takes what rounding has left outside of the ball.
         share = (self.radius / size.clamp(min=_LEAST)).clamp(max=1.0).unsqueeze(-1)
-        return torch.lerp(weights.expand_as(worst), worst, share)
+        tilted = torch.lerp(weights.expand_as(tilted), tilted, share)
+        return torch.where(-mass.log() > self.radius, tilted, worst / mass)
 
     def _search(self, u: Tensor, weights: Tensor) -> Tensor:
         """``log s``, ``b``, at which the divergence is the radius."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
@@ -88,20 +89,16 @@ class WassersteinBall(Ball):
         return _Transport(u, contexts, self.radius).solve()
 
 
-class _Plan:
-    """Where each source's mass goes, ``b x m`` indices of atoms; its mean and cost, ``b``."""
+class _Plan(NamedTuple):
+    """Where each source's mass goes, ``b x m`` indices of atoms; its mean and cost, ``b x 1``."""
 
-    def __init__(self, problem: _Transport, target: Tensor) -> None:
-        sources = torch.arange(target.shape[-1], device=target.device)
-        self.target = target
-        self.mean = problem.u.gather(-1, target) @ problem.weights
-        self.cost = problem.distances[sources, target] @ problem.weights
+    target: Tensor
+    mean: Tensor
+    cost: Tensor
 
-    def update(self, other: _Plan, rows: Tensor) -> None:
-        """Replace ``rows`` (a mask, ``b``) by those of another plan."""
-        self.target = torch.where(rows.unsqueeze(-1), other.target, self.target)
-        self.mean = torch.where(rows, other.mean, self.mean)
-        self.cost = torch.where(rows, other.cost, self.cost)
+    def replaced(self, other: _Plan, rows: Tensor) -> _Plan:
+        """Another plan in ``rows``, a mask ``b x 1``."""
+        return _Plan(*(torch.where(rows, new, old) for new, old in zip(other, self, strict=True)))
 
 
 class _Transport:
@@ -117,8 +114,10 @@ class _Transport:
 
     def __init__(self, u: Tensor, contexts: ContextDistribution, radius: float) -> None:
         self.u, self.radius = u, radius
-        self.sources, self.weights, self.distances = contexts.memo(
-            "sources", lambda: _sources(contexts)
+        self.sources = contexts.support()
+        self.weights = contexts.weights[self.sources]
+        self.distances = contexts.memo(
+            "distances", lambda: pairwise_distances(contexts.points[self.sources], contexts.points)
         )
 
     @property
@@ -129,48 +128,39 @@ class _Transport:
     def solve(self) -> Tensor:
         """Worst-case distributions, ``b x M``."""
         # The cheapest plans for gamma = infinity and gamma = 0.
-        home = self.sources.expand(len(self.u), -1)
-        near = _Plan(self, home)
-        far = _Plan(self, self.u.argmin(dim=-1, keepdim=True).expand_as(home))
+        near = self._plan(self.sources.expand(len(self.u), -1))
+        far = self._plan(self.u.argmin(dim=-1, keepdim=True).expand_as(near.target))
         done = far.cost <= self.radius
         for step in range(_MAX_STEPS):
             gamma = (near.mean - far.mean) / (far.cost - near.cost)
             bound = near.mean + gamma * (near.cost - self.radius)
-            unsettled = (near.target != far.target) & ~done.unsqueeze(-1)
+            unsettled = (near.target != far.target) & ~done
             looks = self.on_processor or (step > 0 and step % _BLIND_STEPS == 0)
             if looks and not unsettled.any():
                 break
-            target = torch.where(unsettled, self._cheapest(gamma), far.target)
-            plan = _Plan(self, target)
+            plan = self._plan(torch.where(unsettled, self._cheapest(gamma), far.target))
             done = done | (plan.mean + gamma * (plan.cost - self.radius) >= bound - _GAP)
             within = plan.cost <= self.radius
-            near.update(plan, within & ~done)
-            far.update(plan, ~within & ~done)
-        return self._mixture(near, far)
+            near = near.replaced(plan, within & ~done)
+            far = far.replaced(plan, ~within & ~done)
+        # The mixture of both that costs the radius, or less if ``far`` does
+        share = (self.radius - near.cost) / (far.cost - near.cost)
+        share = torch.where(far.cost <= self.radius, 1.0, share.clamp(0.0, 1.0))
+        worst = torch.zeros_like(self.u)
+        worst.scatter_add_(-1, far.target, share * self.weights)
+        return worst.scatter_add_(-1, near.target, (1 - share) * self.weights)
+
+    def _plan(self, target: Tensor) -> _Plan:
+        places = torch.arange(target.shape[-1], device=target.device)
+        mean, cost = self.u.gather(-1, target), self.distances[places, target]
+        weights = self.weights.unsqueeze(-1)
+        return _Plan(target, mean @ weights, cost @ weights)
 
     def _cheapest(self, gamma: Tensor) -> Tensor:
         """Where each source's mass goes at ``gamma``, ``b x m``."""
         block = _BLOCK if self.on_processor else _DEVICE_BLOCK
         size = max(1, block // self.distances.numel())
-        parts = zip(self.u.unsqueeze(-2).split(size), gamma.view(-1, 1, 1).split(size), strict=True)
+        parts = zip(self.u.unsqueeze(-2).split(size), gamma.unsqueeze(-1).split(size), strict=True)
         cost = (torch.addcmul(u, factor, self.distances) for u, factor in parts)
         # ``min`` with its indices takes half the time of ``argmin``.
         return torch.cat([each.min(dim=-1).indices for each in cost])
-
-    def _mixture(self, near: _Plan, far: _Plan) -> Tensor:
-        """Where the mixture of two plans leads that costs the radius, or less if ``far`` does."""
-        share = (self.radius - near.cost) / (far.cost - near.cost)
-        share = torch.where(far.cost <= self.radius, 1.0, share.clamp(0.0, 1.0)).unsqueeze(-1)
-        worst = torch.zeros_like(self.u)
-        worst.scatter_add_(-1, far.target, share * self.weights)
-        return worst.scatter_add_(-1, near.target, (1 - share) * self.weights)
-
-
-def _sources(contexts: ContextDistribution) -> tuple[Tensor, Tensor, Tensor]:
-    """Indices of the atoms with weight, ``m``, their weights, and distances to all, ``m x M``."""
-    sources = contexts.support()
-    if sources is None:
-        sources = torch.arange(contexts.num_points, device=contexts.weights.device)
-        return sources, contexts.weights, contexts.distances()
-    distances = pairwise_distances(contexts.points[sources], contexts.points)
-    return sources, contexts.weights[sources], distances

@@ -26,11 +26,6 @@ def data(num, seed=0):
 PINBALL_LEVELS = torch.tensor([0.05, 0.2, 0.5, 0.9], **DOUBLE)
 
 
-def scores(num: int, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(num, dtype=torch.double, generator=generator)
-
-
 def objective(q, u, level, center, step, weights):
     """The regularised loss, by its definition."""
     above, below = (u - q).clamp(min=0.0), (q - u).clamp(min=0.0)
@@ -42,8 +37,8 @@ def objective(q, u, level, center, step, weights):
     [(1, 0.2, False), (2, 10.0, True), (7, 0.01, True), (60, 0.01, False), (60, 0.2, True)],
 )
 def test_minimizer_equals_that_of_a_convex_solver(num, step, weighted):
-    u, center = scores(num), PINBALL_LEVELS**2
-    weights = 3 * scores(num, seed=2) if weighted else None
+    u, center = data(num)[1], PINBALL_LEVELS**2
+    weights = 3 * data(num, seed=2)[1] if weighted else None
     result = pinball_minimizer(u, PINBALL_LEVELS, center, step, weights)
     w = torch.ones_like(u) if weights is None else weights
     # All levels in one problem, the sum of theirs.
@@ -79,8 +74,8 @@ def test_ties_and_extreme_scores():
 
 
 def test_quantiles_do_not_cross_and_weights_are_batched():
-    u, levels = scores(40), torch.linspace(0.02, 0.98, 49, dtype=torch.double)
-    weights = scores(480, seed=4).view(3, 4, 40)
+    u, levels = data(40)[1], torch.linspace(0.02, 0.98, 49, dtype=torch.double)
+    weights = data(480, seed=4)[1].view(3, 4, 40)
     result = pinball_minimizer(u, levels, levels, 0.3, weights)
     assert result.shape == (3, 4, 49) and (result.diff(dim=-1) >= 0).all()
     single = pinball_minimizer(u, levels, levels, 0.3, weights[1, 2])

@@ -382,6 +382,18 @@ class TestGradients:
         assert not flat.requires_grad
         assert_close(flat, steepness.detach(), rtol=1e-12, atol=1e-12)
 
+    def test_differences_are_as_good_as_second_derivatives(self):
+        X, C = uniform(3, 1).requires_grad_(), uniform(4, 1, seed=1)
+        centers = torch.tensor([[0.1, 0.9], [0.7, 0.3]], **DOUBLE)
+
+        def slopes(scale: Tensor | None) -> Tensor:
+            function = PointwiseFunction(
+                lambda Z: torch.cdist(Z, centers).sin().sum(dim=(-2, -1)), Columns(2, 1), scale
+            )
+            return torch.autograd.grad(function.gradient_norms(X, C).sum(), X)[0]
+
+        assert_close(slopes(torch.ones(1, **DOUBLE)), slopes(None), rtol=1e-6, atol=1e-6)
+
     @pytest.mark.parametrize("kernel", ["rbf", "matern 3/2", "scaled matern 5/2"])
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     def test_at_observed_points(self, kernel, dtype):
@@ -454,7 +466,16 @@ def batched() -> SingleTaskGP:
 UNSUPPORTED: dict[str, Callable[[], SingleTaskGP]] = {
     "matern 1/2": lambda: plain_gp(covar_module=MaternKernel(nu=0.5)),
     "some dimensions": lambda: plain_gp(covar_module=RBFKernel(active_dims=[0, 1])),
+    "some dimensions, scaled": lambda: plain_gp(
+        covar_module=ScaleKernel(RBFKernel(), active_dims=[0, 1])
+    ),
     "sum": lambda: plain_gp(covar_module=RBFKernel() + MaternKernel(nu=2.5)),
+    "product": lambda: plain_gp(covar_module=ScaleKernel(RBFKernel() * RBFKernel())),
+    "scaled twice": lambda: plain_gp(covar_module=ScaleKernel(ScaleKernel(RBFKernel()))),
+    "batch of kernels": lambda: plain_gp(covar_module=RBFKernel(batch_shape=torch.Size([1]))),
+    "batch of scales": lambda: plain_gp(
+        covar_module=ScaleKernel(RBFKernel(), batch_shape=torch.Size([1]))
+    ),
     "warped inputs": lambda: plain_gp(
         input_transform=Warp(d=4, indices=[0], bounds=torch.tensor([[0.0] * 4, [1.0] * 4]))
     ),
@@ -485,7 +506,7 @@ class TestSupport:
         assert isinstance(bound, PointwiseFunction)
         with pytest.raises(UnsupportedError, match="closed form"):
             stationary_gp.stationary_gp(gp)
-        if name != "batch":
+        if "batch" not in name:
             X, C = uniform(2, 2, seed=3), uniform(3, 2, seed=4)
             expected = dense_bound(gp, joint(X, C, [2, 3])).view(2, 3)
             assert_close(bound(X, C), expected, rtol=0, atol=1e-8)

@@ -14,7 +14,7 @@ from botorch.models.transforms.input import (
     ChainedInputTransform,
     InputStandardize,
 )
-from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import MaternKernel, ScaleKernel
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -126,27 +126,6 @@ class TestInputs:
         """A transform that differs by row is not one of single inputs."""
         rows = AffineInputTransform(4, torch.ones(15, 4, **DOUBLE), torch.rand(15, 4, **DOUBLE))
         assert not is_stationary(make_gp(rows))
-
-
-class TestSupport:
-    @pytest.mark.parametrize(
-        "kernel",
-        [
-            lambda: ScaleKernel(RBFKernel(batch_shape=torch.Size([1]))),
-            lambda: ScaleKernel(RBFKernel(), batch_shape=torch.Size([1])),
-            lambda: ScaleKernel(ScaleKernel(RBFKernel())),
-            lambda: ScaleKernel(RBFKernel(), active_dims=[0, 1]),
-            lambda: ScaleKernel(RBFKernel(active_dims=[0, 1])),
-            lambda: ScaleKernel(MaternKernel(nu=0.5)),
-            lambda: RBFKernel(batch_shape=torch.Size([1])),
-            lambda: ScaleKernel(RBFKernel() * RBFKernel()),
-        ],
-    )
-    def test_other_kernels(self, kernel: Callable[[], Kernel]):
-        gp = make_gp()
-        assert is_stationary(gp)
-        gp.covar_module = kernel().double()
-        assert not is_stationary(gp)
 
 
 def refit(gp: Any) -> None:
