@@ -201,20 +201,20 @@ class CalibratedPosterior(Prediction, Posterior):
     # ------------------------------------------------------------ joint samples
 
     @cached_property
+    @torch.enable_grad()  # it is kept
     def path_posterior(self) -> GPyTorchPosterior:
         """The Gaussian posterior of the targets, from which paths of the process are drawn.
 
         In this space the jitter that GPyTorch adds to a covariance matrix which rounding has made
         indefinite, 1e-8 (1e-6 in single precision), is small whatever the units of the outcome.
         """
-        with torch.enable_grad():  # it is kept
-            mean = self.target_mean.squeeze(-1)
-            if self.covariance is None:
-                variance = self.target_variance.expand_as(self.target_mean)
-                operator: Any = DiagLinearOperator(variance.squeeze(-1))
-            else:
-                operator = to_linear_operator(self.covariance).double()
-            return GPyTorchPosterior(MultivariateNormal(mean, operator))
+        mean = self.target_mean.squeeze(-1)
+        if self.covariance is None:
+            variance = self.target_variance.expand_as(self.target_mean)
+            operator: Any = DiagLinearOperator(variance.squeeze(-1))
+        else:
+            operator = to_linear_operator(self.covariance).double()
+        return GPyTorchPosterior(MultivariateNormal(mean, operator))
 
     def rsample_from_base_samples(self, sample_shape: Size, base_samples: Tensor) -> Tensor:
         """Differentiable samples, ``sample_shape x batch_shape x q x 1``, made of base samples.

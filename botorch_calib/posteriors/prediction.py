@@ -153,10 +153,6 @@ class Prediction:
         """The prediction with another distribution of scores, None for the model's own."""
         return self._with(predictive=predictive)
 
-    def of_observation(self) -> Self:
-        """The prediction of an observation."""
-        return self._with(objective=False) if self.objective else self
-
     def affine(self, weight: float, offset: float = 0.0) -> Self:
         """The prediction of ``weight y + offset``, where -1 turns minimisation into maximisation.
 
@@ -265,13 +261,12 @@ class Prediction:
         """``P(f > best_f)``."""
         return self._distribution.log_survival(self._latent("best_f", best_f)).exp().to(self.dtype)
 
+    # What is kept has a graph, even if it is first asked for without one.
+
     @cached_property
+    @torch.enable_grad()
     def _distribution(self) -> DenoisedMixture | SmoothedPredictive | UnsmoothedPredictive:
         """The distribution of targets, less `_origin`, in float64."""
-        with torch.enable_grad():  # it is kept, also if first asked for without
-            return self._made_distribution()
-
-    def _made_distribution(self) -> DenoisedMixture | SmoothedPredictive | UnsmoothedPredictive:
         predictive, variance, noise = self._predictive, self.target_variance, self.target_noise
         if self.members:
             noise = torch.zeros_like(variance) if noise is None else noise
@@ -298,25 +293,26 @@ class Prediction:
         return self._distribution
 
     @cached_property
+    @torch.enable_grad()
     def _predictive(self) -> PiecewisePredictive:
         """The distribution of scores in float64, standard normal if nothing is corrected."""
         if self.predictive is None:
             return PiecewisePredictive.gaussian(dtype=torch.double, device=self.device)
-        with torch.enable_grad():  # it is kept
-            return self.predictive.to(torch.double)
+        return self.predictive.to(torch.double)
 
     @property
     def _corrects_nothing(self) -> bool:
         return self.predictive is None or self.predictive.is_standard_normal
 
     @cached_property
+    @torch.enable_grad()
     def _total(self) -> Tensor:
         """Standard deviations of observed targets by the members."""
-        with torch.enable_grad():  # it is kept
-            noise = self.target_noise
-            return (self.target_variance if noise is None else self.target_variance + noise).sqrt()
+        noise = self.target_noise
+        return (self.target_variance if noise is None else self.target_variance + noise).sqrt()
 
     @cached_property
+    @torch.enable_grad()
     def _growth(self) -> tuple[Tensor, Tensor] | None:
         """``v' / v`` and ``tau^2``, both at least 1, where the excess is the objective's.
 
@@ -328,11 +324,10 @@ class Prediction:
         is_own = not self.objective or self.excess == "noise" or self._corrects_nothing
         if is_own or self.target_noise is None:
             return None
-        with torch.enable_grad():  # it is kept
-            spread = self._predictive.variance.clamp(min=1.0)
-            has_points = self.members and spread.dim() > 2
-            spread = spread.unsqueeze(MEMBER_DIM) if has_points else spread
-            return 1.0 + (spread - 1.0) * (1.0 + self._noise_ratio.square()), spread
+        spread = self._predictive.variance.clamp(min=1.0)
+        has_points = self.members and spread.dim() > 2
+        spread = spread.unsqueeze(MEMBER_DIM) if has_points else spread
+        return 1.0 + (spread - 1.0) * (1.0 + self._noise_ratio.square()), spread
 
     @property
     def _noise_ratio(self) -> Tensor:
@@ -474,14 +469,13 @@ class Prediction:
             sizes = (self.outcome_map.scaled(each.sqrt()) for each in parts)
             center = self.outcome_map.outcome(self.target_mean)
             return Spread(center, self.unit_of_scores, *sizes)
-        y = self.of_observation()
-        whole = own = 0.5 * (y.at_score(1.0) - y.at_score(-1.0)).double()
+        whole = own = 0.5 * (self.at_score(1.0) - self.at_score(-1.0)).double()
         if noise is not None:
             f = self._with(objective=True)
             own = torch.minimum(whole, 0.5 * (_quantile(f, 1.0) - _quantile(f, -1.0)))
         # Not 0, where a root has no derivative
         rest = (whole.square() - own.square()).clamp_min(torch.finfo(torch.double).tiny).sqrt()
-        return Spread(y.at_score(0.0), (own.square() + rest.square()).sqrt(), own, rest)
+        return Spread(self.at_score(0.0), (own.square() + rest.square()).sqrt(), own, rest)
 
 
 def _quantile(prediction: Prediction, score: float) -> Tensor:
