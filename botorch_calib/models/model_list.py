@@ -140,10 +140,9 @@ class CalibratedModelList(ModelList):
         if posterior_transform is not None:
             place, transform = _of_sole_outcome(posterior_transform, len(chosen))
             index = chosen[place]
+            part: Any = self._posterior_of(index, X, observation_noise, baseline)
             if isinstance(self.models[index], DeterministicModel):  # BoTorch takes a Gaussian one
-                known: Any = self.models[index].posterior(X)
-                return EnsemblePosterior(transform.offset + transform.weights * known.values)
-            part = self._posterior_of(index, X, observation_noise, baseline)
+                return EnsemblePosterior(transform.offset + transform.weights * part.values)
             if isinstance(part, CalibratedPosterior):
                 return part.affine(*scalar_affine(transform, "an outcome"))
             return transform(part, X=X)

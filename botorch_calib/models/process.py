@@ -114,7 +114,8 @@ def with_task_feature(model: Any, X: Tensor) -> Tensor:
 
 def in_output_task(model: Any, X: Tensor) -> Tensor:
     """Which rows of training inputs ``n x d`` belong to the output task; all but for multi-task."""
-    if not isinstance(model, MultiTaskGPyTorchModel):
+    is_multi_task = isinstance(model, MultiTaskGPyTorchModel)
+    if not is_multi_task:
         return torch.ones(len(X), dtype=torch.bool, device=X.device)
     task: Tensor = X[:, model._task_feature].round().long()
     return task == model._output_tasks[0]

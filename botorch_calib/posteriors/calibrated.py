@@ -16,6 +16,7 @@ from torch import Size, Tensor
 
 from botorch_calib._validation import (
     broadcasts_to,
+    check_flag,
     check_nonnegative,
     check_one_of,
     check_variances,
@@ -178,12 +179,11 @@ class CalibratedPosterior(Prediction, Posterior):
         return self.moments()[1]
 
     def _of_members(self, moment: int) -> Tensor:
-        if not isinstance(self.outcome_map, Affine):
+        units = self.outcome_map
+        if not isinstance(units, Affine):
             raise UnsupportedError("Members have moments with affine outcome transforms alone.")
         values = self._mixture.moments_of_members()[moment].movedim(0, MEMBER_DIM)
-        values = (
-            self.outcome_map.scaled(values, power=2) if moment else self.outcome_map.outcome(values)
-        )
+        values = units.scaled(values, power=2) if moment else units.outcome(values)
         return values.to(self.dtype)
 
     def _extended_shape(self, sample_shape: Size = Size()) -> Size:  # noqa: B008
@@ -338,8 +338,7 @@ def _check_arguments(
             "`predictive` must be a PiecewisePredictive, such as `calibrator.predictive(X)`, "
             f"got {type(predictive).__name__}."
         )
-    if not isinstance(denoise, bool):
-        raise InputDataError(f"`denoise` must be True or False, got {denoise!r}.")
+    check_flag("denoise", denoise)
     shapes = {"predictive": predictive.batch_shape}
     if isinstance(noise_variance, Tensor):
         shapes["noise_variance"] = check_variances("noise_variance", noise_variance).shape

@@ -153,6 +153,10 @@ class Prediction:
         """The prediction with another distribution of scores, None for the model's own."""
         return self._with(predictive=predictive)
 
+    def of_observation(self) -> Self:
+        """The prediction of an observation."""
+        return self._with(objective=False) if self.objective else self
+
     def affine(self, weight: float, offset: float = 0.0) -> Self:
         """The prediction of ``weight y + offset``, where -1 turns minimisation into maximisation.
 
@@ -261,10 +265,8 @@ class Prediction:
         """``P(f > best_f)``."""
         return self._distribution.log_survival(self._latent("best_f", best_f)).exp().to(self.dtype)
 
-    # What is kept has a graph, even if it is first asked for without one.
-
     @cached_property
-    @torch.enable_grad()
+    @torch.enable_grad()  # what is kept has a graph, even if it is first asked for without one
     def _distribution(self) -> DenoisedMixture | SmoothedPredictive | UnsmoothedPredictive:
         """The distribution of targets, less `_origin`, in float64."""
         predictive, variance, noise = self._predictive, self.target_variance, self.target_noise
@@ -469,13 +471,14 @@ class Prediction:
             sizes = (self.outcome_map.scaled(each.sqrt()) for each in parts)
             center = self.outcome_map.outcome(self.target_mean)
             return Spread(center, self.unit_of_scores, *sizes)
-        whole = own = 0.5 * (self.at_score(1.0) - self.at_score(-1.0)).double()
+        y = self.of_observation()
+        whole = own = 0.5 * (y.at_score(1.0) - y.at_score(-1.0)).double()
         if noise is not None:
             f = self._with(objective=True)
             own = torch.minimum(whole, 0.5 * (_quantile(f, 1.0) - _quantile(f, -1.0)))
         # Not 0, where a root has no derivative
         rest = (whole.square() - own.square()).clamp_min(torch.finfo(torch.double).tiny).sqrt()
-        return Spread(self.at_score(0.0), (own.square() + rest.square()).sqrt(), own, rest)
+        return Spread(y.at_score(0.0), (own.square() + rest.square()).sqrt(), own, rest)
 
 
 def _quantile(prediction: Prediction, score: float) -> Tensor:
