@@ -65,7 +65,7 @@ from benchmarks.framework.replicate_result import Result
 from benchmarks.framework.sequential import box
 from benchmarks.framework.surrogates import DefaultPriors, Surrogate, with_data
 from botorch_calib import CensoredDelayModel, ChanceConstraint
-from botorch_calib.decisions.shared_risk import EQUAL
+from botorch_calib.decisions.widening import EQUAL
 
 # Number of a random stream, see `framework.replicate`. Never renumber.
 DURATIONS = 32

@@ -42,7 +42,7 @@ from botorch_calib.asynchronous.refits import LedgerModel, WarmStartedFit, check
 from botorch_calib.exceptions import level_of_caller
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.models import CensoredDelayModel
-from botorch_calib.models.fit_to_ledger import Fit
+from botorch_calib.models.delayed import Fit
 from botorch_calib.models.matching_rows import is_any_of
 from botorch_calib.models.outcome_transforms import outcome_map_of
 from botorch_calib.models.process import like, predicting_process

@@ -35,8 +35,7 @@ from botorch_calib.exceptions import level_of_caller
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
 from botorch_calib.models.conditioning import with_observations
-from botorch_calib.models.delayed import queries_to_impute
-from botorch_calib.models.fit_to_ledger import Fit, fitted_model
+from botorch_calib.models.delayed import Fit, fitted_model, queries_to_impute
 from botorch_calib.models.hyperparameter_fits import fit_in_logarithms
 from botorch_calib.models.partly_known_noise import PartlyKnownNoiseGP
 from botorch_calib.models.process import like, observed_process

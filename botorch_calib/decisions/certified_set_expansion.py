@@ -44,11 +44,7 @@ class CertifiedSetExpansion(PendingPoints):
         >>> candidate, value = optimize_acqf(acqf, bounds, q=1, num_restarts=2, raw_samples=16)
     """
 
-    def __init__(
-        self,
-        constraint: ChanceConstraint,
-        X_pending: Tensor | None = None,
-    ) -> None:
+    def __init__(self, constraint: ChanceConstraint, X_pending: Tensor | None = None) -> None:
         check_instance("constraint", constraint, ChanceConstraint)
         super().__init__(model=constraint.model)
         self.constraint = constraint

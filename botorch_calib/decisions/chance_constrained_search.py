@@ -35,11 +35,7 @@ from botorch_calib.decisions.chance_constraint import ChanceConstraint, clearanc
 from botorch_calib.exceptions import NotCertifiedWarning, level_of_caller
 from botorch_calib.optim.batched_searches import Function, batched_searches
 from botorch_calib.optim.region import LinearConstraints, Region
-from botorch_calib.optim.scaled_search import (
-    SEPARATE_STARTS,
-    InUnitBox,
-    without_search_warnings,
-)
+from botorch_calib.optim.scaled_search import SEPARATE_STARTS, InUnitBox, without_search_warnings
 
 # Below this share of certified samples the certified set is searched for, and in, more closely.
 _RARE = 0.05

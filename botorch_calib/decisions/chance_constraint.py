@@ -35,11 +35,11 @@ from botorch_calib.decisions.rows import (
     have_decided,
     leave_traces,
 )
-from botorch_calib.decisions.shared_risk import scores_of_parts
 from botorch_calib.decisions.widening import (
     OF_ONE_POINT,
     leave_one_out_factor,
     narrowed,
+    scores_of_parts,
     widened,
     width,
 )
@@ -57,10 +57,7 @@ from botorch_calib.models.process import (
     sole_member,
     with_task_feature,
 )
-from botorch_calib.models.requirements import (
-    check_process,
-    check_same_width,
-)
+from botorch_calib.models.requirements import check_process, check_same_width
 from botorch_calib.models.surrogate import Surrogate
 from botorch_calib.posteriors import CalibratedPosterior
 from botorch_calib.posteriors.prediction import Spread
@@ -194,8 +191,15 @@ class ChanceConstraint(DecisionAccount):
         self._check_points_of_rows()
         self.width = None if width is None else check_positive("width", width)
         self._forget_models()
-        if rows is None:
-            self._warn_of_earlier_decisions()
+        if rows is None and have_decided(self._parts(), self._statement, self.known_decisions()):
+            warnings.warn(
+                "Decisions have been taken by this model or on these data, which a constraint that "
+                "is made anew does not know: its violations count from zero. Go on by "
+                "`with_model`, or by `ChanceConstraint(..., rows=)` with the `decisions` of the "
+                "earlier one.",
+                CalibrationWarning,
+                stacklevel=level_of_caller(),
+            )
 
     @classmethod
     def from_history(
@@ -448,18 +452,6 @@ class ChanceConstraint(DecisionAccount):
                 of_model = self._contexts.check_decisions(name, X, observed_process(model))
             check_fits(model, of_model, name)
 
-    def _warn_of_earlier_decisions(self) -> None:
-        """Warn of decisions that a constraint without rows does not know."""
-        if have_decided(self._parts(), self._statement, self.known_decisions()):
-            warnings.warn(
-                "Decisions have been taken by this model or on these data, which a constraint that "
-                "is made anew does not know: its violations count from zero. Go on by "
-                "`with_model`, or by `ChanceConstraint(..., rows=)` with the `decisions` of the "
-                "earlier one.",
-                CalibrationWarning,
-                stacklevel=level_of_caller(),
-            )
-
     def _check_points_of_rows(self) -> None:
         """Raise unless the rows are about points that the models decide about."""
         if (inputs := raw_train_inputs(observed_process(self.model))) is None:
@@ -583,7 +575,10 @@ class ChanceConstraint(DecisionAccount):
             UnsupportedError: If a model cannot be conditioned.
         """
         check_flag("condition", condition)
-        decisions = self._decisions_of(X)
+        check_inputs("X", X)
+        for model in self.models.values():
+            check_fits(model, X)
+        decisions = X if self._contexts is None else self._contexts.decisions(X)
         self._check_outcomes(X, Y, Yvar)
         named = (zip(self.limits, numbers_of(values), strict=True) for values in Y.cpu())
         came = [{name: y for name, y in each if not math.isnan(y)} for each in named]
@@ -599,13 +594,6 @@ class ChanceConstraint(DecisionAccount):
         self.models = taught
         self._forget_models()
         leave_traces(self._parts(), self._statement)
-
-    def _decisions_of(self, X: Tensor) -> Tensor:
-        """The checked decisions ``n x d_x`` among observed inputs: without contexts, all of it."""
-        check_inputs("X", X)
-        for model in self.models.values():
-            check_fits(model, X)
-        return X if self._contexts is None else self._contexts.decisions(X)
 
     def _check_outcomes(self, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
         """Raise unless outcomes, and variances of their noise, are ``n x m``, some in each row."""

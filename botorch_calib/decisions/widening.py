@@ -1,7 +1,8 @@
-r"""How wide the quantile is that decides: the factors of its distance from the mean.
+r"""Where the quantile lies that decides: its level, and the factors of its distance from the mean.
 
-`width` follows from the outcomes of the decisions so far, `leave_one_out_factor` from the model's
-own data. The constants were chosen on the tuning seeds of two studies.
+`scores_of_parts` gives the level of each of several limits. `width` follows from the outcomes of
+the decisions so far, `leave_one_out_factor` from the model's own data. The constants were chosen on
+the tuning seeds of two studies.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ _MOST = 20.0
 OF_ONE_POINT = 1.25
 # As many observations as the model itself counts for, and the largest factor.
 PRIOR_COUNT, MOST_FACTOR = 8.0, 3.0
+#: The share ``c`` of what may be violated that all limits have equally.
+EQUAL = 0.02
+# Beyond so many deviations the parts do not change any more, and squares stay finite.
+_FARTHEST = 1e3
 
 
 def width(account: Account) -> float:
@@ -74,3 +79,27 @@ def leave_one_out_factor(model: Model) -> float:
         return 1.0
     factor = (PRIOR_COUNT + z.double().square().sum()) / (PRIOR_COUNT + len(z))
     return min(float(factor.sqrt()), MOST_FACTOR)
+
+
+def scores_of_parts(level: float, scores: Tensor) -> Tensor:
+    r"""Normal scores of the levels ``1 - alpha_s``, from those of ``1 - p_s``, both ``S x b``.
+
+    If limit ``s`` of ``S`` is violated with probability ``p_s``, any is with ``p_1 + ... + p_S`` at
+    most (Bonferroni), whatever their dependence. So each is given the part
+
+        ``alpha_s = alpha ((1 - c) p_s / (p_1 + ... + p_S) + c / S)``
+
+    of ``alpha = 1 - level``. The parts add up to ``alpha``: if each limit keeps its own, ``p_s <=
+    alpha_s``, so do all together. Equal parts, ``c = 1``, would ask ``alpha / S`` of a limit even
+    where no other is in danger. The little that is equal here, ``c = 0.02``, keeps all quantiles
+    finite, and costs 1 % of ``alpha`` where one of two limits is in danger.
+
+    Example:
+        >>> from botorch_calib.decisions.widening import scores_of_parts
+        >>> scores_of_parts(0.9, torch.tensor([[1.0], [9.0]]))  # 1.645 each by equal parts
+        tensor([[1.2873],
+                [3.0902]])
+    """
+    log_p = torch.special.log_ndtr(-scores.clamp(-_FARTHEST, _FARTHEST))
+    parts = (1.0 - EQUAL) * log_p.softmax(dim=0) + EQUAL / len(scores)
+    return -torch.special.ndtri((1.0 - level) * parts)

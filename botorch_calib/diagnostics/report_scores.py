@@ -95,10 +95,7 @@ class Judged(NamedTuple):
 
 
 def judged_predictions(
-    stated: Prediction,
-    predictives: Sequence[PiecewisePredictive | None],
-    Y: Tensor,
-    alpha: float,
+    stated: Prediction, predictives: Sequence[PiecewisePredictive | None], Y: Tensor, alpha: float
 ) -> list[Judged]:
     """A prediction of observations ``Y``, ``n x 1``, corrected by each of the ``predictives``."""
     y = Y.double().view(stated.shape)

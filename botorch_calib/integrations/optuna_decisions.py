@@ -44,7 +44,7 @@ from botorch_calib.integrations.optuna_delays import (
     store,
 )
 from botorch_calib.models import CensoredDelayModel
-from botorch_calib.models.fit_to_ledger import Fit
+from botorch_calib.models.delayed import Fit
 from botorch_calib.models.process import like
 
 #: The system attribute of a trial with the row of its decision, empty if it was drawn at random.

@@ -57,7 +57,7 @@ from botorch_calib.integrations._stored import INFINITE
 from botorch_calib.ledger import FeedbackLedger, TrialStatus
 from botorch_calib.ledger.trials import are_among
 from botorch_calib.models import CalibratedModel, CensoredDelayModel
-from botorch_calib.models.fit_to_ledger import Fit
+from botorch_calib.models.delayed import Fit
 
 # Threads share a sampler: each proposal has to know those before it, and sets torch's random state.
 # Not an attribute, since a sampler is pickled.

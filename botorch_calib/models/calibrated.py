@@ -9,7 +9,7 @@ from botorch.exceptions import UnsupportedError
 from botorch.models.model import Model
 from botorch.utils.datasets import SupervisedDataset
 
-from botorch_calib._validation import check_model, check_one_of
+from botorch_calib._validation import check_one_of
 from botorch_calib.calibration import Calibrator, LocalizedConformal
 from botorch_calib.models.predict import history
 from botorch_calib.models.process import observed_process
@@ -113,7 +113,6 @@ class CalibratedModel(Surrogate):
 
     @staticmethod
     def _check_model(model: Model) -> None:
-        check_model(model)
         check_process(observed_process(model))
         parts = [part for part in model.modules() if isinstance(part, Surrogate)]
         if any(part.calibrator is not None for part in parts):

@@ -198,12 +198,10 @@ def remember_factor(model: Any, cholesky: Tensor, weights: Tensor) -> None:
     if may_serve(model):
         with torch.no_grad(), gpt_posterior_settings():
             covariance = model.forward(*model.train_inputs).lazy_covariance_matrix
-        if not isinstance(covariance, LazyEvaluatedKernelTensor) or not _tells_its_diagonal(
-            model, covariance
-        ):
-            return
-        factor = Factor(covariance.x1, cholesky, weights)
-        _KNOWN[model] = _Known(factor, _ModelState(model), model.prediction_strategy)
+        is_lazy = isinstance(covariance, LazyEvaluatedKernelTensor)
+        if is_lazy and _tells_its_diagonal(model, covariance):
+            factor = Factor(covariance.x1, cholesky, weights)
+            _KNOWN[model] = _Known(factor, _ModelState(model), model.prediction_strategy)
 
 
 _POSTERIORS = (

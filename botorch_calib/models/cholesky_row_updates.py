@@ -96,9 +96,8 @@ def _extended(L: Tensor, cross: Tensor, block: Tensor) -> Tensor:
     ``cross``, ``k x n``, is the covariance of new points with old ones, and ``block``, ``k x k``,
     that of the new ones, with noise.
     """
-    # [K, B^T; B, D] = [L, 0; V^T, C] [L^T, V; 0, C^T], hence L V = B^T and C C^T = D - V^T V, which
-    # is the posterior covariance of the new points: jitter is added where rounding left it
-    # indefinite, as with repeated points.
+    # D - V^T V is the posterior covariance of the new points: jitter is added where rounding left
+    # it indefinite, as with repeated points.
     V = torch.linalg.solve_triangular(L, cross.mT, upper=False)
     n, size = len(L), len(L) + len(block)
     root = L.new_zeros(size, size)

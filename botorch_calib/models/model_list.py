@@ -27,16 +27,8 @@ from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.conditioning import conditioned_on, with_observations
 from botorch_calib.models.outcome_transforms import check_takes
 from botorch_calib.models.predict import predict, slots_of
-from botorch_calib.models.process import (
-    checked_observations,
-    observed_process,
-    raw_train_inputs,
-)
-from botorch_calib.models.requirements import (
-    check_fantasizes,
-    one_outcome_of,
-    scalar_affine,
-)
+from botorch_calib.models.process import checked_observations, observed_process, raw_train_inputs
+from botorch_calib.models.requirements import check_fantasizes, one_outcome_of, scalar_affine
 from botorch_calib.models.surrogate import Surrogate
 from botorch_calib.posteriors import CalibratedPosterior, CalibratedPosteriorList
 
@@ -148,16 +140,14 @@ class CalibratedModelList(ModelList):
         if posterior_transform is not None:
             place, transform = _of_sole_outcome(posterior_transform, len(chosen))
             index = chosen[place]
+            part: Any = self._posterior_of(index, X, observation_noise, baseline)
             if isinstance(self.models[index], DeterministicModel):  # BoTorch takes a Gaussian one
-                known: Any = self.models[index].posterior(X)
-                return EnsemblePosterior(transform.offset + transform.weights * known.values)
-            noise = _column(observation_noise, index)
-            part = self._posterior_of(index, X, noise, baseline)
+                return EnsemblePosterior(transform.offset + transform.weights * part.values)
             if isinstance(part, CalibratedPosterior):
                 return part.affine(*scalar_affine(transform, "an outcome"))
             return transform(part, X=X)
-        columns = ((i, X, _column(observation_noise, i), baseline) for i in chosen)
-        return CalibratedPosteriorList(*(self._posterior_of(*each) for each in columns))
+        parts = (self._posterior_of(i, X, observation_noise, baseline) for i in chosen)
+        return CalibratedPosteriorList(*parts)
 
     def _posterior_of(
         self, index: int, X: Tensor, noise: bool | Tensor, baseline: Tensor | None
@@ -165,11 +155,12 @@ class CalibratedModelList(ModelList):
         model = self.models[index]
         if isinstance(model, DeterministicModel):  # without noise
             return model.posterior(X)
+        given = noise[..., index : index + 1] if isinstance(noise, Tensor) else None
+        noise = noise if given is None else given
         if slots_of(model).calibrator is not None:
             return model.posterior(X, observation_noise=noise, baseline=baseline)
         if not isinstance(model, (Surrogate, GPyTorchModel)):
             return model.posterior(X, observation_noise=noise)
-        given = noise if isinstance(noise, Tensor) else None
         return predict(model, X, objective=noise is False, noise=given, baseline=baseline)
 
     def fantasize(
@@ -302,13 +293,6 @@ def _models_of_outcomes(model: Any) -> list[Model]:
         "calibrated outcomes are independent: give a ModelListGP of one model per outcome, "
         f"{one_outcome_of(model)}."
     )
-
-
-def _column(observation_noise: bool | Tensor, index: int) -> bool | Tensor:
-    """The noise of one outcome."""
-    if isinstance(observation_noise, Tensor):
-        return observation_noise[..., index : index + 1]
-    return observation_noise
 
 
 def _of_sole_outcome(

@@ -107,10 +107,7 @@ class PartlyKnownNoiseGP(SingleTaskGP):
         train_Y: ``batch_shape x n x m``.
         train_Yvar: ``batch_shape x n x m``, variances in squared units of ``train_Y``, or NaN.
         likelihood: The ``GaussianLikelihood`` of observations whose error is not known.
-        covar_module: As of ``SingleTaskGP``.
-        mean_module: As of ``SingleTaskGP``.
-        outcome_transform: As of ``SingleTaskGP``.
-        input_transform: As of ``SingleTaskGP``.
+        covar_module, mean_module, outcome_transform, input_transform: As of ``SingleTaskGP``.
 
     Raises:
         InputDataError: If a variance is negative or infinite, or ``likelihood`` another one.

@@ -34,11 +34,7 @@ from typing import Any, NamedTuple
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models.gpytorch import GPyTorchModel
 from botorch.models.utils import gpt_posterior_settings
 from botorch.posteriors import GPyTorchPosterior, Posterior
@@ -57,7 +53,6 @@ from botorch_calib.models.outcome_transforms import outcome_map_of
 from botorch_calib.models.process import (
     as_in_training,
     check_fits,
-    evaluated,
     has_members,
     in_output_task,
     learned_noise,
@@ -173,9 +168,11 @@ def _stated_by(
     baseline: Tensor | None,
 ) -> CalibratedPosterior:
     """The uncorrected posterior of a process."""
-    X, members, cdf_alone = evaluated(process, X)
-    if cdf_alone:
+    if process.training:  # in which an input transform would learn from `X`
+        process.eval()
+    if states_cdf_alone(process):
         return _of_distribution(process, X, objective, noise)
+    X, members = with_task_feature(process, X), has_members(process)
     targets = _targets_at(process, X, members, baseline)
     outcome_map = outcome_map_of(process, X)
     if noise is not None and members and noise.dim() == X.dim() > 2:
@@ -268,6 +265,7 @@ def _targets_at(process: Any, X: Tensor, members: bool, baseline: Tensor | None 
     return Targets(posterior.mean, variance, inputs, operator if shape[-1] > 1 else None)
 
 
+@gpt_posterior_settings()
 def moments_by_factor(
     process: Any, X: Tensor, members: bool = False, baseline: Tensor | None = None
 ) -> Targets | None:
@@ -276,17 +274,8 @@ def moments_by_factor(
     An ensemble, of which the moments of ``members`` are wanted, is served as a batch of models, in
     the last dimension of ``batch_shape``.
     """
-    if not X.numel() or not may_serve(process, members):
-        return None
-    with gpt_posterior_settings():
-        return _moments_by_factor(process, X, members, baseline)
-
-
-def _moments_by_factor(
-    process: Any, X: Tensor, members: bool, baseline: Tensor | None
-) -> Targets | None:
     is_joint = X.shape[-2] > 1 or baseline is not None
-    if is_joint and members:
+    if not X.numel() or not may_serve(process, members) or (is_joint and members):
         return None
     factor = factor_of(process)
     if factor is None or (is_joint and factor.cholesky.dim() > 2):
@@ -459,13 +448,11 @@ def scores_of_observations(
 
 def _given_noise(process: Any, stated: Any, Y: Tensor, Yvar: Tensor) -> Tensor:
     """Noise variances of observations in the space of the targets, from those given for some."""
+    shape = -1, *[1] * (stated.target_mean.dim() - 1)
     if isinstance(stated.outcome_map, Affine):
-        given = Yvar.double()
+        given = stated.outcome_map.scaled(Yvar.double().view(shape), power=-2)
     else:
-        given = process.outcome_transform(Y, Yvar)[1].double()
-    given = given.view(-1, *[1] * (stated.target_mean.dim() - 1))
-    if isinstance(stated.outcome_map, Affine):
-        given = stated.outcome_map.scaled(given, power=-2)
+        given = process.outcome_transform(Y, Yvar)[1].double().view(shape)
     learned = learned_noise(process)
     if learned is not None:  # which comes on top of what is given
         given = given + learned.unsqueeze(-1)
@@ -558,6 +545,6 @@ def _history_in_context(process: Any, residuals: str, num_initial: int) -> PastP
         earlier = with_context(process, X[:i], Y[:i])
         z[i - 1 : i] = scores_of_observations(earlier, X[i : i + 1], Y[i : i + 1])[1]
     start = _checked_num(num_initial, len(z))
-    kept = (each[1:][start:] for each in (process.transform_inputs(X).detach(), X, Y))
+    kept = (each[1 + start :] for each in (process.transform_inputs(X).detach(), X, Y))
     inputs, raw, outcomes = kept
     return PastPredictions(inputs, z[start:], raw, outcomes, None)

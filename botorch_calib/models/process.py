@@ -8,14 +8,10 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy, deepcopy
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models.ensemble import EnsembleModel
 from botorch.models.gpytorch import GPyTorchModel, MultiTaskGPyTorchModel
 from botorch.models.likelihoods.sparse_outlier_noise import SparseOutlierGaussianLikelihood
@@ -123,23 +119,6 @@ def in_output_task(model: Any, X: Tensor) -> Tensor:
         return torch.ones(len(X), dtype=torch.bool, device=X.device)
     task: Tensor = X[:, model._task_feature].round().long()
     return task == model._output_tasks[0]
-
-
-class Evaluated(NamedTuple):
-    """How a process is to be evaluated at points."""
-
-    X: Tensor  # batch_shape x q x d, with all columns of the process
-    has_members: bool
-    states_cdf_alone: bool
-
-
-def evaluated(process: Any, X: Tensor) -> Evaluated:
-    """A process, now in evaluation mode, in which no input transform learns from ``X``."""
-    if process.training:
-        process.eval()
-    members = has_members(process)
-    cdf_alone = not members and states_cdf_alone(process)
-    return Evaluated(with_task_feature(process, X), members, cdf_alone)
 
 
 def check_fits(model: object, X: Tensor, name: str = "X") -> None:

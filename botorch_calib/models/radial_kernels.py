@@ -52,7 +52,7 @@ class RadialProfile(ABC):
 
 
 class GaussianProfile(RadialProfile):
-    """``exp(-r^2/2)``, whose parts multiply."""
+    """``f = g = exp(-s)``, that is ``exp(-r^2/2)``, whose parts multiply."""
 
     factor = 0.5
     slope = -1.0
@@ -67,32 +67,29 @@ class GaussianProfile(RadialProfile):
         return k, k
 
     def at(self, s: Tensor, out: Buffers = _NEW) -> tuple[Tensor, Tensor]:
-        """``exp(-s)``, also ``g``."""
         k = torch.neg(s, out=out[0]).exp_()
         return k, k
 
 
 class Matern32Profile(RadialProfile):
-    """``(1 + t) exp(-t)`` with ``t = sqrt(3) r``."""
+    """``(1 + t) exp(-t)`` with ``t = sqrt(3) r``, and ``g = exp(-t)``, as ``ds = 2 t dt``."""
 
     factor = 3.0
     slope = -0.5
 
     def at(self, s: Tensor, out: Buffers = _NEW) -> tuple[Tensor, Tensor]:
-        """``(1 + t) exp(-t)`` and ``g = exp(-t)``; ``f' = -g/2``, as ``ds = 2 t dt``."""
         t = torch.sqrt(s, out=out[0])
         g = torch.neg(t, out=out[1]).exp_()
         return torch.addcmul(g, g, t, out=out[0]), g
 
 
 class Matern52Profile(RadialProfile):
-    """``(1 + t + t^2/3) exp(-t)`` with ``t = sqrt(5) r``."""
+    """``(1 + t + t^2/3) exp(-t)`` with ``t = sqrt(5) r``, and ``g = (1 + t) exp(-t)``."""
 
     factor = 5.0
     slope = -1.0 / 6.0
 
     def at(self, s: Tensor, out: Buffers = _NEW) -> tuple[Tensor, Tensor]:
-        """``(1 + t + t^2/3) exp(-t)`` and ``g = (1 + t) exp(-t)``; ``f' = -g/6``."""
         t = torch.sqrt(s, out=out[1])
         e = torch.neg(t, out=out[2]).exp_()
         g = torch.addcmul(e, e, t, out=out[1])

@@ -6,8 +6,6 @@ mean and standard deviation of ``y``, with the noise of a new observation.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
@@ -34,7 +32,7 @@ def prequential_residuals(model: Module) -> Tensor:
     Example:
         >>> z = prequential_residuals(gp)  # 20, standard normal if the model is right
     """
-    return forecast_history(model).residuals
+    return forecast_history(model)[1]
 
 
 def loo_residuals(model: Module) -> Tensor:
@@ -49,27 +47,20 @@ def loo_residuals(model: Module) -> Tensor:
     Example:
         >>> z = loo_residuals(gp)  # 20, standard normal if the model is right
     """
-    return forecast_history(model, "loo").residuals
-
-
-class History(NamedTuple):
-    """Forecasts of a GP's own training data, in its order, in the space of its targets."""
-
-    inputs: Tensor  # n x d, transformed as the GP sees them
-    residuals: Tensor  # n, standardised
-    deviations: Tensor  # n, predictive standard deviations of the observations
+    return forecast_history(model, "loo")[1]
 
 
 @torch.no_grad()
 def forecast_history(
     model: Module, residuals: str = "prequential", members: bool = False
-) -> History:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Inputs, standardised residuals and predictive deviations of a GP's own training data.
 
-    The prediction's mean is ``y - deviation * residual``. A likelihood that has learned the noise
-    of each observation, as an outlier-robust one, did not know it when the value was predicted:
-    both then are with the noise that it states for a new observation. With ``members`` the model is
-    an ensemble of exact GPs, and residuals and deviations are ``num_members x n``.
+    The inputs, ``n x d``, are transformed as the GP sees them. In the space of the targets, the
+    mean of a prediction is ``y - deviation * residual``. A likelihood that has learned the noise of
+    each observation, as an outlier-robust one, did not know it when the value was predicted: both
+    then are with the noise that it states for a new observation. With ``members`` the model is an
+    ensemble of exact GPs, and residuals and deviations are ``num_members x n``, else ``n``.
     """
     check_one_of("residuals", residuals, RESIDUALS)
     prior = training_prior(model, members=members)
@@ -86,4 +77,4 @@ def forecast_history(
         deviations = cholesky.diagonal(dim1=-2, dim2=-1)
     # From the deviation of the row itself to that of a new observation, which was predicted.
     ratio = (1.0 + (prior.new_noise - prior.noise) / deviations.square()).sqrt()
-    return History(prior.inputs, z / ratio, deviations * ratio)
+    return prior.inputs, z / ratio, deviations * ratio

@@ -129,7 +129,11 @@ def _draw_paths(model: Surrogate, *, sample_shape: Size, **samplers: Any) -> Sam
         path: SamplePath = DrawMatheronPaths(gp, sample_shape=sample_shape, **samplers)
         return path
     gp = process_of_paths(model, "draw joint samples from `posterior`")
-    _try_posterior(model)  # which leaves with the process what its copy need not compute again
+    X = raw_train_inputs(observed_process(model))
+    assert X is not None
+    # Errors and warnings come before any search, and the copy need not factorise again.
+    with torch.no_grad():
+        model.posterior(X[..., :1, :])
     gp = with_own_hyperparameters(gp)
     # A copy of the calibrator, too: `observe` changes both in a model.
     calibrator = deepcopy(model.calibrator)
@@ -141,11 +145,3 @@ def _draw_paths(model: Surrogate, *, sample_shape: Size, **samplers: Any) -> Sam
 def _draw_paths_of_outcomes(model: CalibratedModelList, **arguments: Any) -> PathList:
     """Paths of each outcome, independent of one another, as of a ``ModelListGP``."""
     return PathList([DrawMatheronPaths(each, **arguments) for each in model.models])
-
-
-@torch.no_grad()
-def _try_posterior(model: Surrogate) -> None:
-    """Evaluate it once: errors and warnings come before any search for a maximum."""
-    X = raw_train_inputs(observed_process(model))
-    assert X is not None
-    model.posterior(X[..., :1, :])

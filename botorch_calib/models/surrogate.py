@@ -14,11 +14,7 @@ from typing import Any, Self
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    InputDataError,
-    UnsupportedError,
-)
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models.model import FantasizeMixin, Model
 from botorch.posteriors import GPyTorchPosterior
 from torch import Tensor
@@ -46,11 +42,7 @@ from botorch_calib.models.process import (
     states_cdf_alone,
     with_task_feature,
 )
-from botorch_calib.models.requirements import (
-    check_fantasizes,
-    check_same_width,
-    scalar_affine,
-)
+from botorch_calib.models.requirements import check_fantasizes, check_same_width, scalar_affine
 from botorch_calib.models.wrapper import Slots, WrapperModel, check_output_indices
 
 
@@ -64,11 +56,9 @@ class Surrogate(WrapperModel, FantasizeMixin):
     Args:
         model: A BoTorch model, or a surrogate whose slots are taken over where none is given here.
         X_pending: Points whose values are missing, ``n x d``, before any input transform.
-        censor_value: As in `CensoredDelayModel`, like the next one.
-        imputation: What replaces missing values; None if the model takes no pending points.
+        censor_value, imputation: As in `CensoredDelayModel`; None for no pending points.
         calibrator: A calibrator, or None.
-        denoise: As in `CalibratedModel`, like the next one.
-        excess: The source of spread in excess of the process's.
+        denoise, excess: As in `CalibratedModel`.
     """
 
     X_pending: Tensor
@@ -124,7 +114,6 @@ class Surrogate(WrapperModel, FantasizeMixin):
 
     @property
     def gaussian_model(self) -> Any:
-        """The process that this model predicts by, pending points included."""
         return self._conditioned()[0]
 
     @property

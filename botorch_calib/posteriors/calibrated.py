@@ -16,6 +16,7 @@ from torch import Size, Tensor
 
 from botorch_calib._validation import (
     broadcasts_to,
+    check_flag,
     check_nonnegative,
     check_one_of,
     check_variances,
@@ -178,12 +179,11 @@ class CalibratedPosterior(Prediction, Posterior):
         return self.moments()[1]
 
     def _of_members(self, moment: int) -> Tensor:
-        if not isinstance(self.outcome_map, Affine):
+        units = self.outcome_map
+        if not isinstance(units, Affine):
             raise UnsupportedError("Members have moments with affine outcome transforms alone.")
         values = self._mixture.moments_of_members()[moment].movedim(0, MEMBER_DIM)
-        values = (
-            self.outcome_map.scaled(values, power=2) if moment else self.outcome_map.outcome(values)
-        )
+        values = units.scaled(values, power=2) if moment else units.outcome(values)
         return values.to(self.dtype)
 
     def _extended_shape(self, sample_shape: Size = Size()) -> Size:  # noqa: B008
@@ -201,20 +201,20 @@ class CalibratedPosterior(Prediction, Posterior):
     # ------------------------------------------------------------ joint samples
 
     @cached_property
+    @torch.enable_grad()  # it is kept
     def path_posterior(self) -> GPyTorchPosterior:
         """The Gaussian posterior of the targets, from which paths of the process are drawn.
 
         In this space the jitter that GPyTorch adds to a covariance matrix which rounding has made
         indefinite, 1e-8 (1e-6 in single precision), is small whatever the units of the outcome.
         """
-        with torch.enable_grad():  # it is kept
-            mean = self.target_mean.squeeze(-1)
-            if self.covariance is None:
-                variance = self.target_variance.expand_as(self.target_mean)
-                operator: Any = DiagLinearOperator(variance.squeeze(-1))
-            else:
-                operator = to_linear_operator(self.covariance).double()
-            return GPyTorchPosterior(MultivariateNormal(mean, operator))
+        mean = self.target_mean.squeeze(-1)
+        if self.covariance is None:
+            variance = self.target_variance.expand_as(self.target_mean)
+            operator: Any = DiagLinearOperator(variance.squeeze(-1))
+        else:
+            operator = to_linear_operator(self.covariance).double()
+        return GPyTorchPosterior(MultivariateNormal(mean, operator))
 
     def rsample_from_base_samples(self, sample_shape: Size, base_samples: Tensor) -> Tensor:
         """Differentiable samples, ``sample_shape x batch_shape x q x 1``, made of base samples.
@@ -338,8 +338,7 @@ def _check_arguments(
             "`predictive` must be a PiecewisePredictive, such as `calibrator.predictive(X)`, "
             f"got {type(predictive).__name__}."
         )
-    if not isinstance(denoise, bool):
-        raise InputDataError(f"`denoise` must be True or False, got {denoise!r}.")
+    check_flag("denoise", denoise)
     shapes = {"predictive": predictive.batch_shape}
     if isinstance(noise_variance, Tensor):
         shapes["noise_variance"] = check_variances("noise_variance", noise_variance).shape

@@ -183,9 +183,8 @@ class _Histogram(OutcomeMap):
     def latent(self, outcome: Tensor) -> Tensor:
         shape = torch.broadcast_shapes(outcome.shape, (*self._shares.shape[:-1], 1))
         y, borders = outcome.double().expand(shape), self._borders
-        index = (torch.searchsorted(borders, y.detach().contiguous()) - 1).clamp(
-            0, len(borders) - 2
-        )
+        index = torch.searchsorted(borders, y.detach().contiguous()) - 1
+        index = index.clamp(0, len(borders) - 2)
         low, high = borders[index], borders[index + 1]
 
         def at(values: Tensor, place: Tensor) -> Tensor:

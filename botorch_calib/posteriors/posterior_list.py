@@ -18,13 +18,6 @@ from botorch_calib.distributions.piecewise import WithMoments
 from botorch_calib.posteriors.calibrated import CalibratedPosterior
 from botorch_calib.posteriors.prediction import Prediction
 
-_NOT_NORMAL = (
-    "The outcomes of a CalibratedModelList are not jointly normal, so their posterior has no "
-    "`distribution` and no `mvn`: ends of intervals are its `quantile`s, and acquisition functions "
-    "of several outcomes take its samples. Those that need joint normality, such as entropy "
-    "search, take the Gaussian processes inside, `model.gaussian_model`."
-)
-
 
 class CalibratedPosteriorList(WithMoments, PosteriorList):
     """Independent posteriors of one outcome each, sampled together.
@@ -89,9 +82,7 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
     def rsample_from_base_samples(self, sample_shape: Size, base_samples: Tensor) -> Tensor:
         """Differentiable samples, ``sample_shape x batch_shape x q x m``, made of base samples.
 
-        Args:
-            sample_shape: Shape of the set of samples.
-            base_samples: ``sample_shape x base_sample_shape``, standard normal.
+        These are ``sample_shape x base_sample_shape``, standard normal.
         """
         parts = base_samples.split(self._numbers_of_base_samples, dim=-1)
         samples = []
@@ -130,11 +121,7 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
         return mean, variance
 
     def cdf(self, value: Tensor | float) -> Tensor:
-        """Probability that an outcome is at most ``value``, for each marginal.
-
-        Args:
-            value: As of `Prediction.cdf`, for all outcomes, or ``batch_shape x q x m``.
-        """
+        """``P(f <= value)`` of each marginal, ``value`` being common or ``batch_shape x q x m``."""
         return self._of_each("cdf", value)
 
     def density(self, value: Tensor | float) -> Tensor:
@@ -156,7 +143,13 @@ class CalibratedPosteriorList(WithMoments, PosteriorList):
     @property
     def distribution(self) -> Any:
         """Raise ``UnsupportedError``, since BoTorch expects a multivariate normal here."""
-        raise UnsupportedError(_NOT_NORMAL)
+        raise UnsupportedError(
+            "The outcomes of a CalibratedModelList are not jointly normal, so their posterior has "
+            "no `distribution` and no `mvn`: ends of intervals are its `quantile`s, and "
+            "acquisition functions of several outcomes take its samples. Those that need joint "
+            "normality, such as entropy search, take the Gaussian processes inside, "
+            "`model.gaussian_model`."
+        )
 
     mvn = distribution
 

@@ -266,12 +266,9 @@ class Prediction:
         return self._distribution.log_survival(self._latent("best_f", best_f)).exp().to(self.dtype)
 
     @cached_property
+    @torch.enable_grad()  # what is kept has a graph, even if it is first asked for without one
     def _distribution(self) -> DenoisedMixture | SmoothedPredictive | UnsmoothedPredictive:
         """The distribution of targets, less `_origin`, in float64."""
-        with torch.enable_grad():  # it is kept, also if first asked for without
-            return self._made_distribution()
-
-    def _made_distribution(self) -> DenoisedMixture | SmoothedPredictive | UnsmoothedPredictive:
         predictive, variance, noise = self._predictive, self.target_variance, self.target_noise
         if self.members:
             noise = torch.zeros_like(variance) if noise is None else noise
@@ -298,25 +295,26 @@ class Prediction:
         return self._distribution
 
     @cached_property
+    @torch.enable_grad()
     def _predictive(self) -> PiecewisePredictive:
         """The distribution of scores in float64, standard normal if nothing is corrected."""
         if self.predictive is None:
             return PiecewisePredictive.gaussian(dtype=torch.double, device=self.device)
-        with torch.enable_grad():  # it is kept
-            return self.predictive.to(torch.double)
+        return self.predictive.to(torch.double)
 
     @property
     def _corrects_nothing(self) -> bool:
         return self.predictive is None or self.predictive.is_standard_normal
 
     @cached_property
+    @torch.enable_grad()
     def _total(self) -> Tensor:
         """Standard deviations of observed targets by the members."""
-        with torch.enable_grad():  # it is kept
-            noise = self.target_noise
-            return (self.target_variance if noise is None else self.target_variance + noise).sqrt()
+        noise = self.target_noise
+        return (self.target_variance if noise is None else self.target_variance + noise).sqrt()
 
     @cached_property
+    @torch.enable_grad()
     def _growth(self) -> tuple[Tensor, Tensor] | None:
         """``v' / v`` and ``tau^2``, both at least 1, where the excess is the objective's.
 
@@ -328,11 +326,10 @@ class Prediction:
         is_own = not self.objective or self.excess == "noise" or self._corrects_nothing
         if is_own or self.target_noise is None:
             return None
-        with torch.enable_grad():  # it is kept
-            spread = self._predictive.variance.clamp(min=1.0)
-            has_points = self.members and spread.dim() > 2
-            spread = spread.unsqueeze(MEMBER_DIM) if has_points else spread
-            return 1.0 + (spread - 1.0) * (1.0 + self._noise_ratio.square()), spread
+        spread = self._predictive.variance.clamp(min=1.0)
+        has_points = self.members and spread.dim() > 2
+        spread = spread.unsqueeze(MEMBER_DIM) if has_points else spread
+        return 1.0 + (spread - 1.0) * (1.0 + self._noise_ratio.square()), spread
 
     @property
     def _noise_ratio(self) -> Tensor:

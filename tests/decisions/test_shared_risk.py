@@ -7,7 +7,7 @@ import torch
 from scipy.special import ndtr
 from torch.testing import assert_close
 
-from botorch_calib.decisions.shared_risk import scores_of_parts
+from botorch_calib.decisions.widening import scores_of_parts
 
 
 def parts(level: float, scores: torch.Tensor) -> torch.Tensor:
