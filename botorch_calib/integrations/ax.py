@@ -39,10 +39,7 @@ from ax.core.search_space import SearchSpaceDigest
 from ax.generation_strategy.generation_strategy import GenerationStrategy
 from ax.generation_strategy.generator_spec import GeneratorSpec
 from ax.generators.torch.botorch_modular.surrogate import Surrogate as AxSurrogate
-from ax.generators.torch.botorch_modular.surrogate import (
-    SurrogateSpec,
-    submodel_input_constructor,
-)
+from ax.generators.torch.botorch_modular.surrogate import SurrogateSpec, submodel_input_constructor
 from ax.generators.torch.botorch_modular.utils import (
     ModelConfig,
     choose_model_class,
@@ -62,12 +59,7 @@ from botorch.models.model import Model
 from botorch.posteriors.ensemble import EnsemblePosterior
 from botorch.utils.datasets import MultiTaskDataset, SupervisedDataset
 
-from botorch_calib._validation import (
-    check_flag,
-    check_instance,
-    check_nonnegative,
-    check_one_of,
-)
+from botorch_calib._validation import check_flag, check_instance, check_nonnegative, check_one_of
 from botorch_calib.acquisition import DelayedThompsonSampling, DelayedUpperConfidenceBound
 from botorch_calib.asynchronous.delay_strategy import STRATEGIES
 from botorch_calib.calibration import Calibrator, LocalizedConformal

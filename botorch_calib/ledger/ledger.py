@@ -19,12 +19,7 @@ from botorch.exceptions.warnings import InputDataWarning
 from numpy.typing import NDArray
 from torch import Tensor
 
-from botorch_calib._validation import (
-    check_array,
-    check_callable,
-    check_nonnegative,
-    check_number,
-)
+from botorch_calib._validation import check_array, check_callable, check_nonnegative, check_number
 from botorch_calib.exceptions import level_of_caller
 from botorch_calib.ledger.contents import Contents, Settings
 from botorch_calib.ledger.storage import Storage, Transition

@@ -149,10 +149,7 @@ class Storage:
                 self._num_choices -= 1
 
     def append(
-        self,
-        trials: Iterable[dict[str, Any]],
-        at: float | None = None,
-        expected: int | None = None,
+        self, trials: Iterable[dict[str, Any]], at: float | None = None, expected: int | None = None
     ) -> list[int]:
         """Add trials, of some fields of `Entry`, at a time (default: now); returns their ids.
 

@@ -81,12 +81,7 @@ class Region:
         if len(spread) == num:
             return spread
         walk = get_polytope_samples(
-            num - len(spread),
-            self.bounds,
-            self.linear,
-            self.equal,
-            n_burnin=_BURN_IN,
-            n_thinning=4,
+            num - len(spread), self.bounds, self.linear, self.equal, n_burnin=_BURN_IN, n_thinning=4
         )
         return torch.cat([spread, self.placed(walk.to(self.bounds).unsqueeze(-2))])
 
