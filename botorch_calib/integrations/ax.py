@@ -232,7 +232,13 @@ def delayed_model_config(
         >>> config = delayed_model_config("hallucinate", calibrated=calibrated_model_config())
     """
     check_one_of("imputation", imputation, IMPUTATIONS)
-    inner = calibrated_or_plain(calibrated)
+    inner = ModelConfig() if calibrated is None else calibrated
+    model_class = inner.botorch_model_class if isinstance(inner, ModelConfig) else inner
+    if model_class not in (None, ReplayedModel, PartlyKnownNoiseGP):
+        raise InputDataError(
+            "`calibrated` must be a calibrated_model_config, or one of a PartlyKnownNoiseGP, got "
+            f"one of {model_class}."
+        )
     return replace(
         inner,
         botorch_model_class=PendingAwareModel,
@@ -300,18 +306,6 @@ def model_within(
         surrogate=surrogate,
     )
     return model_class(**inputs)
-
-
-def calibrated_or_plain(calibrated: ModelConfig | None) -> ModelConfig:
-    """The configuration, of a `ReplayedModel` or of Ax's own model, which None stands for."""
-    config = ModelConfig() if calibrated is None else calibrated
-    model_class = config.botorch_model_class if isinstance(config, ModelConfig) else config
-    if model_class not in (None, ReplayedModel, PartlyKnownNoiseGP):
-        raise InputDataError(
-            "`calibrated` must be a calibrated_model_config, or one of a PartlyKnownNoiseGP, got "
-            f"one of {model_class}."
-        )
-    return config
 
 
 @fit_botorch_model.register(Replays)
@@ -399,15 +393,14 @@ def calibrated_generation_strategy(
         if name not in experiment.metrics:
             known = ", ".join(map(repr, sorted(experiment.metrics)))
             raise InputDataError(f"`metric_configs` names {name!r}; the metrics are {known}.")
-        given = f"metric_configs[{name!r}]"
-        check_instance(given, config, ModelConfig, "calibrated_model_config()")
+        example = "calibrated_model_config()"
+        check_instance(f"metric_configs[{name!r}]", config, ModelConfig, example)
         by_signature[experiment.metrics[name].signature] = [config]
     options["surrogate_spec"] = SurrogateSpec(
         model_configs=[model_config], metric_to_model_configs=by_signature
     )
-    options["acquisition_class"] = (
-        ConstrainedClosedForm if botorch_acqf_class is None else SampledSums
-    )
+    is_open = botorch_acqf_class is None
+    options["acquisition_class"] = ConstrainedClosedForm if is_open else SampledSums
     return strategy
 
 
@@ -455,14 +448,13 @@ def delay_aware_generation_strategy(
             "Delay-aware proposals are for one objective without outcome constraints: "
             "`calibrated_generation_strategy` takes account of pending trials too."
         )
-    denoised = calibrated_or_plain(calibrated).model_options.get("denoise", True)
-    if acquisition == "ts" and not denoised:
+    maximize = not config.objective.minimize
+    model_config = delayed_model_config(imputation, maximize=maximize, calibrated=calibrated)
+    if acquisition == "ts" and not model_config.model_options.get("denoise", True):
         raise UnsupportedError(
             "A draw of observations is no function of the parameters, as noise is drawn anew each "
             'time: use `acquisition="ucb"`, or a `calibrated_model_config` with `denoise=True`.'
         )
-    maximize = not config.objective.minimize
-    model_config = delayed_model_config(imputation, maximize=maximize, calibrated=calibrated)
     strategy, options = strategy_with(model_config, ACQUISITION_CLASSES[acquisition], struct)
     options["acquisition_class"] = PendingAtEdges
     if beta is None:

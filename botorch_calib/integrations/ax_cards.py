@@ -162,10 +162,7 @@ class NoiseDiagnoses(_Card):
         level: Level of the intervals, in (0, 1).
 
     Example:
-        >>> client.set_generation_strategy(calibrated_generation_strategy(client))
-        >>> for x, c in torch.rand(8, 2).tolist():
-        ...     status = client.complete_trial(client.attach_trial({"x": x, "c": c}), {"y": x - c})
-        >>> cards = client.compute_analyses([NoiseDiagnoses()], display=False)
+        >>> analyses = [NoiseDiagnoses()]  # for `client.compute_analyses`, as `CalibrationReports`
     """
 
     title = "Noise of the metrics"

@@ -190,9 +190,7 @@ def plot_calibration_alarm(alarm: CalibrationAlarm, ax: Axes | None = None) -> A
         first = alarm.raised_at
         ax.plot([first], [wealth[first]], "o", color=style.ink(), label=str(alarm.finding))
     ax.set(yscale="log", xlim=(0, max(len(rounds) - 1, 1)))
-    style.label_axes(ax, "rounds", "wealth")
-    style.legend_above(ax)
-    return ax
+    return style.finished(ax, "rounds", "wealth", legend=style.ABOVE)
 
 
 def plot_noise_likelihood(diagnosis: NoiseDiagnosis, ax: Axes | None = None) -> Axes:
