@@ -305,7 +305,6 @@ def best_feasible_observation(
 
 
 def _observations(members: Sequence[Model], training_data: TrainingData) -> list[Observations]:
-    """Observations of each model's outcome."""
     datasets = list(training_data.values()) if isinstance(training_data, dict) else [training_data]
     observed: list[Observations] = [
         (dataset.X, values) for dataset in datasets for values in dataset.Y.unbind(-1)

@@ -209,8 +209,7 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
     Args:
         model: A `CalibratedModelList`, or a model of BoTorch.
         ref_point: The reference point, of ``m`` objectives, in their units.
-        X_baseline: Points evaluated so far, ``r x d``.
-        cache_root: Whether to keep the roots; by default where all parts of the model allow it.
+        X_baseline, cache_root: As of `qLogCalibratedNoisyExpectedImprovement`.
         kwargs: All others of BoTorch's class. In place of ``cache_pending=False``, which fails
             there, give ``max_iep``.
 

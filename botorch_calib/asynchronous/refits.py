@@ -166,18 +166,16 @@ def _bits(*data: Tensor | None) -> tuple[bytes, ...]:
 
 def fit_with_noise(fit: Fit, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Model:
     """The fitted model; the variances ``Yvar`` are for a `fit` with a parameter of this name."""
-    if Yvar is None:
-        return fit(X, Y)
-    if "Yvar" in signature(fit).parameters:
-        known = {"Yvar": Yvar}
-        return fit(X, Y, **known)
-    warnings.warn(
-        "The known variances of the noise are not used, as `fit` has no parameter `Yvar`: the "
-        "model learns the noise instead.",
-        InputDataWarning,
-        stacklevel=level_of_caller(),
-    )
-    return fit(X, Y)
+    known = {} if Yvar is None else {"Yvar": Yvar}
+    if known and "Yvar" not in signature(fit).parameters:
+        known = {}
+        warnings.warn(
+            "The known variances of the noise are not used, as `fit` has no parameter `Yvar`: the "
+            "model learns the noise instead.",
+            InputDataWarning,
+            stacklevel=level_of_caller(),
+        )
+    return fit(X, Y, **known)
 
 
 class ScheduledFit:

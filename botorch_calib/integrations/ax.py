@@ -116,7 +116,6 @@ class Replays(Surrogate):
             self.calibrator = replayed.calibrator
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Load the Gaussian process, and replay."""
         loaded = super().load_state_dict(*args, **kwargs)
         self.replay()
         return loaded
@@ -310,7 +309,6 @@ def model_within(
 
 @fit_botorch_model.register(Replays)
 def _fit_replayed(model: Replays, **given: Any) -> None:
-    """Fit the Gaussian process as Ax does, then replay the history."""
     fit_botorch_model(model.model, **given)
     model.replay()
     # Now, as the optimiser's heuristics would be the first to ask for a posterior, and drop it.
@@ -321,7 +319,6 @@ class LeaveOutInfinite(Transform):
     """Leaves infinite values, which no model can be fitted to, out of the data as Ax does NaN."""
 
     def transform_experiment_data(self, experiment_data: ExperimentData) -> ExperimentData:
-        """The data, with NaN in place of infinite means."""
         observed = experiment_data.observation_data
         for metric, means in observed["mean"].items():
             infinite = means.abs() >= stored.INFINITE
@@ -484,9 +481,7 @@ def fitted_adapter(spec: GeneratorSpec, experiment: Experiment) -> Any:
     """The adapter of a part of a strategy, with models of all data."""
     _, config = configured_experiment(experiment)
     if missing := config.metric_names - experiment.lookup_data().metric_names:
-        raise InputDataError(
-            f"{sorted(missing)} have not been observed yet: complete a trial first."
-        )
+        raise InputDataError(f"{sorted(missing)} have not been observed yet: run a trial first.")
     spec.fit(experiment)
     return spec.fitted_adapter
 

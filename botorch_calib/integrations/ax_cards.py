@@ -50,7 +50,6 @@ class _Card(Analysis):
         generation_strategy: GenerationStrategy | None = None,
         adapter: Adapter | None = None,
     ) -> AnalysisCard:
-        """A row for each of the metrics' models, or more."""
         fitted = extract_relevant_adapter(experiment, generation_strategy, adapter)
         if not isinstance(fitted, TorchAdapter):
             raise InputDataError("There are no models yet: the initial trials come first.")
@@ -90,7 +89,6 @@ class CertifiedTrials(_Card):
 
 
 def _row(experiment: Experiment, decided: DecidedArm) -> Row:
-    """Limits, quantiles and outcomes of a trial."""
     assert decided.trial is not None
     row: Row = {
         "trial_index": decided.trial,

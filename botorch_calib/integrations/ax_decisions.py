@@ -1,11 +1,10 @@
 """Certified trials in Ax: outcome constraints that hold with a stated probability.
 
-It needs Ax (``pip install botorch_calib[ax]``). After the initial trials each one is the best point
-that a chance constraint certifies. The constraint is made anew for each trial, from models of the
-data so far and the decisions about earlier trials, whose rows are stored as metadata of their
-candidates. So the account is right after a restart, from JSON or a database, and with several
-trials at a time. Ax's transforms of outcomes are left out, since they would winsorize or compress
-the values that limits are about. Importing this module teaches Ax to load such a strategy.
+It needs Ax (``pip install botorch_calib[ax]``). The constraint is made anew for each trial, from
+models of the data so far and the decisions about earlier trials, whose rows are stored as metadata
+of their candidates. So the account is right after a restart, from JSON or a database, and with
+several trials at a time. Ax's transforms of outcomes are left out, since they would winsorize or
+compress the values that limits are about. Importing this module teaches Ax to load such a strategy.
 """
 
 from __future__ import annotations
@@ -450,19 +449,20 @@ def recommendation(
     experiment, config = configured_experiment(client)
     if not config.objective.is_single_objective:
         raise UnsupportedError(
-            f"A recommendation is for one metric as the objective, not {config.objective}."
+            f"There must be one metric as the objective, not {config.objective}."
         )
     with with_rng_seed(client._random_seed):
         adapter = fitted_adapter(spec, experiment)
         if baseline is None and experiment.status_quo is not None:
             baseline = experiment.status_quo.parameters
+        point = None
+        if baseline is not None:
+            point = adapter.transform_observation_features([ObservationFeatures(dict(baseline))])
         options = {
             "objective": models_by_metric(adapter)[config.objective.metric_names[0]],
             "maximize": not config.objective.minimize,
             "confidence": check_open_unit("confidence", confidence),
-            "baseline": None
-            if baseline is None
-            else adapter.transform_observation_features([ObservationFeatures(dict(baseline))]),
+            "baseline": point,
         }
         stated = {Keys.AX_ACQUISITION_KWARGS.value: {"recommend": options}}
         run = adapter.gen(1, model_gen_options=stated)

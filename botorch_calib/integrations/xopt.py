@@ -248,7 +248,6 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         return model.models[self.model_output_names.index(name)]
 
     def _account(self) -> DecisionAccount:
-        """The decisions, with the outcomes that are in the data."""
         limits: dict[str, Sequence[float | None]] = {}
         for name, constraint in self.vocs.constraints.items():
             if isinstance(constraint, LessThanConstraint):

@@ -521,10 +521,8 @@ class FeedbackLedger:
         there is no usable value; without a ``censor_value``, such queries are left out.
         """
         view = self._view(now)
-        if self.censor_value is None:
-            rows = view.rows(view.usable)
-            return view.queries(rows), view.values(rows)
-        rows = view.rows(view.usable | view.incomplete)
+        is_censored = self.censor_value is not None
+        rows = view.rows(view.usable | view.incomplete if is_censored else view.usable)
         return view.queries(rows), view.values(rows, self.censor_value)
 
     def queries(self, now: float | None = None) -> Tensor:

@@ -186,7 +186,6 @@ class Storage:
             self._change(contents.changed([entry], now), [entry])
 
     def declare(self, maximize: bool) -> None:
-        """Record whether the greatest value is best."""
         with LOCK:
             contents = self.contents
             settings = replace(contents.settings, maximize=maximize)

@@ -58,14 +58,13 @@ def plot_intervals(
     low, high = (style.to_numpy(end) for end in prediction_interval(model, X_grid, level))
     ax = style.new_axes((10.5, 4.6)) if ax is None else ax
     x, x_observed, y_observed = map(style.to_numpy, (X_grid, X, Y))
-    points: dict[str, Any] = {"s": 14, "color": style.REFERENCE_COLOR, "lw": 0}
-    ax.scatter(x_observed, y_observed, **points, label="observations")
+    grey, blue, orange = style.REFERENCE_COLOR, *style.COLORS[:2]
+    ax.scatter(x_observed, y_observed, s=14, color=grey, lw=0, label="observations")
     stated = f"{level:.0%} interval"
-    band: dict[str, Any] = {"color": style.COLORS[1], "alpha": 0.3, "lw": 0}
-    ax.fill_between(x, low, high, **band, label=f"calibrated, {stated}")
+    ax.fill_between(x, low, high, color=orange, alpha=0.3, lw=0, label=f"calibrated, {stated}")
     ends = map(style.to_numpy, prediction_interval(model.model, X_grid, level))
     for end, label in zip(ends, (f"Gaussian process, {stated}", None), strict=True):
-        ax.plot(x, end, color=style.COLORS[0], linestyle="--", linewidth=1.6, label=label)
+        ax.plot(x, end, color=blue, linestyle="--", linewidth=1.6, label=label)
     if truth is not None:
         ax.plot(x, style.to_numpy(truth), color=style.ink(), lw=1.4, label="truth, without noise")
     ax.set_xlim(x.min(), x.max())
