@@ -236,8 +236,7 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
         point = check_numbers("ref_point", ref_point)
         if point.dim() != 1 or len(point) < 2:
             raise BotorchTensorDimensionError(
-                "`ref_point` must hold a number for each objective, of which there are two or "
-                f"more, got {ref_point!r}."
+                f"`ref_point` must hold a number for each of several objectives, got {ref_point!r}."
             )
         self._decide(model, cache_root, X_baseline, **kwargs)
         super().__init__(model=model, ref_point=ref_point, X_baseline=X_baseline, **kwargs)

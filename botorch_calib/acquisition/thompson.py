@@ -133,8 +133,7 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
         is_same = (X.to(self.choices) == self.choices).all(dim=-1)  # b x n
         if not is_same.any(dim=-1).all():
             raise InputDataError(
-                "`X` holds a point that is none of `choices`: optimise over these, with "
-                "`optimize_acqf_discrete`."
+                "`X` holds a point that is none of `choices`: search by `optimize_acqf_discrete`."
             )
         return self._values[is_same.long().argmax(dim=-1)]
 
@@ -185,7 +184,6 @@ class _Widened(Module):
         self.register_buffer("nu", nu)
 
     def forward(self, X: Tensor) -> Tensor:
-        """Evaluate it at ``batch_shape x n x d``; the values are ``batch_shape x n``."""
         value, mean = self.path.with_mean(X)
         return mean + self.nu * (value - mean)
 

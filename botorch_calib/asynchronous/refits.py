@@ -44,15 +44,12 @@ from botorch_calib.optim.random_seeds import derived_seed, random_stream
 
 # The first fit is to two values: one has no standard deviation.
 FIRST_FIT = 2
-
 # From this many values on a fit starts from another one. With fewer it costs little, and the
 # marginal likelihood may have its maximum elsewhere.
 LEAST_FOR_WARM_START = 100
-
 # Relative decrease of the objective at which a fit that starts from another one stops: a few tenths
 # of log likelihood, for a half to a tenth of the evaluations of L-BFGS-B's default of 2e-9.
 TOLERANCE = 1e-6
-
 # Noise variance of the second start, of standardised outcomes; by default the first has 0.007.
 SECOND_NOISE = 0.1
 

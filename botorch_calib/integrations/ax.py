@@ -353,15 +353,13 @@ def calibrated_generation_strategy(
 
     Unless ``botorch_acqf_class`` is given Ax chooses the acquisition function. One objective under
     outcome constraints then has a closed form, `ConstrainedClosedForm`; a sum of metrics as the
-    objective, and several objectives, are sampled. Pass ``qLogNoisyExpectedImprovement`` to sample
-    in any case.
+    objective, and several objectives, are sampled; with ``qLogNoisyExpectedImprovement``, all are.
 
     Args:
         client: A client or an experiment, whose optimisation has been configured.
         model_config: Configuration of the models (default: `calibrated_model_config`).
         metric_configs: Other configurations for some of the metrics, by name. So a constraint can
-            be on observations, ``calibrated_model_config(denoise=False)``, while the objective is
-            noise-free.
+            be on observations, ``calibrated_model_config(denoise=False)``, and the objective not.
         botorch_acqf_class: The acquisition function.
         struct: Ax's further choices, such as the initial trials, with the method ``"custom"``.
 
@@ -490,9 +488,7 @@ def configured_experiment(client: Client | Experiment) -> tuple[Experiment, Opti
     """The experiment and its objectives and constraints, which must have been configured."""
     experiment = client._experiment if isinstance(client, Client) else client
     if experiment.optimization_config is None:
-        raise InputDataError(
-            "`client` has nothing to optimise yet: call `client.configure_optimization` first."
-        )
+        raise InputDataError("`client` needs an objective: call `client.configure_optimization`.")
     return experiment, experiment.optimization_config
 
 

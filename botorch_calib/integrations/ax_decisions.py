@@ -376,9 +376,7 @@ def chance_constrained_generation_strategy(
     if several := [c for c in config.outcome_constraints if len(c.metric_names) > 1]:
         raise UnsupportedError(f"Chance constraints are on one metric each, got {several}.")
     if struct is not None and struct.simplify_parameter_changes:
-        raise UnsupportedError(
-            "`simplify_parameter_changes` would change points after they were certified."
-        )
+        raise UnsupportedError("`simplify_parameter_changes` would change certified points.")
     check_open_unit("level", level)
     expands(expansion_share, 0)
     if struct is None:
@@ -448,9 +446,7 @@ def recommendation(
     spec = certifying_spec(client._maybe_generation_strategy)
     experiment, config = configured_experiment(client)
     if not config.objective.is_single_objective:
-        raise UnsupportedError(
-            f"There must be one metric as the objective, not {config.objective}."
-        )
+        raise UnsupportedError(f"Give one metric as the objective, not {config.objective}.")
     with with_rng_seed(client._random_seed):
         adapter = fitted_adapter(spec, experiment)
         if baseline is None and experiment.status_quo is not None:
@@ -474,9 +470,7 @@ def certifying_spec(strategy: GenerationStrategy | None) -> GeneratorSpec:
     node = None if strategy is None else strategy.nodes_by_name.get("MBM")
     spec = None if node is None else node.generator_specs[0]
     if spec is None or spec.generator_kwargs.get("acquisition_class") is not CertifiedPoints:
-        raise InputDataError(
-            "The client's strategy is not one by `chance_constrained_generation_strategy`."
-        )
+        raise InputDataError("`client` needs a `chance_constrained_generation_strategy` first.")
     return spec
 
 

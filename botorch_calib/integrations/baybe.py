@@ -110,8 +110,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         candidates, _ = searchspace.discrete.get_candidates()
         if len(candidates) < batch_size:  # BayBE's own error, of which a campaign says more
             raise NotEnoughPointsLeftError(
-                f"Fewer than {batch_size} candidates are left to recommend: there are "
-                f"{len(candidates)}."
+                f"Fewer than {batch_size} candidates are left: there are {len(candidates)}."
             )
         choices = _points(searchspace, candidates)
         pending = choices[:0]

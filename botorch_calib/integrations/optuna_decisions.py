@@ -251,8 +251,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         limits = {name: (None, 0.0) for name in names_of_constraints(trials)}
         if not limits:
             raise InputDataError(
-                "No complete trial has constraints: call `trial.set_constraint(name, value)` in "
-                "the objective."
+                "No complete trial has constraints: call `trial.set_constraint` in the objective."
             )
         return stored.account_of(limits, self._level, self._budget, _decided(trials))
 

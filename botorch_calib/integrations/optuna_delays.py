@@ -351,8 +351,7 @@ def names_of_constraints(trials: Sequence[FrozenTrial]) -> list[str]:
     for other in names:
         if {*other} != {*names[0]}:
             raise InputDataError(
-                f"Complete trials have the constraints {names[0]} and {other}: set the same ones "
-                "in each trial."
+                f"Complete trials have the constraints {names[0]} and {other}: set the same ones."
             )
     return names[0] if names else []
 

@@ -240,9 +240,7 @@ class Storage:
                 raise InputDataError(f"`dim` is needed: the file {self.path} is empty.")
             marks = _pragma(database, "application_id"), _pragma(database, "user_version")
             if marks != (APPLICATION_ID, FORMAT_VERSION):
-                raise self._damaged(
-                    f"this version of botorch_calib reads ledgers of format {FORMAT_VERSION}"
-                )
+                raise self._damaged(f"this version of botorch_calib reads format {FORMAT_VERSION}")
             fault = _pragma(database, "quick_check")
             schema = database.execute("SELECT sql FROM sqlite_master WHERE name = 'trials'")
             if fault != "ok" or schema.fetchall() != [(SCHEMA,)]:

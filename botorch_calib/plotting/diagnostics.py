@@ -142,8 +142,7 @@ def plot_coverage_over_time(
 
     Args:
         report: A calibration report.
-        window: Number of latest observations in the sliding window, which is drawn once there are
-            as many.
+        window: Number of latest observations in the sliding window, drawn once there are as many.
         confidence: Probability of the band, in (0, 1).
         ax: Axes to draw into.
 
