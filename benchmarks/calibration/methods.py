@@ -13,12 +13,7 @@ from botorch_calib.calibration import LocalizedConformal, QuantileRecalibrator
 ALPHA = 0.2
 
 # These suites take a hundred thousand steps, in two or three dimensions.
-CHEAP: dict[str, Any] = {
-    "num_restarts": 2,
-    "raw_samples": 256,
-    "maxiter": 50,
-    "incumbent": "mean",
-}
+CHEAP: dict[str, Any] = {"num_restarts": 2, "raw_samples": 256, "maxiter": 50, "incumbent": "mean"}
 
 
 def cheap(name: str, calibrator: CalibratorFactory | None = None) -> Method:

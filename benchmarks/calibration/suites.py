@@ -27,10 +27,7 @@ MISSPECIFIED = Suite(
     methods=methods.compared(),
     baseline="bo",
     seeds=range(10000, 10030),
-    report=CoverageReport(
-        subject="locbo",
-        groups=misspecified.names_by_case(),
-    ),
+    report=CoverageReport(subject="locbo", groups=misspecified.names_by_case()),
     protocol="misspecified",
 )
 
@@ -41,10 +38,7 @@ ANY_MODEL = Suite(
     methods=any_model.methods(),
     baseline="default",
     seeds=range(10000, 10008),
-    report=AnyModelReport(
-        cases=misspecified.names_by_case(),
-        methods=tuple(any_model.FORECASTERS),
-    ),
+    report=AnyModelReport(cases=misspecified.names_by_case(), methods=tuple(any_model.FORECASTERS)),
     protocol="any_model",
     archive=any_model.ARCHIVED,
 )
@@ -103,11 +97,4 @@ SMOKE = Suite(
     seeds=range(2),
 )
 
-SUITES = (
-    MISSPECIFIED,
-    ANY_MODEL,
-    UNDERSTATED_NOISE,
-    WELLSPECIFIED,
-    CONFORMAL,
-    SMOKE,
-)
+SUITES = (MISSPECIFIED, ANY_MODEL, UNDERSTATED_NOISE, WELLSPECIFIED, CONFORMAL, SMOKE)

@@ -131,11 +131,7 @@ class UnderstatedReport:
         return table([heading, *others], body)
 
     def _draw_regret(
-        self,
-        panel: Axes,
-        collected: Collected,
-        methods: Sequence[str],
-        colors: Mapping[str, str],
+        self, panel: Axes, collected: Collected, methods: Sequence[str], colors: Mapping[str, str]
     ) -> None:
         """All problems together as large points, single ones as small ones below."""
         others = [method for method in methods if method != self.baseline]

@@ -303,12 +303,7 @@ class Case:
     def task(self, name: str, limited: Standardized, objective: Standardized) -> DecisionTask:
         """A pair of functions in this case."""
         outcome = LimitedOutcome(
-            limited,
-            self.noise,
-            self.drift,
-            self.safe_share,
-            jump=self.jump,
-            grid=self.grid,
+            limited, self.noise, self.drift, self.safe_share, jump=self.jump, grid=self.grid
         )
         return DecisionTask(
             name=name,

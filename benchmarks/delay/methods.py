@@ -95,10 +95,7 @@ class DelayedAcquisitionStrategy:
             X, Y = ledger.to_observations()
             return CensoredDelayModel(fit_gp(X, Y), ledger.incomplete(), Y.min().item())
         return CensoredDelayModel.from_ledger(
-            ledger,
-            fit_gp,
-            imputation=self.settings.imputation,
-            hyperparameters="observed",
+            ledger, fit_gp, imputation=self.settings.imputation, hyperparameters="observed"
         )
 
     def propose(self, model: Model, ledger: FeedbackLedger, choices: Tensor | None) -> Tensor:

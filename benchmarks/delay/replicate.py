@@ -241,12 +241,7 @@ class Traces:
 
 
 def tasks() -> tuple[DelayedTask, ...]:
-    affordable = (
-        objectives.gp_sample(),
-        objectives.svm(),
-        objectives.logistic(),
-        objectives.cnn(),
-    )
+    affordable = (objectives.gp_sample(), objectives.svm(), objectives.logistic(), objectives.cnn())
     delays: dict[str, DelayDistribution] = {
         "poisson": PoissonDelay(10.0),
         "fixed": FixedDelay(10.0),

@@ -220,11 +220,7 @@ def process(
 ) -> SingleTaskGP:
     """A Gaussian process of ``n x 2`` settings, fitted, or with the hyperparameters of another."""
     gp = SingleTaskGP(
-        X,
-        Y,
-        Yvar,
-        input_transform=Normalize(2, bounds=BOUNDS),
-        outcome_transform=Standardize(1),
+        X, Y, Yvar, input_transform=Normalize(2, bounds=BOUNDS), outcome_transform=Standardize(1)
     )
     if previous is None:
         fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))

@@ -148,10 +148,7 @@ def grouped_families(
     found = [
         family(
             {
-                (name, method): (
-                    seed_means(case, method, score),
-                    seed_means(case, baseline, score),
-                )
+                (name, method): (seed_means(case, method, score), seed_means(case, baseline, score))
                 for name, case in groups.items()
                 for method in methods
             }

@@ -41,12 +41,7 @@ FORMER_CONSTANTS: dict[str, dict[str, Any]] = {
 # Names of what results hold as the package's, and `benchmarks.problems` has now.
 _MOVED = {
     f"benchmarks.{name}": f"botorch_calib.{name}"
-    for name in (
-        "ContextualAckley",
-        "ContextualHartmann6",
-        "ModifiedBranin",
-        "ThreeHumpCamel",
-    )
+    for name in ("ContextualAckley", "ContextualHartmann6", "ModifiedBranin", "ThreeHumpCamel")
 }
 
 

@@ -40,11 +40,7 @@ class Surrogate(Protocol):
         """
 
 
-def fit_gp(
-    X: Tensor,
-    Y: Tensor,
-    bounds: Tensor,
-) -> SingleTaskGP:
+def fit_gp(X: Tensor, Y: Tensor, bounds: Tensor) -> SingleTaskGP:
     """Fit a Gaussian process with an isotropic Matern-5/2 kernel on the unit cube.
 
     The priors are those of BoTorch's Matern kernel: with a handful of points the maximum

@@ -39,10 +39,7 @@ def batch_log_ei(work: Workload, model: Model, num_pending: int) -> AcquisitionF
     with torch.no_grad():
         best_f = work.gp.posterior(work.X).mean.max()
     return qLogExpectedImprovement(
-        model,
-        best_f,
-        sampler=sampler(),
-        X_pending=work.points(num_pending, 1, seed=2).squeeze(-2),
+        model, best_f, sampler=sampler(), X_pending=work.points(num_pending, 1, seed=2).squeeze(-2)
     )
 
 
@@ -87,9 +84,7 @@ for _name, _template in TEMPLATES.items():
     # At most 2 with one interval and 3 with 19 quantiles.
     for _pending in (FEW_PENDING, MANY_PENDING):
         comparison(
-            f"{_name} / plain batch log EI, q = {Q}, {_pending} pending",
-            repetitions=31,
-            warm_up=3,
+            f"{_name} / plain batch log EI, q = {Q}, {_pending} pending", repetitions=31, warm_up=3
         )(partial(value_pair, _template, _pending))
     # With many levels sums over samples have kinks, where a line search takes more steps.
     for _how, _sequential in (("one by one", True), ("at once", False)):

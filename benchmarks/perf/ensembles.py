@@ -23,10 +23,7 @@ def ensemble(work: Workload) -> EnsembleMapSaasSingleTaskGP:
     """One whose hyperparameters are spread as draws of a posterior are; a fit would take long."""
     dim = work.X.shape[-1]
     model = EnsembleMapSaasSingleTaskGP(
-        work.X,
-        work.Y,
-        num_taus=NUM_MEMBERS,
-        input_transform=Normalize(dim, bounds=work.bounds),
+        work.X, work.Y, num_taus=NUM_MEMBERS, input_transform=Normalize(dim, bounds=work.bounds)
     )
     generator = torch.Generator().manual_seed(0)
     spread = (0.4 * torch.randn(NUM_MEMBERS, 1, dim, generator=generator)).exp().to(work.X)

@@ -122,9 +122,7 @@ def two_outcomes(work: Workload) -> tuple[CalibratedModelList, ModelListGP, Tens
 
 
 @comparison(
-    "calibrated / plain noisy log hypervolume improvement, roots cached",
-    repetitions=50,
-    warm_up=5,
+    "calibrated / plain noisy log hypervolume improvement, roots cached", repetitions=50, warm_up=5
 )
 def noisy_hypervolume_pair(work: Workload) -> tuple[Call, Call]:
     """Cost of one evaluation with two objectives, q = 1; at most 1.3."""

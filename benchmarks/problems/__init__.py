@@ -7,9 +7,4 @@ from benchmarks.problems.contextual_suite import (
     ThreeHumpCamel,
 )
 
-__all__ = [
-    "ContextualAckley",
-    "ContextualHartmann6",
-    "ModifiedBranin",
-    "ThreeHumpCamel",
-]
+__all__ = ["ContextualAckley", "ContextualHartmann6", "ModifiedBranin", "ThreeHumpCamel"]

@@ -14,10 +14,7 @@ from benchmarks.framework.suite import Suite
 
 
 def primary_comparisons(
-    suite: Suite[Any, Any],
-    collected: Collected,
-    methods: Sequence[str],
-    log_regret: Score,
+    suite: Suite[Any, Any], collected: Collected, methods: Sequence[str], log_regret: Score
 ) -> list[str]:
     """A table: each method with the baseline on each problem, corrected for all of these.
 

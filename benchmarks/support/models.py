@@ -286,8 +286,7 @@ ENTRIES = (
         lambda: with_column(_half, SingleTaskMultiFidelityGP, data_fidelities=[2]),
     ),
     Entry(
-        "RobustRelevancePursuitSingleTaskGP",
-        lambda: of_class(RobustRelevancePursuitSingleTaskGP),
+        "RobustRelevancePursuitSingleTaskGP", lambda: of_class(RobustRelevancePursuitSingleTaskGP)
     ),
     Entry("OrthogonalAdditiveGP", lambda: of_class(OrthogonalAdditiveGP)),
     Entry("AdditiveMapSaasSingleTaskGP", lambda: of_class(AdditiveMapSaasSingleTaskGP)),

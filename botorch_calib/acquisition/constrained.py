@@ -179,7 +179,5 @@ def checked_constraints(constraints: Mapping[int, Limits], num_outputs: int) -> 
         checked[index] = (low if low > -math.inf else None, high if high < math.inf else None)
     checked = {i: limits for i, limits in checked.items() if limits != (None, None)}
     if not checked:
-        raise InputDataError(
-            "`constraints` holds no limit: use an acquisition function without them."
-        )
+        raise InputDataError("`constraints` holds no limit: use a function without constraints.")
     return checked

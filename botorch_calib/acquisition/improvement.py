@@ -68,10 +68,8 @@ class ImprovementOfSoleOutcome(ImprovementFunction):
 class CalibratedExpectedImprovement(ImprovementOfSoleOutcome):
     """Calibrated expected improvement ``E(f~ - best_f)+`` [Kim2024locbo, eq. 31].
 
-    ``f~`` has the calibrated distribution of the objective. Prefer
-    `LogCalibratedExpectedImprovement` for optimisation.
-
-    `LogCalibratedExpectedImprovement` explains the arguments and errors.
+    ``f~`` has the calibrated distribution of the objective. For optimisation prefer
+    `LogCalibratedExpectedImprovement`, which explains the arguments and errors.
 
     Example:
         >>> acqf = CalibratedExpectedImprovement(model, best_f=Y.max())

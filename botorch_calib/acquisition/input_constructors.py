@@ -232,8 +232,7 @@ def _objective(
         raise InputDataError(f"`objective_index` must name one of {num} outcomes, got {index}.")
     if objective_index is not None and objective_index % num != index % num:
         raise InputDataError(
-            f"`objective_index` {objective_index} and `posterior_transform` disagree: the latter "
-            f"weighs outcome {index}."
+            f"`objective_index` {objective_index} and `posterior_transform`, for {index}, disagree."
         )
     return index % num, weight
 
@@ -250,8 +249,7 @@ def limits_from(
         return checked_constraints(constraints, num_outputs)
     if constraints_tuple is None:
         raise InputDataError(
-            "`constraints` must map outcomes to their limits (lower, upper), or "
-            "`constraints_tuple` be given."
+            "`constraints` must map outcomes to limits (lower, upper), or give `constraints_tuple`."
         )
     A, b = constraints_tuple
     limits: dict[int, tuple[float, float]] = {}
@@ -296,8 +294,7 @@ def best_feasible_observation(
         values = values[feasible]
         return values.amax() if maximize else values.amin()
     warnings.warn(
-        "No observation is feasible: LogCalibratedProbabilityOfFeasibility is to be preferred "
-        "until one is.",
+        "No observation is feasible: prefer LogCalibratedProbabilityOfFeasibility until one is.",
         BotorchWarning,
         stacklevel=level_of_caller(),
     )
@@ -305,7 +302,6 @@ def best_feasible_observation(
 
 
 def _observations(members: Sequence[Model], training_data: TrainingData) -> list[Observations]:
-    """Observations of each model's outcome."""
     datasets = list(training_data.values()) if isinstance(training_data, dict) else [training_data]
     observed: list[Observations] = [
         (dataset.X, values) for dataset in datasets for values in dataset.Y.unbind(-1)
@@ -318,8 +314,7 @@ def _observations(members: Sequence[Model], training_data: TrainingData) -> list
         X = raw_train_inputs(base)
         if X is None or base.num_outputs != 1 or not hasattr(base, "train_targets"):
             raise NotImplementedError(
-                "Give `best_f`: its default needs the data of the model's outcomes, one for each "
-                "output."
+                "Give `best_f`: its default needs the data of each of the model's outcomes."
             )
         observed.append((X, raw_train_targets(base).squeeze(-1)))
     return observed

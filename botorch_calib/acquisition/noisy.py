@@ -209,8 +209,7 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
     Args:
         model: A `CalibratedModelList`, or a model of BoTorch.
         ref_point: The reference point, of ``m`` objectives, in their units.
-        X_baseline: Points evaluated so far, ``r x d``.
-        cache_root: Whether to keep the roots; by default where all parts of the model allow it.
+        X_baseline, cache_root: As of `qLogCalibratedNoisyExpectedImprovement`.
         kwargs: All others of BoTorch's class. In place of ``cache_pending=False``, which fails
             there, give ``max_iep``.
 
@@ -237,8 +236,7 @@ class qLogCalibratedNoisyExpectedHypervolumeImprovement(  # type: ignore[misc]
         point = check_numbers("ref_point", ref_point)
         if point.dim() != 1 or len(point) < 2:
             raise BotorchTensorDimensionError(
-                "`ref_point` must hold a number for each objective, of which there are two or "
-                f"more, got {ref_point!r}."
+                f"`ref_point` must hold a number for each of several objectives, got {ref_point!r}."
             )
         self._decide(model, cache_root, X_baseline, **kwargs)
         super().__init__(model=model, ref_point=ref_point, X_baseline=X_baseline, **kwargs)

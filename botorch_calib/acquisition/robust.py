@@ -187,8 +187,7 @@ class RobustUpperConfidenceBound(ContextRobustFunction):
 
     For exact Gaussian processes with a stationary radial kernel (see
     `botorch_calib.robust.gp.stationary_gp.is_stationary`), also inside a `CensoredDelayModel`, a
-    `CalibratedModel` or both, the bound has a closed form. Any other model is evaluated by its
-    posterior.
+    `CalibratedModel` or both, the bound has a closed form. It reads any other model's posterior.
 
     With ``beta`` as in BoTorch the bound is ``mu + sqrt(beta) sigma``. The methods of the paper
     [Micheli2025wdrbo] take ``beta=2.25``: ``WassersteinBall(radius, "lipschitz")`` is WDRBO, and

@@ -108,7 +108,6 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
         self.set_X_pending(X_pending)
 
     def _prepare(self, model: Model, nu: Tensor, num_pending: int) -> None:
-        """Draw the function of the posterior given all pending points."""
         seed = self.seed if num_pending == 0 else derived_seed(self.seed, num_pending)
         if self.choices is None:
             self._path = draw_path(model, nu, seed)
@@ -134,8 +133,7 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
         is_same = (X.to(self.choices) == self.choices).all(dim=-1)  # b x n
         if not is_same.any(dim=-1).all():
             raise InputDataError(
-                "`X` holds a point that is none of `choices`: optimise over these, with "
-                "`optimize_acqf_discrete`."
+                "`X` holds a point that is none of `choices`: search by `optimize_acqf_discrete`."
             )
         return self._values[is_same.long().argmax(dim=-1)]
 
@@ -154,14 +152,17 @@ def draw_path(model: Model, nu: Tensor, seed: int) -> Module:
     factor = torch.ones_like(nu) if is_calibrated else nu
     # A calibrated model makes the copy itself.
     drawn_from = model if is_calibrated else with_own_hyperparameters(gp)
+
+    def weights(shape: Size) -> Tensor:
+        # BoTorch moves them to the device of the features.
+        return factor.cpu() * torch.randn(shape, dtype=torch.double, device="cpu")
+
     try:
         with random_stream(seed, nu.device):
             path = draw_matheron_paths(
                 drawn_from,
                 sample_shape=Size(),
-                prior_sampler=partial(
-                    draw_kernel_feature_paths, weight_generator=partial(_scaled_normal, factor)
-                ),
+                prior_sampler=partial(draw_kernel_feature_paths, weight_generator=weights),
                 update_strategy=_scaled_update(gp, factor),
             )
     except NotImplementedError as error:
@@ -183,14 +184,8 @@ class _Widened(Module):
         self.register_buffer("nu", nu)
 
     def forward(self, X: Tensor) -> Tensor:
-        """Evaluate it at ``batch_shape x n x d``; the values are ``batch_shape x n``."""
         value, mean = self.path.with_mean(X)
         return mean + self.nu * (value - mean)
-
-
-def _scaled_normal(nu: Tensor, shape: Size) -> Tensor:
-    """Independent weights of the random features; BoTorch moves them to the features' device."""
-    return nu.cpu() * torch.randn(shape, dtype=torch.double, device="cpu")
 
 
 def _scaled_update(gp: ExactGP, nu: Tensor) -> Callable[..., SamplePath]:

@@ -24,29 +24,23 @@ from botorch_calib.robust.contexts import pairwise_distances
 
 # A point closer to a failed query than this, in units of the box in every coordinate, repeats it.
 SAME = 1e-6
-
 # A pending query counts as so many times as likely to fail as is predicted.
 RISK = 4.0
-
 # Pending queries with a prediction of at least this are left out.
 SAFE = 0.999
-
 # So many more queries at borders than elsewhere, with no better value, and the next is elsewhere.
 PATIENCE = 5
 
 # Lengthscales to choose from, in units of the box, times the square root of the dimension.
 LENGTHSCALES = (0.1, 0.2, 0.4, 0.8)
-
 # Variance of a label about the model, in units of its prior variance: neighbours may differ.
 NOISE = 1e-2
 
 # Distance from a failure up to which a query is at its border, in units of the box, times the
 # square root of the dimension.
 BORDER = 0.1
-
 # Width of the step from predicted failure to predicted success.
 WIDTH = 0.1
-
 # After so many lost evaluations the threshold of the prediction is half way from 1/2 to 1.
 CAUTION = 4.0
 

@@ -39,8 +39,7 @@ class AsynchronousOptimizer:
     """Keeps ``max_parallel`` evaluations running, and records everything in a ledger.
 
     A query is recorded before its evaluation starts, and a value when it arrives, even while the
-    next query is being chosen. So another run with the same ledger file continues this one, however
-    it ends.
+    next query is being chosen. So a run with the same file continues this one, however it ends.
 
     **Failures.** A trial fails if the objective raises an exception or returns no value, or if its
     process dies or exceeds the time limit of a `PebbleExecutor`, which costs no other trial. Other

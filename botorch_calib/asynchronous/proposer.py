@@ -236,8 +236,7 @@ class DelayAwareProposer:
         left = choices[~is_any_of(choices, failed)]
         if not len(left):
             raise InputDataError(
-                "All `choices` have failed: add others, or start with a new ledger if their "
-                "evaluation can succeed now."
+                "All `choices` have failed: add others, or start a new ledger if they work now."
             )
         return left
 
@@ -284,8 +283,7 @@ class DelayAwareProposer:
             acqf = strategy.acquisition(model, ledger)
             if not callable(acqf):
                 raise InputDataError(
-                    "`acquisition` of the DelayStrategy must return an acquisition function, got "
-                    f"{type(acqf).__name__}."
+                    f"`acquisition` must return an acquisition function, got {type(acqf).__name__}."
                 )
             return acqf
         arguments: dict[str, Any] = {

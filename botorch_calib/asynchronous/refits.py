@@ -43,15 +43,12 @@ from botorch_calib.optim.random_seeds import derived_seed, random_stream
 
 # The first fit is to two values: one has no standard deviation.
 FIRST_FIT = 2
-
 # From this many values on a fit starts from another one. With fewer it costs little, and the
 # marginal likelihood may have its maximum elsewhere.
 LEAST_FOR_WARM_START = 100
-
 # Relative decrease of the objective at which a fit that starts from another one stops: a few tenths
 # of log likelihood, for a half to a tenth of the evaluations of L-BFGS-B's default of 2e-9.
 TOLERANCE = 1e-6
-
 # Noise variance of the second start, of standardised outcomes; by default the first has 0.007.
 SECOND_NOISE = 0.1
 
@@ -165,18 +162,16 @@ def _bits(*data: Tensor | None) -> tuple[bytes, ...]:
 
 def fit_with_noise(fit: Fit, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Model:
     """The fitted model; the variances ``Yvar`` are for a `fit` with a parameter of this name."""
-    if Yvar is None:
-        return fit(X, Y)
-    if "Yvar" in signature(fit).parameters:
-        known = {"Yvar": Yvar}
-        return fit(X, Y, **known)
-    warnings.warn(
-        "The known variances of the noise are not used, as `fit` has no parameter `Yvar`: the "
-        "model learns the noise instead.",
-        InputDataWarning,
-        stacklevel=level_of_caller(),
-    )
-    return fit(X, Y)
+    known = {} if Yvar is None else {"Yvar": Yvar}
+    if known and "Yvar" not in signature(fit).parameters:
+        known = {}
+        warnings.warn(
+            "The known variances of the noise are not used, as `fit` has no parameter `Yvar`: the "
+            "model learns the noise instead.",
+            InputDataWarning,
+            stacklevel=level_of_caller(),
+        )
+    return fit(X, Y, **known)
 
 
 class ScheduledFit:

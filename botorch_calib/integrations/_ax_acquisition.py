@@ -162,8 +162,7 @@ def check_acquisition(
         rows = extract_outcome_constraints([plain], plain.metric_signatures)
         if rows is not None and (rows[0] != 0.0).sum() < len(plain.metric_names):
             raise UnsupportedError(
-                f"Ax reads but one of the metrics in {constraint}: report their sum as a metric of "
-                "its own, and constrain that."
+                f"Ax reads but one of the metrics in {constraint}: report and constrain their sum."
             )
     if acqf_class is None:
         return
@@ -189,8 +188,7 @@ def check_acquisition(
     else:
         return
     raise UnsupportedError(
-        f"`botorch_acqf_class` {acqf_class.__name__} {problem}: leave the class out, and Ax "
-        "chooses one that fits."
+        f"`botorch_acqf_class` {acqf_class.__name__} {problem}: leave it out, and Ax chooses."
     )
 
 

@@ -168,8 +168,7 @@ def trials_in_table(
         named = decision["inputs"]
         if named.keys() != {*inputs}:
             raise InputDataError(
-                f"`decisions` are of the inputs {[*named]}, and the data have {[*inputs]}: start "
-                "without those decisions."
+                f"`decisions` are of the inputs {[*named]}, not {[*inputs]}: start without them."
             )
         point = [float(named[name]) for name in inputs]
         distance = (X - X.new_tensor(point)).abs()

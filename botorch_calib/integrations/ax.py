@@ -39,10 +39,7 @@ from ax.core.search_space import SearchSpaceDigest
 from ax.generation_strategy.generation_strategy import GenerationStrategy
 from ax.generation_strategy.generator_spec import GeneratorSpec
 from ax.generators.torch.botorch_modular.surrogate import Surrogate as AxSurrogate
-from ax.generators.torch.botorch_modular.surrogate import (
-    SurrogateSpec,
-    submodel_input_constructor,
-)
+from ax.generators.torch.botorch_modular.surrogate import SurrogateSpec, submodel_input_constructor
 from ax.generators.torch.botorch_modular.utils import (
     ModelConfig,
     choose_model_class,
@@ -62,12 +59,7 @@ from botorch.models.model import Model
 from botorch.posteriors.ensemble import EnsemblePosterior
 from botorch.utils.datasets import MultiTaskDataset, SupervisedDataset
 
-from botorch_calib._validation import (
-    check_flag,
-    check_instance,
-    check_nonnegative,
-    check_one_of,
-)
+from botorch_calib._validation import check_flag, check_instance, check_nonnegative, check_one_of
 from botorch_calib.acquisition import DelayedThompsonSampling, DelayedUpperConfidenceBound
 from botorch_calib.asynchronous.delay_strategy import STRATEGIES
 from botorch_calib.calibration import Calibrator, LocalizedConformal
@@ -124,7 +116,6 @@ class Replays(Surrogate):
             self.calibrator = replayed.calibrator
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Load the Gaussian process, and replay."""
         loaded = super().load_state_dict(*args, **kwargs)
         self.replay()
         return loaded
@@ -240,7 +231,13 @@ def delayed_model_config(
         >>> config = delayed_model_config("hallucinate", calibrated=calibrated_model_config())
     """
     check_one_of("imputation", imputation, IMPUTATIONS)
-    inner = calibrated_or_plain(calibrated)
+    inner = ModelConfig() if calibrated is None else calibrated
+    model_class = inner.botorch_model_class if isinstance(inner, ModelConfig) else inner
+    if model_class not in (None, ReplayedModel, PartlyKnownNoiseGP):
+        raise InputDataError(
+            "`calibrated` must be a calibrated_model_config, or one of a PartlyKnownNoiseGP, got "
+            f"one of {model_class}."
+        )
     return replace(
         inner,
         botorch_model_class=PendingAwareModel,
@@ -310,21 +307,8 @@ def model_within(
     return model_class(**inputs)
 
 
-def calibrated_or_plain(calibrated: ModelConfig | None) -> ModelConfig:
-    """The configuration, of a `ReplayedModel` or of Ax's own model, which None stands for."""
-    config = ModelConfig() if calibrated is None else calibrated
-    model_class = config.botorch_model_class if isinstance(config, ModelConfig) else config
-    if model_class not in (None, ReplayedModel, PartlyKnownNoiseGP):
-        raise InputDataError(
-            "`calibrated` must be a calibrated_model_config, or one of a PartlyKnownNoiseGP, got "
-            f"one of {model_class}."
-        )
-    return config
-
-
 @fit_botorch_model.register(Replays)
 def _fit_replayed(model: Replays, **given: Any) -> None:
-    """Fit the Gaussian process as Ax does, then replay the history."""
     fit_botorch_model(model.model, **given)
     model.replay()
     # Now, as the optimiser's heuristics would be the first to ask for a posterior, and drop it.
@@ -335,7 +319,6 @@ class LeaveOutInfinite(Transform):
     """Leaves infinite values, which no model can be fitted to, out of the data as Ax does NaN."""
 
     def transform_experiment_data(self, experiment_data: ExperimentData) -> ExperimentData:
-        """The data, with NaN in place of infinite means."""
         observed = experiment_data.observation_data
         for metric, means in observed["mean"].items():
             infinite = means.abs() >= stored.INFINITE
@@ -370,15 +353,13 @@ def calibrated_generation_strategy(
 
     Unless ``botorch_acqf_class`` is given Ax chooses the acquisition function. One objective under
     outcome constraints then has a closed form, `ConstrainedClosedForm`; a sum of metrics as the
-    objective, and several objectives, are sampled. Pass ``qLogNoisyExpectedImprovement`` to sample
-    in any case.
+    objective, and several objectives, are sampled; with ``qLogNoisyExpectedImprovement``, all are.
 
     Args:
         client: A client or an experiment, whose optimisation has been configured.
         model_config: Configuration of the models (default: `calibrated_model_config`).
         metric_configs: Other configurations for some of the metrics, by name. So a constraint can
-            be on observations, ``calibrated_model_config(denoise=False)``, while the objective is
-            noise-free.
+            be on observations, ``calibrated_model_config(denoise=False)``, and the objective not.
         botorch_acqf_class: The acquisition function.
         struct: Ax's further choices, such as the initial trials, with the method ``"custom"``.
 
@@ -407,15 +388,14 @@ def calibrated_generation_strategy(
         if name not in experiment.metrics:
             known = ", ".join(map(repr, sorted(experiment.metrics)))
             raise InputDataError(f"`metric_configs` names {name!r}; the metrics are {known}.")
-        given = f"metric_configs[{name!r}]"
-        check_instance(given, config, ModelConfig, "calibrated_model_config()")
+        example = "calibrated_model_config()"
+        check_instance(f"metric_configs[{name!r}]", config, ModelConfig, example)
         by_signature[experiment.metrics[name].signature] = [config]
     options["surrogate_spec"] = SurrogateSpec(
         model_configs=[model_config], metric_to_model_configs=by_signature
     )
-    options["acquisition_class"] = (
-        ConstrainedClosedForm if botorch_acqf_class is None else SampledSums
-    )
+    is_open = botorch_acqf_class is None
+    options["acquisition_class"] = ConstrainedClosedForm if is_open else SampledSums
     return strategy
 
 
@@ -463,14 +443,13 @@ def delay_aware_generation_strategy(
             "Delay-aware proposals are for one objective without outcome constraints: "
             "`calibrated_generation_strategy` takes account of pending trials too."
         )
-    denoised = calibrated_or_plain(calibrated).model_options.get("denoise", True)
-    if acquisition == "ts" and not denoised:
+    maximize = not config.objective.minimize
+    model_config = delayed_model_config(imputation, maximize=maximize, calibrated=calibrated)
+    if acquisition == "ts" and not model_config.model_options.get("denoise", True):
         raise UnsupportedError(
             "A draw of observations is no function of the parameters, as noise is drawn anew each "
             'time: use `acquisition="ucb"`, or a `calibrated_model_config` with `denoise=True`.'
         )
-    maximize = not config.objective.minimize
-    model_config = delayed_model_config(imputation, maximize=maximize, calibrated=calibrated)
     strategy, options = strategy_with(model_config, ACQUISITION_CLASSES[acquisition], struct)
     options["acquisition_class"] = PendingAtEdges
     if beta is None:
@@ -500,9 +479,7 @@ def fitted_adapter(spec: GeneratorSpec, experiment: Experiment) -> Any:
     """The adapter of a part of a strategy, with models of all data."""
     _, config = configured_experiment(experiment)
     if missing := config.metric_names - experiment.lookup_data().metric_names:
-        raise InputDataError(
-            f"{sorted(missing)} have not been observed yet: complete a trial first."
-        )
+        raise InputDataError(f"{sorted(missing)} have not been observed yet: run a trial first.")
     spec.fit(experiment)
     return spec.fitted_adapter
 
@@ -511,9 +488,7 @@ def configured_experiment(client: Client | Experiment) -> tuple[Experiment, Opti
     """The experiment and its objectives and constraints, which must have been configured."""
     experiment = client._experiment if isinstance(client, Client) else client
     if experiment.optimization_config is None:
-        raise InputDataError(
-            "`client` has nothing to optimise yet: call `client.configure_optimization` first."
-        )
+        raise InputDataError("`client` needs an objective: call `client.configure_optimization`.")
     return experiment, experiment.optimization_config
 
 

@@ -50,7 +50,6 @@ class _Card(Analysis):
         generation_strategy: GenerationStrategy | None = None,
         adapter: Adapter | None = None,
     ) -> AnalysisCard:
-        """A row for each of the metrics' models, or more."""
         fitted = extract_relevant_adapter(experiment, generation_strategy, adapter)
         if not isinstance(fitted, TorchAdapter):
             raise InputDataError("There are no models yet: the initial trials come first.")
@@ -90,7 +89,6 @@ class CertifiedTrials(_Card):
 
 
 def _row(experiment: Experiment, decided: DecidedArm) -> Row:
-    """Limits, quantiles and outcomes of a trial."""
     assert decided.trial is not None
     row: Row = {
         "trial_index": decided.trial,
@@ -162,10 +160,7 @@ class NoiseDiagnoses(_Card):
         level: Level of the intervals, in (0, 1).
 
     Example:
-        >>> client.set_generation_strategy(calibrated_generation_strategy(client))
-        >>> for x, c in torch.rand(8, 2).tolist():
-        ...     status = client.complete_trial(client.attach_trial({"x": x, "c": c}), {"y": x - c})
-        >>> cards = client.compute_analyses([NoiseDiagnoses()], display=False)
+        >>> analyses = [NoiseDiagnoses()]  # for `client.compute_analyses`, as `CalibrationReports`
     """
 
     title = "Noise of the metrics"

@@ -1,11 +1,10 @@
 """Certified trials in Ax: outcome constraints that hold with a stated probability.
 
-It needs Ax (``pip install botorch_calib[ax]``). After the initial trials each one is the best point
-that a chance constraint certifies. The constraint is made anew for each trial, from models of the
-data so far and the decisions about earlier trials, whose rows are stored as metadata of their
-candidates. So the account is right after a restart, from JSON or a database, and with several
-trials at a time. Ax's transforms of outcomes are left out, since they would winsorize or compress
-the values that limits are about. Importing this module teaches Ax to load such a strategy.
+It needs Ax (``pip install botorch_calib[ax]``). The constraint is made anew for each trial, from
+models of the data so far and the decisions about earlier trials, whose rows are stored as metadata
+of their candidates. So the account is right after a restart, from JSON or a database, and with
+several trials at a time. Ax's transforms of outcomes are left out, since they would winsorize or
+compress the values that limits are about. Importing this module teaches Ax to load such a strategy.
 """
 
 from __future__ import annotations
@@ -377,9 +376,7 @@ def chance_constrained_generation_strategy(
     if several := [c for c in config.outcome_constraints if len(c.metric_names) > 1]:
         raise UnsupportedError(f"Chance constraints are on one metric each, got {several}.")
     if struct is not None and struct.simplify_parameter_changes:
-        raise UnsupportedError(
-            "`simplify_parameter_changes` would change points after they were certified."
-        )
+        raise UnsupportedError("`simplify_parameter_changes` would change certified points.")
     check_open_unit("level", level)
     expands(expansion_share, 0)
     if struct is None:
@@ -449,20 +446,19 @@ def recommendation(
     spec = certifying_spec(client._maybe_generation_strategy)
     experiment, config = configured_experiment(client)
     if not config.objective.is_single_objective:
-        raise UnsupportedError(
-            f"A recommendation is for one metric as the objective, not {config.objective}."
-        )
+        raise UnsupportedError(f"Give one metric as the objective, not {config.objective}.")
     with with_rng_seed(client._random_seed):
         adapter = fitted_adapter(spec, experiment)
         if baseline is None and experiment.status_quo is not None:
             baseline = experiment.status_quo.parameters
+        point = None
+        if baseline is not None:
+            point = adapter.transform_observation_features([ObservationFeatures(dict(baseline))])
         options = {
             "objective": models_by_metric(adapter)[config.objective.metric_names[0]],
             "maximize": not config.objective.minimize,
             "confidence": check_open_unit("confidence", confidence),
-            "baseline": None
-            if baseline is None
-            else adapter.transform_observation_features([ObservationFeatures(dict(baseline))]),
+            "baseline": point,
         }
         stated = {Keys.AX_ACQUISITION_KWARGS.value: {"recommend": options}}
         run = adapter.gen(1, model_gen_options=stated)
@@ -474,9 +470,7 @@ def certifying_spec(strategy: GenerationStrategy | None) -> GeneratorSpec:
     node = None if strategy is None else strategy.nodes_by_name.get("MBM")
     spec = None if node is None else node.generator_specs[0]
     if spec is None or spec.generator_kwargs.get("acquisition_class") is not CertifiedPoints:
-        raise InputDataError(
-            "The client's strategy is not one by `chance_constrained_generation_strategy`."
-        )
+        raise InputDataError("`client` needs a `chance_constrained_generation_strategy` first.")
     return spec
 
 

@@ -92,9 +92,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
     ) -> pd.DataFrame:
         """Recommend some candidates; BayBE's ``NotEnoughPointsLeftError`` if there are fewer."""
         if searchspace.type is not SearchSpaceType.DISCRETE:
-            raise UnsupportedError(
-                "It certifies each candidate: the search space must be discrete."
-            )
+            raise UnsupportedError("Each candidate is certified: the space must be discrete.")
         if objective is None or measurements is None or measurements.empty:
             raise InputDataError(
                 "An objective and measurements are needed: recommend at random before, as the "
@@ -112,8 +110,7 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         candidates, _ = searchspace.discrete.get_candidates()
         if len(candidates) < batch_size:  # BayBE's own error, of which a campaign says more
             raise NotEnoughPointsLeftError(
-                f"Fewer than {batch_size} candidates are left to recommend: there are "
-                f"{len(candidates)}."
+                f"Fewer than {batch_size} candidates are left: there are {len(candidates)}."
             )
         choices = _points(searchspace, candidates)
         pending = choices[:0]
@@ -153,7 +150,6 @@ class ChanceConstrainedRecommender(BotorchRecommender):
     def _models(
         self, searchspace: SearchSpace, objective: Objective, measurements: pd.DataFrame
     ) -> dict[str, Any]:
-        """The models of all targets."""
         names = [target.name for target in objective.targets]
         if len(set(names) - set(self.limits)) != 1 or not set(self.limits) < set(names):
             raise InputDataError(
@@ -164,7 +160,6 @@ class ChanceConstrainedRecommender(BotorchRecommender):
         return dict(zip(names, model.models, strict=True))
 
     def _account(self, searchspace: SearchSpace, measurements: pd.DataFrame) -> DecisionAccount:
-        """The decisions, with the outcomes that have been measured."""
         inputs = searchspace.transform(measurements, allow_extra=True)
         trials = stored.trials_in_table(self.decisions, inputs, measurements[[*self.limits]])
         return stored.account_of(self.limits, self.level, self.budget, trials)

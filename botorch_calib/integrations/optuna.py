@@ -297,9 +297,8 @@ class SearchSpace:
         values = [_values(distribution) for distribution in self.distributions.values()]
         if not 0 < math.prod(map(len, values)) <= MOST_POINTS:
             return None
-        return self.encoded(
-            dict(zip(self.distributions, each, strict=True)) for each in product(*values)
-        )
+        every = product(*values)
+        return self.encoded(dict(zip(self.distributions, each, strict=True)) for each in every)
 
     def sample(self, num: int, seed: int) -> Tensor:
         """Rounded points ``num x d`` of a scrambled Sobol sequence."""

@@ -243,12 +243,16 @@ class ChanceConstrainedSampler(DelayAwareSampler):
 
     def _look_now(self, study: Study) -> Look:
         trials = others_of(study)
-        _checked_names(trials)
+        self._account(trials)  # which raises if there are no constraints yet
         search_space = self.infer_relative_search_space(study, trials[-1])
         return self._look_at(study, trials, SearchSpace(search_space))
 
     def _account(self, trials: Sequence[FrozenTrial]) -> DecisionAccount:
-        limits = {name: (None, 0.0) for name in _checked_names(trials)}
+        limits = {name: (None, 0.0) for name in names_of_constraints(trials)}
+        if not limits:
+            raise InputDataError(
+                "No complete trial has constraints: call `trial.set_constraint` in the objective."
+            )
         return stored.account_of(limits, self._level, self._budget, _decided(trials))
 
     def _constraint(self, look: Look) -> ChanceConstraint:
@@ -267,16 +271,6 @@ class ChanceConstrainedSampler(DelayAwareSampler):
             Y = X.new_tensor([[trial.constraints[name]] for trial in trials])
             models[name] = self._fitted(place, X, Y, known_noise(trials, place))
         return stored.constraint_of(account, models)
-
-
-def _checked_names(trials: Sequence[FrozenTrial]) -> list[str]:
-    names = names_of_constraints(trials)
-    if not names:
-        raise InputDataError(
-            "No complete trial has constraints: call `trial.set_constraint(name, value)` in the "
-            "objective."
-        )
-    return names
 
 
 def _decided(trials: Sequence[FrozenTrial]) -> list[tuple[dict[str, Any], dict[str, float]]]:

@@ -340,10 +340,9 @@ def in_order_of_end(
     """The trials whose point is known, as they ended, and their points ``n x d``."""
     ends = [end for _, end in places_in_time(trials)]
     ended = [trials[place] for place in np.argsort(ends, kind="stable")]
-    points = [encoded(space, trial) for trial in ended]
-    known = [x for x in points if x is not None]
-    X = torch.stack(known) if known else torch.zeros(0, space.dim)
-    return [trial for trial, x in zip(ended, points, strict=True) if x is not None], X
+    known = [(trial, x) for trial in ended if (x := encoded(space, trial)) is not None]
+    X = torch.stack([x for _, x in known]) if known else torch.zeros(0, space.dim)
+    return [trial for trial, _ in known], X
 
 
 def names_of_constraints(trials: Sequence[FrozenTrial]) -> list[str]:
@@ -352,8 +351,7 @@ def names_of_constraints(trials: Sequence[FrozenTrial]) -> list[str]:
     for other in names:
         if {*other} != {*names[0]}:
             raise InputDataError(
-                f"Complete trials have the constraints {names[0]} and {other}: set the same ones "
-                "in each trial."
+                f"Complete trials have the constraints {names[0]} and {other}: set the same ones."
             )
     return names[0] if names else []
 

@@ -248,7 +248,6 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         return model.models[self.model_output_names.index(name)]
 
     def _account(self) -> DecisionAccount:
-        """The decisions, with the outcomes that are in the data."""
         limits: dict[str, Sequence[float | None]] = {}
         for name, constraint in self.vocs.constraints.items():
             if isinstance(constraint, LessThanConstraint):
@@ -296,8 +295,7 @@ def load_xopt(file: str | Path) -> Xopt:
     decides = generator["name"] == GENERATOR
     if decides and config.get("data") and not generator.get("decisions"):
         warnings.warn(
-            "The file holds data, and no decisions about them: the count of violations starts now, "
-            "and theirs are not in it.",
+            "The file holds data and no decisions: the count of violations starts at 0.",
             CalibrationWarning,
             stacklevel=level_of_caller(),
         )

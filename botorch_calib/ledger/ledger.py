@@ -19,12 +19,7 @@ from botorch.exceptions.warnings import InputDataWarning
 from numpy.typing import NDArray
 from torch import Tensor
 
-from botorch_calib._validation import (
-    check_array,
-    check_callable,
-    check_nonnegative,
-    check_number,
-)
+from botorch_calib._validation import check_array, check_callable, check_nonnegative, check_number
 from botorch_calib.exceptions import level_of_caller
 from botorch_calib.ledger.contents import Contents, Settings
 from botorch_calib.ledger.storage import Storage, Transition
@@ -298,8 +293,7 @@ class FeedbackLedger:
         propose = check_callable("propose", self._propose if propose is None else propose)
         if propose is None:
             raise InputDataError(
-                "`propose` is needed to ask for a query, here or where the ledger is made: for "
-                "example a DelayAwareProposer."
+                "`propose` is needed, such as a DelayAwareProposer, here or to make the ledger."
             )
         with self._storage.choosing():
             while True:
@@ -329,8 +323,7 @@ class FeedbackLedger:
             time: Time of arrival (default: now), until which the value stays hidden.
             outcomes: Those of the trial's decision, by name, None for one that is out. The default
                 is ``y`` for a single outcome, so the constraint is on the value then.
-            context: The inputs that nobody controls, as they were, a vector of length ``d_c``; see
-                `contexts`.
+            context: The inputs that nobody controls, as they were, ``d_c``; see `contexts`.
 
         Raises:
             UnknownTrialError: If there is no such trial.
@@ -417,9 +410,8 @@ class FeedbackLedger:
         if contexts is not None:
             rows = check_array("contexts", contexts, (num, None)).tolist()
             columns["context"] = [tuple(row) or None for row in rows]
-        trials = (
-            dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
-        )
+        by_trial = zip(*columns.values(), strict=True)
+        trials = (dict(zip(columns, values, strict=True)) for values in by_trial)
         return self._storage.append(trials, _checked_time(time))
 
     def fail(self, trial_id: int, reason: str = "", time: float | None = None) -> None:
@@ -526,10 +518,8 @@ class FeedbackLedger:
         there is no usable value; without a ``censor_value``, such queries are left out.
         """
         view = self._view(now)
-        if self.censor_value is None:
-            rows = view.rows(view.usable)
-            return view.queries(rows), view.values(rows)
-        rows = view.rows(view.usable | view.incomplete)
+        is_censored = self.censor_value is not None
+        rows = view.rows(view.usable | view.incomplete if is_censored else view.usable)
         return view.queries(rows), view.values(rows, self.censor_value)
 
     def queries(self, now: float | None = None) -> Tensor:

@@ -149,10 +149,7 @@ class Storage:
                 self._num_choices -= 1
 
     def append(
-        self,
-        trials: Iterable[dict[str, Any]],
-        at: float | None = None,
-        expected: int | None = None,
+        self, trials: Iterable[dict[str, Any]], at: float | None = None, expected: int | None = None
     ) -> list[int]:
         """Add trials, of some fields of `Entry`, at a time (default: now); returns their ids.
 
@@ -189,7 +186,6 @@ class Storage:
             self._change(contents.changed([entry], now), [entry])
 
     def declare(self, maximize: bool) -> None:
-        """Record whether the greatest value is best."""
         with LOCK:
             contents = self.contents
             settings = replace(contents.settings, maximize=maximize)
@@ -244,9 +240,7 @@ class Storage:
                 raise InputDataError(f"`dim` is needed: the file {self.path} is empty.")
             marks = _pragma(database, "application_id"), _pragma(database, "user_version")
             if marks != (APPLICATION_ID, FORMAT_VERSION):
-                raise self._damaged(
-                    f"this version of botorch_calib reads ledgers of format {FORMAT_VERSION}"
-                )
+                raise self._damaged(f"this version of botorch_calib reads format {FORMAT_VERSION}")
             fault = _pragma(database, "quick_check")
             schema = database.execute("SELECT sql FROM sqlite_master WHERE name = 'trials'")
             if fault != "ok" or schema.fetchall() != [(SCHEMA,)]:

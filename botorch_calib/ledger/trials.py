@@ -160,9 +160,7 @@ class Entry(NamedTuple):
         """This trial with another value from a time on, which keeps what is None."""
         if self.y is None:
             state = "has failed" if self.failed_at is not None else "has none yet"
-            raise TrialStateError(
-                f"Trial {self.id} has no value that could be amended: it {state}."
-            )
+            raise TrialStateError(f"Trial {self.id} has no value to amend: it {state}.")
         before = EarlierValue(self.y, self.yvar, at, self.outcomes, self.context)
         return self._replace(
             y=y,
@@ -173,12 +171,10 @@ class Entry(NamedTuple):
         )
 
     def failed(self, reason: str, at: float) -> Entry:
-        """This trial marked as failed at a time."""
         self._refuse_if_closed("marked as failed")
         return self._replace(note=reason, failed_at=at)
 
     def abandoned(self, at: float) -> Entry:
-        """This trial, expired from a time on."""
         self._refuse_if_closed("abandoned")
         if self.abandoned_at is not None:
             raise TrialStateError(f"Trial {self.id} has been abandoned already.")

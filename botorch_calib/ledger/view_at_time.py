@@ -102,10 +102,10 @@ class ViewAtTime:
         """The queries ``k x d`` of ``k`` rows."""
         return torch.from_numpy(self._contents.X[rows])
 
-    def values(self, rows: Rows, censor_value: float = math.nan) -> Tensor:
+    def values(self, rows: Rows, censor_value: float | None = None) -> Tensor:
         """The values ``k x 1`` of ``k`` rows, ``censor_value`` where none is usable."""
         values = np.array([told.y for told in self._told(rows)], dtype=np.float64)
-        values = np.where(self.usable[rows], values, censor_value)
+        values[~self.usable[rows]] = math.nan if censor_value is None else censor_value
         return torch.from_numpy(values).unsqueeze(-1)
 
     def variances(self, rows: Rows) -> Tensor:

@@ -81,12 +81,7 @@ class Region:
         if len(spread) == num:
             return spread
         walk = get_polytope_samples(
-            num - len(spread),
-            self.bounds,
-            self.linear,
-            self.equal,
-            n_burnin=_BURN_IN,
-            n_thinning=4,
+            num - len(spread), self.bounds, self.linear, self.equal, n_burnin=_BURN_IN, n_thinning=4
         )
         return torch.cat([spread, self.placed(walk.to(self.bounds).unsqueeze(-2))])
 
@@ -99,7 +94,7 @@ class Region:
 
     def placed(self, X: Tensor) -> Tensor:
         """``X`` moved into the box and onto the equations, without the points that break others."""
-        X = self._in_box(X)
+        X = X.clamp(*self.bounds)
         if self.equal_in_widths:
             lower, width = self.bounds[0], self.bounds[1] - self.bounds[0]
             A = torch.zeros(len(self.equal_in_widths), len(lower)).to(lower)
@@ -107,11 +102,8 @@ class Region:
                 row.index_add_(0, indices, coefficients)
             rhs = lower.new_tensor([value for *_, value in self.equal_in_widths])
             gap = self.in_widths(X) @ A.mT - rhs
-            X = self._in_box(X - width * (gap @ torch.linalg.pinv(A).mT))
+            X = (X - width * (gap @ torch.linalg.pinv(A).mT)).clamp(*self.bounds)
         return X[self.allows(X)] if self.linear or self.equal else X
-
-    def _in_box(self, X: Tensor) -> Tensor:
-        return torch.minimum(torch.maximum(X, self.bounds[0]), self.bounds[1])
 
     def allows(self, X: Tensor) -> Tensor:
         """Whether points ``b x 1 x d`` meet the linear constraints, up to BoTorch's tolerance."""

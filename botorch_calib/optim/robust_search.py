@@ -76,8 +76,7 @@ def optimize_robust(
 
     Args:
         acq_function: The function, of decisions ``b x 1 x d_x``, to be maximised.
-        bounds: ``2 x d_x`` lower and upper bounds of the decisions. A column whose bounds are equal
-            is fixed.
+        bounds: ``2 x d_x`` lower and upper bounds of the decisions. Equal bounds fix a column.
         num_restarts: Number of points from which the search climbs.
         raw_samples: Number of Sobol points from which these are picked.
 

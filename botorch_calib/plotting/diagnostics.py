@@ -142,8 +142,7 @@ def plot_coverage_over_time(
 
     Args:
         report: A calibration report.
-        window: Number of latest observations in the sliding window, which is drawn once there are
-            as many.
+        window: Number of latest observations in the sliding window, drawn once there are as many.
         confidence: Probability of the band, in (0, 1).
         ax: Axes to draw into.
 
@@ -190,9 +189,7 @@ def plot_calibration_alarm(alarm: CalibrationAlarm, ax: Axes | None = None) -> A
         first = alarm.raised_at
         ax.plot([first], [wealth[first]], "o", color=style.ink(), label=str(alarm.finding))
     ax.set(yscale="log", xlim=(0, max(len(rounds) - 1, 1)))
-    style.label_axes(ax, "rounds", "wealth")
-    style.legend_above(ax)
-    return ax
+    return style.finished(ax, "rounds", "wealth", legend=style.ABOVE)
 
 
 def plot_noise_likelihood(diagnosis: NoiseDiagnosis, ax: Axes | None = None) -> Axes:

@@ -14,17 +14,7 @@ from torch import Tensor
 from botorch_calib._validation import check_inputs, check_instance, check_open_unit
 from botorch_calib.decisions.chance_constraint import ChanceConstraint
 from botorch_calib.models import CalibratedModel
-from botorch_calib.plotting.style import (
-    COLORS,
-    REFERENCE_COLOR,
-    add_colorbar,
-    finished,
-    ink,
-    label_axes,
-    legend_above,
-    new_axes,
-    to_numpy,
-)
+from botorch_calib.plotting import style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,21 +55,20 @@ def plot_intervals(
         raise BotorchTensorDimensionError(
             "`Y` must have the shape of `X`, and `truth` the shape of `X_grid`, both ... x 1."
         )
-    low, high = (to_numpy(end) for end in prediction_interval(model, X_grid, level))
-    ax = new_axes((10.5, 4.6)) if ax is None else ax
-    x, x_observed, y_observed = map(to_numpy, (X_grid, X, Y))
-    points: dict[str, Any] = {"s": 14, "color": REFERENCE_COLOR, "lw": 0}
-    ax.scatter(x_observed, y_observed, **points, label="observations")
+    low, high = (style.to_numpy(end) for end in prediction_interval(model, X_grid, level))
+    ax = style.new_axes((10.5, 4.6)) if ax is None else ax
+    x, x_observed, y_observed = map(style.to_numpy, (X_grid, X, Y))
+    grey, blue, orange = style.REFERENCE_COLOR, *style.COLORS[:2]
+    ax.scatter(x_observed, y_observed, s=14, color=grey, lw=0, label="observations")
     stated = f"{level:.0%} interval"
-    band: dict[str, Any] = {"color": COLORS[1], "alpha": 0.3, "lw": 0}
-    ax.fill_between(x, low, high, **band, label=f"calibrated, {stated}")
-    ends = map(to_numpy, prediction_interval(model.model, X_grid, level))
+    ax.fill_between(x, low, high, color=orange, alpha=0.3, lw=0, label=f"calibrated, {stated}")
+    ends = map(style.to_numpy, prediction_interval(model.model, X_grid, level))
     for end, label in zip(ends, (f"Gaussian process, {stated}", None), strict=True):
-        ax.plot(x, end, color=COLORS[0], linestyle="--", linewidth=1.6, label=label)
+        ax.plot(x, end, color=blue, linestyle="--", linewidth=1.6, label=label)
     if truth is not None:
-        ax.plot(x, to_numpy(truth), color=ink(), lw=1.4, label="truth, without noise")
+        ax.plot(x, style.to_numpy(truth), color=style.ink(), lw=1.4, label="truth, without noise")
     ax.set_xlim(x.min(), x.max())
-    return finished(ax, "input x", "outcome y")
+    return style.finished(ax, "input x", "outcome y")
 
 
 @torch.no_grad()
@@ -145,20 +134,19 @@ def plot_threshold_map(
     if level is None:
         level = 1.0 - getattr(model.calibrator, "alpha", 0.2)
     check_open_unit("level", level)
-    ax = new_axes((6.8, 5.2)) if ax is None else ax
+    ax = style.new_axes((6.8, 5.2)) if ax is None else ax
     widths = _as_image(interval_half_width(model, grid, level))
     own = NormalDist().inv_cdf((1.0 + level) / 2.0)
     # A floor keeps the colours of an all but constant map from exaggerating it.
     spread = max(float(np.abs(widths - own).max()), 0.1)
     mesh = _colored(ax, axes, widths, "PuOr_r", own, spread)
-    bar = add_colorbar(ax, mesh, "interval half-width\n(predictive standard deviations)")
-    style: dict[str, Any] = {"color": "0.35", "linestyle": "--", "linewidth": 1.5}
-    bar.ax.axhline(own, **style)
-    ax.plot([], [], **style, label=f"{own:.2f}, the Gaussian process's own")
+    bar = style.add_colorbar(ax, mesh, "interval half-width\n(predictive standard deviations)")
+    line: dict[str, Any] = {"color": "0.35", "linestyle": "--", "linewidth": 1.5}
+    bar.ax.axhline(own, **line)
+    ax.plot([], [], **line, label=f"{own:.2f}, the Gaussian process's own")
     if widths.min() < own < widths.max():
         ax.contour(*axes, widths, levels=[own], colors="0.35", linestyles="--", linewidths=1.5)
-    _finish(ax, axes, {"queries": X})
-    return ax
+    return _finished(ax, axes, {"queries": X})
 
 
 def plot_certified_region(
@@ -200,7 +188,7 @@ def plot_certified_region(
         violations = violated.reshape(-1)
         queries = {"within limits": X[~violations], "violations": X[violations]}
     check_instance("constraint", constraint, ChanceConstraint)
-    ax = new_axes((6.8, 5.2)) if ax is None else ax
+    ax = style.new_axes((6.8, 5.2)) if ax is None else ax
     with torch.no_grad():
         found = torch.cat([constraint.margin(chunk) for chunk in grid.unsqueeze(-2).split(_CHUNK)])
     margins = _as_image(found)
@@ -209,7 +197,7 @@ def plot_certified_region(
     mesh = _colored(ax, axes, margins, "PuOr", 0.0, reach)
     several = len(constraint.limits) > 1
     label = "least margin\n(standard deviations of the outcome)" if several else "margin"
-    add_colorbar(ax, mesh, label, extend="both")
+    style.add_colorbar(ax, mesh, label, extend="both")
     stated = f"P ≥ {constraint.level:g}"
     if margins.min() < 0.0 <= margins.max():
         ax.contour(*axes, margins, levels=[0.0], colors="black", linewidths=1.8)
@@ -217,8 +205,7 @@ def plot_certified_region(
     else:
         extent = "everything" if margins.min() >= 0.0 else "nothing"
         ax.plot([], [], " ", label=f"{extent} certified: {stated}")
-    _finish(ax, axes, queries)
-    return ax
+    return _finished(ax, axes, queries)
 
 
 def _grid(bounds: Tensor) -> tuple[Tensor, list[np.ndarray]]:
@@ -227,12 +214,12 @@ def _grid(bounds: Tensor) -> tuple[Tensor, list[np.ndarray]]:
         raise BotorchTensorDimensionError("`bounds` must be 2 x 2, the lower corner first.")
     steps = torch.linspace(0.0, 1.0, _RESOLUTION, dtype=bounds.dtype, device=bounds.device)
     first, second = (low + (high - low) * steps for low, high in bounds.T)
-    return torch.cartesian_prod(first, second), [to_numpy(first), to_numpy(second)]
+    return torch.cartesian_prod(first, second), [style.to_numpy(first), style.to_numpy(second)]
 
 
 def _as_image(values: Tensor) -> np.ndarray:
     """Values at the points of the grid, the second input going down."""
-    return to_numpy(values).reshape(_RESOLUTION, _RESOLUTION).T
+    return style.to_numpy(values).reshape(_RESOLUTION, _RESOLUTION).T
 
 
 def _colored(
@@ -245,18 +232,18 @@ def _colored(
     return ax.pcolormesh(*axes, values, cmap=cmap, norm=norm, shading="gouraud", rasterized=True)
 
 
-def _finish(ax: Axes, axes: list[np.ndarray], queries: dict[str, Tensor | None]) -> None:
-    """Mark queries by kind, and name the axes."""
+def _finished(ax: Axes, axes: list[np.ndarray], queries: dict[str, Tensor | None]) -> Axes:
+    """The map with queries marked by kind, and its axes named."""
     for label, X in queries.items():
         if X is None or not len(X):
             continue
-        violations: dict[str, Any] = {"marker": "X", "s": 100, "zorder": 4}
-        style = violations if label == "violations" else {"s": 36, "zorder": 3}
+        marks: dict[str, Any] = {"s": 36, "zorder": 3}
+        if label == "violations":
+            marks = {"marker": "X", "s": 100, "zorder": 4}
         # White edges keep either kind apart from the map. Optimizers like the border, which would
         # otherwise cut the marks in half.
-        style |= {"color": "black", "edgecolor": "white", "lw": 0.8, "clip_on": False}
-        ax.scatter(*X.detach().cpu().numpy().T, label=label, **style)
-    legend_above(ax)
+        marks |= {"color": "black", "edgecolor": "white", "lw": 0.8, "clip_on": False}
+        ax.scatter(*X.detach().cpu().numpy().T, label=label, **marks)
     ax.set(xlim=(axes[0][0], axes[0][-1]), ylim=(axes[1][0], axes[1][-1]))
     ax.locator_params(nbins=5)
-    label_axes(ax, "input $x_1$", "input $x_2$")
+    return style.finished(ax, "input $x_1$", "input $x_2$", legend=style.ABOVE)

@@ -30,6 +30,12 @@ LABEL_SIZE = 13
 TICK_SIZE = 12
 LEGEND_SIZE = 12
 
+#: Where a legend is off the data: to the right of the axes or, where a map has its scale of
+#: colours, above them. Marks on a map are black, so they need a light ground there as well.
+RIGHT: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "frameon": False}
+LIGHT = {"facecolor": "white", "labelcolor": "black", "edgecolor": "none"}
+ABOVE = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "ncols": 2, **LIGHT}
+
 
 def new_axes(size: tuple[float, float]) -> Axes:
     """The axes of a new figure, ``size`` in inches."""
@@ -47,41 +53,17 @@ def ink() -> str:
     return str(mpl.rcParams["text.color"])
 
 
-def label_axes(ax: Axes, xlabel: str, ylabel: str) -> None:
-    """Name the axes and take the frame away."""
+def finished(
+    ax: Axes, xlabel: str, ylabel: str, title: str | None = None, legend: dict[str, Any] = RIGHT
+) -> Axes:
+    """The axes with their names and a legend, and without a frame."""
     ax.set_xlabel(xlabel, fontsize=LABEL_SIZE)
     ax.set_ylabel(ylabel, fontsize=LABEL_SIZE)
     ax.tick_params(labelsize=TICK_SIZE)
     ax.spines[["top", "right"]].set_visible(False)
-
-
-def finished(ax: Axes, xlabel: str, ylabel: str, title: str | None = None) -> Axes:
-    """The axes with their names and, to the right of them and off the data, a legend."""
-    label_axes(ax, xlabel, ylabel)
-    ax.legend(
-        loc="upper left",
-        bbox_to_anchor=(1.01, 1.0),
-        frameon=False,
-        fontsize=LEGEND_SIZE,
-        title=title,
-        title_fontsize=LEGEND_SIZE,
-        alignment="left",
-    )
+    sizes: dict[str, Any] = {"fontsize": LEGEND_SIZE, "title_fontsize": LEGEND_SIZE}
+    ax.legend(title=title, alignment="left", **sizes, **legend)
     return ax
-
-
-def legend_above(ax: Axes) -> None:
-    """A legend above the axes, for a map with a scale of colours on its right."""
-    ax.legend(
-        loc="lower left",
-        bbox_to_anchor=(0.0, 1.0),
-        ncols=2,
-        fontsize=LEGEND_SIZE,
-        # Marks on a map are black, so they need a light ground here as well.
-        facecolor="white",
-        labelcolor="black",
-        edgecolor="none",
-    )
 
 
 def add_colorbar(ax: Axes, drawn: ScalarMappable, label: str, extend: str = "neither") -> Colorbar:

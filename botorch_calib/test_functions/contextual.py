@@ -89,7 +89,12 @@ class ContextualProblem(BaseTestProblem):
 
     def context_distribution(self, n: int, seed: int = 0) -> ContextDistribution:
         """The true distribution as ``n`` points of equal weight, by quasi-Monte Carlo (seeded)."""
-        return _as_points(self._icdfs, n, seed, self.bounds)
+        return self._as_points(self._icdfs, n, seed)
+
+    def _as_points(self, icdfs: Sequence[Icdf], n: int, seed: int) -> ContextDistribution:
+        quantiles, num = partial(_apply, icdfs), len(icdfs)
+        distribution = ContextDistribution.from_icdf(quantiles, num_points=n, dim=num, seed=seed)
+        return distribution.to(self.bounds.dtype, self.bounds.device)
 
     def evaluate_stochastic(self, X: Tensor) -> Tensor:
         """The expectation over the context's true distribution, after ``negate``, without noise.
@@ -127,13 +132,6 @@ def _apply(icdfs: Sequence[Icdf], U: Tensor) -> Tensor:
     return torch.stack(columns, dim=-1)
 
 
-def _as_points(icdfs: Sequence[Icdf], n: int, seed: int, like: Tensor) -> ContextDistribution:
-    distribution = ContextDistribution.from_icdf(
-        lambda U: _apply(icdfs, U), num_points=n, dim=len(icdfs), seed=seed
-    )
-    return distribution.to(like.dtype, like.device)
-
-
 class ContextShift(ContextualProblem):
     r"""``1 - |c - 0.5| / (|x| + 0.2) - sqrt(|x| + 0.05)``, where its stated distribution is wrong.
 
@@ -159,7 +157,7 @@ class ContextShift(ContextualProblem):
 
     def reference_distribution(self, n: int, seed: int = 0) -> ContextDistribution:
         """The distribution that the learner knows, as ``n`` points by quasi-Monte Carlo."""
-        return _as_points(self._reference, n, seed, self.bounds)
+        return self._as_points(self._reference, n, seed)
 
     def _evaluate_true(self, X: Tensor) -> Tensor:
         return self._value(X[..., 0].abs(), (X[..., 1] - 0.5).abs())

@@ -106,6 +106,9 @@ class DelayedProblem(BaseTestProblem):
     it without delay. The caller passes the time as ``now``, which never goes back. `draw_delay`
     draws the delays for ``seed``, at least 0.
 
+    Attributes:
+        now: The latest time that was passed in; minus infinity before the first.
+
     Example:
         >>> problem = DelayedProblem(Ackley(dim=2, negate=True), PoissonDelay(10.0), seed=0)
         >>> for iteration in range(30):
@@ -130,7 +133,7 @@ class DelayedProblem(BaseTestProblem):
         self.problem = problem
         self.delay = delay
         self.seed = seed
-        self._now = -math.inf
+        self.now = -math.inf
         self._num_started = 0
         self._waiting: list[tuple[float, int, float]] = []  # a heap of (time, ticket, y)
 
@@ -154,11 +157,6 @@ class DelayedProblem(BaseTestProblem):
 
     def _evaluate_true(self, X: Tensor) -> Tensor:
         return self.problem.evaluate_true(X)
-
-    @property
-    def now(self) -> float:
-        """The latest time that was passed in; minus infinity before the first."""
-        return self._now
 
     @property
     def num_pending(self) -> int:
@@ -186,7 +184,7 @@ class DelayedProblem(BaseTestProblem):
         for ticket, value, wait in zip(tickets, values, delays, strict=True):
             heapq.heappush(self._waiting, (time + wait, ticket, value))
         self._num_started += len(X)
-        self._now = time
+        self.now = time
         return tickets
 
     def arrivals(self, now: float) -> list[Arrival]:
@@ -194,15 +192,15 @@ class DelayedProblem(BaseTestProblem):
 
         They are in order of arrival and, if they arrive together, of their start.
         """
-        self._now = self._checked_time(now)
+        self.now = self._checked_time(now)
         arrived = []
-        while self._waiting and self._waiting[0][0] <= self._now:
+        while self.next_arrival_time <= self.now:
             time, ticket, y = heapq.heappop(self._waiting)
             arrived.append(Arrival(ticket, y, time))
         return arrived
 
     def _checked_time(self, now: float) -> float:
         time = check_number("now", now)
-        if time < self._now:
-            raise InputDataError(f"`now` is {now}, but the clock already shows {self._now}.")
+        if time < self.now:
+            raise InputDataError(f"`now` is {now}, but the clock already shows {self.now}.")
         return time

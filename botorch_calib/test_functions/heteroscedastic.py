@@ -49,7 +49,6 @@ class HeteroscedasticAckley(HeteroscedasticNoise, Ackley):
         super().__init__(dim=dim, negate=negate, bounds=[(-10.0, 10.0)] * dim, dtype=dtype)
 
     def noise_variance(self, X: Tensor) -> Tensor:
-        """``(|x| + 10) / 20``, shape ``batch_shape x d -> batch_shape``."""
         return (torch.linalg.vector_norm(X, dim=-1) + 10.0) / 20.0
 
 
@@ -78,5 +77,4 @@ class IntervalStudy1d(HeteroscedasticNoise, SyntheticTestFunction):
         return x * torch.sin(2.0 * x) + torch.cos(math.pi * x)
 
     def noise_variance(self, X: Tensor) -> Tensor:
-        """``(|x| + 1) / 10``, shape ``batch_shape x 1 -> batch_shape``."""
         return (X.squeeze(-1).abs() + 1.0) / 10.0
