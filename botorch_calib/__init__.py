@@ -28,10 +28,7 @@ from botorch_calib.calibration import (
     OnlineQuantileTracker,
     QuantileRecalibrator,
 )
-from botorch_calib.decisions import (
-    ChanceConstraint,
-    optimize_chance_constrained,
-)
+from botorch_calib.decisions import ChanceConstraint, optimize_chance_constrained
 from botorch_calib.diagnostics import calibration_report, noise_diagnosis
 from botorch_calib.distributions import PiecewisePredictive
 from botorch_calib.ledger import FeedbackLedger

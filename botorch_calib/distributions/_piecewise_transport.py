@@ -17,10 +17,7 @@ import torch
 from torch import Tensor
 from torch.special import log_ndtr
 
-from botorch_calib.distributions._normal_functions import (
-    log_normal_interval,
-    ndtri_exp,
-)
+from botorch_calib.distributions._normal_functions import log_normal_interval, ndtri_exp
 
 _TINY = torch.finfo(torch.float64).tiny
 _BELOW_ONE = -(2.0**-53)  # logarithm of the largest probability below 1

@@ -59,6 +59,7 @@ from botorch_calib.models.process import (
     likelihood_of,
     noise_at,
     raw_train_inputs,
+    ready_at,
     states_cdf_alone,
     with_task_feature,
 )
@@ -168,11 +169,9 @@ def _stated_by(
     baseline: Tensor | None,
 ) -> CalibratedPosterior:
     """The uncorrected posterior of a process."""
-    if process.training:  # in which an input transform would learn from `X`
-        process.eval()
-    if states_cdf_alone(process):
+    X, members, cdf_alone = ready_at(process, X)
+    if cdf_alone:
         return _of_distribution(process, X, objective, noise)
-    X, members = with_task_feature(process, X), has_members(process)
     targets = _targets_at(process, X, members, baseline)
     outcome_map = outcome_map_of(process, X)
     if noise is not None and members and noise.dim() == X.dim() > 2:

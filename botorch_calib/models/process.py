@@ -121,6 +121,14 @@ def in_output_task(model: Any, X: Tensor) -> Tensor:
     return task == model._output_tasks[0]
 
 
+def ready_at(process: Any, X: Tensor) -> tuple[Tensor, bool, bool]:
+    """``X`` with all columns of a process in `eval` mode; has it members; states it a cdf alone."""
+    if process.training:  # in which an input transform would learn from `X`
+        process.eval()
+    members = has_members(process)
+    return with_task_feature(process, X), members, not members and states_cdf_alone(process)
+
+
 def check_fits(model: object, X: Tensor, name: str = "X") -> None:
     """Raise unless points ``... x d`` have the width and the precision of a process's inputs.
 
