@@ -97,7 +97,7 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
             X_window = like(model, check_inputs("X_window", X_window, input_width(model)))
         self.register_buffer("X_window", X_window)
         self.register_buffer("nu", None)
-        self._current_model = model  # given all pending points
+        self._pending_model: Model | None = None  # given `X_pending` as well, if there are any
 
     @classmethod
     def from_ledger(
@@ -141,7 +141,7 @@ class DelayAwareAcquisitionFunction(PendingPoints, ABC):
             model = model.with_pending(X_pending)
         nu = confidence_width(model, self.beta, window, self.feedback_bound)
         self._prepare(model, nu, 0 if X_pending is None else len(X_pending))
-        self._current_model, self.nu = model, nu
+        self._pending_model, self.nu = None if X_pending is None else model, nu
 
     def _prepare(self, model: Model, nu: Tensor, num_pending: int) -> None:
         """Compute what else depends on the model; must leave the object as it is if it raises."""
@@ -204,7 +204,7 @@ class DelayedUpperConfidenceBound(DelayAwareAcquisitionFunction):
     @t_batch_mode_transform(expected_q=1)
     @average_over_ensemble_models  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
-        model, transform = self._current_model, self.posterior_transform
+        model, transform = self._pending_model or self.model, self.posterior_transform
         moments = mean_and_deviation(model, X, transform)
         check_one_value_each(moments[0].shape[-2], X, type(self).__name__)
         mean, sigma = (moment.squeeze(-1).squeeze(-1) for moment in moments)

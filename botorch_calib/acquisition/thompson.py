@@ -28,6 +28,7 @@ from torch.nn import Module
 
 from botorch_calib._validation import check_count, check_inputs, check_width
 from botorch_calib.acquisition.delayed import DelayAwareAcquisitionFunction, input_width
+from botorch_calib.models.matching_rows import first_places
 from botorch_calib.models.predict import check_one_value_each, slots_of
 from botorch_calib.models.process import like, with_own_hyperparameters
 from botorch_calib.models.requirements import scalar_affine
@@ -104,6 +105,7 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
                 raise InputDataError("`choices` holds no points.")
         self.register_buffer("choices", choices)
         self.register_buffer("_values", None)
+        self._places = {} if choices is None else first_places(choices)
         self._path: Module | None = None
         self.set_X_pending(X_pending)
 
@@ -130,12 +132,13 @@ class DelayedThompsonSampling(DelayAwareAcquisitionFunction):
     def _drawn_at_choices(self, X: Tensor) -> Tensor:
         assert self.choices is not None and self._values is not None
         check_width(X, self.choices.shape[-1])
-        is_same = (X.to(self.choices) == self.choices).all(dim=-1)  # b x n
-        if not is_same.any(dim=-1).all():
+        points = X.to(self.choices).reshape(-1, X.shape[-1])
+        places = [self._places.get(tuple(point)) for point in points.tolist()]
+        if None in places:
             raise InputDataError(
                 "`X` holds a point that is none of `choices`: search by `optimize_acqf_discrete`."
             )
-        return self._values[is_same.long().argmax(dim=-1)]
+        return self._values[places].reshape(X.shape[:-2])
 
 
 @torch.no_grad()

@@ -15,6 +15,8 @@ from botorch_calib.optim.random_seeds import derived_seed
 
 # Points from which a new one is chosen.
 ALTERNATIVES = 8
+# Choices are compared with all queries in blocks of this many, of which one nearly always suffices.
+MOST_COMPARED = 1024
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,11 @@ class Design:
         else:
             points = replace(self, seed=own).sample(ALTERNATIVES)
         scale = self.bounds[1] - self.bounds[0]
-        new = points[~is_any_of(points / scale, asked / scale, ROUNDED)][:ALTERNATIVES]
-        if not len(new):
-            return None
-        return new[0] if feasibility is None else feasibility.safest(new)
+        for rows in points.split(MOST_COMPARED):
+            new = rows[~is_any_of(rows / scale, asked / scale, ROUNDED)][:ALTERNATIVES]
+            if len(new):
+                return new[0] if feasibility is None else feasibility.safest(new)
+        return None
 
     def sample(self, num: int, skip: int = 0) -> Tensor:
         """Points of the sequence in the box, ``num x d``, after the first ones."""

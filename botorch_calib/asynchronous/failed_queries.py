@@ -251,14 +251,19 @@ def hanging_places(submitted: ArrayLike, arrived: ArrayLike) -> list[int]:
     Submissions are in order; times of arrival are infinite where no value has come.
     """
     starts, ends = np.asarray(submitted, dtype=float), np.asarray(arrived, dtype=float)
-    has_value, places = np.isfinite(ends), np.arange(len(starts))
-    # Pairs: the column's trial overtakes the row's
-    overtakes = has_value & (places > places[:, None]) & (starts >= starts[:, None])
-    overtaken = (overtakes & (ends <= ends[:, None])).sum(axis=1)
+    has_value = np.isfinite(ends)
+
+    def overtaken(place: int) -> int:
+        later = slice(place + 1, None)
+        overtakes = has_value[later] & (starts[later] >= starts[place])
+        return int(np.count_nonzero(overtakes & (ends[later] <= ends[place])))
+
     at_once = [np.searchsorted(np.sort(times), starts, side="right") for times in (starts, ends)]
     widest = np.maximum.accumulate((at_once[0] - at_once[1])[::-1])[::-1]
-    most = np.maximum(widest, overtaken[has_value].max(initial=0))
-    return np.flatnonzero(~has_value & (overtaken > most)).tolist()
+    pending, known = (np.flatnonzero(which).tolist() for which in (~has_value, has_value))
+    late = {place: count for place in pending if (count := overtaken(place)) > widest[place]}
+    most = max(map(overtaken, known), default=0) if late else 0
+    return [place for place, count in late.items() if count > most]
 
 
 def hanging(ledger: FeedbackLedger, now: float) -> list[int]:

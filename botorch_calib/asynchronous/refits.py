@@ -185,12 +185,17 @@ class ScheduledFit:
         self, fit: Fit, refit_every: int | float, device: torch.device, stream: tuple[int, ...]
     ) -> None:
         self.fit, self.refit_every, self.device, self.stream = fit, refit_every, device, stream
+        # Models of the first values, and of all, with the data that they are of. Workers ask many
+        # times for each new value, and a calibrator learns later values one by one.
         self.fitted: Any = None
+        self._extended: Any = None
         self._fitted_to: tuple[bytes, ...] = ()
+        self._extended_to: tuple[bytes, ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy fits again when it is called: a stored fit may be large and outdated.
-        return {**self.__dict__, "fitted": None, "_fitted_to": ()}
+        nothing: dict[str, Any] = {"fitted": None, "_extended": None}
+        return {**self.__dict__, **nothing, "_fitted_to": (), "_extended_to": ()}
 
     def of_data(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
         """The model of all values, in order of arrival, fitted to the first of them."""
@@ -202,8 +207,10 @@ class ScheduledFit:
             self._fitted_to = data
         if count == len(Y):
             return self.fitted
-        later = X[count:], Y[count:], None if Yvar is None else Yvar[count:]
-        return with_later_values(self.fitted, *later)
+        if self._extended_to != (data := _bits(X, Y, Yvar)):
+            later = X[count:], Y[count:], None if Yvar is None else Yvar[count:]
+            self._extended, self._extended_to = with_later_values(self.fitted, *later), data
+        return self._extended
 
 
 class WarmStartedFit:

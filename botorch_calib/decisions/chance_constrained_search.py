@@ -156,7 +156,8 @@ class Place(NamedTuple):
     def checked_choices(self) -> Tensor:
         """The choices ``n x d``, which exclude all that describes a region."""
         described = self.fixed_features, self.inequality_constraints, self.equality_constraints
-        if self.bounds is not None or any([*described, self.fixed_features_list]):
+        is_several = self.fixed_features_list is not None
+        if self.bounds is not None or is_several or any(described):
             raise InputDataError(
                 "`choices` excludes `bounds` (give None), `fixed_features` and linear "
                 "constraints: leave out the choices that are not wanted."

@@ -160,7 +160,8 @@ def _rivals(acqf: PosteriorMean, margin: LeastMargin, place: Place) -> Tensor:
         X = draw_sobol_samples(bounds, n=2 * _RIVALS, q=1, seed=0).squeeze(-2)
         known = raw_train_inputs(observed_process(acqf.model))
         if known is not None and known.shape[-1] == X.shape[-1] and known.dim() == 2:
-            X = torch.cat([known.to(X), X])
+            inside = ((known >= bounds[0]) & (known <= bounds[1])).all(dim=-1)
+            X = torch.cat([known[inside].to(X), X])
         X = torch.cat([region.placed(X) for region in place.regions()])
     X = X[evaluated(margin, X.unsqueeze(-2)) >= 0.0]
     if not len(X):

@@ -35,8 +35,15 @@ def matching_rows(rows: Tensor, table: Tensor) -> list[int | None]:
     return [queue.popleft() if queue else None for queue in queues]
 
 
+def first_places(rows: Tensor) -> dict[tuple[float, ...], int]:
+    """The index of each row of ``n x d``, of equal ones the first."""
+    places: dict[tuple[float, ...], int] = {}
+    for index, row in enumerate(rows.tolist()):
+        places.setdefault(tuple(row), index)
+    return places
+
+
 def first_appearances(points: Tensor) -> Tensor:
     """For each row of ``n x d`` the index of the first row that equals it, ``n``."""
-    places: dict[tuple[float, ...], int] = {}
-    first = [places.setdefault(tuple(row), index) for index, row in enumerate(points.tolist())]
-    return torch.tensor(first, device=points.device)
+    places = first_places(points)
+    return torch.tensor([places[tuple(row)] for row in points.tolist()], device=points.device)

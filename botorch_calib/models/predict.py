@@ -193,7 +193,7 @@ def _stated_by(
         members=members,
         objective=objective,
         # Its members have next to no variance of their own.
-        least_variance=0.0 if isinstance(process, NoisyEnsemble) else None,
+        of_order_one=not isinstance(process, NoisyEnsemble),
     )
 
 
@@ -508,9 +508,7 @@ def history(process: Any, residuals: str = "prequential", num_initial: int = 0) 
     if members:
         moments, _, outcome_map = _in_common_units(moments, None, outcome_map)
     about = moments.mean, moments.variance, None, inputs[own], outcome_map
-    stated = CalibratedPosterior.of_targets(
-        *about, objective=False, members=members, least_variance=0.0
-    )
+    stated = CalibratedPosterior.of_targets(*about, objective=False, members=members)
     first = targets[(0,) * (targets.dim() - 1)].unsqueeze(-1)
     outcomes = outcome_map.outcome(first.double()).to(first)
     scores = score_of_members(z) if members else z

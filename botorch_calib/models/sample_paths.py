@@ -48,11 +48,12 @@ class CalibratedPath(SamplePath):
     def __init__(self, model: Surrogate, paths: Any) -> None:
         super().__init__()
         self.model, self.paths = model, paths
-        for name, part in paths.items():
-            if type(part) is GeneralizedLinearPath:
-                paths[name] = _PathsOfSameFeatures(
-                    part.feature_map, part.weight, part.bias_module, part.input_transform
-                )
+        # Samplers may be a user's own.
+        self._share_features = all(type(p) is GeneralizedLinearPath for p in paths.values())
+        for name, part in paths.items() if self._share_features else ():
+            paths[name] = _PathsOfSameFeatures(
+                part.feature_map, part.weight, part.bias_module, part.input_transform
+            )
 
     def forward(self, X: Tensor) -> Tensor:
         """Values ``sample_shape x q`` at ``batch_shape x q x d``, in units of the outcome.
@@ -77,8 +78,12 @@ class CalibratedPath(SamplePath):
 
     def of_process(self, X: Tensor) -> Tensor:
         """Values of both paths of the process, ``2 x sample_shape x q``."""
-        values: Tensor = self.paths(X)
-        return values.movedim(-1, 0)
+        if self._share_features:
+            values: Tensor = self.paths(X)
+            return values.movedim(-1, 0)
+        # Points without a batch shape are not repeated for each path, and cost one matrix product.
+        values = self.paths(X if X.dim() == 2 else X.unsqueeze(-3))
+        return values.movedim(-2, 0)
 
     def set_ensemble_as_batch(self, ensemble_as_batch: bool) -> None:
         self.paths.set_ensemble_as_batch(ensemble_as_batch)

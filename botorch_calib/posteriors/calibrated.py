@@ -118,7 +118,9 @@ class CalibratedPosterior(Prediction, Posterior):
             noise = torch.as_tensor(noise_variance, dtype=mean.dtype, device=mean.device)
             check_variances("noise_variance", noise)  # once more, in the precision of the mean
         variance = posterior.variance
-        super().__init__(mean, variance, noise, None, None, predictive, denoise, excess)
+        super().__init__(
+            mean, variance, noise, None, None, predictive, denoise, excess, of_order_one=True
+        )
         self.covariance = posterior.distribution.lazy_covariance_matrix
 
     @classmethod

@@ -27,12 +27,12 @@ from torch import Tensor
 from botorch_calib._validation import check_number, check_open_unit, in_double
 from botorch_calib.distributions.denoised_mixture import DenoisedMixture
 from botorch_calib.distributions.denoised_piecewise import SmoothedPredictive, UnsmoothedPredictive
-from botorch_calib.distributions.expectations import rule_above
 from botorch_calib.distributions.mixture_scores import (
     mixture_quantile,
     mixture_score,
     score_of_tails,
 )
+from botorch_calib.distributions.outcome_quadrature import rule_above
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.posteriors.outcome_maps import Affine, OutcomeMap
 
@@ -99,8 +99,8 @@ class Prediction:
         objective: Whether it is of the objective, not of an observation.
         excess: ``"noise"`` or ``"objective"``: see `CalibratedPosterior`.
         members: Whether there is a dimension of members, of equal weights.
-        least_variance: To which variances are raised (default: the one of BoTorch and GPyTorch,
-            for targets of order 1).
+        of_order_one: Whether targets are of order 1, as a model's are: then variances are raised to
+            the least that BoTorch and GPyTorch state.
     """
 
     #: The precision of results: all is computed in float64.
@@ -119,11 +119,11 @@ class Prediction:
         objective: bool = True,
         excess: str = "noise",
         members: bool = False,
-        least_variance: float | None = None,
+        of_order_one: bool = False,
     ) -> None:
         self.dtype = mean.dtype
-        least = usual_least(mean.dtype) if least_variance is None else least_variance
         self.target_mean = mean.double()
+        least = usual_least(mean.dtype) if of_order_one else 0.0
         self.target_variance = variance.double().clamp_min(least)
         # A view of a parameter requires gradients even where they are off.
         noise = noise if noise is None or torch.is_grad_enabled() else noise.detach()

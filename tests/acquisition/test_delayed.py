@@ -259,6 +259,13 @@ def test_refused_pending_points_change_nothing():
         assert acqf.X_pending is None and torch.equal(acqf(X), before)
 
 
+def test_another_model_is_the_one_that_counts():
+    acqf = DelayedUpperConfidenceBound(make_gp())
+    other = DelayedUpperConfidenceBound(make_censored())
+    acqf.model = other.model
+    assert_close(acqf(new_points()), other(new_points()))
+
+
 def test_a_batch_is_chosen_one_by_one():
     """``optimize_acqf`` in sequence is conditioning by hand, and gives points apart."""
     search: dict[str, Any] = {"num_restarts": 2, "raw_samples": 16}

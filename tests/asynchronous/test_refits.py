@@ -14,7 +14,12 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from botorch_calib.asynchronous import DelayAwareProposer, DelayStrategy, SearchSettings, refits
-from botorch_calib.asynchronous.refits import WarmStartedFit, fitted_count, with_later_values
+from botorch_calib.asynchronous.refits import (
+    ScheduledFit,
+    WarmStartedFit,
+    fitted_count,
+    with_later_values,
+)
 from botorch_calib.calibration import OnlineConformal
 from botorch_calib.ledger import FeedbackLedger
 from botorch_calib.models import CalibratedModel
@@ -121,6 +126,15 @@ def test_queries_and_failures_are_no_reason_to_fit():
     other.add(X, -Y)
     propose(other)
     assert counted.sizes == [6, 7, 6]
+
+
+def test_a_model_is_conditioned_once_on_later_values():
+    fit, (X, Y) = ScheduledFit(CountedFit(), 4, torch.device("cpu"), (0,)), data(5)
+    model = fit.of_data(X, Y)
+    assert model is fit.of_data(X, Y)
+    other = fit.of_data(X, torch.cat([Y[:4], -Y[4:]]))
+    assert model is not other is not fit.of_data(X, Y)
+    assert copy.deepcopy(fit).of_data(X, Y) is not model
 
 
 # ------------------------------------------------------------------ starts of the default fit

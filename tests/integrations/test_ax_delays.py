@@ -123,7 +123,7 @@ def test_pending_trials_are_censored_by_the_worst_value(
     client = new_client(objective="-y")
     start(client)
     client.get_next_trials(max_trials=2)
-    model: Any = made[-1]._current_model
+    model: Any = made[-1]._pending_model
     assert isinstance(model, CensoredDelayModel)
     assert model.imputation == "censor"
     Y = model.model.train_targets  # Ax has standardised them

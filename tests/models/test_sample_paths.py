@@ -13,6 +13,8 @@ from botorch.models.deterministic import MatheronPathModel
 from botorch.models.transforms.input import InputPerturbation
 from botorch.optim import optimize_acqf
 from botorch.sampling.pathwise import draw_kernel_feature_paths, draw_matheron_paths
+from botorch.sampling.pathwise.paths import SamplePath
+from botorch.utils.sampling import manual_seed
 from torch import Size, Tensor
 from torch.testing import assert_close
 
@@ -236,6 +238,36 @@ def test_samplers_are_passed_on() -> None:
     drawn = draw_matheron_paths(model(), Size([2]), prior_sampler=sampler)
     assert drawn(points()).shape == (2, 5)
     assert [shape[:2] for shape in shapes] == [(2, 2)]  # two independent paths of each
+
+
+class OwnPath(SamplePath):
+    """A user's path, which is no `GeneralizedLinearPath`."""
+
+    def __init__(self, path: SamplePath) -> None:
+        super().__init__()
+        self.path = path
+
+    def forward(self, x: Tensor, **kwargs: Any) -> Tensor:
+        values: Tensor = self.path(x)
+        return values
+
+    def set_ensemble_as_batch(self, ensemble_as_batch: bool) -> None:
+        pass
+
+
+@pytest.mark.parametrize("num", [2, 3])
+def test_a_path_of_a_users_own_has_the_same_values(num: int) -> None:
+    def sampler(model: Any, sample_shape: Size, **kwargs: Any) -> SamplePath:
+        return OwnPath(draw_kernel_feature_paths(model, sample_shape=sample_shape))
+
+    drawn = []
+    several: Any = {}, {"prior_sampler": sampler}
+    for settings in several:
+        with manual_seed(0):
+            drawn.append(draw_matheron_paths(model(), Size([4]), **settings))
+    X = points()[:num]
+    for Z in (X, X.expand(4, num, -1)):
+        assert_close(drawn[0](Z), drawn[1](Z))
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,6 @@ class ClosedFormConfidenceBound(ContextualFunction):
             predictive=predictive,
             objective=model.denoise,
             excess=model.excess,
-            least_variance=0.0,  # they are held to one in units of the outcome
         )
         shift, square = (part.squeeze(-1) for part in stated.moments())
         return self._sign * shift + self._width * square.sqrt()

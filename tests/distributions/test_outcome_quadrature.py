@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from botorch_calib.distributions import PiecewisePredictive, SmoothedPredictive
-from botorch_calib.distributions.expectations import rule_above
+from botorch_calib.distributions.outcome_quadrature import rule_above
 from tests.predictive_examples import random_predictive
 
 EVERYWHERE = torch.tensor(-math.inf, dtype=torch.double)
