@@ -142,6 +142,7 @@ def test_no_decisions_of_a_call_that_fails(monkeypatch: pytest.MonkeyPatch) -> N
     assert not recommender.decisions
 
 
+@pytest.mark.slow  # it imports all anew
 def test_loaded_with_the_documented_import_alone() -> None:
     recommender = new_recommender()
     campaign = new_campaign(recommender)
