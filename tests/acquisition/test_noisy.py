@@ -462,13 +462,14 @@ def test_samples_estimate_the_closed_form() -> None:
 )
 def test_knowledge_gradient_of_the_hypervolume(use_posterior_mean: bool, decoupled: bool) -> None:
     """Fantasies of all outcomes, and models that are conditioned on them."""
+    mask: Any = torch.tensor([[True, False]]) if decoupled else None
     function = qHypervolumeKnowledgeGradient(
         SEVERAL["with a plain one"](),
         torch.tensor(REF_POINT, **DOUBLE),
         num_fantasies=2,
         num_pareto=3,
         use_posterior_mean=use_posterior_mean,
-        X_evaluation_mask=torch.tensor([[True, False]]) if decoupled else None,
+        X_evaluation_mask=mask,
         X_pending=None if decoupled else PENDING[:1],
     )
     value, gradient = value_and_gradient(function, points(2, q=7))
