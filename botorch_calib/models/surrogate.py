@@ -358,8 +358,9 @@ class Surrogate(WrapperModel, FantasizeMixin):
             Y = X.new_full((len(X), 1), self.censor_value)
             check_takes(process, X, Y, "censor_value")
             return Y
+        # By the kept factor: GPyTorch computes what variances need, O(n^3), for the mean as well.
         with as_in_training(process):
-            posterior = process.posterior(X)
+            posterior = process_posterior(process, X)
         if not isinstance(posterior, GPyTorchPosterior):
             raise UnsupportedError(
                 "`imputation='hallucinate'` needs a posterior that is Gaussian in the units of the "
