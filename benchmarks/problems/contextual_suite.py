@@ -76,18 +76,10 @@ class ContextualHartmann6(QuadratureProblem):
     _stochastic_optimizer = (0.198322040, 0.151669720, 0.485013171, 0.273286481, 0.312928452)
     _edges = (0.0, 0.25, 0.5, 0.75, 1.0)
 
-    # A configuration states the defaults.
-    def __init__(
-        self,
-        noise_std: float | None = None,
-        negate: bool | None = None,
-        dtype: torch.dtype = torch.double,
-    ) -> None:
-        super().__init__(noise_std, negate, dtype)
-        self._hartmann = Hartmann(dim=6)
+    _hartmann = Hartmann(dim=6)
 
     def _evaluate_true(self, X: Tensor) -> Tensor:
-        return self._hartmann._evaluate_true(X)
+        return self._hartmann.to(X)._evaluate_true(X)
 
 
 class ModifiedBranin(QuadratureProblem):

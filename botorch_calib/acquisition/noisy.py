@@ -60,7 +60,7 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
     """BoTorch's cached root, of the processes beneath calibrated posteriors as well."""
 
     _root_is_kept: bool
-    # Whether the root is of a calibrated posterior; BoTorch extends the roots of its own
+    # Whether the root belongs to a calibrated posterior: BoTorch extends only roots of its own
     _root_is_ours = False
     _baseline_L: Any  # a tensor in BoTorch's classes
     model: Any
@@ -110,7 +110,7 @@ class _CachedRoots(CachedCholeskyMCSamplerMixin):
 
     @_cache_root.setter
     def _cache_root(self, value: bool) -> None:
-        """Ignore the choice that BoTorch makes: it knows only its own models."""
+        """Do nothing: BoTorch sets this by what it knows of its own models alone."""
 
     def _compute_root_decomposition(self, posterior: Posterior) -> Any:
         root = super()._compute_root_decomposition

@@ -1,7 +1,8 @@
 """Asynchronous optimization: the loop, and the choice of the next query."""
 
 from botorch_calib.asynchronous.delay_strategy import DelayStrategy
-from botorch_calib.asynchronous.optimizer import AsynchronousOptimizer, PebbleExecutor
+from botorch_calib.asynchronous.optimizer import AsynchronousOptimizer
+from botorch_calib.asynchronous.pebble_executor import PebbleExecutor
 from botorch_calib.asynchronous.proposer import DelayAwareProposer, SearchSettings
 
 __all__ = [

@@ -37,11 +37,11 @@ class Design:
     def new_point(
         self, count: int, asked: Tensor, feasibility: Feasibility | None
     ) -> Tensor | None:
-        """Point ``count``, ``d``, or one after it if that was ``asked`` (``n x d``) already.
+        """The point ``d`` of number ``count``, or the next one that was not ``asked`` (``n x d``).
 
-        After failures it is the `safest` of several points, from another sequence for each
-        ``count``, as one sequence would repeat them. Choices not asked yet are drawn at random;
-        None if there are none.
+        After failures it is the `safest` of several points, which come from another sequence for
+        each ``count``, as one sequence would repeat them. A choice is drawn at random from the
+        choices that were not asked; None if there are none.
         """
         own = derived_seed(self.seed, count)
         if self.choices is not None:

@@ -69,8 +69,8 @@ class Feasibility:
     that fails again and again, as the best point may lie on its border; the more has been lost, the
     closer to known values it stays.
 
-    Of the queries ``X``, ``n x d``, at least one ``failed``: ``n`` booleans, or degrees from 0 to
-    1. They cost the search so many evaluations (default: one each).
+    At least one of the queries ``X``, ``n x d``, has ``failed``: ``n`` booleans, or degrees from 0
+    to 1. They cost the search so many evaluations (default: one each).
     """
 
     def __init__(

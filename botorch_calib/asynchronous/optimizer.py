@@ -1,7 +1,4 @@
-"""`AsynchronousOptimizer`: several evaluations at a time, and one query chosen at a time.
-
-`PebbleExecutor` has processes for it that may be killed, behind the interface of executors.
-"""
+"""`AsynchronousOptimizer`: several evaluations at a time, and one query chosen at a time."""
 
 from __future__ import annotations
 
@@ -14,13 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from contextlib import suppress
 from functools import partial
-from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from botorch.exceptions.errors import InputDataError
-from pebble import ProcessExpired, ProcessPool
+from pebble import ProcessExpired
 from torch import Tensor
 from tqdm.auto import tqdm
 
@@ -169,7 +165,8 @@ class _Run:
         self._executor: Any = optimizer.executor if self._is_given else None
         self._running: dict[Future[Any], Trial] = {}
         # What executors report in threads of their own: evaluations that ended, with their errors.
-        # Unlike `concurrent.futures.wait`, waiting for it holds no lock that ctrl-C could leave.
+        # Waiting for this queue holds no lock that ctrl-C could leave locked, unlike
+        # `concurrent.futures.wait`.
         self._ended: queue.SimpleQueue[tuple[Future[Any], Any]] = queue.SimpleQueue()
         # Trials to evaluate before new ones, at first those that an earlier run has left behind.
         self._waiting = deque(t for t in self._ledger if t.status is TrialStatus.PENDING)
@@ -347,56 +344,3 @@ def _describe(error: BaseException | None) -> str:
         return f"{kind}: {error}"
     except Exception:
         return f"{kind}: its message cannot be read"
-
-
-# ------------------------------------------------------------ processes that may be killed
-
-
-class PebbleExecutor(Executor):
-    """Pebble's ``ProcessPool`` as a ``concurrent.futures`` executor, with a time limit.
-
-    A process that dies, or takes too long and is killed, costs only its call, and is replaced;
-    programs that it has started go on. It is spawned, as torch's threads may deadlock a fork.
-
-    Args:
-        max_workers: Number of processes.
-        timeout: Longest duration of a call in seconds, from when a process begins it.
-        pool: Further arguments of the pool, such as ``max_tasks=1`` for a new process each time.
-
-    Example:
-        >>> make = partial(PebbleExecutor, 4, timeout=60.0)  # for `AsynchronousOptimizer`
-    """
-
-    def __init__(self, max_workers: int, timeout: float | None = None, **pool: Any) -> None:
-        self._timeout = None if timeout is None else check_positive("timeout", timeout)
-        context = SpawnContext() if pool.get("max_tasks") else _Spawn()
-        self._pool = ProcessPool(max_workers, **{"context": context, **pool})
-        self._open: set[Future[Any]] = set()
-
-    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Run ``fn`` in a process; what it returns comes with the future."""
-        future = self._pool.schedule(fn, args, kwargs, self._timeout)
-        self._open.add(future)
-        future.add_done_callback(self._open.discard)
-        return future
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Await the calls, or kill the processes unless ``wait`` is set."""
-        self._pool.close() if wait and not cancel_futures else self._pool.stop()
-        self._pool.join()
-        # Pebble forgets calls that were scheduled at the moment at which its pool broke.
-        for future in [*self._open]:
-            future.set_exception(BrokenExecutor("The pool has ended before the call."))
-
-
-class _Spawn(SpawnContext):
-    class Process(SpawnProcess):
-        """Exit code 0, as of a STOP in Fortran, is a loss, unless ``max_tasks`` ends processes."""
-
-        def __reduce__(self) -> tuple[Any, ...]:
-            return object.__new__, (SpawnProcess,), self.__dict__  # without importing torch there
-
-        @property
-        def exitcode(self) -> int | None:
-            code = super().exitcode
-            return 256 if code == 0 else code

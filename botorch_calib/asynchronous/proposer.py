@@ -324,7 +324,7 @@ class DelayAwareProposer:
         if choices is not None:
             return _best_of(choices, acqf, model)
         box = like(model, self.bounds)
-        # The unit of the values of one's own function is not known.
+        # Nobody knows the unit of a user's own acquisition function.
         is_own = callable(self.strategy.acquisition)
         candidate, _ = optimize_in_unit_box(
             acqf,
@@ -345,7 +345,7 @@ class DelayAwareProposer:
 
 
 def _unit_of_targets(model: Model, box: Tensor) -> Tensor:
-    """One unit of a model's targets in units of its outcome; 1 if it is not known."""
+    """The unit of a model's targets, in units of its outcome; 1 if the unit is not known."""
     outcome_map, one = outcome_map_of(predicting_process(model)), box.new_ones(())
     unit = outcome_map.scaled(one) if isinstance(outcome_map, Affine) else one
     return unit.detach().reshape(()).to(box) if unit.numel() == 1 else one

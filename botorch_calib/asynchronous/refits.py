@@ -14,7 +14,7 @@ from copy import deepcopy
 from functools import partial
 from inspect import signature
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from botorch.exceptions.errors import InputDataError
@@ -174,6 +174,13 @@ def fit_with_noise(fit: Fit, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Model
     return fit(X, Y, **known)
 
 
+class _Remembered(NamedTuple):
+    """A model, and the `_bits` of the data that it is of."""
+
+    data: tuple[bytes, ...] = ()
+    model: Any = None
+
+
 class ScheduledFit:
     """Models of growing data, fitted on a schedule and conditioned in between.
 
@@ -185,32 +192,32 @@ class ScheduledFit:
         self, fit: Fit, refit_every: int | float, device: torch.device, stream: tuple[int, ...]
     ) -> None:
         self.fit, self.refit_every, self.device, self.stream = fit, refit_every, device, stream
-        # Models of the first values, and of all, with the data that they are of. Workers ask many
-        # times for each new value, and a calibrator learns later values one by one.
-        self.fitted: Any = None
-        self._extended: Any = None
-        self._fitted_to: tuple[bytes, ...] = ()
-        self._extended_to: tuple[bytes, ...] = ()
+        # The model of the first values, and that one conditioned on the later values: workers ask
+        # many times for each new value, and a calibrator learns later values one by one.
+        self._first = self._all = _Remembered()
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy fits again when it is called: a stored fit may be large and outdated.
-        nothing: dict[str, Any] = {"fitted": None, "_extended": None}
-        return {**self.__dict__, **nothing, "_fitted_to": (), "_extended_to": ()}
+        return {**self.__dict__, "_first": _Remembered(), "_all": _Remembered()}
+
+    @property
+    def fitted(self) -> Any:
+        """The model of the first values; None before the first fit."""
+        return self._first.model
 
     def of_data(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Model:
         """The model of all values, in order of arrival, fitted to the first of them."""
         count = fitted_count(len(Y), self.refit_every)
         first = X[:count], Y[:count], None if Yvar is None else Yvar[:count]
-        if self._fitted_to != (data := _bits(*first)):
+        if self._first.data != (data := _bits(*first)):
             with random_stream(derived_seed(*self.stream, count), self.device):
-                self.fitted = fit_with_noise(self.fit, *first)
-            self._fitted_to = data
+                self._first = _Remembered(data, fit_with_noise(self.fit, *first))
         if count == len(Y):
             return self.fitted
-        if self._extended_to != (data := _bits(X, Y, Yvar)):
+        if self._all.data != (data := _bits(X, Y, Yvar)):
             later = X[count:], Y[count:], None if Yvar is None else Yvar[count:]
-            self._extended, self._extended_to = with_later_values(self.fitted, *later), data
-        return self._extended
+            self._all = _Remembered(data, with_later_values(self.fitted, *later))
+        return self._all.model
 
 
 class WarmStartedFit:

@@ -122,7 +122,7 @@ class ChanceConstraint(DecisionAccount):
         model: Any model of one outcome: a Gaussian process, one whose posterior has quantiles, or
             a `CalibratedModel` with ``denoise=False``. With fitted hyperparameters, certify from
             some 8 observations for each input on: the first fits know too little. If they are
-            given, take the `sharpened` process. Of several outcomes, a dictionary of models on the
+            given, take the `sharpened` process. For several outcomes, a dictionary of models on the
             same inputs, by the outcomes' names.
         upper: Upper limit of the outcome, in its units, or None. Where outcomes are counts or
             rounded, put it halfway between the last one allowed and the next: the same ones violate
@@ -302,7 +302,7 @@ class ChanceConstraint(DecisionAccount):
         return self._least(self.margins(X, confidence))
 
     def margins(self, X: Tensor, confidence: float | None = None) -> list[Tensor]:
-        """The `margin` of each outcome, ``b``, in its own units."""
+        """The `margin` of each outcome, ``b``, in units of that outcome."""
         return self.stated_margins(X, confidence)[1]
 
     def stated_margins(

@@ -16,7 +16,7 @@ from botorch_calib.diagnostics.report_scores import ForecastScores
 #: With fewer observations than these a report says that its numbers are rough.
 FEW_OBSERVATIONS = 20
 
-#: How the base model is called where it is a Gaussian process.
+#: The name of the base model in a report, if that model is a Gaussian process.
 BASE_NAME = "Gaussian process"
 
 _SOURCES = {

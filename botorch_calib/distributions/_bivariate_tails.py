@@ -131,11 +131,12 @@ def bivariate_tails(
     In units of ``phi(k)`` all that the corner enters has the factor
     ``exp(-eta_k^2 / 2) = exp((k^2 - c^2 - eta_c^2) / 2)``.
 
-    Of the shape ``batch_shape`` are the thresholds ``x`` on ``z + r eps`` and ``c = x / norm`` on
-    ``X``, the ratio ``r`` of the noise, ``norm = sqrt(1 + r^2)``, the ``ratios``, which are
-    `first_tails` of ``|c|``, and ``log_at_c``, the second of `scale_beyond` the last knot, or
-    beyond 0 if that is negative. Knots are ``num_knots x batch_shape``, or ``x 1`` where they are
-    common; none is zero (see `off_zero`). ``mills_k`` has the Mills ratios of ``|knots|``.
+    These arguments have the shape ``batch_shape``: the thresholds ``x`` on ``z + r eps`` and ``c =
+    x / norm`` on ``X``, the ratio ``r`` of the noise, ``norm = sqrt(1 + r^2)``, the ``ratios``,
+    which are `first_tails` of ``|c|``, and ``log_at_c``, the second of `scale_beyond` the last
+    knot, or beyond 0 if that knot is negative. Knots are ``num_knots x batch_shape``, or ``x 1``
+    where they are common; none is zero (see `off_zero`). ``mills_k`` has the Mills ratios of
+    ``|knots|``.
 
     Returns:
         ``3 x num_knots x batch_shape``: ``E[(X - c)+ ; s Z > k]``, ``P(X > c, s Z > k)`` and

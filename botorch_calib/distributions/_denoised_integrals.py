@@ -302,9 +302,9 @@ def _rows(values: Tensor, rows: list[int]) -> Tensor:
 
 
 def _whole_line(c: Tensor, norm: Tensor, ratios: Tensor) -> Tensor:
-    """``norm h(-c)``, ``Phi(-c)`` and ``phi(c) / norm``, ``3 x n``; ratios are those of ``|c|``.
+    """``norm h(-c)``, ``Phi(-c)`` and ``phi(c) / norm``, ``3 x n``, from the ratios of ``|c|``.
 
-    They are in units of the density at ``max(c, 0)`` over that at 0.
+    Their unit is the density at ``max(c, 0)``, divided by the density at 0.
     """
     up = (-c).clamp_(min=0.0)
     phi = (up * up).mul_(-0.5).clamp_(min=LEAST).exp_().mul_(INV_SQRT_2PI)

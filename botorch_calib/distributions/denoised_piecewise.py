@@ -63,7 +63,7 @@ class WithTails(WithMoments):
         raise NotImplementedError
 
     def cdf(self, x: Tensor) -> Tensor:
-        """Probability of a value of at most ``x``, accurate in the lower tail."""
+        """The probability of values up to ``x``, accurate in the lower tail."""
         # Rounding of the logarithm may exceed 1 by an ulp.
         return self.mirrored().log_survival(-x).exp().clamp(max=1.0)
 

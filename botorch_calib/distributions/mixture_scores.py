@@ -82,7 +82,7 @@ def mixture_quantile(z: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
 def log_shares(y: Tensor, mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
     """Log probability of each member given ``y``, and the log density of the mixture there.
 
-    Shapes are those of `mixture_score`; the former has the dimension of the members.
+    Shapes are as in `mixture_score`; the probabilities have the dimension of the members.
     """
     mean, deviation = (align_members(values, y.dim()) for values in (mean, deviation))
     each = -0.5 * ((y - mean) / deviation).square() - deviation.log()

@@ -279,7 +279,7 @@ class PiecewisePredictive(WithMoments):
 
     @property
     def is_standard_normal(self) -> bool:
-        """Whether its form is that of the standard normal distribution: no calibration."""
+        """Whether the distribution is standard normal, by its form: it calibrates nothing."""
         return self.form.is_gaussian and self.scale is None
 
     @property

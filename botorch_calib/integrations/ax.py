@@ -495,5 +495,5 @@ def configured_experiment(client: Client | Experiment) -> tuple[Experiment, Opti
 register_model(ReplayedModel)
 register_model(PartlyKnownNoiseGP)
 register_model(PendingAwareModel)
-# Of such a posterior Ax predicts the moments of the mixture, which members have as well.
+# Ax then predicts the moments of the mixture, which posteriors without members have as well.
 EnsemblePosterior.register(CalibratedPosterior)

@@ -36,7 +36,7 @@ from botorch_calib.models.process import observed_process, raw_train_inputs
 
 
 class _Card(Analysis):
-    """A table for any state: where there is nothing to show, an error says so on its card."""
+    """A table for any state of an experiment: if it has no rows, its card shows an error."""
 
     title: str
     subtitle: str
@@ -151,8 +151,8 @@ class CalibrationReports(_Card):
 class NoiseDiagnoses(_Card):
     """The noise of each metric: stated by its model, and supported by the data (`noise_diagnosis`).
 
-    Of a model of several tasks, such as sources of data or earlier experiments, there is a row for
-    each. Noises are standard deviations, in the units in which Ax hands the metric to its model:
+    A model of several tasks, such as sources of data or earlier experiments, has a row for each
+    task. Noises are standard deviations, in the units in which Ax hands the metric to its model:
     standardized, as a rule, so that 1 is the spread of all observations. ``multiplier``, which has
     no unit, is for variances: multiply standard errors by its square root.
 

@@ -1,4 +1,4 @@
-"""What a process is made of: how its parts, its data and its noise are reached.
+"""A process: its parts, its data and noise, and which points and observations fit it.
 
 `observed_process` and `predicting_process` look inside a surrogate, and leave a plain model as it
 is.
@@ -122,7 +122,10 @@ def in_output_task(model: Any, X: Tensor) -> Tensor:
 
 
 def ready_at(process: Any, X: Tensor) -> tuple[Tensor, bool, bool]:
-    """``X`` with all columns of a process in `eval` mode; has it members; states it a cdf alone."""
+    """Put a process in `eval` mode for points ``X``, and look once at what it is.
+
+    Returns ``X`` with all columns, whether there are members, and whether only a cdf is stated.
+    """
     if process.training:  # in which an input transform would learn from `X`
         process.eval()
     members = has_members(process)

@@ -1,4 +1,4 @@
-"""Checks of a wrapped model, its inputs and its observations; errors name the remedy."""
+"""Checks of models, and of what is asked of them; errors name the remedy."""
 
 from __future__ import annotations
 
