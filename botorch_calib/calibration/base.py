@@ -7,6 +7,7 @@ Inputs are in the base model's transformed space (the unit cube under ``Normaliz
 from __future__ import annotations
 
 import math
+import warnings
 from abc import ABC, abstractmethod
 from copy import deepcopy
 from typing import Self
@@ -25,8 +26,12 @@ from botorch_calib._validation import (
     check_tensor,
 )
 from botorch_calib.calibration.learners.quantile_learner import QuantileLearner
-from botorch_calib.calibration.scores import Score
+from botorch_calib.calibration.scores import DEFAULT_SCORE, Score
 from botorch_calib.distributions.piecewise import PiecewisePredictive
+from botorch_calib.exceptions import CalibrationWarning, level_of_caller
+
+# Logarithm of the wealth of the bets that outcomes beyond a cap come too often, which suffices.
+_ENOUGH = math.log(20.0)
 
 
 class Calibrator(Module, ABC):
@@ -137,7 +142,12 @@ class NoCalibration(Calibrator):
 
 
 class TrackedCalibrator(Calibrator):
-    """A calibrator that builds its predictive distribution from the thresholds of a learner."""
+    """A calibrator that builds its predictive distribution from the thresholds of a learner.
+
+    Warns:
+        CalibrationWarning: In `update`, once, if quantiles have reached ``max_width`` and more
+            residuals than stated lie beyond it: no quantile that can be stated covers them.
+    """
 
     tracker: QuantileLearner
 
@@ -145,6 +155,7 @@ class TrackedCalibrator(Calibrator):
         super().__init__()
         self.score = check_instance("score", score, Score, "RationalScore(max_width=50.0)")
         self.tails = check_one_of("tails", tails, ("gaussian", "stretched"))
+        self._beyond_cap, self._has_warned = torch.zeros(()), False
 
     @property
     def max_width(self) -> float:  # type: ignore[override]
@@ -158,6 +169,10 @@ class TrackedCalibrator(Calibrator):
     @abstractmethod
     def _predictive_from(self, theta: Tensor) -> PiecewisePredictive:
         """The distribution with raw thresholds ``batch_shape x M``."""
+
+    @abstractmethod
+    def _compared(self, theta: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Quantiles ``n x M`` at raw thresholds, the values ``n`` they met, and levels ``M``."""
 
     def predictive(self, X: Tensor) -> PiecewisePredictive:
         return self._stated(self.tracker.threshold(X))
@@ -180,10 +195,42 @@ class TrackedCalibrator(Calibrator):
     @torch.no_grad()
     def update(self, X: Tensor, z: Tensor) -> PiecewisePredictive:
         check_residuals(X, z)
-        return self._predictive_from(self.tracker.update(X, self._scores(z)))
+        theta = self.tracker.update(X, self._scores(z))
+        stated = self._predictive_from(theta)
+        self._notice_cap(*self._compared(theta, z))
+        return stated
+
+    def _notice_cap(self, quantiles: Tensor, values: Tensor, levels: Tensor) -> None:
+        """Bet, where a quantile is at its cap, that values lie beyond the cap too often.
+
+        Which bets there are is known before the values: if at most the stated share lies beyond,
+        the wealth on one level ever exceeds 20 with a probability of at most 5 %.
+        """
+        cap = self.max_width
+        if self._has_warned or not bool((capped := quantiles.abs() >= cap).any()):
+            return
+        above, values = quantiles > 0.0, values.unsqueeze(-1)
+        share = torch.where(above, 1.0 - levels, levels)  # stated to lie beyond
+        is_beyond = torch.where(above, values > cap, values < -cap)
+        gains = torch.where(is_beyond, 0.5 * (1.0 + share) / share, 0.5).log()
+        self._beyond_cap = self._beyond_cap + torch.where(capped, gains, 0.0).sum(dim=0).cpu()
+        if not bool((self._beyond_cap > _ENOUGH).any()):
+            return
+        self._has_warned = True
+        wider = "" if cap >= DEFAULT_SCORE.max_width else f", or `score={DEFAULT_SCORE}`"
+        warnings.warn(
+            f"Outcomes lie beyond {cap:g} predictive standard deviations more often than stated, "
+            f"and a {type(self).__name__} states no wider intervals: its coverage is lost. The "
+            "model is far too certain, as with `train_Yvar` that is much too small: see "
+            "`print(noise_diagnosis(model))`. Fit the noise (without `train_Yvar`), or take "
+            f"`sharpened(model)`{wider}.",
+            CalibrationWarning,
+            stacklevel=level_of_caller(),
+        )
 
     def reset(self) -> None:
         self.tracker.reset()
+        self._beyond_cap, self._has_warned = torch.zeros(()), False
 
     @property
     def num_updates(self) -> int:

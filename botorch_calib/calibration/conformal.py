@@ -78,6 +78,9 @@ class LocalizedConformal(TrackedCalibrator):
     def _scores(self, z: Tensor) -> Tensor:
         return self.score.two_sided(z)
 
+    def _compared(self, theta: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.score.half_width(theta), z.abs(), theta.new_tensor([1.0 - self.alpha])
+
     def _predictive_from(self, theta: Tensor) -> PiecewisePredictive:
         width, most = self.score.half_width(theta), self.score.max_width
         return PiecewisePredictive.conformal(self.alpha, width, most, self.tails, validate=False)
