@@ -203,8 +203,7 @@ class TrackedCalibrator(Calibrator):
     def _notice_cap(self, quantiles: Tensor, values: Tensor, levels: Tensor) -> None:
         """Bet, where a quantile is at its cap, that values lie beyond the cap too often.
 
-        Which bets there are is known before the values: if at most the stated share lies beyond,
-        the wealth on one level ever exceeds 20 with a probability of at most 5 %.
+        As of a `CalibrationAlarm`: if they do not, wealth exceeds 20 with at most 5 % probability.
         """
         cap = self.max_width
         if self._has_warned or not bool((capped := quantiles.abs() >= cap).any()):
