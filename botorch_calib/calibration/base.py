@@ -30,9 +30,6 @@ from botorch_calib.calibration.scores import DEFAULT_SCORE, Score
 from botorch_calib.distributions.piecewise import PiecewisePredictive
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 
-# Logarithm of the wealth of the bets that outcomes beyond a cap come too often, which suffices.
-_ENOUGH = math.log(20.0)
-
 
 class Calibrator(Module, ABC):
     """The base class of calibrators, whose state is in buffers of any length."""
@@ -142,12 +139,7 @@ class NoCalibration(Calibrator):
 
 
 class TrackedCalibrator(Calibrator):
-    """A calibrator that builds its predictive distribution from the thresholds of a learner.
-
-    Warns:
-        CalibrationWarning: In `update`, once, if quantiles have reached ``max_width`` and more
-            residuals than stated lie beyond it: no quantile that can be stated covers them.
-    """
+    """A calibrator that builds its predictive distribution from the thresholds of a learner."""
 
     tracker: QuantileLearner
 
@@ -155,7 +147,7 @@ class TrackedCalibrator(Calibrator):
         super().__init__()
         self.score = check_instance("score", score, Score, "RationalScore(max_width=50.0)")
         self.tails = check_one_of("tails", tails, ("gaussian", "stretched"))
-        self._beyond_cap, self._has_warned = torch.zeros(()), False
+        self._log_wealth, self._has_warned = torch.zeros(()), False
 
     @property
     def max_width(self) -> float:  # type: ignore[override]
@@ -201,35 +193,32 @@ class TrackedCalibrator(Calibrator):
         return stated
 
     def _notice_cap(self, quantiles: Tensor, values: Tensor, levels: Tensor) -> None:
-        """Bet, where a quantile is at its cap, that values lie beyond the cap too often.
+        """Warn, once, if values lie beyond the cap of quantiles that have reached it too often.
 
-        As of a `CalibrationAlarm`: if they do not, wealth exceeds 20 with at most 5 % probability.
+        As a `CalibrationAlarm` bets: if they do not, it warns with a probability of 5 % at most.
         """
-        cap = self.max_width
+        cap, above = self.max_width, quantiles > 0.0
         if self._has_warned or not bool((capped := quantiles.abs() >= cap).any()):
             return
-        above, values = quantiles > 0.0, values.unsqueeze(-1)
         share = torch.where(above, 1.0 - levels, levels)  # stated to lie beyond
-        is_beyond = torch.where(above, values > cap, values < -cap)
+        is_beyond = torch.where(above, 1.0, -1.0) * values.unsqueeze(-1) > cap
         gains = torch.where(is_beyond, 0.5 * (1.0 + share) / share, 0.5).log()
-        self._beyond_cap = self._beyond_cap + torch.where(capped, gains, 0.0).sum(dim=0).cpu()
-        if not bool((self._beyond_cap > _ENOUGH).any()):
-            return
-        self._has_warned = True
-        wider = "" if cap >= DEFAULT_SCORE.max_width else f", or `score={DEFAULT_SCORE}`"
-        warnings.warn(
-            f"Outcomes lie beyond {cap:g} predictive standard deviations more often than stated, "
-            f"and a {type(self).__name__} states no wider intervals: its coverage is lost. The "
-            "model is far too certain, as with `train_Yvar` that is much too small: see "
-            "`print(noise_diagnosis(model))`. Fit the noise (without `train_Yvar`), or take "
-            f"`sharpened(model)`{wider}.",
-            CalibrationWarning,
-            stacklevel=level_of_caller(),
-        )
+        self._log_wealth = self._log_wealth + torch.where(capped, gains, 0.0).sum(dim=0).cpu()
+        if bool((self._log_wealth > math.log(20.0)).any()):
+            self._has_warned = True
+            wider = "" if cap >= DEFAULT_SCORE.max_width else f", or give `score={DEFAULT_SCORE}`"
+            warnings.warn(
+                f"Outcomes lie beyond {cap:g} predictive standard deviations more often than "
+                f"stated, and a {type(self).__name__} states no wider intervals. The model is far "
+                "too certain: see `print(noise_diagnosis(model))`, fit the noise (without "
+                f"`train_Yvar`), take `sharpened(model)`{wider}.",
+                CalibrationWarning,
+                stacklevel=level_of_caller(),
+            )
 
     def reset(self) -> None:
         self.tracker.reset()
-        self._beyond_cap, self._has_warned = torch.zeros(()), False
+        self._log_wealth, self._has_warned = torch.zeros(()), False
 
     @property
     def num_updates(self) -> int:

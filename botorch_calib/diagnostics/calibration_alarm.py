@@ -29,8 +29,6 @@ _LOWER = {"below": 1.0, "above": 0.0, "both": 0.5}
 _LOW = torch.tensor([[_LOWER[side] * p] for side, p in _EVENTS], dtype=torch.double)
 _HIGH = torch.tensor([[1.0 - (1.0 - _LOWER[side]) * p] for side, p in _EVENTS], dtype=torch.double)
 _ODDS = (0.25, 0.5, 2.0, 4.0)
-# So many outcomes, and such a share, that are equal to others elsewhere show a grid.
-_MIN_TIES, _TIED_SHARE = 3, 0.25
 
 
 class Finding(NamedTuple):
@@ -113,8 +111,9 @@ class CalibrationAlarm:
         self.finding: Finding | None = None
         #: The round in which it was raised, 1 being the first call of `observe`; None before.
         self.raised_at: int | None = None
-        # Points and outcomes that were watched as continuous ones; None once they are known to tie
-        self._watched: set[tuple[float, ...]] | None = set()
+        # Points with outcomes that were watched as continuous ones
+        self._watched: set[tuple[float, ...]] = set()
+        self._has_warned = False
 
     @property
     def raised(self) -> bool:
@@ -170,13 +169,11 @@ class CalibrationAlarm:
 
         Its posterior of observations has a ``cdf``, or is taken to be normal. For outcomes on a
         ``grid`` give the distance between them, 1 for counts: one stands for all within half of it,
-        whether the model is of the values before rounding or of the counts themselves.
+        whether the model is of the values before rounding or of the counts themselves. If many are
+        equal without it, there is a ``CalibrationWarning``, once.
 
         Raises:
             UnsupportedError: If the model has several outputs, or several members.
-
-        Warns:
-            CalibrationWarning: Once, if many outcomes are equal, and no ``grid`` is given.
         """
         check_pairs(X, Y)
         posterior = model.posterior(X.unsqueeze(-2), observation_noise=True)
@@ -199,21 +196,18 @@ class CalibrationAlarm:
 
     def _notice_ties(self, X: Tensor, Y: Tensor) -> None:
         """Warn, once, if outcomes at different points are equal, as continuous ones never are."""
-        if self._watched is None:
-            return
         self._watched.update(map(tuple, torch.cat([X, Y], dim=-1).tolist()))
         num = len(self._watched)
         ties = num - len({row[-1] for row in self._watched})
-        if ties < max(_MIN_TIES, _TIED_SHARE * num):
-            return
-        self._watched = None
-        warnings.warn(
-            f"{ties} of {num} outcomes are equal to outcomes elsewhere, and the bound on false "
-            "alarms holds for continuous ones: give `watch` the distance between possible values "
-            "(`grid=1.0` for counts), or `observe` the probabilities `below` as well.",
-            CalibrationWarning,
-            stacklevel=level_of_caller(),
-        )
+        if not self._has_warned and ties >= max(3, num / 4):
+            self._has_warned = True
+            warnings.warn(
+                f"{ties} of {num} outcomes are equal to outcomes elsewhere, and the bound on false "
+                "alarms holds for continuous ones: give the distance of possible ones, `grid=1.0` "
+                "for counts, or let `observe` know the probabilities `below` as well.",
+                CalibrationWarning,
+                stacklevel=level_of_caller(),
+            )
 
     @property
     def suspicion(self) -> Finding:

@@ -198,13 +198,13 @@ def noise_diagnosis(model: Module, level: float = 0.95, task: int | None = None)
     support = supported_multipliers(whitened(data), level)
     # The noise is the difference of two variances, which are rounded.
     is_floor = given and not is_zero and bool((prior.noise <= 1.01 * floor)[rows].all())
-    # If the data support hardly any noise, squares tell nothing.
-    is_wrong = support.low > 1.0 or 0.0 < support.low <= support.high < 1.0
-    are_deviations = given and not (is_zero or is_floor) and is_wrong
-    if are_deviations:
+    is_known = not (is_zero or is_floor) and support.low > 0.0  # else any small square would do
+    are_deviations = given and is_known and not support.low <= 1.0 <= support.high
+    if are_deviations:  # the multiple gains no more than this over the squares, in units of Y
         squares = data._replace(noise=squared_units * data.noise.square())
-        loss = _log_likelihood(data, math.log(support.best)) - _log_likelihood(squares)
-        are_deviations = loss <= gammaincinv(0.5, level)
+        gain = whitened(data).at(math.log(support.best)) - whitened(squares).at(0.0)
+        ratios = (squared_units * data.noise)[data.noise > 0.0]  # of the determinants, left out
+        are_deviations = gain + 0.5 * float(ratios.log().sum()) <= gammaincinv(0.5, level)
     return NoiseDiagnosis(
         stated=stated,
         supported=base * math.sqrt(support.best),
@@ -335,11 +335,6 @@ def whitened(prior: TrainingPrior) -> WhitenedTargets:
     matrix, targets = weights.unsqueeze(-1) * covariance * weights, weights * deviation
     eigenvalues, vectors = torch.linalg.eigh(matrix)
     return WhitenedTargets(eigenvalues.clamp(min=0.0), (vectors.mT @ targets).square())
-
-
-def _log_likelihood(prior: TrainingPrior, t: float = 0.0) -> float:
-    """``log L`` at ``t = log m``, with all terms that depend on the noise."""
-    return whitened(prior).at(t) - 0.5 * float(prior.noise[prior.noise > 0.0].log().sum())
 
 
 class SupportedMultipliers(NamedTuple):
