@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from botorch.posteriors import TorchPosterior
 from torch import Tensor
 
 from botorch_calib._validation import (
@@ -19,6 +20,7 @@ from botorch_calib._validation import (
     check_unit_interval,
 )
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
+from botorch_calib.posteriors import normal_scores
 
 # Bets are on tails of these masses, and on odds that are wrong by these factors. Below one half is
 # not above it: one of the two will do.
@@ -167,9 +169,9 @@ class CalibrationAlarm:
     def watch(self, model: Any, X: Tensor, Y: Tensor, grid: float | None = None) -> bool:
         """Enter outcomes ``n x 1`` at ``n x d``, by a model of one outcome that has not seen them.
 
-        Its posterior of observations has a ``cdf``, or is taken to be normal. For outcomes on a
-        ``grid`` give the distance between them, 1 for counts: one stands for all within half of it,
-        whether the model is of the values before rounding or of the counts themselves. If many are
+        Its posterior of observations has a ``cdf`` or `normal_scores`, or is taken to be normal. If
+        outcomes lie on a ``grid`` give their distance, 1 for counts: one stands for all within half
+        of it, whether the model is of the values before rounding or of the counts. If many are
         equal without it, there is a ``CalibrationWarning``, once.
 
         Raises:
@@ -186,6 +188,8 @@ class CalibrationAlarm:
         def cdf(values: Tensor) -> Tensor:
             if hasattr(type(posterior), "cdf"):
                 return posterior.cdf(values)
+            if isinstance(posterior, TorchPosterior):
+                return torch.special.ndtr(normal_scores(posterior).latent(values))
             return torch.special.ndtr((values - posterior.mean) / posterior.variance.sqrt())
 
         if grid is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +13,11 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models import SingleTaskGP
 from botorch.models.fully_bayesian import SaasFullyBayesianSingleTaskGP
+from botorch.posteriors import TorchPosterior
 from scipy.stats import kstest
+from scipy.stats import t as student_t
 from torch import Tensor
+from torch.distributions import StudentT
 
 from botorch_calib import CalibratedModel, QuantileRecalibrator
 from botorch_calib.diagnostics import CalibrationAlarm
@@ -146,6 +150,15 @@ def test_models_are_watched_by_their_predictions() -> None:
     with pytest.warns(CalibrationWarning, match="has seen 0 residuals"):
         (calibrated := CalibrationAlarm()).watch(fresh, X, Y.unsqueeze(-1))
     assert calibrated.wealth == pytest.approx(plain.wealth, rel=1e-9)
+
+
+def test_a_posterior_of_another_law_is_not_taken_to_be_normal() -> None:
+    law = StudentT(3.0, torch.zeros(6, 1, 1).double(), torch.ones(6, 1, 1).double())
+    model = SimpleNamespace(posterior=lambda X, observation_noise: TorchPosterior(law))
+    Y = torch.linspace(-4.0, 9.0, 6).double().unsqueeze(-1)
+    (alarm := CalibrationAlarm()).watch(model, torch.rand(6, 1), Y)
+    (own := CalibrationAlarm()).observe(torch.from_numpy(student_t.cdf(Y, 3.0)))
+    assert alarm.wealth == pytest.approx(own.wealth, rel=1e-9)
 
 
 class Counts:
