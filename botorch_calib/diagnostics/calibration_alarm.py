@@ -188,7 +188,7 @@ class CalibrationAlarm:
         def cdf(values: Tensor) -> Tensor:
             if hasattr(type(posterior), "cdf"):
                 return posterior.cdf(values)
-            if isinstance(posterior, TorchPosterior):
+            if type(posterior) is TorchPosterior:  # not its Gaussian subclass
                 return torch.special.ndtr(normal_scores(posterior).latent(values))
             return torch.special.ndtr((values - posterior.mean) / posterior.variance.sqrt())
 
