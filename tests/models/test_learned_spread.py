@@ -1,0 +1,311 @@
+"""`with_learned_spread`, against modes and evidences by a general optimiser in dense numpy."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.errors import UnsupportedError
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import ModelListGP, SingleTaskGP
+from botorch.models.transforms import Normalize, Standardize
+from botorch.sampling.pathwise import draw_matheron_paths
+from botorch.utils.transforms import standardize
+from gpytorch.mlls import ExactMarginalLogLikelihood
+from scipy.optimize import minimize
+from torch import Size, Tensor
+from torch.testing import assert_close
+
+from botorch_calib import CalibratedModel, ChanceConstraint, LocalizedConformal
+from botorch_calib.acquisition.thompson import draw_path
+from botorch_calib.decisions.widening import leave_one_out_factor
+from botorch_calib.diagnostics import calibration_report, noise_diagnosis
+from botorch_calib.models import loo_residuals, sharpened, with_learned_spread
+from botorch_calib.models.conditioning import with_observations
+from botorch_calib.models.predict import predict
+from tests.contracts import ModelContract
+from tests.gps import DOUBLE, make_data, make_gp, make_multitask, make_variational
+from tests.random_numbers import normal, uniform
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Data .(outcome observations|input features). is not"
+)
+
+LENGTHSCALES, NOISE = (0.5, 0.9), 0.1
+BOUNDS = torch.tensor([[-5.0, 0.0], [5.0, 2.0]], **DOUBLE)
+X_NEW = uniform(9, 2, generator=torch.Generator().manual_seed(8))
+
+
+def data(num: int, seed: int, growth: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs in the unit square, outcomes, and their noise deviations, which grow as ``e^x``."""
+    generator = torch.Generator().manual_seed(seed)
+    X = uniform(num, 2, generator=generator)
+    deviations = math.sqrt(NOISE) * (growth * (X[:, :1] - 0.5)).exp()
+    f = (3 * X).sin().sum(dim=-1, keepdim=True) - 1.2
+    return X, f + deviations * normal(num, 1, generator=generator), deviations
+
+
+def process(
+    num: int = 40,
+    seed: int = 1,
+    growth: float = 3.0,
+    dtype: torch.dtype = torch.double,
+    transforms: bool = False,
+    **other: Tensor,
+) -> SingleTaskGP:
+    """A process with set hyperparameters; with transforms, in other units and else the same."""
+    X, Y = (each.to(dtype) for each in data(num, seed, growth)[:2])
+    X, Y, bounds = other.get("X", X), other.get("Y", Y), BOUNDS.to(dtype)
+    gp = SingleTaskGP(
+        bounds[0] + (bounds[1] - bounds[0]) * X if transforms else X,
+        7.0 * Y + 30.0 if transforms else Y,
+        input_transform=Normalize(2, bounds=bounds) if transforms else None,
+        outcome_transform=Standardize(1) if transforms else None,
+    )
+    gp.covar_module.lengthscale = torch.tensor(LENGTHSCALES, dtype=dtype)
+    gp.likelihood.noise = torch.tensor([NOISE], dtype=dtype)
+    return gp.eval()
+
+
+def g_at(gp: Any, X: Tensor) -> Tensor:
+    return (gp.likelihood.variances(X) / gp.likelihood.level.noise).log().detach()
+
+
+# ------------------------------------------------------------ the oracle
+
+
+def rbf(A: Any, B: Any, lengthscales: Any) -> Any:
+    return np.exp(-0.5 * (((A[:, None] - B) / lengthscales) ** 2).sum(axis=-1))
+
+
+def oracle(X: Any, y: Any, U: Any) -> tuple[Any, Any]:
+    """``g`` at ``U``, and the probabilities of the five hypotheses, with a prior mean of 0."""
+    K, n, d = rbf(X, X, LENGTHSCALES), *X.shape
+    hypotheses = [(0.0, 1.0, 0.5), *((t, s, 0.125) for s in (0.3, 0.8) for t in (0.5, 2.0))]
+    g = np.zeros(n)
+    for _ in range(2):
+        precision = np.linalg.inv(K + NOISE * np.diag(np.exp(g)))
+        total = 1.0 / precision.diagonal()
+        r, v = (precision @ y) * total, total - NOISE * np.exp(g)
+        squares = np.minimum(r**2, 16.0 * (v + NOISE))
+        found = []
+        for tau, scale, share in hypotheses:
+            prior = 0.25 + tau * rbf(X, X, scale * math.sqrt(d))
+            root = np.linalg.cholesky(prior + 1e-10 * np.eye(n))
+
+            def loss(u: Any, root: Any = root, v: Any = v, squares: Any = squares) -> float:
+                s = v + NOISE * np.exp(root @ u)
+                return float(0.5 * (np.log(s) + squares / s).sum() + 0.5 * u @ u)
+
+            u = minimize(loss, np.zeros(n), method="BFGS", options={"gtol": 1e-7}).x
+            share_of_noise = 1.0 / (1.0 + v / (NOISE * np.exp(root @ u)))
+            information = np.diag(0.5 * share_of_noise**2)
+            sign, logdet = np.linalg.slogdet(np.eye(n) + prior @ information)
+            cross = 0.25 + tau * rbf(np.vstack([X, U]), X, scale * math.sqrt(d))
+            evidence = math.log(share) - loss(u) - 0.5 * logdet
+            found.append((evidence, cross @ np.linalg.solve(prior + 1e-10 * np.eye(n), root @ u)))
+        evidences = np.array([each[0] for each in found])
+        p = np.exp(evidences - evidences.max())
+        p /= p.sum()
+        both = np.clip(sum(w * each[1] for w, each in zip(p, found, strict=True)), -5.0, 3.0)
+        g, at_new = both[:n], both[n:]
+    return at_new, p
+
+
+@pytest.mark.parametrize("growth", [3.0, 0.0])
+def test_it_averages_modes_by_their_evidences(growth: float) -> None:
+    gp = process(30, growth=growth)
+    X, y = gp.train_inputs[0].numpy(), gp.train_targets.numpy()
+    expected, p = oracle(X, y, X_NEW.numpy())
+    spread = with_learned_spread(gp)
+    assert spread.likelihood.constant_probability == pytest.approx(p[0], abs=2e-3)
+    assert g_at(spread, X_NEW).numpy() == pytest.approx(expected, abs=5e-3)
+    assert p[0] < 0.3 if growth else p[0] > 0.5
+
+
+def test_it_predicts_by_the_noise_at_each_input() -> None:
+    gp = process()
+    before = gp.posterior(X_NEW).mean
+    spread = with_learned_spread(gp)
+    more, values = data(5, 4, 3.0)[:2]
+    with torch.no_grad():
+        spread.posterior(X_NEW)
+        conditioned: Any = spread.condition_on_observations(more, values)
+        calibrated = CalibratedModel(spread, LocalizedConformal(0.2))
+        calibrated.observe(more, values)
+    X, Y = torch.cat([gp.train_inputs[0], more]), torch.cat([gp.train_targets, values[:, 0]])
+    scale = torch.tensor(LENGTHSCALES, **DOUBLE)
+    for model, n in ((spread, 40), (conditioned, 45), (calibrated.model, 45)):
+        noise = NOISE * g_at(spread, X[:n]).exp()
+        covariance = (-0.5 * torch.cdist(X[:n] / scale, X[:n] / scale).square()).exp()
+        covariance = covariance + noise.diag()
+        cross = (-0.5 * torch.cdist(X_NEW / scale, X[:n] / scale).square()).exp()
+        gain = torch.linalg.solve(covariance, cross.mT).mT
+        mean, variance = gain @ Y[:n], 1.0 - (gain * cross).sum(dim=-1)
+        noisy = variance + NOISE * g_at(spread, X_NEW).exp()
+        for X_at in (X_NEW, X_NEW.unsqueeze(-2)):
+            posterior = model.posterior(X_at, observation_noise=True)
+            assert_close(posterior.mean.flatten(), mean)
+            assert_close(posterior.variance.flatten(), noisy)
+        stated = predict(model, X_NEW.unsqueeze(-2), objective=False)
+        assert_close(stated.variance.flatten(), noisy)
+    assert_close(gp.posterior(X_NEW).mean, before, rtol=0.0, atol=0.0)
+    assert noisy.max() > 3.0 * noisy.min()
+
+
+class TestModel(ModelContract):
+    def make_model(self, dtype: torch.dtype) -> SingleTaskGP:
+        gp: SingleTaskGP = with_learned_spread(process(dtype=dtype))
+        return gp
+
+
+def test_units_and_precision_do_not_matter() -> None:
+    Y = standardize(data(40, 1, 3.0)[1])
+    expected = g_at(with_learned_spread(process(Y=Y)), X_NEW)
+    scaled = with_learned_spread(process(Y=Y, transforms=True))
+    assert_close(g_at(scaled, X_NEW), expected, rtol=0.0, atol=1e-6)
+    single = with_learned_spread(process(Y=Y.float(), dtype=torch.float32))
+    assert single.likelihood.variances(X_NEW.float()).dtype == torch.float32
+    assert_close(g_at(single, X_NEW.float()).double(), expected, rtol=0.0, atol=1e-3)
+    # Ranges of 10, without an input transform: they are those of the data.
+    X = process().train_inputs[0]
+    wide = process(X=10.0 * X / (X.amax(dim=0) - X.amin(dim=0)))
+    wide.covar_module.lengthscale = 10.0 * torch.tensor(LENGTHSCALES, **DOUBLE)
+    g = g_at(with_learned_spread(wide), wide.train_inputs[0])
+    assert torch.corrcoef(torch.stack([g, X[:, 0]]))[0, 1] > 0.9
+
+
+def test_it_learns_how_the_noise_varies_and_whether_it_does() -> None:
+    X, _, deviations = data(120, 5, 3.0)
+    spread = with_learned_spread(process(120, 5))
+    learned = torch.stack([g_at(spread, X), 2.0 * deviations.log().squeeze(-1)])
+    assert torch.corrcoef(learned)[0, 1] > 0.9 and spread.likelihood.constant_probability < 1e-3
+    ratios = []
+    for seed in range(6):
+        spread = with_learned_spread(process(120, seed, growth=0.0))
+        assert spread.likelihood.constant_probability > 0.5
+        ratios.append(spread.likelihood.variances(X_NEW).mean().item() / NOISE)
+    assert np.mean(ratios) == pytest.approx(1.0, abs=0.15)
+
+
+def test_lengthscales_that_are_too_long_are_not_taken_for_noise() -> None:
+    generator = torch.Generator().manual_seed(6)
+    X = uniform(40, 2, generator=generator)
+    Y = (9 * X).sin().sum(dim=-1, keepdim=True) + 0.1 * normal(40, 1, generator=generator)
+    gp = process(X=X, Y=Y)
+    gp.likelihood.noise = 0.01
+    given = copy.deepcopy(gp.state_dict())
+    with pytest.raises(UnsupportedError, match=r"0\.41 times as long.*sharpened\(model\)"):
+        with_learned_spread(gp)
+    for name, value in gp.state_dict().items():
+        assert torch.equal(value, given[name])
+    corrected = sharpened(gp)
+    spread = with_learned_spread(corrected)
+    assert torch.equal(spread.covar_module.lengthscale, corrected.covar_module.lengthscale)
+    assert spread.likelihood.variances(X_NEW).max() < 0.05
+
+
+def test_other_models_are_refused() -> None:
+    X, Y, _ = make_data()
+    two = SingleTaskGP(X, torch.cat([Y, -Y], dim=-1))
+    batch = SingleTaskGP(X.expand(2, 12, 2), Y.expand(2, 12, 1))
+    given = make_gp(fixed_noise=True)
+    for model in (ModelListGP(given), make_variational(), given, make_multitask(), two, batch):
+        with pytest.raises(UnsupportedError):
+            with_learned_spread(model)
+
+
+@pytest.mark.parametrize("dtype", [torch.double, torch.float32])
+def test_extremes_are_finite(dtype: torch.dtype) -> None:
+    X, Y = (each.to(dtype) for each in data(12, 2, 0.0)[:2])
+    outlier, same = Y.clone(), X.clone()
+    outlier[3], same[4:8] = 1e6, X[3]
+    few = [process(n, dtype=dtype) for n in (1, 3)]
+    others = [{"Y": outlier}, {"X": same}, {"X": 0 * X}, {"Y": 0 * Y}, {"X": same, "Y": 1e-9 * Y}]
+    for gp in [*few, *(process(dtype=dtype, **{"X": X, "Y": Y, **other}) for other in others)]:
+        gp.likelihood.noise = 1.1e-4
+        try:
+            spread = with_learned_spread(gp)
+        except UnsupportedError:  # as the process misses an outlier of 10^6, at any noise
+            assert gp.train_targets.max() > 1e5
+            continue
+        posterior = spread.posterior(X_NEW.to(dtype), observation_noise=True)
+        assert posterior.mean.isfinite().all() and posterior.variance.isfinite().all()
+        assert (spread.likelihood.variances(gp.train_inputs[0]) > 0.0).all()
+
+
+def test_derivatives_go_through_the_noise() -> None:
+    spread = with_learned_spread(process(transforms=True))
+    X = (BOUNDS[0] + (BOUNDS[1] - BOUNDS[0]) * X_NEW[:3]).unsqueeze(-2).requires_grad_()
+
+    def noise(X: Tensor) -> Tensor:
+        return predict(spread, X, objective=False).spread().of_noise
+
+    def variance(X: Tensor) -> Any:
+        return spread.posterior(X, observation_noise=True).variance
+
+    assert torch.autograd.gradcheck(noise, X) and torch.autograd.gradcheck(variance, X)
+    assert torch.autograd.grad(noise(X).sum(), X)[0].abs().max() > 1e-3
+
+
+def test_what_takes_models_takes_it() -> None:
+    spread = with_learned_spread(process(60))
+    X, Y = spread.train_inputs[0], spread.train_targets.unsqueeze(-1)
+    z = loo_residuals(spread)
+    assert abs(z.square().mean() - 1.0) < 0.3
+    factor = math.sqrt((8 + z.square().sum().item()) / 68)
+    assert leave_one_out_factor(spread) == pytest.approx(factor)
+    diagnosis = noise_diagnosis(spread)
+    assert diagnosis.agrees and not diagnosis.given
+    noise = spread.likelihood.variances(X)
+    assert diagnosis.stated == pytest.approx(noise.mean().sqrt().item())
+    model = CalibratedModel.from_history(spread, LocalizedConformal(0.2), residuals="loo")
+    assert calibration_report(model).num_observations == 60
+    constraint = ChanceConstraint(spread, upper=1.0, rows=())
+    left, right = torch.tensor([[[0.05, 0.5]], [[0.95, 0.5]]], **DOUBLE)
+    widths = [1.0 - spread.posterior(x).mean - constraint.margin(x[None]) for x in (left, right)]
+    assert widths[1] > 2.0 * widths[0]
+    constraint.observe(X_NEW[:2], torch.zeros(2, 1, **DOUBLE))
+    assert len(constraint.model.train_targets) == 62
+    again = constraint.with_model(with_learned_spread(constraint.model))
+    assert again.model.likelihood.variances(X).shape == (60,)
+    assert_close(constraint.model.likelihood.variances(X), noise)
+    assert Y.shape == (60, 1)
+
+
+def test_paths_are_conditioned_by_the_noise_at_each_input() -> None:
+    spread = with_learned_spread(process())
+    spread = with_observations(spread, *data(5, 4, 3.0)[:2])
+    torch.manual_seed(0)
+    draws: Any = draw_matheron_paths(spread, Size([4000]))(X_NEW)
+    posterior = spread.posterior(X_NEW)
+    assert_close(draws.mean(dim=0), posterior.mean.squeeze(-1), rtol=0.0, atol=0.05)
+    assert_close(draws.std(dim=0), posterior.variance.sqrt().squeeze(-1), rtol=0.1, atol=0.0)
+    assert draw_path(spread, torch.ones(1, **DOUBLE), seed=1)(X_NEW).isfinite().all()
+
+
+def test_it_is_saved_loaded_and_fitted() -> None:
+    spread, other = with_learned_spread(process()), with_learned_spread(process(25, growth=0.0))
+    expected = spread.posterior(X_NEW, observation_noise=True)
+    for twin in (copy.deepcopy(spread), pickle.loads(pickle.dumps(spread))):
+        twin.train()
+        found = twin.eval().posterior(X_NEW, observation_noise=True)
+        assert_close(found.variance, expected.variance)
+    before = other.posterior(X_NEW).mean
+    other.load_state_dict(spread.state_dict())
+    assert_close(other.likelihood.variances(X_NEW), spread.likelihood.variances(X_NEW))
+    assert not torch.allclose(other.posterior(X_NEW).mean, before)
+    # A fit takes the noise at the inputs that it was learned from.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fit_gpytorch_mll(ExactMarginalLogLikelihood(spread.likelihood, spread))
+    level = spread.likelihood.level.noise.item()
+    assert level != pytest.approx(NOISE, rel=1e-3) and 0.3 < level / NOISE < 3.0
+    with pytest.raises(UnsupportedError, match="learn the noise anew"):
+        spread.likelihood(spread.posterior(X_NEW).distribution)
