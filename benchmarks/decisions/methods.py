@@ -17,6 +17,8 @@ Learners, kept from round to round:
 * ``budget``: `ChanceConstraint` at its defaults.
 * ``budget_sharp``: likewise, with hyperparameters that were given corrected by `sharpened` in every
   fifth round. Where the task fits its Gaussian process anyway it is ``budget`` over again.
+* ``budget_spread``: likewise, with noise by input, learned every fifth round by
+  `with_learned_spread`.
 * ``recalibrated``: the rule before it, `tracked_quantile`.
 
 What is recommended in the end is ``recommend``'s choice for the first two, at a confidence of 95 %,
@@ -36,7 +38,13 @@ from torch import Tensor
 from benchmarks.decisions.replicate import Certifier, DecisionMethod, Limited, Unlearning
 from benchmarks.decisions.tasks import REFIT_EVERY
 from benchmarks.decisions.tracked_quantile import INTEGRAL_GAIN, STEP_SIZE, TrackedQuantile
-from benchmarks.framework.surrogates import Fixed, NoiseRefitted, Sharpened, Surrogate
+from benchmarks.framework.surrogates import (
+    Fixed,
+    NoiseRefitted,
+    Sharpened,
+    SpreadLearned,
+    Surrogate,
+)
 from botorch_calib import ChanceConstraint
 from botorch_calib.calibration import QuantileRecalibrator
 from botorch_calib.decisions import budget, widening
@@ -142,6 +150,23 @@ class Budgeted(DecisionMethod):
 
     def start(self, outcome: Limited) -> Certifier:
         return Learning(outcome)
+
+
+@dataclass(frozen=True)
+class SpreadBudgeted(Budgeted):
+    """A chance constraint on a process whose noise by input is learned.
+
+    Args:
+        every: Rounds from one learning to the next.
+    """
+
+    every: int = 5
+
+    def surrogate(self, given: Surrogate) -> Surrogate:
+        return SpreadLearned(super().surrogate(given), self.every)
+
+
+SPREAD = SpreadBudgeted("budget_spread", SHARPENING)
 
 
 class Learning:

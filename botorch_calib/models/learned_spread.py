@@ -1,4 +1,4 @@
-"""`with_learned_spread`: a process whose noise varies with the input, learned from its residuals."""
+"""`with_learned_spread`: a process whose noise varies with the input, as its residuals say."""
 
 from __future__ import annotations
 
@@ -37,21 +37,18 @@ _SHORTER, _GAIN = -0.9, 8.0
 def with_learned_spread(model: Any) -> Any:
     r"""A copy of a Gaussian process whose noise varies with the input, as its data say.
 
-    For outcomes that scatter more at some inputs than at others, where one variance is too small
-    here and too large there. The noise variance is ``sigma^2 exp g(x)``, with the process's own
-    ``sigma^2``. Leave-one-out residuals are taken for ``r_i ~ N(0, v_i + sigma^2 exp g(x_i))``, with
-    the variance ``v_i`` of the noise-free value, and ``g`` for one of five: a constant with the
-    prior variance 0.25, which has the prior probability one half, or that plus a Gaussian process
-    with the variance 0.5 or 2 and a lengthscale of 0.3 or 0.8 times ``sqrt(d)`` in the unit cube.
-    What is stated is the average of the five posterior modes by their Laplace evidences, within -5
-    and 3. Then the process is conditioned on its data with this noise, and ``g`` learned again.
+    The noise variance is ``sigma^2 exp g(x)``, with the process's own ``sigma^2``. Leave-one-out
+    residuals are taken for ``r_i ~ N(0, v_i + sigma^2 exp g(x_i))``, with the variance ``v_i`` of
+    the noise-free value, and ``g`` for one of five: a constant with the prior variance 0.25 and the
+    prior probability one half, or that plus a Gaussian process with the variance 0.5 or 2 and a
+    lengthscale of 0.3 or 0.8 times ``sqrt(d)`` in the unit cube. What is stated is the average of
+    the five posterior modes by their Laplace evidences, within -5 and 3. With this noise the
+    process is conditioned on its data again, and ``g`` learned from the residuals that it has then.
 
-    The result predicts, is conditioned and saved as any model: ``posterior(X,
-    observation_noise=True)`` has the noise at ``X``, and so has what is observed there later.
+    The result predicts, learns and is saved as any model: ``posterior(X, observation_noise=True)``
+    has the noise at ``X``, and so has what is observed there later. Learn the noise anew every
+    fifth round. Hyperparameters stay as they are; a fit of them with this noise gains nothing.
     ``likelihood.constant_probability`` is the posterior probability that the noise is constant.
-
-    Learn the noise anew every few rounds, of the model as it was fitted or given: hyperparameters
-    stay as they are, and to fit them again with this noise gains nothing.
 
     Args:
         model: An exact Gaussian process with one output, one noise variance and its training data,
@@ -62,10 +59,9 @@ def with_learned_spread(model: Any) -> Any:
         The copy, of the same class. It shares its data with ``model``.
 
     Raises:
-        UnsupportedError: If the model is another one; if lengthscales of a half or a third have a
-            likelihood ``e^8`` times as large, with this noise too. Then what a too smooth process
-            misses would be taken for noise. (In 200 samples of smooth functions each, with 20, 40
-            and 80 data in one, two and four dimensions.)
+        UnsupportedError: If the model is another one; if its lengthscales are too long, so that the
+            noise would take up what the process misses: 0.41 times these have a likelihood ``e^8``
+            times as large, with noise by input too. That is STUDY
 
     Example:
         >>> spread = with_learned_spread(gp)
@@ -155,8 +151,8 @@ def _check_lengthscales(model: Any) -> None:
         parameter.copy_(value)
     if gain > _GAIN:
         raise UnsupportedError(
-            f"Lengthscales {math.exp(_SHORTER):.2g} times as long explain the data better than "
-            f"noise that varies (log likelihood {gain:+.0f}): what the process misses would be taken "
-            "for noise. Fit the hyperparameters, or correct the given ones first, as "
+            f"`model` is too smooth: lengthscales {math.exp(_SHORTER):.2g} times as long raise the "
+            f"log likelihood by {gain:.0f}, and noise would take up what it misses. Fit its "
+            "hyperparameters, or correct the given ones first, as "
             "`with_learned_spread(sharpened(model))`."
         )

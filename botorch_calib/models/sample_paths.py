@@ -1,7 +1,6 @@
 """Sample paths of wrapped models, for BoTorch's ``draw_matheron_paths`` and what uses it.
 
-Importing this module registers `Surrogate`, `CalibratedModelList` and `LearnedSpreadLikelihood` with
-BoTorch's dispatchers.
+Importing this module registers them, and noise that differs by input, with BoTorch's dispatchers.
 """
 
 from __future__ import annotations

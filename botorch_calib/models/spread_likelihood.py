@@ -55,15 +55,6 @@ class Spread(Module):
         squares = (squares - 2.0 * X @ points.mT).clamp_min(0.0) / X.shape[-1]
         return [(squares / (-2.0 * lengthscale**2)).exp() for lengthscale in LENGTHSCALES]
 
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Tensor], prefix: str, *args: Any, **kwargs: Any
-    ) -> None:
-        """Load what was learned from any number of observations."""
-        for name in ("points", "weights"):
-            if (loaded := state_dict.get(prefix + name)) is not None:
-                setattr(self, name, getattr(self, name).new_empty(loaded.shape))
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
-
 
 class _SpreadNoise(Noise):
     """A noise variance times the exponential of a spread at the inputs."""
@@ -86,7 +77,7 @@ class _SpreadNoise(Noise):
     def _inputs(self, params: tuple[Any, ...], shape: torch.Size | None) -> Tensor:
         if params:
             return params[0] if isinstance(params[0], Tensor) else params[0][0]
-        # As with GPyTorch's given noise: a fit states no inputs, and means those of training.
+        # A fit states none, and means those of training, as with GPyTorch's given noise.
         points = self.spread.points * self.spread.scale
         if shape is None or shape[-1] != len(points):
             raise UnsupportedError(

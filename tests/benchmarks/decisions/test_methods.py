@@ -10,6 +10,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from benchmarks.decisions.methods import (
+    SPREAD,
     Budgeted,
     GaussianQuantile,
     LeaveOneOut,
@@ -18,8 +19,9 @@ from benchmarks.decisions.methods import (
 )
 from benchmarks.decisions.tasks import DecisionTask, task
 from benchmarks.decisions.tracked_quantile import TrackedQuantile
-from benchmarks.framework.surrogates import Fixed, NoiseRefitted, with_data
+from benchmarks.framework.surrogates import Fixed, NoiseRefitted, SpreadLearned, with_data
 from botorch_calib import ChanceConstraint
+from botorch_calib.models.spread_likelihood import LearnedSpreadLikelihood
 
 METHODS = {method.name: method for method in budgeted()}
 TASK = task("ackley", "noise")
@@ -106,3 +108,19 @@ def test_the_rule_before_keeps_its_inequality(gp: SingleTaskGP) -> None:
         assert certifier.num_violations <= allowed + 1e-9
     assert certifier.num_certified > 10
     assert certifier.num_violations <= 0.1 * certifier.num_certified + 21
+
+
+@pytest.mark.parametrize("case", ["noise", "heteroscedastic"])
+def test_noise_by_input_is_learned_every_fifth_step_and_kept_between(case: str) -> None:
+    t = task("ackley", case)
+    surrogate = SPREAD.surrogate(t.surrogate)
+    assert isinstance(surrogate, SpreadLearned)
+    gp, learned = None, []
+    for step in (0, 1, 4, 5):
+        X, Y = data(t, 20 + step)
+        gp = surrogate(X, Y, BOUNDS, step, gp).eval()
+        assert isinstance(gp.likelihood, LearnedSpreadLikelihood)
+        assert len(gp.train_targets) == 20 + step
+        learned.append(gp.likelihood.variances(X[:5]))
+    assert torch.equal(learned[0], learned[1]) and torch.equal(learned[0], learned[2])
+    assert not torch.allclose(learned[0], learned[3])
