@@ -10,40 +10,41 @@ from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
 from gpytorch.likelihoods.noise_models import HomoskedasticNoise, Noise
 from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
-from torch.nn import Module
 
 # Lengthscales of ``g`` in units of ``sqrt(d)``, and its least and largest values.
 LENGTHSCALES, LEAST, MOST = (0.3, 0.8), -5.0, 3.0
 
 
-class Spread(Module):
-    """The logarithm ``g`` of a noise variance relative to its level, as a function of the input.
+class SpreadNoise(Noise):
+    """Noise of the variance ``sigma^2 exp g(x)``.
 
-    ``g(x) = level + sum_l sum_i weights[l, i] k_l(x, x_i)``, within -5 and 3, with RBF kernels of
+    ``g(x) = shift + sum_l sum_i weights[l, i] k_l(x, x_i)``, within -5 and 3, with RBF kernels of
     the lengthscales ``0.3 sqrt(d)`` and ``0.8 sqrt(d)`` on the unit cube; 0 before it has learned.
 
     Args:
+        level: Noise of the variance ``sigma^2``, with its prior and constraint; shared.
         X: Inputs ``n x d``, as the kernel of the process sees them. A coordinate whose range is
             larger than 1 is divided by it.
     """
 
     points: Tensor
     scale: Tensor
-    level: Tensor
+    shift: Tensor
     weights: Tensor
     constant_probability: Tensor
 
-    def __init__(self, X: Tensor) -> None:
+    def __init__(self, level: HomoskedasticNoise, X: Tensor) -> None:
         super().__init__()
+        self.level = level
         self.register_buffer("scale", (X.amax(dim=-2) - X.amin(dim=-2)).clamp_min(1.0))
         self.register_buffer("points", X / self.scale)
-        self.register_buffer("level", X.new_zeros(()))
+        self.register_buffer("shift", X.new_zeros(()))
         self.register_buffer("weights", X.new_zeros(len(LENGTHSCALES), len(X)))
         self.register_buffer("constant_probability", X.new_ones(()))
 
-    def forward(self, X: Tensor) -> Tensor:
+    def g(self, X: Tensor) -> Tensor:
         """``g``, ``... x q``, at inputs ``... x q x d``."""
-        g = self.level
+        g = self.shift
         for correlation, weights in zip(self.correlations(X), self.weights, strict=True):
             g = g + correlation @ weights
         return g.clamp(LEAST, MOST)
@@ -55,14 +56,6 @@ class Spread(Module):
         squares = (squares - 2.0 * X @ points.mT).clamp_min(0.0) / X.shape[-1]
         return [(squares / (-2.0 * lengthscale**2)).exp() for lengthscale in LENGTHSCALES]
 
-
-class _SpreadNoise(Noise):
-    """A noise variance times the exponential of a spread at the inputs."""
-
-    def __init__(self, level: HomoskedasticNoise, spread: Spread) -> None:
-        super().__init__()
-        self.level, self.spread = level, spread
-
     def forward(
         self,
         *params: Any,
@@ -71,14 +64,14 @@ class _SpreadNoise(Noise):
         **kwargs: Any,
     ) -> DiagLinearOperator:
         if noise is None:
-            noise = self.level.noise * self.spread(self._inputs(params, shape)).exp()
+            noise = self.level.noise * self.g(self._inputs(params, shape)).exp()
         return DiagLinearOperator(noise)
 
     def _inputs(self, params: tuple[Any, ...], shape: torch.Size | None) -> Tensor:
         if params:
             return params[0] if isinstance(params[0], Tensor) else params[0][0]
         # A fit states none, and means those of training, as with GPyTorch's given noise.
-        points = self.spread.points * self.spread.scale
+        points = self.points * self.scale
         if shape is None or shape[-1] != len(points):
             raise UnsupportedError(
                 f"The noise depends on the input, and was learned from {len(points)} observations. "
@@ -89,26 +82,12 @@ class _SpreadNoise(Noise):
 
 
 class LearnedSpreadLikelihood(_GaussianLikelihoodBase):
-    """Gaussian noise with the variance ``level exp(g(x))``: see `with_learned_spread`.
-
-    Args:
-        level: Noise with the variance where ``g`` is 0, with its prior and constraint; shared.
-        spread: The function ``g`` of inputs as the kernel of the process sees them.
-    """
-
-    def __init__(self, level: HomoskedasticNoise, spread: Spread) -> None:
-        super().__init__(_SpreadNoise(level, spread))
-
-    @property
-    def level(self) -> HomoskedasticNoise:
-        """The noise where ``g`` is 0."""
-        level: HomoskedasticNoise = self.noise_covar.level
-        return level
+    """Gaussian noise of the variance of a `SpreadNoise`: see `with_learned_spread`."""
 
     @property
     def constant_probability(self) -> float:
         """The posterior probability that the noise is the same everywhere."""
-        return float(self.noise_covar.spread.constant_probability)
+        return float(self.noise_covar.constant_probability)
 
     def variances(self, inputs: Tensor) -> Tensor:
         """Noise variances ``... x q`` at inputs ``... x q x d`` as the kernel sees them."""
