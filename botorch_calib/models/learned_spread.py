@@ -21,8 +21,6 @@ from botorch_calib.models.training_prior import training_prior
 # Prior variances of ``g``: of its level, and of what is added where it varies; and the prior
 # probability that it does not.
 LEVEL, VARYING, CONSTANT = 0.25, (0.5, 2.0), 0.5
-# Noise is learned, and once more from the residuals that it leaves.
-_ROUNDS = 2
 # A residual counts for at most so many deviations: an outlier says little about its neighbours.
 _MOST_DEVIATIONS = 4.0
 # Steps of Fisher scoring: their number, and the longest and the last change of ``g``.
@@ -79,11 +77,12 @@ def with_learned_spread(model: Any) -> Any:
     level = twin.likelihood.noise_covar
     level = level.level if isinstance(level, SpreadNoise) else level
     value, spread = level.noise.double(), SpreadNoise(level, prior.inputs)
-    kernels = torch.stack(spread.correlations(prior.inputs)).unsqueeze(1)
-    added = (kernels.new_tensor(VARYING).view(-1, 1, 1) * kernels).flatten(0, 1)
+    kernels = torch.stack(spread.correlations(prior.inputs))
+    varying = kernels.new_tensor(VARYING).unsqueeze(-1)
+    added = (varying.unsqueeze(-1) * kernels.unsqueeze(1)).flatten(0, 1)
     priors = LEVEL + torch.cat([torch.zeros_like(added[:1]), added])
     modes = torch.zeros_like(priors[..., 0])
-    for _ in range(_ROUNDS):
+    for _ in range(2):  # and once more from the residuals that the noise leaves
         noise = value * spread.g(prior.inputs).exp()
         cholesky = psd_safe_cholesky(prior.covariance + noise.diag_embed())
         variances = torch.cholesky_inverse(cholesky).diagonal().reciprocal()
@@ -94,9 +93,8 @@ def with_learned_spread(model: Any) -> Any:
         evidence[0] += math.log(CONSTANT / (1.0 - CONSTANT) * len(added))
         probabilities = evidence.softmax(dim=0)
         weights = probabilities.unsqueeze(-1) * modes
-        spread.shift = LEVEL * weights.sum()
-        by_variance = weights[1:].view(len(kernels), len(VARYING), -1)
-        spread.weights = (by_variance * by_variance.new_tensor(VARYING).unsqueeze(-1)).sum(dim=1)
+        by_variance = varying * weights[1:].view(len(kernels), len(VARYING), -1)
+        spread.shift, spread.weights = LEVEL * weights.sum(), by_variance.sum(dim=1)
         spread.constant_probability = probabilities[0]
     twin.likelihood = LearnedSpreadLikelihood(spread.to(twin.train_targets))
     _check_lengthscales(twin)

@@ -162,6 +162,6 @@ def _update(gp: ExactGP, likelihood: LearnedSpreadLikelihood, **arguments: Any) 
     if arguments.get("noise_covariance") is None:
         (points,) = get_train_inputs(gp, transformed=True)
         arguments["noise_covariance"] = likelihood.noise_covar(points)
-    update = GaussianUpdate.dispatch(ExactGP, GaussianLikelihood)
-    path: SamplePath = update(gp, likelihood, **arguments)
+    usual = GaussianUpdate.dispatch(ExactGP, GaussianLikelihood)
+    path: SamplePath = usual(gp, likelihood, **arguments)
     return path
