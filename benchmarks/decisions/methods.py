@@ -15,6 +15,8 @@ Learners, kept from round to round:
 * ``budget``: `ChanceConstraint` at its defaults.
 * ``budget_sharp``: likewise, with hyperparameters that were given corrected by `sharpened` in every
   fifth round. Where the task fits its Gaussian process anyway it is ``budget`` over again.
+* ``budget_spread``: likewise, with noise by input, learned in every fifth round by
+  `with_learned_spread`.
 * ``misses``: the rule before it, `rule_of_misses`.
 
 What is recommended in the end is ``recommend``'s choice for learners, at a confidence of 95 %, and
@@ -31,7 +33,7 @@ from torch import Tensor
 
 from benchmarks.decisions.replicate import Certifier, DecisionMethod, Limited, Unlearning
 from benchmarks.decisions.rule_of_misses import RuleOfMisses
-from benchmarks.framework.surrogates import Fixed, Sharpened, Surrogate
+from benchmarks.framework.surrogates import Fixed, Sharpened, SpreadLearned, Surrogate
 from botorch_calib import ChanceConstraint
 from botorch_calib.decisions import budget, widening
 from botorch_calib.models import loo_residuals
@@ -125,6 +127,23 @@ class ByMisses(DecisionMethod):
 
     def start(self, outcome: Limited) -> Certifier:
         return Learning(outcome, RuleOfMisses)
+
+
+@dataclass(frozen=True)
+class SpreadBudgeted(Budgeted):
+    """A chance constraint on a process whose noise by input is learned.
+
+    Args:
+        every: Rounds from one learning to the next.
+    """
+
+    every: int = 5
+
+    def surrogate(self, given: Surrogate) -> Surrogate:
+        return SpreadLearned(super().surrogate(given), self.every)
+
+
+SPREAD = SpreadBudgeted("budget_spread", SHARPENING)
 
 
 class Learning:

@@ -108,6 +108,7 @@ REAL = Suite(
     problems=real_limits.TASKS,
     methods=(
         *(_KNOWN[name] for name in ("budget", "misses", "plain", "wide")),
+        methods.SPREAD,
         methods.LeaveOneOut("loo"),
         MeanLimit("mean_limit"),
         NoiseFreeBound("safe_ucb", deviations=2.0),

@@ -12,6 +12,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from benchmarks.decisions.methods import (
+    SPREAD,
     Budgeted,
     GaussianQuantile,
     LeaveOneOut,
@@ -20,9 +21,10 @@ from benchmarks.decisions.methods import (
     leave_one_out_factor,
 )
 from benchmarks.decisions.tasks import DecisionTask, task
-from benchmarks.framework.surrogates import Fixed, NoiseRefitted, with_data
+from benchmarks.framework.surrogates import Fixed, NoiseRefitted, SpreadLearned, with_data
 from botorch_calib import ChanceConstraint
 from botorch_calib.models import loo_residuals
+from botorch_calib.models.spread_likelihood import LearnedSpreadLikelihood
 
 METHODS = {method.name: method for method in budgeted()}
 TASK = task("ackley", "noise")
@@ -111,3 +113,19 @@ def test_the_rule_before_counts_misses(gp: SingleTaskGP) -> None:
     assert (constraint.num_certified, constraint.num_violations) == (2, 0)
     confident = constraint.margin(X, 0.95)
     assert (confident < constraint.margin(X)).all()
+
+
+@pytest.mark.parametrize("case", ["noise", "heteroscedastic"])
+def test_noise_by_input_is_learned_every_fifth_step_and_kept_between(case: str) -> None:
+    t = task("ackley", case)
+    surrogate = SPREAD.surrogate(t.surrogate)
+    assert isinstance(surrogate, SpreadLearned)
+    gp, learned = None, []
+    for step in (0, 1, 4, 5):
+        X, Y = data(t, 20 + step)
+        gp = surrogate(X, Y, BOUNDS, step, gp).eval()
+        assert isinstance(gp.likelihood, LearnedSpreadLikelihood)
+        assert len(gp.train_targets) == 20 + step
+        learned.append(gp.likelihood.variances(X[:5]))
+    assert torch.equal(learned[0], learned[1]) and torch.equal(learned[0], learned[2])
+    assert not torch.allclose(learned[0], learned[3])
