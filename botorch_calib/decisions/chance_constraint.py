@@ -26,7 +26,7 @@ from botorch_calib._validation import (
     numbers_of,
 )
 from botorch_calib.calibration import Calibrator
-from botorch_calib.decisions.budget import SIZE
+from botorch_calib.decisions.budget import LEAST_EXCESS, SIZE
 from botorch_calib.decisions.rows import (
     DecisionAccount,
     Limits,
@@ -82,11 +82,11 @@ class ChanceConstraint(DecisionAccount):
 
         ``F_x^{-1}(Phi(k z))``, ``z = Phi^{-1}(level)``, ``k = f width``,
 
-    with the `leave_one_out_factor` ``f`` of the model's own data, and a `width` that grows with
-    each miss in excess of the stated share, and falls without. (Where ``z < 1``, the score is
-    ``f (z + width - 1)``, so that it grows at any level.) Two limits share the probability of a
-    violation: at each point each gets a part by how probable it is to be violated there, and the
-    margin is the smaller of the two.
+    with the `leave_one_out_factor` ``f`` of the model's own data on the limit's side, and a `width`
+    that grows with each violation in excess of the stated share, and falls without. (Where ``z <
+    1``, the score is ``f (z + width - 1)``, so that it grows at any level.) Two limits share the
+    probability of a violation: at each point each gets a part by how probable it is to be violated
+    there, and the margin is the smaller of the two.
 
     **Several outcomes** keep their limits together with that probability. All their limits share
     ``1 - level`` in the same way (Bonferroni): where one limit alone is in danger, its level is
@@ -186,7 +186,7 @@ class ChanceConstraint(DecisionAccount):
                 "takes the distribution of the contexts as it is."
             )
         # That contexts come kinder than the worst ones is no reason to trust the model more.
-        least_excess = -math.inf if self._contexts is None else 0.0
+        least_excess = LEAST_EXCESS if self._contexts is None else 0.0
         super().__init__(limits, level, budget, () if rows is None else rows, least_excess)
         self._check_points_of_rows()
         self.width = None if width is None else check_positive("width", width)
@@ -292,8 +292,8 @@ class ChanceConstraint(DecisionAccount):
             confidence: The margin of a statement about *this point* rather than about the rounds:
                 the quantile of its outcomes is within the limit with this confidence. In place of
                 ``z sqrt(v_f + v_n)`` it takes ``z sqrt(v_n) + Phi^{-1}(confidence) sqrt(v_f)``,
-                with the variances of noise and noise-free value, and a width of 1.25 at least
-                (default: the rounds').
+                with the variances of noise and noise-free value, and a width of 1.1 (default: the
+                rounds').
 
         Returns:
             Margins of shape ``b``, in units of the outcome; of several outcomes, the least one in
@@ -366,14 +366,14 @@ class ChanceConstraint(DecisionAccount):
 
     def _scores_of_limits(self, name: str, outcome: CalibratedPosterior) -> list[Tensor]:
         """Normal scores of the stated probabilities that each side's limit is kept, ``b``."""
-        factor, k = self._factors(name)
         z = outcome.target_mean.new_tensor(NormalDist().inv_cdf(self.level))
         sides = [side for side in self._sides if side.name == name]
         limits = outcome.target_mean.new_tensor([side.limit for side in sides])
         below = at_points(outcome.score(limits.view(-1, *[1] * len(outcome.shape))))
-        scores = [
-            narrowed(s.sign * own / factor, z, k) for s, own in zip(sides, below, strict=True)
-        ]
+        scores = []
+        for side, own in zip(sides, below, strict=True):
+            factor, k = self._factors(side)
+            scores.append(narrowed(side.sign * own / factor, z, k))
         if self._contexts is None:
             return scores
         observed = observed_process(self.models[name])
@@ -383,7 +383,7 @@ class ChanceConstraint(DecisionAccount):
         self, outcome: CalibratedPosterior, side: Side, z: Tensor, confidence: float | None
     ) -> Tensor:
         """The deciding quantile of a side, ``b``, from the normal score of its level."""
-        factor, k = self._factors(side.name, of_one_point=confidence is not None)
+        factor, k = self._factors(side, of_one_point=confidence is not None)
         z = z if self._contexts is None else z.unsqueeze(-1)
         more: Tensor | float = 0.0
         if confidence is not None:
@@ -421,14 +421,15 @@ class ChanceConstraint(DecisionAccount):
         pairs = zip(values, self.typical_deviations(), strict=True)
         return torch.stack([value / deviation for value, deviation in pairs]).amin(dim=0)
 
-    def _factors(self, name: str, of_one_point: bool = False) -> tuple[float, float]:
-        """Factor of a model's quantile, kept while the model is, and width by the misses."""
+    def _factors(self, side: Side, of_one_point: bool = False) -> tuple[float, float]:
+        """Factor of a quantile by the model's data, kept while the model is, and the width."""
         if self.width is not None:
             return self.width, 1.0
-        if name not in self._factor:
-            self._factor[name] = leave_one_out_factor(self.models[name])
-        k = width(self.account)
-        return self._factor[name], max(k, OF_ONE_POINT) if of_one_point else k
+        key = side.name, side.sign
+        if key not in self._factor:
+            model = self.models[side.name]
+            self._factor[key] = leave_one_out_factor(model, self.level, side.sign)
+        return self._factor[key], OF_ONE_POINT if of_one_point else width(self.account)
 
     @property
     def _equal_score(self) -> float:
@@ -437,7 +438,7 @@ class ChanceConstraint(DecisionAccount):
 
     def _forget_models(self) -> None:
         """Drop what follows from the models."""
-        self._factor: dict[str, float] = {}
+        self._factor: dict[tuple[str, float], float] = {}
         self._deviations: list[Tensor] = []
 
     def check_points(self, name: str, X: Tensor) -> None:
