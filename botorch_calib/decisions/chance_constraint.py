@@ -27,12 +27,19 @@ from botorch_calib._validation import (
 )
 from botorch_calib.calibration import Calibrator
 from botorch_calib.decisions.budget import SIZE
+from botorch_calib.decisions.matching_decisions import (
+    SIX_DIGITS,
+    DecidedPoints,
+    Match,
+    matches,
+)
 from botorch_calib.decisions.rows import (
     DecisionAccount,
     Limits,
     Row,
     Side,
     have_decided,
+    in_turn,
     leave_traces,
 )
 from botorch_calib.decisions.widening import (
@@ -46,7 +53,14 @@ from botorch_calib.decisions.widening import (
 from botorch_calib.decisions.worst_contexts import WorstContexts
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.models import CalibratedModel
-from botorch_calib.models.conditioning import with_observations
+from botorch_calib.models.conditioning import (
+    first_free,
+    known_observations,
+    same_observations,
+    same_values,
+    state_of,
+    with_observations,
+)
 from botorch_calib.models.predict import predict
 from botorch_calib.models.process import (
     batch_of_models,
@@ -189,6 +203,7 @@ class ChanceConstraint(DecisionAccount):
         least_excess = -math.inf if self._contexts is None else 0.0
         super().__init__(limits, level, budget, () if rows is None else rows, least_excess)
         self._check_points_of_rows()
+        self._first_data = self._data_before_decisions()
         self.width = None if width is None else check_positive("width", width)
         self._forget_models()
         if rows is None and have_decided(self._parts(), self._statement, self.known_decisions()):
@@ -252,13 +267,14 @@ class ChanceConstraint(DecisionAccount):
         """The calibrator of `model`, which goes on with the next one's; None without one."""
         return _calibrator_of(self.model)
 
+    @in_turn
     def with_model(self, model: Model | Mapping[str, Model]) -> Self:
         """The same constraint, with all it has learned and counted, on refitted models.
 
         Args:
             model: A model of the same outcome, fitted to all data so far, or the models of several
                 by name; a plain one takes over the calibrator of the one that it replaces. Let the
-                old models observe new data first, since their quantiles decided about them.
+                old models `observe` new data first, since their quantiles decided about them.
 
         Raises:
             InputDataError: If the names are others.
@@ -354,6 +370,7 @@ class ChanceConstraint(DecisionAccount):
         self, X: Tensor, confidence: float | None = None
     ) -> tuple[dict[str, CalibratedPosterior], list[Tensor]]:
         """The outcomes, and of each side the quantile that decides, ``b``."""
+        self._renew()
         outcomes = self._outcomes(X)
         if len(self._sides) > 1:
             kept = [score for each in outcomes.items() for score in self._scores_of_limits(*each)]
@@ -439,6 +456,12 @@ class ChanceConstraint(DecisionAccount):
         """Drop what follows from the models."""
         self._factor: dict[str, float] = {}
         self._deviations: list[Tensor] = []
+        self._states = [state_of(model) for model in self.models.values()]
+
+    def _renew(self) -> None:
+        """Drop what follows from the models if these were changed in place."""
+        if self._states != [state_of(model) for model in self.models.values()]:
+            self._forget_models()
 
     def check_points(self, name: str, X: Tensor) -> None:
         """Raise unless points ``... x d`` have the width and the precision of the models' inputs.
@@ -500,6 +523,7 @@ class ChanceConstraint(DecisionAccount):
 
         Units for comparing outcomes. They are constant, so margins keep their shape.
         """
+        self._renew()
         if not self._deviations:
             for model in self.models.values():
                 inputs, deviation = raw_train_inputs(observed_process(model)), torch.ones(())
@@ -536,31 +560,43 @@ class ChanceConstraint(DecisionAccount):
 
     # ------------------------------------------------------------ decisions and their outcomes
 
+    @in_turn
     @torch.no_grad()
     def decide(self, X: Tensor) -> list[Row]:
         """Decide to evaluate points ``n x d``, by the present quantiles, and record it.
 
         Call it where outcomes come after other decisions: for several points at a time, or with
-        several workers. `observe` does it for points that were not decided about.
+        several workers; and where a point is measured again that may have the same outcome.
+        `observe` does it for points that were not decided about.
 
         Returns:
             A row for each point, which may be stored as JSON: see `decisions`. While others are out
             the budget may not last to certify one.
+
+        Warns:
+            CalibrationWarning: If decisions whose outcomes are out take the budget.
         """
         decided = self._decided(X)
         self._record(decided)
+        is_denied = not all(row["certified"] for row in decided)
+        if (note := self.note_of_outstanding()) and (is_denied or self.budget_left > 0.0):
+            warnings.warn(note, CalibrationWarning, stacklevel=level_of_caller())
         return copy.deepcopy(decided)
 
+    @in_turn
     @torch.no_grad()
     def observe(
         self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None, condition: bool = True
     ) -> None:
         """Enter outcomes, and teach the models.
 
-        A point that was decided about by `decide`, up to rounding (a relative 1e-9), is judged by
-        that; any other is decided about first. Outcomes of one point that was decided about several
-        times belong to its decisions in their order, so tell each outcome once. A calibrated
-        model's calibrator learns from all its outcomes.
+        A point that was decided about by `decide` is judged by that, also if it comes back rounded
+        (in single precision, or to six digits); any other is decided about first. Outcomes of one
+        point that was decided about several times belong to its decisions in their order. A
+        calibrated model's calibrator learns from all its outcomes.
+
+        Each outcome counts once. If all data are told again, only new ones are entered. What the
+        models have been fitted to by now, they are not taught again.
 
         Args:
             X: Points ``n x d``, in any order, with the contexts that came.
@@ -571,8 +607,14 @@ class ChanceConstraint(DecisionAccount):
             condition: Whether to also condition the models on them.
 
         Raises:
-            InputDataError, BotorchTensorDimensionError: If an argument is malformed.
+            InputDataError, BotorchTensorDimensionError: If an argument is malformed; if a model has
+                been fitted to the outcome of a point that was not decided about, or a rounded point
+                may belong to several decisions.
             UnsupportedError: If a model cannot be conditioned.
+
+        Warns:
+            CalibrationWarning: If outcomes are told again: points and values are equal to those of
+                a decision without outcomes to come, or of the models' first data.
         """
         check_flag("condition", condition)
         check_inputs("X", X)
@@ -582,18 +624,153 @@ class ChanceConstraint(DecisionAccount):
         self._check_outcomes(X, Y, Yvar)
         named = (zip(self.limits, numbers_of(values), strict=True) for values in Y.cpu())
         came = [{name: y for name, y in each if not math.isnan(y)} for each in named]
-        rows = self._out_at(decisions.tolist(), came)
-        is_new = torch.tensor([row is None for row in rows], dtype=torch.bool, device=X.device)
-        decided = self._decided(decisions[is_new])
-        taught = self._taught(X, Y, Yvar, condition)  # which may raise: nothing has changed yet
+        points = [*map(self._whole, decisions.tolist())]
+        own = self._points(points)
+        found = matches(self._rows, own, points, came, self._among_first_data(X, Y))
+        learned = self._learned_already(X, Y, points, came, found, own)
+        is_new = [match.row is None and bool(match.names) for match in found]
+        for i, names in enumerate(learned):
+            if is_new[i] and names:
+                raise InputDataError(
+                    f"`X[{i}]`, {points[i]}, was not decided about, and the model has been fitted "
+                    "to its outcome: it would decide with hindsight. Call `observe` first, then "
+                    "refit, then `with_model`; now, let the constraint on the earlier model "
+                    "observe it. Call `decide` before a point is evaluated where outcomes come "
+                    "later."
+                )
+        decided = self._decided(decisions[torch.tensor(is_new, device=X.device)])
+        if num := sum(not match.names for match in found):
+            warnings.warn(
+                f"{num} of {len(X)} outcomes were told before, or are among the first data of the "
+                "model, and are not entered again. Call `observe` once for each outcome, with new "
+                "ones alone, before the model is refitted to it. If a point was measured again, "
+                "with the same outcome, call `decide` before each measurement.",
+                CalibrationWarning,
+                stacklevel=level_of_caller(),
+            )
+        lessons = [match.names - known for match, known in zip(found, learned, strict=True)]
+        taught = [[name in names for name in self.limits] for names in lessons]
+        is_taught = torch.tensor(taught, dtype=torch.bool, device=Y.device).view(Y.shape)
+        # It may raise: nothing has changed yet.
+        models = self._taught(X, torch.where(is_taught, Y, torch.nan), Yvar, condition)
         self._record(decided)
         new = iter(decided)
-        for row, outcomes in zip(rows, came, strict=True):
-            (next(new) if row is None else row)["outcomes"].update(outcomes)
+        for match, outcomes in zip(found, came, strict=True):
+            if match.names:
+                row = next(new) if match.row is None else self._rows[match.row]
+                row["outcomes"].update({name: outcomes[name] for name in match.names})
         self._accounts.clear()
-        self.models = taught
+        self.models = models
         self._forget_models()
         leave_traces(self._parts(), self._statement)
+
+    @in_turn
+    def withdraw(self, X: Tensor) -> None:
+        """Take back decisions about points ``n x d`` that were never run, and never will be.
+
+        Until then they count as violations. The bound then holds for the others. A point that was
+        run must not be withdrawn, whatever came of it: without it the bound is void.
+
+        Of several decisions about a point the latest is taken back, one for each row of ``X``.
+        Rounded points are found as in `observe`.
+
+        Raises:
+            InputDataError: If no decision about a point is out, or one of its outcomes has come.
+        """
+        self.check_points("X", check_inputs("X", X))
+        points, rows = [*map(self._whole, X.tolist())], self._rows
+        own, withdrawn = self._points(points), set()
+        outcomes = [{*row["outcomes"].values()} for row in rows]
+        for i, point in enumerate(points):
+            near = own.near(point)
+            free = [[j for j in near_ones if outcomes[j] == {None}] for near_ones in near]
+            row = own.chosen(f"X[{i}]", point, free, last=True)
+            if row is None:
+                is_partly_out = any(None in outcomes[j] for j in sum(near, []))
+                why = "has an outcome: it was run" if is_partly_out else "is not out"
+                raise InputDataError(
+                    f"`X[{i}]`: the decision about {point} {why}. Withdraw points of `decide` that "
+                    "were never run, each once."
+                )
+            outcomes[row] = set()
+            withdrawn.add(row)
+        rows[:] = [row for j, row in enumerate(rows) if j not in withdrawn]
+        self._accounts.clear()
+
+    # ------------------------------------------------------------ what is known of an outcome
+
+    def _points(self, told: list[list[float]]) -> DecidedPoints:
+        """The points of all rows, to find points ``n x d`` among them that came back."""
+        width = len(told[0]) if told else 0
+        points = [self._whole(row["point"]) for row in self._rows]
+        data = [known.double().cpu() for known in self.known_decisions()]
+        data = [known for known in data if known.shape[-1] == width and len(known)]
+        fitting = [*(point for point in points if len(point) == width), *told]
+        joined = torch.cat(data or [torch.tensor(fitting, dtype=torch.double).view(-1, width)])
+        spread = joined.amax(dim=0) - joined.amin(dim=0) if told else joined.new_zeros(0)
+        return DecidedPoints(points, spread)
+
+    def _data_before_decisions(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """For each outcome the data of its model, ``n x d`` and ``n x 1``, that are of no row."""
+        first = {}
+        for name, model in self.models.items():
+            X, Y = known = known_observations(observed_process(model))
+            if len(X) and self._rows:
+                X, Y = X.cpu(), Y.cpu()
+                own = X if self._contexts is None else self._contexts.decisions(X)
+                is_first = torch.ones(len(X), dtype=torch.bool)
+                # Data at the points of decisions whose outcomes are out belong to these last.
+                for row in sorted(self._rows, key=lambda row: row["outcomes"][name] is None):
+                    point, y = own.new_tensor(self._whole(row["point"])), row["outcomes"][name]
+                    if len(point) != own.shape[-1]:
+                        continue
+                    same = torch.isclose(own, point, rtol=SIX_DIGITS, atol=0.0).all(dim=-1)
+                    if y is not None:
+                        same &= same_values(Y.new_tensor([[y]]), Y).squeeze(0)
+                    for place in (same & is_first).nonzero().flatten().tolist()[-1:]:
+                        is_first[place] = False
+                known = X[is_first], Y[is_first]
+            first[name] = known
+        return first
+
+    def _among_first_data(self, X: Tensor, Y: Tensor) -> list[bool]:
+        """Which rows of ``X`` and ``Y`` the models had before all decisions, each datum once."""
+        is_first = torch.ones(Y.shape, dtype=torch.bool)
+        for column, (name, model) in enumerate(self.models.items()):
+            own, y = with_task_feature(observed_process(model), X), Y[:, [column]]
+            places = first_free(same_observations(own, y, self._first_data[name]))
+            is_first[:, column] = torch.tensor([place is not None for place in places])
+        return (is_first | Y.isnan().cpu()).all(dim=-1).tolist()
+
+    def _learned_already(
+        self,
+        X: Tensor,
+        Y: Tensor,
+        points: list[list[float]],
+        came: list[dict[str, float]],
+        found: list[Match],
+        own: DecidedPoints,
+    ) -> list[set[str]]:
+        """For each row of ``X`` the new outcomes that the models have been fitted to by now.
+
+        Those are among their data more often than before all decisions and in the books.
+        """
+        learned: list[set[str]] = [set() for _ in came]
+        for column, (name, model) in enumerate(self.models.items()):
+            process = observed_process(model)
+            data = with_task_feature(process, X), Y[:, [column]]
+            counts = same_observations(*data, known_observations(process)).sum(dim=-1).tolist()
+            before = same_observations(*data, self._first_data[name]).sum(dim=-1).tolist()
+            for i, match in enumerate(found):
+                if not counts[i] or name not in match.names:
+                    continue
+                rows = {j for group in own.near(points[i]) for j in group}
+                before[i] += sum(self._rows[j]["outcomes"][name] == came[i][name] for j in rows)
+                same = [j for j in range(i) if X[j].equal(X[i]) and name in learned[j]]
+                before[i] += sum(came[j][name] == came[i][name] for j in same)
+                if counts[i] > before[i]:
+                    learned[i].add(name)
+        return learned
 
     def _check_outcomes(self, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
         """Raise unless outcomes, and variances of their noise, are ``n x m``, some in each row."""
