@@ -830,7 +830,7 @@ class ChanceConstraint(DecisionAccount):
                 taught[name] = with_observations(model, *told[name])
         for name in told:  # once nothing raises for another outcome
             if _calibrator_of(taught[name]) is not None:
-                taught[name].observe(*told[name], condition=condition)
+                taught[name].learn(*told[name], condition=condition)
         return taught
 
     @property
