@@ -27,12 +27,7 @@ from botorch_calib._validation import (
 )
 from botorch_calib.calibration import Calibrator
 from botorch_calib.decisions.budget import SIZE
-from botorch_calib.decisions.matching_decisions import (
-    SIX_DIGITS,
-    DecidedPoints,
-    Match,
-    matches,
-)
+from botorch_calib.decisions.matching_decisions import DecidedPoints, matches
 from botorch_calib.decisions.rows import (
     DecisionAccount,
     Limits,
@@ -53,14 +48,9 @@ from botorch_calib.decisions.widening import (
 from botorch_calib.decisions.worst_contexts import WorstContexts
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.models import CalibratedModel
-from botorch_calib.models.conditioning import (
-    first_free,
-    known_observations,
-    same_observations,
-    same_values,
-    state_of,
-    with_observations,
-)
+from botorch_calib.models.cholesky_factor import ModelState
+from botorch_calib.models.conditioning import with_observations
+from botorch_calib.models.known_data import KnownData, train_data
 from botorch_calib.models.predict import predict
 from botorch_calib.models.process import (
     batch_of_models,
@@ -203,7 +193,8 @@ class ChanceConstraint(DecisionAccount):
         least_excess = -math.inf if self._contexts is None else 0.0
         super().__init__(limits, level, budget, () if rows is None else rows, least_excess)
         self._check_points_of_rows()
-        self._first_data = self._data_before_decisions()
+        # What the models were given before all decisions.
+        self._first_data = self._data_of_no_row(is_out_counted=True)
         self.width = None if width is None else check_positive("width", width)
         self._forget_models()
         if rows is None and have_decided(self._parts(), self._statement, self.known_decisions()):
@@ -456,11 +447,14 @@ class ChanceConstraint(DecisionAccount):
         """Drop what follows from the models."""
         self._factor: dict[str, float] = {}
         self._deviations: list[Tensor] = []
-        self._states = [state_of(model) for model in self.models.values()]
+        self._states = self._present_states()
+
+    def _present_states(self) -> list[ModelState]:
+        return [ModelState(observed_process(model)) for model in self.models.values()]
 
     def _renew(self) -> None:
         """Drop what follows from the models if these were changed in place."""
-        if self._states != [state_of(model) for model in self.models.values()]:
+        if self._states != self._present_states():
             self._forget_models()
 
     def check_points(self, name: str, X: Tensor) -> None:
@@ -625,21 +619,27 @@ class ChanceConstraint(DecisionAccount):
         named = (zip(self.limits, numbers_of(values), strict=True) for values in Y.cpu())
         came = [{name: y for name, y in each if not math.isnan(y)} for each in named]
         points = [*map(self._whole, decisions.tolist())]
-        own = self._points(points)
-        found = matches(self._rows, own, points, came, self._among_first_data(X, Y))
-        learned = self._learned_already(X, Y, points, came, found, own)
-        is_new = [match.row is None and bool(match.names) for match in found]
-        for i, names in enumerate(learned):
-            if is_new[i] and names:
+        first, fresh = copy.deepcopy(self._first_data), self._data_of_no_row(is_out_counted=False)
+        for name, data in first.items():
+            for point, values in data.values.items():
+                for y in values:
+                    fresh[name].take(point, y)
+        told = [*zip(points, came, strict=True)]
+        is_first = [all(first[n].take(x, y) for n, y in each.items()) for x, each in told]
+        found = matches(self._rows, self._decided_points(points), points, came, is_first)
+        is_new, taught = [match.row is None and bool(match.new) for match in found], []
+        for i, ((x, each), match) in enumerate(zip(told, found, strict=True)):
+            learned = {name for name in match.new if fresh[name].take(x, each[name])}
+            taught.append([name in match.new - learned for name in self.limits])
+            if is_new[i] and learned:
                 raise InputDataError(
-                    f"`X[{i}]`, {points[i]}, was not decided about, and the model has been fitted "
-                    "to its outcome: it would decide with hindsight. Call `observe` first, then "
-                    "refit, then `with_model`; now, let the constraint on the earlier model "
-                    "observe it. Call `decide` before a point is evaluated where outcomes come "
-                    "later."
+                    f"`X[{i}]`, {x}, was not decided about, and the model has been fitted to its "
+                    "outcome: it would decide with hindsight. Call `observe` first, then refit, "
+                    "then `with_model`; now, let the constraint on the earlier model observe it. "
+                    "Where outcomes come later, call `decide` before a point is evaluated."
                 )
         decided = self._decided(decisions[torch.tensor(is_new, device=X.device)])
-        if num := sum(not match.names for match in found):
+        if num := sum(not match.new for match in found):
             warnings.warn(
                 f"{num} of {len(X)} outcomes were told before, or are among the first data of the "
                 "model, and are not entered again. Call `observe` once for each outcome, with new "
@@ -648,17 +648,15 @@ class ChanceConstraint(DecisionAccount):
                 CalibrationWarning,
                 stacklevel=level_of_caller(),
             )
-        lessons = [match.names - known for match, known in zip(found, learned, strict=True)]
-        taught = [[name in names for name in self.limits] for names in lessons]
         is_taught = torch.tensor(taught, dtype=torch.bool, device=Y.device).view(Y.shape)
         # It may raise: nothing has changed yet.
         models = self._taught(X, torch.where(is_taught, Y, torch.nan), Yvar, condition)
         self._record(decided)
         new = iter(decided)
         for match, outcomes in zip(found, came, strict=True):
-            if match.names:
+            if match.new:
                 row = next(new) if match.row is None else self._rows[match.row]
-                row["outcomes"].update({name: outcomes[name] for name in match.names})
+                row["outcomes"].update({name: outcomes[name] for name in match.new})
         self._accounts.clear()
         self.models = models
         self._forget_models()
@@ -679,7 +677,7 @@ class ChanceConstraint(DecisionAccount):
         """
         self.check_points("X", check_inputs("X", X))
         points, rows = [*map(self._whole, X.tolist())], self._rows
-        own, withdrawn = self._points(points), set()
+        own, withdrawn = self._decided_points(points), set()
         outcomes = [{*row["outcomes"].values()} for row in rows]
         for i, point in enumerate(points):
             near = own.near(point)
@@ -697,80 +695,30 @@ class ChanceConstraint(DecisionAccount):
         rows[:] = [row for j, row in enumerate(rows) if j not in withdrawn]
         self._accounts.clear()
 
-    # ------------------------------------------------------------ what is known of an outcome
-
-    def _points(self, told: list[list[float]]) -> DecidedPoints:
-        """The points of all rows, to find points ``n x d`` among them that came back."""
-        width = len(told[0]) if told else 0
+    def _decided_points(self, told: list[list[float]]) -> DecidedPoints:
+        """The points of all rows, to find those among them that are told."""
         points = [self._whole(row["point"]) for row in self._rows]
-        data = [known.double().cpu() for known in self.known_decisions()]
-        data = [known for known in data if known.shape[-1] == width and len(known)]
-        fitting = [*(point for point in points if len(point) == width), *told]
-        joined = torch.cat(data or [torch.tensor(fitting, dtype=torch.double).view(-1, width)])
-        spread = joined.amax(dim=0) - joined.amin(dim=0) if told else joined.new_zeros(0)
-        return DecidedPoints(points, spread)
+        width = len(told[0]) if told else 0
+        known = [inputs.tolist() for inputs in self.known_decisions()]
+        data = [x for x in sum(known, []) or [*points, *told] if len(x) == width]
+        table = torch.tensor(data, dtype=torch.double).view(-1, width)
+        return DecidedPoints(points, table.amax(dim=0) - table.amin(dim=0))
 
-    def _data_before_decisions(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """For each outcome the data of its model, ``n x d`` and ``n x 1``, that are of no row."""
-        first = {}
-        for name, model in self.models.items():
-            X, Y = known = known_observations(observed_process(model))
-            if len(X) and self._rows:
-                X, Y = X.cpu(), Y.cpu()
-                own = X if self._contexts is None else self._contexts.decisions(X)
-                is_first = torch.ones(len(X), dtype=torch.bool)
-                # Data at the points of decisions whose outcomes are out belong to these last.
-                for row in sorted(self._rows, key=lambda row: row["outcomes"][name] is None):
-                    point, y = own.new_tensor(self._whole(row["point"])), row["outcomes"][name]
-                    if len(point) != own.shape[-1]:
-                        continue
-                    same = torch.isclose(own, point, rtol=SIX_DIGITS, atol=0.0).all(dim=-1)
-                    if y is not None:
-                        same &= same_values(Y.new_tensor([[y]]), Y).squeeze(0)
-                    for place in (same & is_first).nonzero().flatten().tolist()[-1:]:
-                        is_first[place] = False
-                known = X[is_first], Y[is_first]
-            first[name] = known
-        return first
+    def _data_of_no_row(self, is_out_counted: bool) -> dict[str, KnownData]:
+        """For each outcome the data of its model that are of no decision whose outcome has come.
 
-    def _among_first_data(self, X: Tensor, Y: Tensor) -> list[bool]:
-        """Which rows of ``X`` and ``Y`` the models had before all decisions, each datum once."""
-        is_first = torch.ones(Y.shape, dtype=torch.bool)
-        for column, (name, model) in enumerate(self.models.items()):
-            own, y = with_task_feature(observed_process(model), X), Y[:, [column]]
-            places = first_free(same_observations(own, y, self._first_data[name]))
-            is_first[:, column] = torch.tensor([place is not None for place in places])
-        return (is_first | Y.isnan().cpu()).all(dim=-1).tolist()
-
-    def _learned_already(
-        self,
-        X: Tensor,
-        Y: Tensor,
-        points: list[list[float]],
-        came: list[dict[str, float]],
-        found: list[Match],
-        own: DecidedPoints,
-    ) -> list[set[str]]:
-        """For each row of ``X`` the new outcomes that the models have been fitted to by now.
-
-        Those are among their data more often than before all decisions and in the books.
+        With ``is_out_counted`` the last data at points of decisions whose outcome is out may be it.
         """
-        learned: list[set[str]] = [set() for _ in came]
-        for column, (name, model) in enumerate(self.models.items()):
-            process = observed_process(model)
-            data = with_task_feature(process, X), Y[:, [column]]
-            counts = same_observations(*data, known_observations(process)).sum(dim=-1).tolist()
-            before = same_observations(*data, self._first_data[name]).sum(dim=-1).tolist()
-            for i, match in enumerate(found):
-                if not counts[i] or name not in match.names:
-                    continue
-                rows = {j for group in own.near(points[i]) for j in group}
-                before[i] += sum(self._rows[j]["outcomes"][name] == came[i][name] for j in rows)
-                same = [j for j in range(i) if X[j].equal(X[i]) and name in learned[j]]
-                before[i] += sum(came[j][name] == came[i][name] for j in same)
-                if counts[i] > before[i]:
-                    learned[i].add(name)
-        return learned
+        data = {}
+        for name, model in self.models.items():
+            X, Y = train_data(observed_process(model))
+            data[name] = KnownData(
+                self._contexts.decisions(X) if self._contexts and len(X) else X, Y
+            )
+            for row in sorted(self._rows, key=lambda row: row["outcomes"][name] is None):
+                if is_out_counted or row["outcomes"][name] is not None:
+                    data[name].take(self._whole(row["point"]), row["outcomes"][name])
+        return data
 
     def _check_outcomes(self, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
         """Raise unless outcomes, and variances of their noise, are ``n x m``, some in each row."""

@@ -37,6 +37,7 @@ from botorch_calib._validation import (
 from botorch_calib.decisions.budget import Account, Budget, Decision, check_level
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 
+_LOCK = threading.RLock()
 # A decision is overtaken once so many later ones have all their outcomes.
 _OVERTAKEN = 20
 # Traces in this process, which reveal a constraint that is made without the rows of decisions:
@@ -169,22 +170,12 @@ class Side(NamedTuple):
     limit: float
 
 
-class _Lock:
-    """A lock that may be copied and pickled, as a new one."""
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Lock, ()
-
-
 def in_turn(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
-    """A method that threads call one after the other, on all copies that share their rows."""
+    """A method that threads call one after the other: copies share their rows."""
 
     @functools.wraps(method)
     def locked(self: Any, *args: P.args, **kwargs: P.kwargs) -> R:
-        with self._lock.lock:
+        with _LOCK:
             return method(self, *args, **kwargs)
 
     return locked
@@ -221,7 +212,6 @@ class DecisionAccount:
         self._rows = own_rows(rows, self.limits, self.level, skip_malformed)
         # The account, once it is known, of copies as well.
         self._accounts: list[Account] = []
-        self._lock = _Lock()  # which they share, too
 
     @property
     @in_turn
@@ -303,27 +293,26 @@ class DecisionAccount:
         return (
             f"At a level of {self.level:g}, {T} of {self.num_decisions} decisions were certified: "
             f"{V} of these violated a limit, and {out} are out.{bound} Of the budget, "
-            f"{self.budget_left:g} is left.{self.note_of_outstanding(' ')}"
+            f"{self.budget_left:g} is left. {self.note_of_outstanding()}".rstrip()
         )
 
-    def note_of_outstanding(self, before: str = "") -> str:
+    @in_turn
+    def note_of_outstanding(self) -> str:
         """What to do, if decisions whose outcomes are out take the budget; else an empty text."""
-        T, V, out, *_ = self.account
-        spent = self.budget_left <= 0.0 < self.budget.left(T - out, V)
-        observed = [None not in row["outcomes"].values() for row in self._rows]
-        later, overtaken = sum(observed), 0
-        for row, is_observed in zip(self._rows, observed, strict=True):
-            later -= is_observed
-            is_out = row["certified"] and decision_of(row).violated is None
-            overtaken += is_out and later >= _OVERTAKEN
-        if not spent and overtaken <= max(self.budget.size / 2, self.budget_left):
-            return ""
-        num, share = (out, "what was left") if spent else (overtaken, "most")
-        since = "" if spent else f", each older than {_OVERTAKEN} whose outcomes have come"
+        T, V, num, *_ = self.account
+        left, share, since = self.budget_left, "what was left", ""
+        if not left <= 0.0 < self.budget.left(T - num, V):
+            is_out = [None in row["outcomes"].values() for row in self._rows]
+            later = [is_out[i:].count(False) for i in range(len(is_out))]
+            old = [row for row, n in zip(self._rows, later, strict=True) if n >= _OVERTAKEN]
+            num = sum(row["certified"] and decision_of(row).violated is None for row in old)
+            share, since = "most", f", each older than {_OVERTAKEN} whose outcomes have come"
+            if num <= max(self.budget.size / 2, left):
+                return ""
         return (
-            f"{before}The outcomes of {num} certified points are out{since}. Until they come they "
-            f"count as violations, and take {share} of the budget: `observe` them, and `withdraw` "
-            "points that were never run."
+            f"The outcomes of {num} certified points are out{since}. Until they come they count as "
+            f"violations, and take {share} of the budget: `observe` them, and `withdraw` points "
+            "that were never run."
         )
 
     def _at_stake(self) -> tuple[int, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from copy import copy
 from typing import Any
 
@@ -13,21 +12,14 @@ from botorch.models.model import Model
 from botorch.settings import propagate_grads
 from botorch.utils.transforms import is_ensemble
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
-from gpytorch.models import ExactGP
 from gpytorch.models.exact_prediction_strategies import DefaultPredictionStrategy
 from gpytorch.settings import detach_test_caches
 from gpytorch.utils.memoize import add_to_cache
 from torch import Tensor
 
-from botorch_calib.exceptions import CalibrationWarning, level_of_caller
-from botorch_calib.models.cholesky_factor import (
-    ModelState,
-    keep_in_step,
-    remember_factor,
-    tensors_of,
-)
+from botorch_calib.models.cholesky_factor import keep_in_step, remember_factor
 from botorch_calib.models.cholesky_row_updates import RowUpdate
-from botorch_calib.models.outcome_transforms import check_takes, raw_train_targets
+from botorch_calib.models.outcome_transforms import check_takes
 from botorch_calib.models.partly_known_noise import PartlyKnownNoiseLikelihood
 from botorch_calib.models.process import (
     as_in_training,
@@ -36,7 +28,6 @@ from botorch_calib.models.process import (
     learned_noise,
     likelihood_of,
     observed_process,
-    raw_train_inputs,
     with_task_feature,
 )
 from botorch_calib.models.wrapper import WrapperModel
@@ -185,82 +176,3 @@ def with_context(model: Any, X: Tensor, Y: Tensor) -> Any:
     other.train_X, other.train_Y, other.train_Yvar = X, Y, torch.zeros_like(Y)
     other.transformed_X = model.transform_inputs(X)
     return other
-
-
-# ------------------------------------------------------------ data that a model has
-
-
-@torch.no_grad()
-def known_observations(process: Any) -> tuple[Tensor, Tensor]:
-    """Inputs ``n x d`` and outcomes ``n x 1`` that a process was given; none if it keeps none."""
-    if learns_in_context(process):
-        return process.train_X, process.train_Y
-    inputs = raw_train_inputs(process)
-    if inputs is None or not isinstance(process, ExactGP):
-        return torch.zeros(0, 0), torch.zeros(0, 1)
-    Y = raw_train_targets(process)
-    return inputs[(0,) * (inputs.dim() - 2)], Y[(0,) * (Y.dim() - 2)]
-
-
-def same_observations(X: Tensor, Y: Tensor, known: tuple[Tensor, Tensor]) -> Tensor:
-    """Which of ``N`` known observations each of ``n`` equals, ``n x N``: booleans."""
-    X_known, Y_known = (values.to(X) for values in known)
-    if X.shape[-1] != X_known.shape[-1]:
-        return torch.zeros(len(X), len(X_known), dtype=torch.bool, device=X.device)
-    return same_values(Y, Y_known) & (torch.cdist(X, X_known, p=torch.inf) == 0.0)
-
-
-def same_values(Y: Tensor, Y_known: Tensor) -> Tensor:
-    """Which of ``N x 1`` values, which may have been transformed and back, each of ``n x 1`` is."""
-    size = torch.cat([Y_known.abs(), Y_known.new_zeros(1, 1)]).amax()
-    rounding = 16.0 * torch.finfo(Y_known.dtype).eps * torch.maximum(Y.abs(), size)
-    return (Y - Y_known.mT).abs() <= rounding
-
-
-def first_free(equal: Tensor) -> list[int | None]:
-    """For each row of booleans ``n x N`` the first column that is true, each column once."""
-    found: list[int | None] = [None] * len(equal)
-    taken: set[int] = set()
-    for row, column in equal.nonzero().tolist():
-        if found[row] is None and column not in taken:
-            found[row] = column
-            taken.add(column)
-    return found
-
-
-def without_known(
-    process: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Observations without those that are among the data of a process, each of these once.
-
-    Warns:
-        CalibrationWarning: If there are such observations.
-    """
-    places = first_free(same_observations(X, Y, known_observations(process)))
-    is_new = torch.tensor([place is None for place in places], dtype=torch.bool, device=X.device)
-    if num := len(X) - int(is_new.sum()):
-        warnings.warn(
-            f"{num} of {len(X)} observations are among the model's data already, points and values "
-            "alike, and are left out: a model that has seen them would score them with hindsight, "
-            "and count them twice. Call `observe` with new observations alone, then refit, then "
-            "`with_model`. One that was measured again, with the same value, may join the data of "
-            "the next fit.",
-            CalibrationWarning,
-            stacklevel=level_of_caller(),
-        )
-    return X[is_new], Y[is_new], None if Yvar is None else Yvar[is_new]
-
-
-def state_of(model: Any) -> tuple[ModelState, object]:
-    """What equals itself as long as the data, hyperparameters and calibrator of a model stay."""
-    process, strategy = observed_process(model), None
-    tensors = [*model.buffers()]
-    if isinstance(process, ExactGP):
-        tensors += tensors_of(process)
-        if process.train_targets.is_cuda:  # where changes of values are felt as this is dropped
-            strategy = process.prediction_strategy
-    else:
-        tensors += model.parameters()
-    if learns_in_context(process):
-        tensors += [process.train_X, process.train_Y]
-    return ModelState(tensors), strategy

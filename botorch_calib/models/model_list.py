@@ -24,7 +24,8 @@ from torch import Tensor
 from botorch_calib._validation import check_flag, check_model, check_tensor
 from botorch_calib.calibration import Calibrator
 from botorch_calib.models.calibrated import CalibratedModel
-from botorch_calib.models.conditioning import conditioned_on, with_observations, without_known
+from botorch_calib.models.conditioning import conditioned_on, with_observations
+from botorch_calib.models.known_data import without_known
 from botorch_calib.models.outcome_transforms import check_takes
 from botorch_calib.models.predict import predict, slots_of
 from botorch_calib.models.process import checked_observations, observed_process, raw_train_inputs

@@ -23,7 +23,8 @@ from botorch_calib._validation import check_flag, check_inputs, check_tensor, ch
 from botorch_calib.calibration import Calibrator
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.models.cholesky_factor import keep_in_step
-from botorch_calib.models.conditioning import conditioned_on, with_observations, without_known
+from botorch_calib.models.conditioning import conditioned_on, with_observations
+from botorch_calib.models.known_data import without_known
 from botorch_calib.models.matching_rows import matching_rows
 from botorch_calib.models.outcome_transforms import check_takes
 from botorch_calib.models.predict import (
