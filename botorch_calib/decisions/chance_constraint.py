@@ -196,7 +196,10 @@ class ChanceConstraint(DecisionAccount):
         # What the models were given before all decisions.
         self._first_data = self._data_of_no_row(is_out_counted=True)
         self.width = None if width is None else check_positive("width", width)
-        self._forget_models()
+        # What follows from the models in these states: see `_renew`.
+        self._states: list[Any] = []
+        self._factor: dict[str, float] = {}
+        self._deviations: list[Tensor] = []
         if rows is None and have_decided(self._parts(), self._statement, self.known_decisions()):
             warnings.warn(
                 "Decisions have been taken by this model or on these data, which a constraint that "
@@ -282,7 +285,6 @@ class ChanceConstraint(DecisionAccount):
                 refitted = present.with_model(refitted)
             twin.models[name] = _checked_model(refitted)
             check_same_width(present, refitted)
-        twin._forget_models()
         twin._check_points_of_rows()
         return twin
 
@@ -433,29 +435,23 @@ class ChanceConstraint(DecisionAccount):
         """Factor of a model's quantile, kept while the model is, and width by the misses."""
         if self.width is not None:
             return self.width, 1.0
-        if name not in self._factor:
-            self._factor[name] = leave_one_out_factor(self.models[name])
+        kept = self._factor  # which another thread may replace
+        if name not in kept:
+            kept[name] = leave_one_out_factor(self.models[name])
         k = width(self.account)
-        return self._factor[name], max(k, OF_ONE_POINT) if of_one_point else k
+        return kept[name], max(k, OF_ONE_POINT) if of_one_point else k
 
     @property
     def _equal_score(self) -> float:
         """Normal score of each limit's level if all had equal parts."""
         return NormalDist().inv_cdf(1.0 - (1.0 - self.level) / len(self._sides))
 
-    def _forget_models(self) -> None:
-        """Drop what follows from the models."""
-        self._factor: dict[str, float] = {}
-        self._deviations: list[Tensor] = []
-        self._states = self._present_states()
-
-    def _present_states(self) -> list[ModelState]:
-        return [ModelState(observed_process(model)) for model in self.models.values()]
-
     def _renew(self) -> None:
-        """Drop what follows from the models if these were changed in place."""
-        if self._states != self._present_states():
-            self._forget_models()
+        """Drop what follows from models that were replaced, or changed in place."""
+        processes = [*map(observed_process, self.models.values())]
+        states = [*self.models.values(), *processes, *map(ModelState, processes)]
+        if states != self._states:
+            self._states, self._factor, self._deviations = states, {}, []
 
     def check_points(self, name: str, X: Tensor) -> None:
         """Raise unless points ``... x d`` have the width and the precision of the models' inputs.
@@ -519,12 +515,14 @@ class ChanceConstraint(DecisionAccount):
         """
         self._renew()
         if not self._deviations:
+            deviations = []
             for model in self.models.values():
                 inputs, deviation = raw_train_inputs(observed_process(model)), torch.ones(())
                 if inputs is not None and inputs.shape[-2] > 0:
                     stated = stated_outcomes(model, inputs.unsqueeze(-2))
                     deviation = spread_of(stated).deviation.mean()
-                self._deviations.append(deviation)
+                deviations.append(deviation)
+            self._deviations = deviations
         return [*self._deviations]
 
     def typical_deviation(self) -> Tensor:
@@ -585,12 +583,10 @@ class ChanceConstraint(DecisionAccount):
         """Enter outcomes, and teach the models.
 
         A point that was decided about by `decide` is judged by that, also if it comes back rounded
-        (in single precision, or to six digits); any other is decided about first. Outcomes of one
-        point that was decided about several times belong to its decisions in their order. A
-        calibrated model's calibrator learns from all its outcomes.
-
-        Each outcome counts once. If all data are told again, only new ones are entered. What the
-        models have been fitted to by now, they are not taught again.
+        (to single precision, or six digits); any other is decided about first. Outcomes of one
+        point that was decided about several times belong to its decisions in their order. Each
+        outcome counts once: if all data are told again, only new ones are entered. A calibrated
+        model's calibrator learns from all its outcomes that the model was not fitted to.
 
         Args:
             X: Points ``n x d``, in any order, with the contexts that came.
@@ -601,17 +597,18 @@ class ChanceConstraint(DecisionAccount):
             condition: Whether to also condition the models on them.
 
         Raises:
-            InputDataError, BotorchTensorDimensionError: If an argument is malformed; if a model has
+            InputDataError, BotorchTensorDimensionError: If an argument is malformed, a model has
                 been fitted to the outcome of a point that was not decided about, or a rounded point
                 may belong to several decisions.
             UnsupportedError: If a model cannot be conditioned.
 
         Warns:
-            CalibrationWarning: If outcomes are told again: points and values are equal to those of
-                a decision without outcomes to come, or of the models' first data.
+            CalibrationWarning: If outcomes are told again, points and values, of decisions or of
+                the models' first data.
         """
         check_flag("condition", condition)
-        check_inputs("X", X)
+        if not len(check_inputs("X", X)):
+            return
         for model in self.models.values():
             check_fits(model, X)
         decisions = X if self._contexts is None else self._contexts.decisions(X)
@@ -659,7 +656,6 @@ class ChanceConstraint(DecisionAccount):
                 row["outcomes"].update({name: outcomes[name] for name in match.new})
         self._accounts.clear()
         self.models = models
-        self._forget_models()
         leave_traces(self._parts(), self._statement)
 
     @in_turn
@@ -676,19 +672,18 @@ class ChanceConstraint(DecisionAccount):
             InputDataError: If no decision about a point is out, or one of its outcomes has come.
         """
         self.check_points("X", check_inputs("X", X))
+        if not len(X):
+            return
         points, rows = [*map(self._whole, X.tolist())], self._rows
         own, withdrawn = self._decided_points(points), set()
         outcomes = [{*row["outcomes"].values()} for row in rows]
         for i, point in enumerate(points):
-            near = own.near(point)
-            free = [[j for j in near_ones if outcomes[j] == {None}] for near_ones in near]
+            free = [[j for j in group if outcomes[j] == {None}] for group in own.near(point)]
             row = own.chosen(f"X[{i}]", point, free, last=True)
             if row is None:
-                is_partly_out = any(None in outcomes[j] for j in sum(near, []))
-                why = "has an outcome: it was run" if is_partly_out else "is not out"
                 raise InputDataError(
-                    f"`X[{i}]`: the decision about {point} {why}. Withdraw points of `decide` that "
-                    "were never run, each once."
+                    f"`X[{i}]`, {point}, has no decision that can be withdrawn: with any outcome "
+                    "it was run, and counts. Withdraw points of `decide` that were never run, once."
                 )
             outcomes[row] = set()
             withdrawn.add(row)
@@ -698,10 +693,9 @@ class ChanceConstraint(DecisionAccount):
     def _decided_points(self, told: list[list[float]]) -> DecidedPoints:
         """The points of all rows, to find those among them that are told."""
         points = [self._whole(row["point"]) for row in self._rows]
-        width = len(told[0]) if told else 0
         known = [inputs.tolist() for inputs in self.known_decisions()]
-        data = [x for x in sum(known, []) or [*points, *told] if len(x) == width]
-        table = torch.tensor(data, dtype=torch.double).view(-1, width)
+        data = [x for x in sum(known, []) or [*points, *told] if len(x) == len(told[0])]
+        table = torch.tensor(data, dtype=torch.double)
         return DecidedPoints(points, table.amax(dim=0) - table.amin(dim=0))
 
     def _data_of_no_row(self, is_out_counted: bool) -> dict[str, KnownData]:
@@ -712,9 +706,8 @@ class ChanceConstraint(DecisionAccount):
         data = {}
         for name, model in self.models.items():
             X, Y = train_data(observed_process(model))
-            data[name] = KnownData(
-                self._contexts.decisions(X) if self._contexts and len(X) else X, Y
-            )
+            X = self._contexts.decisions(X) if self._contexts and len(X) else X
+            data[name] = KnownData(X, Y)
             for row in sorted(self._rows, key=lambda row: row["outcomes"][name] is None):
                 if is_out_counted or row["outcomes"][name] is not None:
                     data[name].take(self._whole(row["point"]), row["outcomes"][name])

@@ -119,9 +119,9 @@ def matches(
         for i in order:
             exact, first = near[i][:1], Match(None, set()) if is_first[i] else None
             if known_first:
-                match = known(i, exact) or first or known(i, near[i]) or out(i, near[i])
+                match = first or known(i, near[i]) or out(i, near[i])
             else:
-                match = out(i, exact) or known(i, exact) or first
+                match = out(i, exact) or first or known(i, exact)
                 match = match or out(i, near[i]) or known(i, near[i])
             if match is not None:
                 found[i] = match

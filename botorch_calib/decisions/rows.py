@@ -231,7 +231,6 @@ class DecisionAccount:
         return len(self._rows)
 
     @property
-    @in_turn
     def num_observed(self) -> int:
         """Number of decisions all of whose outcomes have come."""
         return sum(None not in row["outcomes"].values() for row in self._rows)
@@ -296,7 +295,6 @@ class DecisionAccount:
             f"{self.budget_left:g} is left. {self.note_of_outstanding()}".rstrip()
         )
 
-    @in_turn
     def note_of_outstanding(self) -> str:
         """What to do, if decisions whose outcomes are out take the budget; else an empty text."""
         T, V, num, *_ = self.account
