@@ -616,14 +616,20 @@ class ChanceConstraint(DecisionAccount):
         named = (zip(self.limits, numbers_of(values), strict=True) for values in Y.cpu())
         came = [{name: y for name, y in each if not math.isnan(y)} for each in named]
         points = [*map(self._whole, decisions.tolist())]
-        first, fresh = copy.deepcopy(self._first_data), self._data_of_no_row(is_out_counted=False)
-        for name, data in first.items():
-            for point, values in data.values.items():
-                for y in values:
-                    fresh[name].take(point, y)
         told = [*zip(points, came, strict=True)]
-        is_first = [all(first[n].take(x, y) for n, y in each.items()) for x, each in told]
-        found = matches(self._rows, self._decided_points(points), points, came, is_first)
+        before, fresh = copy.deepcopy(self._first_data), self._data_of_no_row(is_out_counted=False)
+        first = [
+            (name, x, y)
+            for name, data in before.items()
+            for x, ys in data.values.items()
+            for y in ys
+        ]
+        for name, x, y in first:
+            fresh[name].take(x, y)
+        is_first = [all(before[n].take(x, y) for n, y in each.items()) for x, each in told]
+        own = self._decided_points(points)
+        digits = 12 if Y.dtype is torch.double else 6
+        found = matches(self._rows, own, points, came, is_first, first, digits)
         is_new, taught = [match.row is None and bool(match.new) for match in found], []
         for i, ((x, each), match) in enumerate(zip(told, found, strict=True)):
             learned = {name for name in match.new if fresh[name].take(x, each[name])}

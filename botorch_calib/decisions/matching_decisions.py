@@ -6,6 +6,7 @@ outcome may be told again, with all others, as BoTorch's loops tell a model all 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -90,15 +91,29 @@ def matches(
     points: Sequence[list[float]],
     came: Sequence[Mapping[str, float]],
     is_first: Sequence[bool],
+    first: Sequence[tuple[str, Sequence[float], float]],
+    digits: int,
 ) -> list[Match]:
     """Where the outcomes that ``came`` of each of the ``points`` belong to.
 
     An outcome belongs to the first decision about its point that lacks it. Otherwise it is told
-    again where a decision about the point has just this outcome, or ``is_first`` says so of data
-    from before all decisions. Where anything is told again, all is: then outcomes that are known
-    come before decisions that lack one.
+    again where a decision about the point has just this outcome, or ``is_first`` says so of
+    ``first`` data (name, point and value), from before all decisions. That is no evidence of a
+    value which other points have too, to so many ``digits``, as on a grid, unless many such are
+    told. Where anything is told again, all is: then outcomes that are known come before decisions
+    that lack one.
     """
     near = [decided.near(point) for point in points]
+    places: dict[tuple[str, str], set[tuple[float, ...]]] = defaultdict(set)
+    for name, point, y in first:
+        places[name, f"{y:.{digits}g}"].add(tuple(point))
+    for row, point in zip(rows, decided.points, strict=True):
+        for name, y in row["outcomes"].items():
+            if y is not None:
+                places[name, f"{y:.{digits}g}"].add(tuple(point))
+    is_telling = [
+        any(len(places[n, f"{y:.{digits}g}"]) < 2 for n, y in each.items()) for each in came
+    ]
 
     def assigned(order: Iterable[int], known_first: bool) -> list[Match]:
         lacks = [{name for name, y in row["outcomes"].items() if y is None} for row in rows]
@@ -111,18 +126,19 @@ def matches(
             return None if row is None else Match(row, set(came[i]))
 
         def known(i: int, groups: list[list[int]]) -> Match | None:
+            if is_first[i] and (known_first or is_telling[i]):
+                return Match(None, set())
             for j in (j for group in groups for j in group if j not in told):
-                if has(j, i, new := came[i].keys() & lacks[j]):
+                new = came[i].keys() & lacks[j]
+                if has(j, i, new) and (new or known_first or is_telling[i]):
                     return Match(j, new)
             return None
 
         for i in order:
-            exact, first = near[i][:1], Match(None, set()) if is_first[i] else None
-            if known_first:
-                match = first or known(i, near[i]) or out(i, near[i])
-            else:
-                match = out(i, exact) or first or known(i, exact)
-                match = match or out(i, near[i]) or known(i, near[i])
+            exact, match = near[i][:1], known(i, near[i]) if known_first else None
+            match = (
+                match or out(i, exact) or known(i, exact) or out(i, near[i]) or known(i, near[i])
+            )
             if match is not None:
                 found[i] = match
             if match is not None and match.row is not None:
@@ -139,4 +155,7 @@ def matches(
     may_be_known = [is_first[i] or any(has(j, i, set()) for j in sum(near[i], [])) for i in order]
     # Unless all that is known may be new.
     trial = assigned(sorted(order, key=may_be_known.__getitem__), known_first=False)
-    return assigned(order, known_first=not all(match.new for match in trial))
+    is_again = not all(match.new for match in trial)
+    num = sum(trial[i].row is None for i in order if may_be_known[i])
+    observed = sum(None not in row["outcomes"].values() for row in rows)
+    return assigned(order, is_again or num > max(2, min(observed or num, len(first) or num) / 2))

@@ -45,7 +45,8 @@ _OVERTAKEN = 20
 _DECIDED: WeakKeyDictionary[Any, set[Any]] = WeakKeyDictionary()
 _RECENT: deque[tuple[Any, ...]] = deque(maxlen=100)
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 Row = dict[str, Any]
 #: Lower and upper limit of each outcome, by its name; None where there is none.
 Limits = Mapping[str, Sequence[float | None]]

@@ -38,7 +38,10 @@ def data(num: int, seed: int = 0, dtype: torch.dtype = torch.double) -> tuple[Te
 
 
 def fitted(X: Tensor, Y: Tensor) -> SingleTaskGP:
-    transforms = {"input_transform": Normalize(2), "outcome_transform": Standardize(1)}
+    transforms: dict[str, Any] = {
+        "input_transform": Normalize(2),
+        "outcome_transform": Standardize(1),
+    }
     return SingleTaskGP(X, Y, **transforms).eval()
 
 
@@ -90,9 +93,11 @@ def test_replicated_points_are_told_as_often_as_they_are_decided_about() -> None
     with pytest.warns(CalibrationWarning, match="^13 of 14"):
         tested.observe(torch.cat([told[0], x]), torch.cat([told[1], Y[1:2]]))
     assert tested.num_observed == 6 and size(tested) == 16
-    # Without a decision of its own it is told again.
+    # Without a decision as well: other points have the same outcome, so it says nothing.
+    tested.observe(x, Y[1:2])
+    assert outcomes(tested) == [1.0, 1.0, 1.0, 3.0, 4.0, 1.0, 1.0]
     with pytest.warns(CalibrationWarning, match="call `decide` before each measurement"):
-        tested.observe(x, Y[1:2])
+        tested.observe(x, torch.tensor([[3.0]]).double())
 
 
 def test_an_outcome_that_comes_later_is_told_with_the_first() -> None:
@@ -217,10 +222,8 @@ def test_decisions_that_others_have_overtaken_are_told_of() -> None:
 
 def test_points_in_contexts_are_told_once() -> None:
     X, Y = data(14)
-    ball = {
-        "ambiguity": TotalVariationBall(0.1),
-        "contexts": ContextDistribution.empirical(X[:4, 1:]),
-    }
+    contexts = ContextDistribution.empirical(X[:4, 1:])
+    ball: dict[str, Any] = {"ambiguity": TotalVariationBall(0.1), "contexts": contexts}
     tested = ChanceConstraint(fitted(X[:10], Y[:10]), **WIDE, **ball)
     with pytest.warns(CalibrationWarning, match="^10 of 14"):
         tested.observe(X, Y)
@@ -245,7 +248,7 @@ def test_a_model_that_is_changed_in_place_is_read_anew() -> None:
         gp.covar_module.lengthscale = 0.3
         yield
         gp.train()
-        gp.set_train_data(X, gp.outcome_transform(Y)[0].squeeze(-1), strict=False)
+        gp.set_train_data(X, Y.squeeze(-1) - 30.0, strict=False)
         yield
 
     before = tested.margin(at), tested.typical_deviation()
