@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import NormalDist
 from typing import Any, Self
@@ -194,7 +195,7 @@ class ChanceConstraint(DecisionAccount):
         super().__init__(limits, level, budget, () if rows is None else rows, least_excess)
         self._check_points_of_rows()
         # What the models were given before all decisions.
-        self._first_data = self._data_of_no_row(is_out_counted=True)
+        self._first_rows = self._rows_before_decisions()
         self.width = None if width is None else check_positive("width", width)
         # What follows from the models in these states: see `_renew`.
         self._states: list[Any] = []
@@ -616,22 +617,13 @@ class ChanceConstraint(DecisionAccount):
         named = (zip(self.limits, numbers_of(values), strict=True) for values in Y.cpu())
         came = [{name: y for name, y in each if not math.isnan(y)} for each in named]
         points = [*map(self._whole, decisions.tolist())]
-        told = [*zip(points, came, strict=True)]
-        before, fresh = copy.deepcopy(self._first_data), self._data_of_no_row(is_out_counted=False)
-        first = [
-            (name, x, y)
-            for name, data in before.items()
-            for x, ys in data.values.items()
-            for y in ys
-        ]
-        for name, x, y in first:
-            fresh[name].take(x, y)
-        is_first = [all(before[n].take(x, y) for n, y in each.items()) for x, each in told]
-        own = self._decided_points(points)
-        digits = 12 if Y.dtype is torch.double else 6
-        found = matches(self._rows, own, points, came, is_first, first, digits)
-        is_new, taught = [match.row is None and bool(match.new) for match in found], []
-        for i, ((x, each), match) in enumerate(zip(told, found, strict=True)):
+        rows = [*self._first_rows, *self._rows]
+        fresh = self._data_of_no_row(rows)
+        rounding = {name: data.rounding for name, data in fresh.items()}
+        own, num = self._decided_points(rows, points), len(self._first_rows)
+        found = matches(rows, num, own, points, came, rounding)
+        is_new, taught = [match.row is None for match in found], []
+        for i, (x, each, match) in enumerate(zip(points, came, found, strict=True)):
             learned = {name for name in match.new if fresh[name].take(x, each[name])}
             taught.append([name in match.new - learned for name in self.limits])
             if is_new[i] and learned:
@@ -658,7 +650,7 @@ class ChanceConstraint(DecisionAccount):
         new = iter(decided)
         for match, outcomes in zip(found, came, strict=True):
             if match.new:
-                row = next(new) if match.row is None else self._rows[match.row]
+                row = next(new) if match.row is None else rows[match.row]
                 row["outcomes"].update({name: outcomes[name] for name in match.new})
         self._accounts.clear()
         self.models = models
@@ -681,7 +673,7 @@ class ChanceConstraint(DecisionAccount):
         if not len(X):
             return
         points, rows = [*map(self._whole, X.tolist())], self._rows
-        own, withdrawn = self._decided_points(points), set()
+        own, withdrawn = self._decided_points(rows, points), set()
         outcomes = [{*row["outcomes"].values()} for row in rows]
         for i, point in enumerate(points):
             free = [[j for j in group if outcomes[j] == {None}] for group in own.near(point)]
@@ -696,16 +688,18 @@ class ChanceConstraint(DecisionAccount):
         rows[:] = [row for j, row in enumerate(rows) if j not in withdrawn]
         self._accounts.clear()
 
-    def _decided_points(self, told: list[list[float]]) -> DecidedPoints:
-        """The points of all rows, to find those among them that are told."""
-        points = [self._whole(row["point"]) for row in self._rows]
+    def _decided_points(self, rows: list[Row], told: list[list[float]]) -> DecidedPoints:
+        """The points of rows, to find those among them that are told."""
+        points = [self._whole(row["point"]) for row in rows]
         known = [inputs.tolist() for inputs in self.known_decisions()]
         data = [x for x in sum(known, []) or [*points, *told] if len(x) == len(told[0])]
         table = torch.tensor(data, dtype=torch.double)
         return DecidedPoints(points, table.amax(dim=0) - table.amin(dim=0))
 
-    def _data_of_no_row(self, is_out_counted: bool) -> dict[str, KnownData]:
-        """For each outcome the data of its model that are of no decision whose outcome has come.
+    def _data_of_no_row(
+        self, rows: list[Row], is_out_counted: bool = False
+    ) -> dict[str, KnownData]:
+        """For each outcome the data of its model that are in no row.
 
         With ``is_out_counted`` the last data at points of decisions whose outcome is out may be it.
         """
@@ -714,10 +708,22 @@ class ChanceConstraint(DecisionAccount):
             X, Y = train_data(observed_process(model))
             X = self._contexts.decisions(X) if self._contexts and len(X) else X
             data[name] = KnownData(X, Y)
-            for row in sorted(self._rows, key=lambda row: row["outcomes"][name] is None):
-                if is_out_counted or row["outcomes"][name] is not None:
-                    data[name].take(self._whole(row["point"]), row["outcomes"][name])
+            for row in sorted(rows, key=lambda row: row["outcomes"].get(name) is None):
+                y = row["outcomes"].get(name)
+                if y is not None or (is_out_counted and name in row["outcomes"]):
+                    data[name].take(self._whole(row["point"]), y)
         return data
+
+    def _rows_before_decisions(self) -> list[Row]:
+        """What the models were given before all decisions, as rows of points and outcomes."""
+        by_point: dict[tuple[float, ...], list[Row]] = defaultdict(list)
+        for name, data in self._data_of_no_row(self._rows, is_out_counted=True).items():
+            for point, values in data.values.items():
+                own = by_point[point]
+                own.extend({"point": [*point], "outcomes": {}} for _ in values[len(own) :])
+                for row, y in zip(own, values, strict=False):
+                    row["outcomes"][name] = y
+        return sum(by_point.values(), [])
 
     def _check_outcomes(self, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
         """Raise unless outcomes, and variances of their noise, are ``n x m``, some in each row."""

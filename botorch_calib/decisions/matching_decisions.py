@@ -6,7 +6,6 @@ outcome may be told again, with all others, as BoTorch's loops tell a model all 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,16 +20,16 @@ _ARITHMETIC, _SINGLE, _SIX_DIGITS = 1e-9, 1.2e-7, 5.1e-6
 _LEAST, _MOST = 1e-6, 1e-3
 
 
-def tolerances(point: Tensor, table: Tensor, spread: Tensor) -> list[Tensor]:
-    """Largest differences, ``n x d``, of a rounded point ``d`` from those of a table ``n x d``.
+def tolerances(point: Tensor, table: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
+    """Largest differences, ``n x d``, of a point ``d`` that was rounded from those of a table.
 
-    After arithmetic, from single precision and with six digits. ``spread`` is the data's range.
+    After arithmetic alone, and in single precision or with six digits. ``spread`` is the data's
+    range, ``d``.
     """
     size = torch.maximum(table.abs(), point.abs())
     digits = torch.where(spread > 0.0, _MOST * spread, torch.inf).minimum(_SIX_DIGITS * size)
     size = size.maximum(spread)
-    single = _SINGLE * size
-    return [_ARITHMETIC * size, single, digits.maximum(_LEAST * spread).maximum(single)]
+    return _ARITHMETIC * size, digits.maximum(_LEAST * spread).maximum(_SINGLE * size)
 
 
 class DecidedPoints:
@@ -46,9 +45,8 @@ class DecidedPoints:
         self._table = torch.tensor(fitting, dtype=torch.double).view(-1, len(spread))
 
     def near(self, point: list[float]) -> list[list[int]]:
-        """Indices of equal points, then of points that are equal up to arithmetic.
-
-        If none is equal, then of those that are within single precision, and within six digits.
+        """Indices of equal points, of points equal up to arithmetic and, if none is equal, to six
+        digits.
         """
         at = self._table.new_tensor(point)
         apart = (self._table - at).abs()
@@ -81,42 +79,44 @@ class DecidedPoints:
 class Match(NamedTuple):
     """Where the outcomes of a point belong to."""
 
-    row: int | None  # None: to a new decision or, without new outcomes, to the first data
+    row: int | None  # None: to a new decision
     new: set[str]  # names of the outcomes that were not told before
 
 
 def matches(
     rows: Sequence[Mapping[str, Any]],
+    num_first: int,
     decided: DecidedPoints,
     points: Sequence[list[float]],
     came: Sequence[Mapping[str, float]],
-    is_first: Sequence[bool],
-    first: Sequence[tuple[str, Sequence[float], float]],
-    digits: int,
+    rounding: Mapping[str, float],
 ) -> list[Match]:
-    """Where the outcomes that ``came`` of each of the ``points`` belong to.
+    """Which of the ``rows`` the outcomes that ``came`` of each of the ``points`` belong to.
 
     An outcome belongs to the first decision about its point that lacks it. Otherwise it is told
-    again where a decision about the point has just this outcome, or ``is_first`` says so of
-    ``first`` data (name, point and value), from before all decisions. That is no evidence of a
-    value which other points have too, to so many ``digits``, as on a grid, unless many such are
-    told. Where anything is told again, all is: then outcomes that are known come before decisions
-    that lack one.
+    again where a row about the point has just this outcome, up to ``rounding``. (The first ones are
+    data from before all decisions.) That is no evidence of a value which other points have too, as
+    on a grid, unless many such are told. Where anything is told again, all is: then outcomes that
+    are known come before decisions that lack one.
     """
     near = [decided.near(point) for point in points]
-    places: dict[tuple[str, str], set[tuple[float, ...]]] = defaultdict(set)
-    for name, point, y in first:
-        places[name, f"{y:.{digits}g}"].add(tuple(point))
-    for row, point in zip(rows, decided.points, strict=True):
-        for name, y in row["outcomes"].items():
-            if y is not None:
-                places[name, f"{y:.{digits}g}"].add(tuple(point))
-    is_telling = [
-        any(len(places[n, f"{y:.{digits}g}"]) < 2 for n, y in each.items()) for each in came
-    ]
+    order, outcomes = range(len(points)), [row["outcomes"] for row in rows]
+
+    def equal(j: int, name: str, y: float) -> bool:
+        own = outcomes[j].get(name)
+        return own is not None and abs(own - y) <= rounding[name]
+
+    def has(j: int, i: int, new: set[str]) -> bool:
+        """Whether row ``j`` has the outcomes of point ``i``, some at least, except ``new`` ones."""
+        others = came[i].keys() - new
+        return bool(others) and all(equal(j, name, came[i][name]) for name in others)
+
+    def is_telling(i: int) -> bool:
+        others = {*range(len(rows))}.difference(*near[i])
+        return any(not any(equal(j, n, y) for j in others) for n, y in came[i].items())
 
     def assigned(order: Iterable[int], known_first: bool) -> list[Match]:
-        lacks = [{name for name, y in row["outcomes"].items() if y is None} for row in rows]
+        lacks = [{name for name, y in each.items() if y is None} for each in outcomes]
         told: set[int] = set()
         found = [Match(None, set(each)) for each in came]
 
@@ -126,11 +126,9 @@ def matches(
             return None if row is None else Match(row, set(came[i]))
 
         def known(i: int, groups: list[list[int]]) -> Match | None:
-            if is_first[i] and (known_first or is_telling[i]):
-                return Match(None, set())
             for j in (j for group in groups for j in group if j not in told):
                 new = came[i].keys() & lacks[j]
-                if has(j, i, new) and (new or known_first or is_telling[i]):
+                if has(j, i, new) and (new or known_first or telling[i]):
                     return Match(j, new)
             return None
 
@@ -139,23 +137,17 @@ def matches(
             match = (
                 match or out(i, exact) or known(i, exact) or out(i, near[i]) or known(i, near[i])
             )
-            if match is not None:
-                found[i] = match
             if match is not None and match.row is not None:
+                found[i] = match
                 lacks[match.row] -= match.new
                 told |= set() if match.new else {match.row}
         return found
 
-    def has(j: int, i: int, new: set[str]) -> bool:
-        """Whether row ``j`` has the outcomes of point ``i``, some at least, except ``new`` ones."""
-        others = came[i].keys() - new
-        return bool(others) and all(rows[j]["outcomes"][name] == came[i][name] for name in others)
-
-    order = range(len(points))
-    may_be_known = [is_first[i] or any(has(j, i, set()) for j in sum(near[i], [])) for i in order]
+    may_be_known = [any(has(j, i, set()) for j in sum(near[i], [])) for i in order]
+    telling = [may_be_known[i] and is_telling(i) for i in order]
     # Unless all that is known may be new.
     trial = assigned(sorted(order, key=may_be_known.__getitem__), known_first=False)
     is_again = not all(match.new for match in trial)
     num = sum(trial[i].row is None for i in order if may_be_known[i])
-    observed = sum(None not in row["outcomes"].values() for row in rows)
-    return assigned(order, is_again or num > max(2, min(observed or num, len(first) or num) / 2))
+    observed = sum(None not in each.values() for each in outcomes) - num_first
+    return assigned(order, is_again or num > max(2, min(observed or num, num_first or num) / 2))

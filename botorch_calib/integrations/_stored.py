@@ -177,7 +177,7 @@ def trials_in_table(
                 f"`decisions` are of the inputs {[*named]}, not {[*inputs]}: start without them."
             )
         trials.append(({**decision, "point": [float(named[name]) for name in inputs]}, {}))
-    for precision in range(3):
+    for precision in range(2):
         for row, came in trials:
             point = X.new_tensor(row["point"])
             distance = (X - point).abs()

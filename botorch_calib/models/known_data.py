@@ -24,13 +24,13 @@ class KnownData:
         for point, y in zip(X.tolist(), Y.flatten().tolist(), strict=True):
             self.values[tuple(point)].append(y)
         # Outcomes of a model have been transformed and back.
-        self._rounding = 16.0 * torch.finfo(Y.dtype).eps * (float(Y.abs().max()) if len(Y) else 0.0)
+        self.rounding = 16.0 * torch.finfo(Y.dtype).eps * (float(Y.abs().max()) if len(Y) else 0.0)
 
     def take(self, point: Sequence[float], y: float | None) -> bool:
         """Take out the last observation of a point with a value, any if None: if there is one."""
         own = self.values.get(tuple(point), [])
         for i in reversed(range(len(own))):
-            if y is None or abs(own[i] - y) <= self._rounding:
+            if y is None or abs(own[i] - y) <= self.rounding:
                 del own[i]
                 return True
         return False
