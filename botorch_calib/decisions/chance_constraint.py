@@ -711,7 +711,7 @@ class ChanceConstraint(DecisionAccount):
             for row in sorted(rows, key=lambda row: row["outcomes"].get(name) is None):
                 y = row["outcomes"].get(name)
                 if y is not None or (is_out_counted and name in row["outcomes"]):
-                    data[name].take(self._whole(row["point"]), y)
+                    data[name].take(self._whole(row["point"]), y, rounded=True)
         return data
 
     def _rows_before_decisions(self) -> list[Row]:

@@ -94,17 +94,17 @@ def matches(
     """Which of the ``rows`` the outcomes that ``came`` of each of the ``points`` belong to.
 
     An outcome belongs to the first decision about its point that lacks it. Otherwise it is told
-    again where a row about the point has just this outcome, up to ``rounding``. (The first ones are
-    data from before all decisions.) That is no evidence of a value which other points have too, as
-    on a grid, unless many such are told. Where anything is told again, all is: then outcomes that
-    are known come before decisions that lack one.
+    again where a row about the point has just this outcome. (The ``num_first`` first ones are data
+    from before all decisions, up to ``rounding``.) That is no evidence of a value which other
+    points have too, as on a grid, unless many such are told. Where anything is told again, all is:
+    then outcomes that are known come before decisions that lack one.
     """
     near = [decided.near(point) for point in points]
     order, outcomes = range(len(points)), [row["outcomes"] for row in rows]
 
     def equal(j: int, name: str, y: float) -> bool:
         own = outcomes[j].get(name)
-        return own is not None and abs(own - y) <= rounding[name]
+        return own is not None and abs(own - y) <= (rounding[name] if j < num_first else 0.0)
 
     def has(j: int, i: int, new: set[str]) -> bool:
         """Whether row ``j`` has the outcomes of point ``i``, some at least, except ``new`` ones."""

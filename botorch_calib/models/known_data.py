@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,13 +28,21 @@ class KnownData:
         # Outcomes of a model have been transformed and back.
         self.rounding = 16.0 * torch.finfo(Y.dtype).eps * (float(Y.abs().max()) if len(Y) else 0.0)
 
-    def take(self, point: Sequence[float], y: float | None) -> bool:
-        """Take out the last observation of a point with a value, any if None: if there is one."""
-        own = self.values.get(tuple(point), [])
-        for i in reversed(range(len(own))):
-            if y is None or abs(own[i] - y) <= self.rounding:
-                del own[i]
-                return True
+    def take(self, point: Sequence[float], y: float | None, rounded: bool = False) -> bool:
+        """Take out the last observation of a point with a value, any if None: if there is one.
+
+        If there is none, one of a point that is equal to six digits will do where ``rounded``.
+        """
+        groups = [self.values.get(tuple(point), [])]
+        if rounded and y is not None:
+            six_digits = partial(math.isclose, rel_tol=5.1e-6)
+            known = self.values.items()
+            groups += [ys for other, ys in known if ys and all(map(six_digits, other, point))]
+        for own in groups:
+            for i in reversed(range(len(own))):
+                if y is None or abs(own[i] - y) <= self.rounding:
+                    del own[i]
+                    return True
         return False
 
 

@@ -164,6 +164,14 @@ def test_points_that_come_back_rounded(scale: float) -> None:
         tested.observe(came, Y[10:] + torch.rand(1).double(), condition=False)
         assert tested.num_outstanding == 0
     assert tested.num_decisions == 30
+    # The data hold the rounded point, which is decided about again, in another process.
+    gp = fitted(torch.cat([scale * X[:10], came]), torch.cat([Y[:10], Y[:10] * 0.5]))
+    tested.decide(decided[:1])
+    tested.observe(came[:1], Y[:1] * 0.5)
+    rows = tested.decide(decided[:1]) and tested.decisions
+    rebuilt = ChanceConstraint(gp, **{**WIDE, "rows": rows})
+    rebuilt.observe(came[:1], Y[1:2])
+    assert rebuilt.num_decisions == rebuilt.num_observed == 32
 
 
 def test_a_point_that_may_be_several_decisions_is_an_error() -> None:
@@ -236,7 +244,7 @@ def test_points_in_contexts_are_told_once() -> None:
 def test_a_model_that_is_changed_in_place_is_read_anew() -> None:
     X, Y = data(25)
     at = data(50, seed=1)[0].unsqueeze(-2)
-    gp = fitted(X[:20], Y[:20])
+    gp: Any = fitted(X[:20], Y[:20])
     tested = ChanceConstraint(gp, upper=31.0)
     state = copy.deepcopy(gp.state_dict())
 
@@ -247,8 +255,7 @@ def test_a_model_that_is_changed_in_place_is_read_anew() -> None:
         yield
         gp.covar_module.lengthscale = 0.3
         yield
-        gp.train()
-        gp.set_train_data(X, Y.squeeze(-1) - 30.0, strict=False)
+        gp.train().set_train_data(X, Y.squeeze(-1) - 30.0, strict=False)
         yield
 
     before = tested.margin(at), tested.typical_deviation()
