@@ -167,6 +167,7 @@ class Learning:
 
     def observe(self, constraint: ChanceConstraint, x: Tensor, y: Tensor) -> None:
         # The next round has a model of all data, so this one need not be conditioned.
+        constraint.decide(x)  # a point may come again, with an equal outcome
         constraint.observe(x, y, condition=False)
 
 

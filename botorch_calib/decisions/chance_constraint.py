@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import NormalDist
 from typing import Any, Self
@@ -27,12 +28,14 @@ from botorch_calib._validation import (
 )
 from botorch_calib.calibration import Calibrator
 from botorch_calib.decisions.budget import LEAST_EXCESS, SIZE
+from botorch_calib.decisions.matching_decisions import DecidedPoints, matches
 from botorch_calib.decisions.rows import (
     DecisionAccount,
     Limits,
     Row,
     Side,
     have_decided,
+    in_turn,
     leave_traces,
 )
 from botorch_calib.decisions.widening import (
@@ -46,7 +49,9 @@ from botorch_calib.decisions.widening import (
 from botorch_calib.decisions.worst_contexts import WorstContexts
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.models import CalibratedModel
+from botorch_calib.models.cholesky_factor import ModelState
 from botorch_calib.models.conditioning import with_observations
+from botorch_calib.models.known_data import KnownData, train_data
 from botorch_calib.models.predict import predict
 from botorch_calib.models.process import (
     batch_of_models,
@@ -189,8 +194,13 @@ class ChanceConstraint(DecisionAccount):
         least_excess = LEAST_EXCESS if self._contexts is None else 0.0
         super().__init__(limits, level, budget, () if rows is None else rows, least_excess)
         self._check_points_of_rows()
+        # What the models were given before all decisions.
+        self._first_rows = self._rows_before_decisions()
         self.width = None if width is None else check_positive("width", width)
-        self._forget_models()
+        # What follows from the models in these states: see `_renew`.
+        self._states: list[Any] = []
+        self._factor: dict[tuple[str, float], float] = {}
+        self._deviations: list[Tensor] = []
         if rows is None and have_decided(self._parts(), self._statement, self.known_decisions()):
             warnings.warn(
                 "Decisions have been taken by this model or on these data, which a constraint that "
@@ -252,13 +262,14 @@ class ChanceConstraint(DecisionAccount):
         """The calibrator of `model`, which goes on with the next one's; None without one."""
         return _calibrator_of(self.model)
 
+    @in_turn
     def with_model(self, model: Model | Mapping[str, Model]) -> Self:
         """The same constraint, with all it has learned and counted, on refitted models.
 
         Args:
             model: A model of the same outcome, fitted to all data so far, or the models of several
                 by name; a plain one takes over the calibrator of the one that it replaces. Let the
-                old models observe new data first, since their quantiles decided about them.
+                old models `observe` new data first, since their quantiles decided about them.
 
         Raises:
             InputDataError: If the names are others.
@@ -275,7 +286,6 @@ class ChanceConstraint(DecisionAccount):
                 refitted = present.with_model(refitted)
             twin.models[name] = _checked_model(refitted)
             check_same_width(present, refitted)
-        twin._forget_models()
         twin._check_points_of_rows()
         return twin
 
@@ -354,6 +364,7 @@ class ChanceConstraint(DecisionAccount):
         self, X: Tensor, confidence: float | None = None
     ) -> tuple[dict[str, CalibratedPosterior], list[Tensor]]:
         """The outcomes, and of each side the quantile that decides, ``b``."""
+        self._renew()
         outcomes = self._outcomes(X)
         if len(self._sides) > 1:
             kept = [score for each in outcomes.items() for score in self._scores_of_limits(*each)]
@@ -425,21 +436,22 @@ class ChanceConstraint(DecisionAccount):
         """Factor of a quantile by the model's data, kept while the model is, and the width."""
         if self.width is not None:
             return self.width, 1.0
-        key = side.name, side.sign
-        if key not in self._factor:
-            model = self.models[side.name]
-            self._factor[key] = leave_one_out_factor(model, self.level, side.sign)
-        return self._factor[key], OF_ONE_POINT if of_one_point else width(self.account)
+        key, kept = (side.name, side.sign), self._factor  # which another thread may replace
+        if key not in kept:
+            kept[key] = leave_one_out_factor(self.models[side.name], self.level, side.sign)
+        return kept[key], OF_ONE_POINT if of_one_point else width(self.account)
 
     @property
     def _equal_score(self) -> float:
         """Normal score of each limit's level if all had equal parts."""
         return NormalDist().inv_cdf(1.0 - (1.0 - self.level) / len(self._sides))
 
-    def _forget_models(self) -> None:
-        """Drop what follows from the models."""
-        self._factor: dict[tuple[str, float], float] = {}
-        self._deviations: list[Tensor] = []
+    def _renew(self) -> None:
+        """Drop what follows from models that were replaced, or changed in place."""
+        processes = [*map(observed_process, self.models.values())]
+        states = [*self.models.values(), *processes, *map(ModelState, processes)]
+        if states != self._states:
+            self._states, self._factor, self._deviations = states, {}, []
 
     def check_points(self, name: str, X: Tensor) -> None:
         """Raise unless points ``... x d`` have the width and the precision of the models' inputs.
@@ -501,13 +513,16 @@ class ChanceConstraint(DecisionAccount):
 
         Units for comparing outcomes. They are constant, so margins keep their shape.
         """
+        self._renew()
         if not self._deviations:
+            deviations = []
             for model in self.models.values():
                 inputs, deviation = raw_train_inputs(observed_process(model)), torch.ones(())
                 if inputs is not None and inputs.shape[-2] > 0:
                     stated = stated_outcomes(model, inputs.unsqueeze(-2))
                     deviation = spread_of(stated).deviation.mean()
-                self._deviations.append(deviation)
+                deviations.append(deviation)
+            self._deviations = deviations
         return [*self._deviations]
 
     def typical_deviation(self) -> Tensor:
@@ -537,31 +552,41 @@ class ChanceConstraint(DecisionAccount):
 
     # ------------------------------------------------------------ decisions and their outcomes
 
+    @in_turn
     @torch.no_grad()
     def decide(self, X: Tensor) -> list[Row]:
         """Decide to evaluate points ``n x d``, by the present quantiles, and record it.
 
         Call it where outcomes come after other decisions: for several points at a time, or with
-        several workers. `observe` does it for points that were not decided about.
+        several workers; and where a point is measured again that may have the same outcome.
+        `observe` does it for points that were not decided about.
 
         Returns:
             A row for each point, which may be stored as JSON: see `decisions`. While others are out
             the budget may not last to certify one.
+
+        Warns:
+            CalibrationWarning: If decisions whose outcomes are out take the budget.
         """
         decided = self._decided(X)
         self._record(decided)
+        is_denied = not all(row["certified"] for row in decided)
+        if (note := self.note_of_outstanding()) and (is_denied or self.budget_left > 0.0):
+            warnings.warn(note, CalibrationWarning, stacklevel=level_of_caller())
         return copy.deepcopy(decided)
 
+    @in_turn
     @torch.no_grad()
     def observe(
         self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None, condition: bool = True
     ) -> None:
         """Enter outcomes, and teach the models.
 
-        A point that was decided about by `decide`, up to rounding (a relative 1e-9), is judged by
-        that; any other is decided about first. Outcomes of one point that was decided about several
-        times belong to its decisions in their order, so tell each outcome once. A calibrated
-        model's calibrator learns from all its outcomes.
+        A point that was decided about by `decide` is judged by that, also if it comes back rounded
+        (to single precision, or six digits); any other is decided about first. Outcomes of one
+        point that was decided about several times belong to its decisions in their order. Each
+        outcome counts once: if all data are told again, only new ones are entered. A calibrated
+        model's calibrator learns from all its outcomes that the model was not fitted to.
 
         Args:
             X: Points ``n x d``, in any order, with the contexts that came.
@@ -572,29 +597,132 @@ class ChanceConstraint(DecisionAccount):
             condition: Whether to also condition the models on them.
 
         Raises:
-            InputDataError, BotorchTensorDimensionError: If an argument is malformed.
+            InputDataError, BotorchTensorDimensionError: If an argument is malformed, a model has
+                been fitted to the outcome of a point that was not decided about, or a rounded point
+                may belong to several decisions.
             UnsupportedError: If a model cannot be conditioned.
+
+        Warns:
+            CalibrationWarning: If outcomes are told again, points and values, of decisions or of
+                the models' first data.
         """
         check_flag("condition", condition)
-        check_inputs("X", X)
+        if not len(check_inputs("X", X)):
+            return
         for model in self.models.values():
             check_fits(model, X)
         decisions = X if self._contexts is None else self._contexts.decisions(X)
         self._check_outcomes(X, Y, Yvar)
         named = (zip(self.limits, numbers_of(values), strict=True) for values in Y.cpu())
         came = [{name: y for name, y in each if not math.isnan(y)} for each in named]
-        rows = self._out_at(decisions.tolist(), came)
-        is_new = torch.tensor([row is None for row in rows], dtype=torch.bool, device=X.device)
-        decided = self._decided(decisions[is_new])
-        taught = self._taught(X, Y, Yvar, condition)  # which may raise: nothing has changed yet
+        points = [*map(self._whole, decisions.tolist())]
+        rows = [*self._first_rows, *self._rows]
+        fresh = self._data_of_no_row(rows)
+        rounding = {name: data.rounding for name, data in fresh.items()}
+        own, num = self._decided_points(rows, points), len(self._first_rows)
+        found = matches(rows, num, own, points, came, rounding)
+        is_new, taught = [match.row is None for match in found], []
+        for i, (x, each, match) in enumerate(zip(points, came, found, strict=True)):
+            learned = {name for name in match.new if fresh[name].take(x, each[name])}
+            taught.append([name in match.new - learned for name in self.limits])
+            if is_new[i] and learned:
+                raise InputDataError(
+                    f"`X[{i}]`, {x}, was not decided about, and the model has been fitted to its "
+                    "outcome: it would decide with hindsight. Call `observe` first, then refit, "
+                    "then `with_model`; now, let the constraint on the earlier model observe it. "
+                    "Where outcomes come later, call `decide` before a point is evaluated."
+                )
+        decided = self._decided(decisions[torch.tensor(is_new, device=X.device)])
+        if num := sum(not match.new for match in found):
+            warnings.warn(
+                f"{num} of {len(X)} outcomes were told before, or are among the first data of the "
+                "model, and are not entered again. Call `observe` once for each outcome, with new "
+                "ones alone, before the model is refitted to it. If a point was measured again, "
+                "with the same outcome, call `decide` before each measurement.",
+                CalibrationWarning,
+                stacklevel=level_of_caller(),
+            )
+        is_taught = torch.tensor(taught, dtype=torch.bool, device=Y.device).view(Y.shape)
+        # It may raise: nothing has changed yet.
+        models = self._taught(X, torch.where(is_taught, Y, torch.nan), Yvar, condition)
         self._record(decided)
         new = iter(decided)
-        for row, outcomes in zip(rows, came, strict=True):
-            (next(new) if row is None else row)["outcomes"].update(outcomes)
+        for match, outcomes in zip(found, came, strict=True):
+            if match.new:
+                row = next(new) if match.row is None else rows[match.row]
+                row["outcomes"].update({name: outcomes[name] for name in match.new})
         self._accounts.clear()
-        self.models = taught
-        self._forget_models()
+        self.models = models
         leave_traces(self._parts(), self._statement)
+
+    @in_turn
+    def withdraw(self, X: Tensor) -> None:
+        """Take back decisions about points ``n x d`` that were never run, and never will be.
+
+        Until then they count as violations. The bound then holds for the others. A point that was
+        run must not be withdrawn, whatever came of it: without it the bound is void.
+
+        Of several decisions about a point the latest is taken back, one for each row of ``X``.
+        Rounded points are found as in `observe`.
+
+        Raises:
+            InputDataError: If no decision about a point is out, or one of its outcomes has come.
+        """
+        self.check_points("X", check_inputs("X", X))
+        if not len(X):
+            return
+        points, rows = [*map(self._whole, X.tolist())], self._rows
+        own, withdrawn = self._decided_points(rows, points), set()
+        outcomes = [{*row["outcomes"].values()} for row in rows]
+        for i, point in enumerate(points):
+            free = [[j for j in group if outcomes[j] == {None}] for group in own.near(point)]
+            row = own.chosen(f"X[{i}]", point, free, last=True)
+            if row is None:
+                raise InputDataError(
+                    f"`X[{i}]`, {point}, has no decision that can be withdrawn: with any outcome "
+                    "it was run, and counts. Withdraw points of `decide` that were never run, once."
+                )
+            outcomes[row] = set()
+            withdrawn.add(row)
+        rows[:] = [row for j, row in enumerate(rows) if j not in withdrawn]
+        self._accounts.clear()
+
+    def _decided_points(self, rows: list[Row], told: list[list[float]]) -> DecidedPoints:
+        """The points of rows, to find those among them that are told."""
+        points = [self._whole(row["point"]) for row in rows]
+        known = [inputs.tolist() for inputs in self.known_decisions()]
+        data = [x for x in sum(known, []) or [*points, *told] if len(x) == len(told[0])]
+        table = torch.tensor(data, dtype=torch.double)
+        return DecidedPoints(points, table.amax(dim=0) - table.amin(dim=0))
+
+    def _data_of_no_row(
+        self, rows: list[Row], is_out_counted: bool = False
+    ) -> dict[str, KnownData]:
+        """For each outcome the data of its model that are in no row.
+
+        With ``is_out_counted`` the last data at points of decisions whose outcome is out may be it.
+        """
+        data = {}
+        for name, model in self.models.items():
+            X, Y = train_data(observed_process(model))
+            X = self._contexts.decisions(X) if self._contexts and len(X) else X
+            data[name] = KnownData(X, Y)
+            for row in sorted(rows, key=lambda row: row["outcomes"].get(name) is None):
+                y = row["outcomes"].get(name)
+                if y is not None or (is_out_counted and name in row["outcomes"]):
+                    data[name].take(self._whole(row["point"]), y, rounded=True)
+        return data
+
+    def _rows_before_decisions(self) -> list[Row]:
+        """What the models were given before all decisions, as rows of points and outcomes."""
+        by_point: dict[tuple[float, ...], list[Row]] = defaultdict(list)
+        for name, data in self._data_of_no_row(self._rows, is_out_counted=True).items():
+            for point, values in data.values.items():
+                own = by_point[point]
+                own.extend({"point": [*point], "outcomes": {}} for _ in values[len(own) :])
+                for row, y in zip(own, values, strict=False):
+                    row["outcomes"][name] = y
+        return sum(by_point.values(), [])
 
     def _check_outcomes(self, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
         """Raise unless outcomes, and variances of their noise, are ``n x m``, some in each row."""
@@ -654,7 +782,7 @@ class ChanceConstraint(DecisionAccount):
                 taught[name] = with_observations(model, *told[name])
         for name in told:  # once nothing raises for another outcome
             if _calibrator_of(taught[name]) is not None:
-                taught[name].observe(*told[name], condition=condition)
+                taught[name].learn(*told[name], condition=condition)
         return taught
 
     @property

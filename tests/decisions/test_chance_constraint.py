@@ -47,6 +47,8 @@ from botorch_calib.models.predict import predict
 from tests.gps import make_data, make_gp, make_multitask
 
 LIMITS: list[dict[str, Any]] = [{"upper": 0.8}, {"lower": -0.5}, {"upper": 1.2, "lower": -0.9}]
+#: Outcomes that are late on purpose take the budget.
+LATE = pytest.mark.filterwarnings("ignore:The outcomes of .* certified points are out")
 # Everything is certified, and nothing violates unless it is told to.
 WIDE: dict[str, Any] = {"upper": 100.0}
 
@@ -144,12 +146,13 @@ def test_violations_widen_the_quantile_and_hits_narrow_it() -> None:
     gp, X = make_gp(), points(5)
     tested, x = ChanceConstraint(gp, **WIDE), points(1).squeeze(1)
     for y, excess in ((101.0, 0.9), (50.0, 0.8), (-50.0, 0.7), (101.0, 1.6)):
+        tested.decide(x)
         tested.observe(x, value(y), condition=False)
         k = 1.05 * math.exp(0.2 * excess)
         assert_close(tested.margin(X), expected_margin(gp, X, WIDE, 0.9, k))
     assert (tested.num_certified, tested.num_violations) == (4, 2)
-    for _ in range(40):
-        tested.observe(x, value(-50.0), condition=False)
+    for number in range(40):
+        tested.observe(x, value(-50.0 - number), condition=False)
     least = 1.05 * math.exp(0.2 * -2.0)
     assert_close(tested.margin(X), expected_margin(gp, X, WIDE, 0.9, least))
 
@@ -244,6 +247,7 @@ def test_confidence_is_about_what_is_known_of_the_point() -> None:
     tested = ChanceConstraint(gp, upper=50.0, rows=())
     before = tested.margin(X), tested.margin(X, 0.95)
     for _ in range(20):
+        tested.decide(X[0])
         tested.observe(X[0], value(-9.0), condition=False)
     assert (tested.margin(X) > before[0]).all()
     assert torch.equal(tested.margin(X, 0.95), before[1])
@@ -402,7 +406,9 @@ def test_a_limit_that_is_met_exactly_is_kept_in_single_precision(name: str, limi
 def test_while_outcomes_are_out_the_budget_lasts_for_few() -> None:
     tested, X = constraint(**WIDE, budget=2.0), points(9).squeeze(1)
     # p (1 - alpha) < 2 up to three points.
-    assert decide(tested, X) == [True] * 3 + [False] * 6
+    with pytest.warns(CalibrationWarning, match="outcomes of 3 certified points are out.*withdraw"):
+        assert decide(tested, X) == [True] * 3 + [False] * 6
+    assert tested.summary().endswith("`withdraw` points that were never run.")
     assert tested.budget_left == pytest.approx(2.0 - 3 + 0.3)
     assert (tested.margin(points(4)) < 0).all() and not tested.certified(points(4)).any()
     tested.observe(X[:3], value(0.0, 3), condition=False)
@@ -533,6 +539,7 @@ def assert_same(rebuilt: ChanceConstraint, carried: ChanceConstraint, X: Tensor)
     assert rebuilt.violation_bound(500) == carried.violation_bound(500)
 
 
+@LATE
 @pytest.mark.parametrize(
     ("limits", "seed", "dtype"),
     [
@@ -679,6 +686,7 @@ ENVIRONMENTS: dict[str, Answer] = {
 }
 
 
+@LATE
 @pytest.mark.parametrize(
     ("name", "limits", "dtype"),
     [*zip(ENVIRONMENTS, 2 * LIMITS, 3 * [torch.double, torch.float], strict=True)],
@@ -958,6 +966,7 @@ def test_points_that_violate_any_of_several_stay_within_the_bound() -> None:
         certified = bool(tested.certified(X.unsqueeze(1)))
         Y = [rng.choice([0.0, 0.0, 50.0 * (upper and 1 or -1)]) for _, upper in limits.values()]
         num, bad = num + certified, bad + (certified and any(Y))
+        tested.decide(X)
         tested.observe(X, torch.tensor([Y]).double(), condition=False)
         assert bad <= tested.violation_bound(num)
     assert num > 10 and (num, bad) == (tested.num_certified, tested.num_violations)
