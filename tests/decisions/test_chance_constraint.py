@@ -152,7 +152,7 @@ def test_violations_widen_the_quantile_and_hits_narrow_it() -> None:
         assert_close(tested.margin(X), expected_margin(gp, X, WIDE, 0.9, k))
     assert (tested.num_certified, tested.num_violations) == (4, 2)
     for number in range(40):
-        tested.observe(x, value(-50.0 - number), condition=False)
+        tested.observe(x, value(-51.0 - number), condition=False)
     least = 1.05 * math.exp(0.2 * -2.0)
     assert_close(tested.margin(X), expected_margin(gp, X, WIDE, 0.9, least))
 
