@@ -46,6 +46,7 @@ from botorch_calib.decisions.widening import (
 from botorch_calib.decisions.worst_contexts import WorstContexts
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.models import CalibratedModel
+from botorch_calib.models.beyond import checked_beyond, stand_ins
 from botorch_calib.models.conditioning import with_observations
 from botorch_calib.models.predict import predict
 from botorch_calib.models.process import (
@@ -553,7 +554,12 @@ class ChanceConstraint(DecisionAccount):
 
     @torch.no_grad()
     def observe(
-        self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None, condition: bool = True
+        self,
+        X: Tensor,
+        Y: Tensor,
+        Yvar: Tensor | None = None,
+        condition: bool = True,
+        beyond: Tensor | None = None,
     ) -> None:
         """Enter outcomes, and teach the models.
 
@@ -569,6 +575,12 @@ class ChanceConstraint(DecisionAccount):
             Yvar: Their noise variances ``n x m``, for models with given noise (default: the mean
                 of its training noise). They condition the model and judge no outcome.
             condition: Whether to also condition the models on them.
+            beyond: Which outcomes are known only to be beyond ``Y``, ``n x m``: 1 for one above it,
+                -1 for one below, else 0 (default). Booleans stand for 1 and 0. A run that ran out
+                of 24 GB has ``Y = 24`` and 1. It violates an upper limit of 24 or less. Whether it
+                violates a higher one is not known, so a certified point counts as if it might, and
+                for good: it is no open decision, which a later outcome of the point would settle.
+                The models learn from `stand_ins`; before a refit, make these yourself.
 
         Raises:
             InputDataError, BotorchTensorDimensionError: If an argument is malformed.
@@ -580,16 +592,21 @@ class ChanceConstraint(DecisionAccount):
             check_fits(model, X)
         decisions = X if self._contexts is None else self._contexts.decisions(X)
         self._check_outcomes(X, Y, Yvar)
+        sides = torch.zeros_like(Y) if beyond is None else checked_beyond(beyond, Y)
         named = (zip(self.limits, numbers_of(values), strict=True) for values in Y.cpu())
         came = [{name: y for name, y in each if not math.isnan(y)} for each in named]
         rows = self._out_at(decisions.tolist(), came)
         is_new = torch.tensor([row is None for row in rows], dtype=torch.bool, device=X.device)
         decided = self._decided(decisions[is_new])
-        taught = self._taught(X, Y, Yvar, condition)  # which may raise: nothing has changed yet
+        taught = self._taught(X, Y, Yvar, condition, sides)  # which may raise: nothing has changed yet
         self._record(decided)
         new = iter(decided)
-        for row, outcomes in zip(rows, came, strict=True):
-            (next(new) if row is None else row)["outcomes"].update(outcomes)
+        for row, outcomes, signs in zip(rows, came, sides.tolist(), strict=True):
+            row = next(new) if row is None else row
+            row["outcomes"].update(outcomes)
+            known = zip(self.limits, map(int, signs), strict=True)
+            if bounds := {name: side for name, side in known if side}:
+                row["beyond"] = {**row.get("beyond", {}), **bounds}
         self._accounts.clear()
         self.models = taught
         self._forget_models()
@@ -637,7 +654,9 @@ class ChanceConstraint(DecisionAccount):
         self._accounts.clear()
         leave_traces(self._parts(), self._statement, [row["point"] for row in decided])
 
-    def _taught(self, X: Tensor, Y: Tensor, Yvar: Tensor | None, condition: bool) -> dict[str, Any]:
+    def _taught(
+        self, X: Tensor, Y: Tensor, Yvar: Tensor | None, condition: bool, sides: Tensor
+    ) -> dict[str, Any]:
         """The models after observations; the calibrators of calibrated ones have learned."""
         taught, told = dict(self.models), {}
         for column, (name, model) in enumerate(self.models.items()):
@@ -646,14 +665,19 @@ class ChanceConstraint(DecisionAccount):
             if not came.any() or not (condition or is_calibrated):
                 continue
             own = X[came], Y[came][:, [column]], None if Yvar is None else Yvar[came][:, [column]]
-            told[name] = checked_observations(observed_process(model), *own)
-            if isinstance(model, Surrogate) and not is_calibrated:
-                taught[name] = model.with_observations(*told[name])
-            elif not is_calibrated:
-                taught[name] = with_observations(model, *told[name])
-        for name in told:  # once nothing raises for another outcome
+            x, y, yvar = checked_observations(observed_process(model), *own)
+            beyond = sides[came][:, [column]].to(y)
+            told[name] = x, y, yvar, condition, beyond
+            if is_calibrated:
+                continue
+            y = stand_ins(model, x, y, beyond)
+            if isinstance(model, Surrogate):
+                taught[name] = model.with_observations(x, y, yvar)
+            else:
+                taught[name] = with_observations(model, x, y, yvar)
+        for name, arguments in told.items():  # once nothing raises for another outcome
             if _calibrator_of(taught[name]) is not None:
-                taught[name].observe(*told[name], condition=condition)
+                taught[name].observe(*arguments)
         return taught
 
     @property

@@ -1,5 +1,6 @@
 """Models that wrap BoTorch models, and residuals of a Gaussian process on its own training data."""
 
+from botorch_calib.models.beyond import stand_ins
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.delayed import CensoredDelayModel
 from botorch_calib.models.model_list import CalibratedModelList
@@ -20,4 +21,5 @@ __all__ = [
     "loo_residuals",
     "prequential_residuals",
     "sharpened",
+    "stand_ins",
 ]

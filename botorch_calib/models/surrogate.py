@@ -22,6 +22,7 @@ from torch import Tensor
 from botorch_calib._validation import check_flag, check_inputs, check_tensor, check_variances
 from botorch_calib.calibration import Calibrator
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
+from botorch_calib.models.beyond import checked_beyond, stand_ins, teach
 from botorch_calib.models.cholesky_factor import keep_in_step
 from botorch_calib.models.conditioning import conditioned_on, with_observations
 from botorch_calib.models.matching_rows import matching_rows
@@ -134,7 +135,12 @@ class Surrogate(WrapperModel, FantasizeMixin):
 
     @torch.no_grad()
     def observe(
-        self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None, condition: bool = True
+        self,
+        X: Tensor,
+        Y: Tensor,
+        Yvar: Tensor | None = None,
+        condition: bool = True,
+        beyond: Tensor | None = None,
     ) -> None:
         """Score new observations, teach the calibrator, and condition the process on them.
 
@@ -151,19 +157,24 @@ class Surrogate(WrapperModel, FantasizeMixin):
                 `PartlyKnownNoiseGP` has learned), without what it learns on top of them.
             condition: Whether to also condition the process on the observations. If not, pending
                 points stay pending.
+            beyond: Which outcomes are known only to be beyond ``Y``, ``n x 1``: 1 for one above it,
+                -1 for one below, else 0 (default), or booleans for 1 and 0. The process learns from
+                `stand_ins`, the calibrator from a draw of what it states beyond the bound.
 
         Raises:
             UnsupportedError: If the process is batched or cannot be conditioned.
         """
         X, Y, Yvar = checked_observations(self.model, X, Y, Yvar)
+        sides = None if beyond is None else checked_beyond(beyond, Y)
         process, pending, calibrator = self.model, self.X_pending, self.calibrator
         if calibrator is not None:
             scored = scores_of_observations(process, X, Y, Yvar)
         if check_flag("condition", condition):
             pending = self._still_pending(X)
-            process = with_observations(process, X, Y, Yvar)
+            values = Y if sides is None else stand_ins(process, X, Y, sides)
+            process = with_observations(process, X, values, Yvar)
         if calibrator is not None:  # now that nothing raises any more
-            calibrator.update(*scored)
+            teach(calibrator, *scored, X, Y, sides)
         self.model, self.X_pending = process, pending
 
     @torch.no_grad()
