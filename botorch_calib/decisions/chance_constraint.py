@@ -598,7 +598,9 @@ class ChanceConstraint(DecisionAccount):
         rows = self._out_at(decisions.tolist(), came)
         is_new = torch.tensor([row is None for row in rows], dtype=torch.bool, device=X.device)
         decided = self._decided(decisions[is_new])
-        taught = self._taught(X, Y, Yvar, condition, sides)  # which may raise: nothing has changed yet
+        taught = self._taught(
+            X, Y, Yvar, condition, sides
+        )  # which may raise: nothing has changed yet
         self._record(decided)
         new = iter(decided)
         for row, outcomes, signs in zip(rows, came, sides.tolist(), strict=True):

@@ -7,8 +7,8 @@ A row is one decision about one point, with all its outcomes, and says itself wh
 
 `ChanceConstraint.decide` returns it, a client or a ledger stores it, and a constraint takes it back
 with its outcomes, as one of its ``rows``. It is judged by its own limits, even if those have moved.
-Of an outcome that is known only to be beyond a bound, ``outcomes`` has the bound, and a further entry
-``"beyond": {"cost": 1}`` says that it is above it, or below by -1.
+Of an outcome that is known only to be beyond a bound, ``outcomes`` has the bound, and a further
+entry ``"beyond": {"cost": 1}`` says that it is above the bound, or below by -1.
 """
 
 from __future__ import annotations

@@ -77,12 +77,14 @@ def account_of(
     """The account of trials: the stored row of each, empty if there is none, and its outcomes.
 
     Trials are in the order of their decisions, without those that were never run. Outcomes that
-    are out are left out, None or NaN.
+    are out are left out, None or NaN; rows may say which ones are known only to be ``beyond``.
     """
-    rows = [
-        {**row, "outcomes": {name: _known(outcomes.get(name)) for name in limits}}
-        for row, outcomes in trials
-    ]
+    rows = []
+    for row, outcomes in trials:
+        known = {name: _known(outcomes.get(name)) for name in limits}
+        sides = row.get("beyond", {}).items()
+        came = {name: side for name, side in sides if known.get(name) is not None}
+        rows.append({**row, "outcomes": known, "beyond": came})
     return DecisionAccount(limits, level, budget, rows, skip_malformed=True)
 
 

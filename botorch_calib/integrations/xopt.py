@@ -23,6 +23,7 @@ except ImportError as error:
     raise ImportError(
         "botorch_calib.integrations.xopt needs Xopt: pip install botorch_calib[xopt]"
     ) from error
+import pandas as pd
 import torch
 import yaml
 from botorch.acquisition import AcquisitionFunction, UpperConfidenceBound
@@ -46,13 +47,15 @@ from botorch_calib.decisions.rows import DecisionAccount
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.integrations import _stored as stored
 from botorch_calib.integrations._mixed_search import MixedSpace
-from botorch_calib.models import CalibratedModelList
+from botorch_calib.models import CalibratedModelList, stand_ins
 from botorch_calib.models.predict import mean_and_deviation
 from botorch_calib.models.residuals import RESIDUALS
 from botorch_calib.posteriors.prediction import EXCESS
 
 #: Under which Xopt stores them.
 CONSTRUCTOR, GENERATOR = "calibrated", "chance_constrained"
+#: A column of the data by the name of an outcome and this says on which side of the value it is.
+BEYOND = "_beyond"
 
 
 class CalibratedModelConstructor(StandardModelConstructor):
@@ -128,6 +131,9 @@ class ChanceConstrainedGenerator(BayesianGenerator):
     candidate counts as a violation until the data have a row with its inputs. Evaluate some 8
     points for each variable first.
 
+    An evaluation that knows only that an outcome is above a bound returns the bound, and 1 by the
+    name of the outcome and ``_beyond``, -1 if it is below: see `ChanceConstraint.observe`.
+
     Args:
         level: Probability, in (0, 1), with which a candidate shall meet all constraints.
         budget: As in `ChanceConstraint`.
@@ -186,6 +192,19 @@ class ChanceConstrainedGenerator(BayesianGenerator):
             if name not in self.model_output_names:
                 raise InputDataError(f"`max_half_widths` names {name!r}, which is no output.")
         return self
+
+    def train_model(self, data: pd.DataFrame | None = None, update_internal: bool = True) -> Module:
+        """Xopt's, trained once more on `stand_ins` where outcomes are only known to be beyond."""
+        model = super().train_model(data, update_internal)
+        data = (self.get_training_data(self.data) if data is None else data).copy()
+        bounds = [name for name in self.vocs.constraint_names if name + BEYOND in data]
+        for name in bounds:
+            known = data[[*self.model_input_names, name]].notna().all(axis=1)
+            sides = data.loc[known, [name + BEYOND]].fillna(0.0)
+            each = data.loc[known, self.model_input_names], data.loc[known, [name]], sides
+            X, Y, beyond = (torch.tensor(part.to_numpy(dtype=float)) for part in each)
+            data.loc[known, name] = stand_ins(self._model_of(model, name), X, Y, beyond).flatten()
+        return super().train_model(data, update_internal) if bounds else model
 
     def chance_constraint(self, model: Module | None = None) -> ChanceConstraint:
         """The constraint as it stands: its decisions, and models of all data, fitted if None."""
@@ -256,8 +275,15 @@ class ChanceConstrainedGenerator(BayesianGenerator):
                 limits[name] = constraint.value, None
             else:
                 limits[name] = constraint.range
-        inputs, outcomes = self.data[self.model_input_names], self.data[[*limits]]
-        trials = stored.trials_in_table(self.decisions, inputs, outcomes)
+        sides = {name: name + BEYOND for name in limits if name + BEYOND in self.data}
+        inputs, outcomes = self.data[self.model_input_names], self.data[[*limits, *sides.values()]]
+        trials = [
+            (
+                {**row, "beyond": {k: came[v] for k, v in sides.items() if came.get(v) in (1, -1)}},
+                came,
+            )
+            for row, came in stored.trials_in_table(self.decisions, inputs, outcomes)
+        ]
         return stored.account_of(limits, self.level, self.budget, trials)
 
 

@@ -56,7 +56,9 @@ def stand_ins(model: Model, X: Tensor, Y: Tensor, beyond: Tensor) -> Tensor:
         return Y
     with as_in_training(process):
         subject = "The noise of an observation"
-        stated = predict(process, points[is_bound].unsqueeze(-2), objective=False, sole_values=subject)
+        stated = predict(
+            process, points[is_bound].unsqueeze(-2), objective=False, sole_values=subject
+        )
     t = stated.outcome_map.latent(values[is_bound].double().unsqueeze(-1))
     if stated.target_noise is not None:
         deviation = stated.target_noise.expand_as(stated.target_variance).sqrt()
