@@ -247,6 +247,14 @@ class ChanceConstrainedSampler(DelayAwareSampler):
     def _unless_repeated(self, point: Tensor, proposer: DelayAwareProposer, look: Look) -> Tensor:
         return point  # which may be evaluated again
 
+    def _look_at(self, study: Study, trials: Sequence[FrozenTrial], space: SearchSpace) -> Look:
+        """As in the parent, but a trial that ended beyond a limit is no failure to keep away from.
+
+        Its constraint keeps away from the limit: by as much as is needed, not more.
+        """
+        others = [trial for trial in trials if not _ended_beyond(trial)]
+        return super()._look_at(study, others, space)._replace(trials=trials)
+
     def _look_now(self, study: Study) -> Look:
         trials = others_of(study)
         self._account(trials)  # which raises if there are no constraints yet
@@ -284,6 +292,13 @@ class ChanceConstrainedSampler(DelayAwareSampler):
                 Y = stand_ins(models[name], X, Y, sides)
                 models[name] = self._fitted(place + len(account.limits), X, Y, noise)
         return stored.constraint_of(account, models)
+
+
+def _ended_beyond(trial: FrozenTrial) -> bool:
+    """Whether a trial has no value, and the reason may be that it violates a constraint."""
+    has_none = trial.state in (TrialState.FAIL, TrialState.PRUNED)
+    violates = any(value > 0.0 for value in trial.constraints.values())
+    return has_none and (violates or BEYOND in trial.user_attrs)
 
 
 def _beyond(trial: FrozenTrial, names: Collection[str]) -> Mapping[str, int]:

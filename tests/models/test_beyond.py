@@ -96,41 +96,34 @@ class Recorded:
         monkeypatch.setattr(calibrator, "update", recording)
 
 
-CALIBRATORS = [
-    NoCalibration(),
-    OnlineConformal(0.2),
-    LocalizedConformal(0.2),
-    QuantileRecalibrator(),
-]
+CALIBRATORS = [NoCalibration(), LocalizedConformal(0.2), QuantileRecalibrator()]
 
 
-@pytest.mark.parametrize("calibrator", CALIBRATORS)
+@pytest.mark.parametrize("calibrator", CALIBRATORS[1:])
 def test_draws_keep_what_is_stated_uniform(
     calibrator: Calibrator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever bounds come: outcomes are from the stated distribution, which is not the model's."""
-    calibrator, gp = deepcopy(calibrator), make_gp()
-    generator = torch.Generator().manual_seed(1)
-    inputs = torch.rand(60, 2, dtype=torch.double, generator=generator)
-    spread = 3.0 * torch.randn(60, dtype=torch.double, generator=generator)
-    calibrator.update(inputs, spread)  # it widens
-    model, recorded = CalibratedModel(gp, calibrator), Recorded(calibrator, monkeypatch)
+    calibrator, generator = deepcopy(calibrator), torch.Generator().manual_seed(1)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, dtype=torch.double, generator=generator)
+
+    X = torch.rand(250, 2, dtype=torch.double, generator=generator)
+    calibrator.update(X[150:], 3.0 * normal(100))  # it widens
+    model, recorded = CalibratedModel(make_gp(), calibrator), Recorded(calibrator, monkeypatch)
     num_bounds = 0
-    for t in range(400):
-        x = torch.rand(3, 2, dtype=torch.double, generator=generator)
+    for t, x in enumerate(X[:150].split(1)):
         stated = predict(model, x.unsqueeze(-2), objective=False)
-        z = torch.randn(2, 3, 1, 1, dtype=torch.double, generator=generator)
-        y, bound = (stated.at_score(each).reshape(3, 1) for each in (z[0], 0.7 * z[1]))
+        y, bound = (stated.at_score(scale * normal(1, 1, 1)).reshape(1, 1) for scale in (1.0, 0.7))
         side = 1.0 if t % 3 else -1.0
         beyond = side * (side * y > side * bound).to(y)
-        beyond[1:] = 0.0  # the others are exact, before and after
         model.observe(x, torch.where(beyond != 0, bound, y), condition=False, beyond=beyond)
         num_bounds += int(beyond.abs().sum())
     u = torch.tensor(recorded.values, dtype=torch.double)
-    first = u[::3]
-    assert num_bounds > 120 and len(u) == 1200
-    assert kstest(first, "uniform").pvalue > 0.01
-    assert abs(torch.corrcoef(torch.stack([first[1:], first[:-1]]))[0, 1]) < 0.13
+    assert num_bounds > 50 and len(u) == 150
+    assert kstest(u, "uniform").pvalue > 0.05
+    assert abs(torch.corrcoef(torch.stack([u[1:], u[:-1]]))[0, 1]) < 0.16
 
 
 def test_draws_are_repeated_by_a_replay_and_differ_otherwise() -> None:
@@ -165,7 +158,9 @@ def test_the_same_bound_again_and_bounds_far_out(
     learns = not isinstance(calibrator, NoCalibration)
     assert len({*told}) == (4 if learns else 1)
     for side in (1.0, -1.0):
-        model.observe(X[:1], bound[:1] + 1e3 * side, condition=False, beyond=side * torch.ones(1, 1))
+        model.observe(
+            X[:1], bound[:1] + 1e3 * side, condition=False, beyond=side * torch.ones(1, 1)
+        )
         assert math.isfinite(told[-1]) and side * told[-1] > 100.0
 
 
