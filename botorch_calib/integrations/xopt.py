@@ -200,10 +200,10 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         bounds = [name for name in self.vocs.constraint_names if name + BEYOND in data]
         for name in bounds:
             known = data[[*self.model_input_names, name]].notna().all(axis=1)
-            sides = data.loc[known, [name + BEYOND]].fillna(0.0)
-            each = data.loc[known, self.model_input_names], data.loc[known, [name]], sides
-            X, Y, beyond = (torch.tensor(part.to_numpy(dtype=float)) for part in each)
-            data.loc[known, name] = stand_ins(self._model_of(model, name), X, Y, beyond).flatten()
+            own = data[known].fillna({name + BEYOND: 0.0})
+            columns = self.model_input_names, [name], [name + BEYOND]
+            told = (torch.tensor(own[each].to_numpy(dtype=float)) for each in columns)
+            data.loc[known, name] = stand_ins(self._model_of(model, name), *told).flatten().numpy()
         return super().train_model(data, update_internal) if bounds else model
 
     def chance_constraint(self, model: Module | None = None) -> ChanceConstraint:

@@ -336,7 +336,7 @@ class FeedbackLedger:
         Warns:
             InputDataWarning: If the value arrives now, too late to be used; it is recorded.
         """
-        told = self._told(y, yvar, outcomes, context, beyond)
+        told = self._told(y, yvar, _named(outcomes, beyond), context)
         self._change(trial_id, lambda entry, at: entry.observed(at, **told), time)
         # Whoever gives times, as in simulations, knows which values are late. PyTorch, which could
         # hang in a process that is forked meanwhile, is not used here.
@@ -361,7 +361,6 @@ class FeedbackLedger:
         time: float | None = None,
         outcomes: Mapping[str, object] | None = None,
         context: object = None,
-        beyond: Mapping[str, int] | None = None,
     ) -> None:
         """Replace the value of a trial, for example after a slip of the pen.
 
@@ -375,12 +374,11 @@ class FeedbackLedger:
             outcomes: As in `tell` (default: as before).
             context: Likewise; an empty one takes the context back. Its length may only change where
                 no other trial has one.
-            beyond: As in `tell`.
 
         Raises:
             TrialStateError: If the trial has no value; for the rest see `tell`.
         """
-        told = self._told(y, yvar, outcomes, context, beyond)
+        told = self._told(y, yvar, _named(outcomes), context)
         self._change(trial_id, lambda entry, at: entry.amended(at, **told), time)
 
     def add(
@@ -449,16 +447,8 @@ class FeedbackLedger:
         """
         self._change(trial_id, Entry.abandoned, time)
 
-    def _told(
-        self,
-        y: object,
-        yvar: object,
-        outcomes: Mapping[str, object] | None,
-        context: object,
-        beyond: Mapping[str, int] | None,
-    ) -> dict[str, Any]:
+    def _told(self, y: object, yvar: object, named: Named, context: object) -> dict[str, Any]:
         """The checked arguments of `tell` and `amend`."""
-        named = _named(outcomes, beyond)
         if context is not None:
             context = tuple(check_array("context", context, (None,), (1, None)).ravel().tolist())
         yvar = None if yvar is None else check_nonnegative("yvar", yvar)
@@ -646,26 +636,23 @@ def _checked_time(time: object) -> float | None:
     return None if time is None else check_number("time", time) + 0.0  # no -0.0
 
 
-def _named(outcomes: Mapping[str, object] | None, beyond: Mapping[str, int] | None) -> Named:
-    """Checked outcomes by name, with the side of those that are known only to be beyond."""
+def _named(outcomes: Mapping[str, object] | None, beyond: Mapping[str, int] | None = None) -> Named:
+    """Checked outcomes by name, bounds with the side on which the outcome is."""
     for argument, value in {"outcomes": outcomes, "beyond": beyond}.items():
         if not isinstance(value, Mapping | None):
             raise InputDataError(f"`{argument}` must be a dictionary by name, got {value!r}.")
-    named: dict[str, Outcome] | None = None
-    if outcomes is not None:
-        named = {
-            name: None if each is None else check_number(f"outcomes[{name!r}]", each)
-            for name, each in outcomes.items()
-        }
-    for name, side in ({} if beyond is None else beyond).items():
-        y = None if named is None else named.get(name)
-        if named is None or y is None or side not in (1, -1):
+    named: dict[str, Outcome] = {
+        name: None if each is None else check_number(f"outcomes[{name!r}]", each)
+        for name, each in (outcomes or {}).items()
+    }
+    for name, side in (beyond or {}).items():
+        bound = named.get(name)
+        if not isinstance(bound, float) or side not in (1, -1):
             raise InputDataError(
-                "`beyond` must hold 1 or -1 for some of the `outcomes` that are given, got "
-                f"{beyond!r}."
+                f"`beyond` must hold 1 or -1 for some of the `outcomes` given, got {beyond!r}."
             )
-        named[name] = y, int(side)
-    return named
+        named[name] = bound, side
+    return None if outcomes is None else named
 
 
 def _recorded(decision: Any, query: NDArray[np.float64]) -> str:

@@ -203,12 +203,10 @@ class Entry(NamedTuple):
             came = value.outcomes or (value.y,)
         elif self.failed_at is not None and self.failed_at <= now:
             came = self.outcomes
-        if came is not None:
-            pairs = [each if isinstance(each, tuple) else (each, 0) for each in came]
-            named = dict(zip(row["outcomes"], pairs, strict=True))
-            row["outcomes"] = {name: y for name, (y, _) in named.items()}
-            if beyond := {name: side for name, (_, side) in named.items() if side}:
-                row["beyond"] = beyond
+        for name, y in zip(row["outcomes"], came or (), strict=came is not None):
+            row["outcomes"][name] = y
+            if isinstance(y, tuple):
+                row["outcomes"][name], row.setdefault("beyond", {})[name] = y
         return row
 
     def standing(self, now: float) -> Entry | EarlierValue:

@@ -87,33 +87,23 @@ def checked_beyond(beyond: Tensor, Y: Tensor) -> Tensor:
 
 
 def teach(
-    calibrator: Calibrator,
-    inputs: Tensor,
-    z: Tensor,
-    X: Tensor,
-    Y: Tensor,
-    sides: Tensor | None,
+    calibrator: Calibrator, inputs: Tensor, z: Tensor, X: Tensor, Y: Tensor, sides: Tensor | None
 ) -> None:
-    """Update a calibrator by residuals ``z``, some of which are bounds, in their order.
+    """Update a calibrator by normal scores ``z`` of outcomes and bounds, in their order.
 
     In place of a bound comes a draw from what the calibrator states beyond it at that time. If its
     distribution ``F`` is right, the probability integral transforms, uniform in ``[F(bound), 1]``
-    or ``[0, F(bound)]`` for bounds, are all uniform together, whatever came before.
-
-    Args:
-        calibrator: The calibrator.
-        inputs: Inputs ``n x d``, as it sees them.
-        z: Normal scores ``n`` of outcomes and bounds.
-        X: Points ``n x d``, as given: the random numbers follow from these, from ``Y`` and from
-            the number of earlier updates, so that a replay repeats them.
-        Y: Outcomes and bounds ``n x 1``.
-        sides: As of `checked_beyond`, or None.
+    or ``[0, F(bound)]`` for bounds, are all uniform together, whatever came before. The random
+    numbers follow from ``X``, ``Y`` and the number of earlier updates, so a replay repeats them.
     """
     first, z = 0, z.clone()
-    for i in [] if sides is None else sides.flatten().nonzero().flatten().tolist():
+    signs = [0.0] * len(z) if sides is None else sides.flatten().tolist()
+    for i, side in enumerate(signs):
+        if side == 0.0:
+            continue
         if first < i:
             calibrator.update(inputs[first:i], z[first:i])
-        first, side = i, float(sides[i])
+        first = i
         key = [*X[i].tolist(), float(Y[i]), side, calibrator.num_updates]
         bits = np.array(key, dtype=np.float64).view(np.uint32)
         share = np.random.default_rng(bits.tolist()).random()

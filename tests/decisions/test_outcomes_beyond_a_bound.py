@@ -158,12 +158,15 @@ def test_a_ledger_is_told_bounds(tmp_path: Any) -> None:
         ids = [ledger.submit(x, time=0.0, decision=tested.decide(x[None])[0]) for x in X]
         ledger.tell(ids[0], 1.0, time=1.0, outcomes={"y": 50.0}, beyond={"y": 1})
         ledger.fail(ids[1], "out of memory", time=2.0, outcomes={"y": 100.0}, beyond={"y": 1})
+        wrong: Any
+        for wrong, match in (
+            ({"y": 0}, "1 or -1 for some of the `outcomes`"),
+            ({"z": 1}, "1 or -1 for some of the `outcomes`"),
+            ([1], "dictionary by name"),
+        ):
+            with pytest.raises(InputDataError, match=f"`beyond` must .*{match}"):
+                ledger.fail(ids[2], outcomes={"y": 50.0}, beyond=wrong)
         ledger.fail(ids[2], "power cut", time=2.0)
-        for wrong in ({"y": 0}, {"z": 1}):
-            with pytest.raises(InputDataError, match="`beyond` must hold 1 or -1 for some of the"):
-                ledger.amend(ids[0], 1.0, outcomes={"y": 50.0}, beyond=wrong)
-        with pytest.raises(InputDataError, match="`beyond` must be a dictionary"):
-            ledger.amend(ids[0], 1.0, beyond=[1])  # type: ignore[arg-type]
     ledger = FeedbackLedger.read(tmp_path / "ledger.db")
     tested.observe(X[:2], column(50.0, 100.0), condition=False, beyond=column(1.0, 1.0))
     assert ledger.decisions(3.0) == tested.decisions

@@ -32,7 +32,7 @@ SIDES = torch.tensor([[1.0], [0.0], [-1.0], [0.0], [1.0]], dtype=torch.double)
 
 @pytest.mark.parametrize("transforms", [False, True])
 def test_a_stand_in_is_a_deviation_of_the_noise_beyond_the_bound(transforms: bool) -> None:
-    gp = make_gp(transforms=transforms)
+    gp: Any = make_gp(transforms=transforms)
     X, Y, _ = make_data(5, transforms, seed=8)
     scale = gp.outcome_transform.stdvs.item() if transforms else 1.0
     expected = Y + SIDES * math.sqrt(NOISE) * scale
@@ -82,14 +82,16 @@ def test_the_process_learns_from_stand_ins() -> None:
 
 
 class Recorded:
-    """Probability integral transforms of what a calibrator is told, by what it stated before."""
+    """Scores that a calibrator is told, and their transforms by what it stated before."""
 
     def __init__(self, calibrator: Calibrator, monkeypatch: pytest.MonkeyPatch) -> None:
         self.values: list[float] = []
+        self.scores: list[float] = []
         update = calibrator.update
 
         def recording(X: Tensor, z: Tensor) -> Any:
             stated = update(X, z)
+            self.scores += z.tolist()
             self.values += stated.cdf(z.unsqueeze(-1)).flatten().tolist()
             return stated
 
@@ -148,11 +150,7 @@ def test_the_same_bound_again_and_bounds_far_out(
 ) -> None:
     """Repetitions are independent, and what has no chance is told as it is."""
     model = CalibratedModel(make_gp(), deepcopy(calibrator))
-    told: list[float] = []
-    update = model.calibrator.update
-    monkeypatch.setattr(
-        model.calibrator, "update", lambda X, z: (told.extend(z.tolist()), update(X, z))[1]
-    )
+    told = Recorded(model.calibrator, monkeypatch).scores
     X, bound = torch.full((4, 2), 0.5, dtype=torch.double), torch.zeros(4, 1, dtype=torch.double)
     model.observe(X, bound, condition=False, beyond=torch.ones(4, 1))
     learns = not isinstance(calibrator, NoCalibration)
