@@ -576,11 +576,10 @@ class ChanceConstraint(DecisionAccount):
                 of its training noise). They condition the model and judge no outcome.
             condition: Whether to also condition the models on them.
             beyond: Which outcomes are known only to be beyond ``Y``, ``n x m``: 1 for one above it,
-                -1 for one below, else 0 (default). Booleans stand for 1 and 0. A run that ran out
-                of 24 GB has ``Y = 24`` and 1. It violates an upper limit of 24 or less. Whether it
-                violates a higher one is not known, so a certified point counts as if it might, and
-                for good: it is no open decision, which a later outcome of the point would settle.
-                The models learn from `stand_ins`; before a refit, make these yourself.
+                -1 for one below, else 0 (default); booleans stand for 1 and 0. A run that ran out
+                of 24 GB, ``Y = 24`` and 1, violates an upper limit of 24 or less. Whether it
+                violates a higher one stays open, so a certified point counts as if it might, for
+                good: no later call settles it. Models learn from `stand_ins`, as refits should.
 
         Raises:
             InputDataError, BotorchTensorDimensionError: If an argument is malformed.
@@ -598,9 +597,7 @@ class ChanceConstraint(DecisionAccount):
         rows = self._out_at(decisions.tolist(), came)
         is_new = torch.tensor([row is None for row in rows], dtype=torch.bool, device=X.device)
         decided = self._decided(decisions[is_new])
-        taught = self._taught(
-            X, Y, Yvar, condition, sides
-        )  # which may raise: nothing has changed yet
+        taught = self._taught(X, Y, Yvar, condition, sides)  # may raise: nothing has changed yet
         self._record(decided)
         new = iter(decided)
         for row, outcomes, signs in zip(rows, came, sides.tolist(), strict=True):

@@ -33,6 +33,8 @@ from botorch_calib.models.process import observed_process, raw_width
 Search = Callable[[ChanceConstraint], tuple[Tensor, bool]]
 #: The name under which a client stores a row, where names are free.
 KEY = "chance_constraints"
+#: Ends the name of a column that says on which side of its bound an outcome is, see `account_of`.
+BEYOND = "_beyond"
 # Clients take infinite values, rows and Gaussian processes do not: beyond this squares overflow.
 INFINITE = 1e150
 #: Types of options that can be stored, alone and in lists.
@@ -181,5 +183,7 @@ def trials_in_table(
         if near.any():
             line = int(torch.where(near, distance.amax(dim=-1), torch.inf).argmin())
             came, is_free[line] = outcomes.iloc[line].to_dict(), False
-        trials.append(({**decision, "point": point}, came))
+        sided = {key: side for key, side in came.items() if key.endswith(BEYOND)}
+        sides = {key.removesuffix(BEYOND): side for key, side in sided.items() if side in (1, -1)}
+        trials.append(({**decision, "point": point, "beyond": sides}, came))
     return trials

@@ -54,8 +54,6 @@ from botorch_calib.posteriors.prediction import EXCESS
 
 #: Under which Xopt stores them.
 CONSTRUCTOR, GENERATOR = "calibrated", "chance_constrained"
-#: A column of the data by the name of an outcome and this says on which side of the value it is.
-BEYOND = "_beyond"
 
 
 class CalibratedModelConstructor(StandardModelConstructor):
@@ -197,11 +195,12 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         """Xopt's, trained once more on `stand_ins` where outcomes are only known to be beyond."""
         model = super().train_model(data, update_internal)
         data = (self.get_training_data(self.data) if data is None else data).copy()
-        bounds = [name for name in self.vocs.constraint_names if name + BEYOND in data]
-        for name in bounds:
+        bounds = {name: name + stored.BEYOND for name in self.vocs.constraint_names}
+        bounds = {name: side for name, side in bounds.items() if side in data}
+        for name, side in bounds.items():
             known = data[[*self.model_input_names, name]].notna().all(axis=1)
-            own = data[known].fillna({name + BEYOND: 0.0})
-            columns = self.model_input_names, [name], [name + BEYOND]
+            own = data[known].fillna({side: 0.0})
+            columns = self.model_input_names, [name], [side]
             told = (torch.tensor(own[each].to_numpy(dtype=float)) for each in columns)
             data.loc[known, name] = stand_ins(self._model_of(model, name), *told).flatten().numpy()
         return super().train_model(data, update_internal) if bounds else model
@@ -275,15 +274,9 @@ class ChanceConstrainedGenerator(BayesianGenerator):
                 limits[name] = constraint.value, None
             else:
                 limits[name] = constraint.range
-        sides = {name: name + BEYOND for name in limits if name + BEYOND in self.data}
-        inputs, outcomes = self.data[self.model_input_names], self.data[[*limits, *sides.values()]]
-        trials = [
-            (
-                {**row, "beyond": {k: came[v] for k, v in sides.items() if came.get(v) in (1, -1)}},
-                came,
-            )
-            for row, came in stored.trials_in_table(self.decisions, inputs, outcomes)
-        ]
+        told = [each for each in self.data if str(each).removesuffix(stored.BEYOND) in limits]
+        inputs, outcomes = self.data[self.model_input_names], self.data[told]
+        trials = stored.trials_in_table(self.decisions, inputs, outcomes)
         return stored.account_of(limits, self.level, self.budget, trials)
 
 

@@ -432,8 +432,8 @@ class FeedbackLedger:
 
         Raises:
             LedgerError: If there is no such trial, or it has a value or has failed.
-            InputDataError: If ``time`` (default: now) is before the submission, or ``outcomes`` and
-                ``beyond`` are malformed.
+            InputDataError: If ``time`` (default: now) is before the submission, or an argument is
+                malformed.
         """
         # Messages of exceptions may contain lone surrogates, which UTF-8 cannot encode.
         note = str(reason).encode("utf-8", "backslashreplace").decode()

@@ -1,8 +1,7 @@
 """Outcomes known only to be beyond a bound: what models and calibrators learn from these.
 
-A run that ran out of memory used "more than 24 GB", a concentration was "below 0.1". A tensor
-``beyond`` says so: 1 where an outcome is above the number that is given, -1 where it is below, and
-0 where it is that number.
+Of a run that ran out of memory it is known that it used more than 24 GB. A tensor ``beyond`` is 1
+where an outcome is above the number that is given, -1 where it is below, and 0 where it is it.
 """
 
 from __future__ import annotations
@@ -25,17 +24,16 @@ from botorch_calib.posteriors.prediction import MEMBER_DIM
 def stand_ins(model: Model, X: Tensor, Y: Tensor, beyond: Tensor) -> Tensor:
     r"""Values for a model to learn from, where outcomes are known only to be beyond a bound.
 
-    One standard deviation of the noise that the ``model`` states beyond the bound (under an outcome
-    transform, in the transformed space), and the bound itself where it states none. `observe` makes
-    them itself. Before a refit take them from the present model, and for the first fit from one
-    that is fitted to the bounds.
+    One standard deviation of the noise that the ``model`` states beyond the bound (in the space of
+    an outcome transform), and the bound itself where it states none. `observe` makes them itself.
+    For a refit take them from the present model, for the first fit from one fitted to the bounds.
 
     Args:
         model: A fitted model of the outcome, calibrated or not.
         X: Points ``n x d``.
         Y: Outcomes ``n x 1``, bounds among them.
-        beyond: For each of ``Y`` 1 if the outcome is above it, -1 if below, 0 if it is ``Y``;
-            booleans stand for 1 and 0.
+        beyond: For each 1 if the outcome is above ``Y``, -1 if below, 0 if it is ``Y``; booleans
+            stand for 1 and 0.
 
     Returns:
         Outcomes ``n x 1``, with stand-ins in place of the bounds.
@@ -78,8 +76,7 @@ def checked_beyond(beyond: Tensor, Y: Tensor) -> Tensor:
     sides = beyond.to(Y)
     if not ((sides == 0.0) | (sides.abs() == 1.0)).all():
         raise InputDataError(
-            "`beyond` must hold 1 where an outcome is above `Y`, -1 where it is below, and 0 where "
-            "it is `Y` itself."
+            "`beyond` must hold 1 where an outcome is above `Y`, -1 where it is below, else 0."
         )
     if (Y.isnan() & (sides != 0.0)).any():
         raise InputDataError("`beyond` must be 0 where `Y` is NaN: give the bound in `Y`.")
@@ -97,8 +94,7 @@ def teach(
     numbers follow from ``X``, ``Y`` and the number of earlier updates, so a replay repeats them.
     """
     first, z = 0, z.clone()
-    signs = [0.0] * len(z) if sides is None else sides.flatten().tolist()
-    for i, side in enumerate(signs):
+    for i, side in enumerate([] if sides is None else sides.flatten().tolist()):
         if side == 0.0:
             continue
         if first < i:

@@ -246,7 +246,7 @@ def test_whatever_becomes_of_a_trial() -> None:
     client.attach_data(running, {"z": 2.0})  # it ran out of something, and has no objective
     client.mark_trial_early_stopped(running)
     assert counted(client) == account(client) == (5, 4, 1)
-    models = models_by_metric(adapter_of(client))
+    models: Any = models_by_metric(adapter_of(client))
     assert len(models["z"].train_targets) == len(models["y"].train_targets) + 1
 
 

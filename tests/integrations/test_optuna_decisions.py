@@ -195,23 +195,24 @@ def test_books_of_trials_in_any_state(kind: str, tmp_path: Path, new_storage: Ne
 
 def test_trials_that_end_beyond_a_bound(new_storage: NewStorage) -> None:
     """They count as violations and teach the constraint; the search does not flee from them."""
-    study = optuna.create_study(storage=new_storage(), direction="maximize", sampler=new_sampler())
+    sampler = new_sampler()
+    study = optuna.create_study(storage=new_storage(), direction="maximize", sampler=sampler)
     study.optimize(limited, n_trials=NUM_INITIAL)
-    for state, beyond, value in (
-        (TrialState.PRUNED, {"loss": 1}, 0.0),  # more than the limit
-        (TrialState.FAIL, {"loss": 1}, -0.3),  # stopped before it
-        (TrialState.FAIL, {"loss": -1}, 0.0),
-        (TrialState.FAIL, {"loss": 1}, None),
+    for state, side, value in (
+        (TrialState.PRUNED, 1, 0.0),  # more than the limit
+        (TrialState.FAIL, 1, -0.3),  # stopped before it
+        (TrialState.FAIL, -1, 0.0),
+        (TrialState.FAIL, 1, None),
     ):
         trial = study.ask()
         trial.suggest_float("x", 0.0, 1.0)
-        trial.set_user_attr("beyond", beyond)
+        trial.set_user_attr("beyond", {"loss": side})
         if value is not None:
             trial.set_constraint("loss", value)
         study.tell(trial, state=state)
     rows = [each.system_attrs[DECISION] for each in study.trials[NUM_INITIAL:]]
     assert all(row["certified"] for row in rows)
-    constraint = study.sampler.chance_constraint(study)
+    constraint = sampler.chance_constraint(study)
     assert constraint.account[:3] == (4, 1, 2)
     sides: list[Any] = [{"loss": 1}, {"loss": 1}, {"loss": -1}, None]
     assert [row.get("beyond") for row in constraint.decisions] == sides
@@ -222,7 +223,7 @@ def test_trials_that_end_beyond_a_bound(new_storage: NewStorage) -> None:
     expected = unfitted(X, stand_ins(unfitted(X, Y), X, Y, beyond)).eval()
     targets = constraint.models["loss"].train_targets
     torch.testing.assert_close(targets, expected.train_targets)
-    look = study.sampler._look_now(study)
+    look = sampler._look_now(study)
     assert len(look.trials) == NUM_INITIAL + 4 and len(look.ledger) == NUM_INITIAL
 
 
