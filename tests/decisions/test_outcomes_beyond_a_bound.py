@@ -34,29 +34,19 @@ def row(y: float | None, side: int, limits: list[Any], quantiles: list[Any]) -> 
     return {"point": [0.0], "level": 0.9, "certified": True, **about, "beyond": {"y": side}}
 
 
-@pytest.mark.parametrize(
-    ("y", "side", "limits", "violated"),
-    [
+def test_what_a_bound_says_of_a_limit() -> None:
+    for y, side, limits, violated in (
         (24.0, 1, [None, 24.0], True),  # more than the limit
-        (30.0, 1, [None, 24.0], True),
         (18.0, 1, [None, 24.0], None),  # stopped before
-        (18.0, -1, [None, 24.0], False),
         (24.0, -1, [None, 24.0], False),
         (30.0, -1, [None, 24.0], None),
-        (24.0, 0, [None, 24.0], False),
         (3.0, -1, [3.0, None], True),
         (3.0, 1, [3.0, None], False),
-        (4.0, -1, [3.0, None], None),
-        (18.0, 1, [3.0, 24.0], None),
         (24.0, 1, [3.0, 24.0], True),
-        (2.0, 1, [3.0, 24.0], None),
-    ],
-)
-def test_what_a_bound_says_of_a_limit(
-    y: float, side: int, limits: list[Any], violated: bool | None
-) -> None:
-    decision = decision_of(row(y, side, limits, limits))
-    assert decision.violated is violated and decision.missed is violated
+        (18.0, 1, [3.0, 24.0], None),
+    ):
+        decision = decision_of(row(y, side, limits, limits))
+        assert decision.violated is violated and decision.missed is violated
 
 
 def test_a_bound_never_says_what_is_not_so() -> None:
@@ -82,19 +72,13 @@ def test_a_bound_counts_by_the_limit() -> None:
     Y, beyond = column(100.0, 50.0, 50.0), column(1.0, 1.0, -1.0)
     tested.observe(X[:3], Y, condition=False, beyond=beyond)
     assert tested.account[:3] == (4, 1, 2) and tested.num_observed == 3
-    assert [each.get("beyond") for each in tested.decisions] == [
-        {"y": 1},
-        {"y": 1},
-        {"y": -1},
-        None,
-    ]
+    sides: list[Any] = [{"y": 1}, {"y": 1}, {"y": -1}, None]
+    assert [each.get("beyond") for each in tested.decisions] == sides
     assert tested.budget_left == pytest.approx(10 - 3 + 0.4)
     rows = json.loads(json.dumps(tested.decisions))
     rebuilt = ChanceConstraint(make_gp(), rows=rows, **WIDE)
     assert rebuilt.decisions == tested.decisions and rebuilt.account == tested.account
-    assert torch.equal(
-        rebuilt.margin(points(5).unsqueeze(1)), tested.margin(points(5).unsqueeze(1))
-    )
+    assert torch.equal(rebuilt.margin(X.unsqueeze(1)), tested.margin(X.unsqueeze(1)))
     # What becomes known later is entered into its row.
     rows[1]["outcomes"] = {"y": 60.0}
     del rows[1]["beyond"]
@@ -102,53 +86,40 @@ def test_a_bound_counts_by_the_limit() -> None:
 
 
 def test_models_learn_from_stand_ins() -> None:
-    """Each from those of its own outcome; booleans say that outcomes are above."""
+    """Each from those of its own outcome."""
     X, Y = points(3), torch.tensor([[0.5, 0.1], [0.2, math.nan], [-0.3, 0.4]], dtype=torch.double)
-    limits = {"a": (None, 100.0), "b": (-100.0, None)}
     beyond = torch.tensor([[1, 0], [0, 0], [0, -1]])
     calibrated = CalibratedModel(make_gp(num=9), LocalizedConformal(0.2), denoise=False)
-    gps = {"a": make_gp(), "b": calibrated}
-    tested = ChanceConstraint(gps, limits=limits)
-    tested.observe(X, Y, beyond=beyond)
-    expected = stand_ins(gps["a"], X, Y[:, :1], beyond[:, :1])
-    assert torch.equal(tested.models["a"].train_targets[-3:], expected.flatten())
-    expected = stand_ins(make_gp(num=9), X[::2], Y[::2, 1:], beyond[::2, 1:])
-    assert torch.equal(calibrated.model.train_targets[-2:], expected.flatten())
     other = CalibratedModel(make_gp(num=9), LocalizedConformal(0.2))
+    limits = {"a": (None, 100.0), "b": (-100.0, None)}
+    tested = ChanceConstraint({"a": make_gp(), "b": calibrated}, limits=limits)
+    tested.observe(X, Y, beyond=beyond)
+    expected = stand_ins(make_gp(), X, Y[:, :1], beyond[:, :1])
+    assert torch.equal(tested.models["a"].train_targets[-3:], expected.flatten())
     other.observe(X[::2], Y[::2, 1:], beyond=beyond[::2, 1:])
+    assert torch.equal(calibrated.model.train_targets, other.model.train_targets)
     buffers = zip(calibrated.calibrator.buffers(), other.calibrator.buffers(), strict=True)
     assert all(torch.equal(*pair) for pair in buffers)
     assert [each.get("beyond") for each in tested.decisions] == [{"a": 1}, None, {"b": -1}]
-    one, two = (ChanceConstraint(make_gp(), **WIDE) for _ in range(2))
-    one.observe(X, Y[:, :1], beyond=beyond[:, :1] == 1)
-    two.observe(X, Y[:, :1], beyond=beyond[:, :1])
-    assert one.decisions == two.decisions
 
 
 def test_bad_arguments_and_rows_are_named() -> None:
-    tested, X = ChanceConstraint(make_gp(), **WIDE), points(2)
-    Y = column(1.0, 2.0)
-    wrong: Any
-    for wrong, match in (
-        (torch.zeros(2), r"`beyond` must have the shape \(2, 1\)"),
-        (column(0.0, 2.0), "`beyond` must hold 1 where an outcome is above"),
-        ([[0], [1]], "`beyond` must be a tensor"),
-    ):
-        with pytest.raises((InputDataError, BotorchTensorDimensionError), match=match):
-            tested.observe(X, Y, beyond=wrong)
     both = ChanceConstraint({"a": make_gp(), "b": make_gp()}, limits={k: (None, 9.0) for k in "ab"})
+    tested, X = ChanceConstraint(make_gp(), **WIDE), points(2)
+    wrong: Any
+    with pytest.raises(BotorchTensorDimensionError, match=r"`beyond` must have the shape \(2, 1\)"):
+        tested.observe(X, column(1.0, 2.0), beyond=torch.zeros(2))
     part = torch.tensor([[1.0, math.nan]], dtype=torch.double)
     with pytest.raises(InputDataError, match="`beyond` must be 0 where `Y` is NaN"):
         both.observe(X[:1], part, beyond=torch.ones(1, 2))
     assert not tested.decisions and not both.decisions
-    tested.observe(X, Y, condition=False, beyond=column(1.0, 0.0))
+    tested.observe(X, column(1.0, 2.0), condition=False, beyond=column(1.0, 0.0))
     first, second = tested.decisions
+    out = {"outcomes": {"y": None}, "beyond": {"y": 1}}
     for wrong in ({"y": 2}, {"z": 1}, {"y": "1"}, [1], None):
-        with pytest.raises(InputDataError, match=r"`rows\[0\]\['beyond'\]` must be 1 or -1 for"):
-            ChanceConstraint(make_gp(), rows=[first | {"beyond": wrong}, second], **WIDE)
-    with pytest.raises(InputDataError, match=r"`rows\[1\]\['beyond'\]` must be 1 or -1 for"):
-        out = second | {"outcomes": {"y": None}, "beyond": {"y": 1}}
-        ChanceConstraint(make_gp(), rows=[first, out], **WIDE)
+        changed = out if wrong is None else {"beyond": wrong}
+        with pytest.raises(InputDataError, match=r"`rows\[1\]\['beyond'\]` must be 1 or -1 for"):
+            ChanceConstraint(make_gp(), rows=[first, second | changed], **WIDE)
 
 
 def test_a_ledger_is_told_bounds(tmp_path: Any) -> None:
@@ -159,14 +130,9 @@ def test_a_ledger_is_told_bounds(tmp_path: Any) -> None:
         ledger.tell(ids[0], 1.0, time=1.0, outcomes={"y": 50.0}, beyond={"y": 1})
         ledger.fail(ids[1], "out of memory", time=2.0, outcomes={"y": 100.0}, beyond={"y": 1})
         wrong: Any
-        for wrong, match in (
-            ({"y": 0}, "1 or -1 for some of the `outcomes`"),
-            ({"z": 1}, "1 or -1 for some of the `outcomes`"),
-            ([1], "dictionary by name"),
-        ):
+        for wrong, match in (({"y": 0}, "1 or -1 for some"), ({"z": 1}, "some"), ([1], "by name")):
             with pytest.raises(InputDataError, match=f"`beyond` must .*{match}"):
                 ledger.fail(ids[2], outcomes={"y": 50.0}, beyond=wrong)
-        ledger.fail(ids[2], "power cut", time=2.0)
     ledger = FeedbackLedger.read(tmp_path / "ledger.db")
     tested.observe(X[:2], column(50.0, 100.0), condition=False, beyond=column(1.0, 1.0))
     assert ledger.decisions(3.0) == tested.decisions
