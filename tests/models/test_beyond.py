@@ -16,7 +16,12 @@ from scipy.stats import kstest
 from torch import Tensor
 
 from botorch_calib import CalibratedModel, CensoredDelayModel, LocalizedConformal
-from botorch_calib.calibration import Calibrator, NoCalibration, QuantileRecalibrator
+from botorch_calib.calibration import (
+    Calibrator,
+    NoCalibration,
+    OnlineConformal,
+    QuantileRecalibrator,
+)
 from botorch_calib.models import stand_ins
 from botorch_calib.models.predict import predict
 from tests.gps import NOISE, make_data, make_gp
@@ -112,7 +117,7 @@ def test_draws_keep_what_is_stated_uniform(
 
 def test_a_replay_repeats_the_draws() -> None:
     X, Y, _ = make_data(5, seed=8)
-    one, other = (CalibratedModel(make_gp(), LocalizedConformal(0.2)) for _ in range(2))
+    one, other = (CalibratedModel(make_gp(), OnlineConformal(0.2)) for _ in range(2))
     one.observe(X, Y, condition=False, beyond=SIDES)
     for rows in (slice(0, 2), slice(2, 5)):
         other.observe(X[rows], Y[rows], condition=False, beyond=SIDES[rows])
