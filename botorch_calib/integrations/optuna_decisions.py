@@ -248,10 +248,7 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         return point  # which may be evaluated again
 
     def _look_at(self, study: Study, trials: Sequence[FrozenTrial], space: SearchSpace) -> Look:
-        """As in the parent, but a trial that ended beyond a limit is no failure to keep away from.
-
-        Its constraint keeps away from the limit: by as much as is needed, not more.
-        """
+        """The parent's, but to end beyond a limit is no failure: its constraint keeps away."""
         others = [trial for trial in trials if not _ended_beyond(trial)]
         return super()._look_at(study, others, space)._replace(trials=trials)
 
@@ -281,13 +278,12 @@ class ChanceConstrainedSampler(DelayAwareSampler):
         trials, X = in_order_of_end(finite, look.space)
         X = X.to(self._device)
         models: dict[str, Model] = {}
+        beyond = [_beyond(trial, account.limits) for trial in trials]
         for place, name in enumerate(account.limits, look.data.objectives.shape[-1]):
             Y = X.new_tensor([[trial.constraints[name]] for trial in trials])
             noise = known_noise(trials, place)
             models[name] = self._fitted(place, X, Y, noise)
-            sides = X.new_tensor(
-                [[_beyond(trial, account.limits).get(name, 0)] for trial in trials]
-            )
+            sides = X.new_tensor([[each.get(name, 0)] for each in beyond])
             if sides.any():
                 Y = stand_ins(models[name], X, Y, sides)
                 models[name] = self._fitted(place + len(account.limits), X, Y, noise)

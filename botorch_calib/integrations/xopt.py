@@ -195,9 +195,9 @@ class ChanceConstrainedGenerator(BayesianGenerator):
         """Xopt's, trained once more on `stand_ins` where outcomes are only known to be beyond."""
         model = super().train_model(data, update_internal)
         data = (self.get_training_data(self.data) if data is None else data).copy()
-        bounds = {name: name + stored.BEYOND for name in self.vocs.constraint_names}
-        bounds = {name: side for name, side in bounds.items() if side in data}
-        for name, side in bounds.items():
+        bounds = [name for name in self.vocs.constraint_names if name + stored.BEYOND in data]
+        for name in bounds:
+            side = name + stored.BEYOND
             known = data[[*self.model_input_names, name]].notna().all(axis=1)
             own = data[known].fillna({side: 0.0})
             columns = self.model_input_names, [name], [side]

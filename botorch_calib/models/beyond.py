@@ -53,10 +53,7 @@ def stand_ins(model: Model, X: Tensor, Y: Tensor, beyond: Tensor) -> Tensor:
     if not is_bound.any():
         return Y
     with as_in_training(process):
-        subject = "The noise of an observation"
-        stated = predict(
-            process, points[is_bound].unsqueeze(-2), objective=False, sole_values=subject
-        )
+        stated = predict(process, points[is_bound].unsqueeze(-2), objective=False)
     t = stated.outcome_map.latent(values[is_bound].double().unsqueeze(-1))
     if stated.target_noise is not None:
         deviation = stated.target_noise.expand_as(stated.target_variance).sqrt()
@@ -88,10 +85,10 @@ def teach(
 ) -> None:
     """Update a calibrator by normal scores ``z`` of outcomes and bounds, in their order.
 
-    In place of a bound comes a draw from what the calibrator states beyond it at that time. If its
-    distribution ``F`` is right, the probability integral transforms, uniform in ``[F(bound), 1]``
-    or ``[0, F(bound)]`` for bounds, are all uniform together, whatever came before. The random
-    numbers follow from ``X``, ``Y`` and the number of earlier updates, so a replay repeats them.
+    In place of a bound comes a draw from the distribution ``F`` that the calibrator states then,
+    with ``F(z)`` uniform in ``[F(bound), 1]`` or ``[0, F(bound)]``. So if ``F`` is right, all
+    ``F(z)`` together are uniform, whatever came before. The random numbers follow from ``X``, ``Y``
+    and the number of earlier updates, so a replay repeats them.
     """
     first, z = 0, z.clone()
     for i, side in enumerate([] if sides is None else sides.flatten().tolist()):

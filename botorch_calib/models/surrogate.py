@@ -157,9 +157,8 @@ class Surrogate(WrapperModel, FantasizeMixin):
                 `PartlyKnownNoiseGP` has learned), without what it learns on top of them.
             condition: Whether to also condition the process on the observations. If not, pending
                 points stay pending.
-            beyond: Which outcomes are known only to be beyond ``Y``, ``n x 1``: 1 for one above it,
-                -1 for one below, else 0 (default), or booleans for 1 and 0. The process learns from
-                `stand_ins`, the calibrator from a draw of what it states beyond the bound.
+            beyond: As of `stand_ins`, from which the process learns (default: zeros). A calibrator
+                learns from a draw of what it states beyond the bound.
 
         Raises:
             UnsupportedError: If the process is batched or cannot be conditioned.

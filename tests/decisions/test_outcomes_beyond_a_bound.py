@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
 from botorch_calib import CalibratedModel, ChanceConstraint, FeedbackLedger, LocalizedConformal
@@ -34,35 +34,21 @@ def row(y: float | None, side: int, limits: list[Any], quantiles: list[Any]) -> 
     return {"point": [0.0], "level": 0.9, "certified": True, **about, "beyond": {"y": side}}
 
 
-def test_what_a_bound_says_of_a_limit() -> None:
-    for y, side, limits, violated in (
-        (24.0, 1, [None, 24.0], True),  # more than the limit
-        (18.0, 1, [None, 24.0], None),  # stopped before
-        (24.0, -1, [None, 24.0], False),
-        (30.0, -1, [None, 24.0], None),
-        (3.0, -1, [3.0, None], True),
-        (3.0, 1, [3.0, None], False),
-        (24.0, 1, [3.0, 24.0], True),
-        (18.0, 1, [3.0, 24.0], None),
-    ):
-        decision = decision_of(row(y, side, limits, limits))
-        assert decision.violated is violated and decision.missed is violated
-
-
-def test_a_bound_never_says_what_is_not_so() -> None:
-    """Of any truth that it leaves open, the flags are those of the truth or None."""
-    rng, known = random.Random(0), 0
-    for _ in range(2000):
+def test_a_bound_says_what_is_so_of_all_that_it_leaves_open() -> None:
+    """And nothing else: of a limit, and of the quantile that decided."""
+    rng, counts = random.Random(0), {True: 0, False: 0, None: 0}
+    for _ in range(500):
         low, high = sorted(rng.sample(range(6), 2))
         ends: list[Any] = rng.choice([[None, high], [low, None], [low, high]])
-        quantiles = [None if end is None else end + rng.choice([-0.5, 0.0, 0.5]) for end in ends]
+        quantiles = [None if end is None else end + rng.choice([-0.25, 0.0, 0.25]) for end in ends]
         side, bound = rng.choice([1, -1]), float(rng.randrange(6))
+        truths = [bound + side * (0.125 + 0.25 * i) for i in range(40)]
+        facts = [decision_of(row(y, 0, ends, quantiles)) for y in truths]
         told = decision_of(row(bound, side, ends, quantiles))
-        truth = decision_of(row(bound + side * rng.choice([0.5, 1.5, 9.0]), 0, ends, quantiles))
-        for claim, fact in zip(told[1:], truth[1:], strict=True):
-            assert claim is None or claim == fact
-            known += claim is not None
-    assert known > 1000
+        for claim, known in zip(told[1:], list(zip(*facts, strict=True))[1:], strict=True):
+            assert claim == (known[0] if len({*known}) == 1 else None)
+            counts[claim] += 1
+    assert min(counts.values()) > 100
 
 
 def test_a_bound_counts_by_the_limit() -> None:
@@ -107,8 +93,6 @@ def test_bad_arguments_and_rows_are_named() -> None:
     both = ChanceConstraint({"a": make_gp(), "b": make_gp()}, limits={k: (None, 9.0) for k in "ab"})
     tested, X = ChanceConstraint(make_gp(), **WIDE), points(2)
     wrong: Any
-    with pytest.raises(BotorchTensorDimensionError, match=r"`beyond` must have the shape \(2, 1\)"):
-        tested.observe(X, column(1.0, 2.0), beyond=torch.zeros(2))
     part = torch.tensor([[1.0, math.nan]], dtype=torch.double)
     with pytest.raises(InputDataError, match="`beyond` must be 0 where `Y` is NaN"):
         both.observe(X[:1], part, beyond=torch.ones(1, 2))
