@@ -7,7 +7,7 @@ from botorch.exceptions.warnings import BotorchWarning
 
 
 class CalibrationWarning(BotorchWarning):
-    """A statement on calibration that rests on too few observations to be relied on."""
+    """A statement on calibration that cannot be relied on, as for want of observations."""
 
 
 class NotCertifiedWarning(BotorchWarning):

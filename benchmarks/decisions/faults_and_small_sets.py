@@ -24,6 +24,7 @@ are given, but for a noise variance that is ten times too small. Gaussian noise 
 
 * ``quarter``: a quarter of the box is safe.
 * ``tenth``: a tenth of it.
+* ``quarter_2d``: a quarter of it, with two inputs for each function, so that 8 points are known.
 """
 
 from __future__ import annotations
@@ -49,6 +50,11 @@ FUNCTIONS: dict[str, tuple[Standardized, Standardized]] = {
     "levy": (_on(Levy, 5.0, dim=3), _on(DixonPrice, 2.0, dim=3)),
     "dixon_price": (_on(DixonPrice, 2.0, dim=5), _on(Levy, 2.0, dim=5)),
 }
+# With two inputs
+FLAT: dict[str, tuple[Standardized, Standardized]] = {
+    "levy": (_on(Levy, 5.0, dim=2), _on(DixonPrice, 2.0, dim=2)),
+    "dixon_price": (_on(DixonPrice, 2.0, dim=2), _on(Levy, 2.0, dim=2)),
+}
 
 
 def _small(safe_share: float) -> Case:
@@ -69,12 +75,16 @@ FAULTS: dict[str, Case] = {
     "trend": Case(NOISE, drift=0.6, fitted=FITTED),
     "grid": Case(NOISE, grid=0.5, fitted=FITTED),
 }
-SMALL_SETS: dict[str, Case] = {"quarter": _small(0.25), "tenth": _small(0.1)}
+SMALL_SETS: dict[str, Case] = {
+    "quarter": _small(0.25),
+    "tenth": _small(0.1),
+    "quarter_2d": _small(0.25),
+}
 
 
 def tasks(cases: Mapping[str, Case]) -> tuple[DecisionTask, ...]:
     return tuple(
         kind.task(f"{function}_{case}", *pair)
         for case, kind in cases.items()
-        for function, pair in FUNCTIONS.items()
+        for function, pair in (FLAT if case.endswith("2d") else FUNCTIONS).items()
     )

@@ -51,6 +51,7 @@ from benchmarks.decisions.faults_and_small_sets import NOISE
 from benchmarks.decisions.methods import Budgeted
 from benchmarks.decisions.oracle import Oracle, TrueConstraint
 from benchmarks.decisions.replicate import DESIGN, DecisionMethod, DecisionReplicate, Round
+from benchmarks.decisions.rule_of_misses import RuleOfMisses
 from benchmarks.decisions.tasks import (
     LEVEL,
     REFIT_EVERY,
@@ -157,7 +158,13 @@ class JointBudget(JointMethod):
         self, gps: Sequence[SingleTaskGP], outcome: SeveralOutcomes, last: ChanceConstraint | None
     ) -> ChanceConstraint:
         models = named(gps)
-        return on_all(models, outcome) if last is None else last.with_model(models)
+        return self.started(models, outcome) if last is None else last.with_model(models)
+
+    def started(
+        self, models: dict[str, SingleTaskGP], outcome: SeveralOutcomes
+    ) -> ChanceConstraint:
+        """The constraint of the first round."""
+        return on_all(models, outcome)
 
     def decide(self, constraint: ChanceConstraint, x: Tensor) -> None:
         constraint.decide(x)
@@ -165,6 +172,18 @@ class JointBudget(JointMethod):
     def observe(self, constraint: ChanceConstraint, x: Tensor, y: Tensor) -> None:
         # The next round has models of all data, so these need not be conditioned.
         constraint.observe(x, y, condition=False)
+
+
+@dataclass(frozen=True)
+class JointMisses(JointBudget):
+    """Likewise, by the rule before."""
+
+    constants: tuple[float, ...] = (EQUAL,)
+
+    def started(
+        self, models: dict[str, SingleTaskGP], outcome: SeveralOutcomes
+    ) -> ChanceConstraint:
+        return on_all(models, outcome, RuleOfMisses)
 
 
 @dataclass(frozen=True)
@@ -208,15 +227,19 @@ def named(gps: Sequence[SingleTaskGP]) -> dict[str, SingleTaskGP]:
 
 
 def on_all(
-    models: dict[str, SingleTaskGP], outcome: SeveralOutcomes, **settings: Any
+    models: dict[str, SingleTaskGP],
+    outcome: SeveralOutcomes,
+    kind: type[ChanceConstraint] = ChanceConstraint,
+    **settings: Any,
 ) -> ChanceConstraint:
     """A new constraint on all outcomes."""
     limits = dict(zip(models, [(None, part.limit) for part in outcome.parts], strict=True))
-    return ChanceConstraint(models, level=outcome.level, limits=limits, rows=(), **settings)
+    return kind(models, level=outcome.level, limits=limits, rows=(), **settings)
 
 
 METHODS = (
     JointBudget("budget"),
+    JointMisses("misses"),
     JointWidth("plain"),
     JointWidth("wide", 1.5),
     JointWidth("wide_2", 2.0),

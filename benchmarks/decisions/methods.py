@@ -6,39 +6,35 @@ the level:
 * ``plain``: ``k = 1``, what the Gaussian process states.
 * ``wide``: ``k = 1.5``, a margin of safety by hand.
 * ``loo``: ``k^2`` is the mean square of the leave-one-out residuals so far.
-* ``refit``: ``k = 1``, and the noise variance is a parameter fitted in every tenth round, whatever
-  was given. Where the task fits its Gaussian process anyway it is ``plain`` over again.
-* ``plain_050``, ``plain_075``, ``plain_200`` and ``plain_300``: ``k`` in percent. Which of them
-  violates the limit as often as another method does is known in hindsight alone: they are not
-  rivals, but what rewards are compared with.
+* ``plain_075``, ``plain_200`` and ``plain_300``: ``k`` in percent. Which of them violates the limit
+  as often as another method does is known in hindsight alone: they are not rivals, but what rewards
+  are compared with.
 
 Learners, kept from round to round:
 
 * ``budget``: `ChanceConstraint` at its defaults.
 * ``budget_sharp``: likewise, with hyperparameters that were given corrected by `sharpened` in every
   fifth round. Where the task fits its Gaussian process anyway it is ``budget`` over again.
-* ``recalibrated``: the rule before it, `tracked_quantile`.
+* ``budget_spread``: likewise, with noise by input, learned in every fifth round by
+  `with_learned_spread`.
+* ``misses``: the rule before it, `rule_of_misses`.
 
-What is recommended in the end is ``recommend``'s choice for the first two, at a confidence of 95 %,
-and for the others the certified point with the best mean.
+What is recommended in the end is ``recommend``'s choice for learners, at a confidence of 95 %, and
+for the others the certified point with the best mean.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from botorch.models import SingleTaskGP
 from torch import Tensor
 
 from benchmarks.decisions.replicate import Certifier, DecisionMethod, Limited, Unlearning
-from benchmarks.decisions.tasks import REFIT_EVERY
-from benchmarks.decisions.tracked_quantile import INTEGRAL_GAIN, STEP_SIZE, TrackedQuantile
-from benchmarks.framework.surrogates import Fixed, NoiseRefitted, Sharpened, Surrogate
+from benchmarks.decisions.rule_of_misses import RuleOfMisses
+from benchmarks.framework.surrogates import Fixed, Sharpened, SpreadLearned, Surrogate
 from botorch_calib import ChanceConstraint
-from botorch_calib.calibration import QuantileRecalibrator
 from botorch_calib.decisions import budget, widening
 from botorch_calib.models import loo_residuals
 from botorch_calib.models.sharpened_hyperparameters import EVIDENCE, LENGTHSCALE_WIDTH, NOISE_WIDTH
@@ -47,7 +43,7 @@ from botorch_calib.models.sharpened_hyperparameters import EVIDENCE, LENGTHSCALE
 SHARPENING = (5, NOISE_WIDTH, LENGTHSCALE_WIDTH, EVIDENCE)
 
 # Factors of the plain quantile that are no methods of their own.
-MULTIPLES = (0.5, 0.75, 2.0, 3.0)
+MULTIPLES = (0.75, 2.0, 3.0)
 
 
 @dataclass(frozen=True)
@@ -57,17 +53,9 @@ class GaussianQuantile(DecisionMethod):
     Args:
         name: Names the method.
         factor: The factor.
-        noise_every: Rounds from one fit of the noise variance to the next, where the task gives it;
-            ``None`` leaves it as given.
     """
 
     factor: float = 1.0
-    noise_every: int | None = None
-
-    def surrogate(self, given: Surrogate) -> Surrogate:
-        if self.noise_every is not None and isinstance(given, Fixed):
-            return NoiseRefitted(given, self.noise_every)
-        return given
 
     def start(self, outcome: Limited) -> Certifier:
         return Unlearning(lambda gp, time: fixed_width(gp, outcome, self.factor))
@@ -98,24 +86,6 @@ def fixed_width(gp: SingleTaskGP, outcome: Limited, factor: float) -> ChanceCons
 
 
 @dataclass(frozen=True)
-class Recalibrated(DecisionMethod):
-    """The rule before the budget, carried on from round to round.
-
-    Args:
-        name: Names the method.
-        calibrator: Makes its calibrator from a list of one level.
-        integral_gain: How fast violations in excess are made up for.
-    """
-
-    calibrator: Callable[[list[float]], QuantileRecalibrator]
-    integral_gain: float = INTEGRAL_GAIN
-
-    def start(self, outcome: Limited) -> Certifier:
-        calibrator = self.calibrator([outcome.level])
-        return TrackedQuantile(outcome.limit, outcome.level, calibrator, self.integral_gain)
-
-
-@dataclass(frozen=True)
 class Budgeted(DecisionMethod):
     """A chance constraint at its defaults, carried on from round to round.
 
@@ -131,8 +101,8 @@ class Budgeted(DecisionMethod):
     confidence: float | None = 0.95
     constants: tuple[float, ...] = (
         *(budget.SIZE, widening.START, widening.GAIN, widening.RELIEF),
-        *(budget.MOST_RELIEF, widening.PRIOR_COUNT, widening.MOST_FACTOR),
-        widening.OF_ONE_POINT,
+        *(budget.MOST_RELIEF, budget.LEAST_EXCESS),
+        *(widening.PRIOR_COUNT, widening.SMOOTHING, widening.OF_ONE_POINT),
     )
 
     def surrogate(self, given: Surrogate) -> Surrogate:
@@ -141,7 +111,39 @@ class Budgeted(DecisionMethod):
         return given
 
     def start(self, outcome: Limited) -> Certifier:
-        return Learning(outcome)
+        return Learning(outcome, ChanceConstraint)
+
+
+@dataclass(frozen=True)
+class ByMisses(DecisionMethod):
+    """The rule before, see `rule_of_misses`, carried on from round to round.
+
+    Args:
+        name: Names the method.
+        confidence: With which the point that is recommended is safe.
+    """
+
+    confidence: float | None = 0.95
+
+    def start(self, outcome: Limited) -> Certifier:
+        return Learning(outcome, RuleOfMisses)
+
+
+@dataclass(frozen=True)
+class SpreadBudgeted(Budgeted):
+    """A chance constraint on a process whose noise by input is learned.
+
+    Args:
+        every: Rounds from one learning to the next.
+    """
+
+    every: int = 5
+
+    def surrogate(self, given: Surrogate) -> Surrogate:
+        return SpreadLearned(super().surrogate(given), self.every)
+
+
+SPREAD = SpreadBudgeted("budget_spread", SHARPENING)
 
 
 class Learning:
@@ -149,27 +151,29 @@ class Learning:
 
     Args:
         outcome: The outcome.
+        kind: The class of the constraint.
     """
 
-    def __init__(self, outcome: Limited) -> None:
-        self.outcome = outcome
+    def __init__(self, outcome: Limited, kind: type[ChanceConstraint]) -> None:
+        self.outcome, self.kind = outcome, kind
         self.kept: ChanceConstraint | None = None
 
     def constraint(self, gp: SingleTaskGP, time: float = 1.0) -> ChanceConstraint:
         if self.kept is None:
-            self.kept = ChanceConstraint(gp, self.outcome.limit, level=self.outcome.level, rows=())
+            self.kept = self.kind(gp, self.outcome.limit, level=self.outcome.level, rows=())
         else:
             self.kept = self.kept.with_model(gp)
         return self.kept
 
     def observe(self, constraint: ChanceConstraint, x: Tensor, y: Tensor) -> None:
         # The next round has a model of all data, so this one need not be conditioned.
+        constraint.decide(x)  # a point may come again, with an equal outcome
         constraint.observe(x, y, condition=False)
 
 
 # ------------------------------------------------------------ those that are compared
 
-DecisionMethods = tuple[GaussianQuantile | LeaveOneOut | Recalibrated | Budgeted, ...]
+DecisionMethods = tuple[GaussianQuantile | LeaveOneOut | ByMisses | Budgeted, ...]
 
 
 def budgeted() -> DecisionMethods:
@@ -177,12 +181,9 @@ def budgeted() -> DecisionMethods:
     return (
         Budgeted("budget_sharp", SHARPENING),
         Budgeted("budget"),
+        ByMisses("misses"),
         GaussianQuantile("plain"),
         GaussianQuantile("wide", factor=1.5),
-        LeaveOneOut("loo"),
-        GaussianQuantile("refit", noise_every=REFIT_EVERY),
-        # Settings are bound here, defaults of the package too, so that a changed one is noticed.
-        Recalibrated("recalibrated", partial(QuantileRecalibrator, step_size=STEP_SIZE)),
         *multiples(),
     )
 
@@ -195,8 +196,6 @@ def multiples() -> tuple[GaussianQuantile, ...]:
 def factors() -> dict[str, float]:
     """The factors of the plain quantile that are run, by the names of their methods, in order."""
     found = {
-        method.name: method.factor
-        for method in budgeted()
-        if isinstance(method, GaussianQuantile) and method.noise_every is None
+        method.name: method.factor for method in budgeted() if isinstance(method, GaussianQuantile)
     }
     return dict(sorted(found.items(), key=lambda item: item[1]))

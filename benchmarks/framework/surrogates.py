@@ -11,6 +11,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Protocol
 
+from botorch.exceptions import UnsupportedError
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
@@ -19,7 +20,8 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.priors import GammaPrior
 from torch import Tensor
 
-from botorch_calib.models.sharpened_hyperparameters import sharpened
+from botorch_calib.models import sharpened, with_learned_spread
+from botorch_calib.models.spread_likelihood import LearnedSpreadLikelihood
 
 
 class Surrogate(Protocol):
@@ -209,3 +211,30 @@ class Sharpened:
             return with_data(previous, X, Y)
         gp: SingleTaskGP = sharpened(self.given(X, Y, bounds, step, None), *self.settings)
         return gp
+
+
+@dataclass(frozen=True)
+class SpreadLearned:
+    """A Gaussian process whose noise by input is learned from the data so far.
+
+    Where lengthscales are seen to be too long, the noise is left as it is.
+
+    Args:
+        given: Makes the process with one noise variance.
+        every: Steps from one learning to the next; processes that are fitted in between learn too.
+    """
+
+    given: Surrogate
+    every: int
+
+    def __call__(
+        self, X: Tensor, Y: Tensor, bounds: Tensor, step: int, previous: SingleTaskGP | None
+    ) -> SingleTaskGP:
+        gp = self.given(X, Y, bounds, step, previous)
+        if step % self.every and isinstance(gp.likelihood, LearnedSpreadLikelihood):
+            return gp
+        try:
+            learned: SingleTaskGP = with_learned_spread(gp)
+        except UnsupportedError:
+            return gp
+        return learned

@@ -256,7 +256,8 @@ class WassersteinUpperConfidenceBound(RobustUpperConfidenceBound):
             such as `RadiusSchedule`. With 0 this is ERBO.
         contexts: The centre of the ball, as of `RobustUpperConfidenceBound`.
         lipschitz_contexts: Contexts ``M' x d_c`` over which the largest gradient norm is taken
-            (default: those of ``contexts``, or all atoms). They cost a second evaluation.
+            (default: those of ``contexts``, or all atoms, over which the value may exceed the worst
+            case if they are samples). They cost a second evaluation.
 
     Example:
         >>> acqf = WassersteinUpperConfidenceBound(gp, beta=2.25, radius=0.1, contexts=contexts)

@@ -194,7 +194,7 @@ class _Widened(Module):
 def _scaled_update(gp: ExactGP, nu: Tensor) -> Callable[..., SamplePath]:
     """Conditions prior draws on data, both scaled by ``nu``, with one factorisation for all."""
     (points,) = get_train_inputs(gp, transformed=True)
-    noise = gp.likelihood.noise_covar(shape=points.shape[:-1])
+    noise = gp.likelihood.noise_covar(points, shape=points.shape[:-1])
     return partial(
         gaussian_update,
         noise_covariance=DiagLinearOperator(nu.square() * noise.diagonal()),

@@ -98,7 +98,7 @@ def with_later_values(model: Any, X: Tensor, Y: Tensor, Yvar: Tensor | None = No
         extended = model.with_model(model.model, deepcopy(model.calibrator))
         noises = [None] * len(Y) if Yvar is None else Yvar.split(1)
         for x, y, noise in zip(X.split(1), Y.split(1), noises, strict=True):
-            extended.observe(x, y, noise)
+            extended.learn(x, y, noise)  # equal ones may be repeated queries
     return extended
 
 

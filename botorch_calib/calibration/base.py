@@ -7,6 +7,7 @@ Inputs are in the base model's transformed space (the unit cube under ``Normaliz
 from __future__ import annotations
 
 import math
+import warnings
 from abc import ABC, abstractmethod
 from copy import deepcopy
 from typing import Self
@@ -25,8 +26,9 @@ from botorch_calib._validation import (
     check_tensor,
 )
 from botorch_calib.calibration.learners.quantile_learner import QuantileLearner
-from botorch_calib.calibration.scores import Score
+from botorch_calib.calibration.scores import DEFAULT_SCORE, Score
 from botorch_calib.distributions.piecewise import PiecewisePredictive
+from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 
 
 class Calibrator(Module, ABC):
@@ -145,6 +147,7 @@ class TrackedCalibrator(Calibrator):
         super().__init__()
         self.score = check_instance("score", score, Score, "RationalScore(max_width=50.0)")
         self.tails = check_one_of("tails", tails, ("gaussian", "stretched"))
+        self._log_wealth, self._has_warned = torch.zeros(()), False
 
     @property
     def max_width(self) -> float:  # type: ignore[override]
@@ -158,6 +161,10 @@ class TrackedCalibrator(Calibrator):
     @abstractmethod
     def _predictive_from(self, theta: Tensor) -> PiecewisePredictive:
         """The distribution with raw thresholds ``batch_shape x M``."""
+
+    @abstractmethod
+    def _compared(self, theta: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Quantiles ``n x M`` at raw thresholds, the values ``n`` they met, and levels ``M``."""
 
     def predictive(self, X: Tensor) -> PiecewisePredictive:
         return self._stated(self.tracker.threshold(X))
@@ -180,10 +187,38 @@ class TrackedCalibrator(Calibrator):
     @torch.no_grad()
     def update(self, X: Tensor, z: Tensor) -> PiecewisePredictive:
         check_residuals(X, z)
-        return self._predictive_from(self.tracker.update(X, self._scores(z)))
+        theta = self.tracker.update(X, self._scores(z))
+        stated = self._predictive_from(theta)
+        self._notice_cap(*self._compared(theta, z))
+        return stated
+
+    def _notice_cap(self, quantiles: Tensor, values: Tensor, levels: Tensor) -> None:
+        """Warn, once, if values lie beyond the cap of quantiles that have reached it too often.
+
+        As a `CalibrationAlarm` bets: if they do not, it warns with a probability of 5 % at most.
+        """
+        cap, above = self.max_width, quantiles > 0.0
+        if self._has_warned or not bool((capped := quantiles.abs() >= cap).any()):
+            return
+        share = torch.where(above, 1.0 - levels, levels)  # stated to lie beyond
+        is_beyond = torch.where(above, 1.0, -1.0) * values.unsqueeze(-1) > cap
+        gains = torch.where(is_beyond, 0.5 * (1.0 + share) / share, 0.5).log()
+        self._log_wealth = self._log_wealth + torch.where(capped, gains, 0.0).sum(dim=0).cpu()
+        if bool((self._log_wealth > math.log(20.0)).any()):
+            self._has_warned = True
+            wider = "" if cap >= DEFAULT_SCORE.max_width else f", or give `score={DEFAULT_SCORE}`"
+            warnings.warn(
+                f"Outcomes lie beyond {cap:g} predictive standard deviations more often than "
+                f"stated, and a {type(self).__name__} states no wider intervals. The model is far "
+                "too certain: see `print(noise_diagnosis(model))`, fit the noise (without "
+                f"`train_Yvar`), take `sharpened(model)`{wider}.",
+                CalibrationWarning,
+                stacklevel=level_of_caller(),
+            )
 
     def reset(self) -> None:
         self.tracker.reset()
+        self._log_wealth, self._has_warned = torch.zeros(()), False
 
     @property
     def num_updates(self) -> int:

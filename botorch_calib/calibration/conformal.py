@@ -29,6 +29,7 @@ class LocalizedConformal(TrackedCalibrator):
     ``tracker.coverage_bound(T)``. With ``lengthscale="auto"`` and ``alpha = 0.2`` this is 0.19 for
     ``T = 100`` and 0.04 for ``T = 1000``; with one lengthscale it is several times as large. It
     holds while the required width lies between 1e-3 and ``score.max_width`` standard deviations.
+    Where residuals lie beyond the latter more often, there is a ``CalibrationWarning``, once.
 
     Args:
         alpha: Miscoverage level, in (0, 1).
@@ -77,6 +78,9 @@ class LocalizedConformal(TrackedCalibrator):
 
     def _scores(self, z: Tensor) -> Tensor:
         return self.score.two_sided(z)
+
+    def _compared(self, theta: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.score.half_width(theta), z.abs(), theta.new_tensor([1.0 - self.alpha])
 
     def _predictive_from(self, theta: Tensor) -> PiecewisePredictive:
         width, most = self.score.half_width(theta), self.score.max_width

@@ -144,6 +144,9 @@ class QuantileRecalibrator(TrackedCalibrator):
     def _scores(self, z: Tensor) -> Tensor:
         return self.score.signed(z)
 
+    def _compared(self, theta: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.score.knots(theta), z, self.levels
+
     def _predictive_from(self, theta: Tensor) -> PiecewisePredictive:
         knots, most = self.score.knots(theta).unsqueeze(-2), self.score.max_width
         return PiecewisePredictive.recalibrated(

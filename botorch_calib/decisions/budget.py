@@ -17,8 +17,9 @@ from botorch_calib._validation import check_nonnegative, check_open_unit
 
 #: Violations allowed beyond the stated share of the certified rounds.
 SIZE = 10.0
-# The most rounds without a certified point that count as a relief.
-MOST_RELIEF = 7
+# The most rounds without a certified point that count as a relief, and the least excess: what good
+# rounds may earn.
+MOST_RELIEF, LEAST_EXCESS = 7, -2.0
 #: The least share of violations that a level may leave, well above double precision's.
 LEAST_SHARE = 1e-12
 
@@ -53,7 +54,7 @@ class Account(NamedTuple):
     num_certified: int = 0  # T
     num_violations: int = 0  # V
     num_outstanding: int = 0  # certified, and no outcome yet
-    excess: float = 0.0  # E, misses less the stated share of certified rounds
+    excess: float = 0.0  # E, violations less the stated share of certified rounds
     relief: int = 0  # r / 0.1, by rounds without a certified point
 
     @classmethod
@@ -62,14 +63,14 @@ class Account(NamedTuple):
         decisions: Iterable[Decision],
         share: float,
         size: float = SIZE,
-        least: float = -math.inf,
+        least: float = LEAST_EXCESS,
     ) -> Account:
         """The account of decisions in the order in which they were taken.
 
-        With a stated ``share`` of misses, certified rounds add ``1 - share`` to the excess if the
-        outcome was a miss, and take off ``share`` if not, down to the ``least``. Another round
-        takes off ``share`` as well, as long as there is an excess, and adds to the relief while the
-        excess is below half of the budget's ``size``.
+        With a stated ``share`` of violations, a certified round adds ``1 - share`` to the excess if
+        its outcome violated a limit, and takes off ``share`` if not, down to the ``least``. Another
+        round takes off ``share`` if its outcome was no miss, as long as there is an excess, and
+        adds to the relief while the excess is below half of the budget's ``size``.
         """
         T = V = outstanding = relief = 0
         excess = 0.0
@@ -77,7 +78,7 @@ class Account(NamedTuple):
             if certified:
                 T, V, outstanding = T + 1, V + bool(violated), outstanding + (violated is None)
                 relief = max(relief - 1, 0)
-                excess += 0.0 if missed is None else missed - share
+                excess += 0.0 if violated is None else violated - share
                 excess = max(excess, least)
             else:
                 relief = min(relief + 1, MOST_RELIEF) if excess < size / 2 else relief

@@ -208,10 +208,13 @@ def warn_uncertified(constraint: ChanceConstraint) -> None:
     """Say that a point is not certified, and why there may be none that is."""
     spent = constraint.budget_left <= 0.0
     why = ", and none will be, as the budget of violations is spent or out" if spent else ""
+    remedy = constraint.note_of_outstanding() or (
+        "Start from points known to meet the limits, lower the `level`, or let the search take "
+        "more samples."
+    )
     warnings.warn(
         f"A point is not certified{why}: it may meet the limits, and nothing is stated of it. "
-        "Start from points known to meet the limits, lower the `level`, or let the search take "
-        "more samples.",
+        f"{remedy}",
         NotCertifiedWarning,
         stacklevel=level_of_caller(),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import NormalDist
 from typing import Any, Self
@@ -26,13 +27,15 @@ from botorch_calib._validation import (
     numbers_of,
 )
 from botorch_calib.calibration import Calibrator
-from botorch_calib.decisions.budget import SIZE
+from botorch_calib.decisions.budget import LEAST_EXCESS, SIZE
+from botorch_calib.decisions.matching_decisions import DecidedPoints, matches
 from botorch_calib.decisions.rows import (
     DecisionAccount,
     Limits,
     Row,
     Side,
     have_decided,
+    in_turn,
     leave_traces,
 )
 from botorch_calib.decisions.widening import (
@@ -47,7 +50,9 @@ from botorch_calib.decisions.worst_contexts import WorstContexts
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.models import CalibratedModel
 from botorch_calib.models.beyond import checked_beyond, stand_ins
+from botorch_calib.models.cholesky_factor import ModelState
 from botorch_calib.models.conditioning import with_observations
+from botorch_calib.models.known_data import KnownData, train_data
 from botorch_calib.models.predict import predict
 from botorch_calib.models.process import (
     batch_of_models,
@@ -83,11 +88,11 @@ class ChanceConstraint(DecisionAccount):
 
         ``F_x^{-1}(Phi(k z))``, ``z = Phi^{-1}(level)``, ``k = f width``,
 
-    with the `leave_one_out_factor` ``f`` of the model's own data, and a `width` that grows with
-    each miss in excess of the stated share, and falls without. (Where ``z < 1``, the score is
-    ``f (z + width - 1)``, so that it grows at any level.) Two limits share the probability of a
-    violation: at each point each gets a part by how probable it is to be violated there, and the
-    margin is the smaller of the two.
+    with the `leave_one_out_factor` ``f`` of the model's own data on the limit's side, and a `width`
+    that grows with each violation in excess of the stated share, and falls without. (Where ``z <
+    1``, the score is ``f (z + width - 1)``, so that it grows at any level.) Two limits share the
+    probability of a violation: at each point each gets a part by how probable it is to be violated
+    there, and the margin is the smaller of the two.
 
     **Several outcomes** keep their limits together with that probability. All their limits share
     ``1 - level`` in the same way (Bonferroni): where one limit alone is in danger, its level is
@@ -187,11 +192,16 @@ class ChanceConstraint(DecisionAccount):
                 "takes the distribution of the contexts as it is."
             )
         # That contexts come kinder than the worst ones is no reason to trust the model more.
-        least_excess = -math.inf if self._contexts is None else 0.0
+        least_excess = LEAST_EXCESS if self._contexts is None else 0.0
         super().__init__(limits, level, budget, () if rows is None else rows, least_excess)
         self._check_points_of_rows()
+        # What the models were given before all decisions.
+        self._first_rows = self._rows_before_decisions()
         self.width = None if width is None else check_positive("width", width)
-        self._forget_models()
+        # What follows from the models in these states: see `_renew`.
+        self._states: list[Any] = []
+        self._factor: dict[tuple[str, float], float] = {}
+        self._deviations: list[Tensor] = []
         if rows is None and have_decided(self._parts(), self._statement, self.known_decisions()):
             warnings.warn(
                 "Decisions have been taken by this model or on these data, which a constraint that "
@@ -253,13 +263,14 @@ class ChanceConstraint(DecisionAccount):
         """The calibrator of `model`, which goes on with the next one's; None without one."""
         return _calibrator_of(self.model)
 
+    @in_turn
     def with_model(self, model: Model | Mapping[str, Model]) -> Self:
         """The same constraint, with all it has learned and counted, on refitted models.
 
         Args:
             model: A model of the same outcome, fitted to all data so far, or the models of several
                 by name; a plain one takes over the calibrator of the one that it replaces. Let the
-                old models observe new data first, since their quantiles decided about them.
+                old models `observe` new data first, since their quantiles decided about them.
 
         Raises:
             InputDataError: If the names are others.
@@ -276,7 +287,6 @@ class ChanceConstraint(DecisionAccount):
                 refitted = present.with_model(refitted)
             twin.models[name] = _checked_model(refitted)
             check_same_width(present, refitted)
-        twin._forget_models()
         twin._check_points_of_rows()
         return twin
 
@@ -293,8 +303,8 @@ class ChanceConstraint(DecisionAccount):
             confidence: The margin of a statement about *this point* rather than about the rounds:
                 the quantile of its outcomes is within the limit with this confidence. In place of
                 ``z sqrt(v_f + v_n)`` it takes ``z sqrt(v_n) + Phi^{-1}(confidence) sqrt(v_f)``,
-                with the variances of noise and noise-free value, and a width of 1.25 at least
-                (default: the rounds').
+                with the variances of noise and noise-free value, and a width of 1.1 (default: the
+                rounds').
 
         Returns:
             Margins of shape ``b``, in units of the outcome; of several outcomes, the least one in
@@ -355,6 +365,7 @@ class ChanceConstraint(DecisionAccount):
         self, X: Tensor, confidence: float | None = None
     ) -> tuple[dict[str, CalibratedPosterior], list[Tensor]]:
         """The outcomes, and of each side the quantile that decides, ``b``."""
+        self._renew()
         outcomes = self._outcomes(X)
         if len(self._sides) > 1:
             kept = [score for each in outcomes.items() for score in self._scores_of_limits(*each)]
@@ -367,14 +378,14 @@ class ChanceConstraint(DecisionAccount):
 
     def _scores_of_limits(self, name: str, outcome: CalibratedPosterior) -> list[Tensor]:
         """Normal scores of the stated probabilities that each side's limit is kept, ``b``."""
-        factor, k = self._factors(name)
         z = outcome.target_mean.new_tensor(NormalDist().inv_cdf(self.level))
         sides = [side for side in self._sides if side.name == name]
         limits = outcome.target_mean.new_tensor([side.limit for side in sides])
         below = at_points(outcome.score(limits.view(-1, *[1] * len(outcome.shape))))
-        scores = [
-            narrowed(s.sign * own / factor, z, k) for s, own in zip(sides, below, strict=True)
-        ]
+        scores = []
+        for side, own in zip(sides, below, strict=True):
+            factor, k = self._factors(side)
+            scores.append(narrowed(side.sign * own / factor, z, k))
         if self._contexts is None:
             return scores
         observed = observed_process(self.models[name])
@@ -384,7 +395,7 @@ class ChanceConstraint(DecisionAccount):
         self, outcome: CalibratedPosterior, side: Side, z: Tensor, confidence: float | None
     ) -> Tensor:
         """The deciding quantile of a side, ``b``, from the normal score of its level."""
-        factor, k = self._factors(side.name, of_one_point=confidence is not None)
+        factor, k = self._factors(side, of_one_point=confidence is not None)
         z = z if self._contexts is None else z.unsqueeze(-1)
         more: Tensor | float = 0.0
         if confidence is not None:
@@ -422,24 +433,26 @@ class ChanceConstraint(DecisionAccount):
         pairs = zip(values, self.typical_deviations(), strict=True)
         return torch.stack([value / deviation for value, deviation in pairs]).amin(dim=0)
 
-    def _factors(self, name: str, of_one_point: bool = False) -> tuple[float, float]:
-        """Factor of a model's quantile, kept while the model is, and width by the misses."""
+    def _factors(self, side: Side, of_one_point: bool = False) -> tuple[float, float]:
+        """Factor of a quantile by the model's data, kept while the model is, and the width."""
         if self.width is not None:
             return self.width, 1.0
-        if name not in self._factor:
-            self._factor[name] = leave_one_out_factor(self.models[name])
-        k = width(self.account)
-        return self._factor[name], max(k, OF_ONE_POINT) if of_one_point else k
+        key, kept = (side.name, side.sign), self._factor  # which another thread may replace
+        if key not in kept:
+            kept[key] = leave_one_out_factor(self.models[side.name], self.level, side.sign)
+        return kept[key], OF_ONE_POINT if of_one_point else width(self.account)
 
     @property
     def _equal_score(self) -> float:
         """Normal score of each limit's level if all had equal parts."""
         return NormalDist().inv_cdf(1.0 - (1.0 - self.level) / len(self._sides))
 
-    def _forget_models(self) -> None:
-        """Drop what follows from the models."""
-        self._factor: dict[str, float] = {}
-        self._deviations: list[Tensor] = []
+    def _renew(self) -> None:
+        """Drop what follows from models that were replaced, or changed in place."""
+        processes = [*map(observed_process, self.models.values())]
+        states = [*self.models.values(), *processes, *map(ModelState, processes)]
+        if states != self._states:
+            self._states, self._factor, self._deviations = states, {}, []
 
     def check_points(self, name: str, X: Tensor) -> None:
         """Raise unless points ``... x d`` have the width and the precision of the models' inputs.
@@ -501,13 +514,16 @@ class ChanceConstraint(DecisionAccount):
 
         Units for comparing outcomes. They are constant, so margins keep their shape.
         """
+        self._renew()
         if not self._deviations:
+            deviations = []
             for model in self.models.values():
                 inputs, deviation = raw_train_inputs(observed_process(model)), torch.ones(())
                 if inputs is not None and inputs.shape[-2] > 0:
                     stated = stated_outcomes(model, inputs.unsqueeze(-2))
                     deviation = spread_of(stated).deviation.mean()
-                self._deviations.append(deviation)
+                deviations.append(deviation)
+            self._deviations = deviations
         return [*self._deviations]
 
     def typical_deviation(self) -> Tensor:
@@ -537,21 +553,30 @@ class ChanceConstraint(DecisionAccount):
 
     # ------------------------------------------------------------ decisions and their outcomes
 
+    @in_turn
     @torch.no_grad()
     def decide(self, X: Tensor) -> list[Row]:
         """Decide to evaluate points ``n x d``, by the present quantiles, and record it.
 
         Call it where outcomes come after other decisions: for several points at a time, or with
-        several workers. `observe` does it for points that were not decided about.
+        several workers; and where a point is measured again that may have the same outcome.
+        `observe` does it for points that were not decided about.
 
         Returns:
             A row for each point, which may be stored as JSON: see `decisions`. While others are out
             the budget may not last to certify one.
+
+        Warns:
+            CalibrationWarning: If decisions whose outcomes are out take the budget.
         """
         decided = self._decided(X)
         self._record(decided)
+        is_denied = not all(row["certified"] for row in decided)
+        if (note := self.note_of_outstanding()) and (is_denied or self.budget_left > 0.0):
+            warnings.warn(note, CalibrationWarning, stacklevel=level_of_caller())
         return copy.deepcopy(decided)
 
+    @in_turn
     @torch.no_grad()
     def observe(
         self,
@@ -563,10 +588,11 @@ class ChanceConstraint(DecisionAccount):
     ) -> None:
         """Enter outcomes, and teach the models.
 
-        A point that was decided about by `decide`, up to rounding (a relative 1e-9), is judged by
-        that; any other is decided about first. Outcomes of one point that was decided about several
-        times belong to its decisions in their order, so tell each outcome once. A calibrated
-        model's calibrator learns from all its outcomes.
+        A point that was decided about by `decide` is judged by that, also if it comes back rounded
+        (to single precision, or six digits); any other is decided about first. Outcomes of one
+        point that was decided about several times belong to its decisions in their order. Each
+        outcome counts once: if all data are told again, only new ones are entered. A calibrated
+        model's calibrator learns from all its outcomes that the model was not fitted to.
 
         Args:
             X: Points ``n x d``, in any order, with the contexts that came.
@@ -582,11 +608,18 @@ class ChanceConstraint(DecisionAccount):
                 good: no later call settles it. Models learn from `stand_ins`, as refits should.
 
         Raises:
-            InputDataError, BotorchTensorDimensionError: If an argument is malformed.
+            InputDataError, BotorchTensorDimensionError: If an argument is malformed, a model has
+                been fitted to the outcome of a point that was not decided about, or a rounded point
+                may belong to several decisions.
             UnsupportedError: If a model cannot be conditioned.
+
+        Warns:
+            CalibrationWarning: If outcomes are told again, points and values, of decisions or of
+                the models' first data.
         """
         check_flag("condition", condition)
-        check_inputs("X", X)
+        if not len(check_inputs("X", X)):
+            return
         for model in self.models.values():
             check_fits(model, X)
         decisions = X if self._contexts is None else self._contexts.decisions(X)
@@ -594,22 +627,117 @@ class ChanceConstraint(DecisionAccount):
         sides = torch.zeros_like(Y) if beyond is None else checked_beyond(beyond, Y)
         named = (zip(self.limits, numbers_of(values), strict=True) for values in Y.cpu())
         came = [{name: y for name, y in each if not math.isnan(y)} for each in named]
-        rows = self._out_at(decisions.tolist(), came)
-        is_new = torch.tensor([row is None for row in rows], dtype=torch.bool, device=X.device)
-        decided = self._decided(decisions[is_new])
-        taught = self._taught(X, Y, Yvar, condition, sides)  # may raise: nothing has changed yet
+        points = [*map(self._whole, decisions.tolist())]
+        rows = [*self._first_rows, *self._rows]
+        fresh = self._data_of_no_row(rows)
+        rounding = {name: data.rounding for name, data in fresh.items()}
+        own, num = self._decided_points(rows, points), len(self._first_rows)
+        found = matches(rows, num, own, points, came, rounding)
+        is_new, taught = [match.row is None for match in found], []
+        for i, (x, each, match) in enumerate(zip(points, came, found, strict=True)):
+            learned = {name for name in match.new if fresh[name].take(x, each[name])}
+            taught.append([name in match.new - learned for name in self.limits])
+            if is_new[i] and learned:
+                raise InputDataError(
+                    f"`X[{i}]`, {x}, was not decided about, and the model has been fitted to its "
+                    "outcome: it would decide with hindsight. Call `observe` first, then refit, "
+                    "then `with_model`; now, let the constraint on the earlier model observe it. "
+                    "Where outcomes come later, call `decide` before a point is evaluated."
+                )
+        decided = self._decided(decisions[torch.tensor(is_new, device=X.device)])
+        if num := sum(not match.new for match in found):
+            warnings.warn(
+                f"{num} of {len(X)} outcomes were told before, or are among the first data of the "
+                "model, and are not entered again. Call `observe` once for each outcome, with new "
+                "ones alone, before the model is refitted to it. If a point was measured again, "
+                "with the same outcome, call `decide` before each measurement.",
+                CalibrationWarning,
+                stacklevel=level_of_caller(),
+            )
+        is_taught = torch.tensor(taught, dtype=torch.bool, device=Y.device).view(Y.shape)
+        # It may raise: nothing has changed yet.
+        models = self._taught(X, torch.where(is_taught, Y, torch.nan), Yvar, condition, sides)
         self._record(decided)
         new = iter(decided)
-        for row, outcomes, signs in zip(rows, came, sides.tolist(), strict=True):
-            row = next(new) if row is None else row
-            row["outcomes"].update(outcomes)
-            known = zip(self.limits, map(int, signs), strict=True)
-            if bounds := {name: side for name, side in known if side}:
-                row["beyond"] = {**row.get("beyond", {}), **bounds}
+        for match, outcomes, signs in zip(found, came, sides.tolist(), strict=True):
+            if match.new:
+                row = next(new) if match.row is None else rows[match.row]
+                row["outcomes"].update({name: outcomes[name] for name in match.new})
+                known = zip(self.limits, map(int, signs), strict=True)
+                if bounds := {name: side for name, side in known if side and name in match.new}:
+                    row["beyond"] = {**row.get("beyond", {}), **bounds}
         self._accounts.clear()
-        self.models = taught
-        self._forget_models()
+        self.models = models
         leave_traces(self._parts(), self._statement)
+
+    @in_turn
+    def withdraw(self, X: Tensor) -> None:
+        """Take back decisions about points ``n x d`` that were never run, and never will be.
+
+        Until then they count as violations. The bound then holds for the others. A point that was
+        run must not be withdrawn, whatever came of it: without it the bound is void.
+
+        Of several decisions about a point the latest is taken back, one for each row of ``X``.
+        Rounded points are found as in `observe`.
+
+        Raises:
+            InputDataError: If no decision about a point is out, or one of its outcomes has come.
+        """
+        self.check_points("X", check_inputs("X", X))
+        if not len(X):
+            return
+        points, rows = [*map(self._whole, X.tolist())], self._rows
+        own, withdrawn = self._decided_points(rows, points), set()
+        outcomes = [{*row["outcomes"].values()} for row in rows]
+        for i, point in enumerate(points):
+            free = [[j for j in group if outcomes[j] == {None}] for group in own.near(point)]
+            row = own.chosen(f"X[{i}]", point, free, last=True)
+            if row is None:
+                raise InputDataError(
+                    f"`X[{i}]`, {point}, has no decision that can be withdrawn: with any outcome "
+                    "it was run, and counts. Withdraw points of `decide` that were never run, once."
+                )
+            outcomes[row] = set()
+            withdrawn.add(row)
+        rows[:] = [row for j, row in enumerate(rows) if j not in withdrawn]
+        self._accounts.clear()
+
+    def _decided_points(self, rows: list[Row], told: list[list[float]]) -> DecidedPoints:
+        """The points of rows, to find those among them that are told."""
+        points = [self._whole(row["point"]) for row in rows]
+        known = [inputs.tolist() for inputs in self.known_decisions()]
+        data = [x for x in sum(known, []) or [*points, *told] if len(x) == len(told[0])]
+        table = torch.tensor(data, dtype=torch.double)
+        return DecidedPoints(points, table.amax(dim=0) - table.amin(dim=0))
+
+    def _data_of_no_row(
+        self, rows: list[Row], is_out_counted: bool = False
+    ) -> dict[str, KnownData]:
+        """For each outcome the data of its model that are in no row.
+
+        With ``is_out_counted`` the last data at points of decisions whose outcome is out may be it.
+        """
+        data = {}
+        for name, model in self.models.items():
+            X, Y = train_data(observed_process(model))
+            X = self._contexts.decisions(X) if self._contexts and len(X) else X
+            data[name] = KnownData(X, Y)
+            for row in sorted(rows, key=lambda row: row["outcomes"].get(name) is None):
+                y = row["outcomes"].get(name)
+                if y is not None or (is_out_counted and name in row["outcomes"]):
+                    data[name].take(self._whole(row["point"]), y, rounded=True)
+        return data
+
+    def _rows_before_decisions(self) -> list[Row]:
+        """What the models were given before all decisions, as rows of points and outcomes."""
+        by_point: dict[tuple[float, ...], list[Row]] = defaultdict(list)
+        for name, data in self._data_of_no_row(self._rows, is_out_counted=True).items():
+            for point, values in data.values.items():
+                own = by_point[point]
+                own.extend({"point": [*point], "outcomes": {}} for _ in values[len(own) :])
+                for row, y in zip(own, values, strict=False):
+                    row["outcomes"][name] = y
+        return sum(by_point.values(), [])
 
     def _check_outcomes(self, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
         """Raise unless outcomes, and variances of their noise, are ``n x m``, some in each row."""
@@ -676,7 +804,7 @@ class ChanceConstraint(DecisionAccount):
                 taught[name] = with_observations(model, x, y, yvar)
         for name, arguments in told.items():  # once nothing raises for another outcome
             if _calibrator_of(taught[name]) is not None:
-                taught[name].observe(*arguments)
+                taught[name].learn(*arguments)
         return taught
 
     @property

@@ -14,12 +14,14 @@ entry ``"beyond": {"cost": 1}`` says that it is above the bound, or below by -1.
 from __future__ import annotations
 
 import copy
+import functools
 import math
+import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -37,11 +39,16 @@ from botorch_calib._validation import (
 from botorch_calib.decisions.budget import Account, Budget, Decision, check_level
 from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 
+_LOCK = threading.RLock()
+# A decision is overtaken once so many later ones have all their outcomes.
+_OVERTAKEN = 20
 # Traces in this process, which reveal a constraint that is made without the rows of decisions:
 # statements that models and calibrators have decided by, and the last points of decisions by each.
 _DECIDED: WeakKeyDictionary[Any, set[Any]] = WeakKeyDictionary()
 _RECENT: deque[tuple[Any, ...]] = deque(maxlen=100)
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Row = dict[str, Any]
 #: Lower and upper limit of each outcome, by its name; None where there is none.
 Limits = Mapping[str, Sequence[float | None]]
@@ -185,6 +192,17 @@ class Side(NamedTuple):
     limit: float
 
 
+def in_turn(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
+    """A method that threads call one after the other: copies share their rows."""
+
+    @functools.wraps(method)
+    def locked(self: Any, *args: P.args, **kwargs: P.kwargs) -> R:
+        with _LOCK:
+            return method(self, *args, **kwargs)
+
+    return locked
+
+
 class DecisionAccount:
     """Rows of decisions about points, and the account and the budget that follow from them.
 
@@ -218,6 +236,7 @@ class DecisionAccount:
         self._accounts: list[Account] = []
 
     @property
+    @in_turn
     def decisions(self) -> list[Row]:
         """Copies of the rows of all decisions, in their order, which may be stored as JSON.
 
@@ -255,6 +274,7 @@ class DecisionAccount:
         return self.account.num_violations
 
     @property
+    @in_turn
     def account(self) -> Account:
         """What has come of the decisions, whose outcomes are judged by the limits in their rows."""
         if not self._accounts:
@@ -295,34 +315,31 @@ class DecisionAccount:
         return (
             f"At a level of {self.level:g}, {T} of {self.num_decisions} decisions were certified: "
             f"{V} of these violated a limit, and {out} are out.{bound} Of the budget, "
-            f"{self.budget_left:g} is left."
+            f"{self.budget_left:g} is left. {self.note_of_outstanding()}".rstrip()
+        )
+
+    def note_of_outstanding(self) -> str:
+        """What to do, if decisions whose outcomes are out take the budget; else an empty text."""
+        T, V, num, *_ = self.account
+        left, share, since = self.budget_left, "what was left", ""
+        if not left <= 0.0 < self.budget.left(T - num, V):
+            is_out = [None in row["outcomes"].values() for row in self._rows]
+            later = [is_out[i:].count(False) for i in range(len(is_out))]
+            old = [row for row, n in zip(self._rows, later, strict=True) if n >= _OVERTAKEN]
+            num = sum(row["certified"] and decision_of(row).violated is None for row in old)
+            share, since = "most", f", each older than {_OVERTAKEN} whose outcomes have come"
+            if num <= max(self.budget.size / 2, left):
+                return ""
+        return (
+            f"The outcomes of {num} certified points are out{since}. Until they come they count as "
+            f"violations, and take {share} of the budget: `observe` them, and `withdraw` points "
+            "that were never run."
         )
 
     def _at_stake(self) -> tuple[int, int]:
         """Numbers of certified points, and of violations there may be among them."""
         account = self.account
         return account.num_certified, account.num_violations + account.num_outstanding
-
-    def _out_at(self, points: list[list[float]], came: list[dict[str, float]]) -> list[Row | None]:
-        """For each point the first row without the outcomes that came, which no other has taken.
-
-        A row of just this point comes before one that differs by rounding.
-        """
-        is_out = [row for row in self._rows if None in row["outcomes"].values()]
-        lacks = [{name for name, y in row["outcomes"].items() if y is None} for row in is_out]
-        own = [self._whole(row["point"]) for row in is_out]
-        found: list[Row | None] = []
-        for point, outcomes in zip(map(self._whole, points), came, strict=True):
-            near = [
-                i
-                for i, other in enumerate(own)
-                if outcomes.keys() <= lacks[i] and _are_close(other, point)
-            ]
-            first = min(near, key=lambda i: own[i] != point, default=None)
-            if first is not None:
-                lacks[first] -= outcomes.keys()
-            found.append(None if first is None else is_out[first])
-        return found
 
     def _whole(self, point: list[float]) -> list[float]:
         """A point with columns that may be left out."""
@@ -351,11 +368,6 @@ def _checked_limits(pair: object) -> tuple[float | None, float | None]:
     if lower is not None and upper is not None and not lower < upper:
         raise InputDataError(f"`lower` must be less than `upper`, got {lower} and {upper}.")
     return lower, upper
-
-
-def _are_close(point: list[float], other: list[float]) -> bool:
-    """Whether points are equal, up to a relative 1e-9 of each element."""
-    return len(point) == len(other) and all(map(math.isclose, point, other))
 
 
 def leave_traces(

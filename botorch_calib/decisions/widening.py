@@ -2,31 +2,36 @@ r"""Where the quantile lies that decides: its level, and the factors of its dist
 
 `scores_of_parts` gives the level of each of several limits. `width` follows from the outcomes of
 the decisions so far, `leave_one_out_factor` from the model's own data. The constants were chosen on
-the tuning seeds of two studies.
+tuning seeds of the studies that report on the rule.
 """
 
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 
 import torch
 from botorch.exceptions.errors import BotorchError
 from botorch.models.model import Model
 from torch import Tensor
+from torch.special import ndtr
 
 from botorch_calib.decisions.budget import Account
 from botorch_calib.models.predict import history, slots_of
 from botorch_calib.models.process import observed_process
 
-# The width at the start; the increase of its logarithm by a miss in excess, and the decrease by a
-# round without a certified point.
+# The width at the start; the increase of its logarithm by a violation in excess, and the decrease
+# by a round without a certified point.
 START, GAIN, RELIEF = 1.05, 0.2, 0.1
-# Beyond e^20 deviations, numbers of misses say nothing.
+# Beyond e^20 deviations, numbers of violations say nothing.
 _MOST = 20.0
-# The least width of a statement about a single point, about which good rounds say nothing.
-OF_ONE_POINT = 1.25
-# As many observations as the model itself counts for, and the largest factor.
-PRIOR_COUNT, MOST_FACTOR = 8.0, 3.0
+# The width of a statement about a single point, about which other rounds say nothing.
+OF_ONE_POINT = 1.1
+# As many observations as the model itself counts for, and the deviation with which each score is
+# smoothed, so that the factor is continuous.
+PRIOR_COUNT, SMOOTHING = 8.0, 0.15
+# Steps by which a quantile among scores is halved down to, and the largest one.
+_STEPS, _MOST_SCORE = 40, 12.0
 #: The share ``c`` of what may be violated that all limits have equally.
 EQUAL = 0.02
 # Beyond so many deviations the parts do not change any more, and squares stay finite.
@@ -61,12 +66,23 @@ def narrowed(score: Tensor, z: Tensor, k: float) -> Tensor:
 
 
 @torch.no_grad()
-def leave_one_out_factor(model: Model) -> float:
-    r"""Factor by which the model's own data call for wider quantiles.
+def leave_one_out_factor(model: Model, level: float = 0.9, sign: float = 1.0) -> float:
+    r"""Factor by which the model's own data call for wider quantiles, or allow narrower ones.
 
-    ``min(3, sqrt((8 + sum_i z_i^2) / (8 + n)))`` with the normal scores ``z_i`` of the model's
-    ``n`` data, each predicted from all others. 1 for a calibrated model, whose calibrator has them
-    already, and for models whose scores would take refits.
+    ``q / z``, with ``z`` the normal score of the level and ``q`` the quantile of the leave-one-out
+    scores ``z_i`` on the limit's side, to which the model's own distribution counts as 8 more::
+
+        8 (1 - Phi(q)) + sum_i Phi((z_i - q) / 0.15) = (1 - level) (8 + n)
+
+    A level below ``Phi(1)`` is taken as ``Phi(1)``, as a factor says little next to the mean, and
+    one beyond ``1 - 1 / (8 + n)``, of which the data say little, as that. The factor is 1 for a
+    calibrated model, whose calibrator has learned from these scores, and for models whose scores
+    would take refits.
+
+    Args:
+        model: A model of one outcome.
+        level: Probability with which the limit is to be kept.
+        sign: 1 for an upper limit, -1 for a lower one.
 
     Example:
         >>> factor = leave_one_out_factor(gp)  # about 1 if the model is right
@@ -74,11 +90,18 @@ def leave_one_out_factor(model: Model) -> float:
     if slots_of(model).calibrator is not None:
         return 1.0
     try:
-        z = history(observed_process(model), "loo").scores
+        scores = sign * history(observed_process(model), "loo").scores.double().flatten()
     except BotorchError:
         return 1.0
-    factor = (PRIOR_COUNT + z.double().square().sum()) / (PRIOR_COUNT + len(z))
-    return min(float(factor.sqrt()), MOST_FACTOR)
+    count = PRIOR_COUNT + len(scores)
+    share = min(max(1.0 - level, 1.0 / count), NormalDist().cdf(-1.0))
+    low, high = scores.new_zeros(()), scores.new_full((), _MOST_SCORE)
+    for _ in range(_STEPS):
+        q = 0.5 * (low + high)
+        above = PRIOR_COUNT * ndtr(-q) + ndtr((scores - q) / SMOOTHING).sum()
+        is_below = above > share * count  # q is
+        low, high = torch.where(is_below, q, low), torch.where(is_below, high, q)
+    return float(q) / NormalDist().inv_cdf(1.0 - share)
 
 
 def scores_of_parts(level: float, scores: Tensor) -> Tensor:

@@ -63,6 +63,8 @@ class NoiseDiagnosis:
         log_likelihoods: Logarithm of the likelihood of each relative to the greatest, ``k``.
         is_floor: Whether the given noise is the least that GPyTorch takes
             (``gpytorch.settings.min_fixed_noise``), which stands for anything smaller, such as 0.
+        are_deviations: Whether the given variances are rejected, and their squares are not: they
+            may be standard deviations. Where all are the same, another error can look like it.
     """
 
     stated: float
@@ -77,6 +79,7 @@ class NoiseDiagnosis:
     deviations: Tensor
     log_likelihoods: Tensor
     is_floor: bool = False
+    are_deviations: bool = False
 
     @property
     def agrees(self) -> bool:
@@ -117,8 +120,8 @@ class NoiseDiagnosis:
         if self.multiplier == 0.0:
             return f"The data are likeliest without any noise: {_LEAVE_OUT}; then fit again."
         remedy = (
-            f"The noise is {size} than given. Multiply `train_Yvar` by {_number(self.multiplier)}, "
-            f"or {_LEAVE_OUT}; then fit again."
+            f"The noise is {size} than given. {_SQUARE if self.are_deviations else 'Multiply'} "
+            f"`train_Yvar` by {_number(self.multiplier)}, or {_LEAVE_OUT}; then fit again."
         )
         return remedy if size == "smaller" else f"{remedy} {_AND_AGAIN}"
 
@@ -193,6 +196,15 @@ def noise_diagnosis(model: Module, level: float = 0.95, task: int | None = None)
         covariance=prior.covariance + others.diag_embed(), noise=torch.where(rows, noise, 0.0)
     )
     support = supported_multipliers(whitened(data), level)
+    # The noise is the difference of two variances, which are rounded.
+    is_floor = given and not is_zero and bool((prior.noise <= 1.01 * floor)[rows].all())
+    is_known = not (is_zero or is_floor) and support.low > 0.0  # else any small square would do
+    are_deviations = given and is_known and not support.low <= 1.0 <= support.high
+    if are_deviations:  # the multiple gains no more than this over the squares, in units of Y
+        squares = data._replace(noise=squared_units * data.noise.square())
+        gain = whitened(data).at(math.log(support.best)) - whitened(squares).at(0.0)
+        ratios = (squared_units * data.noise)[data.noise > 0.0]  # of the determinants, left out
+        are_deviations = gain + 0.5 * float(ratios.log().sum()) <= gammaincinv(0.5, level)
     return NoiseDiagnosis(
         stated=stated,
         supported=base * math.sqrt(support.best),
@@ -205,8 +217,8 @@ def noise_diagnosis(model: Module, level: float = 0.95, task: int | None = None)
         prior_deviation=root_mean(prior.covariance.diagonal()),
         deviations=base * (support.log_multipliers / 2).exp(),
         log_likelihoods=support.log_likelihoods,
-        # The noise is the difference of two variances, which are rounded.
-        is_floor=given and not is_zero and bool((prior.noise <= 1.01 * floor)[rows].all()),
+        is_floor=is_floor,
+        are_deviations=are_deviations,
     )
 
 
@@ -240,6 +252,10 @@ def _number(value: float) -> str:
 # ------------------------------------------------------------ what to do about it
 
 _LEAVE_OUT = "leave `train_Yvar` out so that the noise is fitted"
+_SQUARE = (
+    "Were standard deviations given as variances? The squares explain the data: give "
+    "`train_Yvar.square()`. If not, multiply"
+)
 _AND_AGAIN = (
     "Standard errors of single evaluations lack what varies between evaluations, such as days. "
     "Diagnose again after the fit: a kernel fitted under too little noise has taken up some of it."

@@ -24,6 +24,7 @@ from botorch_calib.calibration import Calibrator, LocalizedConformal
 from botorch_calib.decisions import CertifiedSetExpansion
 from botorch_calib.decisions.chance_constrained_search import expands, warn_uncertified
 from botorch_calib.decisions.chance_constraint import ChanceConstraint
+from botorch_calib.decisions.matching_decisions import tolerances
 from botorch_calib.decisions.rows import DecisionAccount, Limits, Row
 from botorch_calib.models import CensoredDelayModel
 from botorch_calib.models.conditioning import hallucinated
@@ -165,25 +166,34 @@ def decide_in_turn(
 def trials_in_table(
     decisions: Iterable[Mapping[str, Any]], inputs: pd.DataFrame, outcomes: pd.DataFrame
 ) -> list[tuple[Row, dict[str, float]]]:
-    """Rows of decisions, and what came of each: the first of the nearest lines of a table."""
-    X, trials = torch.tensor(inputs.to_numpy().copy(), dtype=torch.double), []
+    """Rows of decisions, and what came of each: the first of the nearest lines of a table.
+
+    Decisions find equal lines first, and then lines that were rounded.
+    """
+    X = torch.tensor(inputs.to_numpy().copy(), dtype=torch.double)
     is_free = torch.ones(len(X), dtype=torch.bool)
+    spread = X.amax(dim=0) - X.amin(dim=0) if len(X) else X.new_zeros(X.shape[-1])
+    trials: list[tuple[Row, dict[str, float]]] = []
     for decision in decisions:
         named = decision["inputs"]
         if named.keys() != {*inputs}:
             raise InputDataError(
                 f"`decisions` are of the inputs {[*named]}, not {[*inputs]}: start without them."
             )
-        point = [float(named[name]) for name in inputs]
-        distance = (X - X.new_tensor(point)).abs()
-        # Some files hold ten decimals.
-        near = (distance <= 2e-10 + 1e-12 * X.abs()).all(dim=-1) & is_free
-        near[: decision["after"]] = False
-        came: dict[str, float] = {}
-        if near.any():
-            line = int(torch.where(near, distance.amax(dim=-1), torch.inf).argmin())
-            came, is_free[line] = outcomes.iloc[line].to_dict(), False
+        trials.append(({**decision, "point": [float(named[name]) for name in inputs]}, {}))
+    for precision in range(2):
+        for row, came in trials:
+            point = X.new_tensor(row["point"])
+            distance = (X - point).abs()
+            limit = tolerances(point, X, spread)[precision]
+            near = (distance <= limit).all(dim=-1) & is_free
+            near[: row["after"]] = False
+            if near.any() and not came:
+                line = int(torch.where(near, distance.amax(dim=-1), torch.inf).argmin())
+                came.update(outcomes.iloc[line].to_dict())
+                is_free[line] = False
+    for row, came in trials:
         sided = {key: side for key, side in came.items() if key.endswith(BEYOND)}
         sides = {key.removesuffix(BEYOND): side for key, side in sided.items() if side in (1, -1)}
-        trials.append(({**decision, "point": point, "beyond": sides}, came))
+        row["beyond"] = sides
     return trials

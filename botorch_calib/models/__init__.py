@@ -3,6 +3,7 @@
 from botorch_calib.models.beyond import stand_ins
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.delayed import CensoredDelayModel
+from botorch_calib.models.learned_spread import with_learned_spread
 from botorch_calib.models.model_list import CalibratedModelList
 from botorch_calib.models.noisy_ensemble import NoisyEnsemble
 from botorch_calib.models.partly_known_noise import PartlyKnownNoiseGP, PartlyKnownNoiseLikelihood
@@ -22,4 +23,5 @@ __all__ = [
     "prequential_residuals",
     "sharpened",
     "stand_ins",
+    "with_learned_spread",
 ]

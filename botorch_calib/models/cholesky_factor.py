@@ -137,7 +137,7 @@ class _Known(NamedTuple):
     """A model's factor, None if it cannot be served, and what the factor depends on."""
 
     factor: Factor | None
-    state: _ModelState
+    state: ModelState
     strategy: Any  # what GPyTorch kept of the model then
 
 
@@ -148,7 +148,7 @@ def factor_of(model: Any) -> Factor | None:
     """The factor of a model that may be served, from the cache while that is valid."""
     if model.training:
         model.eval()  # which puts transformed inputs in place
-    state, known = _ModelState(model), _KNOWN.get(model)
+    state, known = ModelState(model), _KNOWN.get(model)
     kept = model.prediction_strategy  # which GPyTorch drops in training mode, and when it loads
     if known is None or known.strategy is not kept or known.state != state:
         factor, strategy = _factorise(model)
@@ -201,7 +201,7 @@ def remember_factor(model: Any, cholesky: Tensor, weights: Tensor) -> None:
         is_lazy = isinstance(covariance, LazyEvaluatedKernelTensor)
         if is_lazy and _tells_its_diagonal(model, covariance):
             factor = Factor(covariance.x1, cholesky, weights)
-            _KNOWN[model] = _Known(factor, _ModelState(model), model.prediction_strategy)
+            _KNOWN[model] = _Known(factor, ModelState(model), model.prediction_strategy)
 
 
 _POSTERIORS = (
@@ -240,8 +240,8 @@ def may_serve(model: Any, members: bool = False) -> bool:
     )
 
 
-class _ModelState:
-    """Data and hyperparameters of an exact process at one time, to compare with those of another.
+class ModelState:
+    """Data and hyperparameters of a process at one time, to compare with those of another.
 
     Tensors are compared by identity and version. GPyTorch's ``initialize`` sets hyperparameters
     through ``.data``, which leaves no trace but their values: these are compared, except on a GPU,
@@ -251,14 +251,16 @@ class _ModelState:
 
     def __init__(self, model: Any) -> None:
         # They are kept, so that no later tensor can have the identity of one of them.
-        self._tensors = [model.train_inputs[0], model.train_targets, *model.parameters()]
-        noise = getattr(model.likelihood, "noise_covar", None)
-        if isinstance(noise, FixedGaussianNoise):  # which is no parameter
-            self._tensors.append(noise.noise)
+        self._tensors: list[Tensor] = [*model.parameters()]
+        if isinstance(model, ExactGP):
+            self._tensors += [model.train_inputs[0], model.train_targets]
+            noise = getattr(model.likelihood, "noise_covar", None)
+            if isinstance(noise, FixedGaussianNoise):  # which is no parameter
+                self._tensors.append(noise.noise)
         self._state = [_state_of(values) for values in self._tensors]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ModelState) and self._state == other._state
+        return isinstance(other, ModelState) and self._state == other._state
 
 
 def _state_of(values: Tensor) -> Any:

@@ -25,6 +25,7 @@ from botorch_calib._validation import check_flag, check_model, check_tensor
 from botorch_calib.calibration import Calibrator
 from botorch_calib.models.calibrated import CalibratedModel
 from botorch_calib.models.conditioning import conditioned_on, with_observations
+from botorch_calib.models.known_data import without_known
 from botorch_calib.models.outcome_transforms import check_takes
 from botorch_calib.models.predict import predict, slots_of
 from botorch_calib.models.process import checked_observations, observed_process, raw_train_inputs
@@ -247,13 +248,14 @@ class CalibratedModelList(ModelList):
                 continue
             takes_noise = isinstance(gp.likelihood, FixedNoiseGaussianLikelihood)
             given = Yvar[..., i : i + 1] if Yvar is not None and takes_noise else None
-            data.append((i, *checked_observations(gp, own, Y[..., i : i + 1], given)))
-            check_takes(gp, *data[-1][1:3])
+            checked = checked_observations(gp, own, Y[..., i : i + 1], given)
+            check_takes(gp, *checked[:2])
+            data.append((i, *without_known(gp, *checked)))
         for i, own, values, given in data:
             model = self.models[i]
             if isinstance(model, Surrogate):
-                model.observe(own, values, given, condition)
-            elif condition:
+                model.learn(own, values, given, condition)
+            elif condition and len(own):
                 self.models[i] = with_observations(model, own, values, given)
 
     def _inputs_of_outcomes(self, X: Tensor | Sequence[Tensor], Y: Tensor) -> list[Tensor]:

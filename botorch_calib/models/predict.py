@@ -177,7 +177,7 @@ def _stated_by(
     if noise is not None and members and noise.dim() == X.dim() > 2:
         noise = noise.unsqueeze(MEMBER_DIM)
     elif noise is None and needs_noise:
-        noise = noise_at(process, X)
+        noise = noise_at(process, X, targets.inputs)
     if noise is None and needs_noise:
         noise = _added_noise(process, X, targets)
     if members:

@@ -24,6 +24,7 @@ from gpytorch.models import GP, ExactGP
 from torch import Size, Tensor
 
 from botorch_calib._validation import check_pairs, check_precision, check_tensor
+from botorch_calib.models.spread_likelihood import LearnedSpreadLikelihood
 from botorch_calib.models.wrapper import WrapperModel, batch_shape_of
 
 # ------------------------------------------------------------ models inside models
@@ -214,14 +215,17 @@ def checked_observations(
 # ------------------------------------------------------------ noise of observations
 
 
-def noise_at(process: Any, X: Tensor) -> Tensor | None:
+def noise_at(process: Any, X: Tensor, inputs: Tensor) -> Tensor | None:
     """Noise variance of a new observation in the space of the targets, where it can be read off.
 
-    It broadcasts to ``batch_shape x q x 1`` at ``X``, ``batch_shape x q x d``. BoTorch adds fixed
+    It broadcasts to ``batch_shape x q x 1`` at ``X``, ``batch_shape x q x d``, which the kernel
+    sees as ``inputs``. BoTorch adds fixed
     noise twice that is learned in part, and none of an outlier-robust model's.
     """
     if isinstance(process, MultiTaskGPyTorchModel):  # may differ from task to task
         return _given_noise_by_task(process, X)
+    if isinstance(process.likelihood, LearnedSpreadLikelihood):
+        return process.likelihood.variances(inputs).unsqueeze(-1)
     return constant_noise(process.likelihood)
 
 

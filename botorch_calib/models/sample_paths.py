@@ -1,6 +1,6 @@
 """Sample paths of wrapped models, for BoTorch's ``draw_matheron_paths`` and what uses it.
 
-Importing this module registers `Surrogate` and `CalibratedModelList` with BoTorch's dispatcher.
+Importing this module registers them, and noise that differs by input, with BoTorch's dispatchers.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from botorch.models.gpytorch import MultiTaskGPyTorchModel
 from botorch.sampling.pathwise import draw_matheron_paths
 from botorch.sampling.pathwise.paths import GeneralizedLinearPath, PathList, SamplePath
 from botorch.sampling.pathwise.posterior_samplers import DrawMatheronPaths
+from botorch.sampling.pathwise.update_strategies import GaussianUpdate
+from botorch.sampling.pathwise.utils import get_train_inputs
+from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.models import ExactGP
 from torch import Size, Tensor
 
@@ -25,6 +28,7 @@ from botorch_calib.models.process import (
     raw_train_inputs,
     with_own_hyperparameters,
 )
+from botorch_calib.models.spread_likelihood import LearnedSpreadLikelihood
 from botorch_calib.models.surrogate import Surrogate
 from botorch_calib.posteriors import CalibratedPosterior
 
@@ -150,3 +154,14 @@ def _draw_paths(model: Surrogate, *, sample_shape: Size, **samplers: Any) -> Sam
 def _draw_paths_of_outcomes(model: CalibratedModelList, **arguments: Any) -> PathList:
     """Paths of each outcome, independent of one another, as of a ``ModelListGP``."""
     return PathList([DrawMatheronPaths(each, **arguments) for each in model.models])
+
+
+@GaussianUpdate.register(ExactGP, LearnedSpreadLikelihood)
+def _update(gp: ExactGP, likelihood: LearnedSpreadLikelihood, **arguments: Any) -> SamplePath:
+    """BoTorch's, which does not say where it asks for noise."""
+    if arguments.get("noise_covariance") is None:
+        (points,) = get_train_inputs(gp, transformed=True)
+        arguments["noise_covariance"] = likelihood.noise_covar(points)
+    usual = GaussianUpdate.dispatch(ExactGP, GaussianLikelihood)
+    path: SamplePath = usual(gp, likelihood, **arguments)
+    return path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -81,20 +82,14 @@ def sharpened(
     evidence = check_nonnegative("evidence", evidence)
     twin: Any = with_own_hyperparameters(model)
     twin.prediction_strategy = None  # that of the old hyperparameters
-    kernels = [part for part in twin.modules() if isinstance(part, Kernel) and part.has_lengthscale]
-    given = [kernel.lengthscale.clone() for kernel in kernels]
-
-    def scale_lengthscales(t: Tensor) -> None:
-        for kernel, lengthscale in zip(kernels, given, strict=True):
-            _set(kernel, "lengthscale", lengthscale, t)
-
+    set_lengthscales = scaled_lengthscales(twin)
     costs = []
     for t in _LENGTHSCALES:
-        scale_lengthscales(t)
-        costs.append(_costs(twin) + _penalty(t, lengthscale_width, evidence))
+        set_lengthscales(t)
+        costs.append(costs_by_noise(twin) + _penalty(t, lengthscale_width, evidence))
     cost = torch.stack(costs) + _penalty(_NOISES, noise_width, evidence)
     best, noise = divmod(int(cost.argmin()), len(_NOISES))
-    scale_lengthscales(_LENGTHSCALES[best])
+    set_lengthscales(_LENGTHSCALES[best])
     # One variance, or given ones, and the one that may be learned beside these.
     for part in twin.likelihood.modules():
         if isinstance(part, (HomoskedasticNoise, FixedGaussianNoise)):
@@ -106,7 +101,21 @@ def _penalty(t: Tensor, width: float, evidence: float) -> Tensor:
     return (t / width).square().log1p() + evidence * (t != 0.0)
 
 
-def _costs(model: Any) -> Tensor:
+def scaled_lengthscales(model: Any) -> Callable[[Tensor], None]:
+    """A function that sets all lengthscales to ``exp(t)`` times what they are now."""
+    kernels = [
+        part for part in model.modules() if isinstance(part, Kernel) and part.has_lengthscale
+    ]
+    given = [kernel.lengthscale.clone() for kernel in kernels]
+
+    def scale(t: Tensor) -> None:
+        for kernel, lengthscale in zip(kernels, given, strict=True):
+            _set(kernel, "lengthscale", lengthscale, t)
+
+    return scale
+
+
+def costs_by_noise(model: Any) -> Tensor:
     """Negative log likelihood of the data for each of `_NOISES`, but for a constant.
 
     With noise variances ``D``, ``K + a D = D^{1/2} (Q Lambda Q^T + a I) D^{1/2}``.

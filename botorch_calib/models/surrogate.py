@@ -25,6 +25,7 @@ from botorch_calib.exceptions import CalibrationWarning, level_of_caller
 from botorch_calib.models.beyond import checked_beyond, stand_ins, teach
 from botorch_calib.models.cholesky_factor import keep_in_step
 from botorch_calib.models.conditioning import conditioned_on, with_observations
+from botorch_calib.models.known_data import without_known
 from botorch_calib.models.matching_rows import matching_rows
 from botorch_calib.models.outcome_transforms import check_takes
 from botorch_calib.models.predict import (
@@ -145,8 +146,9 @@ class Surrogate(WrapperModel, FantasizeMixin):
         """Score new observations, teach the calibrator, and condition the process on them.
 
         The present process, which has seen none of them, scores all rows. Call it before refitting;
-        the refitted process takes the calibrator over by `with_model`. Data in another precision
-        than an exact Gaussian process are converted to its own. A call that raises changes nothing.
+        the refitted process takes the calibrator over by `with_model`. An observation that is among
+        the data of an exact Gaussian process, point and value, is left out. Data in another
+        precision than its own are converted. A call that raises changes nothing.
 
         Args:
             X: Inputs ``n x d``, in the order of observation. Rows that were pending are observed
@@ -162,13 +164,34 @@ class Surrogate(WrapperModel, FantasizeMixin):
 
         Raises:
             UnsupportedError: If the process is batched or cannot be conditioned.
+
+        Warns:
+            CalibrationWarning: If observations are among the data already.
         """
+        given = checked_observations(self.model, X, Y, Yvar)
+        check_flag("condition", condition)
+        # Bounds are not among the data, which have stand-ins in their place.
+        new = without_known(self.model, *given) if beyond is None else given
+        self.learn(*new, condition, beyond)
+
+    @torch.no_grad()
+    def learn(
+        self,
+        X: Tensor,
+        Y: Tensor,
+        Yvar: Tensor | None = None,
+        condition: bool = True,
+        beyond: Tensor | None = None,
+    ) -> None:
+        """`observe`, for observations that are known to be new, whatever their values are."""
         X, Y, Yvar = checked_observations(self.model, X, Y, Yvar)
         sides = None if beyond is None else checked_beyond(beyond, Y)
+        if not len(X):
+            return
         process, pending, calibrator = self.model, self.X_pending, self.calibrator
         if calibrator is not None:
             scored = scores_of_observations(process, X, Y, Yvar)
-        if check_flag("condition", condition):
+        if condition:
             pending = self._still_pending(X)
             values = Y if sides is None else stand_ins(process, X, Y, sides)
             process = with_observations(process, X, values, Yvar)

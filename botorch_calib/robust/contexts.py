@@ -42,7 +42,7 @@ class ContextDistribution:
         indices: Columns of the contexts among those of a model's joint inputs, in the order of the
             contexts' own columns; negative ones count from the end (None: the last ``d_c``).
         lipschitz_points: Contexts ``M' x d_c`` over which ``WassersteinBall(method="lipschitz")``
-            takes the largest gradient norm (None: the atoms).
+            takes the largest gradient norm (None: the atoms, too few if they are samples).
 
     Raises:
         InputDataError, BotorchTensorDimensionError: If an argument is malformed, or weights are no

@@ -89,8 +89,8 @@ def test_the_account_is_that_of_the_definition() -> None:
         for each in decisions:
             if each.certified:
                 relief = max(relief - 1, 0)
-                if each.missed is not None:
-                    excess += each.missed - share
+                if each.violated is not None:
+                    excess = max(excess + each.violated - share, Fraction(-2))
                 continue
             if excess < 5:
                 relief = min(relief + 1, 7)

@@ -350,6 +350,7 @@ def test_a_share_of_the_rounds_expands() -> None:
         assert certified
         assert_close(value, -candidate.sum())
         expanded.append(bool(candidate.sum() > 0.5))
+        tested.decide(candidate)  # the same corner each time, without noise
         tested.observe(candidate, candidate.sum(-1, keepdim=True), condition=False)
     assert sum(expanded) == 3 and expanded[1]
     grid = draw_sobol_samples(BOUNDS, n=512, q=1, seed=1)

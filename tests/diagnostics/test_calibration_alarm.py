@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models import SingleTaskGP
 from botorch.models.fully_bayesian import SaasFullyBayesianSingleTaskGP
+from botorch.posteriors import TorchPosterior
+from scipy.stats import kstest
+from scipy.stats import t as student_t
 from torch import Tensor
+from torch.distributions import StudentT
 
 from botorch_calib import CalibratedModel, QuantileRecalibrator
 from botorch_calib.diagnostics import CalibrationAlarm
@@ -143,6 +150,76 @@ def test_models_are_watched_by_their_predictions() -> None:
     with pytest.warns(CalibrationWarning, match="has seen 0 residuals"):
         (calibrated := CalibrationAlarm()).watch(fresh, X, Y.unsqueeze(-1))
     assert calibrated.wealth == pytest.approx(plain.wealth, rel=1e-9)
+
+
+def test_a_posterior_of_another_law_is_not_taken_to_be_normal() -> None:
+    law = StudentT(3.0, torch.zeros(6, 1, 1).double(), torch.ones(6, 1, 1).double())
+    model = SimpleNamespace(posterior=lambda X, observation_noise: TorchPosterior(law))
+    Y = torch.linspace(-4.0, 9.0, 6).double().unsqueeze(-1)
+    (alarm := CalibrationAlarm()).watch(model, torch.rand(6, 1), Y)
+    (own := CalibrationAlarm()).observe(torch.from_numpy(student_t.cdf(Y, 3.0)))
+    assert alarm.wealth == pytest.approx(own.wealth, rel=1e-9)
+
+
+class Counts:
+    """A model, and its posterior, of Poisson counts whose rate is the only input."""
+
+    def posterior(self, X: Tensor, observation_noise: bool) -> Any:
+        self.mean = X
+        return self
+
+    def cdf(self, Y: Tensor) -> Tensor:
+        at_most = torch.special.gammaincc(Y.floor().clamp_min(0.0) + 1.0, self.mean)
+        return torch.where(Y < 0.0, 0.0, at_most)
+
+
+def counts(num: int, seed: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    rate = 2.0 + 8.0 * torch.rand(num, 1, dtype=torch.double, generator=generator)
+    return rate, torch.poisson(rate, generator=generator)
+
+
+def test_outcomes_on_a_grid_are_drawn_within_their_probability() -> None:
+    X, Y = counts(4000, 0)
+    model = Counts().posterior(X, True)
+    at_most, least = model.cdf(Y).flatten(), model.cdf(Y - 1.0).flatten()
+    torch.manual_seed(1)
+    (alarm := CalibrationAlarm()).watch(Counts(), X, Y, grid=1.0)
+    torch.manual_seed(1)
+    u = least + torch.rand(4000, dtype=torch.double) * (at_most - least)
+    (own := CalibrationAlarm()).observe(u)
+    assert alarm.wealth == pytest.approx(own.wealth, rel=1e-12)
+    assert kstest(u, "uniform").pvalue > 0.01 > 1e-9 > kstest(at_most, "uniform").pvalue
+    for below in (at_most + 1e-3, least[:5], least - 1.0):
+        with pytest.raises(InputDataError, match="below"):
+            alarm.observe(at_most, below=below)
+
+
+def test_tied_outcomes_are_noticed_once() -> None:
+    X, Y = counts(12, 0)
+    alarm, again = CalibrationAlarm(), Y.mean().expand(8, 1)
+    alarm.watch(Counts(), X[:1].expand(8, 1), again)  # one point evaluated again and again
+    with pytest.warns(CalibrationWarning, match="grid=1.0") as caught:
+        for x, y in zip(X, Y, strict=True):
+            alarm.watch(Counts(), x.unsqueeze(0), y.unsqueeze(0))
+    assert len(caught) == 1 and caught[0].filename == __file__
+    CalibrationAlarm().watch(Counts(), X, Y, grid=1.0)
+
+
+@pytest.mark.slow
+def test_false_alarms_of_counts() -> None:
+    """Of 200 runs of 100 rounds by a true model: with the grid at most 5 % are false alarms."""
+    raised = {None: 0, 1.0: 0}
+    for seed, grid in product(range(200), raised):
+        torch.manual_seed(seed)
+        alarm = CalibrationAlarm()
+        alarm._has_warned = True
+        for x, y in zip(*counts(100, seed), strict=True):
+            alarm.watch(Counts(), x.unsqueeze(0), y.unsqueeze(0), grid)
+        raised[grid] += alarm.raised
+    # Three standard errors of 5 %
+    assert raised[1.0] <= 200 * (0.05 + 3 * math.sqrt(0.05 * 0.95 / 200)) < 0.15 * 200
+    assert raised[None] > 0.15 * 200
 
 
 def test_bad_arguments_are_named() -> None:

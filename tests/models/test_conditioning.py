@@ -245,7 +245,7 @@ UNCOPIED: dict[str, Callable[[], Any]] = {
     "robust": robust,
 }
 ACTS: dict[str, Callable[[Any], Any]] = {
-    "observe": lambda gp: CalibratedModel(gp, far_from_gaussian()).observe(X[:1], Y[:1]),
+    "observe": lambda gp: CalibratedModel(gp, far_from_gaussian()).observe(0.9 * X[:1], Y[:1]),
     "fantasize": lambda gp: CalibratedModel(gp, far_from_gaussian()).fantasize(
         X[:1], SobolQMCNormalSampler(torch.Size([2]))
     ),

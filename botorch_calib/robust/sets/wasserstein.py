@@ -37,18 +37,19 @@ class WassersteinBall(Ball):
       ``u`` by cutting planes from both sides. The worst-case distribution moves the mass of each
       atom to the cheapest one at the optimal ``gamma``; where two plans tie, it mixes them such
       that the budget is spent. Time and memory grow with ``M^2``.
-    * ``method="lipschitz"``: the lower bound ``E u - radius max_c |grad_c u|`` of
-      [Micheli2025wdrbo, eq. 12], which no distribution need attain. `evaluate` takes
-      the gradients from the function; there is no `worst_case` of values at the atoms alone.
+    * ``method="lipschitz"``: ``E u - radius max_c |grad_c u|`` of [Micheli2025wdrbo, eq. 12], the
+      gradients at the contexts' ``lipschitz_points``. If these fill the range of the contexts it is
+      a lower bound, which no distribution need attain. **Over samples alone** they miss steeper
+      places, and it may exceed the worst case. There is no `worst_case` of values at the atoms.
 
-    If ``L`` is the Lipschitz constant of ``u`` in the context,
+    If ``L`` is the Lipschitz constant of ``u`` in the context, over its whole range,
     ``E u - radius L <= exact <= E u`` and ``exact >= min u``.
 
     The maximum has kinks, at which a quasi-Newton search loses its time: use `optimize_robust`.
 
     Args:
         radius: Radius in the unit of the contexts (see `Ball`).
-        method: ``"exact"``, or ``"lipschitz"`` for the bound by gradients.
+        method: ``"exact"``, or ``"lipschitz"`` by gradients.
 
     Example:
         >>> values = X[:, 1].square()  # of some decision, in each context
@@ -63,7 +64,7 @@ class WassersteinBall(Ball):
 
     @property
     def needs_gradients(self) -> bool:
-        """Whether this is the Lipschitz bound, for which `worst_case` is not enough."""
+        """Whether it takes slopes, so that `worst_case` is not enough."""
         return self.method == "lipschitz"
 
     def evaluate(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from botorch.models import SingleTaskGP
@@ -10,16 +12,19 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from benchmarks.decisions.methods import (
+    SPREAD,
     Budgeted,
     GaussianQuantile,
     LeaveOneOut,
     budgeted,
+    fixed_width,
     leave_one_out_factor,
 )
 from benchmarks.decisions.tasks import DecisionTask, task
-from benchmarks.decisions.tracked_quantile import TrackedQuantile
-from benchmarks.framework.surrogates import Fixed, NoiseRefitted, with_data
+from benchmarks.framework.surrogates import Fixed, NoiseRefitted, SpreadLearned, with_data
 from botorch_calib import ChanceConstraint
+from botorch_calib.models import loo_residuals
+from botorch_calib.models.spread_likelihood import LearnedSpreadLikelihood
 
 METHODS = {method.name: method for method in budgeted()}
 TASK = task("ackley", "noise")
@@ -56,8 +61,7 @@ def test_leave_one_out_by_leaving_out(gp: SingleTaskGP) -> None:
 
 def test_refitting_changes_the_noise_alone_and_finds_its_maximum(gp: SingleTaskGP) -> None:
     assert isinstance(TASK.surrogate, Fixed)
-    surrogate = METHODS["refit"].surrogate(TASK.surrogate)
-    assert isinstance(surrogate, NoiseRefitted)
+    surrogate = NoiseRefitted(TASK.surrogate, 10)
     X, Y = data(TASK, 60)
     fitted = surrogate(X, Y, BOUNDS, 0, None)
     before, after = gp.state_dict(), fitted.state_dict()
@@ -86,23 +90,42 @@ def test_the_rule_is_the_default_of_the_package(gp: SingleTaskGP) -> None:
     assert constraint.violation_bound(50) == default.violation_bound(50) == pytest.approx(15.9)
     method = METHODS["budget"]
     assert isinstance(method, Budgeted)
-    assert method.constants == (10.0, 1.05, 0.2, 0.1, 7, 8.0, 3.0, 1.25)
+    assert method.constants == (10.0, 1.05, 0.2, 0.1, 7, -2.0, 8.0, 0.15, 1.1)
 
 
-def test_the_rule_before_keeps_its_inequality(gp: SingleTaskGP) -> None:
-    """In every round, against outcomes of any kind, with certified and other rounds."""
-    certifier = METHODS["recalibrated"].start(TASK.outcome)
-    assert isinstance(certifier, TrackedQuantile)
-    certifier.constraint(gp)
-    low, _ = certifier.ends or (0.0, 0.0)
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(150):
-        constraint = certifier.constraint(gp)
-        x = torch.rand(1, 2, dtype=torch.double, generator=generator)
-        far = 2.0 * torch.randn(1, 1, dtype=torch.double, generator=generator) - 2.5
-        certifier.observe(constraint, x, TASK.outcome.limit + far)
-        height = float(certifier._tracker.constants) - low
-        allowed = 0.1 * certifier.num_certified + height / 0.05
-        assert certifier.num_violations <= allowed + 1e-9
-    assert certifier.num_certified > 10
-    assert certifier.num_violations <= 0.1 * certifier.num_certified + 21
+def test_the_rule_before_counts_misses(gp: SingleTaskGP) -> None:
+    """Outcomes beyond the quantile, though within the limit, make it wider."""
+    certifier = METHODS["misses"].start(TASK.outcome)
+    constraint = certifier.constraint(gp)
+    z = loo_residuals(gp)
+    factor = ((8 + z.square().sum()) / (8 + len(z))).sqrt().clamp(max=3.0).item()
+    X = torch.rand(64, 1, 2, dtype=torch.double)
+
+    def stated(k: float) -> Tensor:
+        return fixed_width(gp, TASK.outcome, factor * k).margin(X)
+
+    assert torch.allclose(constraint.margin(X), stated(1.05), atol=1e-9)
+    best = X[constraint.margin(X).argmax()]
+    for number in (1, 2):
+        certifier.observe(constraint, best, torch.full((1, 1), TASK.outcome.limit).double())
+        expected = stated(1.05 * math.exp(0.2 * 0.9 * number))
+        assert torch.allclose(constraint.margin(X), expected, atol=1e-9)
+    assert (constraint.num_certified, constraint.num_violations) == (2, 0)
+    confident = constraint.margin(X, 0.95)
+    assert (confident < constraint.margin(X)).all()
+
+
+@pytest.mark.parametrize("case", ["noise", "heteroscedastic"])
+def test_noise_by_input_is_learned_every_fifth_step_and_kept_between(case: str) -> None:
+    t = task("ackley", case)
+    surrogate = SPREAD.surrogate(t.surrogate)
+    assert isinstance(surrogate, SpreadLearned)
+    gp, learned = None, []
+    for step in (0, 1, 4, 5):
+        X, Y = data(t, 20 + step)
+        gp = surrogate(X, Y, BOUNDS, step, gp).eval()
+        assert isinstance(gp.likelihood, LearnedSpreadLikelihood)
+        assert len(gp.train_targets) == 20 + step
+        learned.append(gp.likelihood.variances(X[:5]))
+    assert torch.equal(learned[0], learned[1]) and torch.equal(learned[0], learned[2])
+    assert not torch.allclose(learned[0], learned[3])

@@ -23,6 +23,8 @@ from botorch_calib.robust import (
     WassersteinBall,
     WorstCase,
 )
+from botorch_calib.robust.gp.pointwise_function import PointwiseFunction
+from botorch_calib.robust.joint_inputs import Columns
 from tests.long_grids import mostly_slow
 from tests.robust import programs
 
@@ -242,6 +244,17 @@ def test_lipschitz_bound_is_below_exact_wasserstein(seed: int) -> None:
         assert bounded.needs_gradients and not WassersteinBall(radius).needs_gradients
         assert (expectation - radius * lipschitz <= exact + 1e-12).all()
         assert (exact <= expectation + 1e-12).all()
+
+
+def test_slopes_at_samples_alone_are_no_bound() -> None:
+    """Samples near the top of a wave miss its slopes; points that fill the range do not."""
+    decision, everywhere = torch.zeros(1, 1).double(), torch.linspace(0, 1, 101).double()[:, None]
+    wave = PointwiseFunction(lambda Z: (8 * Z[..., -1]).sin().squeeze(-1), Columns(2, 1))
+    met = ContextDistribution.empirical(torch.tensor([[0.18], [0.2], [0.22]]).double())
+    worst = WassersteinBall(0.1).evaluate(wave, decision, met.with_candidates(everywhere))
+    for contexts, exceeds in ((met, True), (met.with_lipschitz_points(everywhere), False)):
+        value = WassersteinBall(0.1, "lipschitz").evaluate(wave, decision, contexts)
+        assert bool(value > worst) is exceeds
 
 
 def test_lipschitz_bound_has_no_worst_case_of_values() -> None:

@@ -1,0 +1,153 @@
+"""Which decisions outcomes belong to, each once: by equal points, and by points that were rounded.
+
+A point may come back after arithmetic, from single precision, or written with six digits; and an
+outcome may be told again, with all others, as BoTorch's loops tell a model all data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from botorch.exceptions.errors import InputDataError
+from torch import Tensor
+
+# Relative errors: of arithmetic, of single precision, and of six digits.
+_ARITHMETIC, _SINGLE, _SIX_DIGITS = 1e-9, 1.2e-7, 5.1e-6
+# In units of the data's range: what six decimals leave out near 0, and more than which is another
+# point, however large its numbers are.
+_LEAST, _MOST = 1e-6, 1e-3
+
+
+def tolerances(point: Tensor, table: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
+    """Largest differences, ``n x d``, of a point ``d`` that was rounded from those of a table.
+
+    After arithmetic alone, and in single precision or with six digits. ``spread`` is the data's
+    range, ``d``.
+    """
+    size = torch.maximum(table.abs(), point.abs())
+    digits = torch.where(spread > 0.0, _MOST * spread, torch.inf).minimum(_SIX_DIGITS * size)
+    size = size.maximum(spread)
+    return _ARITHMETIC * size, digits.maximum(_LEAST * spread).maximum(_SINGLE * size)
+
+
+class DecidedPoints:
+    """The points of rows, and which of them a point may be that has come back.
+
+    Those of another width than the ``spread``, which is the range ``d`` of the data, are none.
+    """
+
+    def __init__(self, points: Sequence[list[float]], spread: Tensor) -> None:
+        self.points, self._spread = points, spread
+        strange = [torch.nan] * len(spread)
+        fitting = [point if len(point) == len(spread) else strange for point in points]
+        self._table = torch.tensor(fitting, dtype=torch.double).view(-1, len(spread))
+
+    def near(self, point: list[float]) -> list[list[int]]:
+        """Indices of equal points, of points equal up to arithmetic and, if none is equal, to six
+        digits.
+        """
+        at = self._table.new_tensor(point)
+        apart = (self._table - at).abs()
+        limits = [torch.zeros_like(apart), *tolerances(at, self._table, self._spread)]
+        groups = [(apart <= limit).all(dim=-1).nonzero().flatten().tolist() for limit in limits]
+        return groups[:2] if groups[0] else groups
+
+    def chosen(
+        self, name: str, point: list[float], groups: Sequence[Sequence[int]], last: bool = False
+    ) -> int | None:
+        """The first, or the last, of the first group that is not empty, in the order of `near`.
+
+        Raises:
+            InputDataError: If the digits of ``point``, called ``name``, leave several points.
+        """
+        for precision, group in enumerate(groups):
+            for other in group if precision > 1 else []:
+                first, second = self._table[group[0]], self._table[other]
+                if bool(((first - second).abs() > _ARITHMETIC * self._spread).any()):
+                    raise InputDataError(
+                        f"`{name}`, {point}, may be the decision about {self.points[group[0]]} or "
+                        f"the one about {self.points[other]}: it has too few digits to tell. Give "
+                        "the point as `decisions` has it."
+                    )
+            if group:
+                return group[-1] if last else group[0]
+        return None
+
+
+class Match(NamedTuple):
+    """Where the outcomes of a point belong to."""
+
+    row: int | None  # None: to a new decision
+    new: set[str]  # names of the outcomes that were not told before
+
+
+def matches(
+    rows: Sequence[Mapping[str, Any]],
+    num_first: int,
+    decided: DecidedPoints,
+    points: Sequence[list[float]],
+    came: Sequence[Mapping[str, float]],
+    rounding: Mapping[str, float],
+) -> list[Match]:
+    """Which of the ``rows`` the outcomes that ``came`` of each of the ``points`` belong to.
+
+    An outcome belongs to the first decision about its point that lacks it. Otherwise it is told
+    again where a row about the point has just this outcome. (The ``num_first`` first ones are data
+    from before all decisions, up to ``rounding``.) That is no evidence of a value which other
+    points have too, as on a grid, unless many such are told. Where anything is told again, all is:
+    then outcomes that are known come before decisions that lack one.
+    """
+    near = [decided.near(point) for point in points]
+    order, outcomes = range(len(points)), [row["outcomes"] for row in rows]
+
+    def equal(j: int, name: str, y: float) -> bool:
+        own = outcomes[j].get(name)
+        return own is not None and abs(own - y) <= (rounding[name] if j < num_first else 0.0)
+
+    def has(j: int, i: int, new: set[str]) -> bool:
+        """Whether row ``j`` has the outcomes of point ``i``, some at least, except ``new`` ones."""
+        others = came[i].keys() - new
+        return bool(others) and all(equal(j, name, came[i][name]) for name in others)
+
+    def is_telling(i: int) -> bool:
+        others = {*range(len(rows))}.difference(*near[i])
+        return any(not any(equal(j, n, y) for j in others) for n, y in came[i].items())
+
+    def assigned(order: Iterable[int], known_first: bool) -> list[Match]:
+        lacks = [{name for name, y in each.items() if y is None} for each in outcomes]
+        told: set[int] = set()
+        found = [Match(None, set(each)) for each in came]
+
+        def out(i: int, groups: list[list[int]]) -> Match | None:
+            free = [[j for j in group if came[i].keys() <= lacks[j]] for group in groups]
+            row = decided.chosen(f"X[{i}]", points[i], free)
+            return None if row is None else Match(row, set(came[i]))
+
+        def known(i: int, groups: list[list[int]]) -> Match | None:
+            for j in (j for group in groups for j in group if j not in told):
+                new = came[i].keys() & lacks[j]
+                if has(j, i, new) and (new or known_first or telling[i]):
+                    return Match(j, new)
+            return None
+
+        for i in order:
+            exact, match = near[i][:1], known(i, near[i]) if known_first else None
+            match = (
+                match or out(i, exact) or known(i, exact) or out(i, near[i]) or known(i, near[i])
+            )
+            if match is not None and match.row is not None:
+                found[i] = match
+                lacks[match.row] -= match.new
+                told |= set() if match.new else {match.row}
+        return found
+
+    may_be_known = [any(has(j, i, set()) for j in sum(near[i], [])) for i in order]
+    telling = [may_be_known[i] and is_telling(i) for i in order]
+    # Unless all that is known may be new.
+    trial = assigned(sorted(order, key=may_be_known.__getitem__), known_first=False)
+    is_again = not all(match.new for match in trial)
+    num = sum(trial[i].row is None for i in order if may_be_known[i])
+    observed = sum(None not in each.values() for each in outcomes) - num_first
+    return assigned(order, is_again or num > max(2, min(observed or num, num_first or num) / 2))

@@ -1,0 +1,95 @@
+"""`LearnedSpreadLikelihood`: Gaussian noise whose variance varies with the input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from botorch.exceptions.errors import UnsupportedError
+from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
+from gpytorch.likelihoods.noise_models import HomoskedasticNoise, Noise
+from linear_operator.operators import DiagLinearOperator
+from torch import Tensor
+
+# Lengthscales of ``g`` in units of ``sqrt(d)``, and its least and largest values.
+LENGTHSCALES, LEAST, MOST = (0.3, 0.8), -5.0, 3.0
+
+
+class SpreadNoise(Noise):
+    """Noise of the variance ``sigma^2 exp g(x)``.
+
+    ``g(x) = shift + sum_l sum_i weights[l, i] k_l(x, x_i)``, within -5 and 3, with RBF kernels of
+    the lengthscales ``0.3 sqrt(d)`` and ``0.8 sqrt(d)`` on the unit cube; 0 before it has learned.
+
+    Args:
+        level: Noise of the variance ``sigma^2``, with its prior and constraint; shared.
+        X: Inputs ``n x d``, as the kernel of the process sees them. A coordinate whose range is
+            larger than 1 is divided by it.
+    """
+
+    points: Tensor
+    scale: Tensor
+    shift: Tensor
+    weights: Tensor
+    constant_probability: Tensor
+
+    def __init__(self, level: HomoskedasticNoise, X: Tensor) -> None:
+        super().__init__()
+        self.level = level
+        self.register_buffer("scale", (X.amax(dim=-2) - X.amin(dim=-2)).clamp_min(1.0))
+        self.register_buffer("points", X / self.scale)
+        self.register_buffer("shift", X.new_zeros(()))
+        self.register_buffer("weights", X.new_zeros(len(LENGTHSCALES), len(X)))
+        self.register_buffer("constant_probability", X.new_ones(()))
+
+    def g(self, X: Tensor) -> Tensor:
+        """``g``, ``... x q``, at inputs ``... x q x d``."""
+        g = self.shift
+        for correlation, weights in zip(self.correlations(X), self.weights, strict=True):
+            g = g + correlation @ weights
+        return g.clamp(LEAST, MOST)
+
+    def correlations(self, X: Tensor) -> list[Tensor]:
+        """Values ``... x q x n`` of the kernels between inputs ``... x q x d`` and the points."""
+        X, points = X / self.scale, self.points
+        squares = X.square().sum(dim=-1, keepdim=True) + points.square().sum(dim=-1)
+        squares = (squares - 2.0 * X @ points.mT).clamp_min(0.0) / X.shape[-1]
+        return [(squares / (-2.0 * lengthscale**2)).exp() for lengthscale in LENGTHSCALES]
+
+    def forward(
+        self,
+        *params: Any,
+        shape: torch.Size | None = None,
+        noise: Tensor | None = None,
+        **kwargs: Any,
+    ) -> DiagLinearOperator:
+        if noise is None:
+            noise = self.level.noise * self.g(self._inputs(params, shape)).exp()
+        return DiagLinearOperator(noise)
+
+    def _inputs(self, params: tuple[Any, ...], shape: torch.Size | None) -> Tensor:
+        if params:
+            return params[0] if isinstance(params[0], Tensor) else params[0][0]
+        # A fit states none, and means those of training, as with GPyTorch's given noise.
+        points = self.points * self.scale
+        if shape is None or shape[-1] != len(points):
+            raise UnsupportedError(
+                f"The noise depends on the input, and was learned from {len(points)} observations. "
+                "Give the likelihood the inputs, as `likelihood(model(X), X)`; or fit the process "
+                "to all data, and learn the noise anew by `with_learned_spread`."
+            )
+        return points.expand(*shape[:-1], *points.shape)
+
+
+class LearnedSpreadLikelihood(_GaussianLikelihoodBase):
+    """Gaussian noise of the variance of a `SpreadNoise`: see `with_learned_spread`."""
+
+    @property
+    def constant_probability(self) -> float:
+        """The posterior probability that the noise is the same everywhere."""
+        return float(self.noise_covar.constant_probability)
+
+    def variances(self, inputs: Tensor) -> Tensor:
+        """Noise variances ``... x q`` at inputs ``... x q x d`` as the kernel sees them."""
+        noise: Tensor = self.noise_covar(inputs).diagonal(dim1=-1, dim2=-2)
+        return noise
