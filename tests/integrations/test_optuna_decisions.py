@@ -195,7 +195,7 @@ def test_books_of_trials_in_any_state(kind: str, tmp_path: Path, new_storage: Ne
 
 def test_trials_that_end_beyond_a_bound(new_storage: NewStorage) -> None:
     """They count as violations and teach the constraint; the search does not flee from them."""
-    sampler = new_sampler()
+    sampler = new_sampler(level=0.5)
     study = optuna.create_study(storage=new_storage(), direction="maximize", sampler=sampler)
     study.optimize(limited, n_trials=NUM_INITIAL)
     for state, side, value in (
